@@ -1,0 +1,1 @@
+//! The cast of clawmux: its actors, their messages, and all I/O.

@@ -1,0 +1,161 @@
+//! Who is let in, and with which scopes.
+//!
+//! Granted = requested AND allowed, never what a client claims of itself. Secrets are compared in
+//! constant time and can't be printed.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// What a caller may do. Each protocol has its own names for these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// Look at what one owns.
+    Read,
+    /// Prompt, abort, clear.
+    Write,
+    /// Form teams and spawn agents.
+    Teams,
+    /// Decide tool calls of others.
+    Approve,
+    /// Pair devices and nodes.
+    Pair,
+    /// Everything, and everybody's.
+    Admin,
+}
+
+impl Scope {
+    /// Every scope.
+    pub const ALL: [Self; 6] = [Self::Read, Self::Write, Self::Teams, Self::Approve, Self::Pair, Self::Admin];
+
+    /// The scope's neutral name, as logs use it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Teams => "teams",
+            Self::Approve => "approve",
+            Self::Pair => "pair",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// A set of scopes. `Admin` holds every other one.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Scopes(u8);
+
+impl Scopes {
+    /// No scope at all.
+    pub const NONE: Self = Self(0);
+
+    /// What role `admin` allows.
+    pub const ADMIN: Self = Self(0b11_1111);
+
+    /// The set of these.
+    pub fn of(scopes: &[Scope]) -> Self {
+        scopes.iter().fold(Self::NONE, |set, scope| {
+            if *scope == Scope::Admin { Self::ADMIN } else { Self(set.0 | bit(*scope)) }
+        })
+    }
+
+    /// Whether `scope` is in it.
+    pub fn allows(self, scope: Scope) -> bool {
+        self.0 & bit(scope) != 0
+    }
+
+    /// What is in both.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+impl fmt::Debug for Scopes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(Scope::ALL.into_iter().filter(|s| self.allows(*s)).map(Scope::name)).finish()
+    }
+}
+
+fn bit(scope: Scope) -> u8 {
+    1 << scope as u8
+}
+
+/// Whom a session, a key or a file belongs to. All admins are one owner.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    /// The operators.
+    Admins,
+    /// The credential with this name.
+    Credential(Arc<str>),
+}
+
+impl Owner {
+    /// How the log names it: empty for the admins.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Admins => "",
+            Self::Credential(name) => name,
+        }
+    }
+
+    /// The owner the log names so.
+    pub fn from_name(name: &str) -> Self {
+        if name.is_empty() { Self::Admins } else { Self::Credential(name.into()) }
+    }
+}
+
+/// Somebody who was let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal {
+    /// A name for logs and for rates: `local`, `token`, `socket`, or that of an API key.
+    pub name: Arc<str>,
+    /// What it may do on this connection.
+    pub scopes: Scopes,
+    /// Whom what it makes belongs to.
+    pub owner: Owner,
+    /// Whether it stands outside the rate limits (`local` and peers on the Unix socket).
+    pub unlimited: bool,
+}
+
+impl Principal {
+    /// Whoever comes over loopback while no credential is configured.
+    pub fn local() -> Self {
+        Self { name: "local".into(), scopes: Scopes::ADMIN, owner: Owner::Admins, unlimited: true }
+    }
+
+    /// Whether it may see what belongs to `owner`.
+    pub fn sees(&self, owner: &Owner) -> bool {
+        self.scopes.allows(Scope::Admin) || self.owner == *owner
+    }
+}
+
+/// Text that must not be shown: neither `Debug` nor `Display` prints it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps it.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text, for the one place that needs it: a request header or a comparison.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+/// What a client shows to be let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// Nothing: it hopes to be `local`.
+    None,
+    /// The shared token or an API key.
+    Token(Secret),
+}

@@ -1,0 +1,181 @@
+//! A dialect turns frames into requests, and replies and events into frames.
+//!
+//! It returns what should happen and a connection makes it happen: a dialect does no I/O, takes no
+//! clock and keeps only the small state its handshake and counters need. Nothing outside a
+//! dialect's module knows its words. A fifth protocol is a new module here, a line in the table of
+//! routes, and fixtures.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use bytestring::ByteString;
+
+use crate::auth::{Credentials, Principal, Scope};
+use crate::command::{Command, Request};
+use crate::error::Error;
+use crate::event::Published;
+use crate::ids::{RunId, Ticket};
+use crate::reply::Reply;
+use crate::time::Timestamp;
+
+/// One protocol, spoken on one connection.
+pub trait Dialect {
+    /// Takes one input and writes what should happen to `turn`.
+    fn handle(&mut self, input: Input<'_>, turn: &mut Turn<'_>);
+
+    /// When it next wants [`Input::Tick`]: handshake deadlines, heartbeats, coalescing.
+    fn deadline(&self) -> Option<Timestamp>;
+}
+
+/// One message of the transport.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// A text frame, or one line of a line protocol.
+    Text(ByteString),
+    /// A binary frame.
+    Binary(Bytes),
+}
+
+impl Frame {
+    /// The size of its payload, in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Binary(bytes) => bytes.len(),
+        }
+    }
+
+    /// Whether its payload is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What a connection tells its dialect.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// The transport is open. First input, once.
+    Opened,
+    /// The peer sent this.
+    Frame(Frame),
+    /// The answer to [`Action::Authenticate`].
+    Authenticated(Result<Principal, Error>),
+    /// The answer to [`Action::Execute`]; exactly one per ticket.
+    Reply(Ticket, Result<Reply, Error>),
+    /// Something happened in a session this connection follows.
+    Event(&'a Arc<Published>),
+    /// Something is wrong with the connection; the dialect says so in its words and closes.
+    Fault(Fault),
+    /// There is room to send again.
+    Drained,
+    /// The peer closed its half.
+    Ended,
+    /// The deadline passed.
+    Tick,
+}
+
+/// What can be wrong with a connection. Each has its own words in each protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A frame, announced or assembled, is larger than this many bytes.
+    Oversize {
+        /// The limit.
+        limit: usize,
+    },
+    /// It reads too slowly.
+    Slow,
+    /// It has not been heard of for too long.
+    Idle,
+    /// Its credential was revoked.
+    Revoked,
+    /// Its credential expired.
+    Expired,
+    /// There is no room for it.
+    Overloaded,
+    /// The daemon is stopping.
+    Draining,
+}
+
+/// What a dialect wants done.
+#[derive(Debug)]
+pub enum Action {
+    /// Send a frame.
+    Send(Frame),
+    /// Check these; reading is suspended until [`Input::Authenticated`].
+    Authenticate(Credentials),
+    /// Execute a request; [`Input::Reply`] follows under the same ticket.
+    Execute(Ticket, Request),
+    /// Close with this code and reason (at most 123 bytes), after what was sent before it.
+    Close {
+        /// WebSocket close code.
+        code: u16,
+        /// For people.
+        reason: String,
+    },
+}
+
+/// The world as one call of [`Dialect::handle`] sees it.
+pub struct Turn<'a> {
+    now: Timestamp,
+    actions: &'a mut Vec<Action>,
+    tickets: &'a mut u64,
+    random: &'a mut dyn FnMut() -> [u8; 16],
+}
+
+impl<'a> Turn<'a> {
+    /// `actions` is filled and may be reused; `tickets` is the connection's counter; `random`
+    /// gives fresh random bytes.
+    pub fn new(
+        now: Timestamp,
+        actions: &'a mut Vec<Action>,
+        tickets: &'a mut u64,
+        random: &'a mut dyn FnMut() -> [u8; 16],
+    ) -> Self {
+        Self { now, actions, tickets, random }
+    }
+
+    /// What time it is.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// A fresh id for a run.
+    pub fn run_id(&mut self) -> RunId {
+        RunId::from_random((self.random)())
+    }
+
+    /// Sends text.
+    pub fn send(&mut self, text: impl Into<ByteString>) {
+        self.actions.push(Action::Send(Frame::Text(text.into())));
+    }
+
+    /// Asks for these to be checked.
+    pub fn authenticate(&mut self, credentials: Credentials) {
+        self.actions.push(Action::Authenticate(credentials));
+    }
+
+    /// Asks for a command (or the reason there is none) to be executed.
+    pub fn execute(&mut self, needs: Scope, cost: u32, command: Result<Command, Error>) -> Ticket {
+        *self.tickets += 1;
+        let ticket = Ticket(*self.tickets);
+        self.actions.push(Action::Execute(ticket, Request { needs, cost, command }));
+        ticket
+    }
+
+    /// Closes the connection.
+    pub fn close(&mut self, code: u16, reason: impl Into<String>) {
+        self.actions.push(Action::Close { code, reason: reason.into() });
+    }
+}
+
+/// What a dialect is told of the daemon when its connection opens.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Version of clawmux.
+    pub version: Arc<str>,
+    /// Whether this connection must show a credential before anything else. Where not, the
+    /// dialect asks for [`Credentials::None`] to be checked and gets principal `local`.
+    pub credentials_required: bool,
+    /// When the handshake must be complete.
+    pub handshake_deadline: Timestamp,
+}

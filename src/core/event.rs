@@ -1,0 +1,149 @@
+//! What happens in a session. The log of a session is the sequence of these, and its state is
+//! their fold.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::auth::Owner;
+use crate::error::Error;
+use crate::ids::{CallId, PluginName, RunId, Seq, SessionKey};
+use crate::time::Timestamp;
+
+/// Tokens a provider counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Read by the model, cached ones included.
+    pub input_tokens: u64,
+    /// Written by it.
+    pub output_tokens: u64,
+}
+
+impl Usage {
+    /// Both together, as budgets count.
+    pub fn total(self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+}
+
+impl std::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Self) {
+        self.input_tokens = self.input_tokens.saturating_add(other.input_tokens);
+        self.output_tokens = self.output_tokens.saturating_add(other.output_tokens);
+    }
+}
+
+/// A tool call the model asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ToolCall {
+    /// The provider's name for the call.
+    pub id: CallId,
+    /// The tool.
+    pub name: PluginName,
+    /// Its input. What the model wrote where that is not JSON is a JSON string of it, and the
+    /// call is answered with an error instead of being made.
+    pub input: Value,
+}
+
+/// What became of a tool call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolResult {
+    /// The call.
+    pub call: CallId,
+    /// What the model is told.
+    pub content: String,
+    /// Whether it failed.
+    pub is_error: bool,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With an answer.
+    Completed,
+    /// Somebody ended it; what was said so far is kept.
+    Aborted,
+    /// It failed; what was said so far is kept.
+    Failed(Error),
+}
+
+/// One thing that happened. All but `Cleared` belong to a run.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A prompt was accepted; its run waits for its turn.
+    Prompted {
+        /// What the user said.
+        content: String,
+        /// Whose prompt it is.
+        owner: Owner,
+        /// The idempotency key, if one was given.
+        idempotency_key: Option<String>,
+    },
+    /// The run's turn has come.
+    Started,
+    /// The model said a piece of text.
+    Text(String),
+    /// The model asked for a tool: the intent, journaled before the call is made.
+    ToolCalled(ToolCall),
+    /// The tool answered.
+    ToolReturned(ToolResult),
+    /// The model finished one answer of the run: all its text and tool calls are in the log.
+    StepEnded {
+        /// What the provider counted for it.
+        usage: Usage,
+    },
+    /// The daemon was restarted within the step: its text so far is void, the step starts anew.
+    Restarted,
+    /// The run is over; nothing of it follows.
+    Ended {
+        /// How.
+        outcome: Outcome,
+        /// Summed over all its steps.
+        usage: Usage,
+    },
+    /// The conversation so far was forgotten.
+    Cleared,
+}
+
+/// An event with its place in the log: what the store keeps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Logged {
+    /// The first number it covers: less than `seq` only where text was coalesced.
+    pub first_seq: Seq,
+    /// The last number it covers.
+    pub seq: Seq,
+    /// The run it belongs to; none for `Cleared`.
+    pub run: Option<RunId>,
+    /// When.
+    pub at: Timestamp,
+    /// What.
+    pub event: Event,
+}
+
+/// How many dialects there are; each has a slot for its encoding of an event.
+pub const DIALECTS: usize = 4;
+
+/// An event on its way to clients: shared by all connections, its payload encoded at most once
+/// per dialect.
+#[derive(Debug)]
+pub struct Published {
+    /// The session it happened in.
+    pub session: SessionKey,
+    /// The event and its place in the log.
+    pub logged: Logged,
+    wire: [OnceLock<Bytes>; DIALECTS],
+}
+
+impl Published {
+    /// Ready to be shared.
+    pub fn new(session: SessionKey, logged: Logged) -> Arc<Self> {
+        Arc::new(Self { session, logged, wire: Default::default() })
+    }
+
+    /// The payload in the words of the dialect with this index (below [`DIALECTS`]), encoded by
+    /// the first connection that asks.
+    pub fn wire(&self, dialect: usize, encode: impl FnOnce(&Self) -> Bytes) -> &Bytes {
+        self.wire[dialect].get_or_init(|| encode(self))
+    }
+}

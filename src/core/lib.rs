@@ -1,0 +1,29 @@
+//! The pure half of clawmux.
+//!
+//! Everything here is a function of its arguments: no actor, no socket, no file, no clock and no
+//! source of randomness. What time it is and which random bytes to use come in as arguments, so
+//! that every rule of the product can be tested without waiting and replayed exactly.
+//!
+//! | module | what it knows |
+//! |---|---|
+//! | [`ids`], [`time`], [`error`] | the words everything else is said in |
+//! | [`command`], [`reply`], [`event`] | what a client can ask, what it is answered, what happens in a session |
+//! | [`dialect`] | the four protocols: frames in, actions out |
+//! | [`session`], [`turn`], [`context`] | one conversation: its queue, its run, what the model sees |
+//! | [`provider`] | the wire formats of model providers |
+//! | [`router`] | which agent answers whom |
+//! | [`auth`] | who is let in, and with which scopes |
+//! | [`meter`] | budgets: reserve before a call, settle after it |
+//! | [`plugin`] | manifests and grants of tools |
+//! | [`log`] | how events are written down |
+//! | [`config`] | the configuration: raw, then validated |
+
+pub mod auth;
+pub mod command;
+pub mod dialect;
+pub mod error;
+pub mod event;
+pub mod ids;
+pub mod provider;
+pub mod reply;
+pub mod time;

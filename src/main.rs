@@ -1,0 +1,3 @@
+//! The clawmux binary.
+
+fn main() {}
