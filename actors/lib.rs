@@ -1,1 +1,4 @@
 //! The cast of clawmux: its actors, their messages, and all I/O.
+
+pub mod clock;
+pub mod observe;

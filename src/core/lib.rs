@@ -20,10 +20,13 @@
 
 pub mod auth;
 pub mod command;
+pub mod config;
 pub mod dialect;
 pub mod error;
 pub mod event;
 pub mod ids;
+pub mod plugin;
 pub mod provider;
 pub mod reply;
+pub mod router;
 pub mod time;

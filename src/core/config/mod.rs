@@ -1,0 +1,229 @@
+//! The configuration, validated: what the daemon runs on.
+//!
+//! Source of names and defaults: the sample `gateway.toml`, which a test compares with
+//! [`Config::default`].
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::auth::{Scopes, Secret};
+use crate::ids::{AgentId, PluginName};
+use crate::plugin::Capability;
+use crate::provider::ProviderKind;
+use crate::router::Binding;
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `[gateway]`
+    pub gateway: Gateway,
+    /// `[auth]`
+    pub auth: Auth,
+    /// `[providers.*]`, by name. Those that `auto` stands for are filled in.
+    pub providers: BTreeMap<String, Provider>,
+    /// `[agents.*]`, by name.
+    pub agents: BTreeMap<AgentId, Agent>,
+    /// `[default] agent`.
+    pub default_agent: Option<AgentId>,
+    /// `[[bindings]]`
+    pub bindings: Vec<Binding>,
+    /// `[[plugins]]`
+    pub plugins: Vec<Plugin>,
+    /// `[budgets]`
+    pub budgets: Budgets,
+    /// `[limits]`
+    pub limits: Limits,
+    /// `[memory]`
+    pub memory: Memory,
+    /// `[store]`
+    pub store: Store,
+    /// `[log]`
+    pub log: Log,
+}
+
+/// `[gateway]`: sockets and what a connection may do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gateway {
+    /// TCP addresses to listen on.
+    pub listen: Vec<SocketAddr>,
+    /// Origins let in besides the daemon's own.
+    pub allowed_origins: Vec<String>,
+    /// The handshake's deadline.
+    pub handshake_timeout: Duration,
+    /// How often a silent peer is pinged.
+    pub heartbeat_interval: Duration,
+    /// After how long a silence a peer is closed.
+    pub heartbeat_timeout: Duration,
+    /// The largest frame after the handshake, in bytes.
+    pub max_payload_bytes: usize,
+    /// How far behind a slow client may fall, in bytes of the log.
+    pub max_buffered_bytes: usize,
+    /// The most connections; 0 = from the limit on open files.
+    pub max_connections: usize,
+    /// A client that takes nothing for so long is closed.
+    pub slow_consumer_timeout: Duration,
+    /// How long running steps may take to finish at a graceful stop.
+    pub drain_timeout: Duration,
+}
+
+/// `[auth]`: credentials, already read from their environment variable or file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Auth {
+    /// The shared operator token.
+    pub token: Option<Secret>,
+    /// What loopback needs.
+    pub loopback: LoopbackPolicy,
+    /// `[[auth.api_keys]]`
+    pub api_keys: Vec<ApiKey>,
+}
+
+/// Whether a connection over loopback needs a credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoopbackPolicy {
+    /// Only where one is configured.
+    Auto,
+    /// Always.
+    Required,
+    /// Never, for exoclaw.
+    Skip,
+}
+
+/// One configured API key: only its digest is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiKey {
+    /// Its name, for logs and as owner.
+    pub name: String,
+    /// SHA-256 of the key.
+    pub sha256: [u8; 32],
+    /// What it allows.
+    pub scopes: Scopes,
+}
+
+/// `[providers.NAME]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Provider {
+    /// Its wire format.
+    pub kind: ProviderKind,
+    /// Where it is, without a trailing slash. Empty for `offline`.
+    pub base_url: String,
+    /// The key, already read; none where it needs none.
+    pub api_key: Option<Secret>,
+    /// PEM file of a certificate authority trusted besides the public roots.
+    pub ca_file: Option<PathBuf>,
+}
+
+/// `[agents.NAME]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Agent {
+    /// Its name.
+    pub id: AgentId,
+    /// The provider and model to use, then those to fall back to, in order. Never empty.
+    pub models: Vec<ModelRef>,
+    /// The most tokens of one answer.
+    pub max_tokens: u32,
+    /// The soul file.
+    pub soul: PathBuf,
+    /// The tools it is offered.
+    pub tools: Vec<PluginName>,
+}
+
+/// A model of a configured provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelRef {
+    /// The provider's name in `[providers]`.
+    pub provider: String,
+    /// The model's name there.
+    pub model: String,
+}
+
+/// `[[plugins]]`
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plugin {
+    /// The name it is loaded under.
+    pub name: PluginName,
+    /// The module; none for one that ships in the binary.
+    pub path: Option<PathBuf>,
+    /// What it is granted; none = what the manifest of an embedded plugin asks for, nothing for others.
+    pub capabilities: Option<Vec<Capability>>,
+    /// The longest one call may take.
+    pub timeout: Duration,
+    /// The most memory one instance may have, in mebibytes.
+    pub memory_mb: u32,
+    /// The most fuel one call may burn.
+    pub fuel: u64,
+}
+
+/// `[budgets]`: tokens; 0 = unlimited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Budgets {
+    /// Over the life of a session.
+    pub session: u64,
+    /// Over a calendar day, UTC.
+    pub daily: u64,
+    /// Over a calendar month, UTC.
+    pub monthly: u64,
+}
+
+/// `[limits]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Cost units a principal may spend at once; 0 = no limit.
+    pub requests_burst: u32,
+    /// Cost units that come back per second.
+    pub requests_per_second: u32,
+    /// Prompts waiting per session.
+    pub queue: usize,
+    /// Connections before their handshake; when full, the oldest of them is closed.
+    pub unauthenticated: usize,
+}
+
+/// `[memory]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    /// How many past turns (prompt and answer) the model sees.
+    pub episodic_turns: usize,
+    /// The most tokens of soul and past turns together, estimated.
+    pub context_tokens: usize,
+}
+
+/// `[store]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Store {
+    /// The database file.
+    pub path: PathBuf,
+    /// What becomes of a run the daemon's end cut off.
+    pub recovery: Recovery,
+}
+
+/// What becomes of a run the daemon's end cut off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// It goes on from its last finished step.
+    Resume,
+    /// It ends as interrupted.
+    Interrupt,
+}
+
+/// `[log]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// How log lines are written.
+    pub format: LogFormat,
+    /// `tracing` filter directives.
+    pub filter: String,
+}
+
+/// How log lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text.
+    Auto,
+    /// Text.
+    Text,
+    /// One JSON object a line.
+    Json,
+    /// journald fields (not there yet: text).
+    Journald,
+}
