@@ -1,4 +1,5 @@
 //! The cast of clawmux: its actors, their messages, and all I/O.
 
 pub mod clock;
+pub mod deliver;
 pub mod observe;
