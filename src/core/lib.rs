@@ -25,6 +25,7 @@ pub mod dialect;
 pub mod error;
 pub mod event;
 pub mod ids;
+pub mod meter;
 pub mod plugin;
 pub mod provider;
 pub mod reply;
