@@ -3,3 +3,5 @@
 pub mod clock;
 pub mod deliver;
 pub mod observe;
+pub mod provider;
+pub mod provider_supervisor;
