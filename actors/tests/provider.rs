@@ -1,5 +1,7 @@
 //! Provider calls over real sockets, in both formats, with everything that goes wrong.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, also outside of its own function")]
+
 #[path = "../../tests/support/upstream.rs"]
 mod upstream;
 
@@ -530,7 +532,22 @@ async fn calls_at_once_are_bounded() {
     assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
     assert_eq!(observed(&supervisor).await["calls_waiting"], json!(1));
     drop(first);
-    assert!(waiting.await.unwrap().is_ok(), "its turn has come");
+    let second = waiting.await.unwrap().expect("its turn has come");
+
+    // Who leaves while waiting takes nothing along.
+    let mut waiting = Box::pin(supervisor.send(acquire("hi")));
+    assert!(futures::poll!(&mut waiting).is_pending());
+    assert_eq!(observed(&supervisor).await["calls_waiting"], json!(1));
+    drop(waiting);
+    drop(second);
+    let mut state = Value::Null;
+    for _ in 0..1_000 {
+        state = observed(&supervisor).await;
+        if (&state["calls_free"], &state["reserved_tokens"]) == (&json!(1), &json!(0)) {
+            return;
+        }
+    }
+    panic!("not given back: {state}");
 }
 
 #[actix::test]

@@ -4,7 +4,7 @@
 //! It runs on its own thread, so any runtime can call it. What it answers is queued with
 //! [`Upstream::then`]; with an empty queue it says what it was told. Include it with `#[path]`.
 
-#![allow(dead_code, unreachable_pub, reason = "included by tests, each of which uses a part of it")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "a part of each test that includes it")]
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
