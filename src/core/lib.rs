@@ -21,6 +21,7 @@
 pub mod auth;
 pub mod command;
 pub mod config;
+pub mod context;
 pub mod dialect;
 pub mod error;
 pub mod event;
@@ -29,4 +30,6 @@ pub mod plugin;
 pub mod provider;
 pub mod reply;
 pub mod router;
+pub mod session;
 pub mod time;
+pub mod turn;
