@@ -16,6 +16,7 @@
 //! | [`meter`] | budgets: reserve before a call, settle after it |
 //! | [`plugin`] | manifests and grants of tools |
 //! | [`log`] | how events are written down |
+//! | [`jsonrpc`] | the lines spoken on the Unix socket |
 //! | [`config`] | the configuration: raw, then validated |
 
 pub mod auth;
@@ -26,6 +27,7 @@ pub mod dialect;
 pub mod error;
 pub mod event;
 pub mod ids;
+pub mod jsonrpc;
 pub mod plugin;
 pub mod provider;
 pub mod reply;
