@@ -25,6 +25,7 @@ pub mod dialect;
 pub mod error;
 pub mod event;
 pub mod ids;
+pub mod log;
 pub mod plugin;
 pub mod provider;
 pub mod reply;
