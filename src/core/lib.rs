@@ -28,6 +28,7 @@ pub mod error;
 pub mod event;
 pub mod ids;
 pub mod jsonrpc;
+pub mod log;
 pub mod meter;
 pub mod plugin;
 pub mod provider;
