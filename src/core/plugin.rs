@@ -1,6 +1,10 @@
 //! Manifests and grants of plugins.
 
+mod manifest;
+
 use std::fmt;
+
+pub use manifest::Manifest;
 
 /// Something a plugin may be granted, written `type:value` in the configuration. Everything that
 /// is not granted is denied.
