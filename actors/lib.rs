@@ -3,3 +3,4 @@
 pub mod clock;
 pub mod deliver;
 pub mod observe;
+pub mod store;
