@@ -65,8 +65,7 @@ impl Files {
     /// The connection that writes.
     pub(super) fn writer(&self) -> Result<Connection, Error> {
         self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE, |db| {
-            let mode: String =
-                db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
+            let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
             db.pragma_update(None, "synchronous", "NORMAL")?;
             db.pragma_update(None, "wal_autocheckpoint", WAL_PAGES_MAX)?;
             db.pragma_update(None, "journal_size_limit", 64 << 20)?;

@@ -54,10 +54,7 @@ impl Reader {
                         owner: Owner::from_name(&row.get::<_, String>(1)?),
                         head: seq(row, 2)?,
                         reserved: seq(row, 3)?,
-                        spent: Usage {
-                            input_tokens: number(row, 4)?,
-                            output_tokens: number(row, 5)?,
-                        },
+                        spent: Usage { input_tokens: number(row, 4)?, output_tokens: number(row, 5)? },
                         events: Vec::new(),
                     };
                     Ok((row.get::<_, i64>(0)?, loaded, row.get::<_, i64>(6)?))
@@ -70,13 +67,14 @@ impl Reader {
                 loaded.events.extend(run.segments.iter().filter_map(|s| s.rest_after(&run.run, Seq(0))));
             }
             let mut spans = ended_runs(tx, session, cleared, asked.runs)?;
-            spans.extend(tx
-                .prepare_cached(
+            spans.extend(
+                tx.prepare_cached(
                     "SELECT id, run, prompted, ended FROM runs INDEXED BY runs_unfinished
                      WHERE session = ? AND ended IS NULL",
                 )?
                 .query_map([session], span)?
-                .collect::<Result<Vec<_>, _>>()?);
+                .collect::<Result<Vec<_>, _>>()?,
+            );
             for span in &spans {
                 events_of(tx, session, span, |logged| loaded.events.push(logged))?;
             }
@@ -134,7 +132,10 @@ impl Reader {
             let mut rows = statement.query(params![session, from, to])?;
             let mut answer = Answer { events: Vec::new(), bytes: 0, bytes_max: asked.max_bytes };
             while let Some(row) = rows.next()? {
-                if span.as_ref().is_some_and(|span| row.get::<_, Option<i64>>(5).ok().flatten() != Some(span.row)) {
+                if span
+                    .as_ref()
+                    .is_some_and(|span| row.get::<_, Option<i64>>(5).ok().flatten() != Some(span.row))
+                {
                     continue;
                 }
                 let run = row.get::<_, Option<String>>(6)?.map(RunId::new);

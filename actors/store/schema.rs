@@ -103,9 +103,8 @@ pub(super) fn migrate(db: &mut Connection) -> Result<(), Error> {
         pragma(db, "application_id").map_err(|e| sql(&e))?,
         pragma(db, "user_version").map_err(|e| sql(&e))?,
     );
-    let tables: i64 = db
-        .query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))
-        .map_err(|e| sql(&e))?;
+    let tables: i64 =
+        db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(|e| sql(&e))?;
     if id != APPLICATION_ID && (id != 0 || version != 0 || tables != 0) {
         return Err(ErrorCode::Conflict
             .error("the file is the database of another program: point store.path somewhere else"));
