@@ -4,3 +4,4 @@ pub mod admin;
 pub mod clock;
 pub mod deliver;
 pub mod observe;
+pub mod store;
