@@ -5,6 +5,8 @@
 //! dialect's module knows its words. A fifth protocol is a new module here, a line in the table of
 //! routes, and fixtures.
 
+pub mod exoclaw;
+
 use std::sync::Arc;
 
 use bytes::Bytes;

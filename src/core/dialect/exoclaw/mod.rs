@@ -1,0 +1,441 @@
+//! The exoclaw protocol: JSON requests over a WebSocket, a stream of events for each prompt.
+//!
+//! ```text
+//!            credential required               {"token":..}              let in
+//!   New ───────────────────────────► Waiting ──────────────► Checking ──────────► Open
+//!    │                                  │ deadline, anything else  │ refused        │ fault, peer gone
+//!    │ none required: Checking          ▼                          ▼                ▼
+//!    └────────────────────────────► Closed ◄───────────────────────┴────────────────┘
+//! ```
+//!
+//! A request is pending until its reply; a prompt's request then becomes a stream until the run's
+//! last event. Several requests may want one run (the same idempotency key): each stream remembers
+//! the last number it was given and takes what is newer, so a run that is told again from its
+//! start reaches only those that have not seen it.
+//!
+//! How a connection ends, in the shape the protocol has for a failed authentication, a text frame
+//! `{"error":WORD,"code":CODE}` and then a Close frame with the same code:
+//!
+//! | why | word | code |
+//! |---|---|---|
+//! | no or wrong token, or none in time | `auth_failed` | 4001 |
+//! | credential revoked, expired | `credential_revoked`, `credential_expired` | 4001 |
+//! | frame over the limit | `frame_too_large` | 1009 |
+//! | reads too slowly | `slow_consumer` | 1008 |
+//! | silent for too long | `idle_timeout` | 4008 |
+//! | too many connections | `overloaded` | 1013 |
+//! | daemon stops | `draining` | 1001 |
+//!
+//! Deliberately absent: `session.attach` and `memory.search`, which are refused by name.
+
+mod wire;
+
+use std::sync::Arc;
+
+use self::wire::{Id, Incoming, Params, Place};
+use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use crate::auth::{Credentials, Principal, Scope, Secret};
+use crate::command::{Command, Submit, Target};
+use crate::error::{Error, ErrorCode};
+use crate::event::{Event, Outcome, Published};
+use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::reply::Reply;
+use crate::time::Timestamp;
+
+/// This dialect's slot in [`Published::wire`].
+const SLOT: usize = 0;
+
+/// How many requests of one connection may wait for an answer or stream at once.
+pub const IN_FLIGHT_MAX: usize = 256;
+
+/// How many messages `chat.history` gives where the client does not say, and at most.
+const HISTORY_DEFAULT: u64 = 50;
+const HISTORY_MAX: u64 = 1000;
+
+/// The most bytes an idempotency key may have.
+const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+
+/// Cost of a prompt, of other writes, and of reads, in units of `[limits]`.
+const PROMPT: u32 = 5;
+const WRITE: u32 = 1;
+const READ: u32 = 0;
+
+/// exoclaw, on one connection.
+#[derive(Debug)]
+pub struct Exoclaw {
+    setup: Setup,
+    phase: Phase,
+    pending: Vec<Pending>,
+    streams: Vec<Stream>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    New,
+    Waiting,
+    Checking,
+    Open,
+    Closed,
+}
+
+/// A request that waits for its reply.
+#[derive(Debug)]
+struct Pending {
+    ticket: Ticket,
+    id: Id,
+    ask: Ask,
+}
+
+/// What a pending request asked.
+#[derive(Debug)]
+enum Ask {
+    Plain,
+    /// `chat.abort` of an id that names no request in flight.
+    AbortNothing,
+    Chat {
+        accepted: bool,
+        target: Target,
+        run: RunId,
+    },
+}
+
+/// A request whose run is being told.
+#[derive(Debug)]
+struct Stream {
+    id: Id,
+    session: SessionKey,
+    run: RunId,
+    last: Seq,
+    /// Whether the client was sent a frame for it.
+    begun: bool,
+}
+
+/// A request in neutral words.
+struct Call {
+    needs: Scope,
+    cost: u32,
+    command: Result<Command, Error>,
+    ask: Ask,
+}
+
+impl Call {
+    fn plain(needs: Scope, cost: u32, command: Result<Command, Error>) -> Self {
+        Self { needs, cost, command, ask: Ask::Plain }
+    }
+}
+
+impl Dialect for Exoclaw {
+    fn handle(&mut self, input: Input<'_>, turn: &mut Turn<'_>) {
+        match (self.phase, input) {
+            (Phase::Closed, _) => {}
+            (Phase::New, Input::Opened) if self.setup.credentials_required => self.phase = Phase::Waiting,
+            (Phase::New, Input::Opened) => self.authenticate(Credentials::None, turn),
+            (Phase::Waiting, Input::Frame(frame)) => self.on_token(&frame, turn),
+            (Phase::Waiting, Input::Tick) if turn.now() >= self.setup.handshake_deadline => {
+                self.fail_authentication("no credential in time", turn);
+            }
+            (Phase::Checking, Input::Authenticated(answer)) => self.on_authenticated(answer, turn),
+            (Phase::Open, Input::Frame(Frame::Text(text))) => self.on_text(&text, turn),
+            (Phase::Open, Input::Frame(Frame::Binary(_))) => {
+                turn.send(wire::refusal(&Id::none(), "parse error: expected a text frame, got a binary one"));
+            }
+            (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
+            (Phase::Open, Input::Event(event)) => self.on_event(event, turn),
+            (_, Input::Fault(fault)) => self.on_fault(fault, turn),
+            (_, Input::Ended) => self.close(),
+            // Before it is open a connection asks for nothing and follows nothing; a tick may come late.
+            (
+                _,
+                Input::Opened
+                | Input::Frame(_)
+                | Input::Authenticated(_)
+                | Input::Reply(..)
+                | Input::Event(_)
+                | Input::Drained
+                | Input::Tick,
+            ) => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        (self.phase == Phase::Waiting).then_some(self.setup.handshake_deadline)
+    }
+}
+
+impl Exoclaw {
+    /// For a connection that is about to open.
+    pub fn new(setup: Setup) -> Self {
+        Self { setup, phase: Phase::New, pending: Vec::new(), streams: Vec::new() }
+    }
+
+    fn authenticate(&mut self, credentials: Credentials, turn: &mut Turn<'_>) {
+        self.phase = Phase::Checking;
+        turn.authenticate(credentials);
+    }
+
+    fn on_token(&mut self, frame: &Frame, turn: &mut Turn<'_>) {
+        let token = match frame {
+            Frame::Text(text) => match wire::read(text) {
+                Incoming::Token(token) => Some(token),
+                Incoming::Request { .. } | Incoming::Broken(..) => None,
+            },
+            Frame::Binary(_) => None,
+        };
+        match token {
+            Some(token) => self.authenticate(Credentials::Token(Secret::new(token)), turn),
+            None => self.fail_authentication("the first frame must be {\"token\":\"...\"}", turn),
+        }
+    }
+
+    fn on_authenticated(&mut self, answer: Result<Principal, Error>, turn: &mut Turn<'_>) {
+        match answer {
+            Ok(_) => {
+                self.phase = Phase::Open;
+                turn.send(wire::hello(&self.setup.version));
+            }
+            Err(_) => self.fail_authentication("the credential does not hold", turn),
+        }
+    }
+
+    fn fail_authentication(&mut self, reason: &str, turn: &mut Turn<'_>) {
+        self.farewell("auth_failed", 4001, reason, turn);
+    }
+
+    fn farewell(&mut self, word: &str, code: u16, reason: &str, turn: &mut Turn<'_>) {
+        turn.send(wire::farewell(word, code));
+        turn.close(code, reason);
+        self.close();
+    }
+
+    fn close(&mut self) {
+        self.phase = Phase::Closed;
+        self.pending = Vec::new();
+        self.streams = Vec::new();
+    }
+
+    fn on_fault(&mut self, fault: Fault, turn: &mut Turn<'_>) {
+        match fault {
+            Fault::Oversize { limit } => {
+                self.farewell("frame_too_large", 1009, &format!("a frame may have {limit} bytes"), turn);
+            }
+            Fault::Slow => self.farewell("slow_consumer", 1008, "took nothing for too long", turn),
+            Fault::Idle => self.farewell("idle_timeout", 4008, "was silent for too long", turn),
+            Fault::Revoked => self.farewell("credential_revoked", 4001, "the credential was revoked", turn),
+            Fault::Expired => self.farewell("credential_expired", 4001, "the credential expired", turn),
+            Fault::Overloaded => self.farewell("overloaded", 1013, "too many connections, try later", turn),
+            Fault::Draining => {
+                for pending in std::mem::take(&mut self.pending) {
+                    turn.send(wire::refusal(&pending.id, "unavailable: the daemon is stopping"));
+                }
+                self.farewell("draining", 1001, "the daemon is stopping", turn);
+            }
+        }
+    }
+
+    fn on_text(&mut self, text: &str, turn: &mut Turn<'_>) {
+        match wire::read(text) {
+            Incoming::Token(_) if self.setup.credentials_required => {
+                turn.send(wire::refusal(&Id::none(), "already authenticated: send requests"));
+            }
+            Incoming::Token(_) => turn.send(wire::hello(&self.setup.version)),
+            Incoming::Broken(id, why) => turn.send(wire::refusal(&id.unwrap_or_else(Id::none), &why)),
+            Incoming::Request { id, method, params } => self.on_request(id, &method, params, turn),
+        }
+    }
+
+    fn on_request(&mut self, given: Option<Id>, method: &str, params: Params<'_>, turn: &mut Turn<'_>) {
+        let named = given.is_some();
+        let id = given.unwrap_or_else(Id::none);
+        // Requests without an id share one; only a stream makes that a clash.
+        let clash = self.streams.iter().any(|stream| stream.id == id)
+            || self.pending.iter().any(|pending| {
+                pending.id == id
+                    && (named || method == "chat.send" || matches!(pending.ask, Ask::Chat { .. }))
+            });
+        if clash {
+            let text = format!("id {} is in use by a request in flight", wire::clip(id.as_json()));
+            return turn.send(wire::refusal(&id, &text));
+        }
+        if method == "ping" {
+            return turn.send(wire::result(&id, "pong"));
+        }
+        let Some(call) = self.call(method, params, turn) else {
+            let later = matches!(method, "session.attach" | "memory.search");
+            let note = if later { " (not available yet)" } else { "" };
+            let text = format!("unknown method: {}{note}", wire::clip(method));
+            return turn.send(wire::refusal(&id, &text));
+        };
+        if self.pending.len() + self.streams.len() >= IN_FLIGHT_MAX {
+            let text = format!("too many requests in flight ({IN_FLIGHT_MAX}): wait for one to end");
+            return turn.send(wire::refusal(&id, &text));
+        }
+        let ticket = turn.execute(call.needs, call.cost, call.command);
+        self.pending.push(Pending { ticket, id, ask: call.ask });
+    }
+
+    /// The request in neutral words; none for a method that does not exist.
+    fn call(&self, method: &str, params: Params<'_>, turn: &mut Turn<'_>) -> Option<Call> {
+        let target = || params.read::<Place>(method)?.target(method);
+        Some(match method {
+            "status" => Call::plain(Scope::Read, READ, Ok(Command::Status)),
+            "plugin.list" => Call::plain(Scope::Read, READ, Ok(Command::Plugins)),
+            "session.list" => Call::plain(Scope::Read, READ, Ok(Command::Sessions)),
+            "chat.send" => send(params, turn),
+            "chat.abort" => self.abort(params),
+            "chat.history" => {
+                let command = target().and_then(|target| {
+                    let limit = params.read::<wire::ChatHistory>(method)?.limit.unwrap_or(HISTORY_DEFAULT);
+                    let limit = usize::try_from(limit.min(HISTORY_MAX)).unwrap_or(usize::MAX);
+                    Ok(Command::History { target, limit })
+                });
+                Call::plain(Scope::Read, READ, command)
+            }
+            "session.clear" => {
+                Call::plain(Scope::Write, WRITE, target().map(|target| Command::Clear { target }))
+            }
+            "budget.status" => {
+                let command = params.read::<Place>(method).and_then(|place| {
+                    let target = if place.is_absent() { None } else { Some(place.target(method)?) };
+                    Ok(Command::Budget { target })
+                });
+                Call::plain(Scope::Read, READ, command)
+            }
+            "plugin.load" | "plugin.unload" => {
+                let command = params.read::<wire::PluginParams>(method).and_then(|plugin| {
+                    let name = plugin.name.filter(|name| !name.trim().is_empty());
+                    let name = name.ok_or_else(|| wire::invalid(method, "missing field `name`"))?;
+                    let name = PluginName::from(name);
+                    Ok(if method == "plugin.load" {
+                        Command::LoadPlugin { name, path: plugin.path }
+                    } else {
+                        Command::UnloadPlugin { name }
+                    })
+                });
+                Call::plain(Scope::Admin, WRITE, command)
+            }
+            _ => return None,
+        })
+    }
+
+    fn abort(&self, params: Params<'_>) -> Call {
+        let method = "chat.abort";
+        let refuse = |error| Call::plain(Scope::Write, WRITE, Err(error));
+        let asked = params.read::<wire::ChatAbort<'_>>(method).and_then(|asked| Ok((asked.id()?, asked.run)));
+        let (id, run) = match asked {
+            Ok(asked) => asked,
+            Err(error) => return refuse(error),
+        };
+        let Some(id) = id else {
+            let target = params.read::<Place>(method).and_then(|place| place.target(method));
+            let run = run.map(RunId::from);
+            return Call::plain(Scope::Write, WRITE, target.map(|target| Command::Abort { target, run }));
+        };
+        let stream = self.streams.iter().find(|stream| stream.id == id);
+        let found = match stream {
+            Some(stream) => Some((Target::Session(stream.session.clone()), stream.run.clone())),
+            None => self.pending.iter().find_map(|pending| match &pending.ask {
+                Ask::Chat { target, run, .. } if pending.id == id => Some((target.clone(), run.clone())),
+                Ask::Chat { .. } | Ask::Plain | Ask::AbortNothing => None,
+            }),
+        };
+        match found {
+            Some((target, run)) => {
+                Call::plain(Scope::Write, WRITE, Ok(Command::Abort { target, run: Some(run) }))
+            }
+            // Scope and rate are looked at all the same.
+            None => Call {
+                ask: Ask::AbortNothing,
+                ..refuse(ErrorCode::NotFound.error("no such request is in flight"))
+            },
+        }
+    }
+
+    fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
+        let Some(at) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
+        let Pending { id, ask, .. } = self.pending.swap_remove(at);
+        match (ask, reply) {
+            (Ask::Chat { accepted: wanted, .. }, Ok(Reply::Accepted(accepted))) => {
+                if wanted {
+                    turn.send(wire::accepted(&id, &accepted.run, accepted.seq));
+                }
+                self.streams.push(Stream {
+                    id,
+                    session: accepted.session,
+                    run: accepted.run,
+                    last: accepted.seq,
+                    begun: wanted,
+                });
+            }
+            (Ask::AbortNothing, Err(error)) if error.code == ErrorCode::NotFound => {
+                turn.send(wire::answer(&id, &Reply::Aborted { run: None }));
+            }
+            (Ask::Chat { .. }, Ok(_)) | (_, Ok(Reply::Accepted(_))) => {
+                turn.send(wire::refusal(&id, "internal error: the reply does not fit the request"));
+            }
+            (_, Ok(reply)) => turn.send(wire::answer(&id, &reply)),
+            (_, Err(error)) => turn.send(wire::refusal(&id, &wire::describe(&error))),
+        }
+    }
+
+    fn on_event(&mut self, event: &Arc<Published>, turn: &mut Turn<'_>) {
+        let logged = &event.logged;
+        let Some(run) = &logged.run else { return };
+        let ended = matches!(logged.event, Event::Ended { .. });
+        for stream in &mut self.streams {
+            if stream.run != *run || stream.last >= logged.seq || stream.session != event.session {
+                continue;
+            }
+            stream.last = logged.seq;
+            if !stream.begun
+                && let Event::Ended { outcome: Outcome::Failed(error), .. } = &logged.event
+                && error.code == ErrorCode::BudgetExceeded
+            {
+                // Refused before it began: not a stream.
+                turn.send(wire::refusal(&stream.id, &wire::describe(error)));
+                continue;
+            }
+            let payload = event.wire(SLOT, wire::payload);
+            // It was text when it was encoded.
+            let Ok(payload) = std::str::from_utf8(payload) else { continue };
+            for frame in payload.lines() {
+                turn.send(wire::framed(&stream.id, "", frame));
+                stream.begun = true;
+            }
+        }
+        if ended {
+            self.streams.retain(|stream| stream.run != *run || stream.last < logged.seq);
+        }
+    }
+}
+
+fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Call {
+    let method = "chat.send";
+    let read = || {
+        let target = params.read::<Place>(method)?.target(method)?;
+        let chat = params.read::<wire::ChatSend>(method)?;
+        let content = chat.content.ok_or_else(|| wire::invalid(method, "missing field `content`"))?;
+        if content.trim().is_empty() {
+            return Err(wire::invalid(method, "content is blank"));
+        }
+        if let Some(key) = &chat.idempotency_key
+            && (key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX)
+        {
+            let why = format!("idempotency_key must have 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes");
+            return Err(wire::invalid(method, &why));
+        }
+        Ok((target, content, chat.idempotency_key))
+    };
+    match read() {
+        Ok((target, content, idempotency_key)) => {
+            let run = turn.run_id();
+            let ask =
+                Ask::Chat { accepted: idempotency_key.is_some(), target: target.clone(), run: run.clone() };
+            let submit = Submit { target, run, content, idempotency_key };
+            Call { needs: Scope::Write, cost: PROMPT, command: Ok(Command::Submit(submit)), ask }
+        }
+        Err(error) => Call::plain(Scope::Write, PROMPT, Err(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,476 @@
+//! exoclaw's frames as they are on the wire: what a client says, read with tolerance, and what it
+//! is told, written with care.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::command::{Route, Target};
+use crate::error::{Detail, Error, ErrorCode};
+use crate::event::{Event, Outcome, Published};
+use crate::ids::{RunId, Seq, SessionKey};
+use crate::reply::{Reply, Role};
+
+/// The longest id a client may give, in bytes of JSON: it is echoed in every frame.
+pub(super) const ID_BYTES_MAX: usize = 1024;
+
+/// How much of a client's own text an error repeats, in bytes.
+const QUOTE_BYTES_MAX: usize = 200;
+
+/// The id of a request, as JSON, in the type it came in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Id(Box<str>);
+
+impl Id {
+    /// What answers carry that belong to no usable id.
+    pub(super) fn none() -> Self {
+        Self("\"0\"".into())
+    }
+
+    /// The id in `raw`: a string or a number. None for any other type.
+    fn read(raw: &RawValue) -> Option<Self> {
+        let text = raw.get();
+        match text.as_bytes().first()? {
+            b'"' => serde_json::from_str::<String>(text).ok().map(|id| Self(json(&id).into())),
+            b'-' | b'0'..=b'9' => Some(Self(text.into())),
+            _ => None,
+        }
+    }
+
+    pub(super) fn as_json(&self) -> &str {
+        &self.0
+    }
+}
+
+/// One frame of a client.
+#[derive(Debug)]
+pub(super) enum Incoming<'a> {
+    /// `{"token": ...}` and no method.
+    Token(String),
+    /// A request.
+    Request {
+        /// Its id, where it has a usable one.
+        id: Option<Id>,
+        /// Its method.
+        method: String,
+        /// Its parameters.
+        params: Params<'a>,
+    },
+    /// Something else: the id to answer under and what is wrong.
+    Broken(Option<Id>, String),
+}
+
+#[derive(Deserialize)]
+struct Fields<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    method: Option<&'a RawValue>,
+    #[serde(borrow)]
+    params: Option<&'a RawValue>,
+    #[serde(borrow)]
+    token: Option<&'a RawValue>,
+}
+
+/// Reads a frame.
+pub(super) fn read(text: &str) -> Incoming<'_> {
+    let broken = |id, why: &str| Incoming::Broken(id, format!("parse error: {}", clip(why)));
+    let fields: Fields<'_> = match object(text) {
+        Ok(fields) => fields,
+        Err(why) => return broken(None, &why),
+    };
+    let id = fields.id.and_then(Id::read);
+    if let Some(id) = &id
+        && id.0.len() > ID_BYTES_MAX
+    {
+        return broken(None, &format!("the id is longer than {ID_BYTES_MAX} bytes"));
+    }
+    match (fields.method, fields.token) {
+        (Some(method), _) => match serde_json::from_str(method.get()) {
+            Ok(method) => Incoming::Request { id, method, params: Params(fields.params) },
+            Err(_) => broken(id, "method must be a string"),
+        },
+        (None, Some(token)) => match serde_json::from_str(token.get()) {
+            Ok(token) => Incoming::Token(token),
+            Err(_) => broken(id, "token must be a string"),
+        },
+        (None, None) => broken(id, "missing field `method`"),
+    }
+}
+
+/// The parameters of a request, not read yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Params<'a>(Option<&'a RawValue>);
+
+impl<'a> Params<'a> {
+    /// Reads them as `T`; absent ones are an empty object.
+    pub(super) fn read<T: Deserialize<'a>>(self, method: &str) -> Result<T, Error> {
+        object(self.0.map_or("{}", RawValue::get)).map_err(|why| invalid(method, &why))
+    }
+}
+
+/// A struct's derived reader also takes an array; a frame is an object.
+fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
+    if !text.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(text).is_ok() {
+        return Err("expected an object".into());
+    }
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+/// The refusal of parameters.
+pub(super) fn invalid(method: &str, why: &str) -> Error {
+    ErrorCode::InvalidRequest.error(format!("invalid {method} params: {}", clip(why)))
+}
+
+/// The fields that name a session.
+#[derive(Deserialize)]
+pub(super) struct Place {
+    session: Option<String>,
+    channel: Option<String>,
+    account: Option<String>,
+    peer: Option<String>,
+    guild: Option<String>,
+    team: Option<String>,
+}
+
+impl Place {
+    /// Whether no session is named at all.
+    pub(super) fn is_absent(&self) -> bool {
+        self.session.is_none() && self.channel.is_none() && self.account.is_none()
+    }
+
+    /// The session named.
+    pub(super) fn target(self, method: &str) -> Result<Target, Error> {
+        if let Some(session) = self.session {
+            return SessionKey::parse(&session)
+                .map(Target::Session)
+                .map_err(|error| invalid(method, &error.message));
+        }
+        let required = |name: &str, value: Option<String>| match value {
+            None => Err(invalid(method, &format!("missing field `{name}`"))),
+            Some(text) if text.trim().is_empty() => Err(invalid(method, &format!("{name} is empty"))),
+            Some(text) => Ok(text),
+        };
+        let given = |value: Option<String>| value.filter(|text| !text.is_empty());
+        Ok(Target::Route(Route {
+            channel: required("channel", self.channel)?,
+            account: required("account", self.account)?,
+            peer: given(self.peer),
+            guild: given(self.guild),
+            team: given(self.team),
+        }))
+    }
+}
+
+/// Of `chat.send`, besides the session.
+#[derive(Deserialize)]
+pub(super) struct ChatSend {
+    pub(super) content: Option<String>,
+    pub(super) idempotency_key: Option<String>,
+}
+
+/// Of `chat.abort`, besides the session.
+#[derive(Deserialize)]
+pub(super) struct ChatAbort<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    pub(super) run: Option<String>,
+}
+
+impl ChatAbort<'_> {
+    /// The request whose run is to end.
+    pub(super) fn id(&self) -> Result<Option<Id>, Error> {
+        let Some(raw) = self.id else { return Ok(None) };
+        Id::read(raw).map(Some).ok_or_else(|| invalid("chat.abort", "id must be a string or a number"))
+    }
+}
+
+/// Of `chat.history`, besides the session.
+#[derive(Deserialize)]
+pub(super) struct ChatHistory {
+    pub(super) limit: Option<u64>,
+}
+
+/// Of `plugin.load` and `plugin.unload`.
+#[derive(Deserialize)]
+pub(super) struct PluginParams {
+    pub(super) name: Option<String>,
+    pub(super) path: Option<String>,
+}
+
+/// The first frame of an open connection.
+pub(super) fn hello(version: &str) -> String {
+    #[derive(Serialize)]
+    struct Hello<'a> {
+        ok: bool,
+        version: &'a str,
+    }
+    json(&Hello { ok: true, version })
+}
+
+/// What is said before a connection is closed for a reason.
+pub(super) fn farewell(error: &str, code: u16) -> String {
+    #[derive(Serialize)]
+    struct Farewell<'a> {
+        error: &'a str,
+        code: u16,
+    }
+    json(&Farewell { error, code })
+}
+
+/// A final answer that says `result`.
+pub(super) fn result<T: Serialize + ?Sized>(id: &Id, result: &T) -> String {
+    framed(id, "\"result\":", &json(result))
+}
+
+/// A final answer that says what went wrong.
+pub(super) fn refusal(id: &Id, text: &str) -> String {
+    framed(id, "\"error\":", &json(text))
+}
+
+/// The first frame of a stream whose prompt carried an idempotency key.
+pub(super) fn accepted(id: &Id, run: &RunId, seq: Seq) -> String {
+    #[derive(Serialize)]
+    struct Accepted<'a> {
+        run: &'a str,
+        seq: u64,
+    }
+    framed(id, "\"event\":\"accepted\",\"data\":", &json(&Accepted { run: run.as_str(), seq: seq.0 }))
+}
+
+/// One frame: the envelope of this connection around `payload`.
+pub(super) fn framed(id: &Id, head: &str, payload: &str) -> String {
+    let mut frame = String::with_capacity(8 + id.0.len() + head.len() + payload.len());
+    for part in ["{\"id\":", &id.0, ",", head, payload, "}"] {
+        frame.push_str(part);
+    }
+    frame
+}
+
+/// What an event says, without the envelope: one frame a line, since JSON text has no line breaks.
+/// Empty for what exoclaw has no word for.
+pub(super) fn payload(published: &Published) -> Bytes {
+    #[derive(Serialize)]
+    struct ToolUse<'a> {
+        id: &'a str,
+        name: &'a str,
+        input: &'a Value,
+    }
+    #[derive(Serialize)]
+    struct ToolResult<'a> {
+        tool_use_id: &'a str,
+        content: &'a str,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        is_error: bool,
+    }
+    #[derive(Serialize)]
+    struct Usage {
+        input_tokens: u64,
+        output_tokens: u64,
+    }
+    let text = match &published.logged.event {
+        Event::Prompted { .. }
+        | Event::Started
+        | Event::StepEnded { .. }
+        | Event::Restarted
+        | Event::Cleared => String::new(),
+        Event::Text(text) => line("text", text),
+        Event::ToolCalled(call) => {
+            line("tool_use", &ToolUse { id: call.id.as_str(), name: call.name.as_str(), input: &call.input })
+        }
+        Event::ToolReturned(result) => line(
+            "tool_result",
+            &ToolResult {
+                tool_use_id: result.call.as_str(),
+                content: &result.content,
+                is_error: result.is_error,
+            },
+        ),
+        Event::Ended { outcome, usage } => {
+            let usage = Usage { input_tokens: usage.input_tokens, output_tokens: usage.output_tokens };
+            let mut text = line("usage", &usage);
+            let failure = match outcome {
+                Outcome::Completed => None,
+                Outcome::Aborted => Some("aborted".to_owned()),
+                Outcome::Failed(error) => Some(describe(error)),
+            };
+            if let Some(failure) = failure {
+                text.push('\n');
+                text.push_str(&line("error", &failure));
+            }
+            text.push_str("\n\"event\":\"done\"");
+            text
+        }
+    };
+    Bytes::from(text)
+}
+
+fn line<T: Serialize + ?Sized>(event: &str, data: &T) -> String {
+    format!("\"event\":\"{event}\",\"data\":{}", json(data))
+}
+
+/// An error in exoclaw's words: the codes that have a wording of their own, and the message.
+pub(super) fn describe(error: &Error) -> String {
+    match error.code {
+        ErrorCode::Forbidden => match error.detail {
+            Some(Detail::MissingScope(scope)) => format!("forbidden: needs {}", scope.name()),
+            _ => prefixed("forbidden: ", &error.message),
+        },
+        ErrorCode::Provider => prefixed("provider error: ", &error.message),
+        ErrorCode::RateLimited => match error.detail {
+            Some(Detail::RetryAfter(wait)) => {
+                format!("rate limited: try again in {} ms", wait.as_millis().max(1))
+            }
+            _ => prefixed("rate limited: ", &error.message),
+        },
+        ErrorCode::Aborted => "aborted".into(),
+        ErrorCode::InvalidRequest
+        | ErrorCode::UnknownMethod
+        | ErrorCode::Unauthenticated
+        | ErrorCode::NotFound
+        | ErrorCode::Conflict
+        | ErrorCode::TooLarge
+        | ErrorCode::BudgetExceeded
+        | ErrorCode::Unavailable
+        | ErrorCode::Timeout
+        | ErrorCode::Interrupted
+        | ErrorCode::Internal => error.message.clone(),
+    }
+}
+
+fn prefixed(prefix: &str, message: &str) -> String {
+    if message.starts_with(prefix) { message.to_owned() } else { format!("{prefix}{message}") }
+}
+
+/// The answer to a request that does not stream.
+pub(super) fn answer(id: &Id, reply: &Reply) -> String {
+    #[derive(Serialize)]
+    struct Status<'a> {
+        version: &'a str,
+        plugins: usize,
+        sessions: usize,
+    }
+    #[derive(Serialize)]
+    struct Aborted<'a> {
+        aborted: bool,
+        run: Option<&'a str>,
+    }
+    #[derive(Serialize)]
+    struct History<'a> {
+        session: &'a str,
+        messages: Vec<Message<'a>>,
+    }
+    #[derive(Serialize)]
+    struct Message<'a> {
+        role: &'static str,
+        content: &'a str,
+        timestamp: u64,
+        run: &'a str,
+    }
+    #[derive(Serialize)]
+    struct Session<'a> {
+        session: &'a str,
+        created: u64,
+        updated: u64,
+        running: bool,
+    }
+    #[derive(Serialize)]
+    struct Cleared<'a> {
+        session: &'a str,
+        cleared: bool,
+    }
+    #[derive(Serialize)]
+    struct Budget {
+        used: u64,
+        reserved: u64,
+        limit: u64,
+    }
+    #[derive(Serialize)]
+    struct Named<'a> {
+        name: &'a str,
+    }
+    #[derive(Serialize)]
+    struct Loaded<'a> {
+        name: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        version: Option<&'a str>,
+        description: &'a str,
+        capabilities: &'a [String],
+    }
+    #[derive(Serialize)]
+    struct Unloaded<'a> {
+        name: &'a str,
+        unloaded: bool,
+    }
+    match reply {
+        Reply::Status(status) => result(
+            id,
+            &Status { version: &status.version, plugins: status.plugins, sessions: status.sessions },
+        ),
+        Reply::Accepted(reply) => accepted(id, &reply.run, reply.seq),
+        Reply::Aborted { run } => {
+            result(id, &Aborted { aborted: run.is_some(), run: run.as_ref().map(RunId::as_str) })
+        }
+        Reply::History(history) => {
+            let messages = history.messages.iter().map(|message| Message {
+                role: match message.role {
+                    Role::User => "user",
+                    Role::Assistant => "assistant",
+                },
+                content: &message.content,
+                timestamp: message.at.as_millis(),
+                run: message.run.as_str(),
+            });
+            result(id, &History { session: history.session.as_str(), messages: messages.collect() })
+        }
+        Reply::Sessions(sessions) => {
+            let list: Vec<_> = sessions
+                .iter()
+                .map(|summary| Session {
+                    session: summary.session.as_str(),
+                    created: summary.created.as_millis(),
+                    updated: summary.updated.as_millis(),
+                    running: summary.running,
+                })
+                .collect();
+            result(id, &list)
+        }
+        Reply::Cleared { session } => result(id, &Cleared { session: session.as_str(), cleared: true }),
+        Reply::Budget(budgets) => {
+            let by_period: serde_json::Map<String, Value> = budgets
+                .iter()
+                .map(|budget| {
+                    let figures =
+                        Budget { used: budget.used, reserved: budget.reserved, limit: budget.limit };
+                    (budget.period.name().to_owned(), serde_json::to_value(figures).unwrap_or_default())
+                })
+                .collect();
+            result(id, &by_period)
+        }
+        Reply::Plugins(plugins) => {
+            let list: Vec<_> = plugins.iter().map(|plugin| Named { name: plugin.name.as_str() }).collect();
+            result(id, &list)
+        }
+        Reply::PluginLoaded(plugin) => result(
+            id,
+            &Loaded {
+                name: plugin.name.as_str(),
+                version: plugin.version.as_deref(),
+                description: &plugin.description,
+                capabilities: &plugin.capabilities,
+            },
+        ),
+        Reply::PluginUnloaded { name } => result(id, &Unloaded { name: name.as_str(), unloaded: true }),
+    }
+}
+
+/// JSON of a value that always has one: no map key but text, no writer that fails.
+fn json<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| "null".into())
+}
+
+/// The beginning of `text`, cut at a character.
+pub(super) fn clip(text: &str) -> &str {
+    if text.len() <= QUOTE_BYTES_MAX { text } else { &text[..text.floor_char_boundary(QUOTE_BYTES_MAX)] }
+}
