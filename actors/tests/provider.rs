@@ -12,13 +12,14 @@ use std::time::Duration;
 use actix::{Actor, Addr, Context, Handler};
 use clawmux_actors::observe::Observe;
 use clawmux_actors::provider::{Deadlines, Permit};
-use clawmux_actors::provider_supervisor::{Acquire, BudgetStatus, ProviderSupervisor, RecordUsage};
+use clawmux_actors::provider_supervisor::{Acquire, BudgetStatus, ProviderSupervisor};
+use clawmux_actors::store::RecordUsage;
 use clawmux_core::auth::Secret;
 use clawmux_core::config::{self, Budgets, Config};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{ToolCall, Usage};
 use clawmux_core::ids::SessionKey;
-use clawmux_core::meter::{UsageRecord, UsageTotals};
+use clawmux_core::log::usage::{UsageRecord, UsageTotals};
 use clawmux_core::provider::{ChatMessage, ChatRequest, Delta, ProviderKind, Stop, ToolSpec};
 use clawmux_core::reply::{Budget, Period};
 use futures::StreamExt as _;
@@ -99,8 +100,7 @@ fn start(
 ) -> (Addr<ProviderSupervisor>, mpsc::UnboundedReceiver<UsageRecord>) {
     let (sender, records) = mpsc::unbounded_channel();
     let store = Records(sender).start().recipient();
-    let totals = UsageTotals { at: clawmux_actors::clock::now(), ..UsageTotals::default() };
-    let supervisor = ProviderSupervisor::new(Arc::new(config), Some(store), totals).unwrap();
+    let supervisor = ProviderSupervisor::new(Arc::new(config), Some(store), UsageTotals::default()).unwrap();
     (supervisor.with_deadlines(deadlines).start(), records)
 }
 
