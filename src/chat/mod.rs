@@ -105,14 +105,17 @@ async fn find(
     if let Some(url) = &options.url {
         return Ok((url.clone(), token, None));
     }
-    // The daemon says itself where it listens; that is also the one way to be sure that it is ours.
+    // The daemon says itself where it listens. That is also the one way to be sure that it is ours,
+    // and so the one case in which the configured token is shown to it unasked.
     let home = home::resolve(global.home.as_deref(), |name| std::env::var(name).ok())?;
     let status = admin_client::call(&home, "admin.status", &json!({})).ok();
-    let settings = settings::read(global, &[])?;
-    let token = token.or_else(|| settings.config.auth.token.clone());
+    let settings = settings::read(global, &[]);
     if let Some(address) = status.as_ref().and_then(listening) {
-        return Ok((url_of(address), token, None));
+        // Whoever broke the configuration since can still talk to what runs.
+        let configured = settings.ok().and_then(|settings| settings.config.auth.token);
+        return Ok((url_of(address), token.or(configured), None));
     }
+    let settings = settings?;
     let runs = |address: &&SocketAddr| TcpStream::connect_timeout(&reachable(**address), PROBE).is_ok();
     if let Some(address) = settings.config.gateway.listen.iter().find(runs) {
         return Ok((url_of(*address), token, None));
@@ -122,7 +125,7 @@ async fn find(
     logging::start(&quiet)?;
     home::create(&settings.home)?;
     let embedded = Embedded::start(&settings).await?;
-    Ok((embedded.url.clone(), token, Some(embedded)))
+    Ok((embedded.url.clone(), token.or(settings.config.auth.token), Some(embedded)))
 }
 
 fn token_in(path: &Path) -> Result<Secret, Failure> {
