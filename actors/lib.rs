@@ -4,3 +4,6 @@ pub mod admin;
 pub mod clock;
 pub mod deliver;
 pub mod observe;
+pub mod provider;
+pub mod provider_supervisor;
+pub mod store;
