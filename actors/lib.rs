@@ -1,5 +1,11 @@
 //! The cast of clawmux: its actors, their messages, and all I/O.
 
 pub mod clock;
+pub mod connection;
 pub mod deliver;
+pub mod http;
+pub mod hub;
+pub mod listener;
 pub mod observe;
+pub mod rates;
+pub mod session_supervisor;
