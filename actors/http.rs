@@ -85,6 +85,9 @@ pub(crate) async fn serve(
     payload: web::Payload,
     front: web::Data<Front>,
 ) -> HttpResponse {
+    if let Some(link) = request.conn_data::<Arc<Link>>() {
+        link.requested();
+    }
     let path = request.path();
     let wants_upgrade = wants_upgrade(&request);
     let protocol = front.protocols.iter().find(|protocol| protocol.path == path);

@@ -9,6 +9,7 @@
 //! | silent for `heartbeat_interval` | a WebSocket ping |
 //! | silent for `heartbeat_timeout` | `Idle`, then a reset |
 //! | output waits and the peer acknowledged nothing for `slow_consumer_timeout` | `Slow`, then a reset |
+//! | no request in time over plain HTTP | a reset |
 //! | upgraded and no handshake in time | a reset, should its own deadline have failed |
 //! | closing for longer than the grace | a reset |
 
@@ -174,8 +175,13 @@ impl Listener {
     /// How often connections are looked at: often enough for the shortest of their deadlines.
     fn interval(&self) -> Duration {
         let gateway = &self.front.services.gateway;
-        let shortest =
-            gateway.heartbeat_interval.min(gateway.heartbeat_timeout).min(gateway.slow_consumer_timeout);
+        let deadlines = [
+            gateway.heartbeat_interval,
+            gateway.heartbeat_timeout,
+            gateway.slow_consumer_timeout,
+            gateway.handshake_timeout,
+        ];
+        let shortest = deadlines.into_iter().min().unwrap_or_default();
         (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
     }
 
@@ -196,8 +202,13 @@ impl Listener {
             }
             return;
         }
-        // Plain HTTP has the server's own deadlines.
         if link.dialect().is_none() {
+            // Requests are answered at once, so a connection without one under way is idle.
+            let (silence, asked) = link.since_request(now);
+            let allowed = gateway.handshake_timeout + if asked { KEEP_ALIVE } else { Duration::ZERO };
+            if silence >= allowed {
+                link.reset();
+            }
             return;
         }
         if link.principal().is_none() {

@@ -18,7 +18,7 @@ use socket2::SockRef;
 
 use super::guard::Violation;
 use super::registry::Registry;
-use super::{Nudge, OUTPUT_MARK_BYTES};
+use super::{Nudge, OUTPUT_MARK_BYTES, UNANSWERED_MARK};
 use crate::clock;
 
 /// The largest message before the handshake is complete, in bytes.
@@ -45,6 +45,8 @@ pub struct Link {
     blocked: AtomicBool,
     taken: AtomicU64,
     closing: AtomicU64,
+    unanswered: AtomicUsize,
+    requested: AtomicU64,
     dialect: OnceLock<&'static str>,
     principal: OnceLock<Arc<str>>,
     actor: OnceLock<Recipient<Nudge>>,
@@ -83,6 +85,8 @@ impl Link {
             blocked: AtomicBool::new(false),
             taken: AtomicU64::new(0),
             closing: AtomicU64::new(0),
+            unanswered: AtomicUsize::new(0),
+            requested: AtomicU64::new(0),
             dialect: OnceLock::new(),
             principal: OnceLock::new(),
             actor: OnceLock::new(),
@@ -190,7 +194,36 @@ impl Link {
 
     /// Whether there is room for what the next frame may bring about.
     pub(super) fn may_read(&self) -> bool {
+        self.has_room() && self.unanswered.load(Relaxed) < UNANSWERED_MARK
+    }
+
+    /// Whether less is unsent than should be at most.
+    pub(super) fn has_room(&self) -> bool {
         self.unsent.load(Relaxed) < OUTPUT_MARK_BYTES
+    }
+
+    /// A request was handed on.
+    pub(super) fn request_began(&self) {
+        self.unanswered.fetch_add(1, Relaxed);
+    }
+
+    /// A request was answered.
+    pub(super) fn request_ended(&self) {
+        // Never below none, should somebody answer twice.
+        let _ = self.unanswered.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
+    }
+
+    /// A plain request came over it.
+    pub(crate) fn requested(&self) {
+        self.requested.store(clock::now().as_millis(), Relaxed);
+    }
+
+    /// How long nobody has asked anything in plain HTTP, and whether anybody ever did.
+    pub(crate) fn since_request(&self, now: Timestamp) -> (Duration, bool) {
+        match self.requested.load(Relaxed) {
+            0 => (now.since(self.opened), false),
+            at => (now.since(Timestamp::from_millis(at)), true),
+        }
     }
 
     /// Whether what was written waits for the peer to read.

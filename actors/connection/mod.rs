@@ -30,7 +30,6 @@ use clawmux_core::config::Gateway;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{ConnectionId, Ticket};
-use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
@@ -45,6 +44,10 @@ use crate::session_supervisor::{Dispatch, Gone};
 
 /// Above so many unsent bytes a connection reads no further, until its socket has taken them.
 pub const OUTPUT_MARK_BYTES: usize = 64 * 1024;
+
+/// Above so many requests without their reply a connection reads no further: replies are what may
+/// come in any size.
+pub const UNANSWERED_MARK: usize = 32;
 
 /// How long a peer has to answer a Close before the socket is closed.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(1);
@@ -280,7 +283,7 @@ impl Connection {
             client: client.clone(),
             arbiter: Arbiter::current(),
         };
-        self.services.dispatch.try_send(dispatch).map_err(|error| {
+        self.services.dispatch.try_send(dispatch).map(|()| self.link.request_began()).map_err(|error| {
             let why = match error {
                 SendError::Full(_) => "too much to do at the moment, try again",
                 SendError::Closed(_) => "the daemon is stopping",
@@ -322,7 +325,7 @@ impl Connection {
     /// The socket has asked for more.
     fn on_room(&mut self, context: &mut ws::Context) {
         self.outbox.repay(self.link.id(), self.link.polls());
-        if self.outbox.drained(self.link.may_read()) {
+        if self.outbox.drained(self.link.has_room()) {
             self.tell(Input::Drained, context);
         }
     }
@@ -369,18 +372,15 @@ impl Handler<Deliver> for Connection {
 
     fn handle(&mut self, delivery: Deliver, context: &mut Self::Context) {
         match delivery {
-            Deliver::Reply(ticket, reply) => self.on_reply(ticket, reply, context),
+            Deliver::Reply(ticket, reply) => {
+                self.link.request_ended();
+                self.tell(Input::Reply(ticket, reply), context);
+            }
             Deliver::Event { event, from } => {
                 self.tell(Input::Event(&event), context);
                 self.outbox.owe(from, self.link.polls());
             }
         }
-    }
-}
-
-impl Connection {
-    fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, context: &mut ws::Context) {
-        self.tell(Input::Reply(ticket, reply), context);
     }
 }
 
