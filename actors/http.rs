@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
+use clawmux_core::auth::gate::{Gate, RequestFacts, is_forwarding_header};
 use clawmux_core::dialect::exoclaw::Exoclaw;
-use clawmux_core::error::{Error, ErrorCode};
 use serde_json::{Value, json};
 
 use crate::connection::link::Link;
@@ -19,8 +19,12 @@ use crate::connection::registry::Registry;
 use crate::connection::{Connection, Protocol, Services, ws};
 
 /// The protocols served over WebSocket.
-pub const PROTOCOLS: &[Protocol] =
-    &[Protocol { path: "/ws", name: "exoclaw", dialect: |setup| Box::new(Exoclaw::new(setup)) }];
+pub const PROTOCOLS: &[Protocol] = &[Protocol {
+    path: "/ws",
+    name: "exoclaw",
+    may_skip: true,
+    dialect: |setup| Box::new(Exoclaw::new(setup)),
+}];
 
 /// Paths that belong to what is not there yet, and what that is.
 const LATER: &[(&str, &str)] = &[
@@ -30,47 +34,30 @@ const LATER: &[(&str, &str)] = &[
     ("/webhook", "webhooks"),
 ];
 
-/// Headers by which a proxy says for whom it speaks.
-const FORWARDING: [&str; 6] =
-    ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via"];
-
-/// What a request says of where it comes from.
-#[derive(Clone, Copy, Debug)]
-pub struct RequestFacts<'a> {
-    /// The address it came to.
-    pub local: SocketAddr,
-    /// The address it came from.
-    pub peer: SocketAddr,
-    /// `Host`; empty text where it can't be read.
-    pub host: Option<&'a str>,
-    /// `Origin`; empty text where it can't be read.
-    pub origin: Option<&'a str>,
-    /// Whether it carries headers of a proxy.
-    pub forwarded: bool,
-}
-
-/// On what terms a request may upgrade.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Admission {
-    /// Whether the connection must show a credential first.
-    pub credentials_required: bool,
-}
-
-/// Decides who may upgrade; must not block.
-pub type Admit = dyn Fn(&RequestFacts<'_>) -> Result<Admission, Error> + Send + Sync;
-
 /// What requests are answered from.
 pub struct Front {
     /// What connections are given.
     pub services: Arc<Services>,
-    /// Decides who may upgrade.
-    pub admit: Box<Admit>,
+    /// Which requests may upgrade.
+    pub gate: Gate,
+    /// The addresses bound.
+    pub addresses: Vec<SocketAddr>,
     /// The protocols served.
     pub protocols: Vec<Protocol>,
     /// The connections there are.
     pub registry: Arc<Registry>,
     /// Whether work is taken.
     pub ready: AtomicBool,
+}
+
+impl Front {
+    /// Whether the peer came over loopback to a socket that nobody else can reach.
+    fn is_loopback(&self, link: &Link) -> bool {
+        let local = link.local();
+        link.peer().ip().to_canonical().is_loopback()
+            && local.ip().is_loopback()
+            && self.addresses.contains(&local)
+    }
 }
 
 impl fmt::Debug for Front {
@@ -124,27 +111,17 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
     if !front.ready.load(Relaxed) {
         return unavailable("not ready: the daemon is starting or stopping");
     }
+    let required = front.services.authority.credentials_required(front.is_loopback(link), protocol.may_skip);
     let facts = RequestFacts {
-        local: link.local(),
-        peer: link.peer(),
         host: text_of(request, &header::HOST),
         origin: text_of(request, &header::ORIGIN),
-        forwarded: FORWARDING.iter().any(|name| request.headers().contains_key(*name)),
+        forwarded: request.headers().keys().any(|name| is_forwarding_header(name.as_str())),
     };
-    let admission = match (front.admit)(&facts) {
-        Ok(admission) => admission,
-        Err(refusal) => {
-            tracing::warn!(peer = %facts.peer, origin = facts.origin, host = facts.host, "upgrade refused: {refusal}");
-            let status = match refusal.code {
-                ErrorCode::InvalidRequest => StatusCode::BAD_REQUEST,
-                ErrorCode::Unauthenticated => StatusCode::UNAUTHORIZED,
-                _ => StatusCode::FORBIDDEN,
-            };
-            return answer(status).force_close().json(error(&refusal.message));
-        }
-    };
-    let connection =
-        Connection::new(link.clone(), front.services.clone(), protocol, admission.credentials_required);
+    if let Err(refusal) = front.gate.admit(&facts, required) {
+        tracing::warn!(peer = %link.peer(), origin = facts.origin, host = facts.host, "upgrade refused: {refusal}");
+        return answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message));
+    }
+    let connection = Connection::new(link.clone(), front.services.clone(), protocol, required);
     ws::upgrade(request, payload, connection).unwrap_or_else(|refusal| refusal.error_response())
 }
 

@@ -1,5 +1,6 @@
 //! The cast of clawmux: its actors, their messages, and all I/O.
 
+pub mod admin;
 pub mod clock;
 pub mod connection;
 pub mod deliver;

@@ -24,6 +24,7 @@ use actix::{Actor, AsyncContext, Context, Handler, Message, ResponseFuture};
 use actix_web::dev::ServerHandle;
 use actix_web::rt::net::TcpStream;
 use actix_web::{App, HttpServer, web};
+use clawmux_core::auth::gate::Gate;
 use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::time::Timestamp;
@@ -33,7 +34,7 @@ use crate::clock;
 use crate::connection::link::Link;
 use crate::connection::registry::Registry;
 use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
-use crate::http::{Admit, Front, serve};
+use crate::http::{Front, serve};
 use crate::observe::{Observe, Observed};
 
 /// How long a connection that is being closed may keep its socket.
@@ -51,8 +52,6 @@ pub struct ListenerSetup {
     pub sockets: Vec<TcpListener>,
     /// What connections are given.
     pub services: Arc<Services>,
-    /// Decides who may upgrade.
-    pub admit: Box<Admit>,
     /// The protocols served; see [`PROTOCOLS`](crate::http::PROTOCOLS).
     pub protocols: Vec<Protocol>,
     /// The most connections before their handshake.
@@ -64,7 +63,6 @@ pub struct ListenerSetup {
 /// The actor.
 pub struct Listener {
     front: Arc<Front>,
-    addresses: Vec<SocketAddr>,
     server: ServerHandle,
     /// Of connections whose output waits: what the peer had acknowledged, and since when.
     waiting: HashMap<ConnectionId, (u64, Timestamp)>,
@@ -124,7 +122,8 @@ impl Listener {
         let addresses = setup.sockets.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
         let front = Arc::new(Front {
             services: setup.services.clone(),
-            admit: setup.admit,
+            gate: Gate::new(&addresses, &gateway.allowed_origins),
+            addresses: addresses.clone(),
             protocols: setup.protocols,
             registry: registry.clone(),
             ready: AtomicBool::new(false),
@@ -168,7 +167,7 @@ impl Listener {
                 tracing::error!("http server ended: {error}");
             }
         });
-        let listener = Self { front, addresses: addresses.clone(), server: handle, waiting: HashMap::new() };
+        let listener = Self { front, server: handle, waiting: HashMap::new() };
         Ok((listener.start(), addresses))
     }
 
@@ -299,7 +298,7 @@ impl Handler<Observe> for Listener {
         Observed {
             actor: "listener".into(),
             state: json!({
-                "addresses": self.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "addresses": self.front.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "ready": self.front.ready.load(Relaxed),
                 "connections": links.len(),
                 "connections_max": registry.max(),

@@ -24,6 +24,7 @@ use actix::dev::SendError;
 use actix::{
     Actor, ActorContext, ActorFuture, Addr, Arbiter, AsyncContext, Handler, Message, Recipient, SpawnHandle,
 };
+use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::{Credentials, Principal};
 use clawmux_core::command::Request;
 use clawmux_core::config::Gateway;
@@ -56,9 +57,6 @@ pub const CLOSE_GRACE: Duration = Duration::from_secs(1);
 /// met while both are bounded.
 const MAILBOX: usize = 8192;
 
-/// A check of credentials; must not block.
-pub type Authenticate = dyn Fn(&Credentials) -> Result<Principal, Error> + Send + Sync;
-
 /// What all connections are given.
 pub struct Services {
     /// The version that is told to clients.
@@ -66,7 +64,7 @@ pub struct Services {
     /// Limits and deadlines.
     pub gateway: Gateway,
     /// Checks credentials.
-    pub authenticate: Box<Authenticate>,
+    pub authority: Arc<Authority>,
     /// What principals may spend.
     pub rates: Rates,
     /// Where requests go.
@@ -92,6 +90,8 @@ pub struct Protocol {
     pub path: &'static str,
     /// Its name.
     pub name: &'static str,
+    /// Whether `auth.loopback = "skip"` is for it.
+    pub may_skip: bool,
     /// Makes its dialect.
     pub dialect: fn(Setup) -> Box<dyn Dialect>,
 }
@@ -248,11 +248,7 @@ impl Connection {
         credentials: &Credentials,
         context: &mut ws::Context,
     ) -> Result<Principal, Error> {
-        let principal = match credentials {
-            Credentials::None if !self.credentials_required => Principal::local(),
-            Credentials::None => return Err(ErrorCode::Unauthenticated.error("a credential is required")),
-            Credentials::Token(_) => (self.services.authenticate)(credentials)?,
-        };
+        let principal = self.services.authority.authenticate(credentials, self.credentials_required)?;
         let limit = self.services.gateway.max_payload_bytes;
         self.link.admitted(principal.name.clone(), limit);
         if self.principal.is_none() {

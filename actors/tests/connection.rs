@@ -1,5 +1,7 @@
 //! Connections over real sockets, with a scripted stand-in for everything behind them.
 
+#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -10,17 +12,17 @@ use actix::{Actor, Addr, Context, Handler, Recipient};
 use actix_web::rt::net::TcpStream;
 use clawmux_actors::connection::{Protocol, Services};
 use clawmux_actors::deliver::{CREDIT, Client, Deliver, More};
-use clawmux_actors::http::{Admission, PROTOCOLS};
+use clawmux_actors::http::PROTOCOLS;
 use clawmux_actors::hub::{Join, Leave, Notice};
 use clawmux_actors::listener::{Listener, ListenerSetup, Ready, Stop, bind};
 use clawmux_actors::observe::{Observe, Observed};
 use clawmux_actors::rates::Rates;
 use clawmux_actors::session_supervisor::{Dispatch, Gone};
-use clawmux_core::auth::{Credentials, Owner, Principal, Scope, Scopes};
+use clawmux_core::auth::authority::{Authority, digest};
+use clawmux_core::auth::{Credentials, Scope, Scopes, Secret};
 use clawmux_core::command::Command;
-use clawmux_core::config::{Gateway, Limits};
+use clawmux_core::config::{ApiKey, Auth, Gateway, Limits, LoopbackPolicy};
 use clawmux_core::dialect::{Dialect, Input, Turn};
-use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Event, Logged, Outcome, Published, Usage};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey};
 use clawmux_core::reply::{Accepted, Reply, Status};
@@ -44,7 +46,7 @@ struct Seen {
     sent: AtomicUsize,
     refused: AtomicUsize,
     gone: Mutex<Vec<ConnectionId>>,
-    joined: Mutex<Vec<(ConnectionId, Arc<str>, Recipient<Notice>)>>,
+    joined: Mutex<Vec<Join>>,
     left: Mutex<Vec<ConnectionId>>,
 }
 
@@ -177,7 +179,7 @@ impl Handler<Join> for Sessions {
     type Result = ();
 
     fn handle(&mut self, join: Join, _: &mut Self::Context) {
-        self.seen.joined.lock().unwrap().push((join.connection, join.principal, join.notices));
+        self.seen.joined.lock().unwrap().push(join);
     }
 }
 
@@ -241,37 +243,26 @@ impl Edge {
             status_reply_bytes: options.status_reply_bytes,
         }
         .start();
+        let reader =
+            ApiKey { name: "reader".into(), sha256: digest("reader"), scopes: Scopes::of(&[Scope::Read]) };
+        let auth = Auth {
+            token: options.credentials_required.then(|| Secret::new("right")),
+            loopback: LoopbackPolicy::Auto,
+            api_keys: if options.credentials_required { vec![reader] } else { Vec::new() },
+        };
         let services = Services {
             version: "9.9.9".into(),
             gateway: options.gateway,
-            authenticate: Box::new(|credentials| match credentials {
-                Credentials::Token(token) if token.expose() == "right" => {
-                    Ok(Principal { name: "token".into(), unlimited: false, ..Principal::local() })
-                }
-                Credentials::Token(token) if token.expose() == "reader" => Ok(Principal {
-                    name: "reader".into(),
-                    scopes: Scopes::of(&[Scope::Read]),
-                    owner: Owner::Credential("reader".into()),
-                    unlimited: false,
-                }),
-                _ => Err(ErrorCode::Unauthenticated.error("no")),
-            }),
+            authority: Arc::new(Authority::new(&auth)),
             rates: Rates::new(&options.limits),
             dispatch: sessions.clone().recipient(),
             gone: sessions.clone().recipient(),
             join: sessions.clone().recipient(),
             leave: sessions.recipient(),
         };
-        let credentials_required = options.credentials_required;
         let (listener, addresses) = Listener::open(ListenerSetup {
             sockets: bind(&["127.0.0.1:0".parse().unwrap()]).unwrap(),
             services: Arc::new(services),
-            admit: Box::new(move |facts| {
-                if facts.origin.is_some() || facts.forwarded {
-                    return Err(ErrorCode::Forbidden.error("origin refused"));
-                }
-                Ok(Admission { credentials_required })
-            }),
             protocols: options.protocols,
             unauthenticated: options.limits.unauthenticated,
             workers: options.workers,
@@ -744,7 +735,12 @@ impl Dialect for Fragile {
 #[actix::test]
 async fn a_panic_ends_its_own_connection_only() {
     let mut options = Options::default();
-    options.protocols.push(Protocol { path: "/fragile", name: "fragile", dialect: |_| Box::new(Fragile) });
+    options.protocols.push(Protocol {
+        path: "/fragile",
+        name: "fragile",
+        may_skip: true,
+        dialect: |_| Box::new(Fragile),
+    });
     let edge = Edge::start(options).await;
     let mut steady = edge.client().await;
     for _ in 0..3 {
@@ -779,8 +775,8 @@ async fn notices_of_the_hub_close_in_the_protocols_words() {
     let edge = Edge::start(Options::default()).await;
     let mut socket = edge.client().await;
     let joined = edge.seen.joined.lock().unwrap().pop().expect("it joined before it said hello");
-    assert_eq!(&*joined.1, "local");
-    joined.2.try_send(Notice::Revoked).unwrap();
+    assert_eq!(&*joined.principal, "local");
+    joined.notices.try_send(Notice::Revoked).unwrap();
     assert_eq!(next(&mut socket).await, json!({ "error": "credential_revoked", "code": 4001 }));
     assert_eq!(closed(&mut socket).await, 4001);
 }
@@ -830,6 +826,7 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
         ("/ws", "Origin: http://evil.example\r\n", 403),
         ("/ws", "X-Forwarded-For: 1.2.3.4\r\n", 403),
         ("/ws", "Forwarded: for=1.2.3.4\r\n", 403),
+        ("/ws", "Origin: http://localhost:1\r\n", 403),
     ] {
         let request =
             upgrade_request(path, more).replace("Connection: Upgrade", "Connection: Upgrade, close");
@@ -839,6 +836,8 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
         within("an answer", socket.read_exact(&mut start)).await.unwrap();
         assert_eq!(String::from_utf8_lossy(&start), format!("HTTP/1.1 {status}"), "{path} {more}");
     }
+    let foreign = upgrade_request("/ws", "").replace("Host: localhost", "Host: evil.example");
+    assert!(http(&edge, &foreign).await.starts_with("HTTP/1.1 403"));
     edge.listener.send(Ready(false)).await.unwrap();
     assert!(get(&edge, "/readyz").await.starts_with("HTTP/1.1 503"));
     assert!(http(&edge, &upgrade_request("/ws", "")).await.starts_with("HTTP/1.1 503"));

@@ -16,17 +16,24 @@
 //! | [`meter`] | budgets: reserve before a call, settle after it |
 //! | [`plugin`] | manifests and grants of tools |
 //! | [`log`] | how events are written down |
+//! | [`jsonrpc`] | the lines spoken on the Unix socket |
 //! | [`config`] | the configuration: raw, then validated |
 
 pub mod auth;
 pub mod command;
 pub mod config;
+pub mod context;
 pub mod dialect;
 pub mod error;
 pub mod event;
 pub mod ids;
+pub mod jsonrpc;
+pub mod log;
+pub mod meter;
 pub mod plugin;
 pub mod provider;
 pub mod reply;
 pub mod router;
+pub mod session;
 pub mod time;
+pub mod turn;

@@ -2,6 +2,22 @@
 //!
 //! Source of names and defaults: the sample `gateway.toml`, which a test compares with
 //! [`Config::default`].
+//!
+//! [`load()`] gets there from layers of text: `tree` merges them and remembers lines, `section`
+//! reads them key by key, and the rest of the modules check what the keys say together.
+
+mod credentials;
+mod load;
+mod models;
+mod section;
+mod tree;
+
+#[cfg(test)]
+mod tests;
+
+pub use load::{EMBEDDED_PLUGINS, Loaded, Sources, load};
+pub use models::default_model;
+pub use tree::{Complaint, ENV_PREFIX, File, Flag, Origin};
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

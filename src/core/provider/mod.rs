@@ -3,10 +3,21 @@
 //! A request goes out as the bytes of a JSON body; what comes back goes, chunk by chunk and split
 //! anywhere, into a decoder that yields [`Delta`]s.
 
-use std::fmt;
+pub mod anthropic;
+mod json;
+pub mod offline;
+pub mod openai;
+pub mod sse;
 
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
 use serde_json::Value;
 
+use crate::auth::Secret;
+use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{ToolCall, ToolResult, Usage};
 use crate::ids::PluginName;
 
@@ -107,5 +118,339 @@ impl ProviderKind {
 impl fmt::Display for ProviderKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
+    }
+}
+
+/// How many bytes make a token, where nobody counted: a rule of thumb for English text.
+const BYTES_PER_TOKEN: u64 = 4;
+
+/// How many tokens so many bytes of text or of a request body are, estimated.
+pub fn estimate_tokens(bytes: u64) -> u64 {
+    bytes.div_ceil(BYTES_PER_TOKEN)
+}
+
+/// Where a request goes over HTTP and what it carries besides its body. Header values are secrets,
+/// so that nobody prints the one that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpRequest {
+    /// The base URL with the path of the wire format.
+    pub url: String,
+    /// The headers besides those every HTTP client sets.
+    pub headers: Vec<(&'static str, Secret)>,
+}
+
+impl HttpRequest {
+    /// The request for a provider of this kind; none for one without a network.
+    pub fn new(kind: ProviderKind, base_url: &str, key: Option<&Secret>) -> Option<Self> {
+        let (url, mut headers) = match kind {
+            ProviderKind::Anthropic => (anthropic::url(base_url), anthropic::headers(key)),
+            ProviderKind::OpenAi => (openai::url(base_url), openai::headers(key)),
+            ProviderKind::Offline => return None,
+        };
+        for (name, value) in [
+            ("content-type", "application/json"),
+            ("accept", "text/event-stream"),
+            ("accept-encoding", "identity"),
+            ("user-agent", concat!("clawmux/", env!("CARGO_PKG_VERSION"))),
+        ] {
+            headers.push((name, Secret::new(value)));
+        }
+        Some(Self { url, headers })
+    }
+}
+
+/// The JSON body of a streaming request to a provider of this kind at this base URL; empty for one
+/// without a network.
+pub fn encode(kind: ProviderKind, base_url: &str, request: &ChatRequest) -> Vec<u8> {
+    match kind {
+        ProviderKind::Anthropic => anthropic::encode(request),
+        ProviderKind::OpenAi => openai::encode(request, openai::LengthField::of(base_url)),
+        ProviderKind::Offline => Vec::new(),
+    }
+}
+
+/// Reads one answer of a provider from the bytes of its stream.
+#[derive(Debug)]
+pub enum Decoder {
+    /// Anthropic Messages.
+    Anthropic(anthropic::Decoder),
+    /// OpenAI chat completions.
+    OpenAi(openai::Decoder),
+}
+
+impl Decoder {
+    /// A decoder for the stream of the provider with this name, which its errors are told with; none
+    /// for a kind without a network.
+    pub fn new(kind: ProviderKind, provider: &str) -> Option<Self> {
+        match kind {
+            ProviderKind::Anthropic => Some(Self::Anthropic(anthropic::Decoder::new(provider))),
+            ProviderKind::OpenAi => Some(Self::OpenAi(openai::Decoder::new(provider))),
+            ProviderKind::Offline => None,
+        }
+    }
+
+    /// Takes the next bytes, split anywhere, and adds what they complete to `deltas`. What was added
+    /// before an error is good.
+    ///
+    /// # Errors
+    /// `Provider`: what the provider reported within the stream, or what is wrong with the stream.
+    /// The decoder is of no use afterwards.
+    pub fn push(&mut self, bytes: &[u8], deltas: &mut Vec<Delta>) -> Result<(), Error> {
+        match self {
+            Self::Anthropic(decoder) => decoder.push(bytes, deltas),
+            Self::OpenAi(decoder) => decoder.push(bytes, deltas),
+        }
+    }
+
+    /// The stream is over.
+    ///
+    /// # Errors
+    /// `Provider` where it is over before its end marker: the answer was cut.
+    pub fn finish(&mut self, deltas: &mut Vec<Delta>) -> Result<(), Error> {
+        match self {
+            Self::Anthropic(decoder) => decoder.finish(deltas),
+            Self::OpenAi(decoder) => decoder.finish(deltas),
+        }
+    }
+
+    /// Whether the end marker was seen. What follows it is of no interest.
+    pub fn is_finished(&self) -> bool {
+        match self {
+            Self::Anthropic(decoder) => decoder.is_finished(),
+            Self::OpenAi(decoder) => decoder.is_finished(),
+        }
+    }
+
+    /// What the wire said so far of the tokens used.
+    pub fn usage(&self) -> Option<Usage> {
+        match self {
+            Self::Anthropic(decoder) => decoder.usage(),
+            Self::OpenAi(decoder) => decoder.usage(),
+        }
+    }
+}
+
+/// The longest piece of a provider's own words that an error repeats, in characters.
+const QUOTE_CHARS_MAX: usize = 300;
+
+/// The error of an HTTP answer other than success. `retry_after` is the header of that name; `key`
+/// is removed from what the provider says, should it repeat it.
+pub fn http_error(
+    provider: &str,
+    status: u16,
+    retry_after: Option<&str>,
+    body: &[u8],
+    key: Option<&Secret>,
+) -> Error {
+    let said = String::from_utf8_lossy(body);
+    let said = match serde_json::from_str::<ErrorBody>(&said) {
+        Ok(body) => Cow::Owned(body.error.to_string()),
+        Err(_) if said.trim_start().starts_with('<') => Cow::Borrowed(""),
+        Err(_) => said,
+    };
+    let said = quote(&said, key);
+    let mut message = format!("{provider} answered {status}");
+    if !said.is_empty() {
+        message.push_str(": ");
+        message.push_str(&said);
+    }
+    match status {
+        401 | 403 => message.push_str(" (check its api key)"),
+        404 => message.push_str(" (check its base_url and the model)"),
+        _ => {}
+    }
+    let error = ErrorCode::Provider.error(message);
+    match retry_after.and_then(|text| text.trim().parse::<u32>().ok()) {
+        Some(seconds) => error.with(Detail::RetryAfter(Duration::from_secs(seconds.into()))),
+        None => error,
+    }
+}
+
+/// Whether another model may do better, by the status of an HTTP answer: not where the request or
+/// the credential is at fault, which somebody should hear of.
+pub fn may_fail_over(status: u16) -> bool {
+    matches!(status, 408 | 425 | 429 | 500..)
+}
+
+/// `text` on one line, bounded, without the key.
+fn quote(text: &str, key: Option<&Secret>) -> String {
+    let mut line = String::with_capacity(text.len().min(4 * QUOTE_CHARS_MAX));
+    for word in text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty()) {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    if let Some(key) = key.map(Secret::expose).filter(|key| !key.is_empty()) {
+        line = line.replace(key, "[secret]");
+    }
+    if let Some((end, _)) = line.char_indices().nth(QUOTE_CHARS_MAX) {
+        line.truncate(end);
+        line.push_str("...");
+    }
+    line
+}
+
+/// `{"error": ...}`, as both formats and most servers that imitate one report failures.
+#[derive(Deserialize)]
+struct ErrorBody {
+    error: Failure,
+}
+
+/// A failure in a provider's words.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Failure {
+    Typed {
+        #[serde(rename = "type")]
+        kind: Option<String>,
+        message: String,
+    },
+    Text(String),
+    Other(Value),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Typed { kind: Some(kind), message } => write!(f, "{kind}: {message}"),
+            Self::Typed { kind: None, message } | Self::Text(message) => f.write_str(message),
+            Self::Other(value) => write!(f, "{value}"),
+        }
+    }
+}
+
+/// A failure the provider reported within its stream.
+fn reported(provider: &str, failure: &Failure) -> Error {
+    let said = quote(&failure.to_string(), None);
+    ErrorCode::Provider.error(format!("{provider} reported within its answer: {said}"))
+}
+
+/// The stream is over, its answer is not.
+fn cut(provider: &str, events: u64) -> Error {
+    ErrorCode::Provider.error(match events {
+        0 => format!("{provider} answered with a stream that holds no event"),
+        _ => format!("{provider} cut the answer: the stream ended without its end marker"),
+    })
+}
+
+/// An event that is not what the format says.
+fn garbage(provider: &str, data: &str, why: &serde_json::Error) -> Error {
+    let said = quote(data, None);
+    ErrorCode::Provider.error(format!("{provider} sent an event that can't be read ({why}): {said}"))
+}
+
+/// Adds a piece of a tool call's input to what is written of it.
+fn append(written: &mut String, part: &str, provider: &str) -> Result<(), Error> {
+    if written.len() + part.len() > sse::EVENT_BYTES_MAX {
+        return Err(ErrorCode::Provider
+            .error(format!("{provider} wrote a tool call larger than {} bytes", sse::EVENT_BYTES_MAX)));
+    }
+    written.push_str(part);
+    Ok(())
+}
+
+/// A tool call's input from the text the model wrote; nothing written means no arguments.
+fn tool_input(written: String) -> Value {
+    if written.trim().is_empty() {
+        return Value::Object(serde_json::Map::new());
+    }
+    match serde_json::from_str(&written) {
+        Ok(input) => input,
+        Err(_) => Value::String(written),
+    }
+}
+
+/// The input of a past tool call as both formats want it: an object. What is none (the model's
+/// mistake, of which the result after it tells) is wrapped in one.
+fn input_object(input: &Value) -> Cow<'_, Value> {
+    match input {
+        Value::Object(_) => Cow::Borrowed(input),
+        other => Cow::Owned(serde_json::json!({ "input": other })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// What chunks of a stream decode to.
+    pub(super) type Decoded = (Vec<Delta>, Result<(), Error>);
+
+    /// Decodes `stream` split in two at every byte, and byte by byte.
+    pub(super) fn every_split(stream: &str, expected: &Decoded, decode: impl Fn(&[&[u8]]) -> Decoded) {
+        let bytes = stream.as_bytes();
+        for at in 0..=bytes.len() {
+            assert_eq!(&decode(&[&bytes[..at], &bytes[at..]]), expected, "split at byte {at}");
+        }
+        let single: Vec<&[u8]> = bytes.chunks(1).collect();
+        assert_eq!(&decode(&single), expected, "byte by byte");
+    }
+
+    /// Arbitrary bytes, and streams with a part of them replaced by such.
+    pub(super) fn damaged(stream: &'static str) -> impl Strategy<Value = Vec<u8>> {
+        let damage =
+            (any::<prop::sample::Index>(), proptest::collection::vec(any::<u8>(), 0..20), 0usize..40);
+        prop_oneof![
+            proptest::collection::vec(any::<u8>(), 0..200),
+            damage.prop_map(|(at, bytes, removed)| {
+                let at = at.index(stream.len());
+                let mut changed = stream.as_bytes().to_vec();
+                changed.splice(at..(at + removed).min(stream.len()), bytes);
+                changed
+            }),
+        ]
+    }
+
+    #[test]
+    fn http_errors_say_who_answered_what() {
+        let overloaded = br#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"r"}"#;
+        let error = http_error("anthropic", 529, Some("7"), overloaded, None);
+        assert_eq!(error.message, "anthropic answered 529: overloaded_error: Overloaded");
+        assert_eq!(error.code, ErrorCode::Provider);
+        assert_eq!(error.detail, Some(Detail::RetryAfter(Duration::from_secs(7))));
+
+        let key = Secret::new("sk-123");
+        let denied =
+            br#"{"error":{"message":"Incorrect\nkey: sk-123.","type":"invalid_request_error","code":"x"}}"#;
+        let error = http_error("openai", 401, None, denied, Some(&key));
+        assert_eq!(
+            error.message,
+            "openai answered 401: invalid_request_error: Incorrect key: [secret]. (check its api key)"
+        );
+    }
+
+    #[test]
+    fn http_errors_bear_any_body() {
+        let cases: [(&[u8], &str); 6] = [
+            (b"", "p answered 500"),
+            (b"<html>oops</html>", "p answered 500"),
+            (b"plain  text\r\n", "p answered 500: plain text"),
+            (br#"{"error":"model not loaded"}"#, "p answered 500: model not loaded"),
+            (br#"{"error":{"code":3}}"#, r#"p answered 500: {"code":3}"#),
+            (b"\xff\xfe", "p answered 500: \u{fffd}\u{fffd}"),
+        ];
+        for (body, message) in cases {
+            assert_eq!(http_error("p", 500, Some("soon"), body, None).message, message);
+        }
+        let long = "İ".repeat(10_000);
+        let error = http_error("p", 500, None, long.as_bytes(), None);
+        assert!(error.message.chars().count() < 400, "{} characters", error.message.chars().count());
+    }
+
+    #[test]
+    fn requests_carry_the_key_and_nobody_prints_it() {
+        for (kind, url, header, value) in [
+            (ProviderKind::Anthropic, "https://x.test/v1/messages", "x-api-key", "k1"),
+            (ProviderKind::OpenAi, "https://x.test/chat/completions", "authorization", "Bearer k1"),
+        ] {
+            let request = HttpRequest::new(kind, "https://x.test", Some(&Secret::new("k1"))).unwrap();
+            assert_eq!(request.url, url);
+            let sent = request.headers.iter().find(|(name, _)| *name == header).unwrap();
+            assert_eq!(sent.1.expose(), value);
+            assert!(!format!("{request:?}").contains("k1"), "{request:?}");
+        }
+        assert_eq!(HttpRequest::new(ProviderKind::Offline, "", None), None);
     }
 }

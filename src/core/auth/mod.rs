@@ -3,6 +3,9 @@
 //! Granted = requested AND allowed, never what a client claims of itself. Secrets are compared in
 //! constant time and can't be printed.
 
+pub mod authority;
+pub mod gate;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -38,6 +41,21 @@ impl Scope {
             Self::Admin => "admin",
         }
     }
+
+    /// The scopes by the names the configuration knows them under, which are those that clients
+    /// know from their protocols.
+    pub const BY_NAME: [(&str, Self); 10] = [
+        ("daemon.read", Self::Read),
+        ("daemon.write", Self::Write),
+        ("daemon.teams", Self::Teams),
+        ("daemon.approve", Self::Approve),
+        ("daemon.admin", Self::Admin),
+        ("operator.read", Self::Read),
+        ("operator.write", Self::Write),
+        ("operator.approvals", Self::Approve),
+        ("operator.pairing", Self::Pair),
+        ("operator.admin", Self::Admin),
+    ];
 }
 
 /// A set of scopes. `Admin` holds every other one.
@@ -50,6 +68,12 @@ impl Scopes {
 
     /// What role `admin` allows.
     pub const ADMIN: Self = Self(0b11_1111);
+
+    /// What role `user` allows.
+    pub const USER: Self = Self(0b111);
+
+    /// What role `readonly` allows.
+    pub const READONLY: Self = Self(0b1);
 
     /// The set of these.
     pub fn of(scopes: &[Scope]) -> Self {
@@ -158,4 +182,22 @@ pub enum Credentials {
     None,
     /// The shared token or an API key.
     Token(Secret),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_are_the_scopes_they_stand_for() {
+        assert_eq!(Scopes::READONLY, Scopes::of(&[Scope::Read]));
+        assert_eq!(Scopes::USER, Scopes::of(&[Scope::Read, Scope::Write, Scope::Teams]));
+        assert_eq!(Scopes::ADMIN, Scopes::of(&Scope::ALL));
+        assert_eq!(Scopes::of(&[Scope::Admin]), Scopes::ADMIN);
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        assert_eq!(format!("{:?}", Credentials::Token(Secret::new("abc"))), "Token([secret])");
+    }
 }

@@ -1,0 +1,245 @@
+//! `[auth]`, and secrets: named by the configuration, never written in it. No complaint holds one.
+
+use std::path::Path;
+
+use super::load::check_name;
+use super::section::{Report, Section, nearest};
+use super::tree::Origin;
+use super::{ApiKey, Auth, LoopbackPolicy};
+use crate::auth::authority::digest;
+use crate::auth::{Scope, Scopes, Secret};
+
+/// Where secrets come from.
+pub(super) struct Secrets<'a> {
+    pub(super) env: &'a [(String, String)],
+    pub(super) home: &'a Path,
+    pub(super) read_file: &'a mut dyn FnMut(&Path) -> Result<String, String>,
+}
+
+impl Secrets<'_> {
+    /// The value of an environment variable, as it is.
+    pub(super) fn variable(&self, name: &str) -> Option<&str> {
+        self.env.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
+
+    /// The secret in the variable that `name` names; none, without a complaint, where it is not set.
+    pub(super) fn in_env(&self, r: &mut Report, at: &Origin, key: &str, name: &str) -> Option<Secret> {
+        let good = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !good {
+            // What was written may be the secret itself.
+            r.complain(at, format!("{key}: expected the name of an environment variable, not a secret"));
+            return None;
+        }
+        let value = self.variable(name)?;
+        usable(value).map_err(|why| r.complain(at, format!("{key}: environment variable {name} {why}"))).ok()
+    }
+
+    fn in_file(&mut self, r: &mut Report, at: &Origin, key: &str, path: &str) -> Option<Secret> {
+        let path = self.home.join(path);
+        let secret = match (self.read_file)(&path) {
+            Ok(text) => usable(&text).map_err(str::to_owned),
+            Err(why) => Err(format!("can't be read: {why}")),
+        };
+        secret.map_err(|why| r.complain(at, format!("{key}: {} {why}", path.display()))).ok()
+    }
+
+    /// The secret under `env_key` or `file_key`: the file wins over a variable nobody named.
+    /// Second: whether one was named that is not the default.
+    pub(super) fn either(
+        &mut self,
+        s: &mut Section,
+        r: &mut Report,
+        env_key: &'static str,
+        env_default: &str,
+        file_key: &'static str,
+    ) -> (Option<Secret>, bool) {
+        let name = s.text(r, env_key, env_default);
+        let file = s.optional(r, file_key);
+        let named = !name.is_empty() && name != env_default;
+        if let Some(file) = file {
+            if named {
+                r.complain(
+                    &s.origin(file_key),
+                    format!("{}: there is {env_key} as well; keep one of them", s.name(file_key)),
+                );
+            }
+            let key = s.name(file_key);
+            return (self.in_file(r, &s.origin(file_key), &key, &file), true);
+        }
+        if name.is_empty() {
+            return (None, false);
+        }
+        let key = s.name(env_key);
+        (self.in_env(r, &s.origin(env_key), &key, &name), named)
+    }
+}
+
+/// A secret without the line end that editors put behind it.
+fn usable(text: &str) -> Result<Secret, &'static str> {
+    let text = text.trim_end_matches(['\n', '\r']);
+    if text.trim().is_empty() {
+        return Err("is empty: give it a secret or take it away");
+    }
+    if text.chars().any(|c| c.is_control()) {
+        return Err("holds a control character or several lines");
+    }
+    Ok(Secret::new(text))
+}
+
+pub(super) fn auth(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Auth {
+    const TOKEN_ENV: &str = "CLAWMUX_TOKEN";
+    const CHARS_MIN: usize = 16;
+    let complaints = r.complaints.len();
+    let (token, named) = secrets.either(&mut s, r, "token_env", TOKEN_ENV, "token_file");
+    if named && token.is_none() && r.complaints.len() == complaints {
+        // To go on without would open the door that somebody meant to close.
+        r.complain(&s.origin("token_env"), "auth.token_env: the environment variable it names is not set");
+    }
+    if token.as_ref().is_some_and(|token| token.expose().chars().count() < CHARS_MIN) {
+        let key = if s.has("token_file") { "token_file" } else { "token_env" };
+        r.warn(
+            &s.origin(key),
+            format!("auth.{key}: the token is shorter than {CHARS_MIN} characters and easy to guess"),
+        );
+    }
+    let policies = [
+        ("auto", LoopbackPolicy::Auto),
+        ("required", LoopbackPolicy::Required),
+        ("skip", LoopbackPolicy::Skip),
+    ];
+    let loopback = s.choice(r, "loopback", LoopbackPolicy::Auto, &policies);
+    let mut jwt = s.section(r, "jwt");
+    jwt.later(r, "secret_env", "\"CLAWMUX_JWT_SECRET\"");
+    jwt.later(r, "secret_file", "\"\"");
+    jwt.later(r, "issuer", "\"wundr-orchestrator\"");
+    jwt.later(r, "audience", "\"wundr-daemon\"");
+    jwt.finish(r);
+    if secrets.variable("CLAWMUX_JWT_SECRET").is_some() {
+        r.warn(
+            &Origin::Env("CLAWMUX_JWT_SECRET".into()),
+            "auth.jwt is not there yet: tokens of this secret are not accepted, and it is not a credential",
+        );
+    }
+    let mut api_keys: Vec<ApiKey> = Vec::new();
+    for section in s.list(r, "api_keys") {
+        let at = section.origin("");
+        if let Some(key) = api_key(section, r, secrets) {
+            if api_keys.iter().any(|other| other.name == key.name) {
+                r.complain(&at, format!("auth.api_keys: there are two keys named {:?}", key.name));
+            }
+            let taken = token.as_ref().is_some_and(|token| digest(token.expose()) == key.sha256);
+            if taken || api_keys.iter().any(|other| other.sha256 == key.sha256) {
+                r.complain(
+                    &at,
+                    format!("auth.api_keys: the key of {:?} is another credential's as well", key.name),
+                );
+            }
+            api_keys.push(key);
+        }
+    }
+    s.finish(r);
+    Auth { token, loopback, api_keys }
+}
+
+fn api_key(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<ApiKey> {
+    const RESERVED: [&str; 3] = ["local", "token", "socket"];
+    let name = s.text(r, "name", "");
+    check_name(r, &s.origin("name"), &s.name("name"), &name);
+    if RESERVED.contains(&name.as_str()) {
+        r.complain(&s.origin("name"), format!("auth.api_keys.name: {name:?} is reserved"));
+    }
+    let hex = s.optional(r, "sha256");
+    let complaints = r.complaints.len();
+    let (key, named) = secrets.either(&mut s, r, "key_env", "", "key_file");
+    if named && key.is_none() && r.complaints.len() == complaints {
+        r.complain(
+            &s.origin("key_env"),
+            "auth.api_keys.key_env: the environment variable it names is not set",
+        );
+    }
+    let sha256 = match (&hex, &key) {
+        (Some(_), Some(_)) => {
+            r.complain(
+                &s.origin("sha256"),
+                "auth.api_keys.sha256: there is key_env or key_file as well; keep one",
+            );
+            None
+        }
+        (Some(hex), None) => {
+            let digest = unhex(hex);
+            if digest.is_none() {
+                r.complain(
+                    &s.origin("sha256"),
+                    "auth.api_keys.sha256: expected the SHA-256 of the key, 64 hexadecimal digits (printf %s KEY | sha256sum)",
+                );
+            }
+            digest
+        }
+        (None, Some(key)) => Some(digest(key.expose())),
+        (None, None) => {
+            if !named {
+                let message = format!("auth.api_keys: {name:?} has no key: give sha256, key_env or key_file");
+                r.complain(&s.origin("name"), message);
+            }
+            None
+        }
+    };
+    let role = s.optional(r, "role");
+    let scopes = s.texts(r, "scopes");
+    let scopes = match (role.as_deref(), scopes) {
+        (Some(_), Some(_)) => {
+            r.complain(&s.origin("scopes"), "auth.api_keys.scopes: there is a role as well; keep one");
+            None
+        }
+        (Some("admin"), None) => Some(Scopes::ADMIN),
+        (Some("user"), None) => Some(Scopes::USER),
+        (Some("readonly"), None) => Some(Scopes::READONLY),
+        (Some(other), None) => {
+            r.complain(
+                &s.origin("role"),
+                format!(
+                    "auth.api_keys.role: expected \"admin\" or \"user\" or \"readonly\", found {other:?}"
+                ),
+            );
+            None
+        }
+        (None, Some(texts)) => {
+            let mut scopes = Vec::new();
+            for text in texts {
+                let names = || Scope::BY_NAME.iter().map(|(name, _)| *name);
+                match Scope::BY_NAME.iter().find(|(name, _)| *name == text.value) {
+                    Some((_, scope)) => scopes.push(*scope),
+                    None => {
+                        let hint = match nearest(&text.value, names()) {
+                            Some(near) => format!("did you mean {near:?}?"),
+                            None => format!("there are {}", names().collect::<Vec<_>>().join(", ")),
+                        };
+                        let message =
+                            format!("auth.api_keys.scopes: there is no scope {:?}; {hint}", text.value);
+                        r.complain(&text.origin, message);
+                    }
+                }
+            }
+            Some(Scopes::of(&scopes))
+        }
+        (None, None) => {
+            let message = format!("auth.api_keys: {name:?} has no role: give role = \"user\", or scopes");
+            r.complain(&s.origin("name"), message);
+            None
+        }
+    };
+    s.finish(r);
+    Some(ApiKey { name, sha256: sha256?, scopes: scopes? })
+}
+
+fn unhex(text: &str) -> Option<[u8; 32]> {
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; 32];
+    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
+        *byte = u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()?;
+    }
+    Some(bytes)
+}

@@ -1,0 +1,381 @@
+//! From layers of text to a validated [`Config`], or to every complaint there is.
+//!
+//! Pure: who calls has read the files, knows the environment, and lends a function that reads
+//! secret files. Defaults stand here, where each key is read; the sample `gateway.toml` writes them out.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+
+use super::section::{Report, Section, nearest};
+use super::tree::{Complaint, File, Flag, Origin, merge};
+use super::{
+    Budgets, Config, Gateway, Limits, Log, LogFormat, Memory, Plugin, Recovery, Store, credentials, models,
+};
+use crate::auth::authority::Authority;
+use crate::ids::{AgentId, PluginName};
+use crate::plugin::Capability;
+use crate::router::Binding;
+
+/// The plugins that ship in the binary.
+pub const EMBEDDED_PLUGINS: [&str; 2] = ["echo", "clock"];
+
+/// All that a configuration is made of.
+pub struct Sources<'a> {
+    /// The files, the weakest first.
+    pub files: &'a [File<'a>],
+    /// The environment: values of keys (`CLAWMUX__SECTION__KEY`) and secrets.
+    pub env: &'a [(String, String)],
+    /// The command line.
+    pub flags: &'a [Flag<'a>],
+    /// Where relative paths start.
+    pub home: &'a Path,
+    /// Reads a file that holds a secret; the error says why it can't be read.
+    pub read_secret: &'a mut dyn FnMut(&Path) -> Result<String, String>,
+}
+
+/// A configuration to run on.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// What has no effect or is probably not meant.
+    pub warnings: Vec<Complaint>,
+}
+
+/// Puts the layers together and validates them.
+///
+/// # Errors
+/// Every complaint, in the order of the layers and lines.
+pub fn load(sources: Sources<'_>) -> Result<Loaded, Vec<Complaint>> {
+    let (config, mut report) = read(sources)?;
+    report.complaints.sort();
+    report.complaints.dedup();
+    report.warnings.sort();
+    if report.complaints.is_empty() {
+        Ok(Loaded { config, warnings: report.warnings })
+    } else {
+        Err(report.complaints)
+    }
+}
+
+impl Default for Config {
+    /// What no file, an empty environment and an empty home path give.
+    fn default() -> Self {
+        let read_secret = &mut |_: &Path| Err("there is none".to_owned());
+        load(Sources { files: &[], env: &[], flags: &[], home: Path::new(""), read_secret })
+            .expect("the defaults are valid: a test loads them")
+            .config
+    }
+}
+
+pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complaint>> {
+    let Sources { files, env, flags, home, read_secret } = sources;
+    let mut root = Section::root(merge(files, env, flags)?);
+    let mut report = Report::default();
+    let r = &mut report;
+
+    let (gateway, listen_origin) = gateway(root.section(r, "gateway"), r);
+    let mut secrets = credentials::Secrets { env, home, read_file: read_secret };
+    let auth = credentials::auth(root.section(r, "auth"), r, &mut secrets);
+    let mut providers = models::providers(root.section(r, "providers"), r, &mut secrets);
+    let plugins = plugins(root.list(r, "plugins"), r, home);
+    let agents = models::agents(root.section(r, "agents"), r, &mut providers, &secrets, home, &plugins);
+
+    let named: BTreeSet<&str> = agents.keys().map(AgentId::as_str).collect();
+    let mut default = root.section(r, "default");
+    let default_agent = Some(default.text(r, "agent", "main")).filter(|name| !name.is_empty());
+    if let Some(name) = &default_agent {
+        check_agent(r, &default.origin("agent"), &default.name("agent"), name, &named);
+    }
+    default.finish(r);
+    let bindings = bindings(root.list(r, "bindings"), r, &named);
+
+    let mut section = root.section(r, "budgets");
+    let budgets = Budgets {
+        session: section.integer(r, "session", 0, 0..=u64::MAX),
+        daily: section.integer(r, "daily", 0, 0..=u64::MAX),
+        monthly: section.integer(r, "monthly", 0, 0..=u64::MAX),
+    };
+    section.finish(r);
+
+    let limits = limits(root.section(r, "limits"), r);
+
+    let mut section = root.section(r, "memory");
+    let memory = Memory {
+        episodic_turns: section.count(r, "episodic_turns", 5, 0..=1000),
+        context_tokens: section.count(r, "context_tokens", 5000, 1..=10_000_000),
+    };
+    section.finish(r);
+
+    let mut section = root.section(r, "store");
+    let store = Store {
+        path: home.join(section.text(r, "path", "clawmux.db")),
+        recovery: section.choice(
+            r,
+            "recovery",
+            Recovery::Resume,
+            &[("resume", Recovery::Resume), ("interrupt", Recovery::Interrupt)],
+        ),
+    };
+    if section.has("path") && store.path == home {
+        r.complain(&section.origin("path"), "store.path: expected the path of a file, found \"\"");
+    }
+    section.finish(r);
+
+    let log = log(root.section(r, "log"), r);
+    not_yet(&mut root, r);
+    root.finish(r);
+
+    if let Err(error) = Authority::new(&auth).may_listen(&gateway.listen) {
+        r.complain(&listen_origin, format!("gateway.listen: {}", error.message));
+    }
+    let config = Config {
+        gateway,
+        auth,
+        providers,
+        agents,
+        default_agent: default_agent.map(AgentId::new),
+        bindings,
+        plugins,
+        budgets,
+        limits,
+        memory,
+        store,
+        log,
+    };
+    Ok((config, report))
+}
+
+fn gateway(mut s: Section, r: &mut Report) -> (Gateway, Origin) {
+    let listen = match s.texts(r, "listen") {
+        None => vec![SocketAddr::from(([127, 0, 0, 1], 18789))],
+        Some(texts) => {
+            let mut listen = Vec::with_capacity(texts.len());
+            if texts.is_empty() {
+                r.complain(&s.origin("listen"), "gateway.listen: expected at least one ADDR:PORT");
+            }
+            for text in texts {
+                match text.value.parse::<SocketAddr>() {
+                    Ok(address) if address.port() != 0 && listen.contains(&address) => {
+                        r.complain(&text.origin, format!("gateway.listen: {address} is there twice"));
+                    }
+                    Ok(address) => listen.push(address),
+                    Err(_) => r.complain(
+                        &text.origin,
+                        format!(
+                            "gateway.listen: expected ADDR:PORT such as \"127.0.0.1:18789\" or \"[::1]:18789\", found {:?}",
+                            text.value
+                        ),
+                    ),
+                }
+            }
+            listen
+        }
+    };
+    let mut allowed_origins = Vec::new();
+    for origin in s.texts(r, "allowed_origins").unwrap_or_default() {
+        match normal_origin(&origin.value) {
+            Some(normal) => allowed_origins.push(normal),
+            None => r.complain(
+                &origin.origin,
+                format!(
+                    "gateway.allowed_origins: expected SCHEME://HOST[:PORT] such as \"https://app.example.com\", found {:?}",
+                    origin.value
+                ),
+            ),
+        }
+    }
+    s.later(r, "socket_group", "\"\"");
+    let gateway = Gateway {
+        listen,
+        allowed_origins,
+        handshake_timeout: s.millis(r, "handshake_timeout_ms", 10_000),
+        heartbeat_interval: s.millis(r, "heartbeat_interval_ms", 30_000),
+        heartbeat_timeout: s.millis(r, "heartbeat_timeout_ms", 90_000),
+        max_payload_bytes: s.count(r, "max_payload_bytes", 10_485_760, 1024..=1 << 30),
+        max_buffered_bytes: s.count(r, "max_buffered_bytes", 16_777_216, 65_536..=1 << 40),
+        max_connections: s.count(r, "max_connections", 0, 0..=10_000_000),
+        slow_consumer_timeout: s.millis(r, "slow_consumer_timeout_ms", 30_000),
+        drain_timeout: s.millis(r, "drain_timeout_ms", 10_000),
+    };
+    if gateway.heartbeat_timeout <= gateway.heartbeat_interval {
+        let key =
+            if s.has("heartbeat_timeout_ms") { "heartbeat_timeout_ms" } else { "heartbeat_interval_ms" };
+        r.complain(
+            &s.origin(key),
+            "gateway.heartbeat_timeout_ms: expected more than heartbeat_interval_ms, or nobody has time to answer",
+        );
+    }
+    let origin = s.origin("listen");
+    s.finish(r);
+    (gateway, origin)
+}
+
+/// An origin as browsers send it. A trailing slash is forgiven; a path, a user or `*` is not.
+fn normal_origin(text: &str) -> Option<String> {
+    let text = text.strip_suffix('/').unwrap_or(text).to_ascii_lowercase();
+    let (scheme, authority) = text.split_once("://")?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+    let good = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.chars().all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c))
+        && !authority.is_empty()
+        && authority.chars().all(plain);
+    good.then_some(text)
+}
+
+fn plugins(sections: Vec<Section>, r: &mut Report, home: &Path) -> Vec<Plugin> {
+    let mut plugins: Vec<Plugin> = Vec::new();
+    for mut s in sections {
+        let name = s.text(r, "name", "");
+        check_name(r, &s.origin("name"), &s.name("name"), &name);
+        if plugins.iter().any(|plugin| plugin.name.as_str() == name) {
+            r.complain(&s.origin("name"), format!("plugins: there are two plugins named {name:?}"));
+        }
+        let path = s.optional(r, "path");
+        if path.is_none() && !EMBEDDED_PLUGINS.contains(&name.as_str()) {
+            r.complain(
+                &s.origin("name"),
+                format!(
+                    "plugins.path: missing for {name:?}; only {} ship in the binary",
+                    EMBEDDED_PLUGINS.join(" and ")
+                ),
+            );
+        }
+        let capabilities = s.texts(r, "capabilities").map(|texts| {
+            let mut granted = Vec::with_capacity(texts.len());
+            for text in texts {
+                match Capability::parse(&text.value) {
+                    Ok(capability) => granted.push(capability),
+                    Err(why) => r.complain(&text.origin, format!("plugins.capabilities: {name}: {why}")),
+                }
+            }
+            granted
+        });
+        // Refused rather than warned of: a tool that should ask and does not is worse than none.
+        if s.choice(r, "approval", "never", &[("never", "never"), ("ask", "ask")]) == "ask" {
+            r.complain(
+                &s.origin("approval"),
+                format!("plugins.approval: \"ask\" is not there yet, so {name:?} would run unasked; allowed is \"never\""),
+            );
+        }
+        plugins.push(Plugin {
+            name: PluginName::new(name),
+            path: path.map(|path| home.join(path)),
+            capabilities,
+            timeout: s.millis(r, "timeout_ms", 5000),
+            memory_mb: s.integer(r, "memory_mb", 64, 1..=4096) as u32,
+            fuel: s.integer(r, "fuel", 1_000_000_000, 1..=u64::MAX),
+        });
+        s.finish(r);
+    }
+    plugins
+}
+
+fn bindings(sections: Vec<Section>, r: &mut Report, agents: &BTreeSet<&str>) -> Vec<Binding> {
+    let mut bindings = Vec::with_capacity(sections.len());
+    for mut s in sections {
+        let agent = s.text(r, "agent", "");
+        check_agent(r, &s.origin("agent"), &s.name("agent"), &agent, agents);
+        let binding = Binding {
+            agent: AgentId::new(agent),
+            channel: s.optional(r, "channel"),
+            account: s.optional(r, "account"),
+            peer: s.optional(r, "peer"),
+            guild: s.optional(r, "guild"),
+            team: s.optional(r, "team"),
+        };
+        let narrow = binding.account.is_some()
+            || binding.peer.is_some()
+            || binding.guild.is_some()
+            || binding.team.is_some();
+        if narrow && binding.channel.is_none() {
+            r.warn(
+                &s.origin("agent"),
+                "bindings: no channel is named, so this matches the same name in every channel",
+            );
+        }
+        bindings.push(binding);
+        s.finish(r);
+    }
+    bindings
+}
+
+fn limits(mut s: Section, r: &mut Report) -> Limits {
+    let limits = Limits {
+        requests_burst: s.integer(r, "requests_burst", 100, 0..=1_000_000) as u32,
+        requests_per_second: s.integer(r, "requests_per_second", 20, 1..=1_000_000) as u32,
+        queue: s.count(r, "queue", 64, 1..=100_000),
+        unauthenticated: s.count(r, "unauthenticated", 256, 1..=1_000_000),
+    };
+    for (key, default) in
+        [("subscriptions", "256"), ("agents", "10"), ("agent_depth", "3"), ("file_quota_bytes", "1073741824")]
+    {
+        s.later(r, key, default);
+    }
+    s.finish(r);
+    limits
+}
+
+fn log(mut s: Section, r: &mut Report) -> Log {
+    let formats = [
+        ("auto", LogFormat::Auto),
+        ("text", LogFormat::Text),
+        ("json", LogFormat::Json),
+        ("journald", LogFormat::Journald),
+    ];
+    let log =
+        Log { format: s.choice(r, "format", LogFormat::Auto, &formats), filter: s.text(r, "filter", "info") };
+    if log.format == LogFormat::Journald {
+        r.warn(&s.origin("format"), "log.format: \"journald\" is not there yet: lines are written as text");
+    }
+    s.finish(r);
+    log
+}
+
+/// The sections whose features are not there yet.
+fn not_yet(root: &mut Section, r: &mut Report) {
+    const SECTIONS: [(&str, &[(&str, &str)]); 5] = [
+        ("approvals", &[("timeout_ms", "120000")]),
+        ("files", &[("attachment_roots", "[]")]),
+        (
+            "scheduler",
+            &[("heartbeat_minutes", "0"), ("heartbeat_tokens", "20000"), ("new_session_cron", "\"\"")],
+        ),
+        (
+            "openclaw",
+            &[("tick_interval_ms", "15000"), ("max_payload_bytes", "26214400"), ("control_ui", "\"\"")],
+        ),
+        ("xeno", &[("home", "\"\""), ("max_line_bytes", "16777216")]),
+    ];
+    for (name, keys) in SECTIONS {
+        let mut section = root.section(r, name);
+        for (key, default) in keys {
+            section.later(r, key, default);
+        }
+        section.finish(r);
+    }
+}
+
+fn check_agent(r: &mut Report, at: &Origin, key: &str, name: &str, agents: &BTreeSet<&str>) {
+    if agents.contains(name) {
+        return;
+    }
+    let near = nearest(name, agents.iter().copied()).map(|near| format!("; did you mean {near:?}?"));
+    let all = || format!("; there are: {}", agents.iter().copied().collect::<Vec<_>>().join(", "));
+    r.complain(at, format!("{key}: there is no agent {name:?}{}", near.unwrap_or_else(all)));
+}
+
+/// Names are lowercase, so that environment variables can name them.
+pub(super) fn check_name(r: &mut Report, at: &Origin, key: &str, name: &str) {
+    const CHARS_MAX: usize = 64;
+    let good = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-.".contains(c))
+        && name.len() <= CHARS_MAX;
+    if !good {
+        r.complain(
+            at,
+            format!("{key}: expected a name of lowercase letters, digits, '-', '_' and '.', at most {CHARS_MAX}, found {name:?}"),
+        );
+    }
+}

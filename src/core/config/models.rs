@@ -1,0 +1,280 @@
+//! `[providers.*]` and `[agents.*]`: who answers, and where a model is asked.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use super::credentials::Secrets;
+use super::load::{EMBEDDED_PLUGINS, check_name};
+use super::section::{At, Report, Section, nearest};
+use super::tree::Origin;
+use super::{Agent, ModelRef, Plugin, Provider};
+use crate::ids::{AgentId, PluginName};
+use crate::provider::ProviderKind;
+
+const KINDS: [ProviderKind; 3] = [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::Offline];
+
+/// Where a kind's own service is; the key of its environment variable goes there and nowhere else.
+const fn home_url(kind: ProviderKind) -> &'static str {
+    match kind {
+        ProviderKind::Anthropic => "https://api.anthropic.com",
+        ProviderKind::OpenAi => "https://api.openai.com/v1",
+        ProviderKind::Offline => "",
+    }
+}
+
+const fn key_variable(kind: ProviderKind) -> &'static str {
+    match kind {
+        ProviderKind::Anthropic => "ANTHROPIC_API_KEY",
+        ProviderKind::OpenAi => "OPENAI_API_KEY",
+        ProviderKind::Offline => "",
+    }
+}
+
+/// The model of an agent that names none.
+pub const fn default_model(kind: ProviderKind) -> &'static str {
+    match kind {
+        ProviderKind::Anthropic => "claude-sonnet-4-5",
+        ProviderKind::OpenAi => "gpt-4o",
+        ProviderKind::Offline => "offline",
+    }
+}
+
+pub(super) type Providers = BTreeMap<String, Provider>;
+
+pub(super) fn providers(s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Providers {
+    let mut providers = Providers::new();
+    for (name, s) in s.named(r) {
+        check_name(r, &s.origin(""), "providers", &name);
+        if name == "auto" {
+            r.complain(&s.origin(""), "providers: \"auto\" is reserved");
+        }
+        if let Some(provider) = provider(&name, s, r, secrets) {
+            providers.insert(name, provider);
+        }
+    }
+    providers
+}
+
+fn provider(name: &str, mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<Provider> {
+    let by_name = KINDS.into_iter().find(|kind| kind.name() == name);
+    let kinds = KINDS.map(|kind| (kind.name(), Some(kind)));
+    let kind = s.choice(r, "kind", by_name, &kinds);
+    let (base_url, api_key, ca_file);
+    match kind {
+        Some(kind) => {
+            base_url = base_url_of(kind, &mut s, r);
+            let at_home = base_url == home_url(kind);
+            let complaints = r.complaints.len();
+            let variable = if at_home { key_variable(kind) } else { "" };
+            let (key, named) = secrets.either(&mut s, r, "api_key_env", variable, "api_key_file");
+            if key.is_none()
+                && r.complaints.len() == complaints
+                && (named || (at_home && !base_url.is_empty()))
+            {
+                r.warn(
+                    &s.origin("api_key_env"),
+                    format!(
+                        "providers.{name}: its environment variable is not set: it is asked without a key"
+                    ),
+                );
+            }
+            api_key = key;
+            ca_file = s.optional(r, "ca_file").map(|path| secrets.home.join(path));
+        }
+        None => {
+            if !s.has("kind") {
+                r.complain(
+                    &s.origin(""),
+                    format!("providers.{name}.kind: missing; allowed is \"anthropic\" or \"openai\" or \"offline\""),
+                );
+            }
+            for key in ["base_url", "api_key_env", "api_key_file", "ca_file"] {
+                s.optional(r, key);
+            }
+            s.finish(r);
+            return None;
+        }
+    }
+    let kind = kind?;
+    if api_key.is_some() && base_url.starts_with("http://") && !is_local(&base_url) {
+        r.warn(&s.origin("base_url"), format!("{}: the key travels unencrypted", s.name("base_url")));
+    }
+    s.finish(r);
+    Some(Provider { kind, base_url, api_key, ca_file })
+}
+
+fn base_url_of(kind: ProviderKind, s: &mut Section, r: &mut Report) -> String {
+    let text = s.text(r, "base_url", home_url(kind));
+    let url = text.trim_end_matches('/');
+    let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let good = match kind {
+        ProviderKind::Offline => url.is_empty(),
+        _ => host.is_some_and(|rest| {
+            let authority = rest.split('/').next().unwrap_or_default();
+            !authority.is_empty()
+                && !authority.contains('@')
+                && rest.chars().all(|c| c.is_ascii_graphic() && !"?#\"<>\\^`{|}".contains(c))
+        }),
+    };
+    if !good {
+        let expected = match kind {
+            ProviderKind::Offline => "nothing: the offline provider has no address",
+            _ => "http:// or https://, a host and a path, without user, query or fragment",
+        };
+        r.complain(&s.origin("base_url"), format!("{}: expected {expected}", s.name("base_url")));
+    }
+    url.to_owned()
+}
+
+fn is_local(url: &str) -> bool {
+    ["http://127.", "http://localhost", "http://[::1]"].iter().any(|local| url.starts_with(local))
+}
+
+/// Reads the agents; the providers that they use without an entry are filled in.
+pub(super) fn agents(
+    s: Section,
+    r: &mut Report,
+    providers: &mut Providers,
+    secrets: &Secrets<'_>,
+    home: &Path,
+    plugins: &[Plugin],
+) -> BTreeMap<AgentId, Agent> {
+    let mut sections = s.named(r);
+    if !sections.iter().any(|(name, _)| name == "main") {
+        // The built-in layer has an agent `main`, whatever others a file adds.
+        sections.push(("main".into(), Section::absent("agents.main", "agents.*")));
+    }
+    let mut agents = BTreeMap::new();
+    for (name, s) in sections {
+        check_name(r, &s.origin(""), "agents", &name);
+        let agent = agent(name, s, r, providers, secrets, home, plugins);
+        agents.insert(agent.id.clone(), agent);
+    }
+    agents
+}
+
+fn agent(
+    name: String,
+    mut s: Section,
+    r: &mut Report,
+    providers: &mut Providers,
+    secrets: &Secrets<'_>,
+    home: &Path,
+    plugins: &[Plugin],
+) -> Agent {
+    let wanted = s.text(r, "provider", "auto");
+    let model = s.text(r, "model", "");
+    let provider = if wanted == "auto" {
+        let found = automatic(providers, secrets);
+        if found == ProviderKind::Offline.name()
+            && providers.values().any(|p| p.kind != ProviderKind::Offline)
+        {
+            r.warn(
+                &s.origin("provider"),
+                format!(
+                    "agents.{name}.provider: \"auto\" knows only providers named anthropic and openai that have their key, so this agent runs offline; name one of {}",
+                    providers.keys().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+                ),
+            );
+        }
+        found.to_owned()
+    } else {
+        wanted
+    };
+    let mut models = Vec::new();
+    if let Some(kind) = known(&provider, &s.origin("provider"), &s.name("provider"), r, providers, secrets) {
+        let model = if model.is_empty() { default_model(kind).to_owned() } else { model };
+        models.push(ModelRef { provider, model });
+    }
+    for At { value, origin } in s.texts(r, "fallback").unwrap_or_default() {
+        match value.split_once('/') {
+            Some((provider, model)) if !provider.is_empty() && !model.is_empty() => {
+                if known(provider, &origin, &s.name("fallback"), r, providers, secrets).is_some() {
+                    models.push(ModelRef { provider: provider.to_owned(), model: model.to_owned() });
+                }
+            }
+            _ => r.complain(
+                &origin,
+                format!(
+                    "{}: expected PROVIDER/MODEL such as \"openai/gpt-4o\", found {value:?}",
+                    s.name("fallback")
+                ),
+            ),
+        }
+    }
+    let max_tokens = s.integer(r, "max_tokens", 4096, 1..=1_000_000) as u32;
+    let soul = home.join(s.text(r, "soul", "SOUL.md"));
+    let tools = match s.texts(r, "tools") {
+        None => EMBEDDED_PLUGINS.map(PluginName::from).to_vec(),
+        Some(texts) => texts.into_iter().map(|text| tool(text, &s, r, plugins)).collect(),
+    };
+    s.finish(r);
+    Agent { id: AgentId::new(name), models, max_tokens, soul, tools }
+}
+
+/// A tool that no entry loads may still be loaded at run time, so it is only warned of.
+fn tool(text: At<String>, s: &Section, r: &mut Report, plugins: &[Plugin]) -> PluginName {
+    let known = || EMBEDDED_PLUGINS.into_iter().chain(plugins.iter().map(|plugin| plugin.name.as_str()));
+    if !known().any(|name| name == text.value) {
+        let hint = nearest(&text.value, known()).map(|near| format!("; did you mean {near:?}?"));
+        let message = format!(
+            "{}: no plugin {:?} is configured{}",
+            s.name("tools"),
+            text.value,
+            hint.unwrap_or_else(|| ": it is offered once it is loaded".into())
+        );
+        r.warn(&text.origin, message);
+    }
+    PluginName::new(text.value)
+}
+
+/// What `auto` stands for: a provider that can be asked, Anthropic's before OpenAI's.
+fn automatic(providers: &Providers, secrets: &Secrets<'_>) -> &'static str {
+    for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
+        let usable = match providers.get(kind.name()) {
+            // A server of one's own may want no key.
+            Some(provider) => provider.api_key.is_some() || provider.base_url != home_url(provider.kind),
+            None => secrets.variable(key_variable(kind)).is_some_and(|key| !key.trim().is_empty()),
+        };
+        if usable {
+            return kind.name();
+        }
+    }
+    ProviderKind::Offline.name()
+}
+
+/// The kind of the provider called `name`. Those called as their kind need no entry.
+fn known(
+    name: &str,
+    at: &Origin,
+    key: &str,
+    r: &mut Report,
+    providers: &mut Providers,
+    secrets: &Secrets<'_>,
+) -> Option<ProviderKind> {
+    if let Some(provider) = providers.get(name) {
+        return Some(provider.kind);
+    }
+    if let Some(kind) = KINDS.into_iter().find(|kind| kind.name() == name) {
+        let api_key = match kind {
+            ProviderKind::Offline => None,
+            kind => secrets.in_env(r, at, key, key_variable(kind)),
+        };
+        if api_key.is_none() && kind != ProviderKind::Offline {
+            r.warn(at, format!("{key}: {} is not set: {name} is asked without a key", key_variable(kind)));
+        }
+        let provider = Provider { kind, base_url: home_url(kind).to_owned(), api_key, ca_file: None };
+        providers.insert(name.to_owned(), provider);
+        return Some(kind);
+    }
+    let all = || providers.keys().map(String::as_str).chain(KINDS.map(ProviderKind::name)).chain(["auto"]);
+    let hint = match nearest(name, all()) {
+        Some(near) => format!("did you mean {near:?}?"),
+        None => format!(
+            "there are: {}",
+            all().collect::<std::collections::BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(", ")
+        ),
+    };
+    r.complain(at, format!("{key}: there is no provider {name:?}; {hint}"));
+    None
+}

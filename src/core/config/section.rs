@@ -1,0 +1,356 @@
+//! Reads one section of the raw tree key by key: checks types and bounds, collects every
+//! complaint instead of stopping at the first, and at the end complains of the keys nobody asked
+//! for. Which keys there are is thereby said in one place, the reading code.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::tree::{Complaint, Node, Origin, Table, Value, parse_value};
+
+/// What was found out while reading.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) complaints: Vec<Complaint>,
+    pub(super) warnings: Vec<Complaint>,
+    /// Every key that has an effect, as `section.key`; `*` stands for a free name.
+    pub(super) known: BTreeSet<String>,
+}
+
+impl Report {
+    pub(super) fn complain(&mut self, at: &Origin, message: impl Into<String>) {
+        self.complaints.push(Complaint { at: at.clone(), message: message.into() });
+    }
+
+    pub(super) fn warn(&mut self, at: &Origin, message: impl Into<String>) {
+        self.warnings.push(Complaint { at: at.clone(), message: message.into() });
+    }
+}
+
+/// A list item with its place.
+#[derive(Clone, Debug)]
+pub(super) struct At<T> {
+    pub(super) value: T,
+    pub(super) origin: Origin,
+}
+
+/// One table of the tree. Keys are taken out of it as they are read.
+pub(super) struct Section {
+    /// As people write it: `agents.main`.
+    path: String,
+    /// With free names as `*`: `agents.*`.
+    pattern: String,
+    origin: Origin,
+    table: Table,
+    origins: BTreeMap<&'static str, Origin>,
+    asked: Vec<&'static str>,
+}
+
+impl Section {
+    pub(super) fn root(table: Table) -> Self {
+        Self::new(String::new(), String::new(), Origin::Default, table)
+    }
+
+    /// A section nobody wrote.
+    pub(super) fn absent(path: &str, pattern: &str) -> Self {
+        Self::new(path.to_owned(), pattern.to_owned(), Origin::Default, Table::new())
+    }
+
+    fn new(path: String, pattern: String, origin: Origin, table: Table) -> Self {
+        Self { path, pattern, origin, table, origins: BTreeMap::new(), asked: Vec::new() }
+    }
+
+    /// Where `key` was written: call it after the key was read. Where the section is, if nowhere.
+    pub(super) fn origin(&self, key: &str) -> Origin {
+        self.origins.get(key).unwrap_or(&self.origin).clone()
+    }
+
+    /// Whether `key`, which was read before, was written anywhere.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.origins.contains_key(key)
+    }
+
+    /// `section.key`, as people write it.
+    pub(super) fn name(&self, key: &str) -> String {
+        join(&self.path, key)
+    }
+
+    fn take(&mut self, key: &'static str) -> Option<Node> {
+        self.asked.push(key);
+        let node = self.table.remove(key)?;
+        self.origins.insert(key, node.origin.clone());
+        Some(node)
+    }
+
+    fn take_known(&mut self, report: &mut Report, key: &'static str) -> Option<Node> {
+        report.known.insert(join(&self.pattern, key));
+        self.take(key)
+    }
+
+    fn wrong(&self, report: &mut Report, key: &str, node: &Node, expected: &str) {
+        report.complain(
+            &node.origin,
+            format!("{}: expected {expected}, found {}", self.name(key), describe(&node.value)),
+        );
+    }
+
+    pub(super) fn integer(
+        &mut self,
+        report: &mut Report,
+        key: &'static str,
+        default: u64,
+        allowed: RangeInclusive<u64>,
+    ) -> u64 {
+        let Some(node) = self.take_known(report, key) else { return default };
+        let number = match &node.value {
+            Value::Integer(number) => u64::try_from(*number).ok(),
+            Value::Env(text) => text.trim().replace('_', "").parse().ok(),
+            _ => None,
+        };
+        match number {
+            Some(number) if allowed.contains(&number) => number,
+            _ => {
+                let expected = match (*allowed.start(), *allowed.end()) {
+                    (least, most) if most >= i64::MAX as u64 => format!("a whole number of at least {least}"),
+                    (least, most) => format!("a whole number from {least} to {most}"),
+                };
+                self.wrong(report, key, &node, &expected);
+                default
+            }
+        }
+    }
+
+    /// [`Self::integer`] for what this machine counts in.
+    pub(super) fn count(
+        &mut self,
+        report: &mut Report,
+        key: &'static str,
+        default: usize,
+        allowed: RangeInclusive<u64>,
+    ) -> usize {
+        usize::try_from(self.integer(report, key, default as u64, allowed)).unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn millis(&mut self, report: &mut Report, key: &'static str, default_ms: u64) -> Duration {
+        const DAY_MS: u64 = 86_400_000;
+        Duration::from_millis(self.integer(report, key, default_ms, 1..=DAY_MS))
+    }
+
+    pub(super) fn text(&mut self, report: &mut Report, key: &'static str, default: &str) -> String {
+        let Some(node) = self.take_known(report, key) else { return default.to_owned() };
+        match node.value {
+            Value::Text(text) | Value::Env(text) => text,
+            _ => {
+                self.wrong(report, key, &node, "text");
+                default.to_owned()
+            }
+        }
+    }
+
+    /// Text, of which the empty one means none.
+    pub(super) fn optional(&mut self, report: &mut Report, key: &'static str) -> Option<String> {
+        Some(self.text(report, key, "")).filter(|text| !text.is_empty())
+    }
+
+    pub(super) fn choice<T: Copy>(
+        &mut self,
+        report: &mut Report,
+        key: &'static str,
+        default: T,
+        allowed: &[(&'static str, T)],
+    ) -> T {
+        let Some(node) = self.take_known(report, key) else { return default };
+        if let Value::Text(text) | Value::Env(text) = &node.value
+            && let Some((_, value)) = allowed.iter().find(|(name, _)| name == text)
+        {
+            return *value;
+        }
+        let names: Vec<String> = allowed.iter().map(|(name, _)| format!("{name:?}")).collect();
+        self.wrong(report, key, &node, &names.join(" or "));
+        default
+    }
+
+    /// A list of texts. In an environment variable: a TOML list, or texts parted by commas.
+    pub(super) fn texts(&mut self, report: &mut Report, key: &'static str) -> Option<Vec<At<String>>> {
+        let node = self.take_known(report, key)?;
+        let list = match &node.value {
+            Value::List(list) => Some(list.clone()),
+            Value::Env(text) if text.trim_start().starts_with('[') => match parse_value(text, &node.origin) {
+                Some(Value::List(list)) => Some(list),
+                _ => None,
+            },
+            Value::Env(text) => Some(
+                text.split(',')
+                    .map(str::trim)
+                    .filter(|text| !text.is_empty())
+                    .map(|text| Node { value: Value::Text(text.to_owned()), origin: node.origin.clone() })
+                    .collect(),
+            ),
+            _ => None,
+        };
+        let Some(list) = list else {
+            self.wrong(report, key, &node, "a list of texts");
+            return None;
+        };
+        let mut texts = Vec::with_capacity(list.len());
+        for item in list {
+            match item.value {
+                Value::Text(value) => texts.push(At { value, origin: item.origin }),
+                _ => self.wrong(report, key, &item, "a list of texts"),
+            }
+        }
+        Some(texts)
+    }
+
+    /// The table under `key`; an empty one where there is none.
+    pub(super) fn section(&mut self, report: &mut Report, key: &'static str) -> Self {
+        let (path, pattern) = (self.name(key), join(&self.pattern, key));
+        match self.take(key) {
+            Some(Node { value: Value::Table(table), origin }) => Self::new(path, pattern, origin, table),
+            Some(node) => {
+                self.wrong(report, key, &node, &format!("a section [{path}]"));
+                Self::new(path, pattern, node.origin, Table::new())
+            }
+            None => Self::new(path, pattern, Origin::Default, Table::new()),
+        }
+    }
+
+    /// The tables of a section whose keys are free names.
+    pub(super) fn named(self, report: &mut Report) -> Vec<(String, Self)> {
+        let mut sections = Vec::new();
+        for (name, node) in self.table {
+            let path = join(&self.path, &name);
+            match node.value {
+                Value::Table(table) => {
+                    let pattern = join(&self.pattern, "*");
+                    sections.push((name, Self::new(path, pattern, node.origin, table)));
+                }
+                value => report.complain(
+                    &node.origin,
+                    format!("{path}: expected a section [{path}], found {}", describe(&value)),
+                ),
+            }
+        }
+        sections
+    }
+
+    /// A list of tables, written `[[key]]`.
+    pub(super) fn list(&mut self, report: &mut Report, key: &'static str) -> Vec<Self> {
+        let Some(node) = self.take(key) else { return Vec::new() };
+        let (path, pattern) = (self.name(key), format!("{}[]", join(&self.pattern, key)));
+        let expected = format!("sections [[{path}]]");
+        let list = match &node.value {
+            Value::List(list) => list.clone(),
+            Value::Env(text) => match parse_value(text, &node.origin) {
+                Some(Value::List(list)) => list,
+                _ => {
+                    self.wrong(report, key, &node, &expected);
+                    return Vec::new();
+                }
+            },
+            _ => {
+                self.wrong(report, key, &node, &expected);
+                return Vec::new();
+            }
+        };
+        let mut sections = Vec::with_capacity(list.len());
+        for item in list {
+            match item.value {
+                Value::Table(table) => {
+                    sections.push(Self::new(path.clone(), pattern.clone(), item.origin, table));
+                }
+                _ => self.wrong(report, key, &item, &expected),
+            }
+        }
+        sections
+    }
+
+    /// A key whose feature is not there yet: warned of where it says something else than `default`,
+    /// which is written as in TOML.
+    pub(super) fn later(&mut self, report: &mut Report, key: &'static str, default: &str) {
+        let Some(node) = self.take(key) else { return };
+        let same = match &node.value {
+            Value::Text(text) => format!("{text:?}") == default,
+            Value::Integer(number) => number.to_string() == default,
+            Value::Bool(flag) => flag.to_string() == default,
+            Value::List(list) => list.is_empty() && default == "[]",
+            Value::Env(text) => text == default.trim_matches('"'),
+            Value::Table(_) | Value::Other(_) => false,
+        };
+        if !same {
+            report.warn(&node.origin, format!("{} is not there yet and has no effect", self.name(key)));
+        }
+    }
+
+    /// Complains of every key that was not asked for.
+    pub(super) fn finish(self, report: &mut Report) {
+        const SECRETS: [&str; 8] =
+            ["token", "api_key", "apikey", "key", "secret", "password", "jwt_secret", "shared_token"];
+        for (key, node) in &self.table {
+            let mut message = format!("{}: unknown key", join(&self.path, key));
+            if SECRETS.contains(&key.as_str()) {
+                let allowed: Vec<&str> = self
+                    .asked
+                    .iter()
+                    .copied()
+                    .filter(|known| known.ends_with("_env") || known.ends_with("_file") || *known == "sha256")
+                    .collect();
+                message.push_str("; a secret is never written here");
+                if !allowed.is_empty() {
+                    message.push_str(&format!(": use {}", allowed.join(" or ")));
+                }
+            } else if let Some(near) = nearest(key, self.asked.iter().copied()) {
+                message.push_str(&format!("; did you mean {near}?"));
+            } else if !self.asked.is_empty() {
+                message.push_str(&format!("; known here: {}", self.asked.join(", ")));
+            }
+            report.complain(&node.origin, message);
+        }
+    }
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}
+
+fn describe(value: &Value) -> String {
+    const CHARS_MAX: usize = 60;
+    let short = |text: &str| {
+        let cut: String = text.chars().take(CHARS_MAX).collect();
+        if cut.len() < text.len() { format!("{cut:?}...") } else { format!("{cut:?}") }
+    };
+    match value {
+        Value::Text(text) | Value::Env(text) => short(text),
+        Value::Integer(number) => number.to_string(),
+        Value::Bool(flag) => flag.to_string(),
+        Value::List(_) => "a list".into(),
+        Value::Table(_) => "a section".into(),
+        Value::Other(kind) => (*kind).into(),
+    }
+}
+
+/// The name that is at most two edits (one for short ones) away.
+pub(super) fn nearest<'a>(name: &str, among: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let allowed = if name.chars().count() > 4 { 2 } else { 1 };
+    among
+        .into_iter()
+        .map(|known| (edits(name, known), known))
+        .filter(|(edits, _)| *edits <= allowed)
+        .min()
+        .map(|(_, known)| known)
+}
+
+fn edits(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().take(64).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let replaced = diagonal + usize::from(ca != *cb);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}

@@ -1,0 +1,243 @@
+//! The raw configuration: layers of values that remember where they were written.
+//!
+//! A later layer replaces what an earlier one said, table by table and key by key. Nothing is known
+//! here of sections or types; [`super::section`] reads the merged tree against those.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use toml_edit::{Document, Item};
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// Nowhere: the default holds.
+    Default,
+    /// In this file, on this line (from 1). `layer` is the file's place among the layers.
+    File {
+        /// The file's place among the layers.
+        layer: usize,
+        /// The line, from 1.
+        line: usize,
+        /// The file.
+        name: Arc<str>,
+    },
+    /// In this environment variable.
+    Env(Arc<str>),
+    /// In this option of the command line.
+    Flag(Arc<str>),
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::File { name, line, .. } => write!(f, "{name}:{line}"),
+            Self::Env(name) | Self::Flag(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Something about the configuration that people should know.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Complaint {
+    /// Where.
+    pub at: Origin,
+    /// What is wrong, and what is allowed.
+    pub message: String,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.at, self.message)
+    }
+}
+
+/// One configuration file, already read.
+#[derive(Clone, Copy, Debug)]
+pub struct File<'a> {
+    /// How complaints call it.
+    pub name: &'a str,
+    /// Its text.
+    pub text: &'a str,
+}
+
+/// One value of the command line.
+#[derive(Clone, Copy, Debug)]
+pub struct Flag<'a> {
+    /// The option, as complaints call it, such as `--listen`.
+    pub name: &'a str,
+    /// The key it sets, such as `gateway.listen`: always a list.
+    pub key: &'a str,
+    /// The values.
+    pub values: &'a [String],
+}
+
+/// Variables that start so are configuration; `__` also parts the sections of a key.
+pub const ENV_PREFIX: &str = "CLAWMUX__";
+
+pub(super) type Table = BTreeMap<String, Node>;
+
+#[derive(Clone, Debug)]
+pub(super) struct Node {
+    pub(super) value: Value,
+    pub(super) origin: Origin,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Text(String),
+    Integer(i64),
+    Bool(bool),
+    List(Vec<Node>),
+    Table(Table),
+    /// Text of an environment variable: becomes what its key wants.
+    Env(String),
+    /// A kind of value that no key wants.
+    Other(&'static str),
+}
+
+/// The layers put together: files in this order, then the environment, then the command line.
+pub(super) fn merge(
+    files: &[File<'_>],
+    env: &[(String, String)],
+    flags: &[Flag<'_>],
+) -> Result<Table, Vec<Complaint>> {
+    let mut complaints = Vec::new();
+    let mut merged = Table::new();
+    for (layer, file) in files.iter().enumerate() {
+        match parse_file(layer, file) {
+            Ok(table) => overlay(&mut merged, table),
+            Err(complaint) => complaints.push(complaint),
+        }
+    }
+    for (name, value) in env {
+        if let Some(key) = name.strip_prefix(ENV_PREFIX) {
+            let origin = Origin::Env(name.as_str().into());
+            let path: Vec<String> = key.split("__").map(str::to_ascii_lowercase).collect();
+            let value = Value::Env(value.clone());
+            if let Err(message) = set(&mut merged, &path, Node { value, origin: origin.clone() }) {
+                complaints.push(Complaint { at: origin, message });
+            }
+        }
+    }
+    for flag in flags {
+        let origin = Origin::Flag(flag.name.into());
+        let path: Vec<String> = flag.key.split('.').map(str::to_owned).collect();
+        let node = |value| Node { value, origin: origin.clone() };
+        let values = flag.values.iter().map(|value| node(Value::Text(value.clone()))).collect();
+        if let Err(message) = set(&mut merged, &path, node(Value::List(values))) {
+            complaints.push(Complaint { at: origin.clone(), message });
+        }
+    }
+    if complaints.is_empty() { Ok(merged) } else { Err(complaints) }
+}
+
+fn overlay(under: &mut Table, over: Table) {
+    for (key, node) in over {
+        match (under.get_mut(&key), node) {
+            (
+                Some(Node { value: Value::Table(under), origin }),
+                Node { value: Value::Table(over), origin: at },
+            ) => {
+                *origin = at;
+                overlay(under, over);
+            }
+            (_, node) => {
+                under.insert(key, node);
+            }
+        }
+    }
+}
+
+fn set(table: &mut Table, path: &[String], node: Node) -> Result<(), String> {
+    let (last, parents) = path.split_last().ok_or("no key")?;
+    if path.iter().any(String::is_empty) {
+        return Err(format!("expected {ENV_PREFIX}SECTION__KEY"));
+    }
+    let mut table = table;
+    for key in parents {
+        let parent = table
+            .entry(key.clone())
+            .or_insert_with(|| Node { value: Value::Table(Table::new()), origin: node.origin.clone() });
+        let Value::Table(inner) = &mut parent.value else {
+            return Err(format!("{} is not a section with keys of its own", key));
+        };
+        table = inner;
+    }
+    table.insert(last.clone(), node);
+    Ok(())
+}
+
+fn parse_file(layer: usize, file: &File<'_>) -> Result<Table, Complaint> {
+    let name: Arc<str> = file.name.into();
+    let at = |span: Option<Range<usize>>| Origin::File {
+        layer,
+        name: Arc::clone(&name),
+        line: line(file.text, span.map_or(0, |span| span.start)),
+    };
+    let document = Document::parse(file.text).map_err(|error| Complaint {
+        at: at(error.span()),
+        message: format!("not valid TOML: {}", error.message().trim().replace('\n', ", ")),
+    })?;
+    Ok(table_of(document.as_table(), &at))
+}
+
+/// A TOML value as it may stand in an environment variable, such as `["a", "b"]`.
+pub(super) fn parse_value(text: &str, origin: &Origin) -> Option<Value> {
+    let text = format!("x = {text}");
+    let document = Document::parse(text.as_str()).ok()?;
+    if document.as_table().len() != 1 {
+        return None;
+    }
+    document.get("x").map(|item| value_of(item, &|_| origin.clone()))
+}
+
+fn table_of(table: &dyn toml_edit::TableLike, at: &dyn Fn(Option<Range<usize>>) -> Origin) -> Table {
+    table
+        .iter()
+        .filter_map(|(key, item)| {
+            let span = table.key(key).and_then(toml_edit::Key::span).or_else(|| item.span());
+            if item.is_none() {
+                return None;
+            }
+            Some((key.to_owned(), Node { value: value_of(item, at), origin: at(span) }))
+        })
+        .collect()
+}
+
+fn value_of(item: &Item, at: &dyn Fn(Option<Range<usize>>) -> Origin) -> Value {
+    match item {
+        Item::None => Value::Other("nothing"),
+        Item::Table(table) => Value::Table(table_of(table, at)),
+        Item::ArrayOfTables(tables) => Value::List(
+            tables
+                .iter()
+                .map(|table| Node { value: Value::Table(table_of(table, at)), origin: at(table.span()) })
+                .collect(),
+        ),
+        Item::Value(value) => match value {
+            toml_edit::Value::String(text) => Value::Text(text.value().clone()),
+            toml_edit::Value::Integer(number) => Value::Integer(*number.value()),
+            toml_edit::Value::Boolean(flag) => Value::Bool(*flag.value()),
+            toml_edit::Value::Float(_) => Value::Other("a number with a fraction"),
+            toml_edit::Value::Datetime(_) => Value::Other("a date"),
+            toml_edit::Value::InlineTable(table) => Value::Table(table_of(table, at)),
+            toml_edit::Value::Array(values) => Value::List(
+                values
+                    .iter()
+                    .map(|value| {
+                        let item = Item::Value(value.clone());
+                        Node { origin: at(value.span()), value: value_of(&item, at) }
+                    })
+                    .collect(),
+            ),
+        },
+    }
+}
+
+fn line(text: &str, offset: usize) -> usize {
+    1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
+}

@@ -1,0 +1,95 @@
+//! What the model sees: the soul, the last turns as far as they fit, and the turn under way.
+
+use crate::provider::ChatMessage;
+use crate::turn::Turn;
+
+/// A past turn: a prompt and what the model made of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Exchange {
+    /// What the user said.
+    pub prompt: String,
+    /// What the model did.
+    pub turn: Turn,
+}
+
+/// Tokens, estimated: four bytes each, rounded up.
+pub fn estimate_tokens(bytes: usize) -> usize {
+    bytes.div_ceil(4)
+}
+
+/// The soul, cut to fit into `tokens` by itself.
+pub fn fit_soul(soul: &str, tokens: usize) -> &str {
+    let bytes = tokens.saturating_mul(4);
+    if soul.len() <= bytes { soul } else { &soul[..soul.floor_char_boundary(bytes)] }
+}
+
+/// The conversation for the turn under way: as many of the newest `past` exchanges as fit into
+/// `tokens` beside the soul (of `soul_bytes`), then `prompt` and what came of it so far, always whole.
+pub fn conversation(
+    soul_bytes: usize,
+    past: &[&Exchange],
+    prompt: &str,
+    turn: &Turn,
+    tokens: usize,
+) -> Vec<ChatMessage> {
+    let mut left = tokens.saturating_sub(estimate_tokens(soul_bytes));
+    let fitting = past
+        .iter()
+        .rev()
+        .take_while(|exchange| {
+            let cost = estimate_tokens(exchange_bytes(exchange));
+            let fits = cost <= left;
+            left = left.saturating_sub(cost);
+            fits
+        })
+        .count();
+    let mut messages = Vec::new();
+    for exchange in &past[past.len() - fitting..] {
+        messages.push(ChatMessage::User(exchange.prompt.clone()));
+        messages.extend(exchange.turn.messages());
+    }
+    messages.push(ChatMessage::User(prompt.to_owned()));
+    messages.extend(turn.messages());
+    messages
+}
+
+fn exchange_bytes(exchange: &Exchange) -> usize {
+    let messages = exchange.turn.messages().map(|message| match message {
+        ChatMessage::User(text) => text.len(),
+        ChatMessage::Assistant { text, calls } => {
+            text.len() + calls.iter().map(|call| call.input.to_string().len() + 32).sum::<usize>()
+        }
+        ChatMessage::ToolResults(results) => results.iter().map(|result| result.content.len() + 16).sum(),
+    });
+    exchange.prompt.len() + messages.sum::<usize>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Event, Usage};
+
+    fn exchange(prompt: &str, answer: &str) -> Exchange {
+        let mut turn = Turn::new();
+        turn.apply(&Event::Text(answer.into()));
+        turn.apply(&Event::StepEnded { usage: Usage::default() });
+        Exchange { prompt: prompt.into(), turn }
+    }
+
+    #[test]
+    fn the_newest_turns_that_fit_are_seen() {
+        let past = [exchange("old", &"x".repeat(400)), exchange("newer", "yes"), exchange("newest", "no")];
+        let past: Vec<_> = past.iter().collect();
+        let seen = |tokens| conversation(8, &past, "now", &Turn::new(), tokens);
+        assert_eq!(seen(1000).len(), 7);
+        assert_eq!(seen(50).len(), 5, "the long one does not fit");
+        assert_eq!(seen(0), [ChatMessage::User("now".into())], "the prompt always goes");
+    }
+
+    #[test]
+    fn a_soul_is_cut_between_characters() {
+        assert_eq!(fit_soul("İİİİ", 1), "İİ");
+        assert_eq!(fit_soul("İİİİ", 100), "İİİİ");
+        assert_eq!(fit_soul("aİİİ", 1), "aİ");
+    }
+}

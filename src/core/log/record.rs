@@ -1,0 +1,393 @@
+//! An event as kind and body, and back.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::segment::Segment;
+use super::unreadable;
+use crate::auth::{Owner, Scope};
+use crate::error::{Detail, Error, ErrorCode};
+use crate::event::{Event, Outcome, ToolCall, ToolResult, Usage};
+use crate::ids::{CallId, PluginName, Seq};
+use crate::time::Timestamp;
+
+/// The kind of [`Event::Text`]; its body is a [`Segment`].
+pub const TEXT: &str = "text";
+/// The kind of [`Event::Prompted`].
+pub const PROMPTED: &str = "prompted";
+/// The kind of [`Event::StepEnded`].
+pub const STEP_ENDED: &str = "step_ended";
+/// The kind of [`Event::Restarted`].
+pub const RESTARTED: &str = "restarted";
+/// The kind of [`Event::Ended`].
+pub const ENDED: &str = "ended";
+const STARTED: &str = "started";
+const TOOL_CALLED: &str = "tool_called";
+const TOOL_RETURNED: &str = "tool_returned";
+const CLEARED: &str = "cleared";
+
+#[derive(Serialize, Deserialize)]
+struct Prompted<'a> {
+    #[serde(borrow)]
+    content: Cow<'a, str>,
+    #[serde(borrow, default)]
+    owner: Cow<'a, str>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    key: Option<Cow<'a, str>>,
+}
+
+/// The input is kept as the text of a JSON value of its own, so that what could be parsed once
+/// can be parsed again however deep it nests.
+#[derive(Serialize, Deserialize)]
+struct ToolCalled<'a> {
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    input: Cow<'a, RawValue>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ToolReturned<'a> {
+    #[serde(borrow)]
+    call: Cow<'a, str>,
+    #[serde(borrow)]
+    content: Cow<'a, str>,
+    #[serde(default)]
+    is_error: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Tokens {
+    input: u64,
+    output: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Ended<'a> {
+    /// `completed`, `aborted` or `failed`.
+    #[serde(borrow)]
+    outcome: Cow<'a, str>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    error: Option<Failure<'a>>,
+    usage: Tokens,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Failure<'a> {
+    #[serde(borrow)]
+    code: Cow<'a, str>,
+    #[serde(borrow)]
+    message: Cow<'a, str>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    missing_scope: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    limit: Option<(Cow<'a, str>, u64)>,
+}
+
+/// Writes the event's body to the end of `body` and says its kind.
+///
+/// Of an error's detail everything comes back but the fraction of a millisecond of a wait.
+pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
+    match event {
+        Event::Prompted { content, owner, idempotency_key } => {
+            let key = idempotency_key.as_deref().map(Cow::Borrowed);
+            put(body, &Prompted { content: content.into(), owner: owner.as_str().into(), key });
+            PROMPTED
+        }
+        Event::Started => {
+            body.extend_from_slice(b"{}");
+            STARTED
+        }
+        Event::Text(text) => {
+            Segment::new(Seq::default(), Timestamp::default(), text).write(body);
+            TEXT
+        }
+        Event::ToolCalled(call) => {
+            let input = RawValue::from_string(call.input.to_string()).expect("a JSON value prints as JSON");
+            let (id, name) = (call.id.as_str().into(), call.name.as_str().into());
+            put(body, &ToolCalled { id, name, input: Cow::Owned(input) });
+            TOOL_CALLED
+        }
+        Event::ToolReturned(result) => {
+            let (call, content) = (result.call.as_str().into(), (&result.content).into());
+            put(body, &ToolReturned { call, content, is_error: result.is_error });
+            TOOL_RETURNED
+        }
+        Event::StepEnded { usage } => {
+            put(body, &tokens(*usage));
+            STEP_ENDED
+        }
+        Event::Restarted => {
+            body.extend_from_slice(b"{}");
+            RESTARTED
+        }
+        Event::Ended { outcome, usage } => {
+            let (name, error) = match outcome {
+                Outcome::Completed => ("completed", None),
+                Outcome::Aborted => ("aborted", None),
+                Outcome::Failed(error) => ("failed", Some(failure(error))),
+            };
+            put(body, &Ended { outcome: name.into(), error, usage: tokens(*usage) });
+            ENDED
+        }
+        Event::Cleared => {
+            body.extend_from_slice(b"{}");
+            CLEARED
+        }
+    }
+}
+
+/// The event of this kind with this body.
+///
+/// # Errors
+/// `Internal` where the kind is not known or the body does not hold what the kind needs.
+pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
+    Ok(match kind {
+        PROMPTED => {
+            let record: Prompted<'_> = take(kind, body)?;
+            Event::Prompted {
+                content: record.content.into_owned(),
+                owner: Owner::from_name(&record.owner),
+                idempotency_key: record.key.map(Cow::into_owned),
+            }
+        }
+        STARTED => Event::Started,
+        TEXT => Event::Text(Segment::read(Seq::default(), Timestamp::default(), body)?.into_text()),
+        TOOL_CALLED => {
+            let record: ToolCalled<'_> = take(kind, body)?;
+            Event::ToolCalled(ToolCall {
+                id: CallId::new(record.id),
+                name: PluginName::new(record.name),
+                input: serde_json::from_str(record.input.get()).map_err(|e| unreadable(kind, e))?,
+            })
+        }
+        TOOL_RETURNED => {
+            let record: ToolReturned<'_> = take(kind, body)?;
+            Event::ToolReturned(ToolResult {
+                call: CallId::new(record.call),
+                content: record.content.into_owned(),
+                is_error: record.is_error,
+            })
+        }
+        STEP_ENDED => Event::StepEnded { usage: usage(&take(kind, body)?) },
+        RESTARTED => Event::Restarted,
+        ENDED => {
+            let record: Ended<'_> = take(kind, body)?;
+            let outcome = match (&*record.outcome, record.error) {
+                ("completed", _) => Outcome::Completed,
+                ("aborted", _) => Outcome::Aborted,
+                ("failed", Some(failure)) => Outcome::Failed(error(failure)?),
+                (other, _) => return Err(unreadable(kind, format_args!("unknown outcome {other:?}"))),
+            };
+            Event::Ended { outcome, usage: usage(&record.usage) }
+        }
+        CLEARED => Event::Cleared,
+        other => {
+            return Err(unreadable(
+                "record",
+                format_args!("unknown kind {other:?}; a newer clawmux wrote it, use that one"),
+            ));
+        }
+    })
+}
+
+fn put(body: &mut Vec<u8>, record: &impl Serialize) {
+    serde_json::to_writer(body, record).expect("records of strings and numbers always serialize");
+}
+
+fn take<'a, T: Deserialize<'a>>(kind: &str, body: &'a [u8]) -> Result<T, Error> {
+    serde_json::from_slice(body).map_err(|e| unreadable(kind, e))
+}
+
+fn tokens(usage: Usage) -> Tokens {
+    Tokens { input: usage.input_tokens, output: usage.output_tokens }
+}
+
+fn usage(tokens: &Tokens) -> Usage {
+    Usage { input_tokens: tokens.input, output_tokens: tokens.output }
+}
+
+fn failure(error: &Error) -> Failure<'_> {
+    let mut failure = Failure {
+        code: error.code.name().into(),
+        message: (&error.message).into(),
+        missing_scope: None,
+        retry_after_ms: None,
+        limit: None,
+    };
+    match &error.detail {
+        None => {}
+        Some(Detail::MissingScope(scope)) => failure.missing_scope = Some(scope.name().into()),
+        Some(Detail::RetryAfter(wait)) => {
+            failure.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+        }
+        Some(Detail::Limit { name, limit }) => failure.limit = Some(((*name).into(), *limit)),
+    }
+    failure
+}
+
+fn error(failure: Failure<'_>) -> Result<Error, Error> {
+    let code = ErrorCode::from_name(&failure.code)
+        .ok_or_else(|| unreadable(ENDED, format_args!("unknown error code {:?}", failure.code)))?;
+    let scope = |name: &str| Scope::ALL.into_iter().find(|scope| scope.name() == name);
+    let detail = if let Some(scope) = failure.missing_scope.as_deref().and_then(scope) {
+        Some(Detail::MissingScope(scope))
+    } else if let Some(wait) = failure.retry_after_ms {
+        Some(Detail::RetryAfter(Duration::from_millis(wait)))
+    } else {
+        failure.limit.and_then(|(name, limit)| Some(Detail::Limit { name: limit_name(&name)?, limit }))
+    };
+    Ok(Error { code, message: failure.message.into_owned(), detail })
+}
+
+/// The names of limits a failed run can meet. Another name reads back without its detail; the
+/// message says it anyway.
+const LIMIT_NAMES: [&str; 14] = [
+    "session",
+    "daily",
+    "monthly",
+    "queue",
+    "requests_burst",
+    "requests_per_second",
+    "subscriptions",
+    "agents",
+    "agent_depth",
+    "max_tokens",
+    "context_tokens",
+    "max_payload_bytes",
+    "max_buffered_bytes",
+    "file_quota_bytes",
+];
+
+fn limit_name(name: &str) -> Option<&'static str> {
+    LIMIT_NAMES.into_iter().find(|known| *known == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    fn json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 16, 4, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                proptest::collection::btree_map(any::<String>(), inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn failed() -> impl Strategy<Value = Error> {
+        let detail = prop_oneof![
+            Just(None),
+            proptest::sample::select(Scope::ALL.to_vec()).prop_map(|s| Some(Detail::MissingScope(s))),
+            any::<u64>().prop_map(|ms| Some(Detail::RetryAfter(Duration::from_millis(ms)))),
+            (proptest::sample::select(LIMIT_NAMES.to_vec()), any::<u64>())
+                .prop_map(|(name, limit)| Some(Detail::Limit { name, limit })),
+        ];
+        (proptest::sample::select(ErrorCode::ALL.to_vec()), any::<String>(), detail)
+            .prop_map(|(code, message, detail)| Error { code, message, detail })
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        let usage = || {
+            (any::<u64>(), any::<u64>())
+                .prop_map(|(input_tokens, output_tokens)| Usage { input_tokens, output_tokens })
+        };
+        prop_oneof![
+            (any::<String>(), "[a-z]{0,4}", any::<Option<String>>()).prop_map(|(content, owner, key)| {
+                Event::Prompted { content, owner: Owner::from_name(&owner), idempotency_key: key }
+            }),
+            Just(Event::Started),
+            any::<String>().prop_map(Event::Text),
+            (any::<String>(), any::<String>(), json()).prop_map(|(id, name, input)| Event::ToolCalled(
+                ToolCall { id: CallId::new(id), name: PluginName::new(name), input }
+            )),
+            (any::<String>(), any::<String>(), any::<bool>()).prop_map(|(call, content, is_error)| {
+                Event::ToolReturned(ToolResult { call: CallId::new(call), content, is_error })
+            }),
+            usage().prop_map(|usage| Event::StepEnded { usage }),
+            Just(Event::Restarted),
+            (
+                prop_oneof![
+                    Just(Outcome::Completed),
+                    Just(Outcome::Aborted),
+                    failed().prop_map(Outcome::Failed)
+                ],
+                usage()
+            )
+                .prop_map(|(outcome, usage)| Event::Ended { outcome, usage }),
+            Just(Event::Cleared),
+        ]
+    }
+
+    #[test]
+    fn unknown_kinds_are_refused_by_name_and_unknown_fields_passed_over() {
+        let error = read("dreamed", b"{}").unwrap_err();
+        assert_eq!(error.code, ErrorCode::Internal);
+        assert!(error.message.contains("dreamed"), "{error}");
+        let body = br#"{"input":1,"output":2,"cached":3}"#;
+        let usage = Usage { input_tokens: 1, output_tokens: 2 };
+        assert_eq!(read(STEP_ENDED, body).unwrap(), Event::StepEnded { usage });
+    }
+
+    #[test]
+    fn a_tool_input_as_deep_as_the_parser_allows_reads_back() {
+        let text = format!("{}{}", "[".repeat(127), "]".repeat(127));
+        let input: Value = serde_json::from_str(&text).unwrap();
+        let event = Event::ToolCalled(ToolCall { id: "c".into(), name: "echo".into(), input });
+        let mut body = Vec::new();
+        let kind = write(&event, &mut body);
+        assert_eq!(read(kind, &body).unwrap(), event);
+    }
+
+    #[test]
+    fn a_limit_of_another_name_keeps_its_message() {
+        let detail = Some(Detail::Limit { name: "patience", limit: 3 });
+        let failed = Error { code: ErrorCode::RateLimited, message: "out of patience".into(), detail };
+        let event = Event::Ended { outcome: Outcome::Failed(failed.clone()), usage: Usage::default() };
+        let mut body = Vec::new();
+        let kind = write(&event, &mut body);
+        let outcome = Outcome::Failed(Error { detail: None, ..failed });
+        assert_eq!(read(kind, &body).unwrap(), Event::Ended { outcome, usage: Usage::default() });
+    }
+
+    proptest! {
+        #[test]
+        fn every_event_reads_back(event in event()) {
+            let mut body = Vec::new();
+            let kind = write(&event, &mut body);
+            prop_assert_eq!(read(kind, &body).unwrap(), event);
+        }
+
+        #[test]
+        fn no_bytes_panic(kind in 0usize..10, body in any::<Vec<u8>>()) {
+            let kinds = [PROMPTED, STARTED, TEXT, TOOL_CALLED, TOOL_RETURNED, STEP_ENDED, RESTARTED, ENDED, CLEARED, ""];
+            let _ = read(kinds[kind], &body);
+        }
+
+        #[test]
+        fn damaged_bodies_never_panic(event in event(), at in any::<proptest::sample::Index>(), byte in any::<u8>()) {
+            let mut body = Vec::new();
+            let kind = write(&event, &mut body);
+            let at = at.index(body.len());
+            body[at] = byte;
+            let _ = read(kind, &body);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Text of consecutive sequence numbers, kept once and cut anywhere.
+//!
+//! While a model speaks, every piece of text is an event with a number of its own. When the step
+//! is over, what follows one number after the other becomes one segment: the text, and how long
+//! each piece was. A cursor in the middle of it gets the rest in one piece. A number taken by
+//! something else (a prompt that was queued meanwhile, a tool call) ends the segment, so the
+//! order of the log stays exact. What a segment forgets is when each piece was said: it keeps the
+//! time of the last.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+
+use super::unreadable;
+use crate::error::Error;
+use crate::event::{Event, Logged};
+use crate::ids::{RunId, Seq};
+use crate::time::Timestamp;
+
+/// At least one piece of text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    first_seq: Seq,
+    at: Timestamp,
+    text: String,
+    /// The length of every piece in bytes; they sum to the length of `text`.
+    lengths: Vec<usize>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Body<'a> {
+    #[serde(borrow)]
+    text: Cow<'a, str>,
+    #[serde(borrow)]
+    lengths: Cow<'a, [usize]>,
+}
+
+impl Segment {
+    /// The segment of one piece.
+    pub fn new(seq: Seq, at: Timestamp, piece: &str) -> Self {
+        Self { first_seq: seq, at, text: piece.to_owned(), lengths: vec![piece.len()] }
+    }
+
+    /// Takes the next piece; says whether it did: not where `seq` is not the number after the last.
+    #[must_use]
+    pub fn push(&mut self, seq: Seq, at: Timestamp, piece: &str) -> bool {
+        if seq != self.seq().next() {
+            return false;
+        }
+        self.text.push_str(piece);
+        self.lengths.push(piece.len());
+        self.at = at;
+        true
+    }
+
+    /// The number of the first piece.
+    pub fn first_seq(&self) -> Seq {
+        self.first_seq
+    }
+
+    /// The number of the last piece.
+    pub fn seq(&self) -> Seq {
+        Seq(self.first_seq.0 + (self.lengths.len() as u64 - 1))
+    }
+
+    /// When the last piece was said.
+    pub fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    /// All of the text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// All of the text.
+    pub fn into_text(self) -> String {
+        self.text
+    }
+
+    /// Everything after number `after` as one event; none where nothing follows.
+    pub fn rest_after(&self, run: &RunId, after: Seq) -> Option<Logged> {
+        let seq = self.seq();
+        if after >= seq {
+            return None;
+        }
+        let seen = usize::try_from((after.0 + 1).saturating_sub(self.first_seq.0)).ok()?;
+        let from: usize = self.lengths.iter().take(seen).sum();
+        Some(Logged {
+            first_seq: Seq(self.first_seq.0 + seen as u64),
+            seq,
+            run: Some(run.clone()),
+            at: self.at,
+            event: Event::Text(self.text.get(from..)?.to_owned()),
+        })
+    }
+
+    /// Writes the body of its record to the end of `body`; numbers and time are kept beside it.
+    pub fn write(&self, body: &mut Vec<u8>) {
+        let record = Body { text: (&self.text).into(), lengths: (&self.lengths).into() };
+        serde_json::to_writer(body, &record).expect("strings and numbers always serialize");
+    }
+
+    /// The segment with this body.
+    ///
+    /// # Errors
+    /// `Internal` where the body is not that of a segment.
+    pub fn read(first_seq: Seq, at: Timestamp, body: &[u8]) -> Result<Self, Error> {
+        let body: Body<'_> = serde_json::from_slice(body).map_err(|e| unreadable("text", e))?;
+        let mut end = 0_usize;
+        for length in body.lengths.iter() {
+            end = end
+                .checked_add(*length)
+                .filter(|end| body.text.is_char_boundary(*end))
+                .ok_or_else(|| unreadable("text", "its offsets do not fit"))?;
+        }
+        let last = first_seq.0.checked_add(body.lengths.len() as u64);
+        if end != body.text.len() || body.lengths.is_empty() || last.is_none() {
+            return Err(unreadable("text", "its offsets do not fit"));
+        }
+        Ok(Self { first_seq, at, text: body.text.into_owned(), lengths: body.lengths.into_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn segment(first: u64, pieces: &[String]) -> Segment {
+        let mut segment = Segment::new(Seq(first), Timestamp::from_millis(first), &pieces[0]);
+        for (i, piece) in pieces.iter().enumerate().skip(1) {
+            let seq = first + i as u64;
+            assert!(segment.push(Seq(seq), Timestamp::from_millis(seq), piece));
+        }
+        segment
+    }
+
+    #[test]
+    fn only_the_next_number_joins() {
+        let mut segment = Segment::new(Seq(5), Timestamp::default(), "a");
+        for seq in [0, 4, 5, 7] {
+            assert!(!segment.push(Seq(seq), Timestamp::default(), "b"), "{seq}");
+        }
+        assert_eq!((segment.seq(), segment.text()), (Seq(5), "a"));
+    }
+
+    #[test]
+    fn offsets_that_do_not_fit_are_refused() {
+        for body in [
+            r#"{"text":"ab","lengths":[]}"#,
+            r#"{"text":"","lengths":[]}"#,
+            r#"{"text":"ab","lengths":[1]}"#,
+            r#"{"text":"ab","lengths":[1,2]}"#,
+            r#"{"text":"İ","lengths":[1,1]}"#,
+            r#"{"text":"ab","lengths":[18446744073709551615,3]}"#,
+        ] {
+            let error = Segment::read(Seq(1), Timestamp::default(), body.as_bytes()).unwrap_err();
+            assert!(error.message.contains("offsets"), "{body}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn cut_anywhere_it_gives_exactly_the_rest(first in 1u64..1000, pieces in proptest::collection::vec(any::<String>(), 1..20)) {
+            let segment = segment(first, &pieces);
+            let run = RunId::from("r");
+            for after in 0..first + pieces.len() as u64 + 3 {
+                let seen = (after + 1).saturating_sub(first) as usize;
+                let rest = segment.rest_after(&run, Seq(after));
+                if seen >= pieces.len() {
+                    prop_assert_eq!(rest, None);
+                    continue;
+                }
+                let rest = rest.unwrap();
+                prop_assert_eq!(rest.event, Event::Text(pieces[seen..].concat()));
+                prop_assert_eq!(rest.first_seq, Seq(first + seen as u64));
+                prop_assert_eq!(rest.seq, Seq(first + pieces.len() as u64 - 1));
+                prop_assert_eq!(rest.at, Timestamp::from_millis(rest.seq.0));
+            }
+        }
+
+        #[test]
+        fn reads_back(first in 1u64..1000, pieces in proptest::collection::vec(any::<String>(), 1..20)) {
+            let segment = segment(first, &pieces);
+            let mut body = Vec::new();
+            segment.write(&mut body);
+            prop_assert_eq!(Segment::read(segment.first_seq(), segment.at(), &body).unwrap(), segment);
+        }
+
+        #[test]
+        fn no_bytes_panic(body in any::<Vec<u8>>(), first in any::<u64>(), after in any::<u64>()) {
+            if let Ok(segment) = Segment::read(Seq(first), Timestamp::default(), &body) {
+                let _ = segment.rest_after(&RunId::from("r"), Seq(after));
+            }
+        }
+
+        #[test]
+        fn any_offsets_that_are_accepted_can_be_cut(text in "\\PC{0,8}", lengths in proptest::collection::vec(0usize..4, 0..6), first in any::<u64>(), after in any::<u64>()) {
+            let body = serde_json::json!({"text": text, "lengths": lengths}).to_string();
+            if let Ok(segment) = Segment::read(Seq(first), Timestamp::default(), body.as_bytes()) {
+                let rest = segment.rest_after(&RunId::from("r"), Seq(after));
+                prop_assert_eq!(rest.is_some(), after < segment.seq().0);
+            }
+        }
+    }
+}

@@ -1,0 +1,618 @@
+//! OpenAI chat completions, streaming, as OpenAI and the many servers that imitate it speak them.
+//!
+//! Source: the chat completions API reference. Tolerated of imitators: a tool call's id and name in
+//! every fragment or only in the first, fragments without an index, several calls under one index,
+//! no `finish_reason`, no usage, a usage in the last content chunk. Not tolerated: a stream without
+//! its `[DONE]`, which can't be told from one that was cut.
+//!
+//! The bound on output is `max_completion_tokens` at api.openai.com, whose newer models refuse the
+//! other, and `max_tokens` everywhere else, where the newer name is often unknown.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::json::{First, Text};
+use super::sse::{Event, Parser};
+use super::{ChatMessage, ChatRequest, Delta, Failure, Stop};
+use crate::auth::Secret;
+use crate::error::{Error, ErrorCode};
+use crate::event::{ToolCall, Usage};
+use crate::ids::{CallId, PluginName};
+
+/// The most tool calls of one answer.
+const CALLS_MAX: usize = 128;
+
+/// Where requests go.
+pub(super) fn url(base_url: &str) -> String {
+    format!("{}/chat/completions", base_url.trim_end_matches('/'))
+}
+
+pub(super) fn headers(key: Option<&Secret>) -> Vec<(&'static str, Secret)> {
+    key.map(|key| ("authorization", Secret::new(format!("Bearer {}", key.expose())))).into_iter().collect()
+}
+
+/// How a request names the bound on its output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LengthField {
+    /// `max_tokens`
+    MaxTokens,
+    /// `max_completion_tokens`
+    MaxCompletionTokens,
+}
+
+impl LengthField {
+    /// How the server at this base URL wants it named.
+    pub fn of(base_url: &str) -> Self {
+        let rest = base_url.split_once("://").map_or(base_url, |(_, rest)| rest);
+        let host = rest.split(['/', ':']).next().unwrap_or_default();
+        if host.eq_ignore_ascii_case("api.openai.com") { Self::MaxCompletionTokens } else { Self::MaxTokens }
+    }
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    stream: bool,
+    stream_options: StreamOptions,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_completion_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<Tool<'a>>,
+    messages: Vec<Message<'a>>,
+}
+
+#[derive(Serialize)]
+struct StreamOptions {
+    include_usage: bool,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", content = "function", rename_all = "snake_case")]
+enum Tool<'a> {
+    Function { name: &'a str, description: &'a str, parameters: &'a Value },
+}
+
+#[derive(Serialize)]
+#[serde(tag = "role", rename_all = "snake_case")]
+enum Message<'a> {
+    System {
+        content: &'a str,
+    },
+    User {
+        content: &'a str,
+    },
+    Assistant {
+        content: Option<&'a str>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        tool_calls: Vec<Call<'a>>,
+    },
+    Tool {
+        tool_call_id: &'a str,
+        content: Cow<'a, str>,
+    },
+}
+
+#[derive(Serialize)]
+struct Call<'a> {
+    id: &'a str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: Function<'a>,
+}
+
+#[derive(Serialize)]
+struct Function<'a> {
+    name: &'a str,
+    arguments: String,
+}
+
+/// The JSON body of a request.
+pub fn encode(request: &ChatRequest, length: LengthField) -> Vec<u8> {
+    let mut messages = Vec::with_capacity(request.messages.len() + 1);
+    if !request.system.trim().is_empty() {
+        messages.push(Message::System { content: request.system.trim() });
+    }
+    for message in &request.messages {
+        match message {
+            ChatMessage::User(content) => messages.push(Message::User { content }),
+            ChatMessage::Assistant { text, calls } if text.is_empty() && calls.is_empty() => {}
+            ChatMessage::Assistant { text, calls } => messages.push(Message::Assistant {
+                content: (!text.is_empty()).then_some(text),
+                tool_calls: calls
+                    .iter()
+                    .map(|call| Call {
+                        id: call.id.as_str(),
+                        kind: "function",
+                        function: Function {
+                            name: call.name.as_str(),
+                            arguments: super::input_object(&call.input).to_string(),
+                        },
+                    })
+                    .collect(),
+            }),
+            ChatMessage::ToolResults(results) => {
+                messages.extend(results.iter().map(|result| Message::Tool {
+                    tool_call_id: result.call.as_str(),
+                    // The format has no flag for it.
+                    content: if result.is_error {
+                        Cow::Owned(format!("error: {}", result.content))
+                    } else {
+                        Cow::Borrowed(&result.content)
+                    },
+                }));
+            }
+        }
+    }
+    let body = Body {
+        model: &request.model,
+        stream: true,
+        stream_options: StreamOptions { include_usage: true },
+        max_tokens: (length == LengthField::MaxTokens).then_some(request.max_tokens),
+        max_completion_tokens: (length == LengthField::MaxCompletionTokens).then_some(request.max_tokens),
+        tools: request
+            .tools
+            .iter()
+            .map(|tool| Tool::Function {
+                name: tool.name.as_str(),
+                description: &tool.description,
+                parameters: &tool.input_schema,
+            })
+            .collect(),
+        messages,
+    };
+    serde_json::to_vec(&body).expect("strings and JSON values are serializable")
+}
+
+/// One chunk: what of it matters.
+#[derive(Deserialize)]
+struct Wire<'a> {
+    #[serde(borrow, default)]
+    choices: First<Choice<'a>>,
+    usage: Option<WireUsage>,
+    error: Option<Failure>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(borrow)]
+    delta: Option<WireDelta<'a>>,
+    #[serde(borrow)]
+    finish_reason: Option<Text<'a>>,
+}
+
+#[derive(Deserialize)]
+struct WireDelta<'a> {
+    #[serde(borrow)]
+    content: Option<Text<'a>>,
+    /// What the model says instead of an answer.
+    #[serde(borrow)]
+    refusal: Option<Text<'a>>,
+    #[serde(borrow)]
+    tool_calls: Option<Vec<Fragment<'a>>>,
+}
+
+#[derive(Deserialize)]
+struct Fragment<'a> {
+    index: Option<u64>,
+    #[serde(borrow)]
+    id: Option<Text<'a>>,
+    #[serde(borrow)]
+    function: Option<FunctionFragment<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+struct FunctionFragment<'a> {
+    #[serde(borrow)]
+    name: Option<Text<'a>>,
+    #[serde(borrow)]
+    arguments: Option<Text<'a>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct WireUsage {
+    #[serde(default)]
+    prompt_tokens: u64,
+    #[serde(default)]
+    completion_tokens: u64,
+}
+
+/// A tool call as far as it was sent.
+#[derive(Debug)]
+struct OpenCall {
+    index: Option<u64>,
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+/// Reads one answer from its stream.
+#[derive(Debug)]
+pub struct Decoder {
+    parser: Parser,
+    answer: Answer,
+}
+
+/// What is known of the answer so far.
+#[derive(Debug)]
+struct Answer {
+    provider: String,
+    events: u64,
+    calls: Vec<OpenCall>,
+    usage: Option<Usage>,
+    stop: Option<Stop>,
+    finished: bool,
+    /// Whether an event could not be read.
+    unreadable: bool,
+}
+
+impl Decoder {
+    /// A decoder whose errors name the provider so.
+    pub fn new(provider: &str) -> Self {
+        Self {
+            parser: Parser::default(),
+            answer: Answer {
+                provider: provider.to_owned(),
+                events: 0,
+                calls: Vec::new(),
+                usage: None,
+                stop: None,
+                finished: false,
+                unreadable: false,
+            },
+        }
+    }
+
+    /// See [`super::Decoder::push`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn push(&mut self, bytes: &[u8], deltas: &mut Vec<Delta>) -> Result<(), Error> {
+        let answer = &mut self.answer;
+        self.parser.push(bytes, |event| answer.take(&event, deltas))
+    }
+
+    /// See [`super::Decoder::finish`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn finish(&mut self, deltas: &mut Vec<Delta>) -> Result<(), Error> {
+        let answer = &mut self.answer;
+        match self.parser.finish(|event| answer.take(&event, deltas)) {
+            _ if self.answer.finished => Ok(()),
+            // The stream may end within an event, which then can't be read.
+            Err(error) if !self.answer.unreadable => Err(error),
+            _ => Err(super::cut(&self.answer.provider, self.answer.events)),
+        }
+    }
+
+    /// See [`super::Decoder::is_finished`].
+    pub fn is_finished(&self) -> bool {
+        self.answer.finished
+    }
+
+    /// See [`super::Decoder::usage`].
+    pub fn usage(&self) -> Option<Usage> {
+        self.answer.usage
+    }
+}
+
+impl Answer {
+    fn take(&mut self, event: &Event<'_>, deltas: &mut Vec<Delta>) -> Result<(), Error> {
+        if self.finished {
+            return Ok(());
+        }
+        if event.data == "[DONE]" {
+            self.end(deltas);
+            return Ok(());
+        }
+        let wire: Wire<'_> = serde_json::from_str(&event.data).map_err(|why| {
+            self.unreadable = true;
+            super::garbage(&self.provider, &event.data, &why)
+        })?;
+        self.events += 1;
+        if let Some(failure) = wire.error {
+            return Err(super::reported(&self.provider, &failure));
+        }
+        if let Some(usage) = wire.usage {
+            self.usage =
+                Some(Usage { input_tokens: usage.prompt_tokens, output_tokens: usage.completion_tokens });
+        }
+        let Some(choice) = wire.choices.0 else { return Ok(()) };
+        if let Some(delta) = choice.delta {
+            for text in [delta.content, delta.refusal].into_iter().flatten() {
+                if !text.0.is_empty() {
+                    deltas.push(Delta::Text(text.0.into_owned()));
+                }
+            }
+            for fragment in delta.tool_calls.unwrap_or_default() {
+                self.add(fragment)?;
+            }
+        }
+        if let Some(reason) = choice.finish_reason {
+            self.stop = Some(stop(&reason.0));
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, fragment: Fragment<'_>) -> Result<(), Error> {
+        let id = fragment.id.map_or(Cow::Borrowed(""), |id| id.0);
+        let function = fragment.function.unwrap_or_default();
+        // The last call of this index; without an index the last call. Another id is another call.
+        let at = self
+            .calls
+            .iter()
+            .rposition(|call| fragment.index.is_none() || call.index == fragment.index)
+            .filter(|at| id.is_empty() || self.calls[*at].id.is_empty() || self.calls[*at].id == id);
+        let call = match at {
+            Some(at) => &mut self.calls[at],
+            None if self.calls.len() >= CALLS_MAX => {
+                return Err(ErrorCode::Provider
+                    .error(format!("{} made more than {CALLS_MAX} tool calls at once", self.provider)));
+            }
+            None => {
+                self.calls.push(OpenCall {
+                    index: fragment.index,
+                    id: String::new(),
+                    name: String::new(),
+                    arguments: String::new(),
+                });
+                self.calls.last_mut().expect("a call was just pushed")
+            }
+        };
+        if call.id.is_empty() {
+            call.id.push_str(&id);
+        }
+        if call.name.is_empty()
+            && let Some(name) = function.name
+        {
+            call.name.push_str(&name.0);
+        }
+        match function.arguments {
+            Some(part) => super::append(&mut call.arguments, &part.0, &self.provider),
+            None => Ok(()),
+        }
+    }
+
+    /// Tool calls are given out here: nothing in the format says earlier that one is complete.
+    fn end(&mut self, deltas: &mut Vec<Delta>) {
+        let stop = match self.stop {
+            None | Some(Stop::End) if !self.calls.is_empty() => Stop::ToolUse,
+            stop => stop.unwrap_or(Stop::End),
+        };
+        for (at, call) in self.calls.drain(..).enumerate() {
+            let id = if call.id.is_empty() { format!("call_{at}") } else { call.id };
+            deltas.push(Delta::ToolCall(ToolCall {
+                id: CallId::from(id),
+                name: PluginName::from(call.name),
+                input: super::tool_input(call.arguments),
+            }));
+        }
+        deltas.push(Delta::Finished { stop, usage: self.usage });
+        self.finished = true;
+    }
+}
+
+fn stop(reason: &str) -> Stop {
+    match reason {
+        "tool_calls" | "function_call" => Stop::ToolUse,
+        "length" => Stop::MaxTokens,
+        "content_filter" => Stop::Refused,
+        // stop, and whatever imitators say.
+        _ => Stop::End,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::ToolResult;
+    use crate::provider::ToolSpec;
+    use crate::provider::tests::{damaged, every_split};
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    /// Text, two tool calls whose arguments come in fragments, the usage in a chunk of its own.
+    const STREAM: &str = r#"data: {"id":"c1","object":"chat.completion.chunk","created":1,"model":"gpt","system_fingerprint":"fp","choices":[{"index":0,"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}],"usage":null}
+
+data: {"id":"c1","choices":[{"index":0,"delta":{"content":"Okay, İ look"},"finish_reason":null}],"usage":null}
+
+: keep-alive
+
+data: {"id":"c1","choices":[{"index":0,"delta":{"content":" up\n\ud83d\ude00."},"finish_reason":null}],"usage":null}
+
+data: {"id":"c1","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call_a","type":"function","function":{"name":"get_weather","arguments":""}}]},"finish_reason":null}],"usage":null}
+
+data: {"id":"c1","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":"{\"location\":"}}]},"finish_reason":null}],"usage":null}
+
+data: {"id":"c1","choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":{"arguments":" \"São Paulo\"}"}}]},"finish_reason":null}],"usage":null}
+
+data: {"id":"c1","choices":[{"index":0,"delta":{"tool_calls":[{"index":1,"id":"call_b","type":"function","function":{"name":"clock","arguments":""}}]},"finish_reason":null}],"usage":null}
+
+data: {"id":"c1","choices":[{"index":0,"delta":{},"logprobs":null,"finish_reason":"tool_calls"}],"usage":null}
+
+data: {"id":"c1","choices":[],"usage":{"prompt_tokens":82,"completion_tokens":17,"total_tokens":99,"prompt_tokens_details":{"cached_tokens":64}}}
+
+data: [DONE]
+
+"#;
+
+    fn decode(chunks: &[&[u8]]) -> (Vec<Delta>, Result<(), Error>) {
+        let mut decoder = Decoder::new("openai");
+        let mut deltas = Vec::new();
+        let mut result = Ok(());
+        for chunk in chunks {
+            result = result.and_then(|()| decoder.push(chunk, &mut deltas));
+        }
+        let result = result.and_then(|()| decoder.finish(&mut deltas));
+        (deltas, result)
+    }
+
+    /// What a stream of these chunks and `[DONE]` gives.
+    fn decode_chunks(chunks: &[Value]) -> (Vec<Delta>, Result<(), Error>) {
+        let mut stream: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+        stream.push_str("data: [DONE]\n\n");
+        decode(&[stream.as_bytes()])
+    }
+
+    fn call(id: &str, name: &str, input: Value) -> Delta {
+        Delta::ToolCall(ToolCall { id: id.into(), name: name.into(), input })
+    }
+
+    #[test]
+    fn a_documented_stream_reads_the_same_however_it_is_split() {
+        let expected = vec![
+            Delta::Text("Okay, İ look".into()),
+            Delta::Text(" up\n😀.".into()),
+            call("call_a", "get_weather", json!({"location": "São Paulo"})),
+            call("call_b", "clock", json!({})),
+            Delta::Finished {
+                stop: Stop::ToolUse,
+                usage: Some(Usage { input_tokens: 82, output_tokens: 17 }),
+            },
+        ];
+        every_split(STREAM, &(expected, Ok(())), decode);
+        let cr = STREAM.replace('\n', "\r");
+        assert_eq!(decode(&[cr.as_bytes()]), decode(&[STREAM.as_bytes()]));
+    }
+
+    #[test]
+    fn a_stream_that_ends_anywhere_before_its_end_was_cut() {
+        let marker = STREAM.find("[DONE]").unwrap() + "[DONE]".len();
+        for end in 0..marker {
+            let (deltas, result) = decode(&[&STREAM.as_bytes()[..end]]);
+            let error = result.expect_err("no success without the end marker");
+            assert!(error.message.contains("cut") || error.message.contains("no event"), "{end}: {error}");
+            assert!(!deltas.iter().any(|delta| matches!(delta, Delta::Finished { .. })), "{end}");
+        }
+        assert_eq!(decode(&[&STREAM.as_bytes()[..marker]]).1, Ok(()));
+    }
+
+    #[test]
+    fn reasons_to_stop() {
+        for (reason, stop) in [
+            (json!("stop"), Stop::End),
+            (json!("length"), Stop::MaxTokens),
+            (json!("content_filter"), Stop::Refused),
+            (json!(null), Stop::End),
+        ] {
+            let chunk = json!({"choices": [{"delta": {"content": "x"}, "finish_reason": reason}]});
+            let expected = vec![Delta::Text("x".into()), Delta::Finished { stop, usage: None }];
+            assert_eq!(decode_chunks(&[chunk]), (expected, Ok(())));
+        }
+    }
+
+    #[test]
+    fn imitators_are_understood() {
+        let tools = |calls: Value| json!({"choices": [{"delta": {"tool_calls": calls}}]});
+        // Id and name in every fragment.
+        let same = |part: &str| {
+            tools(json!([{"index": 0, "id": "a", "function": {"name": "echo", "arguments": part}}]))
+        };
+        let (deltas, _) = decode_chunks(&[same("{\"n\""), same(":1}")]);
+        assert_eq!(deltas[0], call("a", "echo", json!({"n": 1})));
+        // Two calls under one index; no index at all; no id.
+        for index in [json!(0), json!(null)] {
+            let one = |id: &str| {
+                tools(json!([{"index": index, "id": id, "function": {"name": "echo", "arguments": "{}"}}]))
+            };
+            let (deltas, _) = decode_chunks(&[one("a"), one("b")]);
+            assert_eq!(deltas[..2], [call("a", "echo", json!({})), call("b", "echo", json!({}))]);
+        }
+        let (deltas, _) =
+            decode_chunks(&[tools(json!([{"index": 0, "function": {"name": "echo", "arguments": "nope"}}]))]);
+        assert_eq!(deltas[0], call("call_0", "echo", json!("nope")));
+        assert!(matches!(deltas[1], Delta::Finished { stop: Stop::ToolUse, .. }));
+        // A usage beside content, null for what may be absent.
+        let (deltas, _) = decode_chunks(&[json!({
+            "choices": [{"delta": {"content": "x", "tool_calls": null}, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 1}, "error": null,
+        })]);
+        let usage = Some(Usage { input_tokens: 3, output_tokens: 1 });
+        assert_eq!(deltas[1], Delta::Finished { stop: Stop::End, usage });
+    }
+
+    #[test]
+    fn what_goes_wrong_within_a_stream_is_named() {
+        let (_, result) =
+            decode_chunks(&[json!({"error": {"message": "overloaded", "type": "server_error"}})]);
+        assert_eq!(
+            result.unwrap_err().message,
+            "openai reported within its answer: server_error: overloaded"
+        );
+        let (_, result) = decode_chunks(&[json!({"error": "out of memory"})]);
+        assert_eq!(result.unwrap_err().message, "openai reported within its answer: out of memory");
+        let error = decode(&[b"data: hello\n\n"]).1.unwrap_err();
+        assert!(error.message.starts_with("openai sent an event that can't be read"), "{error}");
+    }
+
+    #[test]
+    fn a_conversation_is_written_as_the_api_demands() {
+        let mut request = ChatRequest {
+            model: "gpt".into(),
+            system: "Be kind.".into(),
+            messages: vec![
+                ChatMessage::User("hi".into()),
+                ChatMessage::Assistant {
+                    text: String::new(),
+                    calls: vec![ToolCall { id: "a".into(), name: "echo".into(), input: json!({"n": 1}) }],
+                },
+                ChatMessage::ToolResults(vec![ToolResult {
+                    call: "a".into(),
+                    content: "no".into(),
+                    is_error: true,
+                }]),
+                ChatMessage::Assistant { text: "done".into(), calls: vec![] },
+                ChatMessage::User("thanks".into()),
+            ],
+            tools: vec![ToolSpec {
+                name: "echo".into(),
+                description: "says it".into(),
+                input_schema: json!({"type": "object"}),
+            }],
+            max_tokens: 7,
+        };
+        let body: Value = serde_json::from_slice(&encode(&request, LengthField::MaxTokens)).unwrap();
+        assert_eq!(
+            body,
+            json!({
+                "model": "gpt", "max_tokens": 7, "stream": true, "stream_options": {"include_usage": true},
+                "tools": [{"type": "function", "function":
+                    {"name": "echo", "description": "says it", "parameters": {"type": "object"}}}],
+                "messages": [
+                    {"role": "system", "content": "Be kind."},
+                    {"role": "user", "content": "hi"},
+                    {"role": "assistant", "content": null, "tool_calls": [
+                        {"id": "a", "type": "function", "function": {"name": "echo", "arguments": "{\"n\":1}"}}]},
+                    {"role": "tool", "tool_call_id": "a", "content": "error: no"},
+                    {"role": "assistant", "content": "done"},
+                    {"role": "user", "content": "thanks"},
+                ],
+            })
+        );
+        request.tools.clear();
+        request.system.clear();
+        let body: Value =
+            serde_json::from_slice(&encode(&request, LengthField::MaxCompletionTokens)).unwrap();
+        assert_eq!((&body["max_completion_tokens"], body.get("max_tokens")), (&json!(7), None));
+        assert_eq!((body.get("tools"), &body["messages"][0]["role"]), (None, &json!("user")));
+    }
+
+    #[test]
+    fn only_openai_itself_gets_the_new_name_of_the_length() {
+        assert_eq!(LengthField::of("https://API.openai.com/v1"), LengthField::MaxCompletionTokens);
+        for other in ["http://localhost:8080/v1", "https://api.openai.com.evil.test/v1", ""] {
+            assert_eq!(LengthField::of(other), LengthField::MaxTokens);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in damaged(STREAM)) {
+            let _ = decode(&[&bytes]);
+        }
+    }
+}

@@ -1,0 +1,590 @@
+//! One conversation: its queue of prompts, its run, its place in the log.
+//!
+//! ```text
+//!   submit ---> queue ---(turn comes: Started)---> run ---(Ended)---> past ---(Cleared)---> gone
+//!                 |                                 ^
+//!                 +-----------(abort: Ended)        | events of the turn (see `turn`)
+//! ```
+//!
+//! Queue, run and past are one state, and the state is the fold of the log: every change is an
+//! [`Event`] that gets the next number, is applied, and waits to be written ([`Session::take`]).
+//! Whoever drives this writes the events first and only then lets anything of them be seen or
+//! done; what to do is [`Session::work`], which follows from the state. There is no clock, no
+//! mailbox and no store in here, so crashes between any two steps can be played through.
+
+use std::collections::VecDeque;
+
+use crate::auth::Owner;
+use crate::config::Recovery;
+use crate::context::{self, Exchange};
+use crate::error::{Detail, Error, ErrorCode};
+use crate::event::{Event, Logged, Outcome, ToolResult, Usage};
+use crate::ids::{PluginName, RunId, Seq, SessionKey};
+use crate::provider::{ChatMessage, Delta};
+use crate::time::Timestamp;
+use crate::turn::{Turn, Work};
+
+/// How many numbers are reserved ahead, durably. After a power loss numbering goes on above the
+/// reservation, so that no number a client saw is used twice.
+pub const SEQ_RESERVE: u64 = 8192;
+
+/// The bounds of a session.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Prompts that may wait.
+    pub queue: usize,
+    /// Past turns the model sees.
+    pub episodic_turns: usize,
+    /// Estimated tokens of soul and past turns.
+    pub context_tokens: usize,
+}
+
+/// A prompt for [`Session::submit`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submission {
+    /// The id of its run.
+    pub run: RunId,
+    /// What the user says.
+    pub content: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// The same key from the same owner is the same run.
+    pub idempotency_key: Option<String>,
+}
+
+/// What became of a [`Submission`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Submitted {
+    /// The run: that of the submission, or the one its key names.
+    pub run: RunId,
+    /// The number of the prompt's event.
+    pub seq: Seq,
+    /// Whether the run was there before.
+    pub repeated: bool,
+}
+
+/// A prompt in the queue or under way.
+#[derive(Clone, Debug, PartialEq)]
+struct Prompt {
+    run: RunId,
+    seq: Seq,
+    content: String,
+    owner: Owner,
+    idempotency_key: Option<String>,
+}
+
+/// Events to be written as one unit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    /// The events, in order.
+    pub events: Vec<Logged>,
+    /// Whether it must be on disk before anything of it is seen.
+    pub durable: bool,
+    /// The new high-water mark of numbers, where it moves.
+    pub reserve: Option<Seq>,
+}
+
+/// One conversation.
+#[derive(Clone, Debug)]
+pub struct Session {
+    key: SessionKey,
+    owner: Owner,
+    limits: Limits,
+    head: Seq,
+    reserved: Seq,
+    /// Numbers the next event covers besides its own: they may have been seen before a power loss.
+    skipped: bool,
+    spent: Usage,
+    past: VecDeque<(Prompt, Turn)>,
+    queue: VecDeque<Prompt>,
+    run: Option<(Prompt, Turn)>,
+    draining: bool,
+    unwritten: Vec<Logged>,
+}
+
+impl Session {
+    /// A session nobody named before.
+    pub fn new(key: SessionKey, owner: Owner, limits: Limits) -> Self {
+        Self {
+            key,
+            owner,
+            limits,
+            head: Seq(0),
+            reserved: Seq(0),
+            skipped: false,
+            spent: Usage::default(),
+            past: VecDeque::new(),
+            queue: VecDeque::new(),
+            run: None,
+            draining: false,
+            unwritten: Vec::new(),
+        }
+    }
+
+    /// A session read back: `events` are its last ended runs and all that have not ended; `head`
+    /// is the last number in the log, `reserved` the high-water mark, `spent` its tokens so far.
+    pub fn restore(
+        key: SessionKey,
+        owner: Owner,
+        limits: Limits,
+        head: Seq,
+        reserved: Seq,
+        spent: Usage,
+        events: Vec<Logged>,
+    ) -> Self {
+        let mut session = Self { head, reserved, spent, ..Self::new(key, owner, limits) };
+        for logged in &events {
+            session.apply(logged);
+        }
+        // The last answer's numbers may have reached clients and not the disk.
+        session.skipped = session.run.is_some() && reserved > head;
+        session
+    }
+
+    /// Brings a session that was read back to where it can go on: records that the answer under
+    /// way is void, or that the run is over. `idempotent` says which tools may be called again.
+    pub fn recover(&mut self, now: Timestamp, recovery: Recovery, idempotent: impl Fn(&PluginName) -> bool) {
+        match (&self.run, recovery) {
+            (Some((_, turn)), Recovery::Resume) => {
+                for event in turn.recover(idempotent) {
+                    self.emit_run(now, event);
+                }
+            }
+            (Some((_, turn)), Recovery::Interrupt) => {
+                let why = ErrorCode::Interrupted.error("interrupted: the daemon was restarted");
+                if let Some(end) = turn.end(Outcome::Failed(why)) {
+                    self.emit_run(now, end);
+                }
+            }
+            (None, _) => {}
+        }
+        self.start_next(now);
+    }
+
+    /// The session's key.
+    pub fn key(&self) -> &SessionKey {
+        &self.key
+    }
+
+    /// Whom it belongs to.
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    /// The last number given out.
+    pub fn head(&self) -> Seq {
+        self.head
+    }
+
+    /// Tokens of all finished steps.
+    pub fn spent(&self) -> Usage {
+        self.spent
+    }
+
+    /// The run under way.
+    pub fn running(&self) -> Option<&RunId> {
+        self.run.as_ref().map(|(prompt, _)| &prompt.run)
+    }
+
+    /// How many prompts wait.
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether nothing is under way, queued or unwritten.
+    pub fn is_idle(&self) -> bool {
+        self.run.is_none() && self.queue.is_empty() && self.unwritten.is_empty()
+    }
+
+    /// Takes a prompt into the queue; its turn begins at once where nothing is under way.
+    ///
+    /// # Errors
+    /// `Unavailable` where the queue is full or the daemon is stopping.
+    pub fn submit(&mut self, now: Timestamp, submission: Submission) -> Result<Submitted, Error> {
+        if let Some(known) = self.find(&submission) {
+            return Ok(Submitted { run: known.run.clone(), seq: known.seq, repeated: true });
+        }
+        if self.draining {
+            return Err(ErrorCode::Unavailable.error("the daemon is stopping: try again when it is back"));
+        }
+        if self.queue.len() >= self.limits.queue {
+            let limit = self.limits.queue;
+            return Err(ErrorCode::Unavailable
+                .error(format!("the session's queue is full ({limit} prompts wait): try again later"))
+                .with(Detail::Limit { name: "limits.queue", limit: limit as u64 }));
+        }
+        let Submission { run, content, owner, idempotency_key } = submission;
+        let seq = self.emit(now, Some(run.clone()), Event::Prompted { content, owner, idempotency_key });
+        self.start_next(now);
+        Ok(Submitted { run, seq, repeated: false })
+    }
+
+    /// Ends a run, the one under way where none is named, with what was said so far. Gives the run
+    /// that was ended; none where it is not under way and not queued.
+    pub fn abort(&mut self, now: Timestamp, run: Option<&RunId>) -> Option<RunId> {
+        let run = run.or(self.running())?.clone();
+        let end = if self.running() == Some(&run) {
+            self.run.as_ref().and_then(|(_, turn)| turn.end(Outcome::Aborted))?
+        } else {
+            self.queue.iter().find(|prompt| prompt.run == run)?;
+            Event::Ended { outcome: Outcome::Aborted, usage: Usage::default() }
+        };
+        self.emit(now, Some(run.clone()), end);
+        self.start_next(now);
+        Some(run)
+    }
+
+    /// Forgets the past turns; what is under way or queued goes on.
+    pub fn clear(&mut self, now: Timestamp) {
+        self.emit(now, None, Event::Cleared);
+    }
+
+    /// Takes what the model said in answer `step` of `run`; what comes too late is nothing.
+    pub fn said(
+        &mut self,
+        now: Timestamp,
+        run: &RunId,
+        step: usize,
+        deltas: Vec<Delta>,
+        offered: &[PluginName],
+    ) {
+        let Some((prompt, turn)) = &mut self.run else { return };
+        if prompt.run != *run || turn.work() != Some(Work::Ask { step }) {
+            return;
+        }
+        for event in turn.said(deltas, offered) {
+            self.emit_run(now, event);
+        }
+        self.start_next(now);
+    }
+
+    /// Ends the run because the model can't be heard; what comes too late is nothing.
+    pub fn failed(&mut self, now: Timestamp, run: &RunId, step: usize, error: Error) {
+        let Some((prompt, turn)) = &self.run else { return };
+        if prompt.run == *run
+            && turn.work() == Some(Work::Ask { step })
+            && let Some(end) = turn.end(Outcome::Failed(error))
+        {
+            self.emit_run(now, end);
+            self.start_next(now);
+        }
+    }
+
+    /// Takes a tool's result; what comes too late or a second time is nothing.
+    pub fn returned(&mut self, now: Timestamp, run: &RunId, result: ToolResult) {
+        let Some((prompt, turn)) = &self.run else { return };
+        if prompt.run == *run
+            && let Some(event) = turn.returned(result)
+        {
+            self.emit_run(now, event);
+        }
+    }
+
+    /// From here on nothing new is begun: the step under way finishes, the rest waits in the log
+    /// for the next start.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// What is to be done for the run under way.
+    pub fn work(&self) -> Option<(&RunId, Work)> {
+        let (prompt, turn) = self.run.as_ref()?;
+        Some((&prompt.run, turn.work()?))
+    }
+
+    /// The conversation as the model should see it now, beside a soul of this many bytes; empty
+    /// where nothing is under way.
+    pub fn conversation(&self, soul_bytes: usize) -> Vec<ChatMessage> {
+        let Some((prompt, turn)) = &self.run else { return Vec::new() };
+        let past: Vec<Exchange> = self
+            .past
+            .iter()
+            .filter(|(_, turn)| turn.has_answer())
+            .map(|(prompt, turn)| Exchange { prompt: prompt.content.clone(), turn: turn.clone() })
+            .collect();
+        let past: Vec<&Exchange> = past.iter().collect();
+        context::conversation(soul_bytes, &past, &prompt.content, turn, self.limits.context_tokens)
+    }
+
+    /// What has to be written, as one unit; none where nothing has.
+    pub fn take(&mut self) -> Option<Batch> {
+        let last = self.unwritten.last()?.seq;
+        let mut durable = self.unwritten.iter().any(|logged| !matches!(logged.event, Event::Text(_)));
+        let mut reserve = None;
+        if last > self.reserved || (durable && last.0 + SEQ_RESERVE / 2 > self.reserved.0) {
+            durable = true;
+            self.reserved = Seq(last.0 + SEQ_RESERVE);
+            reserve = Some(self.reserved);
+        }
+        Some(Batch { events: std::mem::take(&mut self.unwritten), durable, reserve })
+    }
+
+    /// The run a submission's idempotency key names, as far as it is in memory.
+    fn find(&self, submission: &Submission) -> Option<&Prompt> {
+        let key = submission.idempotency_key.as_ref()?;
+        let under_way = self.run.iter().map(|(prompt, _)| prompt);
+        let past = self.past.iter().map(|(prompt, _)| prompt);
+        under_way
+            .chain(&self.queue)
+            .chain(past)
+            .find(|prompt| prompt.idempotency_key.as_ref() == Some(key) && prompt.owner == submission.owner)
+    }
+
+    fn start_next(&mut self, now: Timestamp) {
+        if self.run.is_none()
+            && !self.draining
+            && let Some(prompt) = self.queue.front()
+        {
+            let run = prompt.run.clone();
+            self.emit(now, Some(run), Event::Started);
+        }
+    }
+
+    fn emit_run(&mut self, now: Timestamp, event: Event) {
+        let run = self.running().cloned();
+        self.emit(now, run, event);
+    }
+
+    /// Numbers, applies and keeps an event for writing.
+    fn emit(&mut self, now: Timestamp, run: Option<RunId>, event: Event) -> Seq {
+        let first_seq = self.head.next();
+        let seq = if std::mem::take(&mut self.skipped) { self.reserved.next() } else { first_seq };
+        self.head = seq;
+        let logged = Logged { first_seq, seq, run, at: now, event };
+        if let Event::StepEnded { usage } = logged.event {
+            self.spent += usage;
+        }
+        self.apply(&logged);
+        self.unwritten.push(logged);
+        seq
+    }
+
+    /// The fold.
+    fn apply(&mut self, logged: &Logged) {
+        let Some(run) = &logged.run else {
+            self.past.clear();
+            return;
+        };
+        match &logged.event {
+            Event::Prompted { content, owner, idempotency_key } => self.queue.push_back(Prompt {
+                run: run.clone(),
+                seq: logged.seq,
+                content: content.clone(),
+                owner: owner.clone(),
+                idempotency_key: idempotency_key.clone(),
+            }),
+            Event::Started => {
+                if let Some(at) = self.queue.iter().position(|prompt| prompt.run == *run) {
+                    self.run = self.queue.remove(at).map(|prompt| (prompt, Turn::new()));
+                }
+            }
+            event => {
+                if self.running() != Some(run) {
+                    // A prompt that was aborted in the queue.
+                    self.queue.retain(|prompt| prompt.run != *run);
+                    return;
+                }
+                if let Some((_, turn)) = &mut self.run {
+                    turn.apply(event);
+                }
+                if let Event::Ended { .. } = event {
+                    self.past.extend(self.run.take());
+                    while self.past.len() > self.limits.episodic_turns {
+                        self.past.pop_front();
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provider::Stop;
+    use proptest::prelude::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1);
+
+    fn key() -> SessionKey {
+        SessionKey::parse("main:websocket:ada:main").unwrap()
+    }
+
+    fn limits() -> Limits {
+        Limits { queue: 3, episodic_turns: 2, context_tokens: 5000 }
+    }
+
+    fn session() -> Session {
+        Session::new(key(), Owner::Admins, limits())
+    }
+
+    fn prompt(run: &str) -> Submission {
+        Submission {
+            run: run.into(),
+            content: format!("prompt {run}"),
+            owner: Owner::Admins,
+            idempotency_key: Some(format!("key {run}")),
+        }
+    }
+
+    fn answer(text: &str) -> Vec<Delta> {
+        let usage = Some(Usage { input_tokens: 10, output_tokens: 1 });
+        vec![Delta::Text(text.into()), Delta::Finished { stop: Stop::End, usage }]
+    }
+
+    fn events(batch: &Batch) -> Vec<&Event> {
+        batch.events.iter().map(|logged| &logged.event).collect()
+    }
+
+    #[test]
+    fn prompts_run_one_at_a_time_in_order() {
+        let mut session = session();
+        for run in ["a", "b", "c", "d"] {
+            session.submit(NOW, prompt(run)).unwrap();
+        }
+        let full = session.submit(NOW, prompt("e")).unwrap_err();
+        assert!(full.is_retryable() && full.message.contains("queue is full"), "{full}");
+        for run in ["a", "b", "c", "d"] {
+            assert_eq!(session.running().map(RunId::as_str), Some(run));
+            session.said(NOW, &run.into(), 0, answer(run), &[]);
+        }
+        assert!(session.running().is_none());
+        assert_eq!(session.spent().total(), 44);
+    }
+
+    #[test]
+    fn the_same_key_is_the_same_run() {
+        let mut session = session();
+        let first = session.submit(NOW, prompt("a")).unwrap();
+        let again = session.submit(NOW, Submission { run: "z".into(), ..prompt("a") }).unwrap();
+        assert_eq!(again, Submitted { repeated: true, ..first });
+        let other = Submission { owner: Owner::Credential("bob".into()), run: "b".into(), ..prompt("a") };
+        assert!(!session.submit(NOW, other).unwrap().repeated, "a key counts within its owner");
+    }
+
+    #[test]
+    fn abort_is_heard_in_the_queue_and_under_way_and_the_next_begins() {
+        let mut session = session();
+        for run in ["a", "b", "c"] {
+            session.submit(NOW, prompt(run)).unwrap();
+        }
+        session.said(NOW, &"a".into(), 0, vec![Delta::Text("half".into())], &[]);
+        assert_eq!(session.abort(NOW, Some(&"b".into())), Some("b".into()));
+        assert_eq!(session.abort(NOW, None), Some("a".into()));
+        assert_eq!(session.running(), Some(&"c".into()));
+        assert_eq!(session.abort(NOW, Some(&"b".into())), None);
+        session.said(NOW, &"a".into(), 0, answer("too late"), &[]);
+        let batch = session.take().unwrap();
+        let ends = events(&batch).iter().filter(|e| matches!(e, Event::Ended { .. })).count();
+        assert_eq!(ends, 2);
+        let seen = session.conversation(0);
+        assert!(matches!(&seen[1], ChatMessage::Assistant { text, .. } if text == "half"), "{seen:?}");
+    }
+
+    #[test]
+    fn a_cut_off_run_is_resumed_or_ends_by_policy_and_numbers_are_never_reused() {
+        let mut before = session();
+        before.submit(NOW, prompt("a")).unwrap();
+        before.submit(NOW, prompt("b")).unwrap();
+        let batch = before.take().unwrap();
+        assert!(batch.durable && batch.reserve == Some(Seq(3 + SEQ_RESERVE)));
+        before.said(NOW, &"a".into(), 0, vec![Delta::Text("half".into())], &[]);
+        let lost = before.take().unwrap();
+        assert!(!lost.durable, "text does not wait for the disk");
+
+        for recovery in [Recovery::Resume, Recovery::Interrupt] {
+            let mut after = Session::restore(
+                key(),
+                Owner::Admins,
+                limits(),
+                Seq(3),
+                Seq(3 + SEQ_RESERVE),
+                Usage::default(),
+                batch.events.clone(),
+            );
+            after.recover(NOW, recovery, |_| false);
+            let written = after.take().unwrap();
+            assert_eq!(written.events[0].first_seq, Seq(4), "no number is missing");
+            assert!(written.events[0].seq > lost.events[0].seq, "and none is used twice");
+            match recovery {
+                Recovery::Resume => {
+                    assert_eq!(events(&written), [&Event::Restarted]);
+                    assert_eq!(after.work(), Some((&"a".into(), Work::Ask { step: 0 })));
+                }
+                Recovery::Interrupt => {
+                    assert!(matches!(events(&written)[..], [Event::Ended { .. }, Event::Started]));
+                    assert_eq!(after.running(), Some(&"b".into()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_draining_session_begins_nothing() {
+        let mut session = session();
+        session.submit(NOW, prompt("a")).unwrap();
+        session.submit(NOW, prompt("b")).unwrap();
+        session.drain();
+        session.said(NOW, &"a".into(), 0, answer("done"), &[]);
+        assert_eq!((session.running(), session.queued()), (None, 1));
+        assert_eq!(session.submit(NOW, prompt("c")).unwrap_err().code, ErrorCode::Unavailable);
+    }
+
+    proptest! {
+        /// Whatever happens and wherever the process dies, the session read back from what was
+        /// written is the session that wrote it, and every accepted prompt ends at most once.
+        #[test]
+        fn the_state_is_the_fold_of_the_log(script in proptest::collection::vec((0u8..8, 0u8..6), 0..80)) {
+            let mut live = session();
+            let mut log: Vec<Logged> = Vec::new();
+            let mut reserved = Seq(0);
+            for (move_, n) in script {
+                let run = RunId::new(format!("r{n}"));
+                match move_ {
+                    0 | 1 if !log.iter().any(|l| l.run.as_ref() == Some(&run)) => {
+                        let _ = live.submit(NOW, prompt(run.as_str()));
+                    }
+                    2 => { live.abort(NOW, (n > 2).then_some(&run)); }
+                    3 => live.said(NOW, &run, 0, vec![Delta::Text("t".into())], &[]),
+                    4 => live.said(NOW, &run, 0, answer("t"), &[]),
+                    5 => live.failed(NOW, &run, 0, ErrorCode::Provider.error("x")),
+                    6 if n == 0 => live.clear(NOW),
+                    7 => {
+                        // Killed: what was not written is gone.
+                        let head = log.last().map_or(Seq(0), |l| l.seq);
+                        live = Session::restore(
+                            key(), Owner::Admins, limits(), head, reserved, Usage::default(), log.clone());
+                        live.recover(NOW, Recovery::Resume, |_| false);
+                    }
+                    _ => {}
+                }
+                if n != 5 && let Some(batch) = live.take() {
+                    reserved = batch.reserve.unwrap_or(reserved);
+                    log.extend(batch.events);
+                }
+            }
+            if let Some(batch) = live.take() {
+                log.extend(batch.events);
+            }
+            let mut next = Seq(1);
+            for logged in &log {
+                prop_assert_eq!(logged.first_seq, next, "no gap, no repeat");
+                prop_assert!(logged.seq >= logged.first_seq);
+                next = logged.seq.next();
+            }
+            for n in 0..6 {
+                let run = RunId::new(format!("r{n}"));
+                let ends = log.iter()
+                    .filter(|l| l.run.as_ref() == Some(&run) && matches!(l.event, Event::Ended { .. }))
+                    .count();
+                prop_assert!(ends <= 1);
+            }
+            let folded = Session::restore(
+                key(), Owner::Admins, limits(), live.head(), reserved, Usage::default(), log);
+            prop_assert_eq!(folded.running(), live.running());
+            prop_assert_eq!(folded.work(), live.work());
+            prop_assert_eq!(&folded.queue, &live.queue);
+            prop_assert_eq!(&folded.past, &live.past);
+        }
+    }
+}
