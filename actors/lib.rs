@@ -3,7 +3,7 @@
 pub mod clock;
 pub mod deliver;
 pub mod observe;
-//pub mod plugin;
+pub mod plugin;
 pub mod sandbox;
-//pub mod sandbox_supervisor;
+pub mod sandbox_supervisor;
 pub mod supervision;

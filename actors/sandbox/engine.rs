@@ -90,12 +90,16 @@ impl Cache {
                 }
             })
             .as_deref()
+            // Somebody may have cleared it away meanwhile.
+            .filter(|settings| settings.exists())
     }
 
     fn prepare(folder: &Path) -> io::Result<PathBuf> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let folder = folder.canonicalize()?;
-        let text = folder.to_str().ok_or_else(|| io::Error::other("its path is not UTF-8"))?;
+        // A folder of its own: the runtime clears away whatever else it finds there.
+        let compiled = folder.join("compiled");
+        let text = compiled.to_str().ok_or_else(|| io::Error::other("its path is not UTF-8"))?;
         let settings = folder.join("wasmtime.toml");
         // Written anew at every start, beside and then in place, for another daemon may read it.
         let fresh = folder.join(format!("wasmtime.toml.{}", std::process::id()));
@@ -311,14 +315,17 @@ mod tests {
         let cache = Cache::new(folder.path().to_path_buf());
         let limits = Limits { fuel: u64::MAX, ..Limits::default() };
         let package = package("", "(loop $l (br $l)) i32.const 0", limits);
-        let mut engines = [Engine::compile(&package, &cache).unwrap(), Engine::compile(&package, &cache).unwrap()];
+        let mut engines =
+            [Engine::compile(&package, &cache).unwrap(), Engine::compile(&package, &cache).unwrap()];
         let [first, second] = &mut engines;
         std::thread::scope(|scope| {
             let (sender, handles) = std::sync::mpsc::channel();
             let other = sender.clone();
-            let first = scope.spawn(move || first.call("handle_tool_call", b"{}", |handle| sender.send(handle).unwrap()));
+            let first = scope
+                .spawn(move || first.call("handle_tool_call", b"{}", |handle| sender.send(handle).unwrap()));
             let ended = handles.recv().unwrap();
-            let second = scope.spawn(move || second.call("handle_tool_call", b"{}", |handle| other.send(handle).unwrap()));
+            let second = scope
+                .spawn(move || second.call("handle_tool_call", b"{}", |handle| other.send(handle).unwrap()));
             let running = handles.recv().unwrap();
             while !first.is_finished() {
                 ended.cancel().unwrap();

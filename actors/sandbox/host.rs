@@ -137,7 +137,10 @@ mod tests {
     fn a_grant_of_nothing_that_exists_is_refused_by_name() {
         let grants = [Capability::HostFunction("exec".to_owned())];
         let error = check_grants(&"shell".into(), &grants).unwrap_err();
-        assert_eq!(error.message, "plugin shell: there is no host function \"exec\" to grant, there is: clock");
+        assert_eq!(
+            error.message,
+            "plugin shell: there is no host function \"exec\" to grant, there is: clock"
+        );
         assert_eq!(FUNCTIONS, Capability::HOST_FUNCTIONS, "what is granted and what exists are one list");
     }
 }

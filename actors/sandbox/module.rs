@@ -95,7 +95,9 @@ pub fn inspect(
         None => {
             return refuse(
                 ErrorCode::InvalidRequest,
-                format!("it has a table without a maximum, which must be at most {TABLE_ELEMENTS_MAX} elements"),
+                format!(
+                    "it has a table without a maximum, which must be at most {TABLE_ELEMENTS_MAX} elements"
+                ),
             );
         }
     }
@@ -109,7 +111,8 @@ pub fn inspect(
                 "it starts with {} KiB of memory, which leaves too little of memory_mb = {}: at least {} is needed",
                 shape.pages * 64,
                 limits.memory_mb,
-                (shape.pages * 2 + PAGES_PER_MIB).div_ceil(PAGES_PER_MIB) * if shape.has_start { 2 } else { 1 },
+                (shape.pages * 2 + PAGES_PER_MIB).div_ceil(PAGES_PER_MIB)
+                    * if shape.has_start { 2 } else { 1 },
             ),
         );
     }
@@ -225,7 +228,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_bounded_or_was_not_granted_is_refused_by_name() {
-        let user = |name: &str| tool(&format!("(import \"extism:host/user\" \"{name}\" (func (result i64)))"));
+        let user =
+            |name: &str| tool(&format!("(import \"extism:host/user\" \"{name}\" (func (result i64)))"));
         let env = |name: &str| tool(&format!("(import \"extism:host/env\" \"{name}\" (func))"));
         for (module, says) in [
             (b"not wasm".to_vec(), "not a WebAssembly module"),
@@ -233,7 +237,8 @@ mod tests {
             (b"\0asm\x01\0\0\0\xff".to_vec(), "not valid"),
             (wat::parse_str("(module)").unwrap(), "does not export describe"),
             (
-                wat::parse_str("(module (func (export \"describe\")) (func (export \"parse_incoming\")))").unwrap(),
+                wat::parse_str("(module (func (export \"describe\")) (func (export \"parse_incoming\")))")
+                    .unwrap(),
                 "channel adapter, which is not implemented yet",
             ),
             (
@@ -260,7 +265,10 @@ mod tests {
             (user("exec"), "the host function exec, which does not exist, there is: clock"),
         ] {
             let error = inspect(&"x".into(), &module, &Limits::default(), &[]).unwrap_err();
-            assert!(error.message.starts_with("plugin x: ") && error.message.contains(says), "{says}: {error}");
+            assert!(
+                error.message.starts_with("plugin x: ") && error.message.contains(says),
+                "{says}: {error}"
+            );
         }
         assert!(inspect(&"x".into(), &user("clock"), &Limits::default(), &clock()).is_ok());
         assert!(inspect(&"x".into(), &user("exec"), &Limits::default(), &clock()).is_err());
@@ -276,7 +284,7 @@ mod tests {
         fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), at in any::<prop::sample::Index>(), flip in any::<u8>()) {
             let _ = inspect(&"x".into(), &bytes, &Limits::default(), &[]);
             let _ = inspect(&"x".into(), &[b"\0asm\x01\0\0\0".as_slice(), &bytes].concat(), &Limits::default(), &[]);
-            let mut module = tool("(memory 1) (table 1 2 funcref) (import \"extism:host/env\" \"alloc\" (func))");
+            let mut module = tool("(import \"extism:host/env\" \"alloc\" (func)) (memory 1) (table 1 2 funcref)");
             let at = at.index(module.len());
             module[at] ^= flip;
             let _ = inspect(&"x".into(), &module, &Limits::default(), &[]);

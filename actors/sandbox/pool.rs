@@ -91,7 +91,9 @@ impl Pool {
                     tracing::error!(%error, "no thread for the sandbox");
                     return Err(Full);
                 }
-                Err(error) => tracing::warn!(%error, threads = state.threads, "no more threads for the sandbox"),
+                Err(error) => {
+                    tracing::warn!(%error, threads = state.threads, "no more threads for the sandbox")
+                }
             }
         }
         state.queue.push_back(Box::new(job));

@@ -85,13 +85,24 @@ pub fn check_name(name: &PluginName) -> Result<(), Error> {
     if plain && (1..=64).contains(&text.len()) {
         Ok(())
     } else {
-        Err(ErrorCode::InvalidRequest.error(format!(
-            "plugin {text:?}: a name is 1 to 64 of the characters a-z, A-Z, 0-9, _ and -"
-        )))
+        Err(ErrorCode::InvalidRequest
+            .error(format!("plugin {text:?}: a name is 1 to 64 of the characters a-z, A-Z, 0-9, _ and -")))
     }
 }
 
 impl Source {
+    /// Where the plugin `name` comes from where nobody says: the file its entry names, or the
+    /// binary.
+    pub fn own(embedded: &[Embedded], name: &PluginName, entry: Option<&config::Plugin>) -> Option<Self> {
+        match entry.and_then(|entry| entry.path.clone()) {
+            Some(path) => Some(Self::Configured(path)),
+            None => embedded
+                .iter()
+                .find(|embedded| embedded.name == name.as_str())
+                .map(|embedded| Self::Embedded(embedded.clone())),
+        }
+    }
+
     /// Reads and checks the plugin `name`. `entry` is its entry in the configuration, with paths
     /// already made absolute. Blocks: not for an arbiter.
     ///
@@ -109,12 +120,16 @@ impl Source {
             Self::Loaded { folder, path } => {
                 let file = within(folder, path).map_err(|(code, why)| fail(code, why))?;
                 let configured = entry.and_then(|entry| entry.path.as_ref());
-                let same = configured.and_then(|path| path.canonicalize().ok()).is_some_and(|path| path == file);
+                let same =
+                    configured.and_then(|path| path.canonicalize().ok()).is_some_and(|path| path == file);
                 (read_module(name, &file)?, read_manifest(&file)?, entry.filter(|_| same), false)
             }
         };
         if let Some(own) = manifest.name.as_deref().filter(|own| *own != name.as_str()) {
-            return Err(fail(ErrorCode::InvalidRequest, format!("its manifest is for a plugin named {own:?}")));
+            return Err(fail(
+                ErrorCode::InvalidRequest,
+                format!("its manifest is for a plugin named {own:?}"),
+            ));
         }
         let limits = granting.map_or_else(Limits::default, |entry| Limits {
             timeout: entry.timeout,
@@ -130,6 +145,25 @@ impl Source {
         let inspected = module::inspect(name, &module, &limits, &grants)?;
         Ok(Package { name: name.clone(), module, inspected, manifest, grants, limits })
     }
+}
+
+/// What is wrong with the configured plugins, each judged as it would be when loaded, without
+/// compiling or running any. `home` is where relative paths start. Blocks: not for an arbiter.
+pub fn check(plugins: &[config::Plugin], home: &Path) -> Vec<Error> {
+    plugins
+        .iter()
+        .filter_map(|plugin| {
+            let mut plugin = plugin.clone();
+            plugin.path = plugin.path.map(|path| home.join(path));
+            match Source::own(&embedded(), &plugin.name, Some(&plugin)) {
+                Some(source) => source.read(&plugin.name, Some(&plugin)).err(),
+                None => Some(ErrorCode::NotFound.error(format!(
+                    "plugin {}: it has no path, and none of this name ships in the binary",
+                    plugin.name
+                ))),
+            }
+        })
+        .collect()
 }
 
 /// The file `path` in `folder`, both without symbolic links, so that what was checked is what is
@@ -249,7 +283,8 @@ mod tests {
         fs::write(&path, tool()).unwrap();
         let source = Source::Configured(path.clone());
         assert_eq!(source.read(&"x".into(), None).unwrap().grants, Vec::new());
-        fs::write(home.path().join("x.toml"), "version = \"2\"\ncapabilities = [\"host_function:clock\"]\n").unwrap();
+        fs::write(home.path().join("x.toml"), "version = \"2\"\ncapabilities = [\"host_function:clock\"]\n")
+            .unwrap();
         let package = source.read(&"x".into(), Some(&entry("x", Some(path.clone()), None))).unwrap();
         assert_eq!((package.grants, package.manifest.version.as_deref()), (Vec::new(), Some("2")));
         let package = source.read(&"x".into(), Some(&entry("x", Some(path), Some(vec![clock()])))).unwrap();
@@ -260,6 +295,25 @@ mod tests {
         fs::write(home.path().join("x.toml"), "name = \"y\"\n").unwrap();
         let error = source.read(&"x".into(), None).unwrap_err();
         assert_eq!(error.message, "plugin x: its manifest is for a plugin named \"y\"");
+    }
+
+    #[test]
+    fn check_says_what_is_wrong_with_each_plugin() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("good.wasm"), tool()).unwrap();
+        fs::write(home.path().join("bad.wasm"), "bad").unwrap();
+        let plugins = [
+            entry("echo", None, None),
+            entry("good", Some("good.wasm".into()), None),
+            entry("bad", Some("bad.wasm".into()), None),
+            entry("gone", Some("gone.wasm".into()), None),
+            entry("other", None, None),
+        ];
+        let complaints: Vec<String> = check(&plugins, home.path()).iter().map(ToString::to_string).collect();
+        assert_eq!(complaints.len(), 3, "{complaints:?}");
+        assert_eq!(complaints[0], "plugin bad: the file is not a WebAssembly module");
+        assert!(complaints[1].starts_with("plugin gone: cannot read "), "{complaints:?}");
+        assert!(complaints[2].starts_with("plugin other: it has no path"), "{complaints:?}");
     }
 
     #[test]
