@@ -26,7 +26,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::observe::{Observe, Observed};
 use crate::sandbox::cancel::Cancel;
-use crate::sandbox::engine::{Cache, CancelHandle, Engine, Failure};
+use crate::sandbox::engine::{Cache, Engine, Failure, Interrupt};
 use crate::sandbox::pool::Pool;
 use crate::sandbox::source::{Package, Source};
 use crate::supervision::Guard;
@@ -270,7 +270,11 @@ impl Plugin {
         };
         while self.running < self.running_max() {
             let Some(waiting) = self.waiting.pop_front() else { break };
-            if waiting.reply.is_closed() || waiting.cancel.is_cancelled() {
+            if waiting.cancel.is_cancelled() {
+                let _ = waiting.reply.send(Answer::error(ABORTED));
+                continue;
+            }
+            if waiting.reply.is_closed() {
                 continue;
             }
             match (&failed, &self.package) {
@@ -416,7 +420,7 @@ struct Ended {
 /// first, and then waits until the thread has let go of the guest.
 async fn conduct(
     package: Arc<Package>,
-    mut entered: oneshot::Receiver<CancelHandle>,
+    mut entered: oneshot::Receiver<Interrupt>,
     mut done: oneshot::Receiver<Done>,
     cancel: Cancel,
     reply: oneshot::Sender<Answer>,
@@ -492,20 +496,40 @@ async fn conduct(
 /// What a call that was called off is answered.
 pub const ABORTED: &str = "aborted";
 
-/// Ends the guest. A handle has no effect before the guest is under way (and the start function
-/// is not), so it is used until the thread is free; fuel bounds that.
-async fn release(handle: Option<CancelHandle>, done: &mut oneshot::Receiver<Done>) -> bool {
+/// Ends the guest and waits until its thread is free; fuel bounds what nothing else ends, such as a
+/// start function.
+async fn release(interrupt: Option<Interrupt>, done: &mut oneshot::Receiver<Done>) -> bool {
+    let interrupt = interrupt.map(Arc::new);
     let mut pause = Duration::from_millis(2);
     loop {
-        if let Some(handle) = &handle
-            && handle.cancel().is_err()
-        {
-            tracing::error!("the sandbox's timer is gone, a call cannot be ended");
+        if let Some(interrupt) = &interrupt {
+            interrupt.ask();
+            if pause >= FORCE_AFTER {
+                force(Arc::clone(interrupt)).await;
+            }
         }
         match tokio::time::timeout(pause, &mut *done).await {
             Ok(done) => return done.is_ok_and(|done| done.compiled),
-            Err(_) => pause = (pause * 2).min(Duration::from_millis(250)),
+            Err(_) => pause = (pause * 2).min(Duration::from_millis(500)),
         }
+    }
+}
+
+/// When patience ends.
+const FORCE_AFTER: Duration = Duration::from_millis(32);
+
+/// On a thread of its own: those of the pool may all be waiting for just this.
+async fn force(interrupt: Arc<Interrupt>) {
+    let (sender, forced) = oneshot::channel();
+    let spawned = std::thread::Builder::new().name("sandbox-force".to_owned()).spawn(move || {
+        interrupt.force();
+        let _ = sender.send(());
+    });
+    match spawned {
+        Ok(_) => {
+            let _ = forced.await;
+        }
+        Err(error) => tracing::warn!(%error, "no thread to end a call with, trying again"),
     }
 }
 

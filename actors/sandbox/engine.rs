@@ -12,16 +12,15 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use extism::{CompiledPlugin, DebugOptions, Manifest, PluginBuilder, Wasm};
+use extism::{CancelHandle, CompiledPlugin, DebugOptions, Manifest, PluginBuilder, Wasm};
 
 use super::Limits;
 use super::host::{self, CallState};
 use super::source::Package;
-
-pub use extism::CancelHandle;
 
 /// The most bytes a plugin may answer with.
 pub const OUTPUT_BYTES_MAX: usize = 1024 * 1024;
@@ -138,7 +137,7 @@ fn toml_string(text: &str) -> String {
 
 /// One compiled module.
 pub struct Engine {
-    compiled: CompiledPlugin,
+    compiled: Arc<CompiledPlugin>,
     state: Arc<CallState>,
 }
 
@@ -175,14 +174,12 @@ impl Engine {
             None => builder.with_cache_disabled(),
         };
         let compiled = builder.compile().map_err(|error| format!("{error:#}"))?;
-        Ok(Self { compiled, state })
+        Ok(Self { compiled: Arc::new(compiled), state })
     }
 
     /// Calls `export` with `input` in a fresh instance. `begun` is told how to end the call, just
-    /// before guest code runs: a handle may be used from any thread, and has no effect before the
-    /// guest is under way, so use it again until the call returns.
-    ///
-    /// An engine whose handle was used is not to be used again: the interruption may arrive late.
+    /// before guest code runs. An engine whose call was interrupted is not to be used again: the
+    /// interruption may arrive late.
     ///
     /// # Errors
     /// A [`Failure`]. The engine can be used for the next call all the same.
@@ -190,17 +187,64 @@ impl Engine {
         &mut self,
         export: &str,
         input: &[u8],
-        begun: impl FnOnce(CancelHandle),
+        begun: impl FnOnce(Interrupt),
     ) -> Result<Vec<u8>, Failure> {
         self.state.reset();
         let mut instance =
             extism::Plugin::new_from_compiled(&self.compiled).map_err(|error| failure(&error))?;
-        begun(instance.cancel_handle());
+        begun(Interrupt { handle: instance.cancel_handle(), compiled: Arc::clone(&self.compiled) });
         match instance.call::<&[u8], &[u8]>(export, input) {
             Ok(output) if output.len() > OUTPUT_BYTES_MAX => Err(Failure::Oversize(output.len())),
             Ok(output) => Ok(output.to_vec()),
             Err(error) => Err(failure(&error)),
         }
+    }
+}
+
+/// Ends a call, from any thread.
+///
+/// The runtime's own way to do so is lost when it is used too early: before the guest is under
+/// way it does nothing, and at the very moment the guest is entered it is used up without effect.
+/// So it takes patience ([`Self::ask`], again and again) and, where that does not help, force.
+pub struct Interrupt {
+    handle: CancelHandle,
+    compiled: Arc<CompiledPlugin>,
+}
+
+impl fmt::Debug for Interrupt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interrupt").finish_non_exhaustive()
+    }
+}
+
+impl Interrupt {
+    /// Asks the runtime to end the call. Does not block.
+    pub fn ask(&self) {
+        if self.handle.cancel().is_err() {
+            tracing::error!("the sandbox's timer is gone, a call cannot be ended");
+        }
+    }
+
+    /// Ends whatever runs on the call's engine, by interrupting another instance on it, one that
+    /// describes itself meanwhile. Blocks for as long as that takes; may have to be used again.
+    pub fn force(&self) {
+        const ATTEMPTS_MAX: usize = 100_000;
+        let Ok(mut other) = extism::Plugin::new_from_compiled(&self.compiled) else { return };
+        let handle = other.cancel_handle();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..ATTEMPTS_MAX {
+                    if over.load(Ordering::Acquire) || handle.cancel().is_err() {
+                        return;
+                    }
+                    std::thread::yield_now();
+                }
+            });
+            // Interrupted or not: nobody wants its answer.
+            let _ = other.call::<&[u8], &[u8]>("describe", b"{}");
+            over.store(true, Ordering::Release);
+        });
     }
 }
 
@@ -327,15 +371,15 @@ mod tests {
             let second = scope
                 .spawn(move || second.call("handle_tool_call", b"{}", |handle| other.send(handle).unwrap()));
             let running = handles.recv().unwrap();
+            // Nobody asked first, as if asking had been lost.
             while !first.is_finished() {
-                ended.cancel().unwrap();
-                std::thread::yield_now();
+                ended.force();
             }
             assert_eq!(first.join().unwrap(), Err(Failure::Interrupted));
             assert!(!second.is_finished(), "the other engine's call runs on");
+            running.ask();
             while !second.is_finished() {
-                running.cancel().unwrap();
-                std::thread::yield_now();
+                running.force();
             }
         });
     }
