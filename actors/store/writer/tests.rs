@@ -33,12 +33,12 @@ impl Log {
     }
 
     fn waiting(&self, events: &[(u64, Event)]) -> Waiting {
+        let reserve = matches!(events, [(1, _), ..]).then_some(Seq(100));
         let events = events.iter().map(|(seq, event)| {
             let (seq, run) = (Seq(*seq), Some("r".into()));
             Logged { first_seq: seq, seq, run, at: Timestamp::default(), event: event.clone() }
         });
         let (session, owner) = (self.session.clone(), Owner::Admins);
-        let reserve = (self.writer.sessions.is_empty()).then_some(Seq(100));
         let append = Append { session, owner, events: events.collect(), durable: false, reserve };
         waiting(Write::Append(append))
     }
@@ -112,6 +112,21 @@ fn text_is_durable_only_past_the_reserve() {
     assert_eq!((durable(&log), mode(&log)), (1, normal));
     log.write(&[&[text(101, "a")]]).remove(0).unwrap();
     assert_eq!((durable(&log), mode(&log)), (2, full));
+}
+
+#[test]
+fn a_new_life_that_began_with_text_is_known_after_a_failure() {
+    let mut log = Log::new();
+    log.write(&[&[text(2, "a")]]).remove(0).unwrap();
+    // As a restart leaves it: what was written before belongs to an earlier life.
+    log.writer.opened += 1;
+    let shared = Arc::clone(&log.writer.shared);
+    log.writer.reload(&mut shared.enter()).unwrap();
+    log.write(&[&[text(3, "b")]]).remove(0).expect_err("a number that a client may have seen");
+    log.write(&[&[text(101, "b")]]).remove(0).unwrap();
+    log.writer.stale = true;
+    log.write(&[&[text(102, "c")]]).remove(0).unwrap();
+    assert_eq!(log.read(), [prompt(), text(2, "a"), text(102, "bc")]);
 }
 
 #[test]
