@@ -115,6 +115,32 @@ fn text_is_durable_only_past_the_reserve() {
 }
 
 #[test]
+fn text_does_not_wait_for_the_sync_of_another_session() {
+    let log = Log::new();
+    let other = SessionKey::new("main", "test", "b", "main").unwrap();
+    let of_other = |mut waiting: Waiting| {
+        if let Write::Append(append) = &mut waiting.write {
+            append.session = other.clone();
+        }
+        waiting
+    };
+    let group = |log: &Log| vec![log.waiting(&[text(2, "a")]), of_other(log.waiting(&[prompt()]))];
+    let mut first = group(&log);
+    let late = log.writer.split_off_durable(&mut first);
+    assert_eq!((first.len(), late.len()), (1, 1));
+    // Behind a durable write of its own session it stays.
+    let mut first = group(&log);
+    first.insert(0, log.waiting(&[text(101, "past the reserve")]));
+    first.push(waiting(Write::Panic));
+    let late = log.writer.split_off_durable(&mut first);
+    assert_eq!((first.len(), late.len()), (1, 3));
+    assert!(matches!(first[0].write, Write::Panic));
+    let mut texts = vec![log.waiting(&[text(2, "a")]), log.waiting(&[text(3, "a")])];
+    assert!(log.writer.split_off_durable(&mut texts).is_empty());
+    assert_eq!(texts.len(), 2);
+}
+
+#[test]
 fn a_new_life_that_began_with_text_is_known_after_a_failure() {
     let mut log = Log::new();
     log.write(&[&[text(2, "a")]]).remove(0).unwrap();
