@@ -1,6 +1,6 @@
 //! The durable log: what is acknowledged is here, and what is here is what clients see.
 //!
-//! One SQLite database with one writer thread ([`writer`]) and one reader thread ([`reader`]),
+//! One SQLite database with one writer thread (`writer`) and one reader thread (`reader`),
 //! each with a connection of its own. The actor only hands over and never blocks: it may share an
 //! arbiter with others. Both queues are bounded; a full one is answered with `Unavailable`.
 //! Writes of one session take effect in the order in which this actor got them.

@@ -874,3 +874,61 @@ async fn a_power_cut_takes_no_durable_event_and_no_number_comes_again() {
     }
     assert!(lost > 0, "no round lost anything: the model cuts nothing");
 }
+
+// ---- against a disk that takes no more ----
+
+const FULL_CHILD: &str = "CLAWMUX_TEST_STORE_FULL_CHILD";
+
+/// The process whose files may not grow: appends until it is refused, then says how that went.
+#[test]
+fn child_whose_disk_is_full() {
+    let Ok(path) = std::env::var(FULL_CHILD) else { return };
+    actix::System::new().block_on(async {
+        let (store, session) = (Store::start(path).await.unwrap(), key("a"));
+        let mut seq = 0;
+        let error = loop {
+            let run = format!("r{}", seq + 1);
+            let events = of_run(seq + 1, &run, vec![prompt(&"x".repeat(10_000), None)]);
+            match store.send(append(&session, events, true)).await.unwrap() {
+                Ok(()) => seq += 1,
+                Err(error) => break error,
+            }
+            assert!(seq < 10_000, "the disk is never full");
+        };
+        // What is there can still be read, and others are answered.
+        assert_eq!(load(&store, &session, 0).await.unwrap().head, Seq(seq));
+        assert_eq!(read(&store, &session, seq - 1).await.len(), 1);
+        let failed = store.send(Observe).await.unwrap().state["failed_commits"].as_u64();
+        println!("refused-after {seq} {failed:?} {:?} {error}", error.code);
+    });
+}
+
+#[test]
+fn a_full_disk_is_an_answer_and_not_an_end() {
+    let folder = Folder::new();
+    // A bound on the size of files makes writes fail as a full disk does, once its signal is ignored.
+    let out = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 600; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["child_whose_disk_is_full", "--exact", "--nocapture"])
+        .env(FULL_CHILD, folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    let told =
+        said.lines().find_map(|line| line.split_once("refused-after ").map(|(_, told)| told.to_owned()));
+    let told = told.unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&out.stderr)));
+    let (seq, how) = told.split_once(' ').unwrap();
+    assert!(how.contains("Some(1) Unavailable the log can't be written: "), "{how}");
+    let seq: u64 = seq.parse().unwrap();
+    assert!(seq > 0);
+    // With room again it goes on where it was.
+    actix::System::new().block_on(async {
+        let (store, session) = (folder.store().await, key("a"));
+        assert_eq!(load(&store, &session, 0).await.unwrap().head, Seq(seq));
+        let run = format!("r{}", seq + 1);
+        let next = of_run(seq + 1, &run, vec![prompt("y", None)]);
+        store.send(append(&session, next, true)).await.unwrap().unwrap();
+        store.send(Stop).await.unwrap().unwrap();
+    });
+}
