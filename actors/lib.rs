@@ -2,8 +2,18 @@
 
 pub mod admin;
 pub mod clock;
+pub mod connection;
 pub mod deliver;
+pub mod http;
+pub mod hub;
+pub mod listener;
 pub mod observe;
+pub mod plugin;
 pub mod provider;
 pub mod provider_supervisor;
+pub mod rates;
+pub mod sandbox;
+pub mod sandbox_supervisor;
+pub mod session_supervisor;
 pub mod store;
+pub mod supervision;
