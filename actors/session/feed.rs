@@ -16,7 +16,7 @@ use crate::deliver::{CREDIT, Client, Deliver, More};
 
 /// All followers of one session.
 #[derive(Debug, Default)]
-pub(crate) struct Feeds {
+pub struct Feeds {
     feeds: HashMap<ConnectionId, Feed>,
 }
 

@@ -43,7 +43,7 @@ use crate::sandbox_supervisor::{CallTool, Cancel, SandboxSupervisor, Tools};
 use crate::session_supervisor::{Fallen, Idle, Kept, SessionSupervisor};
 use crate::store::{Append, ReadEvents, Store};
 
-pub(crate) use feed::Feeds;
+pub use feed::Feeds;
 
 /// The most of the log that one read of a cursor brings into memory, in bytes.
 const CATCH_UP_BYTES: usize = 64 * 1024;

@@ -188,7 +188,15 @@ impl Writer {
         self.body.clear();
         let kind = record::write(&logged.event, &mut self.body);
         let body = &self.body;
-        self.cached(INSERT_EVENT)?.execute(params![session_row, seq, seq, run_row, at, kind, body])?;
+        self.cached(INSERT_EVENT)?.execute(params![
+            session_row,
+            seq,
+            integer(logged.first_seq.0),
+            run_row,
+            at,
+            kind,
+            body
+        ])?;
         match &logged.event {
             Event::Cleared => {
                 self.cached("UPDATE sessions SET cleared = ?1, updated = max(updated, ?2) WHERE id = ?3")?
