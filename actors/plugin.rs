@@ -51,6 +51,9 @@ const DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 pub struct Surroundings {
     /// The threads guests run on.
     pub pool: Pool,
+    /// The threads plugins are loaded on: few, so that a start with many of them leaves room for
+    /// the rest of the daemon, and calls never wait behind a compiler.
+    pub loaders: Pool,
     /// Where compiled code is kept.
     pub cache: Arc<Cache>,
 }
@@ -214,7 +217,7 @@ impl Plugin {
         let begun = Instant::now();
         let (name, source, entry) = (self.name.clone(), self.source.clone(), self.entry.clone());
         let cache = Arc::clone(&self.surroundings.cache);
-        let submitted = self.surroundings.pool.submit(move || {
+        let submitted = self.surroundings.loaders.submit(move || {
             // Nobody listens any more where it took too long.
             let _ = sender.send(load(&name, &source, entry.as_ref(), &cache));
         });

@@ -141,6 +141,7 @@ impl SandboxSupervisor {
         Self {
             surroundings: Surroundings {
                 pool: Pool::new(Pool::threads_for_this_machine()),
+                loaders: Pool::new(Pool::threads_for_this_machine() / 4),
                 cache: Arc::new(Cache::new(home.join("cache"))),
             },
             home,
@@ -169,6 +170,7 @@ impl SandboxSupervisor {
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.surroundings.pool = Pool::new(threads);
+        self.surroundings.loaders = Pool::new(threads / 4);
         self
     }
 

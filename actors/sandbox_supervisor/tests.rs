@@ -85,18 +85,8 @@ fn call(name: &str, input: Value, cancel: &Cancel) -> CallTool {
     CallTool {
         session: SessionKey::new("main", "test", "a", "main").unwrap(),
         run: "run".into(),
-        call: ToolCall { id: "call".to_owned().into_id(), name: name.into(), input },
+        call: ToolCall { id: "call".into(), name: name.into(), input },
         cancel: cancel.clone(),
-    }
-}
-
-trait IntoId {
-    fn into_id(self) -> clawmux_core::ids::CallId;
-}
-
-impl IntoId for String {
-    fn into_id(self) -> clawmux_core::ids::CallId {
-        self.into()
     }
 }
 
@@ -131,6 +121,9 @@ async fn until(to: &Addr<SandboxSupervisor>, plugin: &str, wanted: impl Fn(&Valu
 async fn the_shipped_tools_work_and_describe_themselves() {
     let home = home(&[]);
     let to = start(&home, Vec::new());
+    for name in ["echo", "clock"] {
+        until(&to, name, |state| state["state"] == "loaded").await;
+    }
     let names = vec!["clock".into(), "nothing".into(), "echo".into()];
     let tools = to.send(Tools { names }).await.unwrap();
     let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
@@ -319,7 +312,7 @@ async fn a_full_queue_has_an_answer() {
     let limits = Limits { fuel: u64::MAX, timeout: Duration::from_secs(3600), ..Limits::default() };
     let home = home(&[("spin.wasm", guest("", SPIN))]);
     let to = start(&home, vec![entry("spin", "plugins/spin.wasm", limits)]);
-    assert_eq!(to.send(ListPlugins).await.unwrap().len(), 3, "while it is loaded all calls wait");
+    until(&to, "spin", |state| state["state"] == "loaded").await;
     let cancel = Cancel::new();
     let most = 2 + crate::plugin::WAITING_MAX;
     let spinning: Vec<_> = (0..most)
@@ -409,6 +402,7 @@ async fn a_grant_decides_what_a_module_may_import() {
         error(&to, "plain", json!({})).await,
         "plugin plain: there is no host function \"exec\" to grant, there is: clock"
     );
+    until(&to, "echo", |state| state["state"] == "loaded").await;
     let names = to.send(ListPlugins).await.unwrap().into_iter().map(|plugin| plugin.name.to_string());
     assert_eq!(names.collect::<Vec<_>>(), ["echo"], "one plugin's refusal is no other's");
 }
