@@ -246,12 +246,10 @@ impl Exoclaw {
     fn on_request(&mut self, given: Option<Id>, method: &str, params: Params<'_>, turn: &mut Turn<'_>) {
         let named = given.is_some();
         let id = given.unwrap_or_else(Id::none);
-        // Requests without an id share one; only a stream makes that a clash.
-        let clash = self.streams.iter().any(|stream| stream.id == id)
-            || self.pending.iter().any(|pending| {
-                pending.id == id
-                    && (named || method == "chat.send" || matches!(pending.ask, Ask::Chat { .. }))
-            });
+        // Requests without an id share one; only a stream is lost in that.
+        let clash = (named || method == "chat.send")
+            && (self.streams.iter().any(|stream| stream.id == id)
+                || self.pending.iter().any(|pending| pending.id == id));
         if clash {
             let text = format!("id {} is in use by a request in flight", wire::clip(id.as_json()));
             return turn.send(wire::refusal(&id, &text));
