@@ -539,14 +539,16 @@ async fn the_sum_of_fragments_is_limited_and_large_messages_pass() {
 #[actix::test]
 async fn broken_frames_close_with_the_code_of_the_rfc() {
     let edge = Edge::start(Options::default()).await;
-    for (frame, code) in [
-        (vec![0x81, 0x01, b'x'], 1002u16),
+    let cases: [(Vec<u8>, u16); 6] = [
+        (vec![0x81, 0x01, b'x'], 1002),
         ([header(0x81, 2), vec![0xc3, 0x28]].concat(), 1007),
         (header(0xf1, 0), 1002),
         (vec![0x83, 0x80], 1002),
         (vec![0x09, 0x80, 0, 0, 0, 0], 1002),
         (header(0x80, 0), 1002),
-    ] {
+    ];
+    let edge = &edge;
+    futures::future::join_all(cases.map(|(frame, code)| async move {
         let mut socket = edge.tcp().await;
         socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
         socket.write_all(&frame).await.unwrap();
@@ -554,7 +556,8 @@ async fn broken_frames_close_with_the_code_of_the_rfc() {
         let _ = within("an answer", socket.read_to_end(&mut answer)).await;
         let close = answer.windows(4).any(|window| window[0] == 0x88 && window[2..] == code.to_be_bytes());
         assert!(close, "{frame:02x?}: no close {code} in {:?}", String::from_utf8_lossy(&answer));
-    }
+    }))
+    .await;
 }
 
 #[actix::test]
