@@ -1,3 +1,53 @@
-//! The clawmux binary.
+//! The clawmux binary: one daemon, and the commands that speak to it.
 
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod admin_client;
+mod chat;
+mod check;
+mod cli;
+mod daemon;
+mod exit;
+mod home;
+mod logging;
+mod settings;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+use crate::exit::{FAILED, Failure};
+
+fn main() -> ExitCode {
+    // Wrong usage, --help and --version end here, with the statuses clap gives them: 2, 0, 0.
+    let Cli { global, command } = Cli::parse();
+    let outcome = match command {
+        Command::Serve(serve) => settings::read(&global, &serve.listen).and_then(|mut settings| {
+            settings.socket = serve.socket;
+            logging::start(&settings.config.log)?;
+            for warning in &settings.warnings {
+                tracing::warn!(at = %warning.at, "configuration: {}", warning.message);
+            }
+            home::create(&settings.home)?;
+            daemon::serve(settings)
+        }),
+        Command::Chat(options) => chat::run(&global, &options),
+        Command::Check => check::run(&global),
+        Command::Status(status) => admin_client::status(&global, status.json),
+        later => {
+            let name = later.later().unwrap_or("this command");
+            Err(Failure::new(FAILED, format!("{name} is not there yet")))
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { status, message }) => {
+            if !message.is_empty() {
+                terminal::tell(&message);
+            }
+            ExitCode::from(status)
+        }
+    }
+}

@@ -19,6 +19,8 @@
 //! | [`jsonrpc`] | the lines spoken on the Unix socket |
 //! | [`config`] | the configuration: raw, then validated |
 
+#![forbid(unsafe_code)]
+
 pub mod auth;
 pub mod command;
 pub mod config;

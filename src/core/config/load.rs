@@ -20,6 +20,9 @@ use crate::router::Binding;
 /// The plugins that ship in the binary.
 pub const EMBEDDED_PLUGINS: [&str; 2] = ["echo", "clock"];
 
+/// What a prompt costs of `limits.requests_burst`, in every dialect.
+const PROMPT_COST: u32 = 5;
+
 /// All that a configuration is made of.
 pub struct Sources<'a> {
     /// The files, the weakest first.
@@ -308,6 +311,12 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
         queue: s.count(r, "queue", 64, 1..=100_000),
         unauthenticated: s.count(r, "unauthenticated", 256, 1..=1_000_000),
     };
+    if (1..PROMPT_COST).contains(&limits.requests_burst) {
+        r.complain(
+            &s.origin("requests_burst"),
+            format!("limits.requests_burst: a prompt costs {PROMPT_COST}, so none would ever pass; allowed is 0 or at least {PROMPT_COST}"),
+        );
+    }
     for (key, default) in
         [("subscriptions", "256"), ("agents", "10"), ("agent_depth", "3"), ("file_quota_bytes", "1073741824")]
     {

@@ -421,6 +421,17 @@ fn off_loopback_without_credentials_is_a_complaint_with_its_place() {
 }
 
 #[test]
+fn limits_that_nothing_passes_are_refused() {
+    for burst in [1, 4] {
+        let text = format!("[limits]\nrequests_burst = {burst}");
+        assert!(toml(&text).complaints()[0].contains("a prompt costs 5"));
+    }
+    assert_eq!(toml("[limits]\nrequests_burst = 0").config().limits.requests_burst, 0);
+    let complaints = toml("[gateway]\nheartbeat_timeout_ms = 30000").complaints();
+    assert!(complaints[0].starts_with("gateway.toml:2: gateway.heartbeat_timeout_ms"), "{complaints:?}");
+}
+
+#[test]
 fn no_debug_output_of_a_configuration_holds_a_secret() {
     let given = env(&[("CLAWMUX_TOKEN", "hush-hush-hush-hush"), ("OPENAI_API_KEY", "hush-too")]);
     assert!(!format!("{:?}", given.loaded()).contains("hush"));

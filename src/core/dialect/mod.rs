@@ -6,6 +6,7 @@
 //! routes, and fixtures.
 
 pub mod exoclaw;
+pub mod exoclaw_client;
 
 use std::sync::Arc;
 

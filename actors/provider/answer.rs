@@ -1,0 +1,354 @@
+//! An answer as it comes in.
+//!
+//! One stream, whichever provider it comes from; the offline one too, whose plan is played under the
+//! same deadlines. A model that fails before it said anything is followed by the next one of the
+//! agent; one that fails later ends the answer, since what was said can't be taken back.
+//!
+//! ```text
+//!            head                 end marker
+//! Opening ---------> Reading ------------------+
+//!    ^ |                |                      v
+//!    | +--- fails ------+--- has spoken ---> Over
+//!    |                  |                      ^
+//!    +-- next model <---+   Playing -----------+
+//! ```
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::Usage;
+use clawmux_core::provider::offline::{self, Step};
+use clawmux_core::provider::{ChatRequest, Decoder, Delta, encode};
+use futures::future::LocalBoxFuture;
+use futures::{FutureExt as _, Stream, StreamExt as _};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+use super::client::{self, Body, Failure, io_words};
+use super::{Candidate, Charge, Deadlines, Permit};
+
+/// How much is read before what was decoded is handed on, in bytes.
+const BATCH_BYTES_MAX: usize = 64 * 1024;
+
+/// How long a complete answer's connection may take to end its body, and how much may come, so that
+/// it can be used again.
+const DRAIN: Duration = Duration::from_secs(1);
+const DRAIN_BYTES_MAX: usize = 64 * 1024;
+
+/// A provider's answer: a stream of all deltas that each read of the network completed. It ends
+/// after [`Delta::Finished`], whose usage is always known, or after an error. Dropped at any moment
+/// it closes its connection and settles its reservation.
+pub struct Answer {
+    /// The models not tried yet.
+    candidates: VecDeque<Candidate>,
+    request: ChatRequest,
+    deadlines: Deadlines,
+    phase: Phase,
+    /// Ends a silence of the network, or the pause before a step of a plan.
+    pause: Pin<Box<Sleep>>,
+    /// When the network was last heard. `pause` is moved only once it fires: it is not to cost a
+    /// timer for every token.
+    heard: Instant,
+    total: Pin<Box<Sleep>>,
+    /// What ends this attempt, once what came before it is handed on.
+    failed: Option<Failure>,
+    /// Whether anything was handed on.
+    spoken: bool,
+    /// Held until it is over.
+    held: Option<(Charge, OwnedSemaphorePermit)>,
+    usage: Usage,
+}
+
+enum Phase {
+    Opening { name: String, head: LocalBoxFuture<'static, Result<Body, Failure>>, decoder: Option<Decoder> },
+    Reading { name: String, body: Body, decoder: Decoder },
+    Playing { steps: VecDeque<Step>, pausing: bool },
+    Over,
+}
+
+impl Answer {
+    pub(super) fn new(permit: Permit) -> Self {
+        let Permit { candidates, request, body, charge, deadlines, slot } = permit;
+        let mut answer = Self {
+            candidates: candidates.into(),
+            request,
+            deadlines,
+            phase: Phase::Over,
+            pause: Box::pin(sleep(deadlines.idle)),
+            heard: Instant::now(),
+            total: Box::pin(sleep(deadlines.total)),
+            failed: None,
+            spoken: false,
+            held: Some((charge, slot)),
+            usage: Usage::default(),
+        };
+        if let Some(first) = answer.candidates.pop_front() {
+            answer.begin(first, Some(body));
+        }
+        answer
+    }
+
+    /// What the answer has cost so far: as the wire says, estimated where it does not. Holds after
+    /// the end too.
+    pub fn usage(&self) -> Usage {
+        self.held.as_ref().map_or(self.usage, |(charge, _)| charge.usage())
+    }
+
+    fn begin(&mut self, candidate: Candidate, body: Option<Vec<u8>>) {
+        let Candidate { endpoint, model } = candidate;
+        self.request.model.clone_from(&model);
+        if let Some((charge, _)) = &mut self.held {
+            charge.begin(&endpoint.name, &model);
+        }
+        let decoder = Decoder::new(endpoint.kind, &endpoint.name);
+        self.phase = if decoder.is_some() {
+            let body = body.unwrap_or_else(|| encode(endpoint.kind, &endpoint.base_url, &self.request));
+            let name = endpoint.name.clone();
+            let head = client::call(endpoint, Bytes::from(body), self.deadlines).boxed_local();
+            Phase::Opening { name, head, decoder }
+        } else {
+            Phase::Playing { steps: offline::plan(&self.request).into(), pausing: false }
+        };
+    }
+
+    /// This attempt failed: on to the next model, where that makes sense and there is one.
+    fn fail(&mut self, failure: Failure) -> Option<Error> {
+        if let Some((charge, _)) = &mut self.held {
+            charge.end(failure.billed);
+        }
+        if failure.fail_over
+            && !self.spoken
+            && let Some(next) = self.candidates.pop_front()
+        {
+            tracing::warn!(
+                error = %failure.error,
+                provider = %next.endpoint.name,
+                model = %next.model,
+                "model failed, trying the next"
+            );
+            self.begin(next, None);
+            return None;
+        }
+        self.end();
+        Some(failure.error)
+    }
+
+    /// Gives back what is held.
+    fn end(&mut self) {
+        self.phase = Phase::Over;
+        if let Some((charge, _slot)) = self.held.take() {
+            self.usage = charge.usage();
+        }
+    }
+
+    /// Counts what is handed on, and fills in the usage of a finished answer.
+    fn account(&mut self, deltas: &mut [Delta], wire: Option<Usage>) {
+        let Some((charge, _)) = &mut self.held else { return };
+        let bytes: usize = deltas
+            .iter()
+            .map(|delta| match delta {
+                Delta::Text(text) => text.len(),
+                Delta::ToolCall(call) => call.name.as_str().len() + call.input.to_string().len(),
+                Delta::Finished { .. } => 0,
+            })
+            .sum();
+        charge.add(bytes as u64, wire);
+        if let Some(Delta::Finished { usage, .. }) = deltas.last_mut() {
+            *usage = Some(charge.finish(*usage));
+        }
+    }
+
+    fn pause_for(&mut self, time: Duration) {
+        self.pause.as_mut().reset(Instant::now() + time);
+    }
+
+    /// Hands on what was decoded; with its end, gives back what is held.
+    fn hand_on(
+        &mut self,
+        mut deltas: Vec<Delta>,
+        wire: Option<Usage>,
+    ) -> Poll<Option<Result<Vec<Delta>, Error>>> {
+        self.spoken = true;
+        self.account(&mut deltas, wire);
+        if matches!(deltas.last(), Some(Delta::Finished { .. })) {
+            self.end();
+        }
+        Poll::Ready(Some(Ok(deltas)))
+    }
+
+    /// Plays the steps that are due.
+    fn play(&mut self, cx: &mut Context<'_>) -> Poll<Vec<Delta>> {
+        let mut deltas = Vec::new();
+        loop {
+            let Phase::Playing { steps, pausing } = &mut self.phase else { return Poll::Ready(deltas) };
+            let after = steps.front().map_or(Duration::ZERO, |step| step.after);
+            if !after.is_zero() && !*pausing {
+                if !deltas.is_empty() {
+                    return Poll::Ready(deltas);
+                }
+                *pausing = true;
+                self.pause_for(after);
+                continue;
+            }
+            if *pausing && self.pause.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            *pausing = false;
+            match steps.pop_front().map(|step| step.delta) {
+                Some(Ok(delta)) => {
+                    let finished = matches!(delta, Delta::Finished { .. });
+                    deltas.push(delta);
+                    if finished {
+                        return Poll::Ready(deltas);
+                    }
+                }
+                Some(Err(error)) => {
+                    self.failed = Some(Failure { error, fail_over: true, billed: true });
+                    return Poll::Ready(deltas);
+                }
+                None => {
+                    let error = ErrorCode::Internal.error("offline: the plan has no end");
+                    self.failed = Some(Failure { error, fail_over: false, billed: true });
+                    return Poll::Ready(deltas);
+                }
+            }
+        }
+    }
+
+    /// Reads what has arrived, up to a batch.
+    fn read(&mut self, cx: &mut Context<'_>) -> Poll<(Vec<Delta>, Option<Usage>)> {
+        let mut deltas = Vec::new();
+        let mut read_bytes = 0;
+        let Phase::Reading { name, body, decoder } = &mut self.phase else {
+            return Poll::Ready((deltas, None));
+        };
+        let mut fail = |error| self.failed = Some(Failure { error, fail_over: true, billed: true });
+        let pending = loop {
+            match body.poll_next_unpin(cx) {
+                Poll::Ready(Some(Ok(bytes))) => {
+                    read_bytes += bytes.len().max(1);
+                    if let Err(error) = decoder.push(&bytes, &mut deltas) {
+                        fail(error);
+                        break false;
+                    }
+                    if read_bytes >= BATCH_BYTES_MAX {
+                        break false;
+                    }
+                }
+                Poll::Ready(Some(Err(_))) | Poll::Ready(None) if decoder.is_finished() => break false,
+                Poll::Ready(Some(Err(awc::error::PayloadError::Io(why)))) => {
+                    fail(ErrorCode::Provider.error(format!("{name} cut the answer: {}", io_words(&why))));
+                    break false;
+                }
+                // The end of the body, or of the connection within it: the end marker tells.
+                Poll::Ready(Some(Err(_)) | None) => {
+                    if let Err(error) = decoder.finish(&mut deltas) {
+                        fail(error);
+                    }
+                    break false;
+                }
+                Poll::Pending => break true,
+            }
+        };
+        let wire = decoder.usage();
+        if decoder.is_finished()
+            && pending
+            && let Phase::Reading { body, .. } = std::mem::replace(&mut self.phase, Phase::Over)
+        {
+            actix::spawn(drain(body));
+        }
+        if read_bytes > 0 {
+            self.heard = Instant::now();
+        }
+        if pending && deltas.is_empty() {
+            while self.pause.as_mut().poll(cx).is_ready() && self.heard.elapsed() < self.deadlines.idle {
+                self.pause.as_mut().reset(self.heard + self.deadlines.idle);
+            }
+            if !self.pause.is_elapsed() {
+                if let Some((charge, _)) = &mut self.held {
+                    charge.add(0, wire);
+                }
+                return Poll::Pending;
+            }
+            if let Phase::Reading { name, .. } = &self.phase {
+                let limit = self.deadlines.idle;
+                let error =
+                    ErrorCode::Timeout.error(format!("{name}: silent for {limit:?} within its answer"));
+                self.failed = Some(Failure { error, fail_over: true, billed: true });
+            }
+        }
+        Poll::Ready((deltas, wire))
+    }
+}
+
+impl Stream for Answer {
+    type Item = Result<Vec<Delta>, Error>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        loop {
+            if let Some(failure) = this.failed.take()
+                && let Some(error) = this.fail(failure)
+            {
+                return Poll::Ready(Some(Err(error)));
+            }
+            if matches!(this.phase, Phase::Over) {
+                this.end();
+                return Poll::Ready(None);
+            }
+            if this.total.as_mut().poll(cx).is_ready() {
+                let limit = this.deadlines.total;
+                let error = ErrorCode::Timeout.error(format!("the answer took longer than {limit:?}"));
+                this.failed = Some(Failure { error, fail_over: false, billed: true });
+                continue;
+            }
+            match &mut this.phase {
+                Phase::Opening { name, head, decoder } => match std::task::ready!(head.poll_unpin(cx)) {
+                    Ok(body) => {
+                        let name = std::mem::take(name);
+                        if let Some(decoder) = decoder.take() {
+                            this.phase = Phase::Reading { name, body, decoder };
+                        }
+                        this.heard = Instant::now();
+                        this.pause_for(this.deadlines.idle);
+                    }
+                    Err(failure) => this.failed = Some(failure),
+                },
+                Phase::Reading { .. } => {
+                    let (deltas, wire) = std::task::ready!(this.read(cx));
+                    if !deltas.is_empty() {
+                        return this.hand_on(deltas, wire);
+                    }
+                    if let Some((charge, _)) = &mut this.held {
+                        charge.add(0, wire);
+                    }
+                }
+                Phase::Playing { .. } => {
+                    let deltas = std::task::ready!(this.play(cx));
+                    if !deltas.is_empty() {
+                        return this.hand_on(deltas, None);
+                    }
+                }
+                Phase::Over => {}
+            }
+        }
+    }
+}
+
+/// Reads what follows an end marker, so that the connection can be used again.
+async fn drain(mut body: Body) {
+    let rest = async {
+        let mut bytes = 0;
+        while let Some(Ok(part)) = body.next().await {
+            bytes += part.len();
+            if bytes > DRAIN_BYTES_MAX {
+                break;
+            }
+        }
+    };
+    let _ = timeout(DRAIN, rest).await;
+}

@@ -1,0 +1,145 @@
+//! What a granted provider call is made of: where it goes, what it may cost, and the answer as a
+//! stream. The stream runs beside its session, on the session's arbiter; the provider supervisor only
+//! grants it and settles it.
+
+pub mod answer;
+mod charge;
+mod client;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawmux_core::auth::Secret;
+use clawmux_core::config;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::provider::{ChatRequest, HttpRequest, ProviderKind};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+use tokio::sync::OwnedSemaphorePermit;
+
+use answer::Answer;
+pub(crate) use charge::{Charge, Payer};
+
+/// How long each part of a call may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadlines {
+    /// To resolve the host, connect, and again for the TLS handshake.
+    pub connect: Duration,
+    /// Until the head of the response.
+    pub first_byte: Duration,
+    /// Between two pieces of the body.
+    pub idle: Duration,
+    /// For everything, other models tried included.
+    pub total: Duration,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(10),
+            first_byte: Duration::from_secs(60),
+            idle: Duration::from_secs(60),
+            total: Duration::from_secs(600),
+        }
+    }
+}
+
+/// One configured provider, ready to be called.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) name: String,
+    pub(crate) kind: ProviderKind,
+    pub(crate) base_url: String,
+    key: Option<Secret>,
+    /// None for a provider without a network.
+    http: Option<HttpRequest>,
+    /// None where it is not reached by https.
+    tls: Option<Arc<ClientConfig>>,
+}
+
+impl Endpoint {
+    /// Reads the certificate authority's file, so it belongs to the start of the daemon.
+    ///
+    /// # Errors
+    /// `InvalidRequest` where that file can't be read or holds no certificate.
+    pub(crate) fn new(name: &str, provider: &config::Provider) -> Result<Self, Error> {
+        let https = provider.base_url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
+        let tls = if https && provider.kind != ProviderKind::Offline {
+            Some(tls(provider.ca_file.as_deref()).map_err(|mut error| {
+                error.message = format!("provider {name}: {}", error.message);
+                error
+            })?)
+        } else {
+            None
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            kind: provider.kind,
+            base_url: provider.base_url.clone(),
+            key: provider.api_key.clone(),
+            http: HttpRequest::new(provider.kind, &provider.base_url, provider.api_key.as_ref()),
+            tls,
+        })
+    }
+}
+
+/// The public roots, and those of `ca_file`.
+fn tls(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, Error> {
+    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    if let Some(path) = ca_file {
+        let bad = |why: String| ErrorCode::InvalidRequest.error(format!("ca_file {}: {why}", path.display()));
+        let pem = std::fs::read(path).map_err(|why| bad(why.to_string()))?;
+        let before = roots.len();
+        for certificate in CertificateDer::pem_slice_iter(&pem) {
+            let certificate = certificate.map_err(|why| bad(why.to_string()))?;
+            roots.add(certificate).map_err(|why| bad(why.to_string()))?;
+        }
+        if roots.len() == before {
+            return Err(bad("holds no PEM certificate".into()));
+        }
+    }
+    let ring = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ClientConfig::builder_with_provider(ring)
+        .with_safe_default_protocol_versions()
+        .map_err(|why| ErrorCode::Internal.error(format!("tls: {why}")))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    // One connection per stream: a stream of tokens gains nothing from HTTP/2.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// A model and where it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) endpoint: Arc<Endpoint>,
+    pub(crate) model: String,
+}
+
+/// Leave to make one provider call: its budget is reserved and its place among the calls under way is
+/// taken. Both are given back when it, or the answer it becomes, ends or is dropped.
+#[derive(Debug)]
+pub struct Permit {
+    /// Tried in order; never empty.
+    pub(crate) candidates: Vec<Candidate>,
+    pub(crate) request: ChatRequest,
+    /// The request as the first candidate's provider wants it.
+    pub(crate) body: Vec<u8>,
+    pub(crate) charge: Charge,
+    pub(crate) deadlines: Deadlines,
+    pub(crate) slot: OwnedSemaphorePermit,
+}
+
+impl Permit {
+    /// Makes the call. Has to be polled on an arbiter: connections are kept alive per arbiter.
+    pub fn open(self) -> Answer {
+        Answer::new(self)
+    }
+
+    /// The most tokens of output the call may produce, after what budgets leave.
+    pub fn max_tokens(&self) -> u32 {
+        self.request.max_tokens
+    }
+}

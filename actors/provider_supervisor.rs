@@ -1,0 +1,280 @@
+//! Every paid call passes here: it grants a [`Permit`] where there is room among the calls under way
+//! and in the budgets, and settles what the call cost. The stream itself runs beside its session and
+//! never comes through this mailbox.
+//!
+//! Deliberately absent: client sockets, and the conversation.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{
+    Actor, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, MessageResult, Recipient,
+    ResponseActFuture, WrapFuture as _, fut,
+};
+use clawmux_core::config::Config;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::Usage;
+use clawmux_core::ids::{AgentId, RunId, SessionKey};
+use clawmux_core::log::usage::{UsageRecord, UsageTotals};
+use clawmux_core::meter::{Meter, Reservation};
+use clawmux_core::provider::{ChatRequest, ProviderKind, encode, estimate_tokens, offline};
+use clawmux_core::reply::Budget;
+use serde_json::json;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::clock;
+use crate::observe::{Observe, Observed};
+use crate::provider::{Candidate, Charge, Deadlines, Endpoint, Payer, Permit};
+use crate::store::RecordUsage;
+
+/// The most calls under way at once.
+const CALLS_MAX: usize = 256;
+
+/// The most that wait for their turn, and how long.
+const WAITING_MAX: usize = 1024;
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Grants provider calls, and meters them.
+pub struct ProviderSupervisor {
+    config: Arc<Config>,
+    endpoints: BTreeMap<String, Arc<Endpoint>>,
+    deadlines: Deadlines,
+    meter: Meter,
+    store: Option<Recipient<RecordUsage>>,
+    slots: Arc<Semaphore>,
+    waiting: usize,
+    waiting_max: usize,
+    wait_max: Duration,
+    granted: u64,
+    refused: u64,
+    used: Usage,
+}
+
+/// Asks for leave to make one provider call. `request.model` is filled in from the agent's models,
+/// `request.max_tokens` is the agent's at most and clamped to what the budgets leave.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<Permit, Error>")]
+pub struct Acquire {
+    /// The session that makes it.
+    pub session: SessionKey,
+    /// The run.
+    pub run: RunId,
+    /// The agent, by whose models it is answered.
+    pub agent: AgentId,
+    /// What is asked.
+    pub request: ChatRequest,
+    /// What the session has spent so far, in tokens.
+    pub session_spent: u64,
+}
+
+/// A call is over: gives its reservation back and counts what it cost. Sent by its guard.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Settle {
+    pub(crate) reservation: Reservation,
+    /// One for each model that was called and may have counted something.
+    pub(crate) records: Vec<UsageRecord>,
+}
+
+/// Asks how the budgets stand.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Vec<Budget>")]
+pub struct BudgetStatus {
+    /// What a session has spent, where its budget is of interest.
+    pub session_spent: Option<u64>,
+}
+
+impl ProviderSupervisor {
+    /// Reads the files of certificate authorities, so it belongs to the start of the daemon.
+    /// `store` keeps usage records; `totals` is what it knows to be spent in the day and the month
+    /// (see [`clawmux_core::meter::day_start`]).
+    ///
+    /// # Errors
+    /// `InvalidRequest` where such a file can't be read or holds no certificate.
+    pub fn new(
+        config: Arc<Config>,
+        store: Option<Recipient<RecordUsage>>,
+        totals: UsageTotals,
+    ) -> Result<Self, Error> {
+        let mut endpoints = BTreeMap::new();
+        for (name, provider) in &config.providers {
+            endpoints.insert(name.clone(), Arc::new(Endpoint::new(name, provider)?));
+        }
+        Ok(Self {
+            meter: Meter::new(config.budgets, totals, clock::now()),
+            config,
+            endpoints,
+            deadlines: Deadlines::default(),
+            store,
+            slots: Arc::new(Semaphore::new(CALLS_MAX)),
+            waiting: 0,
+            waiting_max: WAITING_MAX,
+            wait_max: WAIT_MAX,
+            granted: 0,
+            refused: 0,
+            used: Usage::default(),
+        })
+    }
+
+    /// With other deadlines than the usual ones.
+    #[must_use]
+    pub fn with_deadlines(mut self, deadlines: Deadlines) -> Self {
+        self.deadlines = deadlines;
+        self
+    }
+
+    /// With room for so many calls at once and so many that wait for so long.
+    #[must_use]
+    pub fn with_room(mut self, calls: usize, waiting: usize, wait: Duration) -> Self {
+        self.slots = Arc::new(Semaphore::new(calls));
+        self.waiting_max = waiting;
+        self.wait_max = wait;
+        self
+    }
+
+    /// The models of an agent with where they are.
+    fn candidates(&self, agent: &AgentId) -> Result<(Vec<Candidate>, u32), Error> {
+        let configured = self
+            .config
+            .agents
+            .get(agent)
+            .ok_or_else(|| ErrorCode::NotFound.error(format!("agent {agent} is not configured")))?;
+        let mut seen = BTreeSet::new();
+        let candidates: Vec<Candidate> = configured
+            .models
+            .iter()
+            .filter(|model| seen.insert((&model.provider, &model.model)))
+            .filter_map(|model| {
+                let endpoint = self.endpoints.get(&model.provider)?.clone();
+                Some(Candidate { endpoint, model: model.model.clone() })
+            })
+            .collect();
+        if candidates.is_empty() {
+            return Err(
+                ErrorCode::NotFound.error(format!("agent {agent} has no model of a configured provider"))
+            );
+        }
+        Ok((candidates, configured.max_tokens))
+    }
+
+    fn grant(
+        &mut self,
+        acquire: Acquire,
+        slot: OwnedSemaphorePermit,
+        supervisor: Recipient<Settle>,
+    ) -> Result<Permit, Error> {
+        let Acquire { session, run, agent, mut request, session_spent } = acquire;
+        let (candidates, max_tokens) = self.candidates(&agent)?;
+        let first = &candidates[0];
+        request.model.clone_from(&first.model);
+        request.max_tokens = request.max_tokens.min(max_tokens);
+        let encode = |request: &ChatRequest| encode(first.endpoint.kind, &first.endpoint.base_url, request);
+        let mut body = encode(&request);
+        let input = match first.endpoint.kind {
+            ProviderKind::Offline => offline::input_tokens(&request),
+            ProviderKind::Anthropic | ProviderKind::OpenAi => estimate_tokens(body.len() as u64),
+        };
+        let (reservation, output) =
+            self.meter.reserve(clock::now(), session_spent, input, request.max_tokens)?;
+        if output != request.max_tokens {
+            request.max_tokens = output;
+            body = encode(&request);
+        }
+        let charge = Charge::new(supervisor, reservation, Payer { session, run, agent });
+        Ok(Permit { candidates, request, body, charge, deadlines: self.deadlines, slot })
+    }
+
+    fn busy(&self) -> Error {
+        ErrorCode::Unavailable.error("too many provider calls are under way: try again later")
+    }
+}
+
+impl Actor for ProviderSupervisor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        // Every session may ask at once; each has at most one request under way.
+        ctx.set_mailbox_capacity(WAITING_MAX);
+    }
+}
+
+impl Handler<Acquire> for ProviderSupervisor {
+    type Result = ResponseActFuture<Self, Result<Permit, Error>>;
+
+    fn handle(&mut self, acquire: Acquire, _: &mut Self::Context) -> Self::Result {
+        if self.waiting >= self.waiting_max && self.slots.available_permits() == 0 {
+            self.refused += 1;
+            return Box::pin(fut::ready(Err(self.busy())));
+        }
+        self.waiting += 1;
+        let slot = tokio::time::timeout(self.wait_max, self.slots.clone().acquire_owned());
+        Box::pin(slot.into_actor(self).map(move |slot, this, ctx| {
+            this.waiting -= 1;
+            let permit = match slot {
+                Ok(Ok(slot)) => this.grant(acquire, slot, ctx.address().recipient()),
+                Ok(Err(_)) | Err(_) => Err(this.busy()),
+            };
+            match &permit {
+                Ok(_) => this.granted += 1,
+                Err(_) => this.refused += 1,
+            }
+            permit
+        }))
+    }
+}
+
+impl Handler<Settle> for ProviderSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, settle: Settle, ctx: &mut Self::Context) {
+        let mut usage = Usage::default();
+        for record in &settle.records {
+            usage += record.usage;
+        }
+        self.used += usage;
+        self.meter.settle(clock::now(), settle.reservation, usage);
+        let Some(store) = &self.store else { return };
+        for record in settle.records {
+            // Waits for room in the store's mailbox; there are never more than there were permits.
+            let kept = store.send(RecordUsage(record));
+            ctx.spawn(kept.into_actor(self).map(|kept, _, _| match kept {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "usage record lost"),
+                Err(error) => tracing::error!(%error, "usage record lost: store is gone"),
+            }));
+        }
+    }
+}
+
+impl Handler<BudgetStatus> for ProviderSupervisor {
+    type Result = MessageResult<BudgetStatus>;
+
+    fn handle(&mut self, status: BudgetStatus, _: &mut Self::Context) -> Self::Result {
+        MessageResult(self.meter.status(clock::now(), status.session_spent))
+    }
+}
+
+impl Handler<Observe> for ProviderSupervisor {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
+        let budgets = self.meter.status(clock::now(), None);
+        let used = |at: usize| budgets.get(at).map_or(0, |budget| budget.used);
+        Observed::leaf(
+            "provider_supervisor",
+            json!({
+                "providers": self.endpoints.keys().collect::<Vec<_>>(),
+                "calls_waiting": self.waiting,
+                "calls_free": self.slots.available_permits(),
+                "calls_granted": self.granted,
+                "calls_refused": self.refused,
+                "input_tokens": self.used.input_tokens,
+                "output_tokens": self.used.output_tokens,
+                "reserved_tokens": self.meter.reserved(),
+                "day_tokens": used(0),
+                "month_tokens": used(1),
+            }),
+        )
+    }
+}

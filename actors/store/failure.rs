@@ -1,0 +1,59 @@
+//! What SQLite and the file system say, in the product's words.
+
+use clawmux_core::error::{Error, ErrorCode};
+use rusqlite::ErrorCode as Sqlite;
+
+/// The error of a failed statement.
+pub(super) fn sql(error: &rusqlite::Error) -> Error {
+    match error.sqlite_error_code() {
+        Some(Sqlite::DatabaseCorrupt | Sqlite::NotADatabase) => ErrorCode::Internal
+            .error(format!("the log is damaged ({error}): stop the daemon and run `clawmux doctor`")),
+        Some(code) if about_the_disk(code) => {
+            ErrorCode::Unavailable.error(format!("the log can't be written: {error}"))
+        }
+        _ => ErrorCode::Internal.error(format!("the log failed: {error}")),
+    }
+}
+
+/// Whether the failure would hit every other statement as well.
+pub(super) fn is_about_the_disk(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code().is_none_or(about_the_disk)
+}
+
+fn about_the_disk(code: Sqlite) -> bool {
+    matches!(
+        code,
+        Sqlite::DiskFull
+            | Sqlite::SystemIoFailure
+            | Sqlite::CannotOpen
+            | Sqlite::ReadOnly
+            | Sqlite::DatabaseBusy
+            | Sqlite::DatabaseLocked
+            | Sqlite::OutOfMemory
+            | Sqlite::PermissionDenied
+            | Sqlite::FileLockingProtocolFailed
+    )
+}
+
+/// A fault of this module or of its caller: nothing of the append was applied.
+pub(super) fn refused(why: impl std::fmt::Display) -> Error {
+    ErrorCode::Internal.error(format!("the log refused an append: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rusqlite::{Error as Failure, ffi};
+
+    #[test]
+    fn a_full_disk_a_damaged_file_and_a_bug_are_told_apart() {
+        let failed = |code| Failure::SqliteFailure(ffi::Error::new(code), None);
+        let full = sql(&failed(ffi::SQLITE_FULL));
+        assert_eq!(full.code, ErrorCode::Unavailable);
+        assert!(full.message.starts_with("the log can't be written: "), "{full}");
+        let damaged = sql(&failed(ffi::SQLITE_CORRUPT));
+        assert!(damaged.message.contains("clawmux doctor"), "{damaged}");
+        assert_eq!(sql(&failed(ffi::SQLITE_CONSTRAINT)).code, ErrorCode::Internal);
+        assert!(!is_about_the_disk(&failed(ffi::SQLITE_CONSTRAINT)));
+    }
+}

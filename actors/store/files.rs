@@ -1,0 +1,152 @@
+//! The files of the log: made for their owner only, held by one daemon at a time.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clawmux_core::error::{Error, ErrorCode};
+use rusqlite::{Connection, OpenFlags};
+
+use super::sql;
+
+/// How long a statement waits for another process that looks into the database (a backup, say).
+const BUSY: Duration = Duration::from_secs(5);
+
+/// Past so many pages in the write-ahead log a commit moves them into the database itself.
+const WAL_PAGES_MAX: i64 = 8192;
+
+/// The claim on a database. Whoever holds it is the only daemon on it.
+#[derive(Debug)]
+pub(super) struct Files {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Files {
+    /// Claims the database at `path`, made if there is none.
+    ///
+    /// # Errors
+    /// `Conflict` where another daemon holds it, `Unavailable` where the files can't be made.
+    pub(super) fn claim(path: &Path) -> Result<Self, Error> {
+        let failed = |what: &Path, e: std::io::Error| {
+            ErrorCode::Unavailable.error(format!("can't open the log {}: {e}", what.display()))
+        };
+        let mut lock_path = path.as_os_str().to_owned();
+        lock_path.push(".lock");
+        let lock_path = PathBuf::from(lock_path);
+        let open = |path: &Path| {
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
+        };
+        let mut lock = open(&lock_path).map_err(|e| failed(&lock_path, e))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::Error(e)) => return Err(failed(&lock_path, e)),
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                let _ = lock.take(16).read_to_string(&mut holder);
+                let pid = holder.trim();
+                let who = if pid.is_empty() { String::new() } else { format!(" (process {pid})") };
+                return Err(ErrorCode::Conflict.error(format!(
+                    "another clawmux{who} has the log {} open: stop it, or give this one a home of its own",
+                    path.display()
+                )));
+            }
+        }
+        // Whose lock it is, for the message above. Nothing depends on it.
+        let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+        drop(open(path).map_err(|e| failed(path, e))?);
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| failed(folder, e))?;
+        Ok(Self { path: path.to_owned(), _lock: lock })
+    }
+
+    /// The connection that writes.
+    pub(super) fn writer(&self) -> Result<Connection, Error> {
+        self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE, |db| {
+            let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
+            db.pragma_update(None, "synchronous", "NORMAL")?;
+            db.pragma_update(None, "wal_autocheckpoint", WAL_PAGES_MAX)?;
+            db.pragma_update(None, "journal_size_limit", 64 << 20)?;
+            Ok(mode == "wal")
+        })
+    }
+
+    /// A connection that reads.
+    pub(super) fn reader(&self) -> Result<Connection, Error> {
+        self.connect(OpenFlags::SQLITE_OPEN_READ_ONLY, |_| Ok(true))
+    }
+
+    /// The size of the database with what is not yet moved into it.
+    pub(super) fn bytes(&self) -> u64 {
+        let mut wal = self.path.as_os_str().to_owned();
+        wal.push("-wal");
+        let size = |path: &Path| path.metadata().map_or(0, |meta| meta.len());
+        size(&self.path) + size(Path::new(&wal))
+    }
+
+    fn connect(
+        &self,
+        flags: OpenFlags,
+        set_up: impl FnOnce(&Connection) -> rusqlite::Result<bool>,
+    ) -> Result<Connection, Error> {
+        let failed = |why: String| {
+            ErrorCode::Unavailable.error(format!("can't open the log {}: {why}", self.path.display()))
+        };
+        let opened = Connection::open_with_flags(&self.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+            .and_then(|db| {
+                db.busy_timeout(BUSY)?;
+                db.set_prepared_statement_cache_capacity(64);
+                let fine = set_up(&db)?;
+                Ok((db, fine))
+            });
+        match opened {
+            Ok((db, true)) => Ok(db),
+            Ok((_, false)) => {
+                Err(failed("its file system has no shared memory for a write-ahead log".into()))
+            }
+            Err(e) => {
+                let e = sql(&e);
+                Err(Error { message: format!("can't open the log {}: {e}", self.path.display()), ..e })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn files_are_for_their_owner_only_and_held_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("clawmux.db");
+        let files = Files::claim(&path).unwrap();
+        let db = files.writer().unwrap();
+        db.execute_batch("CREATE TABLE t (x); INSERT INTO t VALUES (1)").unwrap();
+        let mut seen = 0;
+        for entry in folder.path().read_dir().unwrap() {
+            let entry = entry.unwrap();
+            assert_eq!(entry.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{entry:?}");
+            seen += 1;
+        }
+        assert_eq!(seen, 4, "database, lock, write-ahead log and its index");
+
+        let error = Files::claim(&path).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Conflict);
+        assert!(error.message.contains(&format!("process {}", std::process::id())), "{error}");
+        drop((db, files));
+        Files::claim(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_is_no_database_is_named_as_damaged() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("clawmux.db");
+        std::fs::write(&path, "not a database, but long enough to be looked at as one".repeat(100)).unwrap();
+        let error = Files::claim(&path).unwrap().writer().unwrap_err();
+        assert!(error.message.contains("clawmux doctor"), "{error}");
+    }
+}

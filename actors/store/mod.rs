@@ -1,0 +1,460 @@
+//! The durable log: what is acknowledged is here, and what is here is what clients see.
+//!
+//! One SQLite database with one writer thread (`writer`) and one reader thread (`reader`),
+//! each with a connection of its own. The actor only hands over and never blocks: it may share an
+//! arbiter with others. Both queues are bounded; a full one is answered with `Unavailable`.
+//! Writes of one session take effect in the order in which this actor got them.
+//!
+//! The store checks what it is given: numbers follow each other and are never used twice, a run
+//! begins with its prompt and nothing follows its end. Whoever breaks that is told with an
+//! `Internal` error, and nothing of the append is applied.
+//!
+//! Deliberately absent: what a session's state is (that is a fold of its events), and snapshots of
+//! it: what a session loads is bounded by the number of runs it asks for.
+
+mod failure;
+mod figures;
+mod files;
+mod live;
+mod reader;
+mod schema;
+mod writer;
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, ResponseFuture, WrapFuture};
+use clawmux_core::auth::Owner;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::{Event, Logged, Usage};
+use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::log::usage::{UsageRecord, UsageTotals};
+use clawmux_core::reply;
+use clawmux_core::time::Timestamp;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::observe::{Observe, Observed};
+use failure::sql;
+use figures::Figures;
+use files::Files;
+use live::Shared;
+use reader::Reader;
+use writer::{Waiting, Write, Writer};
+
+/// Writes that may wait.
+const WRITES_MAX: usize = 4096;
+/// How many bytes of them; a single one may have more.
+const WRITE_BYTES_MAX: usize = 64 << 20;
+/// Questions that may wait.
+const READS_MAX: usize = 1024;
+/// How long the answer to a write or a question may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the threads may take to finish what waits when the store stops.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A question, answered on the reader's thread.
+type Question = Box<dyn FnOnce(&mut Reader) + Send>;
+
+/// The log.
+#[derive(Debug)]
+pub struct Store {
+    writer: Option<SyncSender<Waiting>>,
+    reader: Option<SyncSender<Question>>,
+    threads: Vec<Thread>,
+    figures: Arc<Figures>,
+}
+
+/// A thread, and how one knows it is over without blocking.
+#[derive(Debug)]
+struct Thread {
+    handle: JoinHandle<()>,
+    over: oneshot::Receiver<()>,
+}
+
+/// Asks for a session: everything its state is folded from. None where there is no such session.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Option<Loaded>, Error>")]
+pub struct Load {
+    /// The session.
+    pub session: SessionKey,
+    /// So many of the runs that ended since the conversation was last cleared, the newest.
+    pub runs: usize,
+}
+
+/// A session, as the log has it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Loaded {
+    /// Whose it is.
+    pub owner: Owner,
+    /// The last number in its log.
+    pub head: Seq,
+    /// Numbers up to here may have been seen by clients before the daemon was last started: the
+    /// first event written after that has a number above both `head` and this.
+    pub reserved: Seq,
+    /// What it spent over its life.
+    pub spent: Usage,
+    /// In order: the events of the runs asked for and of every run that has not ended. Text is in
+    /// one piece wherever its numbers follow each other.
+    pub events: Vec<Logged>,
+}
+
+/// Adds events to a session's log, all or none; the session is made if it is new. Answered when
+/// they will survive the end of the process, or, where `durable`, a power cut.
+///
+/// Errors: `Conflict` where a run or an idempotency key exists already ([`FindRun`] then finds
+/// it), `Internal` where the events do not follow the log, `Unavailable` where the log is full or
+/// can't be written; nothing was applied in all of these. After `Timeout` that is not known: load
+/// the session anew.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct Append {
+    /// The session.
+    pub session: SessionKey,
+    /// Whose it is, if it is new.
+    pub owner: Owner,
+    /// The events; each covers one number, and they follow each other.
+    pub events: Vec<Logged>,
+    /// Whether a power cut must not take them. Text that goes past the reserve is durable anyway.
+    pub durable: bool,
+    /// Sets numbers up to here aside, durably: text up to it need not be durable itself.
+    pub reserve: Option<Seq>,
+}
+
+/// Asks which run an idempotency key stands for: its session, itself, the number of its prompt.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Option<(SessionKey, RunId, Seq)>, Error>")]
+pub struct FindRun {
+    /// Whose key.
+    pub owner: Owner,
+    /// The key.
+    pub idempotency_key: String,
+}
+
+/// Asks for the events of a session after a number, in order; text in one piece wherever its
+/// numbers follow each other.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Vec<Logged>, Error>")]
+pub struct ReadEvents {
+    /// The session.
+    pub session: SessionKey,
+    /// Only what comes after this.
+    pub after: Seq,
+    /// Only what belongs to this run.
+    pub run: Option<RunId>,
+    /// Not more once there are so many bytes; but at least one event.
+    pub max_bytes: usize,
+}
+
+/// Asks for the newest messages since the conversation was last cleared, oldest first: each run's
+/// prompt and then its answer, which is what clients saw of it. A run that goes on has no answer
+/// yet.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Vec<reply::Message>, Error>")]
+pub struct ReadHistory {
+    /// The session.
+    pub session: SessionKey,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Asks for sessions, the latest used first.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Vec<(reply::SessionSummary, Owner)>, Error>")]
+pub struct ListSessions {
+    /// At most so many.
+    pub limit: usize,
+    /// Only this owner's; none = all.
+    pub owner: Option<Owner>,
+}
+
+/// Asks for the sessions with a run that has not ended.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Vec<SessionKey>, Error>")]
+pub struct Unfinished;
+
+/// Keeps what a model call cost; durable when answered.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct RecordUsage(pub UsageRecord);
+
+/// Asks what was spent since these times.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<UsageTotals, Error>")]
+pub struct UsageSince {
+    /// When the day began.
+    pub day_start: Timestamp,
+    /// When the month began.
+    pub month_start: Timestamp,
+}
+
+/// Finishes what waits and closes the database. What comes after is answered with `Unavailable`.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct Stop;
+
+impl Store {
+    /// Opens the log at `path`, made if there is none, and starts the actor on this arbiter.
+    ///
+    /// # Errors
+    /// See [`Store::open`].
+    pub async fn start(path: impl Into<PathBuf>) -> Result<Addr<Self>, Error> {
+        Ok(Actor::start(Self::open(path).await?))
+    }
+
+    /// Opens the log at `path`, made if there is none; its folder must be there.
+    ///
+    /// # Errors
+    /// `Conflict` where another daemon has it open, or where it is of a newer format;
+    /// `Unavailable` where it can't be opened; `Internal` where it is damaged.
+    pub async fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
+        let path = path.into();
+        let figures = Arc::new(Figures::default());
+        let (writes, waiting) = sync_channel(WRITES_MAX);
+        let (questions, asked) = sync_channel::<Question>(READS_MAX);
+        let (opened, ready) = oneshot::channel();
+        let of_writer = Arc::clone(&figures);
+        let writer = spawn("clawmux-log", move || {
+            let open = || {
+                let files = Arc::new(Files::claim(&path)?);
+                let shared = Arc::new(Shared::default());
+                let writer = Writer::open(Arc::clone(&files), Arc::clone(&shared), of_writer)?;
+                Ok((writer, Reader::open(files, shared)?))
+            };
+            match open() {
+                Ok((writer, reader)) => {
+                    if opened.send(Ok(reader)).is_ok() {
+                        writer.run(&waiting);
+                    }
+                }
+                Err(error) => drop(opened.send(Err(error))),
+            }
+        })?;
+        let gone = |_| ErrorCode::Internal.error("the log's writer ended while it opened the log");
+        let mut reader = ready.await.map_err(gone)??;
+        let of_reader = Arc::clone(&figures);
+        let reader = spawn("clawmux-log-read", move || {
+            while let Ok(question) = asked.recv() {
+                // Who asked is told by the end of its channel. A view is closed as it unwinds.
+                let _ = catch_unwind(AssertUnwindSafe(|| question(&mut reader)));
+                of_reader.questions.fetch_sub(1, Relaxed);
+            }
+        })?;
+        let (reading, writing) = (Some(questions), Some(writes));
+        Ok(Self { writer: writing, reader: reading, threads: vec![reader, writer], figures })
+    }
+
+    fn write(&self, write: Write, bytes: usize) -> ResponseFuture<Result<(), Error>> {
+        let refuse = |error| -> ResponseFuture<_> { Box::pin(std::future::ready(Err(error))) };
+        let Some(writer) = &self.writer else { return refuse(closed()) };
+        let waiting = self.figures.queue_bytes.fetch_add(bytes, Relaxed);
+        let (done, answer) = oneshot::channel();
+        let sent = if waiting > 0 && waiting.saturating_add(bytes) > WRITE_BYTES_MAX {
+            Err(full("writes"))
+        } else {
+            // Counted first, so that the writer never counts down what was not counted up.
+            self.figures.queue.fetch_add(1, Relaxed);
+            let sent = writer.try_send(Waiting { write, bytes, done });
+            if sent.is_err() {
+                self.figures.queue.fetch_sub(1, Relaxed);
+            }
+            sent.map_err(|error| match error {
+                TrySendError::Full(_) => full("writes"),
+                TrySendError::Disconnected(_) => closed(),
+            })
+        };
+        if let Err(error) = sent {
+            self.figures.queue_bytes.fetch_sub(bytes, Relaxed);
+            return refuse(error);
+        }
+        Box::pin(async move { answered(answer).await? })
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Reader) -> Result<T, Error> + Send + 'static,
+    ) -> ResponseFuture<Result<T, Error>> {
+        let refuse = |error| -> ResponseFuture<_> { Box::pin(std::future::ready(Err(error))) };
+        let Some(reader) = &self.reader else { return refuse(closed()) };
+        let (done, answer) = oneshot::channel::<Result<T, Error>>();
+        let question: Question = Box::new(move |reader| {
+            // Nobody waits any more for what stood in the queue too long.
+            if !done.is_closed() {
+                let _ = done.send(question(reader));
+            }
+        });
+        self.figures.questions.fetch_add(1, Relaxed);
+        if let Err(error) = reader.try_send(question) {
+            self.figures.questions.fetch_sub(1, Relaxed);
+            return refuse(match error {
+                TrySendError::Full(_) => full("questions"),
+                TrySendError::Disconnected(_) => closed(),
+            });
+        }
+        Box::pin(async move { answered(answer).await? })
+    }
+
+    /// Lets the threads finish, and waits for them.
+    fn finish(&mut self) -> Pin<Box<dyn Future<Output = Result<(), Error>>>> {
+        self.writer = None;
+        self.reader = None;
+        let threads = std::mem::take(&mut self.threads);
+        Box::pin(async move {
+            let late = |_| ErrorCode::Timeout.error("the log did not close in time");
+            let panicked = |_| ErrorCode::Internal.error("a thread of the log panicked");
+            for Thread { handle, over } in threads {
+                // An error here means that it panicked, which `join` says too.
+                let _ = timeout(STOP_TIMEOUT, over).await.map_err(late)?;
+                handle.join().map_err(panicked)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Actor for Store {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(WRITES_MAX);
+    }
+}
+
+impl Handler<Append> for Store {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, append: Append, _: &mut Self::Context) -> Self::Result {
+        let bytes = append.events.iter().map(|logged| bytes_of(&logged.event)).sum();
+        self.write(Write::Append(append), bytes)
+    }
+}
+
+impl Handler<RecordUsage> for Store {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, RecordUsage(usage): RecordUsage, _: &mut Self::Context) -> Self::Result {
+        self.write(Write::Usage(usage), EVENT_BYTES)
+    }
+}
+
+impl Handler<Load> for Store {
+    type Result = ResponseFuture<Result<Option<Loaded>, Error>>;
+
+    fn handle(&mut self, asked: Load, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.load(&asked))
+    }
+}
+
+impl Handler<FindRun> for Store {
+    type Result = ResponseFuture<Result<Option<(SessionKey, RunId, Seq)>, Error>>;
+
+    fn handle(&mut self, asked: FindRun, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.find_run(&asked))
+    }
+}
+
+impl Handler<ReadEvents> for Store {
+    type Result = ResponseFuture<Result<Vec<Logged>, Error>>;
+
+    fn handle(&mut self, asked: ReadEvents, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.events(&asked))
+    }
+}
+
+impl Handler<ReadHistory> for Store {
+    type Result = ResponseFuture<Result<Vec<reply::Message>, Error>>;
+
+    fn handle(&mut self, asked: ReadHistory, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.history(&asked))
+    }
+}
+
+impl Handler<ListSessions> for Store {
+    type Result = ResponseFuture<Result<Vec<(reply::SessionSummary, Owner)>, Error>>;
+
+    fn handle(&mut self, asked: ListSessions, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.sessions(&asked))
+    }
+}
+
+impl Handler<Unfinished> for Store {
+    type Result = ResponseFuture<Result<Vec<SessionKey>, Error>>;
+
+    fn handle(&mut self, _: Unfinished, _: &mut Self::Context) -> Self::Result {
+        self.ask(Reader::unfinished)
+    }
+}
+
+impl Handler<UsageSince> for Store {
+    type Result = ResponseFuture<Result<UsageTotals, Error>>;
+
+    fn handle(&mut self, asked: UsageSince, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.usage(&asked))
+    }
+}
+
+impl Handler<Observe> for Store {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
+        Observed::leaf("store", self.figures.to_json())
+    }
+}
+
+impl Handler<Stop> for Store {
+    type Result = ResponseActFuture<Self, Result<(), Error>>;
+
+    fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
+        Box::pin(self.finish().into_actor(self))
+    }
+}
+
+/// What an event takes besides its text, roughly.
+const EVENT_BYTES: usize = 64;
+
+/// How much an event counts where bytes are bounded.
+fn bytes_of(event: &Event) -> usize {
+    EVENT_BYTES
+        + match event {
+            Event::Prompted { content, .. } => content.len(),
+            Event::Text(text) => text.len(),
+            Event::ToolCalled(call) => call.input.to_string().len(),
+            Event::ToolReturned(result) => result.content.len(),
+            _ => 0,
+        }
+}
+
+async fn answered<T>(answer: oneshot::Receiver<T>) -> Result<T, Error> {
+    match timeout(ANSWER_TIMEOUT, answer).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_)) => Err(ErrorCode::Internal.error("the log failed over this request")),
+        Err(_) => Err(ErrorCode::Timeout.error("the log did not answer in time: is the disk stuck?")),
+    }
+}
+
+fn closed() -> Error {
+    ErrorCode::Unavailable.error("the log is closed: the daemon is stopping")
+}
+
+fn full(what: &str) -> Error {
+    ErrorCode::Unavailable.error(format!("the log is behind: too many {what} wait; try again"))
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<Thread, Error> {
+    let (ends, over) = oneshot::channel();
+    let handle = std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            body();
+            drop(ends);
+        })
+        .map_err(|e| ErrorCode::Unavailable.error(format!("can't start the thread {name}: {e}")))?;
+    Ok(Thread { handle, over })
+}

@@ -1,0 +1,393 @@
+//! What is asked of the log. One thread with a connection of its own, so that the writer never
+//! waits for a question longer than it takes to open a view of the database.
+//!
+//! Every answer comes from one view: what was committed at one moment, from the tables and, for
+//! steps that still stream, from memory.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use clawmux_core::auth::Owner;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::{Event, Logged, Usage};
+use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::log::record;
+use clawmux_core::log::segment::Segment;
+use clawmux_core::log::usage::UsageTotals;
+use clawmux_core::reply::{Message, Role, SessionSummary};
+use clawmux_core::time::Timestamp;
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+
+use super::files::Files;
+use super::live::Shared;
+use super::{FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, UsageSince, failure};
+
+pub(super) struct Reader {
+    db: Connection,
+    shared: Arc<Shared>,
+    /// Keeps the database claimed as long as this connection is open.
+    _files: Arc<Files>,
+}
+
+/// A run's place in the log.
+struct Span {
+    row: i64,
+    run: RunId,
+    prompted: u64,
+    ended: Option<u64>,
+}
+
+impl Reader {
+    pub(super) fn open(files: Arc<Files>, shared: Arc<Shared>) -> Result<Self, Error> {
+        Ok(Self { db: files.reader()?, shared, _files: files })
+    }
+
+    pub(super) fn load(&mut self, asked: &Load) -> Result<Option<Loaded>, Error> {
+        self.view(Some((&asked.session, Seq(0))), |tx, streaming| {
+            let found = tx
+                .prepare_cached(
+                    "SELECT id, owner, head, reserved, input_tokens, output_tokens, cleared
+                     FROM sessions WHERE key = ?",
+                )?
+                .query_row([asked.session.as_str()], |row| {
+                    let loaded = Loaded {
+                        owner: Owner::from_name(&row.get::<_, String>(1)?),
+                        head: seq(row, 2)?,
+                        reserved: seq(row, 3)?,
+                        spent: Usage { input_tokens: number(row, 4)?, output_tokens: number(row, 5)? },
+                        events: Vec::new(),
+                    };
+                    Ok((row.get::<_, i64>(0)?, loaded, row.get::<_, i64>(6)?))
+                })
+                .optional()?;
+            let Some((session, mut loaded, cleared)) = found else { return Ok(None) };
+            if let Some(last) = streaming.last() {
+                loaded.head = loaded.head.max(last.seq);
+            }
+            loaded.events = streaming;
+            let mut spans = ended_runs(tx, session, cleared, asked.runs)?;
+            spans.extend(
+                tx.prepare_cached(
+                    "SELECT id, run, prompted, ended FROM runs INDEXED BY runs_unfinished
+                     WHERE session = ? AND ended IS NULL",
+                )?
+                .query_map([session], span)?
+                .collect::<Result<Vec<_>, _>>()?,
+            );
+            for span in &spans {
+                events_of(tx, session, span, |logged| loaded.events.push(logged))?;
+            }
+            loaded.events.sort_unstable_by_key(|logged| logged.seq);
+            Ok(Some(loaded))
+        })
+    }
+
+    pub(super) fn find_run(&mut self, asked: &FindRun) -> Result<Option<(SessionKey, RunId, Seq)>, Error> {
+        self.view(None, |tx, _| {
+            let found = tx
+                .prepare_cached(
+                    "SELECT s.key, r.run, r.prompted FROM idempotency i
+                     JOIN runs r ON r.id = i.run JOIN sessions s ON s.id = r.session
+                     WHERE i.owner = ? AND i.key = ?",
+                )?
+                .query_row([asked.owner.as_str(), &asked.idempotency_key], |row| {
+                    Ok((row.get::<_, String>(0)?, RunId::new(row.get::<_, String>(1)?), seq(row, 2)?))
+                })
+                .optional()?;
+            found.map(|(key, run, seq)| Ok((SessionKey::parse(&key)?, run, seq))).transpose()
+        })
+    }
+
+    pub(super) fn events(&mut self, asked: &ReadEvents) -> Result<Vec<Logged>, Error> {
+        self.view(Some((&asked.session, asked.after)), |tx, mut streaming| {
+            let Some(session) = session_row(tx, &asked.session)? else { return Ok(Vec::new()) };
+            let mut span = None;
+            if let Some(run) = &asked.run {
+                span = tx
+                    .prepare_cached(
+                        "SELECT id, run, prompted, ended FROM runs WHERE run = ? AND session = ?",
+                    )?
+                    .query_row(params![run.as_str(), session], self::span)
+                    .optional()?;
+                if span.is_none() {
+                    return Ok(Vec::new());
+                }
+            }
+            streaming.retain(|text| asked.run.is_none() || asked.run == text.run);
+            let mut streaming = VecDeque::from(streaming);
+
+            let from = integer(asked.after.0).max(span.as_ref().map_or(0, |s| integer(s.prompted) - 1));
+            let to = span.as_ref().and_then(|s| s.ended).map_or(i64::MAX, integer);
+            let mut statement = tx.prepare_cached(
+                "SELECT e.seq, e.first, e.at, e.kind, e.body, e.run, r.run
+                 FROM events e LEFT JOIN runs r ON r.id = e.run
+                 WHERE e.session = ? AND e.seq > ? AND e.seq <= ? ORDER BY e.seq",
+            )?;
+            let mut rows = statement.query(params![session, from, to])?;
+            let mut answer = Answer { events: Vec::new(), bytes: 0, bytes_max: asked.max_bytes };
+            while let Some(row) = rows.next()? {
+                if span
+                    .as_ref()
+                    .is_some_and(|span| row.get::<_, Option<i64>>(5).ok().flatten() != Some(span.row))
+                {
+                    continue;
+                }
+                let run = row.get::<_, Option<String>>(6)?.map(RunId::new);
+                let Some(logged) = logged(row, run, asked.after)? else { continue };
+                while let Some(earlier) = streaming.pop_front_if(|text| text.seq < logged.seq) {
+                    if !answer.take(earlier) {
+                        return Ok(answer.events);
+                    }
+                }
+                if !answer.take(logged) {
+                    return Ok(answer.events);
+                }
+            }
+            while let Some(text) = streaming.pop_front() {
+                if !answer.take(text) {
+                    break;
+                }
+            }
+            Ok(answer.events)
+        })
+    }
+
+    pub(super) fn history(&mut self, asked: &ReadHistory) -> Result<Vec<Message>, Error> {
+        self.view(None, |tx, _| {
+            let found = tx
+                .prepare_cached("SELECT id, cleared FROM sessions WHERE key = ?")?
+                .query_row([asked.session.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))
+                .optional()?;
+            let Some((session, cleared)) = found else { return Ok(Vec::new()) };
+            let mut statement = tx.prepare_cached(
+                "SELECT id, run, prompted, ended FROM runs
+                 WHERE session = ? AND prompted > ? ORDER BY prompted DESC",
+            )?;
+            let mut runs = statement.query(params![session, cleared])?;
+            // Newest first, until there are enough.
+            let mut messages = VecDeque::new();
+            while let Some(row) = runs.next()? {
+                let span = span(row)?;
+                let Conversation { prompt, answer } = conversation(tx, session, &span)?;
+                for message in [answer, prompt].into_iter().flatten() {
+                    if messages.len() == asked.limit {
+                        return Ok(messages.into());
+                    }
+                    messages.push_front(message);
+                }
+            }
+            Ok(messages.into())
+        })
+    }
+
+    pub(super) fn sessions(&mut self, asked: &ListSessions) -> Result<Vec<(SessionSummary, Owner)>, Error> {
+        const COLUMNS: &str = "SELECT key, owner, created, updated,
+            EXISTS (SELECT 1 FROM runs WHERE session = sessions.id AND ended IS NULL) FROM sessions";
+        let limit = i64::try_from(asked.limit).unwrap_or(i64::MAX);
+        self.view(None, |tx, _| {
+            let read = |row: &Row<'_>| {
+                let key: String = row.get(0)?;
+                let owner = Owner::from_name(&row.get::<_, String>(1)?);
+                Ok((key, owner, time(row, 2)?, time(row, 3)?, row.get::<_, bool>(4)?))
+            };
+            let rows: Vec<_> = match &asked.owner {
+                Some(owner) => tx
+                    .prepare_cached(&format!("{COLUMNS} WHERE owner = ? ORDER BY updated DESC LIMIT ?"))?
+                    .query_map(params![owner.as_str(), limit], read)?
+                    .collect::<Result<_, _>>()?,
+                None => tx
+                    .prepare_cached(&format!("{COLUMNS} ORDER BY updated DESC LIMIT ?"))?
+                    .query_map([limit], read)?
+                    .collect::<Result<_, _>>()?,
+            };
+            rows.into_iter()
+                .map(|(key, owner, created, updated, running)| {
+                    let session = SessionKey::parse(&key)?;
+                    Ok((SessionSummary { session, created, updated, running }, owner))
+                })
+                .collect()
+        })
+    }
+
+    pub(super) fn unfinished(&mut self) -> Result<Vec<SessionKey>, Error> {
+        self.view(None, |tx, _| {
+            let mut statement = tx.prepare_cached(
+                "SELECT DISTINCT s.key FROM runs r INDEXED BY runs_unfinished
+                 JOIN sessions s ON s.id = r.session WHERE r.ended IS NULL",
+            )?;
+            let keys = statement.query_map([], |row| row.get::<_, String>(0))?;
+            keys.map(|key| Ok(SessionKey::parse(&key?)?)).collect()
+        })
+    }
+
+    pub(super) fn usage(&mut self, asked: &UsageSince) -> Result<UsageTotals, Error> {
+        self.view(None, |tx, _| {
+            let sum = |since: Timestamp| {
+                tx.prepare_cached(
+                    "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0)
+                     FROM usage WHERE at >= ?",
+                )?
+                .query_row([integer(since.as_millis())], |row| {
+                    Ok(Usage { input_tokens: number(row, 0)?, output_tokens: number(row, 1)? })
+                })
+            };
+            Ok(UsageTotals { day: sum(asked.day_start)?, month: sum(asked.month_start)? })
+        })
+    }
+
+    /// Answers from one view of the database; with the text of a session's steps that stream, as
+    /// far as it comes after a number, in order.
+    fn view<T>(
+        &mut self,
+        streaming: Option<(&SessionKey, Seq)>,
+        answer: impl FnOnce(&Transaction<'_>, Vec<Logged>) -> Result<T, Failure>,
+    ) -> Result<T, Error> {
+        let live = self.shared.enter();
+        if live.broken {
+            return Err(ErrorCode::Unavailable.error("the log is out of order for the moment: try again"));
+        }
+        let tx = self.db.transaction().map_err(|e| failure::sql(&e))?;
+        // A view begins with the first read.
+        tx.prepare_cached("SELECT opened FROM meta")
+            .and_then(|mut statement| statement.query_row([], |_| Ok(())))
+            .map_err(|e| failure::sql(&e))?;
+        let streaming = streaming.map_or_else(Vec::new, |(session, after)| live.rest_after(session, after));
+        drop(live);
+        answer(&tx, streaming).map_err(|failure| match failure {
+            Failure::Database(e) => failure::sql(&e),
+            Failure::Record(e) => e,
+        })
+    }
+}
+
+/// Why there is no answer.
+enum Failure {
+    Database(rusqlite::Error),
+    Record(Error),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Record(error)
+    }
+}
+
+/// Events up to a number of bytes, but at least one.
+struct Answer {
+    events: Vec<Logged>,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+impl Answer {
+    /// Takes one; says whether there is room for more.
+    fn take(&mut self, logged: Logged) -> bool {
+        self.bytes += super::bytes_of(&logged.event);
+        self.events.push(logged);
+        self.bytes < self.bytes_max
+    }
+}
+
+fn ended_runs(tx: &Transaction<'_>, session: i64, cleared: i64, limit: usize) -> Result<Vec<Span>, Failure> {
+    let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+    let mut statement = tx.prepare_cached(
+        "SELECT id, run, prompted, ended FROM runs
+         WHERE session = ? AND prompted > ? AND ended IS NOT NULL ORDER BY prompted DESC LIMIT ?",
+    )?;
+    let spans = statement.query_map(params![session, cleared, limit], span)?;
+    Ok(spans.collect::<Result<_, _>>()?)
+}
+
+/// The events of a run that are in the table, in order.
+fn events_of(
+    tx: &Transaction<'_>,
+    session: i64,
+    span: &Span,
+    mut take: impl FnMut(Logged),
+) -> Result<(), Failure> {
+    let mut statement = tx.prepare_cached(
+        "SELECT seq, first, at, kind, body FROM events
+         WHERE session = ? AND seq BETWEEN ? AND ? AND run = ? ORDER BY seq",
+    )?;
+    let ended = span.ended.map_or(i64::MAX, integer);
+    let mut rows = statement.query(params![session, integer(span.prompted), ended, span.row])?;
+    while let Some(row) = rows.next()? {
+        if let Some(logged) = logged(row, Some(span.run.clone()), Seq(0))? {
+            take(logged);
+        }
+    }
+    Ok(())
+}
+
+/// What was said in a run.
+struct Conversation {
+    prompt: Option<Message>,
+    answer: Option<Message>,
+}
+
+/// The prompt and, once the run is over, the text of all its steps as clients saw it; but not
+/// what a restart made void.
+fn conversation(tx: &Transaction<'_>, session: i64, span: &Span) -> Result<Conversation, Failure> {
+    let message = |role, content, at| Message { role, content, at, run: span.run.clone() };
+    let (mut prompt, mut answer) = (None, None);
+    let (mut text, mut step_from) = (String::new(), 0);
+    events_of(tx, session, span, |logged| match logged.event {
+        Event::Prompted { content, .. } => prompt = Some(message(Role::User, content, logged.at)),
+        Event::Text(piece) => text.push_str(&piece),
+        Event::StepEnded { .. } => step_from = text.len(),
+        Event::Restarted => text.truncate(step_from),
+        Event::Ended { .. } if !text.is_empty() => {
+            answer = Some(message(Role::Assistant, std::mem::take(&mut text), logged.at));
+        }
+        _ => {}
+    })?;
+    Ok(Conversation { prompt, answer })
+}
+
+fn session_row(tx: &Transaction<'_>, key: &SessionKey) -> rusqlite::Result<Option<i64>> {
+    tx.prepare_cached("SELECT id FROM sessions WHERE key = ?")?
+        .query_row([key.as_str()], |row| row.get(0))
+        .optional()
+}
+
+/// The event of a row `seq, first, at, kind, body, ..`, without what is not after `after`.
+fn logged(row: &Row<'_>, run: Option<RunId>, after: Seq) -> Result<Option<Logged>, Failure> {
+    let (last, first, at) = (seq(row, 0)?, seq(row, 1)?, time(row, 2)?);
+    let kind = row.get_ref(3)?.as_str().map_err(rusqlite::Error::from)?;
+    let body = row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?;
+    if let (record::TEXT, Some(run)) = (kind, &run) {
+        return Ok(Segment::read(first, at, body)?.rest_after(run, after));
+    }
+    Ok(Some(Logged { first_seq: first, seq: last, run, at, event: record::read(kind, body)? }))
+}
+
+fn span(row: &Row<'_>) -> rusqlite::Result<Span> {
+    Ok(Span {
+        row: row.get(0)?,
+        run: RunId::new(row.get::<_, String>(1)?),
+        prompted: number(row, 2)?,
+        ended: row.get::<_, Option<i64>>(3)?.map(|ended| u64::try_from(ended).unwrap_or(0)),
+    })
+}
+
+fn number(row: &Row<'_>, index: usize) -> rusqlite::Result<u64> {
+    Ok(u64::try_from(row.get::<_, i64>(index)?).unwrap_or(0))
+}
+
+fn seq(row: &Row<'_>, index: usize) -> rusqlite::Result<Seq> {
+    number(row, index).map(Seq)
+}
+
+fn time(row: &Row<'_>, index: usize) -> rusqlite::Result<Timestamp> {
+    number(row, index).map(Timestamp::from_millis)
+}
+
+fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

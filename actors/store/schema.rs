@@ -1,0 +1,159 @@
+//! The database's tables, its format version, and how an older one is brought up.
+//!
+//! A file says by its `application_id` that it is clawmux's and by its `user_version` which format
+//! it has. A newer format is refused: reading it half would be worse.
+//!
+//! | table | holds |
+//! |---|---|
+//! | `meta` | one row: how often the log was opened |
+//! | `sessions` | one row a session: whose it is, how far its log goes, what it spent |
+//! | `runs` | one row a run: from where to where it is in the log, and up to where its text is in `events` |
+//! | `events` | the log itself, but for the text of steps that still stream |
+//! | `deltas` | that text: one row for each group commit, of all sessions together |
+//! | `idempotency` | which run a key stands for |
+//! | `usage` | what every model call cost |
+
+use clawmux_core::error::{Error, ErrorCode};
+use rusqlite::Connection;
+
+use super::sql;
+
+/// "clwm" in ASCII.
+const APPLICATION_ID: i64 = 0x636c_776d;
+
+/// What takes a store from format N (its index here) to format N + 1.
+const MIGRATIONS: &[&str] = &["
+CREATE TABLE meta (
+    opened INTEGER NOT NULL
+) STRICT;
+INSERT INTO meta VALUES (0);
+
+CREATE TABLE sessions (
+    id            INTEGER PRIMARY KEY,
+    key           TEXT NOT NULL UNIQUE,
+    owner         TEXT NOT NULL,
+    created       INTEGER NOT NULL,
+    updated       INTEGER NOT NULL,
+    head          INTEGER NOT NULL,             -- of what is in events; text that streams may be further
+    reserved      INTEGER NOT NULL,
+    cleared       INTEGER NOT NULL,             -- number of the last Cleared; 0 = never
+    opened        INTEGER NOT NULL,             -- meta.opened when it was last written to
+    input_tokens  INTEGER NOT NULL DEFAULT 0,   -- sums of its usage rows
+    output_tokens INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX sessions_updated ON sessions (updated);
+CREATE INDEX sessions_owner ON sessions (owner, updated);
+
+CREATE TABLE runs (
+    id       INTEGER PRIMARY KEY,
+    run      TEXT NOT NULL UNIQUE,
+    session  INTEGER NOT NULL,
+    prompted INTEGER NOT NULL,                  -- number of its Prompted
+    settled  INTEGER NOT NULL,                  -- its text up to this number is in events
+    ended    INTEGER                            -- number of its Ended
+) STRICT;
+CREATE INDEX runs_session ON runs (session, prompted);
+CREATE INDEX runs_unfinished ON runs (session) WHERE ended IS NULL;
+
+CREATE TABLE events (
+    session INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,                   -- the last number it covers
+    first   INTEGER NOT NULL,                   -- the first; less only for text
+    run     INTEGER,
+    at      INTEGER NOT NULL,
+    kind    TEXT NOT NULL,
+    body    BLOB NOT NULL,
+    PRIMARY KEY (session, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE deltas (
+    id   INTEGER PRIMARY KEY,
+    page BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE idempotency (
+    owner TEXT NOT NULL,
+    key   TEXT NOT NULL,
+    run   INTEGER NOT NULL,
+    PRIMARY KEY (owner, key)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE usage (
+    id            INTEGER PRIMARY KEY,
+    session       TEXT NOT NULL,
+    run           TEXT NOT NULL,
+    agent         TEXT NOT NULL,
+    provider      TEXT NOT NULL,
+    model         TEXT NOT NULL,
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    at            INTEGER NOT NULL
+) STRICT;
+CREATE INDEX usage_session ON usage (session, at);
+CREATE INDEX usage_at ON usage (at, input_tokens, output_tokens);
+"];
+
+/// Brings the store to the present format, each step in a transaction of its own.
+///
+/// # Errors
+/// `Conflict` where the file is another program's or of a newer clawmux; else what SQLite says.
+pub(super) fn migrate(db: &mut Connection) -> Result<(), Error> {
+    let pragma = |db: &Connection, name: &str| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (id, version) = (
+        pragma(db, "application_id").map_err(|e| sql(&e))?,
+        pragma(db, "user_version").map_err(|e| sql(&e))?,
+    );
+    let tables: i64 =
+        db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(|e| sql(&e))?;
+    if id != APPLICATION_ID && (id != 0 || version != 0 || tables != 0) {
+        return Err(ErrorCode::Conflict
+            .error("the file is the database of another program: point store.path somewhere else"));
+    }
+    let steps = usize::try_from(version).ok().and_then(|version| MIGRATIONS.get(version..));
+    let Some(steps) = steps else {
+        return Err(ErrorCode::Conflict.error(format!(
+            "the log has format {version}, this clawmux knows up to {}: use the version that wrote it",
+            MIGRATIONS.len()
+        )));
+    };
+    for (step, format) in steps.iter().zip(version + 1..) {
+        let tx = db.transaction().map_err(|e| sql(&e))?;
+        tx.execute_batch(step)
+            .and_then(|()| tx.pragma_update(None, "application_id", APPLICATION_ID))
+            .and_then(|()| tx.pragma_update(None, "user_version", format))
+            .and_then(|()| tx.commit())
+            .map_err(|e| sql(&e))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_file_gets_the_tables_and_opens_again() {
+        let mut db = Connection::open_in_memory().unwrap();
+        migrate(&mut db).unwrap();
+        migrate(&mut db).unwrap();
+        let opened: i64 = db.query_row("SELECT opened FROM meta", [], |row| row.get(0)).unwrap();
+        assert_eq!(opened, 0);
+    }
+
+    #[test]
+    fn a_newer_format_is_refused() {
+        let mut db = Connection::open_in_memory().unwrap();
+        migrate(&mut db).unwrap();
+        db.pragma_update(None, "user_version", 99).unwrap();
+        let error = migrate(&mut db).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Conflict);
+        assert!(error.message.contains("format 99"), "{error}");
+    }
+
+    #[test]
+    fn another_programs_database_is_refused() {
+        let mut db = Connection::open_in_memory().unwrap();
+        db.execute_batch("CREATE TABLE notes (text)").unwrap();
+        assert_eq!(migrate(&mut db).unwrap_err().code, ErrorCode::Conflict);
+    }
+}

@@ -1,0 +1,934 @@
+//! The log against a model, against concurrency and against `kill -9`.
+
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
+use std::collections::{HashMap, HashSet};
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use actix::Addr;
+use clawmux_actors::observe::Observe;
+use clawmux_actors::store::{
+    Append, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, RecordUsage, Stop, Store,
+    Unfinished, UsageSince,
+};
+use clawmux_core::auth::Owner;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::{Event, Logged, Outcome, ToolCall, Usage};
+use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::log::usage::UsageRecord;
+use clawmux_core::reply::{Message, Role};
+use clawmux_core::time::Timestamp;
+use futures::future::join_all;
+use proptest::prelude::*;
+use tempfile::TempDir;
+
+fn key(name: &str) -> SessionKey {
+    SessionKey::new("main", "test", name, "main").unwrap()
+}
+
+fn logged(seq: u64, run: Option<&str>, event: Event) -> Logged {
+    let at = Timestamp::from_millis(seq.saturating_add(1000));
+    Logged { first_seq: Seq(seq), seq: Seq(seq), run: run.map(RunId::from), at, event }
+}
+
+fn prompt(content: &str, idempotency_key: Option<&str>) -> Event {
+    let idempotency_key = idempotency_key.map(str::to_owned);
+    Event::Prompted { content: content.into(), owner: Owner::Admins, idempotency_key }
+}
+
+fn text(piece: &str) -> Event {
+    Event::Text(piece.into())
+}
+
+fn step_ended() -> Event {
+    Event::StepEnded { usage: Usage { input_tokens: 1, output_tokens: 2 } }
+}
+
+fn ended(outcome: Outcome) -> Event {
+    Event::Ended { outcome, usage: Usage::default() }
+}
+
+fn append(session: &SessionKey, events: Vec<Logged>, durable: bool) -> Append {
+    Append { session: session.clone(), owner: Owner::Admins, events, durable, reserve: None }
+}
+
+/// Events of one run, numbered from `first` on.
+fn of_run(first: u64, run: &str, events: Vec<Event>) -> Vec<Logged> {
+    events.into_iter().zip(first..).map(|(event, seq)| logged(seq, Some(run), event)).collect()
+}
+
+async fn read(store: &Addr<Store>, session: &SessionKey, after: u64) -> Vec<Logged> {
+    let asked = ReadEvents { session: session.clone(), after: Seq(after), run: None, max_bytes: usize::MAX };
+    store.send(asked).await.unwrap().unwrap()
+}
+
+async fn load(store: &Addr<Store>, session: &SessionKey, runs: usize) -> Option<Loaded> {
+    store.send(Load { session: session.clone(), runs }).await.unwrap().unwrap()
+}
+
+async fn history(store: &Addr<Store>, session: &SessionKey, limit: usize) -> Vec<(Role, String)> {
+    let messages = store.send(ReadHistory { session: session.clone(), limit }).await.unwrap().unwrap();
+    messages.into_iter().map(|message| (message.role, message.content)).collect()
+}
+
+struct Folder {
+    folder: TempDir,
+}
+
+impl Folder {
+    fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.path().join("clawmux.db")
+    }
+
+    async fn store(&self) -> Addr<Store> {
+        Store::start(self.path()).await.unwrap()
+    }
+}
+
+#[actix::test]
+async fn a_conversation_is_there_while_it_streams_when_it_is_over_and_after_a_restart() {
+    let folder = Folder::new();
+    let (mut store, session) = (folder.store().await, key("a"));
+    assert_eq!(load(&store, &session, 5).await, None);
+
+    let begin = of_run(1, "r1", vec![prompt("hi", None), Event::Started]);
+    let begin = Append { reserve: Some(Seq(100)), ..append(&session, begin, true) };
+    store.send(begin.clone()).await.unwrap().unwrap();
+    for (seq, piece) in [(3, "Hel"), (4, "lo "), (5, "wörld")] {
+        store.send(append(&session, of_run(seq, "r1", vec![text(piece)]), false)).await.unwrap().unwrap();
+    }
+
+    let streaming = Logged { first_seq: Seq(3), ..logged(5, Some("r1"), text("Hello wörld")) };
+    for reopened in [false, true] {
+        if reopened {
+            store.send(Stop).await.unwrap().unwrap();
+            store = folder.store().await;
+        }
+        assert_eq!(read(&store, &session, 2).await, std::slice::from_ref(&streaming));
+        assert_eq!(read(&store, &session, 4).await, [logged(5, Some("r1"), text("wörld"))]);
+        assert_eq!(read(&store, &session, 5).await, []);
+        assert_eq!(history(&store, &session, 9).await, [(Role::User, "hi".to_owned())]);
+        assert_eq!(store.send(Unfinished).await.unwrap().unwrap(), std::slice::from_ref(&session));
+        let loaded = load(&store, &session, 0).await.unwrap();
+        assert_eq!((loaded.head, loaded.reserved), (Seq(5), Seq(100)));
+        assert_eq!(loaded.events, [&begin.events[..], std::slice::from_ref(&streaming)].concat());
+    }
+
+    // After a restart the numbers a client may have seen are passed over.
+    let end = vec![text("!"), step_ended(), ended(Outcome::Completed)];
+    let error = store.send(append(&session, of_run(6, "r1", end.clone()), true)).await.unwrap().unwrap_err();
+    assert_eq!(error.code, ErrorCode::Internal);
+    store.send(append(&session, of_run(101, "r1", end.clone()), true)).await.unwrap().unwrap();
+
+    let finished = [&begin.events[..], &[streaming], &of_run(101, "r1", end)].concat();
+    for reopened in [false, true] {
+        if reopened {
+            store.send(Stop).await.unwrap().unwrap();
+            store = folder.store().await;
+        }
+        assert_eq!(read(&store, &session, 0).await, finished);
+        assert_eq!(read(&store, &session, 4).await[0], logged(5, Some("r1"), text("wörld")));
+        let answer = (Role::Assistant, "Hello wörld!".to_owned());
+        assert_eq!(history(&store, &session, 9).await, [(Role::User, "hi".to_owned()), answer.clone()]);
+        assert_eq!(history(&store, &session, 1).await, [answer]);
+        assert_eq!(store.send(Unfinished).await.unwrap().unwrap(), []);
+        assert_eq!(load(&store, &session, 1).await.unwrap().events, finished);
+        assert_eq!(load(&store, &session, 0).await.unwrap().events, []);
+    }
+    store.send(Stop).await.unwrap().unwrap();
+    let error = store.send(Unfinished).await.unwrap().unwrap_err();
+    assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
+}
+
+#[actix::test]
+async fn history_drops_what_a_restart_made_void_and_keeps_what_an_abort_cut_off() {
+    let folder = Folder::new();
+    let (store, session) = (folder.store().await, key("a"));
+    let first = vec![
+        prompt("one", None),
+        Event::Started,
+        text("Let me look. "),
+        Event::ToolCalled(ToolCall { id: "c".into(), name: "echo".into(), input: 1.into() }),
+        step_ended(),
+        text("void"),
+        Event::Restarted,
+        text("It is 5."),
+        step_ended(),
+        ended(Outcome::Completed),
+    ];
+    store.send(append(&session, of_run(1, "r1", first), true)).await.unwrap().unwrap();
+    let second = vec![prompt("two", None), Event::Started, text("Well, "), ended(Outcome::Aborted)];
+    store.send(append(&session, of_run(11, "r2", second), true)).await.unwrap().unwrap();
+    let third = vec![prompt("three", None), ended(Outcome::Failed(ErrorCode::Provider.error("no")))];
+    store.send(append(&session, of_run(15, "r3", third), true)).await.unwrap().unwrap();
+    let said = |role, content: &str| (role, content.to_owned());
+    let all = [
+        said(Role::User, "one"),
+        said(Role::Assistant, "Let me look. It is 5."),
+        said(Role::User, "two"),
+        said(Role::Assistant, "Well, "),
+        said(Role::User, "three"),
+    ];
+    assert_eq!(history(&store, &session, 9).await, all);
+    assert_eq!(history(&store, &session, 2).await, all[3..]);
+    assert_eq!(history(&store, &session, 0).await, []);
+    // The log itself drops nothing.
+    assert!(read(&store, &session, 0).await.iter().any(|logged| logged.event == text("void")));
+
+    store.send(append(&session, vec![logged(17, None, Event::Cleared)], true)).await.unwrap().unwrap();
+    assert_eq!(history(&store, &session, 9).await, []);
+    assert_eq!(load(&store, &session, 9).await.unwrap().events, []);
+    assert_eq!(read(&store, &session, 16).await, [logged(17, None, Event::Cleared)]);
+    store.send(Stop).await.unwrap().unwrap();
+}
+
+#[actix::test]
+async fn what_would_break_the_log_is_refused_whole_and_disturbs_nobody() {
+    let folder = Folder::new();
+    let (store, session, other) = (folder.store().await, key("a"), key("b"));
+    let begin = of_run(1, "r1", vec![prompt("hi", Some("k"))]);
+    store.send(append(&session, begin, true)).await.unwrap().unwrap();
+    let at = |seq| logged(seq, Some("r1"), Event::Started);
+    let two = |first: Logged, second: Logged| vec![first, second];
+    let bad = [
+        (vec![at(1)], "a number again"),
+        (two(at(2), at(4)), "a gap"),
+        (two(at(2), at(2)), "a number twice"),
+        (vec![Logged { first_seq: Seq(2), ..at(3) }], "two numbers"),
+        (vec![at(u64::MAX)], "a number beyond the last"),
+        (two(at(2), logged(3, Some("r9"), Event::Started)), "a run that never began"),
+        (two(at(2), logged(3, None, Event::Started)), "no run"),
+        (vec![logged(2, Some("r1"), Event::Cleared)], "a run where none belongs"),
+        (
+            two(logged(2, Some("r1"), ended(Outcome::Aborted)), logged(3, Some("r1"), text("x"))),
+            "after the end",
+        ),
+        (two(at(2), logged(3, Some("r1"), prompt("again", None))), "a run twice"),
+    ];
+    let sent = bad.iter().map(|(events, _)| store.send(append(&session, events.clone(), true)));
+    let others = (1..=10).map(|seq| {
+        let event = if seq == 1 { prompt("hi", None) } else { text("x") };
+        store.send(append(&other, of_run(seq, "other", vec![event]), seq % 2 == 0))
+    });
+    let (refused, fine) = futures::join!(join_all(sent), join_all(others));
+    for (result, (_, why)) in refused.into_iter().zip(&bad) {
+        let error = result.unwrap().expect_err(why);
+        assert!(matches!(error.code, ErrorCode::Internal | ErrorCode::Conflict), "{why}: {error}");
+    }
+    for result in fine {
+        result.unwrap().unwrap();
+    }
+    let beginning = of_run(5, "r5", vec![prompt("hi", None)]);
+    store.send(append(&key("c"), beginning, true)).await.unwrap().expect_err("a session that begins with 5");
+    assert_eq!(load(&store, &key("c"), 1).await, None);
+    assert_eq!(load(&store, &session, 1).await.unwrap().head, Seq(1));
+    assert_eq!(load(&store, &other, 1).await.unwrap().head, Seq(10));
+    store.send(append(&session, vec![at(2)], true)).await.unwrap().unwrap();
+    store.send(Stop).await.unwrap().unwrap();
+}
+
+#[actix::test]
+async fn of_all_who_bring_one_idempotency_key_one_wins_and_the_others_find_it() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let contender = |i: u64| {
+        let store = store.clone();
+        async move {
+            let run = format!("r{i}");
+            let events = of_run(1, &run, vec![prompt("hi", Some("same"))]);
+            let result = store.send(append(&key(&run), events, true)).await.unwrap();
+            let asked = FindRun { owner: Owner::Admins, idempotency_key: "same".into() };
+            let found = store.send(asked).await.unwrap().unwrap().expect("it is there once anybody is told");
+            (i, result, found)
+        }
+    };
+    let results = join_all((0..50).map(contender)).await;
+    let winners: Vec<u64> =
+        results.iter().filter(|(_, result, _)| result.is_ok()).map(|(i, ..)| *i).collect();
+    assert_eq!(winners.len(), 1, "{winners:?}");
+    let winner = format!("r{}", winners[0]);
+    for (i, result, found) in &results {
+        assert_eq!(*found, (key(&winner), RunId::from(winner.as_str()), Seq(1)));
+        if *i != winners[0] {
+            assert_eq!(result.as_ref().unwrap_err().code, ErrorCode::Conflict);
+            assert_eq!(load(&store, &key(&format!("r{i}")), 1).await, None, "nothing of a loser is kept");
+        }
+    }
+    // Within another owner the key is free.
+    let owner = Owner::Credential("ci".into());
+    let asked = FindRun { owner: owner.clone(), idempotency_key: "same".into() };
+    assert_eq!(store.send(asked).await.unwrap().unwrap(), None);
+    let event = Event::Prompted { content: "hi".into(), owner, idempotency_key: Some("same".into()) };
+    store.send(append(&key("ci"), of_run(1, "ci", vec![event]), true)).await.unwrap().unwrap();
+    store.send(Stop).await.unwrap().unwrap();
+}
+
+#[actix::test]
+async fn many_sessions_at_once_share_commits_and_keep_their_order() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let (sessions, pieces) = (50, 40_u64);
+    let all = (0..sessions).flat_map(|i| {
+        let run = format!("r{i}");
+        (1..=pieces + 3).map(move |seq| {
+            let event = match seq {
+                1 => prompt("go", None),
+                seq if seq == pieces + 2 => step_ended(),
+                seq if seq == pieces + 3 => ended(Outcome::Completed),
+                seq => Event::Text(format!("{i}.{seq} ")),
+            };
+            let reserve = (seq == 1).then_some(Seq(1000));
+            Append { reserve, ..append(&key(&run), of_run(seq, &run, vec![event]), false) }
+        })
+    });
+    for result in join_all(all.map(|append| store.send(append))).await {
+        result.unwrap().unwrap();
+    }
+    for i in 0..sessions {
+        let run = format!("r{i}");
+        let events = read(&store, &key(&run), 0).await;
+        let whole: String = (2..=pieces + 1).map(|seq| format!("{i}.{seq} ")).collect();
+        assert_eq!(events.len(), 4, "{events:?}");
+        assert_eq!(
+            events[1],
+            Logged { first_seq: Seq(2), ..logged(pieces + 1, Some(&run), Event::Text(whole)) }
+        );
+    }
+    let seen = store.send(Observe).await.unwrap().state;
+    let (commits, writes) = (seen["commits"].as_u64().unwrap(), seen["writes"].as_u64().unwrap());
+    assert_eq!(writes, sessions * (pieces + 3));
+    assert!(commits < writes / 2, "{commits} commits for {writes} writes");
+    assert_eq!((seen["queue"].as_u64(), seen["queue_bytes"].as_u64()), (Some(0), Some(0)), "{seen}");
+    assert_eq!(seen["streaming_steps"].as_u64(), Some(0));
+    store.send(Stop).await.unwrap().unwrap();
+    let db = rusqlite::Connection::open(folder.path()).unwrap();
+    let pages: i64 = db.query_row("SELECT count(*) FROM deltas", [], |row| row.get(0)).unwrap();
+    assert_eq!(pages, 0, "no step streams, so no page is kept");
+}
+
+#[actix::test]
+async fn sessions_are_listed_by_use_and_owner() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let ci = Owner::Credential("ci".into());
+    for (i, owner) in [Owner::Admins, ci.clone(), Owner::Admins].into_iter().enumerate() {
+        let run = format!("r{i}");
+        let mut events = of_run(1, &run, vec![prompt("hi", None), ended(Outcome::Completed)]);
+        events[0].at = Timestamp::from_millis(10 * i as u64);
+        events[1].at = Timestamp::from_millis(100 - i as u64);
+        if i == 2 {
+            events.pop();
+        }
+        store.send(Append { owner, ..append(&key(&run), events, true) }).await.unwrap().unwrap();
+    }
+    let list = async |limit, owner| {
+        let listed = store.send(ListSessions { limit, owner }).await.unwrap().unwrap();
+        listed
+            .into_iter()
+            .map(|(s, owner)| (s.session, s.updated.as_millis(), s.running, owner))
+            .collect::<Vec<_>>()
+    };
+    let (a, b, c) = (
+        (key("r0"), 100, false, Owner::Admins),
+        (key("r1"), 99, false, ci.clone()),
+        (key("r2"), 20, true, Owner::Admins),
+    );
+    assert_eq!(list(9, None).await, [a.clone(), b.clone(), c.clone()]);
+    assert_eq!(list(1, None).await, std::slice::from_ref(&a));
+    assert_eq!(list(9, Some(ci)).await, [b]);
+    assert_eq!(list(9, Some(Owner::Admins)).await, [a, c]);
+    store.send(Stop).await.unwrap().unwrap();
+}
+
+#[actix::test]
+async fn usage_is_summed_by_session_and_since_a_time() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    store.send(append(&key("a"), of_run(1, "r", vec![prompt("hi", None)]), true)).await.unwrap().unwrap();
+    for (session, at, input_tokens) in [("a", 10, 1), ("a", 20, 10), ("b", 30, 100)] {
+        let record = UsageRecord {
+            session: key(session),
+            run: "r".into(),
+            agent: "main".into(),
+            provider: "offline".into(),
+            model: "m".into(),
+            usage: Usage { input_tokens, output_tokens: 2 * input_tokens },
+            at: Timestamp::from_millis(at),
+        };
+        store.send(RecordUsage(record)).await.unwrap().unwrap();
+    }
+    let usage = |input_tokens| Usage { input_tokens, output_tokens: 2 * input_tokens };
+    assert_eq!(load(&store, &key("a"), 0).await.unwrap().spent, usage(11));
+    let since = UsageSince { day_start: Timestamp::from_millis(20), month_start: Timestamp::default() };
+    let totals = store.send(since).await.unwrap().unwrap();
+    assert_eq!((totals.day, totals.month), (usage(110), usage(111)));
+    store.send(Stop).await.unwrap().unwrap();
+}
+
+#[actix::test]
+async fn a_second_daemon_on_one_database_is_refused() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let error = Store::open(folder.path()).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::Conflict);
+    assert!(error.message.contains("another clawmux"), "{error}");
+    store.send(Stop).await.unwrap().unwrap();
+    Store::open(folder.path()).await.unwrap();
+    let error = Store::open(folder.path().join("no/such/folder")).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
+}
+
+// ---- against a model ----
+
+/// What to do, in terms that make sense in every state: numbers are taken modulo what there is.
+#[derive(Clone, Debug)]
+enum Step {
+    Append { session: usize, acts: Vec<Act>, durable: bool, reserve: Option<u64> },
+    Wrong { session: usize, off: i64 },
+    Load { session: usize, runs: usize },
+    Read { session: usize, after: u64, run: Option<usize>, max_bytes: usize },
+    History { session: usize, limit: usize },
+    Reopen,
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Prompt(Option<u8>),
+    Text(usize, String),
+    StepEnd(usize),
+    Restart(usize),
+    End(usize, bool),
+    Clear,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        3 => proptest::option::weighted(0.2, 0u8..4).prop_map(Act::Prompt),
+        8 => (0usize..4, "[a-zİ]{0,5}").prop_map(|(run, text)| Act::Text(run, text)),
+        2 => (0usize..4).prop_map(Act::StepEnd),
+        1 => (0usize..4).prop_map(Act::Restart),
+        2 => (0usize..4, any::<bool>()).prop_map(|(run, aborted)| Act::End(run, aborted)),
+        1 => Just(Act::Clear),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let session = || 0usize..3;
+    prop_oneof![
+        8 => (session(), proptest::collection::vec(act(), 1..5), any::<bool>(), proptest::option::weighted(0.2, 0u64..9))
+            .prop_map(|(session, acts, durable, reserve)| Step::Append { session, acts, durable, reserve }),
+        1 => (session(), prop_oneof![-2i64..=0, 2i64..4]).prop_map(|(session, off)| Step::Wrong { session, off }),
+        2 => (session(), 0usize..4).prop_map(|(session, runs)| Step::Load { session, runs }),
+        3 => (session(), 0u64..40, proptest::option::weighted(0.3, 0usize..6), prop_oneof![Just(usize::MAX), 1usize..300])
+            .prop_map(|(session, after, run, max_bytes)| Step::Read { session, after, run, max_bytes }),
+        2 => (session(), 0usize..6).prop_map(|(session, limit)| Step::History { session, limit }),
+        1 => Just(Step::Reopen),
+    ]
+}
+
+#[derive(Clone, Debug, Default)]
+struct ModelSession {
+    log: Vec<Logged>,
+    reserved: u64,
+    /// Whether it was written to since the last start.
+    current: bool,
+    /// Runs in order of their prompts, and whether they ended.
+    runs: Vec<(RunId, bool)>,
+}
+
+impl ModelSession {
+    fn head(&self) -> u64 {
+        self.log.last().map_or(0, |logged| logged.seq.0)
+    }
+
+    fn next(&self) -> u64 {
+        if self.current { self.head() + 1 } else { self.head().max(self.reserved) + 1 }
+    }
+
+    fn open(&self) -> Vec<RunId> {
+        self.runs.iter().filter(|(_, over)| !over).map(|(run, _)| run.clone()).collect()
+    }
+
+    /// Runs prompted since the last `Cleared`, oldest first.
+    fn since_cleared(&self) -> Vec<(RunId, bool)> {
+        let from = self.log.iter().rposition(|logged| logged.event == Event::Cleared).unwrap_or(0);
+        let prompted: HashSet<&RunId> = self.log[from..]
+            .iter()
+            .filter(|logged| matches!(logged.event, Event::Prompted { .. }))
+            .filter_map(|logged| logged.run.as_ref())
+            .collect();
+        self.runs.iter().filter(|(run, _)| prompted.contains(run)).cloned().collect()
+    }
+
+    fn history(&self, limit: usize) -> Vec<Message> {
+        let mut messages = Vec::new();
+        for (run, _) in self.since_cleared() {
+            let (mut said, mut valid) = (String::new(), 0);
+            for logged in self.log.iter().filter(|logged| logged.run.as_ref() == Some(&run)) {
+                let message = |role, content| Message { role, content, at: logged.at, run: run.clone() };
+                match &logged.event {
+                    Event::Prompted { content, .. } => messages.push(message(Role::User, content.clone())),
+                    Event::Text(text) => said.push_str(text),
+                    Event::StepEnded { .. } => valid = said.len(),
+                    Event::Restarted => said.truncate(valid),
+                    Event::Ended { .. } if !said.is_empty() => {
+                        messages.push(message(Role::Assistant, said.clone()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        messages.split_off(messages.len().saturating_sub(limit))
+    }
+
+    /// In the order in which prompts and answers belong together.
+    fn load(&self, runs: usize) -> Vec<Logged> {
+        let done: Vec<RunId> =
+            self.since_cleared().into_iter().filter(|(_, over)| *over).map(|(run, _)| run).collect();
+        let mut wanted: HashSet<RunId> = done[done.len().saturating_sub(runs)..].iter().cloned().collect();
+        wanted.extend(self.open());
+        coalesced(
+            self.log.iter().filter(|logged| logged.run.as_ref().is_some_and(|run| wanted.contains(run))),
+        )
+    }
+}
+
+/// Pieces of text of one run whose numbers follow each other, in one.
+fn coalesced<'a>(log: impl Iterator<Item = &'a Logged>) -> Vec<Logged> {
+    let mut out: Vec<Logged> = Vec::new();
+    for logged in log {
+        if let (Some(last), Event::Text(piece)) = (out.last_mut(), &logged.event)
+            && last.run == logged.run
+            && last.seq.next() == logged.first_seq
+            && let Event::Text(text) = &mut last.event
+        {
+            text.push_str(piece);
+            (last.seq, last.at) = (logged.seq, logged.at);
+            continue;
+        }
+        out.push(logged.clone());
+    }
+    out
+}
+
+/// Which run of which session an idempotency key stands for.
+type Keys = HashMap<u8, (usize, RunId, Seq)>;
+
+#[derive(Default)]
+struct Model {
+    sessions: HashMap<usize, ModelSession>,
+    keys: Keys,
+    run_count: usize,
+}
+
+impl Model {
+    /// The append that these acts come to, what the model is after it, and whether it is taken.
+    fn plan(
+        &mut self,
+        session: usize,
+        acts: &[Act],
+        durable: bool,
+        reserve: Option<u64>,
+    ) -> (Append, ModelSession, Keys, bool) {
+        let mut after = self.sessions.get(&session).cloned().unwrap_or_default();
+        let (mut keys, mut fine) = (self.keys.clone(), true);
+        let mut next = if after.log.is_empty() { 1 } else { after.next() };
+        let mut events = Vec::new();
+        for act in acts {
+            let open = after.open();
+            let pick = |at: usize| open.get(at % open.len().max(1)).cloned();
+            let (run, event) = match act {
+                Act::Prompt(idempotency) => {
+                    self.run_count += 1;
+                    let run = RunId::new(format!("run-{}", self.run_count));
+                    after.runs.push((run.clone(), false));
+                    if let Some(name) = idempotency {
+                        fine &= keys.insert(*name, (session, run.clone(), Seq(next))).is_none();
+                    }
+                    let name = idempotency.map(|name| name.to_string());
+                    (Some(run), prompt(&format!("p{next}"), name.as_deref()))
+                }
+                Act::Clear => (None, Event::Cleared),
+                Act::Text(at, piece) => (pick(*at), text(piece)),
+                Act::StepEnd(at) => (pick(*at), step_ended()),
+                Act::Restart(at) => (pick(*at), Event::Restarted),
+                Act::End(at, aborted) => {
+                    (pick(*at), ended(if *aborted { Outcome::Aborted } else { Outcome::Completed }))
+                }
+            };
+            if run.is_none() && event != Event::Cleared {
+                continue;
+            }
+            if let Event::Ended { .. } = event {
+                after
+                    .runs
+                    .iter_mut()
+                    .filter(|(known, _)| Some(known) == run.as_ref())
+                    .for_each(|(_, over)| *over = true);
+            }
+            let logged = logged(next, run.as_ref().map(RunId::as_str), event);
+            after.log.push(logged.clone());
+            events.push(logged);
+            next += 1;
+        }
+        let reserve = reserve.map(|ahead| Seq(after.head() + ahead));
+        fine &= !after.log.is_empty();
+        after.reserved = after.reserved.max(reserve.map_or(0, |reserve| reserve.0));
+        after.current |= !events.is_empty();
+        (Append { reserve, ..append(&key(&session.to_string()), events, durable) }, after, keys, fine)
+    }
+}
+
+async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
+    let folder = Folder::new();
+    let mut store = folder.store().await;
+    let mut model = Model::default();
+    for step in steps {
+        let blank = ModelSession::default();
+        match step {
+            Step::Append { session, acts, durable, reserve } => {
+                let (append, after, keys, fine) = model.plan(session, &acts, durable, reserve);
+                let result: Result<(), Error> = store.send(append.clone()).await.unwrap();
+                prop_assert_eq!(result.is_ok(), fine, "{:?} of {:?}", result, append);
+                if fine {
+                    model.keys = keys;
+                    model.sessions.insert(session, after);
+                }
+            }
+            Step::Wrong { session, off } => {
+                let known = model.sessions.get(&session).unwrap_or(&blank);
+                let next = i64::try_from(known.head()).unwrap() + off;
+                // Upwards, above the reserve, a gap is allowed in a session that is there.
+                if next > i64::try_from(known.head().max(known.reserved)).unwrap() && !known.log.is_empty() {
+                    continue;
+                }
+                let events = of_run(u64::try_from(next).unwrap_or(0), "wrong", vec![prompt("x", None)]);
+                let result = store.send(append(&key(&session.to_string()), events, false)).await.unwrap();
+                prop_assert!(result.is_err(), "number {} after {:?}", next, known);
+            }
+            Step::Load { session, runs } => {
+                let found = load(&store, &key(&session.to_string()), runs).await;
+                let expected = model.sessions.get(&session);
+                prop_assert_eq!(found.is_some(), expected.is_some());
+                if let (Some(found), Some(expected)) = (found, expected) {
+                    prop_assert_eq!(found.events, expected.load(runs));
+                    prop_assert_eq!((found.head.0, found.reserved.0), (expected.head(), expected.reserved));
+                }
+            }
+            Step::Read { session, after, run, max_bytes } => {
+                let known = model.sessions.get(&session).unwrap_or(&blank);
+                let run = run
+                    .filter(|_| !known.runs.is_empty())
+                    .map(|at| known.runs[at % known.runs.len()].0.clone());
+                let wanted = known.log.iter().filter(|l| l.seq.0 > after && (run.is_none() || l.run == run));
+                let expected = coalesced(wanted);
+                let asked =
+                    ReadEvents { session: key(&session.to_string()), after: Seq(after), run, max_bytes };
+                let found = store.send(asked).await.unwrap().unwrap();
+                prop_assert_eq!(&found[..], &expected[..found.len()]);
+                prop_assert!(max_bytes != usize::MAX || found.len() == expected.len());
+                prop_assert!(expected.is_empty() || !found.is_empty());
+            }
+            Step::History { session, limit } => {
+                let known = model.sessions.get(&session).unwrap_or(&blank);
+                let found =
+                    store.send(ReadHistory { session: key(&session.to_string()), limit }).await.unwrap();
+                prop_assert_eq!(found.unwrap(), known.history(limit));
+            }
+            Step::Reopen => {
+                store.send(Stop).await.unwrap().unwrap();
+                store = folder.store().await;
+                model.sessions.values_mut().for_each(|session| session.current = false);
+            }
+        }
+    }
+    for (name, found) in &model.keys {
+        let asked = FindRun { owner: Owner::Admins, idempotency_key: name.to_string() };
+        let (session, run, seq) = found.clone();
+        prop_assert_eq!(
+            store.send(asked).await.unwrap().unwrap(),
+            Some((key(&session.to_string()), run, seq))
+        );
+    }
+    let unfinished: HashSet<SessionKey> =
+        store.send(Unfinished).await.unwrap().unwrap().into_iter().collect();
+    let open = model.sessions.iter().filter(|(_, session)| !session.open().is_empty());
+    prop_assert_eq!(unfinished, open.map(|(session, _)| key(&session.to_string())).collect::<HashSet<_>>());
+    store.send(Stop).await.unwrap().unwrap();
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_log_does_what_a_list_in_memory_would(steps in proptest::collection::vec(step(), 1..50)) {
+        actix::System::new().block_on(follows_the_model(steps))?;
+    }
+}
+
+// ---- against kill -9 ----
+
+const CHILD: &str = "CLAWMUX_TEST_STORE_CHILD";
+const CHILD_SESSIONS: u64 = 4;
+
+/// The process that is killed: runs one after the other in every session, each acknowledged
+/// append told on a line of its own.
+#[test]
+fn child_that_appends_until_it_is_killed() {
+    let Ok(path) = std::env::var(CHILD) else { return };
+    actix::System::new().block_on(async {
+        let store = Store::start(path).await.unwrap();
+        join_all((0..CHILD_SESSIONS).map(|i| appends_for_ever(&store, i))).await;
+    });
+}
+
+async fn appends_for_ever(store: &Addr<Store>, i: u64) {
+    let session = key(&format!("s{i}"));
+    let loaded = load(store, &session, 0).await;
+    let mut seq = loaded.as_ref().map_or(0, |loaded| loaded.head.max(loaded.reserved).0);
+    let mut open: Vec<RunId> = Vec::new();
+    for logged in loaded.into_iter().flat_map(|loaded| loaded.events) {
+        if let Event::Prompted { .. } = logged.event {
+            open.extend(logged.run);
+        }
+    }
+    loop {
+        // What the last life left open is ended first.
+        let (run, events) = match open.pop() {
+            Some(run) => (run, vec![Event::Restarted, text("again"), ended(Outcome::Aborted)]),
+            None => {
+                let run = format!("s{i}-{}", seq + 1);
+                let mut events = vec![prompt("go", Some(&run)), Event::Started];
+                events.extend((0..7).map(|n| Event::Text(format!("{n}/{} ", seq + 1))));
+                events.extend([step_ended(), ended(Outcome::Completed)]);
+                (RunId::from(run.as_str()), events)
+            }
+        };
+        for event in events {
+            seq += 1;
+            let is_text = matches!(event, Event::Text(_));
+            let reserve = matches!(event, Event::Started | Event::Restarted).then_some(Seq(seq + 20));
+            let logged = logged(seq, Some(run.as_str()), event);
+            let append = Append { reserve, ..append(&session, vec![logged], !is_text) };
+            store.send(append).await.unwrap().unwrap();
+            let mut out = std::io::stdout().lock();
+            writeln!(out, "acked {i} {seq}").unwrap();
+            out.flush().unwrap();
+        }
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_kill_9() {
+    let folder = Folder::new();
+    let mut acked: HashMap<u64, HashSet<u64>> = HashMap::new();
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    for round in 0..15 {
+        // xorshift: every run of the test kills after the same numbers of acknowledgements.
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let lines = 1 + random % 400;
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["child_that_appends_until_it_is_killed", "--exact", "--nocapture"])
+            .env(CHILD, folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut take = |line: &str| {
+            let mut words = line.split(' ').skip_while(|word| !word.ends_with("acked")).skip(1);
+            let mut number = || words.next()?.parse::<u64>().ok();
+            let (Some(session), Some(seq)) = (number(), number()) else { return false };
+            assert!(
+                acked.entry(session).or_default().insert(seq),
+                "round {round}: {session} {seq} was acked twice"
+            );
+            true
+        };
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let (mut line, mut taken) = (String::new(), 0);
+        while taken < lines {
+            line.clear();
+            assert_ne!(out.read_line(&mut line).unwrap(), 0, "round {round}: the child ended by itself");
+            taken += u64::from(take(line.trim_end()));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        // What it had said before it died counts too; a line that was cut does not.
+        loop {
+            line.clear();
+            if out.read_line(&mut line).unwrap() == 0 {
+                break;
+            }
+            if line.ends_with('\n') {
+                take(line.trim_end());
+            }
+        }
+        actix::System::new().block_on(everything_is_there(&folder.path(), &acked, round));
+    }
+    assert!(acked.values().map(HashSet::len).sum::<usize>() > 1000);
+}
+
+async fn everything_is_there(path: &Path, acked: &HashMap<u64, HashSet<u64>>, round: usize) {
+    let store = Store::start(path).await.unwrap();
+    for (i, acked) in acked {
+        let session = key(&format!("s{i}"));
+        let events = read(&store, &session, 0).await;
+        let (mut last, mut covered) = (0, HashSet::new());
+        let mut open: Option<RunId> = None;
+        for logged in &events {
+            assert!(logged.first_seq.0 > last, "round {round}: {} comes after {last}", logged.first_seq);
+            let gap = logged.first_seq.0 - last - 1;
+            let is_restart =
+                logged.event == Event::Restarted || matches!(logged.event, Event::Prompted { .. });
+            // Numbers are passed over only where a new life begins: a restart, or a run after one
+            // that had ended when the process died, or whose reserve was left.
+            let is_new_life = is_restart || matches!(logged.event, Event::Started | Event::Ended { .. });
+            assert!(gap == 0 || is_new_life, "round {round}: {gap} numbers are missing before {logged:?}");
+            last = logged.seq.0;
+            covered.extend(logged.first_seq.0..=logged.seq.0);
+            match &logged.event {
+                Event::Prompted { .. } => assert_eq!(std::mem::replace(&mut open, logged.run.clone()), None),
+                Event::Ended { .. } => assert_eq!(open.take(), logged.run),
+                _ => assert_eq!(open, logged.run),
+            }
+            if let (Event::Text(text), Some(run)) = (&logged.event, &logged.run)
+                && text != "again"
+            {
+                let first: u64 = run.as_str().rsplit('-').next().unwrap().parse().unwrap();
+                let expected: String =
+                    (0..logged.seq.0 - logged.first_seq.0 + 1).map(|n| format!("{n}/{first} ")).collect();
+                assert_eq!(*text, expected, "round {round}");
+            }
+        }
+        let lost: Vec<_> = acked.difference(&covered).collect();
+        assert!(lost.is_empty(), "round {round}: session {i} lost {lost:?}");
+    }
+    store.send(Stop).await.unwrap().unwrap();
+    let db = rusqlite::Connection::open(path).unwrap();
+    let verdict: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
+    assert_eq!(verdict, "ok", "round {round}");
+}
+
+// ---- against a power cut ----
+
+/// What a power cut leaves is modelled as the write-ahead log cut off anywhere after what was last
+/// synced: so nothing durable may need more of it than there was when it was acknowledged, and no
+/// number that was ever acknowledged may come again.
+#[actix::test]
+async fn a_power_cut_takes_no_durable_event_and_no_number_comes_again() {
+    let session = key("a");
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut draw = |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let mut lost = 0;
+    for round in 0..12 {
+        let (folder, rest) = (Folder::new(), Folder::new());
+        let beside = |folder: &Folder| folder.folder.path().join("clawmux.db-wal");
+        let store = folder.store().await;
+        let (mut log, mut durable_head, mut synced_bytes) = (Vec::new(), 0, 0);
+        for seq in 1..=30 {
+            let (event, durable) = match seq {
+                1 => (prompt("hi", Some("k")), true),
+                _ if draw(8) == 0 => (Event::Started, true),
+                _ => (Event::Text(format!("{seq} ")), false),
+            };
+            log.push(logged(seq, Some("r"), event));
+            let reserve = (seq == 1).then_some(Seq(100));
+            let one = append(&session, vec![log[log.len() - 1].clone()], durable);
+            store.send(Append { reserve, ..one }).await.unwrap().unwrap();
+            if durable {
+                (durable_head, synced_bytes) = (seq, beside(&folder).metadata().unwrap().len());
+            }
+        }
+        let bytes = std::fs::read(beside(&folder)).unwrap();
+        let cut = synced_bytes + draw(bytes.len() as u64 - synced_bytes + 1);
+        std::fs::copy(folder.path(), rest.path()).unwrap();
+        std::fs::write(beside(&rest), &bytes[..usize::try_from(cut).unwrap()]).unwrap();
+        store.send(Stop).await.unwrap().unwrap();
+
+        let store = rest.store().await;
+        let loaded = load(&store, &session, 0).await.expect("the session was durable");
+        let head = loaded.head.0;
+        assert!(head >= durable_head, "round {round}: {head} is left, {durable_head} was durable");
+        assert_eq!(loaded.events, coalesced(log.iter().take(usize::try_from(head).unwrap())));
+        lost += 30 - head;
+        assert_eq!(loaded.reserved, Seq(100), "round {round}");
+        let asked = FindRun { owner: Owner::Admins, idempotency_key: "k".into() };
+        assert!(store.send(asked).await.unwrap().unwrap().is_some(), "round {round}");
+        let at = |seq| append(&session, vec![logged(seq, Some("r"), Event::Restarted)], true);
+        store.send(at(head + 1)).await.unwrap().expect_err("a number that a client may have seen");
+        store.send(at(101)).await.unwrap().unwrap();
+        store.send(Stop).await.unwrap().unwrap();
+    }
+    assert!(lost > 0, "no round lost anything: the model cuts nothing");
+}
+
+// ---- against a disk that takes no more ----
+
+const FULL_CHILD: &str = "CLAWMUX_TEST_STORE_FULL_CHILD";
+
+/// The process whose files may not grow: appends until it is refused, then says how that went.
+#[test]
+fn child_whose_disk_is_full() {
+    let Ok(path) = std::env::var(FULL_CHILD) else { return };
+    actix::System::new().block_on(async {
+        let (store, session) = (Store::start(path).await.unwrap(), key("a"));
+        let mut seq = 0;
+        let error = loop {
+            let run = format!("r{}", seq + 1);
+            let events = of_run(seq + 1, &run, vec![prompt(&"x".repeat(10_000), None)]);
+            match store.send(append(&session, events, true)).await.unwrap() {
+                Ok(()) => seq += 1,
+                Err(error) => break error,
+            }
+            assert!(seq < 10_000, "the disk is never full");
+        };
+        // What is there can still be read, and others are answered.
+        assert_eq!(load(&store, &session, 0).await.unwrap().head, Seq(seq));
+        assert_eq!(read(&store, &session, seq - 1).await.len(), 1);
+        let failed = store.send(Observe).await.unwrap().state["failed_commits"].as_u64();
+        println!("refused-after {seq} {failed:?} {:?} {error}", error.code);
+    });
+}
+
+#[test]
+fn a_full_disk_is_an_answer_and_not_an_end() {
+    let folder = Folder::new();
+    // A bound on the size of files makes writes fail as a full disk does, once its signal is ignored.
+    let out = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 600; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["child_whose_disk_is_full", "--exact", "--nocapture"])
+        .env(FULL_CHILD, folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    let told =
+        said.lines().find_map(|line| line.split_once("refused-after ").map(|(_, told)| told.to_owned()));
+    let told = told.unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&out.stderr)));
+    let (seq, how) = told.split_once(' ').unwrap();
+    assert!(how.contains("Some(1) Unavailable the log can't be written: "), "{how}");
+    let seq: u64 = seq.parse().unwrap();
+    assert!(seq > 0);
+    // With room again it goes on where it was.
+    actix::System::new().block_on(async {
+        let (store, session) = (folder.store().await, key("a"));
+        assert_eq!(load(&store, &session, 0).await.unwrap().head, Seq(seq));
+        let run = format!("r{}", seq + 1);
+        let next = of_run(seq + 1, &run, vec![prompt("y", None)]);
+        store.send(append(&session, next, true)).await.unwrap().unwrap();
+        store.send(Stop).await.unwrap().unwrap();
+    });
+}

@@ -1,0 +1,201 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// One daemon for the AI-agent clients of four protocols.
+#[derive(Debug, Parser)]
+#[command(
+    name = "clawmux",
+    version,
+    max_term_width = 110,
+    after_help = "\
+Exit status: 0 fine, 1 failed, 2 usage, 64 bad configuration, 69 daemon not reachable. \
+No secret is ever a command-line argument: see `clawmux help chat` and gateway.toml."
+)]
+pub(crate) struct Cli {
+    /// What every command takes.
+    #[command(flatten)]
+    pub(crate) global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Global {
+    /// Configuration file [default: gateway.toml in the home]
+    #[arg(long, value_name = "FILE", global = true, env = "CLAWMUX_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Home of the daemon [default: $CLAWMUX_HOME, $STATE_DIRECTORY or ~/.clawmux]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) home: Option<PathBuf>,
+}
+
+/// `serve`
+#[derive(Args, Debug)]
+pub(crate) struct Serve {
+    /// Address to listen on, instead of the configured ones; may be given several times
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen: Vec<String>,
+    /// Path of the operator's Unix socket [default: .xeno/gateway.sock in the home]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
+}
+
+/// `chat`
+#[derive(Args, Debug)]
+pub(crate) struct Chat {
+    /// One message: its answer goes to stdout and the exit status says how it ended (0 completed, 1 failed,
+    /// 130 aborted). Piped input does the same; without either there is a prompt
+    pub(crate) message: Option<String>,
+    /// Session, as AGENT:CHANNEL:ACCOUNT:PEER [default: main:cli:$USER:main]
+    #[arg(long, value_name = "KEY")]
+    pub(crate) session: Option<String>,
+    /// WebSocket of a daemon, such as ws://127.0.0.1:18789/ws [default: the running one, else one of its own]
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    /// File that holds the token [default: the token in $CLAWMUX_TOKEN]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: Option<PathBuf>,
+}
+
+/// `status`
+#[derive(Args, Debug)]
+pub(crate) struct Status {
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The arguments of a command that is not there yet: all of them.
+#[derive(Args, Debug)]
+pub(crate) struct Later {
+    /// Ignored
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    pub(crate) rest: Vec<String>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the daemon in the foreground; works on loopback with no configuration at all
+    #[command(visible_alias = "gateway")]
+    Serve(Serve),
+    /// Chat with the running daemon, or with an embedded one where none runs
+    ///
+    /// Attaches to the daemon of the home, or to --url with the credential in $CLAWMUX_TOKEN or --token-file.
+    /// Ctrl-C aborts the run under way; at an empty prompt, or a second time, it leaves.
+    Chat(Chat),
+    /// Check the configuration without starting: all complaints at once, with file and line
+    Check,
+    /// Ask the running daemon how it is
+    Status(Status),
+    /// Sessions (not there yet)
+    Sessions(Later),
+    /// Connections (not there yet)
+    Connections(Later),
+    /// Actors and their figures (not there yet)
+    Actors(Later),
+    /// Loaded plugins (not there yet)
+    Plugins(Later),
+    /// Tokens spent (not there yet)
+    Usage(Later),
+    /// Semantic memory (not there yet)
+    Memory(Later),
+    /// Tool calls that wait for approval (not there yet)
+    Approvals(Later),
+    /// Paired devices (not there yet)
+    Devices(Later),
+    /// API keys and JWTs (not there yet)
+    Tokens(Later),
+    /// One session: show, tail, abort, clear, stop (not there yet)
+    Session(Later),
+    /// Approve or deny a tool call (not there yet)
+    Approval(Later),
+    /// Plugins at run time: load, unload, reload, call (not there yet)
+    Plugin(Later),
+    /// Create or revoke API keys and JWTs (not there yet)
+    Token(Later),
+    /// Approve or revoke a device (not there yet)
+    Device(Later),
+    /// Live configuration: get, set, reload (not there yet)
+    Config(Later),
+    /// The daemon's log level (not there yet)
+    Log(Later),
+    /// A live tail of all events (not there yet)
+    Events(Later),
+    /// Stop taking work and finish what runs (not there yet)
+    Drain(Later),
+    /// A consistent copy of the live store (not there yet)
+    Backup(Later),
+    /// The systemd units (not there yet)
+    Unit(Later),
+    /// Look for what commonly goes wrong (not there yet)
+    Doctor(Later),
+}
+
+impl Command {
+    /// Its name, where it is not there yet.
+    pub(crate) fn later(&self) -> Option<&'static str> {
+        Some(match self {
+            Self::Serve(_) | Self::Chat(_) | Self::Check | Self::Status(_) => return None,
+            Self::Sessions(_) => "sessions",
+            Self::Connections(_) => "connections",
+            Self::Actors(_) => "actors",
+            Self::Plugins(_) => "plugins",
+            Self::Usage(_) => "usage",
+            Self::Memory(_) => "memory",
+            Self::Approvals(_) => "approvals",
+            Self::Devices(_) => "devices",
+            Self::Tokens(_) => "tokens",
+            Self::Session(_) => "session",
+            Self::Approval(_) => "approval",
+            Self::Plugin(_) => "plugin",
+            Self::Token(_) => "token",
+            Self::Device(_) => "device",
+            Self::Config(_) => "config",
+            Self::Log(_) => "log",
+            Self::Events(_) => "events",
+            Self::Drain(_) => "drain",
+            Self::Backup(_) => "backup",
+            Self::Unit(_) => "unit",
+            Self::Doctor(_) => "doctor",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent_and_complete() {
+        Cli::command().debug_assert();
+        let help = Cli::command().render_long_help().to_string();
+        for name in Cli::command().get_subcommands() {
+            let later = Cli::try_parse_from(["clawmux", name.get_name()])
+                .unwrap_or_else(|error| panic!("{}: {error}", name.get_name()))
+                .command
+                .later();
+            let about = name.get_about().map(ToString::to_string).unwrap_or_default();
+            assert_eq!(later, about.contains("not there yet").then_some(name.get_name()), "{about}");
+            assert!(help.contains(name.get_name()), "{help}");
+        }
+    }
+
+    #[test]
+    fn later_commands_take_whatever_they_will_take() {
+        for line in
+            ["session tail main:cli:me:main --json", "unit --user", "backup FILE", "token create --role user"]
+        {
+            let args = std::iter::once("clawmux").chain(line.split(' '));
+            assert!(Cli::try_parse_from(args).unwrap().command.later().is_some(), "{line}");
+        }
+        assert!(Cli::try_parse_from(["clawmux", "nothing"]).is_err());
+        assert!(Cli::try_parse_from(["clawmux", "status", "--token", "x"]).is_err());
+    }
+}

@@ -1,0 +1,272 @@
+//! The binary from outside: exit statuses, complaints, and `chat` against a scripted daemon.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use futures::{SinkExt, StreamExt};
+use serde_json::Value;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+
+fn clawmux(home: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_clawmux"));
+    command.env_clear().env("CLAWMUX_HOME", home).env("USER", "tester").args(args).stdin(Stdio::null());
+    command
+}
+
+fn output(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().expect("it exits by itself"), text(stdout), text(stderr))
+}
+
+#[test]
+fn exit_statuses_are_those_scripts_know() {
+    let home = tempfile::tempdir().unwrap();
+    for (args, expected, says) in [
+        (&["--help"][..], 0, ""),
+        (&["--version"], 0, ""),
+        (&["help", "serve"], 0, ""),
+        (&[], 2, "Usage"),
+        (&["nothing"], 2, "unrecognized"),
+        (&["chat", "hi", "--session", "x"], 2, "session key"),
+        (&["chat", " "], 2, "the message is empty"),
+        (&["chat"], 2, "the message is empty"),
+        (&["chat", "hi", "--url", "ws://127.0.0.1:1/ws"], 69, "no daemon is reachable"),
+        (
+            &["chat", "hi", "--url", "ws://127.0.0.1:1/ws", "--token-file", "/nowhere"],
+            1,
+            "cannot read the token",
+        ),
+        (&["status"], 69, "clawmux serve"),
+        (&["doctor", "--fix"], 1, "doctor is not there yet"),
+        (&["session", "tail", "x"], 1, "session is not there yet"),
+        (&["check"], 0, ""),
+        (&["--config", "/nowhere.toml", "check"], 64, "/nowhere.toml: can't be read"),
+    ] {
+        let (status, stdout, stderr) = output(&mut clawmux(home.path(), args));
+        assert_eq!(status, expected, "{args:?}: {stdout}{stderr}");
+        assert!(stderr.contains(says), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn check_tells_everything_at_once() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("gateway.toml");
+    std::fs::write(&file, "[gateway]\nlisten = [\"0.0.0.0:1\"]\nsocket_grup = 1\n[default]\nagent = \"x\"\n")
+        .unwrap();
+    let (status, _, stderr) = output(clawmux(home.path(), &["check"]).env("CLAWMUX__LIMITS__QUEUE", "0"));
+    assert_eq!(status, 64, "{stderr}");
+    let at = |line| format!("{}:{line}: ", file.display());
+    for begin in [at(2), at(3), at(5), "CLAWMUX__LIMITS__QUEUE: ".into()] {
+        assert!(stderr.lines().any(|line| line.starts_with(&begin)), "{begin} in {stderr}");
+    }
+
+    std::fs::write(&file, "[xeno]\nhome = \"/x\"\n[agents.main]\nsoul = \"other.md\"\n").unwrap();
+    let (status, stdout, stderr) = output(&mut clawmux(home.path(), &["check"]));
+    assert_eq!(status, 0, "{stderr}");
+    assert!(stdout.starts_with("ok: ") && stderr.contains("xeno.home is not there yet"), "{stdout}{stderr}");
+    assert!(stderr.contains("agents.main.soul"), "{stderr}");
+
+    std::fs::write(&file, "[[plugins]]\nname = \"notes\"\npath = \"n.wasm\"\n[log]\nfilter = \"a=b=c\"\n")
+        .unwrap();
+    let (status, _, stderr) = output(&mut clawmux(home.path(), &["check"]));
+    assert!(
+        status == 64 && stderr.contains("n.wasm is not there") && stderr.contains("log.filter"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn the_sample_passes_the_check() {
+    let home = tempfile::tempdir().unwrap();
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/gateway.toml");
+    let (status, _, stderr) = output(&mut clawmux(home.path(), &["check", "--config", sample]));
+    assert_eq!((status, stderr.as_str()), (0, ""));
+}
+
+/// A daemon that is told what to say: after the greeting it answers the first prompt with `frames`,
+/// `{id}` filled in. Gives back every frame it was sent.
+struct Scripted {
+    address: SocketAddr,
+    told: tokio::task::JoinHandle<Vec<Value>>,
+}
+
+async fn scripted(token: Option<&'static str>, frames: &'static [&'static str]) -> Scripted {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let told = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+        let mut told = Vec::new();
+        if let Some(token) = token {
+            let shown = heard(&mut socket).await.unwrap_or_default();
+            if shown["token"] != token {
+                say(&mut socket, r#"{"error":"auth_failed","code":4001}"#).await;
+                return told;
+            }
+        }
+        say(&mut socket, r#"{"ok":true,"version":"0.1.0"}"#).await;
+        while let Some(frame) = heard(&mut socket).await {
+            if frame["method"] == "chat.send" {
+                for answer in frames {
+                    say(&mut socket, &answer.replace("{id}", frame["id"].as_str().unwrap())).await;
+                }
+            }
+            told.push(frame);
+        }
+        told
+    });
+    Scripted { address, told }
+}
+
+async fn say(socket: &mut WebSocketStream<TcpStream>, text: &str) {
+    let _ = socket.send(Message::text(text)).await;
+}
+
+async fn heard(socket: &mut WebSocketStream<TcpStream>) -> Option<Value> {
+    loop {
+        match socket.next().await?.ok()? {
+            Message::Text(text) => return serde_json::from_str(&text).ok(),
+            Message::Close(_) => return None,
+            _ => {}
+        }
+    }
+}
+
+async fn chat(
+    daemon: Scripted,
+    args: &'static [&'static str],
+    prepare: impl FnOnce(&mut Command) + Send + 'static,
+) -> ((i32, String, String), Vec<Value>) {
+    let url = format!("ws://{}/ws", daemon.address);
+    let done = tokio::task::spawn_blocking(move || {
+        let home = tempfile::tempdir().unwrap();
+        let mut command = clawmux(home.path(), &["chat", "--url", &url]);
+        command.args(args);
+        prepare(&mut command);
+        output(&mut command)
+    });
+    (done.await.unwrap(), daemon.told.await.unwrap())
+}
+
+#[actix_web::test]
+async fn one_turn_goes_to_stdout_and_the_rest_to_stderr() {
+    let daemon = scripted(
+        None,
+        &[
+            r#"{"id":"other","event":"text","data":"not mine"}"#,
+            r#"{"id":"{id}","event":"text","data":"Hello "}"#,
+            r#"{"id":"{id}","event":"tool_use","data":{"id":"c","name":"echo","input":{"text":"hi"}}}"#,
+            r#"{"id":"{id}","event":"tool_result","data":{"tool_use_id":"c","content":"\u001b[2Jhi"}}"#,
+            r#"{"id":"{id}","event":"text","data":"İİİİ"}"#,
+            r#"{"id":"{id}","event":"usage","data":{"input_tokens":1,"output_tokens":2}}"#,
+            r#"{"id":"{id}","event":"done"}"#,
+        ],
+    )
+    .await;
+    let ((status, stdout, stderr), told) = chat(daemon, &["hello"], |_| {}).await;
+    assert_eq!((status, stdout.as_str()), (0, "Hello İİİİ\n"), "{stderr}");
+    assert!(stderr.contains("→ echo {\"text\":\"hi\"}") && stderr.contains("← [2Jhi"), "{stderr:?}");
+    assert_eq!(told[0]["params"]["session"], "main:cli:tester:main");
+    assert_eq!(told[0]["params"]["content"], "hello");
+}
+
+#[actix_web::test]
+async fn how_a_run_ends_is_the_exit_status() {
+    const FAILS: &[&str] = &[
+        r#"{"id":"{id}","event":"text","data":"so far"}"#,
+        r#"{"id":"{id}","event":"error","data":"provider error: \u001b[31mno"}"#,
+        r#"{"id":"{id}","event":"done"}"#,
+    ];
+    const ABORTED: &[&str] =
+        &[r#"{"id":"{id}","event":"error","data":"aborted"}"#, r#"{"id":"{id}","event":"done"}"#];
+    const REFUSED: &[&str] = &[r#"{"id":"{id}","error":"token budget exceeded (session: 9500/10000)"}"#];
+    const CLOSES: &[&str] = &[r#"{"error":"draining","code":1001}"#];
+    for (frames, expected, stdout, says) in [
+        (FAILS, 1, "so far\n", "error: provider error: [31mno"),
+        (ABORTED, 130, "", "aborted"),
+        (REFUSED, 1, "", "token budget exceeded (session: 9500/10000)"),
+        (CLOSES, 1, "", "draining"),
+    ] {
+        let ((status, out, stderr), _) = chat(scripted(None, frames).await, &["x"], |_| {}).await;
+        assert_eq!((status, out.as_str()), (expected, stdout), "{stderr}");
+        assert!(stderr.contains(says), "{says}: {stderr:?}");
+    }
+}
+
+#[actix_web::test]
+async fn tokens_come_from_the_environment_or_a_file_and_wrong_ones_are_told() {
+    const DONE: &[&str] = &[r#"{"id":"{id}","event":"done"}"#];
+    let ((status, _, stderr), _) = chat(scripted(Some("geheim"), DONE).await, &["x"], |command| {
+        command.env("CLAWMUX_TOKEN", "geheim");
+    })
+    .await;
+    assert_eq!(status, 0, "{stderr}");
+
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "geheim").unwrap();
+    let path = file.path().to_owned();
+    let ((status, _, stderr), _) = chat(scripted(Some("geheim"), DONE).await, &["x"], move |command| {
+        command.env("CLAWMUX_TOKEN", "wrong").arg("--token-file").arg(path);
+    })
+    .await;
+    assert_eq!(status, 0, "{stderr}");
+
+    let ((status, _, stderr), _) = chat(scripted(Some("geheim"), DONE).await, &["x"], |command| {
+        command.env("CLAWMUX_TOKEN", "falsch");
+    })
+    .await;
+    assert!(status == 1 && stderr.contains("does not accept this token"), "{stderr}");
+    assert!(!stderr.contains("falsch"), "{stderr}");
+}
+
+#[actix_web::test]
+async fn piped_input_is_one_turn_in_the_session_named() {
+    const DONE: &[&str] = &[r#"{"id":"{id}","event":"done"}"#];
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all("two\nlines\n".as_bytes()).unwrap();
+    std::io::Seek::rewind(&mut file).unwrap();
+    let daemon = scripted(None, DONE).await;
+    let ((status, _, stderr), told) = chat(daemon, &["--session", "work:cli:a%3Ab:x"], move |command| {
+        command.stdin(file);
+    })
+    .await;
+    assert_eq!(status, 0, "{stderr}");
+    assert_eq!(told[0]["params"]["session"], "work:cli:a%3Ab:x");
+    assert_eq!(told[0]["params"]["content"], "two\nlines\n");
+}
+
+#[actix_web::test]
+async fn ctrl_c_aborts_the_run() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/ws", listener.local_addr().unwrap());
+    let home = tempfile::tempdir().unwrap();
+    let child = clawmux(home.path(), &["chat", "x", "--url", &url])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (stream, _) = listener.accept().await.unwrap();
+    let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
+    say(&mut socket, r#"{"ok":true,"version":"0.1.0"}"#).await;
+    let prompt = heard(&mut socket).await.expect("a prompt");
+    let id = prompt["id"].as_str().unwrap();
+    say(&mut socket, &format!(r#"{{"id":"{id}","event":"text","data":"so f"}}"#)).await;
+    let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let abort = heard(&mut socket).await.expect("an abort");
+    assert_eq!((abort["method"].as_str(), &abort["params"]["id"]), (Some("chat.abort"), &prompt["id"]));
+    for frame in [r#""event":"error","data":"aborted""#, r#""event":"done""#] {
+        say(&mut socket, &format!(r#"{{"id":"{id}",{frame}}}"#)).await;
+    }
+    let reading = tokio::spawn(async move { while heard(&mut socket).await.is_some() {} });
+    let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
+    reading.await.unwrap();
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "so f\n");
+}

@@ -1,0 +1,440 @@
+//! A model provider for tests, on a port of its own: speaks Anthropic Messages and OpenAI chat
+//! completions, over HTTP or HTTPS, and misbehaves on request.
+//!
+//! It runs on its own thread, so any runtime can call it. What it answers is queued with
+//! [`Upstream::then`]; with an empty queue it says what it was told. Include it with `#[path]`.
+
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "a part of each test that includes it")]
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, oneshot};
+
+/// What it does with one request.
+#[derive(Clone, Debug)]
+pub enum Turn {
+    /// Says these pieces of text, then ends properly.
+    Say(Vec<String>),
+    /// Says the text, calls these tools (name, input as the model would write it), ends properly.
+    Call(String, Vec<(String, String)>),
+    /// Answers with this status, this `retry-after` and this body.
+    Status(u16, Option<u32>, String),
+    /// Answers 200 with a page instead of a stream.
+    Page(String),
+    /// Says the text, then ends the response in good order without the end marker.
+    Cut(String),
+    /// Says the text, then closes the connection within the response.
+    Reset(String),
+    /// Says the text, then sends an event that is not JSON.
+    Garbage(String),
+    /// Says the text (nothing where empty), then reports `overloaded_error` within the stream.
+    Report(String),
+    /// Closes the connection without an answer.
+    Close,
+    /// Does not answer.
+    HangHead,
+    /// Says the text, then nothing more.
+    HangBody(String),
+}
+
+/// One request it got.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Its path.
+    pub path: String,
+    /// Its head as it came.
+    pub head: String,
+    /// Its body.
+    pub body: Value,
+}
+
+/// A running server; stops when dropped.
+pub struct Upstream {
+    address: SocketAddr,
+    state: Arc<State>,
+    ca: Option<String>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+struct State {
+    turns: Mutex<VecDeque<Turn>>,
+    requests: Mutex<Vec<Request>>,
+    connections: Mutex<usize>,
+    /// Requests that have arrived; one permit each.
+    arrived: Semaphore,
+    /// Connections that the client closed while it was waiting for more; one permit each.
+    left: Semaphore,
+    /// How many bytes each write of a stream has.
+    write_bytes: usize,
+}
+
+impl Upstream {
+    /// Over HTTP, each event written at once.
+    pub fn start() -> Self {
+        Self::start_with(usize::MAX, false)
+    }
+
+    /// Over HTTPS, with a certificate of an authority of its own.
+    pub fn start_tls() -> Self {
+        Self::start_with(usize::MAX, true)
+    }
+
+    /// Over HTTP, streams written in pieces of so many bytes.
+    pub fn start_split(write_bytes: usize) -> Self {
+        Self::start_with(write_bytes, false)
+    }
+
+    fn start_with(write_bytes: usize, tls: bool) -> Self {
+        let state = Arc::new(State {
+            turns: Mutex::default(),
+            requests: Mutex::default(),
+            connections: Mutex::default(),
+            arrived: Semaphore::new(0),
+            left: Semaphore::new(0),
+            write_bytes,
+        });
+        let (ca, acceptor) = if tls { certificates() } else { (None, None) };
+        let (stop, stopped) = oneshot::channel();
+        let (ready, started) = std::sync::mpsc::channel();
+        let shared = state.clone();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async move {
+                let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+                ready.send(listener.local_addr().unwrap()).unwrap();
+                let accept = async {
+                    loop {
+                        let (stream, _) = listener.accept().await.unwrap();
+                        stream.set_nodelay(true).unwrap();
+                        *shared.connections.lock().unwrap() += 1;
+                        let (state, acceptor) = (shared.clone(), acceptor.clone());
+                        tokio::spawn(async move {
+                            match acceptor {
+                                Some(acceptor) => {
+                                    if let Ok(stream) = acceptor.accept(stream).await {
+                                        serve(state, stream).await;
+                                    }
+                                }
+                                None => serve(state, stream).await,
+                            }
+                        });
+                    }
+                };
+                tokio::select! {
+                    () = accept => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        let address = started.recv().unwrap();
+        Self { address, state, ca, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Adds a turn for the next request that has none.
+    pub fn then(&self, turn: Turn) -> &Self {
+        self.state.turns.lock().unwrap().push_back(turn);
+        self
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The base URL for either format: requests go to `/v1/messages` or `/chat/completions` below it.
+    pub fn base_url(&self) -> String {
+        match self.ca {
+            Some(_) => format!("https://localhost:{}", self.address.port()),
+            None => format!("http://{}", self.address),
+        }
+    }
+
+    /// The certificate of its authority, in PEM.
+    pub fn ca_pem(&self) -> &str {
+        self.ca.as_deref().expect("started with TLS")
+    }
+
+    /// The requests so far.
+    pub fn requests(&self) -> Vec<Request> {
+        self.state.requests.lock().unwrap().clone()
+    }
+
+    /// How many connections were made so far.
+    pub fn connections(&self) -> usize {
+        *self.state.connections.lock().unwrap()
+    }
+
+    /// Waits for a request; each counts once.
+    pub async fn arrived(&self) {
+        self.state.arrived.acquire().await.unwrap().forget();
+    }
+
+    /// Waits until a client left while something hung; each counts once.
+    pub async fn left(&self) {
+        self.state.left.acquire().await.unwrap().forget();
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn certificates() -> (Option<String>, Option<tokio_rustls::TlsAcceptor>) {
+    use tokio_rustls::rustls;
+    let authority_key = rcgen::KeyPair::generate().unwrap();
+    let mut authority = rcgen::CertificateParams::new(Vec::new()).unwrap();
+    authority.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    let ca = authority.self_signed(&authority_key).unwrap();
+    let issuer = rcgen::Issuer::new(authority, authority_key);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let certificate = rcgen::CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+    let ring = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(ring)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.der().clone()],
+            rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    (Some(ca.pem()), Some(tokio_rustls::TlsAcceptor::from(Arc::new(config))))
+}
+
+/// Answers the requests of one connection.
+async fn serve(state: Arc<State>, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+    while let Some(request) = read_request(&mut stream).await {
+        let said = last_text(&request.body);
+        let anthropic = request.path.ends_with("/messages");
+        state.requests.lock().unwrap().push(request);
+        let turn = state.turns.lock().unwrap().pop_front();
+        state.arrived.add_permits(1);
+        let turn = turn.unwrap_or_else(|| Turn::Say(vec!["You said: ".into(), said]));
+        if answer(&state, &mut stream, turn, anthropic).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// None where the connection is over.
+async fn answer(
+    state: &State,
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    turn: Turn,
+    anthropic: bool,
+) -> Option<()> {
+    let say = |text: &str| if text.is_empty() { vec![] } else { vec![text.to_owned()] };
+    let (pieces, calls) = match &turn {
+        Turn::Say(pieces) => (pieces.clone(), vec![]),
+        Turn::Call(text, calls) => (say(text), calls.clone()),
+        Turn::Cut(text)
+        | Turn::Reset(text)
+        | Turn::Garbage(text)
+        | Turn::Report(text)
+        | Turn::HangBody(text) => (say(text), vec![]),
+        Turn::Status(status, retry_after, body) => {
+            let retry = retry_after.map_or(String::new(), |seconds| format!("retry-after: {seconds}\r\n"));
+            let head = format!(
+                "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\n{retry}content-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            return stream.write_all(head.as_bytes()).await.ok();
+        }
+        Turn::Page(body) => {
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            );
+            return stream.write_all(head.as_bytes()).await.ok();
+        }
+        Turn::Close => return None,
+        Turn::HangHead => return hang(state, stream).await,
+    };
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.ok()?;
+    let (events, ending) =
+        if anthropic { anthropic_stream(&pieces, &calls) } else { openai_stream(&pieces, &calls) };
+    for event in events {
+        write_chunked(state, stream, &event).await?;
+    }
+    match turn {
+        Turn::Cut(_) => {}
+        Turn::Reset(_) => {
+            // Within a chunk that was announced larger.
+            stream.write_all(b"ff\r\ndata: {\"ty").await.ok()?;
+            stream.shutdown().await.ok()?;
+            return None;
+        }
+        Turn::Garbage(_) => write_chunked(state, stream, "data: }garbage{\n\n").await?,
+        Turn::Report(_) => {
+            let error = json!({"type": "overloaded_error", "message": "Overloaded"});
+            let event = format!("event: error\ndata: {}\n\n", json!({"type": "error", "error": error}));
+            write_chunked(state, stream, &event).await?;
+        }
+        Turn::HangBody(_) => return hang(state, stream).await,
+        _ => {
+            for event in ending {
+                write_chunked(state, stream, &event).await?;
+            }
+        }
+    }
+    stream.write_all(b"0\r\n\r\n").await.ok()
+}
+
+/// Waits until the client leaves.
+async fn hang(state: &State, stream: &mut (impl AsyncRead + Unpin)) -> Option<()> {
+    let mut byte = [0];
+    let _ = stream.read(&mut byte).await;
+    state.left.add_permits(1);
+    None
+}
+
+async fn write_chunked(state: &State, stream: &mut (impl AsyncWrite + Unpin), text: &str) -> Option<()> {
+    for part in text.as_bytes().chunks(state.write_bytes) {
+        let mut chunk = format!("{:x}\r\n", part.len()).into_bytes();
+        chunk.extend_from_slice(part);
+        chunk.extend_from_slice(b"\r\n");
+        stream.write_all(&chunk).await.ok()?;
+        stream.flush().await.ok()?;
+        if state.write_bytes != usize::MAX {
+            tokio::task::yield_now().await;
+        }
+    }
+    Some(())
+}
+
+/// The events of an answer before its end, and those that end it. It counts 20 tokens of input and
+/// one of output for each piece and call.
+fn anthropic_stream(pieces: &[String], calls: &[(String, String)]) -> (Vec<String>, Vec<String>) {
+    let event = |mut data: Value, kind: &str| {
+        data["type"] = json!(kind);
+        format!("event: {kind}\ndata: {data}\n\n")
+    };
+    let usage = json!({"input_tokens": 15, "cache_creation_input_tokens": 2, "cache_read_input_tokens": 3, "output_tokens": 1});
+    let mut events = vec![
+        event(
+            json!({"message": {"id": "msg_1", "role": "assistant", "content": [], "usage": usage}}),
+            "message_start",
+        ),
+        event(json!({}), "ping"),
+    ];
+    if !pieces.is_empty() {
+        events.push(event(
+            json!({"index": 0, "content_block": {"type": "text", "text": ""}}),
+            "content_block_start",
+        ));
+        for piece in pieces {
+            let delta = json!({"type": "text_delta", "text": piece});
+            events.push(event(json!({"index": 0, "delta": delta}), "content_block_delta"));
+        }
+        events.push(event(json!({"index": 0}), "content_block_stop"));
+    }
+    for (at, (name, input)) in calls.iter().enumerate() {
+        let index = at + 1;
+        let block = json!({"type": "tool_use", "id": format!("toolu_{at}"), "name": name, "input": {}});
+        events.push(event(json!({"index": index, "content_block": block}), "content_block_start"));
+        for part in halves(input) {
+            let delta = json!({"type": "input_json_delta", "partial_json": part});
+            events.push(event(json!({"index": index, "delta": delta}), "content_block_delta"));
+        }
+        events.push(event(json!({"index": index}), "content_block_stop"));
+    }
+    let reason = if calls.is_empty() { "end_turn" } else { "tool_use" };
+    let output = pieces.len() + calls.len();
+    let ending = vec![
+        event(json!({"delta": {"stop_reason": reason}, "usage": {"output_tokens": output}}), "message_delta"),
+        event(json!({}), "message_stop"),
+    ];
+    (events, ending)
+}
+
+fn openai_stream(pieces: &[String], calls: &[(String, String)]) -> (Vec<String>, Vec<String>) {
+    let chunk = |delta: Value, reason: Value| {
+        let choice = json!({"index": 0, "delta": delta, "finish_reason": reason});
+        format!("data: {}\n\n", json!({"id": "c1", "choices": [choice], "usage": null}))
+    };
+    let mut events = vec![chunk(json!({"role": "assistant", "content": ""}), Value::Null)];
+    for piece in pieces {
+        events.push(chunk(json!({"content": piece}), Value::Null));
+    }
+    for (index, (name, input)) in calls.iter().enumerate() {
+        let function = json!({"name": name, "arguments": ""});
+        let start =
+            json!({"index": index, "id": format!("call_{index}"), "type": "function", "function": function});
+        events.push(chunk(json!({"tool_calls": [start]}), Value::Null));
+        for part in halves(input) {
+            let more = json!({"index": index, "function": {"arguments": part}});
+            events.push(chunk(json!({"tool_calls": [more]}), Value::Null));
+        }
+    }
+    let reason = if calls.is_empty() { "stop" } else { "tool_calls" };
+    let output = pieces.len() + calls.len();
+    let usage = json!({"prompt_tokens": 20, "completion_tokens": output, "total_tokens": 20 + output});
+    let ending = vec![
+        chunk(json!({}), json!(reason)),
+        format!("data: {}\n\n", json!({"id": "c1", "choices": [], "usage": usage})),
+        "data: [DONE]\n\n".to_owned(),
+    ];
+    (events, ending)
+}
+
+fn halves(text: &str) -> [&str; 2] {
+    let middle = (0..=text.len() / 2).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let (first, second) = text.split_at(middle);
+    [first, second]
+}
+
+async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Request> {
+    let mut bytes = Vec::new();
+    let head_end = loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            break end + 4;
+        }
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    };
+    let head = String::from_utf8_lossy(&bytes[..head_end]).into_owned();
+    let length = head
+        .lines()
+        .find_map(|line| {
+            line.to_ascii_lowercase().strip_prefix("content-length:").map(str::trim).map(str::to_owned)
+        })
+        .and_then(|length| length.parse::<usize>().ok())
+        .unwrap_or(0);
+    while bytes.len() < head_end + length {
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    }
+    let path = head.split_whitespace().nth(1).unwrap_or_default().to_owned();
+    let body = serde_json::from_slice(&bytes[head_end..head_end + length]).unwrap_or(Value::Null);
+    Some(Request { path, head, body })
+}
+
+/// The text of the last message, in either format.
+fn last_text(body: &Value) -> String {
+    let content =
+        body["messages"].as_array().and_then(|messages| messages.last()).map(|last| &last["content"]);
+    match content {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(blocks)) => blocks
+            .iter()
+            .filter_map(|block| block["text"].as_str().or(block["content"].as_str()))
+            .collect::<Vec<_>>()
+            .join("\n"),
+        _ => String::new(),
+    }
+}
