@@ -278,7 +278,7 @@ impl Handler<Stop> for Listener {
                     close(&link, Fault::Draining, begun);
                 }
             }
-            while !speaking().is_empty() && clock::now().since(begun) < RESET_GRACE {
+            while !speaking().is_empty() && clock::now().since(begun) < CLOSE_GRACE {
                 actix::clock::sleep(Duration::from_millis(10)).await;
             }
             for link in registry.links() {

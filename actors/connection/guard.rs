@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use actix_web::error::PayloadError;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::Stream;
 
 use super::link::Link;
@@ -87,6 +87,11 @@ impl Guard {
         Ok(Passed { bytes: at + here as usize, frame_ends: self.remaining == 0 })
     }
 
+    /// Whether a header has begun and is not complete.
+    pub fn is_in_header(&self) -> bool {
+        self.header_bytes > 0
+    }
+
     /// How long the header is, as far as its first two bytes tell.
     fn header_length(&self) -> Result<usize, Violation> {
         let [first, second, ..] = self.header;
@@ -95,6 +100,9 @@ impl Guard {
         }
         if second & 0x80 == 0 {
             return Err(Violation::Protocol("a client's frame must be masked"));
+        }
+        if !matches!(first & 0x0f, 0x0..=0x2 | 0x8..=0xa) {
+            return Err(Violation::Protocol("unknown opcode"));
         }
         Ok(match second & 0x7f {
             126 => 8,
@@ -129,8 +137,7 @@ impl Guard {
                 return Err(Violation::Protocol("a fragmented message is under way"));
             }
             0x0 => {}
-            0x1 | 0x2 => self.message_bytes = 0,
-            _ => return Err(Violation::Protocol("unknown opcode")),
+            _ => self.message_bytes = 0,
         }
         self.message_bytes = self.message_bytes.saturating_add(length);
         if self.message_bytes > limit as u64 {
@@ -144,20 +151,29 @@ impl Guard {
 /// The bytes of a peer, as the frame decoder gets to see them.
 ///
 /// Gives out at most one frame before it says `Pending`; the decoder then has a whole frame to
-/// answer with, so no wake-up is lost. After a violation it drops what still comes, so that the
+/// answer with, so no wake-up is lost. A header is held back until it is complete: the decoder
+/// would complain again and again of half a header that it does not like. After a violation it drops what still comes, so that the
 /// peer can read why.
 #[derive(Debug)]
 pub(super) struct Guarded<S> {
     inner: S,
     guard: Guard,
     rest: Bytes,
+    header: BytesMut,
     frame_ended: bool,
     link: Arc<Link>,
 }
 
 impl<S> Guarded<S> {
     pub(super) fn new(inner: S, link: Arc<Link>) -> Self {
-        Self { inner, guard: Guard::default(), rest: Bytes::new(), frame_ended: false, link }
+        Self {
+            inner,
+            guard: Guard::default(),
+            rest: Bytes::new(),
+            header: BytesMut::new(),
+            frame_ended: false,
+            link,
+        }
     }
 }
 
@@ -190,8 +206,17 @@ impl<S: Stream<Item = Result<Bytes, PayloadError>> + Unpin> Stream for Guarded<S
             }
             return match this.guard.pass(&this.rest, this.link.frame_limit()) {
                 Ok(passed) => {
+                    let bytes = this.rest.split_to(passed.bytes);
+                    if this.guard.is_in_header() {
+                        this.header.extend_from_slice(&bytes);
+                        continue;
+                    }
                     this.frame_ended = passed.frame_ends;
-                    Poll::Ready(Some(Ok(this.rest.split_to(passed.bytes))))
+                    if this.header.is_empty() {
+                        return Poll::Ready(Some(Ok(bytes)));
+                    }
+                    this.header.extend_from_slice(&bytes);
+                    Poll::Ready(Some(Ok(std::mem::take(&mut this.header).freeze())))
                 }
                 Err(violation) => {
                     this.link.refuse(violation);

@@ -539,12 +539,16 @@ async fn the_sum_of_fragments_is_limited_and_large_messages_pass() {
 #[actix::test]
 async fn broken_frames_close_with_the_code_of_the_rfc() {
     let edge = Edge::start(Options::default()).await;
-    for (frame, code) in [
-        (vec![0x81, 0x01, b'x'], 1002u16),
+    let cases: [(Vec<u8>, u16); 6] = [
+        (vec![0x81, 0x01, b'x'], 1002),
         ([header(0x81, 2), vec![0xc3, 0x28]].concat(), 1007),
         (header(0xf1, 0), 1002),
+        (vec![0x83, 0x80], 1002),
+        (vec![0x09, 0x80, 0, 0, 0, 0], 1002),
         (header(0x80, 0), 1002),
-    ] {
+    ];
+    let edge = &edge;
+    futures::future::join_all(cases.map(|(frame, code)| async move {
         let mut socket = edge.tcp().await;
         socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
         socket.write_all(&frame).await.unwrap();
@@ -552,7 +556,52 @@ async fn broken_frames_close_with_the_code_of_the_rfc() {
         let _ = within("an answer", socket.read_to_end(&mut answer)).await;
         let close = answer.windows(4).any(|window| window[0] == 0x88 && window[2..] == code.to_be_bytes());
         assert!(close, "{frame:02x?}: no close {code} in {:?}", String::from_utf8_lossy(&answer));
+    }))
+    .await;
+}
+
+#[actix::test]
+async fn frames_may_come_byte_by_byte() {
+    let edge = Edge::start(Options::default()).await;
+    let mut socket = edge.tcp().await;
+    socket.set_nodelay(true).unwrap();
+    socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
+    let text = br#"{"id":"1","method":"ping"}"#;
+    let frame = [header(0x81, text.len() as u64), text.to_vec()].concat();
+    for byte in frame.repeat(3).chunks(1) {
+        socket.write_all(byte).await.unwrap();
+        actix::clock::sleep(Duration::from_micros(200)).await;
     }
+    let mut answer = String::new();
+    while answer.matches(r#"{"id":"1","result":"pong"}"#).count() < 3 {
+        let mut buffer = [0; 1024];
+        let read = within("pongs", socket.read(&mut buffer)).await.unwrap();
+        assert_ne!(read, 0, "closed after {answer:?}");
+        answer.push_str(&String::from_utf8_lossy(&buffer[..read]));
+    }
+}
+
+/// However broken, the peer is closed and nobody else notices.
+#[actix::test]
+async fn garbage_hurts_nobody_else() {
+    let edge = Edge::start(Options::default()).await;
+    let mut steady = edge.client().await;
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    for _ in 0..50 {
+        let mut garbage = Vec::new();
+        for _ in 0..64 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            garbage.extend(state.to_be_bytes());
+        }
+        let mut socket = edge.tcp().await;
+        socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
+        let _ = socket.write_all(&garbage).await;
+        say(&mut steady, json!({ "id": "1", "method": "ping" })).await;
+        assert_eq!(next(&mut steady).await["result"], "pong");
+    }
+    edge.until("alone", |observed| observed.children.len() == 1).await;
 }
 
 #[actix::test]

@@ -175,10 +175,7 @@ impl Exoclaw {
 
     fn on_token(&mut self, frame: &Frame, turn: &mut Turn<'_>) {
         let token = match frame {
-            Frame::Text(text) => match wire::read(text) {
-                Incoming::Token(token) => Some(token),
-                Incoming::Request { .. } | Incoming::Broken(..) => None,
-            },
+            Frame::Text(text) => wire::token(text),
             Frame::Binary(_) => None,
         };
         match token {
@@ -234,10 +231,10 @@ impl Exoclaw {
 
     fn on_text(&mut self, text: &str, turn: &mut Turn<'_>) {
         match wire::read(text) {
-            Incoming::Token(_) if self.setup.credentials_required => {
+            Incoming::Token if self.setup.credentials_required => {
                 turn.send(wire::refusal(&Id::none(), "already authenticated: send requests"));
             }
-            Incoming::Token(_) => turn.send(wire::hello(&self.setup.version)),
+            Incoming::Token => turn.send(wire::hello(&self.setup.version)),
             Incoming::Broken(id, why) => turn.send(wire::refusal(&id.unwrap_or_else(Id::none), &why)),
             Incoming::Request { id, method, params } => self.on_request(id, &method, params, turn),
         }
@@ -246,12 +243,10 @@ impl Exoclaw {
     fn on_request(&mut self, given: Option<Id>, method: &str, params: Params<'_>, turn: &mut Turn<'_>) {
         let named = given.is_some();
         let id = given.unwrap_or_else(Id::none);
-        // Requests without an id share one; only a stream makes that a clash.
-        let clash = self.streams.iter().any(|stream| stream.id == id)
-            || self.pending.iter().any(|pending| {
-                pending.id == id
-                    && (named || method == "chat.send" || matches!(pending.ask, Ask::Chat { .. }))
-            });
+        // Requests without an id share one; only a stream is lost in that.
+        let clash = (named || method == "chat.send")
+            && (self.streams.iter().any(|stream| stream.id == id)
+                || self.pending.iter().any(|pending| pending.id == id));
         if clash {
             let text = format!("id {} is in use by a request in flight", wire::clip(id.as_json()));
             return turn.send(wire::refusal(&id, &text));

@@ -47,7 +47,7 @@ impl Id {
 #[derive(Debug)]
 pub(super) enum Incoming<'a> {
     /// `{"token": ...}` and no method.
-    Token(String),
+    Token,
     /// A request.
     Request {
         /// Its id, where it has a usable one.
@@ -69,8 +69,22 @@ struct Fields<'a> {
     method: Option<&'a RawValue>,
     #[serde(borrow)]
     params: Option<&'a RawValue>,
-    #[serde(borrow)]
+    #[serde(borrow, default, deserialize_with = "even_null")]
     token: Option<&'a RawValue>,
+}
+
+/// A member that is there, whatever it holds.
+fn even_null<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<&'de RawValue>, D::Error> {
+    <&RawValue>::deserialize(input).map(Some)
+}
+
+/// The token in a first frame.
+pub(super) fn token(text: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Handshake {
+        token: String,
+    }
+    object::<Handshake>(text).ok().map(|handshake| handshake.token)
 }
 
 /// Reads a frame.
@@ -91,10 +105,7 @@ pub(super) fn read(text: &str) -> Incoming<'_> {
             Ok(method) => Incoming::Request { id, method, params: Params(fields.params) },
             Err(_) => broken(id, "method must be a string"),
         },
-        (None, Some(token)) => match serde_json::from_str(token.get()) {
-            Ok(token) => Incoming::Token(token),
-            Err(_) => broken(id, "token must be a string"),
-        },
+        (None, Some(_)) => Incoming::Token,
         (None, None) => broken(id, "missing field `method`"),
     }
 }
