@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use actix::{Message, Recipient};
-use clawmux_core::error::Error;
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Published;
 use clawmux_core::ids::{ConnectionId, Ticket};
 use clawmux_core::reply::Reply;
@@ -50,4 +50,49 @@ pub struct Client {
     pub connection: ConnectionId,
     /// Where it takes deliveries.
     pub to: Recipient<Deliver>,
+}
+
+/// Somebody who waits for the answer to a request.
+///
+/// Every request gets exactly one answer: one that is dropped unanswered (an actor ended with
+/// requests in its mailbox, a task was cut off) answers that it was lost.
+#[derive(Debug)]
+pub struct Asker {
+    client: Client,
+    ticket: Option<Ticket>,
+}
+
+impl Asker {
+    /// The client that asked, under this ticket.
+    pub fn new(client: Client, ticket: Ticket) -> Self {
+        Self { client, ticket: Some(ticket) }
+    }
+
+    /// Who asks.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Answers. A connection that is gone misses it.
+    pub fn reply(mut self, reply: Result<Reply, Error>) {
+        self.answer(reply);
+    }
+
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "one reply per ticket, and a connection bounds its open tickets; a lost reply would be worse"
+    )]
+    fn answer(&mut self, reply: Result<Reply, Error>) {
+        if let Some(ticket) = self.ticket.take() {
+            self.client.to.do_send(Deliver::Reply(ticket, reply));
+        }
+    }
+}
+
+impl Drop for Asker {
+    fn drop(&mut self) {
+        if self.ticket.is_some() {
+            self.answer(Err(ErrorCode::Unavailable.error("the request was lost: try again")));
+        }
+    }
 }

@@ -16,7 +16,8 @@ use clawmux_core::config::Config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Usage;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
-use clawmux_core::meter::{Meter, Reservation, UsageRecord, UsageTotals};
+use clawmux_core::log::usage::{UsageRecord, UsageTotals};
+use clawmux_core::meter::{Meter, Reservation};
 use clawmux_core::provider::{ChatRequest, ProviderKind, encode, estimate_tokens, offline};
 use clawmux_core::reply::Budget;
 use serde_json::json;
@@ -25,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::clock;
 use crate::observe::{Observe, Observed};
 use crate::provider::{Candidate, Charge, Deadlines, Endpoint, Payer, Permit};
+use crate::store::RecordUsage;
 
 /// The most calls under way at once.
 const CALLS_MAX: usize = 256;
@@ -75,11 +77,6 @@ pub struct Settle {
     pub(crate) records: Vec<UsageRecord>,
 }
 
-/// Keeps the record of one paid call. For the store.
-#[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<(), Error>")]
-pub struct RecordUsage(pub UsageRecord);
-
 /// Asks how the budgets stand.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Vec<Budget>")]
@@ -90,7 +87,8 @@ pub struct BudgetStatus {
 
 impl ProviderSupervisor {
     /// Reads the files of certificate authorities, so it belongs to the start of the daemon.
-    /// `store` keeps usage records; `totals` is what it knows to be spent.
+    /// `store` keeps usage records; `totals` is what it knows to be spent in the day and the month
+    /// (see [`clawmux_core::meter::day_start`]).
     ///
     /// # Errors
     /// `InvalidRequest` where such a file can't be read or holds no certificate.
@@ -104,7 +102,7 @@ impl ProviderSupervisor {
             endpoints.insert(name.clone(), Arc::new(Endpoint::new(name, provider)?));
         }
         Ok(Self {
-            meter: Meter::new(config.budgets, totals),
+            meter: Meter::new(config.budgets, totals, clock::now()),
             config,
             endpoints,
             deadlines: Deadlines::default(),

@@ -1,37 +1,112 @@
 //! Running the daemon: in the foreground, or inside another command.
-//!
-//! Not wired to the `Gateway` actor yet: both say so.
 
-use crate::exit::{FAILED, Failure};
+use std::sync::Arc;
+
+use actix::System;
+use clawmux_actors::clock;
+use clawmux_actors::gateway::{self, Running, Setup, Stop};
+use clawmux_core::auth::Secret;
+use clawmux_core::config::{Auth, Config, LoopbackPolicy};
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::AgentId;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::exit::{CONFIG, FAILED, Failure};
 use crate::settings::Settings;
+use crate::terminal;
 
-/// `clawmux serve`: runs until SIGTERM or Ctrl-C.
+/// `clawmux serve`: runs until SIGTERM or Ctrl-C; a second one ends it at once.
 ///
 /// # Errors
-/// Where it can't start.
-pub(crate) fn serve(_settings: Settings) -> Result<(), Failure> {
-    Err(Failure::new(FAILED, "serve is not there yet"))
+/// Where it can't start, or can't go on.
+pub(crate) fn serve(settings: Settings) -> Result<(), Failure> {
+    System::new().block_on(async move {
+        let unable = |error: std::io::Error| Failure::new(FAILED, format!("can't wait for signals: {error}"));
+        let mut terminate = signal(SignalKind::terminate()).map_err(unable)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(unable)?;
+        let banner = banner(&settings.config);
+        let Running { gateway, addresses, mut failed, .. } = start(&settings, settings.config.clone()).await?;
+        let listening: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
+        terminal::say(&format!(
+            "clawmux {} ready: {} (home {}, {banner})",
+            env!("CARGO_PKG_VERSION"),
+            listening.join(", "),
+            settings.home.display(),
+        ));
+        let outcome = tokio::select! {
+            _ = terminate.recv() => Ok(()),
+            _ = interrupt.recv() => Ok(()),
+            why = &mut failed => Err(Failure::from(why.unwrap_or_else(|_| gateway_gone()))),
+        };
+        tracing::info!("stopping: what runs may finish its step; once more to stop at once");
+        tokio::select! {
+            _ = gateway.send(Stop) => {}
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        outcome
+    })
 }
 
-/// A daemon inside this process.
+fn gateway_gone() -> Error {
+    ErrorCode::Internal.error("the gateway is gone: see the log")
+}
+
+/// What answers, so that a newcomer sees why no key was needed.
+fn banner(config: &Config) -> String {
+    let agent = config.default_agent.clone().unwrap_or_else(|| AgentId::from("none"));
+    match config.agents.get(&agent).and_then(|agent| agent.models.first()) {
+        Some(model) => format!("agent {agent} on {}/{}", model.provider, model.model),
+        None => format!("agent {agent}"),
+    }
+}
+
+async fn start(settings: &Settings, config: Config) -> Result<Running, Failure> {
+    let setup = Setup {
+        config: Arc::new(config),
+        home: settings.home.clone(),
+        socket: settings.socket.clone(),
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    gateway::start(setup).await.map_err(|error| {
+        let status = if error.code == ErrorCode::InvalidRequest { CONFIG } else { FAILED };
+        Failure::new(status, error.message)
+    })
+}
+
+/// A daemon inside this process, for this process alone: on a free port of loopback, with a token
+/// nobody else knows.
 #[derive(Debug)]
 pub(crate) struct Embedded {
     /// Its exoclaw WebSocket.
     pub(crate) url: String,
+    /// Its token.
+    pub(crate) token: Secret,
+    running: Running,
 }
 
 impl Embedded {
-    /// Starts one on a free port of loopback. Called within the actix system of the command.
+    /// Starts one. Called within the actix system of the command.
     ///
     /// # Errors
     /// Where it can't start.
-    pub(crate) async fn start(_settings: &Settings) -> Result<Self, Failure> {
-        Err(Failure::new(
-            FAILED,
-            "no daemon runs (start one with `clawmux serve`), and an embedded one is not there yet",
-        ))
+    pub(crate) async fn start(settings: &Settings) -> Result<Self, Failure> {
+        let random = [clock::random(), clock::random()].concat();
+        let token = Secret::new(random.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+        let mut config = settings.config.clone();
+        config.gateway.listen = vec![([127, 0, 0, 1], 0).into()];
+        config.auth = Auth {
+            token: Some(token.clone()),
+            loopback: LoopbackPolicy::Required,
+            api_keys: Vec::new(),
+        };
+        let running = start(settings, config).await?;
+        let address = running.addresses.first().ok_or_else(|| Failure::from(gateway_gone()))?;
+        Ok(Self { url: format!("ws://{address}/ws"), token, running })
     }
 
     /// Stops it: what it acknowledged is on disk afterwards.
-    pub(crate) async fn stop(self) {}
+    pub(crate) async fn stop(self) {
+        let _ = self.running.gateway.send(Stop).await;
+    }
 }

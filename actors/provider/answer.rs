@@ -50,6 +50,9 @@ pub struct Answer {
     phase: Phase,
     /// Ends a silence of the network, or the pause before a step of a plan.
     pause: Pin<Box<Sleep>>,
+    /// When the network was last heard. `pause` is moved only once it fires: it is not to cost a
+    /// timer for every token.
+    heard: Instant,
     total: Pin<Box<Sleep>>,
     /// What ends this attempt, once what came before it is handed on.
     failed: Option<Failure>,
@@ -76,6 +79,7 @@ impl Answer {
             deadlines,
             phase: Phase::Over,
             pause: Box::pin(sleep(deadlines.idle)),
+            heard: Instant::now(),
             total: Box::pin(sleep(deadlines.total)),
             failed: None,
             spoken: false,
@@ -258,11 +262,13 @@ impl Answer {
             actix::spawn(drain(body));
         }
         if read_bytes > 0 {
-            self.pause_for(self.deadlines.idle);
+            self.heard = Instant::now();
         }
         if pending && deltas.is_empty() {
-            // Registers the new deadline, too.
-            if self.pause.as_mut().poll(cx).is_pending() {
+            while self.pause.as_mut().poll(cx).is_ready() && self.heard.elapsed() < self.deadlines.idle {
+                self.pause.as_mut().reset(self.heard + self.deadlines.idle);
+            }
+            if !self.pause.is_elapsed() {
                 if let Some((charge, _)) = &mut self.held {
                     charge.add(0, wire);
                 }
@@ -307,6 +313,7 @@ impl Stream for Answer {
                         if let Some(decoder) = decoder.take() {
                             this.phase = Phase::Reading { name, body, decoder };
                         }
+                        this.heard = Instant::now();
                         this.pause_for(this.deadlines.idle);
                     }
                     Err(failure) => this.failed = Some(failure),

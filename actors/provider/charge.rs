@@ -3,7 +3,8 @@
 use actix::Recipient;
 use clawmux_core::event::Usage;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
-use clawmux_core::meter::{Reservation, UsageRecord};
+use clawmux_core::log::usage::UsageRecord;
+use clawmux_core::meter::Reservation;
 use clawmux_core::provider::estimate_tokens;
 
 use crate::clock;

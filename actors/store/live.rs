@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use clawmux_core::event::Logged;
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::segment::Segment;
 use clawmux_core::time::Timestamp;
@@ -86,8 +87,17 @@ impl Live {
         Some(run)
     }
 
-    /// A session's, of all its runs.
-    pub(super) fn of(&self, session: &SessionKey) -> &[LiveRun] {
+    /// A session's text after a number, of all its runs, in order.
+    pub(super) fn rest_after(&self, session: &SessionKey, after: Seq) -> Vec<Logged> {
+        let runs = self.of(session).iter();
+        let mut rest: Vec<Logged> = runs
+            .flat_map(|run| run.segments.iter().filter_map(|segment| segment.rest_after(&run.run, after)))
+            .collect();
+        rest.sort_unstable_by_key(|logged| logged.seq);
+        rest
+    }
+
+    fn of(&self, session: &SessionKey) -> &[LiveRun] {
         self.sessions.get(session).map_or(&[], Vec::as_slice)
     }
 

@@ -1,6 +1,6 @@
 //! The durable log: what is acknowledged is here, and what is here is what clients see.
 //!
-//! One SQLite database with one writer thread ([`writer`]) and one reader thread ([`reader`]),
+//! One SQLite database with one writer thread (`writer`) and one reader thread (`reader`),
 //! each with a connection of its own. The actor only hands over and never blocks: it may share an
 //! arbiter with others. Both queues are bounded; a full one is answered with `Unavailable`.
 //! Writes of one session take effect in the order in which this actor got them.
@@ -13,6 +13,7 @@
 //! it: what a session loads is bounded by the number of runs it asks for.
 
 mod failure;
+mod figures;
 mod files;
 mod live;
 mod reader;
@@ -25,7 +26,6 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -38,12 +38,12 @@ use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::usage::{UsageRecord, UsageTotals};
 use clawmux_core::reply;
 use clawmux_core::time::Timestamp;
-use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::observe::{Observe, Observed};
 use failure::sql;
+use figures::Figures;
 use files::Files;
 use live::Shared;
 use reader::Reader;
@@ -413,56 +413,6 @@ impl Handler<Stop> for Store {
 
     fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
         Box::pin(self.finish().into_actor(self))
-    }
-}
-
-/// What the store says of itself.
-#[derive(Debug, Default)]
-struct Figures {
-    queue: AtomicUsize,
-    queue_bytes: AtomicUsize,
-    questions: AtomicUsize,
-    streaming: AtomicUsize,
-    commits: AtomicU64,
-    durable_commits: AtomicU64,
-    writes: AtomicU64,
-    events: AtomicU64,
-    failures: AtomicU64,
-    batch: AtomicUsize,
-    batch_max: AtomicUsize,
-    commit_us: AtomicU64,
-    commit_us_max: AtomicU64,
-    db_bytes: AtomicU64,
-}
-
-impl Figures {
-    fn committed(&self, writes: usize, durable: bool, took_us: u64) {
-        self.commits.fetch_add(1, Relaxed);
-        self.durable_commits.fetch_add(u64::from(durable), Relaxed);
-        self.writes.fetch_add(writes as u64, Relaxed);
-        self.batch.store(writes, Relaxed);
-        self.batch_max.fetch_max(writes, Relaxed);
-        self.commit_us.store(took_us, Relaxed);
-        self.commit_us_max.fetch_max(took_us, Relaxed);
-    }
-
-    fn to_json(&self) -> serde_json::Value {
-        json!({
-            "queue": self.queue.load(Relaxed),
-            "queue_bytes": self.queue_bytes.load(Relaxed),
-            "questions": self.questions.load(Relaxed),
-            "streaming_steps": self.streaming.load(Relaxed),
-            "commits": self.commits.load(Relaxed),
-            "durable_commits": self.durable_commits.load(Relaxed),
-            "failed_commits": self.failures.load(Relaxed),
-            "writes": self.writes.load(Relaxed),
-            "events": self.events.load(Relaxed),
-            "batch_last": self.batch.load(Relaxed),
-            "batch_max": self.batch_max.load(Relaxed),
-            "commit_last_us": self.commit_us.load(Relaxed),
-            "commit_max_us": self.commit_us_max.load(Relaxed),
-            "db_bytes": self.db_bytes.load(Relaxed),
-        })
     }
 }
 

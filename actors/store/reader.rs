@@ -19,7 +19,7 @@ use clawmux_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use super::files::Files;
-use super::live::{LiveRun, Shared};
+use super::live::Shared;
 use super::{FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, UsageSince, failure};
 
 pub(super) struct Reader {
@@ -43,7 +43,7 @@ impl Reader {
     }
 
     pub(super) fn load(&mut self, asked: &Load) -> Result<Option<Loaded>, Error> {
-        self.view(Some(&asked.session), |tx, live| {
+        self.view(Some((&asked.session, Seq(0))), |tx, streaming| {
             let found = tx
                 .prepare_cached(
                     "SELECT id, owner, head, reserved, input_tokens, output_tokens, cleared
@@ -61,11 +61,10 @@ impl Reader {
                 })
                 .optional()?;
             let Some((session, mut loaded, cleared)) = found else { return Ok(None) };
-            for run in live {
-                let last = run.segments.last().map_or(Seq(0), Segment::seq);
-                loaded.head = loaded.head.max(last);
-                loaded.events.extend(run.segments.iter().filter_map(|s| s.rest_after(&run.run, Seq(0))));
+            if let Some(last) = streaming.last() {
+                loaded.head = loaded.head.max(last.seq);
             }
+            loaded.events = streaming;
             let mut spans = ended_runs(tx, session, cleared, asked.runs)?;
             spans.extend(
                 tx.prepare_cached(
@@ -100,7 +99,7 @@ impl Reader {
     }
 
     pub(super) fn events(&mut self, asked: &ReadEvents) -> Result<Vec<Logged>, Error> {
-        self.view(Some(&asked.session), |tx, live| {
+        self.view(Some((&asked.session, asked.after)), |tx, mut streaming| {
             let Some(session) = session_row(tx, &asked.session)? else { return Ok(Vec::new()) };
             let mut span = None;
             if let Some(run) = &asked.run {
@@ -114,12 +113,7 @@ impl Reader {
                     return Ok(Vec::new());
                 }
             }
-            let mut streaming: Vec<Logged> = live
-                .iter()
-                .filter(|run| asked.run.as_ref().is_none_or(|asked| *asked == run.run))
-                .flat_map(|run| run.segments.iter().filter_map(|s| s.rest_after(&run.run, asked.after)))
-                .collect();
-            streaming.sort_unstable_by_key(|logged| logged.seq);
+            streaming.retain(|text| asked.run.is_none() || asked.run == text.run);
             let mut streaming = VecDeque::from(streaming);
 
             let from = integer(asked.after.0).max(span.as_ref().map_or(0, |s| integer(s.prompted) - 1));
@@ -241,11 +235,12 @@ impl Reader {
         })
     }
 
-    /// Answers from one view of the database; with the streaming text of `session` as of then.
+    /// Answers from one view of the database; with the text of a session's steps that stream, as
+    /// far as it comes after a number, in order.
     fn view<T>(
         &mut self,
-        session: Option<&SessionKey>,
-        answer: impl FnOnce(&Transaction<'_>, &[LiveRun]) -> Result<T, Failure>,
+        streaming: Option<(&SessionKey, Seq)>,
+        answer: impl FnOnce(&Transaction<'_>, Vec<Logged>) -> Result<T, Failure>,
     ) -> Result<T, Error> {
         let live = self.shared.enter();
         if live.broken {
@@ -256,9 +251,9 @@ impl Reader {
         tx.prepare_cached("SELECT opened FROM meta")
             .and_then(|mut statement| statement.query_row([], |_| Ok(())))
             .map_err(|e| failure::sql(&e))?;
-        let streaming = session.map_or_else(Vec::new, |session| live.of(session).to_vec());
+        let streaming = streaming.map_or_else(Vec::new, |(session, after)| live.rest_after(session, after));
         drop(live);
-        answer(&tx, &streaming).map_err(|failure| match failure {
+        answer(&tx, streaming).map_err(|failure| match failure {
             Failure::Database(e) => failure::sql(&e),
             Failure::Record(e) => e,
         })

@@ -1,5 +1,7 @@
 //! The log against a model, against concurrency and against `kill -9`.
 
+#![allow(clippy::unwrap_used, reason = "a test may")]
+
 use std::collections::{HashMap, HashSet};
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
@@ -112,7 +114,7 @@ async fn a_conversation_is_there_while_it_streams_when_it_is_over_and_after_a_re
         assert_eq!(read(&store, &session, 4).await, [logged(5, Some("r1"), text("wörld"))]);
         assert_eq!(read(&store, &session, 5).await, []);
         assert_eq!(history(&store, &session, 9).await, [(Role::User, "hi".to_owned())]);
-        assert_eq!(store.send(Unfinished).await.unwrap().unwrap(), [session.clone()]);
+        assert_eq!(store.send(Unfinished).await.unwrap().unwrap(), std::slice::from_ref(&session));
         let loaded = load(&store, &session, 0).await.unwrap();
         assert_eq!((loaded.head, loaded.reserved), (Seq(5), Seq(100)));
         assert_eq!(loaded.events, [&begin.events[..], std::slice::from_ref(&streaming)].concat());
@@ -515,10 +517,13 @@ fn coalesced<'a>(log: impl Iterator<Item = &'a Logged>) -> Vec<Logged> {
     out
 }
 
+/// Which run of which session an idempotency key stands for.
+type Keys = HashMap<u8, (usize, RunId, Seq)>;
+
 #[derive(Default)]
 struct Model {
     sessions: HashMap<usize, ModelSession>,
-    keys: HashMap<u8, (usize, RunId, Seq)>,
+    keys: Keys,
     run_count: usize,
 }
 
@@ -530,7 +535,7 @@ impl Model {
         acts: &[Act],
         durable: bool,
         reserve: Option<u64>,
-    ) -> (Append, ModelSession, HashMap<u8, (usize, RunId, Seq)>, bool) {
+    ) -> (Append, ModelSession, Keys, bool) {
         let mut after = self.sessions.get(&session).cloned().unwrap_or_default();
         let (mut keys, mut fine) = (self.keys.clone(), true);
         let mut next = if after.log.is_empty() { 1 } else { after.next() };
@@ -810,4 +815,120 @@ async fn everything_is_there(path: &Path, acked: &HashMap<u64, HashSet<u64>>, ro
     let db = rusqlite::Connection::open(path).unwrap();
     let verdict: String = db.query_row("PRAGMA integrity_check", [], |row| row.get(0)).unwrap();
     assert_eq!(verdict, "ok", "round {round}");
+}
+
+// ---- against a power cut ----
+
+/// What a power cut leaves is modelled as the write-ahead log cut off anywhere after what was last
+/// synced: so nothing durable may need more of it than there was when it was acknowledged, and no
+/// number that was ever acknowledged may come again.
+#[actix::test]
+async fn a_power_cut_takes_no_durable_event_and_no_number_comes_again() {
+    let session = key("a");
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut draw = |below: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % below
+    };
+    let mut lost = 0;
+    for round in 0..12 {
+        let (folder, rest) = (Folder::new(), Folder::new());
+        let beside = |folder: &Folder| folder.folder.path().join("clawmux.db-wal");
+        let store = folder.store().await;
+        let (mut log, mut durable_head, mut synced_bytes) = (Vec::new(), 0, 0);
+        for seq in 1..=30 {
+            let (event, durable) = match seq {
+                1 => (prompt("hi", Some("k")), true),
+                _ if draw(8) == 0 => (Event::Started, true),
+                _ => (Event::Text(format!("{seq} ")), false),
+            };
+            log.push(logged(seq, Some("r"), event));
+            let reserve = (seq == 1).then_some(Seq(100));
+            let one = append(&session, vec![log[log.len() - 1].clone()], durable);
+            store.send(Append { reserve, ..one }).await.unwrap().unwrap();
+            if durable {
+                (durable_head, synced_bytes) = (seq, beside(&folder).metadata().unwrap().len());
+            }
+        }
+        let bytes = std::fs::read(beside(&folder)).unwrap();
+        let cut = synced_bytes + draw(bytes.len() as u64 - synced_bytes + 1);
+        std::fs::copy(folder.path(), rest.path()).unwrap();
+        std::fs::write(beside(&rest), &bytes[..usize::try_from(cut).unwrap()]).unwrap();
+        store.send(Stop).await.unwrap().unwrap();
+
+        let store = rest.store().await;
+        let loaded = load(&store, &session, 0).await.expect("the session was durable");
+        let head = loaded.head.0;
+        assert!(head >= durable_head, "round {round}: {head} is left, {durable_head} was durable");
+        assert_eq!(loaded.events, coalesced(log.iter().take(usize::try_from(head).unwrap())));
+        lost += 30 - head;
+        assert_eq!(loaded.reserved, Seq(100), "round {round}");
+        let asked = FindRun { owner: Owner::Admins, idempotency_key: "k".into() };
+        assert!(store.send(asked).await.unwrap().unwrap().is_some(), "round {round}");
+        let at = |seq| append(&session, vec![logged(seq, Some("r"), Event::Restarted)], true);
+        store.send(at(head + 1)).await.unwrap().expect_err("a number that a client may have seen");
+        store.send(at(101)).await.unwrap().unwrap();
+        store.send(Stop).await.unwrap().unwrap();
+    }
+    assert!(lost > 0, "no round lost anything: the model cuts nothing");
+}
+
+// ---- against a disk that takes no more ----
+
+const FULL_CHILD: &str = "CLAWMUX_TEST_STORE_FULL_CHILD";
+
+/// The process whose files may not grow: appends until it is refused, then says how that went.
+#[test]
+fn child_whose_disk_is_full() {
+    let Ok(path) = std::env::var(FULL_CHILD) else { return };
+    actix::System::new().block_on(async {
+        let (store, session) = (Store::start(path).await.unwrap(), key("a"));
+        let mut seq = 0;
+        let error = loop {
+            let run = format!("r{}", seq + 1);
+            let events = of_run(seq + 1, &run, vec![prompt(&"x".repeat(10_000), None)]);
+            match store.send(append(&session, events, true)).await.unwrap() {
+                Ok(()) => seq += 1,
+                Err(error) => break error,
+            }
+            assert!(seq < 10_000, "the disk is never full");
+        };
+        // What is there can still be read, and others are answered.
+        assert_eq!(load(&store, &session, 0).await.unwrap().head, Seq(seq));
+        assert_eq!(read(&store, &session, seq - 1).await.len(), 1);
+        let failed = store.send(Observe).await.unwrap().state["failed_commits"].as_u64();
+        println!("refused-after {seq} {failed:?} {:?} {error}", error.code);
+    });
+}
+
+#[test]
+fn a_full_disk_is_an_answer_and_not_an_end() {
+    let folder = Folder::new();
+    // A bound on the size of files makes writes fail as a full disk does, once its signal is ignored.
+    let out = Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 600; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["child_whose_disk_is_full", "--exact", "--nocapture"])
+        .env(FULL_CHILD, folder.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stdout);
+    let told =
+        said.lines().find_map(|line| line.split_once("refused-after ").map(|(_, told)| told.to_owned()));
+    let told = told.unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&out.stderr)));
+    let (seq, how) = told.split_once(' ').unwrap();
+    assert!(how.contains("Some(1) Unavailable the log can't be written: "), "{how}");
+    let seq: u64 = seq.parse().unwrap();
+    assert!(seq > 0);
+    // With room again it goes on where it was.
+    actix::System::new().block_on(async {
+        let (store, session) = (folder.store().await, key("a"));
+        assert_eq!(load(&store, &session, 0).await.unwrap().head, Seq(seq));
+        let run = format!("r{}", seq + 1);
+        let next = of_run(seq + 1, &run, vec![prompt("y", None)]);
+        store.send(append(&session, next, true)).await.unwrap().unwrap();
+        store.send(Stop).await.unwrap().unwrap();
+    });
 }

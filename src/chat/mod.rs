@@ -125,7 +125,7 @@ async fn find(
     logging::start(&quiet)?;
     home::create(&settings.home)?;
     let embedded = Embedded::start(&settings).await?;
-    Ok((embedded.url.clone(), token.or(settings.config.auth.token), Some(embedded)))
+    Ok((embedded.url.clone(), Some(embedded.token.clone()), Some(embedded)))
 }
 
 fn token_in(path: &Path) -> Result<Secret, Failure> {

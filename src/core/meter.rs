@@ -14,39 +14,9 @@ use jiff::tz::TimeZone;
 use crate::config::Budgets;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::Usage;
-use crate::ids::{AgentId, RunId, SessionKey};
+use crate::log::usage::UsageTotals;
 use crate::reply::{Budget, Period};
 use crate::time::Timestamp;
-
-/// One paid call, as it is kept.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsageRecord {
-    /// The session that made it.
-    pub session: SessionKey,
-    /// The run.
-    pub run: RunId,
-    /// The agent.
-    pub agent: AgentId,
-    /// The provider's name in the configuration.
-    pub provider: String,
-    /// The model's name there.
-    pub model: String,
-    /// What it cost: as the wire said, or estimated where it did not.
-    pub usage: Usage,
-    /// When it was settled.
-    pub at: Timestamp,
-}
-
-/// What was spent in the day and the month that hold `at`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UsageTotals {
-    /// Tokens of the day so far.
-    pub day: u64,
-    /// Tokens of the month so far.
-    pub month: u64,
-    /// Of when this is.
-    pub at: Timestamp,
-}
 
 /// The first moment of the UTC day that holds `at`.
 pub fn day_start(at: Timestamp) -> Timestamp {
@@ -100,14 +70,14 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter that goes on from these totals.
-    pub fn new(limits: Budgets, totals: UsageTotals) -> Self {
+    /// A meter that goes on from what was spent in the day and the month that hold `now`.
+    pub fn new(limits: Budgets, totals: UsageTotals, now: Timestamp) -> Self {
         Self {
             limits,
-            day: day_start(totals.at),
-            month: month_start(totals.at),
-            used_day: totals.day,
-            used_month: totals.month,
+            day: day_start(now),
+            month: month_start(now),
+            used_day: totals.day.total(),
+            used_month: totals.month.total(),
             reserved: 0,
         }
     }
@@ -204,8 +174,7 @@ mod tests {
     const FEBRUARY: Timestamp = Timestamp::from_millis(1_769_904_000_000);
 
     fn meter(session: u64, daily: u64, monthly: u64) -> Meter {
-        let totals = UsageTotals { day: 0, month: 0, at: JANUARY };
-        Meter::new(Budgets { session, daily, monthly }, totals)
+        Meter::new(Budgets { session, daily, monthly }, UsageTotals::default(), JANUARY)
     }
 
     fn used(input_tokens: u64, output_tokens: u64) -> Usage {
@@ -263,6 +232,17 @@ mod tests {
         meter.settle(FEBRUARY, second, used(100, 1));
         let [day, month] = <[Budget; 2]>::try_from(meter.status(JANUARY, None)).unwrap();
         assert_eq!((day.used, month.used), (101, 101), "a clock that goes back does not reset anything");
+    }
+
+    #[test]
+    fn it_goes_on_from_what_was_spent_before() {
+        let limits = Budgets { daily: 100, ..Budgets::default() };
+        let mut meter = Meter::new(limits, UsageTotals { day: used(60, 30), month: used(600, 300) }, JANUARY);
+        let error = meter.reserve(JANUARY, 0, 10, 1).unwrap_err();
+        assert_eq!(error.message, "token budget exceeded (daily: 90/100)");
+        let [_, month] = <[Budget; 2]>::try_from(meter.status(JANUARY, None)).unwrap();
+        assert_eq!(month.used, 900);
+        assert!(meter.reserve(FEBRUARY, 0, 10, 1).is_ok());
     }
 
     #[test]

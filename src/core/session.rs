@@ -191,9 +191,14 @@ impl Session {
         self.queue.len()
     }
 
-    /// Whether nothing is under way, queued or unwritten.
+    /// Whether nothing is under way or queued.
     pub fn is_idle(&self) -> bool {
-        self.run.is_none() && self.queue.is_empty() && self.unwritten.is_empty()
+        self.run.is_none() && self.queue.is_empty()
+    }
+
+    /// Whether all that was decided has been taken for writing.
+    pub fn is_taken(&self) -> bool {
+        self.unwritten.is_empty()
     }
 
     /// Takes a prompt into the queue; its turn begins at once where nothing is under way.

@@ -4,7 +4,7 @@
 //! It runs on its own thread, so any runtime can call it. What it answers is queued with
 //! [`Upstream::then`]; with an empty queue it says what it was told. Include it with `#[path]`.
 
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "a part of each test that includes it")]
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -239,9 +239,11 @@ async fn answer(
     let (pieces, calls) = match &turn {
         Turn::Say(pieces) => (pieces.clone(), vec![]),
         Turn::Call(text, calls) => (say(text), calls.clone()),
-        Turn::Cut(text) | Turn::Reset(text) | Turn::Garbage(text) | Turn::Report(text) | Turn::HangBody(text) => {
-            (say(text), vec![])
-        }
+        Turn::Cut(text)
+        | Turn::Reset(text)
+        | Turn::Garbage(text)
+        | Turn::Report(text)
+        | Turn::HangBody(text) => (say(text), vec![]),
         Turn::Status(status, retry_after, body) => {
             let retry = retry_after.map_or(String::new(), |seconds| format!("retry-after: {seconds}\r\n"));
             let head = format!(
@@ -322,11 +324,17 @@ fn anthropic_stream(pieces: &[String], calls: &[(String, String)]) -> (Vec<Strin
     };
     let usage = json!({"input_tokens": 15, "cache_creation_input_tokens": 2, "cache_read_input_tokens": 3, "output_tokens": 1});
     let mut events = vec![
-        event(json!({"message": {"id": "msg_1", "role": "assistant", "content": [], "usage": usage}}), "message_start"),
+        event(
+            json!({"message": {"id": "msg_1", "role": "assistant", "content": [], "usage": usage}}),
+            "message_start",
+        ),
         event(json!({}), "ping"),
     ];
     if !pieces.is_empty() {
-        events.push(event(json!({"index": 0, "content_block": {"type": "text", "text": ""}}), "content_block_start"));
+        events.push(event(
+            json!({"index": 0, "content_block": {"type": "text", "text": ""}}),
+            "content_block_start",
+        ));
         for piece in pieces {
             let delta = json!({"type": "text_delta", "text": piece});
             events.push(event(json!({"index": 0, "delta": delta}), "content_block_delta"));
@@ -363,7 +371,8 @@ fn openai_stream(pieces: &[String], calls: &[(String, String)]) -> (Vec<String>,
     }
     for (index, (name, input)) in calls.iter().enumerate() {
         let function = json!({"name": name, "arguments": ""});
-        let start = json!({"index": index, "id": format!("call_{index}"), "type": "function", "function": function});
+        let start =
+            json!({"index": index, "id": format!("call_{index}"), "type": "function", "function": function});
         events.push(chunk(json!({"tool_calls": [start]}), Value::Null));
         for part in halves(input) {
             let more = json!({"index": index, "function": {"arguments": part}});
@@ -400,7 +409,9 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Request> 
     let head = String::from_utf8_lossy(&bytes[..head_end]).into_owned();
     let length = head
         .lines()
-        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:").map(str::trim).map(str::to_owned))
+        .find_map(|line| {
+            line.to_ascii_lowercase().strip_prefix("content-length:").map(str::trim).map(str::to_owned)
+        })
         .and_then(|length| length.parse::<usize>().ok())
         .unwrap_or(0);
     while bytes.len() < head_end + length {
@@ -415,7 +426,8 @@ async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Request> 
 
 /// The text of the last message, in either format.
 fn last_text(body: &Value) -> String {
-    let content = body["messages"].as_array().and_then(|messages| messages.last()).map(|last| &last["content"]);
+    let content =
+        body["messages"].as_array().and_then(|messages| messages.last()).map(|last| &last["content"]);
     match content {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(blocks)) => blocks

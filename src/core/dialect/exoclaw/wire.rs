@@ -106,7 +106,10 @@ pub(super) struct Params<'a>(Option<&'a RawValue>);
 impl<'a> Params<'a> {
     /// Reads them as `T`; absent ones are an empty object.
     pub(super) fn read<T: Deserialize<'a>>(self, method: &str) -> Result<T, Error> {
-        object(self.0.map_or("{}", RawValue::get)).map_err(|why| invalid(method, &why))
+        object(self.0.map_or("{}", RawValue::get)).map_err(|why| {
+            // A position within the parameters would be taken for one within the frame.
+            invalid(method, why.rsplit_once(" at line ").map_or(&*why, |(what, _)| what))
+        })
     }
 }
 

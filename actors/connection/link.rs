@@ -1,0 +1,295 @@
+//! What is known of one connection outside its actor.
+//!
+//! It belongs to the connection, not to the actor: while a peer does not read, its actor is not
+//! polled at all, and after a Close it is gone while the socket may live on. One timer in
+//! [`Listener`](crate::listener::Listener) reads these figures for all connections and can end one
+//! from outside, by the socket.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use actix::Recipient;
+use clawmux_core::ids::ConnectionId;
+use clawmux_core::time::Timestamp;
+use socket2::SockRef;
+
+use super::guard::Violation;
+use super::registry::Registry;
+use super::{Nudge, OUTPUT_MARK_BYTES, UNANSWERED_MARK};
+use crate::clock;
+
+/// The largest message before the handshake is complete, in bytes.
+pub const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
+
+/// How many bytes the kernel may hold for a peer before it says that it is full.
+const UNSENT_BYTES_MAX: u32 = 16 * 1024;
+
+/// The link to one peer.
+#[derive(Debug)]
+pub struct Link {
+    id: ConnectionId,
+    peer: SocketAddr,
+    local: SocketAddr,
+    opened: Timestamp,
+    socket: OwnedFd,
+    registry: Arc<Registry>,
+    heard: AtomicU64,
+    pinged: AtomicU64,
+    frame_limit: AtomicUsize,
+    violation: OnceLock<Violation>,
+    polls: AtomicU64,
+    unsent: AtomicUsize,
+    blocked: AtomicBool,
+    taken: AtomicU64,
+    closing: AtomicU64,
+    unanswered: AtomicUsize,
+    requested: AtomicU64,
+    dialect: OnceLock<&'static str>,
+    principal: OnceLock<Arc<str>>,
+    actor: OnceLock<Recipient<Nudge>>,
+}
+
+impl Link {
+    /// For a socket that was just accepted.
+    ///
+    /// # Errors
+    /// Where the operating system has no descriptor left for the second hold on the socket.
+    pub fn new(
+        id: ConnectionId,
+        socket: &(impl AsFd + std::fmt::Debug),
+        peer: SocketAddr,
+        local: SocketAddr,
+        registry: Arc<Registry>,
+    ) -> std::io::Result<Self> {
+        let socket = socket.as_fd().try_clone_to_owned()?;
+        let options = SockRef::from(&socket);
+        options.set_tcp_nodelay(true)?;
+        options.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
+        let opened = clock::now();
+        Ok(Self {
+            id,
+            peer,
+            local,
+            opened,
+            socket,
+            registry,
+            heard: AtomicU64::new(opened.as_millis()),
+            pinged: AtomicU64::new(0),
+            frame_limit: AtomicUsize::new(HANDSHAKE_BYTES_MAX),
+            violation: OnceLock::new(),
+            polls: AtomicU64::new(0),
+            unsent: AtomicUsize::new(0),
+            blocked: AtomicBool::new(false),
+            taken: AtomicU64::new(0),
+            closing: AtomicU64::new(0),
+            unanswered: AtomicUsize::new(0),
+            requested: AtomicU64::new(0),
+            dialect: OnceLock::new(),
+            principal: OnceLock::new(),
+            actor: OnceLock::new(),
+        })
+    }
+
+    /// Which connection.
+    pub fn id(&self) -> ConnectionId {
+        self.id
+    }
+
+    /// The other end.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// This end.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// When it was accepted.
+    pub fn opened(&self) -> Timestamp {
+        self.opened
+    }
+
+    /// The protocol spoken; none before the upgrade.
+    pub fn dialect(&self) -> Option<&'static str> {
+        self.dialect.get().copied()
+    }
+
+    /// Who it is; none before the handshake.
+    pub fn principal(&self) -> Option<&Arc<str>> {
+        self.principal.get()
+    }
+
+    /// Bytes written that the socket has not asked for yet.
+    pub fn buffered_bytes(&self) -> usize {
+        self.unsent.load(Relaxed)
+    }
+
+    /// Bytes handed to the socket so far.
+    pub fn taken_bytes(&self) -> u64 {
+        self.taken.load(Relaxed)
+    }
+
+    /// An actor speaks on it now.
+    pub(super) fn upgraded(&self, dialect: &'static str, actor: Recipient<Nudge>) {
+        let _ = self.dialect.set(dialect);
+        let _ = self.actor.set(actor);
+    }
+
+    /// The handshake is complete: larger messages are let in, and it is no longer one of those
+    /// that go first when room is short.
+    pub(super) fn admitted(&self, principal: Arc<str>, frame_limit: usize) {
+        let _ = self.principal.set(principal);
+        self.frame_limit.store(frame_limit, Relaxed);
+        self.registry.admitted(self.id);
+    }
+
+    /// The peer was heard of.
+    pub(crate) fn heard(&self) {
+        self.heard.store(clock::now().as_millis(), Relaxed);
+    }
+
+    /// For how long it was not heard of.
+    pub(crate) fn silence(&self, now: Timestamp) -> Duration {
+        now.since(Timestamp::from_millis(self.heard.load(Relaxed)))
+    }
+
+    pub(super) fn frame_limit(&self) -> usize {
+        self.frame_limit.load(Relaxed)
+    }
+
+    pub(super) fn refuse(&self, violation: Violation) {
+        let _ = self.violation.set(violation);
+    }
+
+    pub(super) fn violation(&self) -> Option<Violation> {
+        self.violation.get().copied()
+    }
+
+    /// `bytes` were written and wait to be taken.
+    pub(super) fn wrote(&self, bytes: usize) {
+        self.unsent.fetch_add(bytes, Relaxed);
+    }
+
+    /// The socket has room and asks for more: what was given before is on its way.
+    pub(super) fn asked(&self) {
+        self.polls.fetch_add(1, Relaxed);
+        self.blocked.store(false, Relaxed);
+    }
+
+    /// The socket took so many bytes.
+    pub(super) fn took(&self, bytes: usize) {
+        self.taken.fetch_add(bytes as u64, Relaxed);
+        self.unsent.store(0, Relaxed);
+        self.blocked.store(true, Relaxed);
+    }
+
+    /// How often the socket has asked.
+    pub(super) fn polls(&self) -> u64 {
+        self.polls.load(Relaxed)
+    }
+
+    /// Whether there is room for what the next frame may bring about.
+    pub(super) fn may_read(&self) -> bool {
+        self.has_room() && self.unanswered.load(Relaxed) < UNANSWERED_MARK
+    }
+
+    /// Whether less is unsent than should be at most.
+    pub(super) fn has_room(&self) -> bool {
+        self.unsent.load(Relaxed) < OUTPUT_MARK_BYTES
+    }
+
+    /// A request was handed on.
+    pub(super) fn request_began(&self) {
+        self.unanswered.fetch_add(1, Relaxed);
+    }
+
+    /// A request was answered.
+    pub(super) fn request_ended(&self) {
+        // Never below none, should somebody answer twice.
+        let _ = self.unanswered.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
+    }
+
+    /// A plain request came over it.
+    pub(crate) fn requested(&self) {
+        self.requested.store(clock::now().as_millis(), Relaxed);
+    }
+
+    /// How long nobody has asked anything in plain HTTP, and whether anybody ever did.
+    pub(crate) fn since_request(&self, now: Timestamp) -> (Duration, bool) {
+        match self.requested.load(Relaxed) {
+            0 => (now.since(self.opened), false),
+            at => (now.since(Timestamp::from_millis(at)), true),
+        }
+    }
+
+    /// Whether what was written waits for the peer to read.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked.load(Relaxed)
+    }
+
+    /// Bytes the peer has acknowledged; moves even for a very slow reader.
+    pub(crate) fn acknowledged_bytes(&self) -> Option<u64> {
+        // SAFETY: all-zero bytes are a valid `tcp_info`, which is plain numbers.
+        let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+        let mut length = libc::socklen_t::try_from(size_of_val(&info)).ok()?;
+        // SAFETY: the descriptor is open as long as `self`, and the kernel writes at most `length`
+        // bytes into `info`, which has that many.
+        let answer = unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                (&raw mut info).cast(),
+                &raw mut length,
+            )
+        };
+        let known = std::mem::offset_of!(libc::tcp_info, tcpi_bytes_acked) + size_of::<u64>();
+        (answer == 0 && length as usize >= known).then_some(info.tcpi_bytes_acked)
+    }
+
+    /// Tells the actor, where there is one that can take it.
+    pub(crate) fn nudge(&self, nudge: Nudge) -> bool {
+        self.actor.get().is_some_and(|actor| actor.try_send(nudge).is_ok())
+    }
+
+    /// Whether a ping is due that has not been answered or sent since `interval`.
+    pub(crate) fn ping_is_due(&self, now: Timestamp, interval: Duration) -> bool {
+        let due = self.silence(now) >= interval
+            && now.since(Timestamp::from_millis(self.pinged.load(Relaxed))) >= interval;
+        if due {
+            self.pinged.store(now.as_millis(), Relaxed);
+        }
+        due
+    }
+
+    /// It is being closed from `now` on.
+    pub(crate) fn close_begins(&self, now: Timestamp) {
+        let _ = self.closing.compare_exchange(0, now.as_millis(), Relaxed, Relaxed);
+    }
+
+    /// Since when it is being closed.
+    pub(crate) fn closing_since(&self) -> Option<Timestamp> {
+        match self.closing.load(Relaxed) {
+            0 => None,
+            since => Some(Timestamp::from_millis(since)),
+        }
+    }
+
+    /// Ends it at once, whatever its actor does: the peer gets a reset and the kernel frees what it held.
+    pub fn reset(&self) {
+        let socket = SockRef::from(&self.socket);
+        // It may be gone already, which is what is wanted.
+        let _ = socket.set_linger(Some(Duration::ZERO));
+        let _ = socket.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.registry.gone(self.id);
+    }
+}

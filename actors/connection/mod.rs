@@ -1,0 +1,434 @@
+//! One connection: a socket, a dialect, and nothing else.
+//!
+//! The dialect says what should happen and the connection makes it happen: it sends, has
+//! credentials checked, checks a request's scope and then its rate, and hands it on. It knows no
+//! protocol's words; that it speaks over a WebSocket is known to [`ws`] alone.
+//!
+//! A dialect that panics ends its own connection and nothing else.
+
+pub mod guard;
+pub mod link;
+mod outbox;
+pub mod registry;
+pub(crate) mod ws;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as Task, Poll};
+use std::time::Duration;
+
+use actix::dev::SendError;
+use actix::{
+    Actor, ActorContext, ActorFuture, Addr, Arbiter, AsyncContext, Handler, Message, Recipient, SpawnHandle,
+};
+use clawmux_core::auth::authority::Authority;
+use clawmux_core::auth::{Credentials, Principal};
+use clawmux_core::command::Request;
+use clawmux_core::config::Gateway;
+use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
+use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::ids::{ConnectionId, Ticket};
+use clawmux_core::time::Timestamp;
+use serde_json::json;
+
+use self::link::Link;
+use self::outbox::Outbox;
+use crate::clock;
+use crate::deliver::{Client, Deliver};
+use crate::hub::{Join, Leave, Notice};
+use crate::observe::{Observe, Observed};
+use crate::rates::Rates;
+use crate::session_supervisor::{Dispatch, Gone};
+
+/// Above so many unsent bytes a connection reads no further, until its socket has taken them.
+pub const OUTPUT_MARK_BYTES: usize = 64 * 1024;
+
+/// Above so many requests without their reply a connection reads no further: replies are what may
+/// come in any size.
+pub const UNANSWERED_MARK: usize = 32;
+
+/// How long a peer has to answer a Close before the socket is closed.
+pub const CLOSE_GRACE: Duration = Duration::from_secs(1);
+
+/// Deliveries that may wait: each follows from a request in flight or from credit, so this is not
+/// met while both are bounded.
+const MAILBOX: usize = 8192;
+
+/// What all connections are given.
+pub struct Services {
+    /// The version that is told to clients.
+    pub version: Arc<str>,
+    /// Limits and deadlines.
+    pub gateway: Gateway,
+    /// Checks credentials.
+    pub authority: Arc<Authority>,
+    /// What principals may spend.
+    pub rates: Rates,
+    /// Where requests go.
+    pub dispatch: Recipient<Dispatch>,
+    /// Who is told that a connection is gone.
+    pub gone: Recipient<Gone>,
+    /// Who is told of a connection that was let in.
+    pub join: Recipient<Join>,
+    /// Who is told that it left.
+    pub leave: Recipient<Leave>,
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Services").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+/// A protocol that is served.
+#[derive(Clone, Copy, Debug)]
+pub struct Protocol {
+    /// The path it is found under.
+    pub path: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// Whether `auth.loopback = "skip"` is for it.
+    pub may_skip: bool,
+    /// Makes its dialect.
+    pub dialect: fn(Setup) -> Box<dyn Dialect>,
+}
+
+/// The actor of one connection.
+pub struct Connection {
+    link: Arc<Link>,
+    services: Arc<Services>,
+    protocol: Protocol,
+    credentials_required: bool,
+    dialect: Box<dyn Dialect>,
+    principal: Option<Principal>,
+    client: Option<Client>,
+    actions: Vec<Action>,
+    tickets: u64,
+    alarm: Option<(Timestamp, SpawnHandle)>,
+    fragments: ws::Fragments,
+    outbox: Outbox,
+    phase: Phase,
+    departure: Departure,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// A Close was sent; the peer's is awaited.
+    Closing,
+}
+
+/// What its listener tells a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Message)]
+#[rtype(result = "()")]
+pub enum Nudge {
+    /// The peer was silent for a while: ask whether it is there.
+    Ping,
+    /// Something is wrong with the connection.
+    Fault(Fault),
+}
+
+/// Says that the connection is gone, however it ends.
+struct Departure {
+    connection: ConnectionId,
+    services: Arc<Services>,
+    joined: bool,
+}
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        let connection = self.connection;
+        #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
+        {
+            self.services.gone.do_send(Gone { connection });
+            if self.joined {
+                self.services.leave.do_send(Leave { connection });
+            }
+        }
+    }
+}
+
+impl Connection {
+    /// For a socket about to be upgraded. `credentials_required` says whether the peer must show
+    /// who it is.
+    pub fn new(
+        link: Arc<Link>,
+        services: Arc<Services>,
+        protocol: Protocol,
+        credentials_required: bool,
+    ) -> Self {
+        let dialect = (protocol.dialect)(Setup {
+            version: services.version.clone(),
+            credentials_required,
+            handshake_deadline: clock::now().after(services.gateway.handshake_timeout),
+        });
+        let departure = Departure { connection: link.id(), services: services.clone(), joined: false };
+        Self {
+            link,
+            services,
+            protocol,
+            credentials_required,
+            dialect,
+            principal: None,
+            client: None,
+            actions: Vec::new(),
+            tickets: 0,
+            alarm: None,
+            fragments: ws::Fragments::default(),
+            outbox: Outbox::default(),
+            phase: Phase::Open,
+            departure,
+        }
+    }
+
+    fn is_closing(&self) -> bool {
+        self.phase == Phase::Closing
+    }
+
+    fn on_frame(&mut self, frame: Frame, context: &mut ws::Context) {
+        self.tell(Input::Frame(frame), context);
+    }
+
+    /// Tells the dialect, and does what it wants done.
+    fn tell(&mut self, input: Input<'_>, context: &mut ws::Context) {
+        if self.is_closing() {
+            return;
+        }
+        let mut answers = VecDeque::new();
+        self.step(input, &mut answers, context);
+        while let Some(answer) = answers.pop_front() {
+            self.step(answer, &mut answers, context);
+        }
+        if self.link.buffered_bytes() >= OUTPUT_MARK_BYTES {
+            self.outbox.filled();
+        }
+        self.set_alarm(context);
+    }
+
+    fn step(&mut self, input: Input<'_>, answers: &mut VecDeque<Input<'static>>, context: &mut ws::Context) {
+        if self.is_closing() {
+            return;
+        }
+        let mut actions = std::mem::take(&mut self.actions);
+        let (dialect, tickets) = (&mut self.dialect, &mut self.tickets);
+        let handled = catch_unwind(AssertUnwindSafe(|| {
+            dialect.handle(input, &mut Turn::new(clock::now(), &mut actions, tickets, &mut clock::random));
+        }));
+        if handled.is_err() {
+            tracing::error!(
+                connection = self.link.id().0,
+                dialect = self.protocol.name,
+                "dialect panicked; its connection is closed"
+            );
+            return self.end(1011, "internal error", context);
+        }
+        for action in actions.drain(..) {
+            match action {
+                Action::Send(frame) => ws::send(context, &self.link, frame),
+                Action::Authenticate(credentials) => {
+                    answers.push_back(Input::Authenticated(self.authenticate(&credentials, context)));
+                }
+                Action::Execute(ticket, request) => {
+                    if let Err(error) = self.execute(ticket, request) {
+                        answers.push_back(Input::Reply(ticket, Err(error)));
+                    }
+                }
+                Action::Close { code, reason } => self.end(code, &reason, context),
+            }
+        }
+        self.actions = actions;
+    }
+
+    /// The check is done at once, so nothing is read before its answer.
+    fn authenticate(
+        &mut self,
+        credentials: &Credentials,
+        context: &mut ws::Context,
+    ) -> Result<Principal, Error> {
+        let principal = self.services.authority.authenticate(credentials, self.credentials_required)?;
+        let limit = self.services.gateway.max_payload_bytes;
+        self.link.admitted(principal.name.clone(), limit);
+        if self.principal.is_none() {
+            self.departure.joined = true;
+            let (connection, notices) = (self.link.id(), context.address().recipient());
+            #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
+            self.services.join.do_send(Join { connection, principal: principal.name.clone(), notices });
+        }
+        self.principal = Some(principal.clone());
+        Ok(principal)
+    }
+
+    /// Scope, then rate, then whether it could be understood; and on its way it goes.
+    fn execute(&self, ticket: Ticket, request: Request) -> Result<(), Error> {
+        let (Some(principal), Some(client)) = (&self.principal, &self.client) else {
+            return Err(ErrorCode::Unauthenticated.error("not authenticated"));
+        };
+        if !principal.scopes.allows(request.needs) {
+            return Err(ErrorCode::Forbidden
+                .error(format!("needs {}", request.needs.name()))
+                .with(Detail::MissingScope(request.needs)));
+        }
+        self.services.rates.spend(principal, request.cost)?;
+        let dispatch = Dispatch {
+            ticket,
+            principal: principal.clone(),
+            command: request.command?,
+            client: client.clone(),
+            arbiter: Arbiter::current(),
+        };
+        self.services.dispatch.try_send(dispatch).map(|()| self.link.request_began()).map_err(|error| {
+            let why = match error {
+                SendError::Full(_) => "too much to do at the moment, try again",
+                SendError::Closed(_) => "the daemon is stopping",
+            };
+            ErrorCode::Unavailable.error(format!("unavailable: {why}"))
+        })
+    }
+
+    /// Sends a Close, once, and waits for the peer's.
+    fn end(&mut self, code: u16, reason: &str, context: &mut ws::Context) {
+        if self.is_closing() {
+            return;
+        }
+        self.phase = Phase::Closing;
+        self.link.close_begins(clock::now());
+        tracing::debug!(connection = self.link.id().0, code, reason, "connection closed");
+        ws::close(context, &self.link, code, reason);
+        context.run_later(CLOSE_GRACE, |_, context| context.stop());
+    }
+
+    /// One timer, set anew only when the dialect's deadline changes.
+    fn set_alarm(&mut self, context: &mut ws::Context) {
+        let deadline = if self.is_closing() { None } else { self.dialect.deadline() };
+        if deadline == self.alarm.map(|(at, _)| at) {
+            return;
+        }
+        if let Some((_, handle)) = self.alarm.take() {
+            context.cancel_future(handle);
+        }
+        if let Some(at) = deadline {
+            let handle = context.run_later(at.since(clock::now()), |connection, context| {
+                connection.alarm = None;
+                connection.tell(Input::Tick, context);
+            });
+            self.alarm = Some((at, handle));
+        }
+    }
+
+    /// The socket has asked for more.
+    fn on_room(&mut self, context: &mut ws::Context) {
+        self.outbox.repay(self.link.id(), self.link.polls());
+        if self.outbox.drained(self.link.has_room()) {
+            self.tell(Input::Drained, context);
+        }
+    }
+}
+
+impl Actor for Connection {
+    type Context = ws::Context;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        context.set_mailbox_capacity(MAILBOX);
+        let address: Addr<Self> = context.address();
+        self.client = Some(Client { connection: self.link.id(), to: address.clone().recipient::<Deliver>() });
+        self.link.upgraded(self.protocol.name, address.recipient());
+        tracing::debug!(
+            connection = self.link.id().0,
+            peer = %self.link.peer(),
+            dialect = self.protocol.name,
+            "connection opened"
+        );
+        context.spawn(Pump);
+        self.tell(Input::Opened, context);
+    }
+}
+
+/// Runs whenever the socket asks for more, since then everything in a context is polled.
+struct Pump;
+
+impl ActorFuture<Connection> for Pump {
+    type Output = ();
+
+    fn poll(
+        self: Pin<&mut Self>,
+        connection: &mut Connection,
+        context: &mut ws::Context,
+        _: &mut Task<'_>,
+    ) -> Poll<()> {
+        connection.on_room(context);
+        Poll::Pending
+    }
+}
+
+impl Handler<Deliver> for Connection {
+    type Result = ();
+
+    fn handle(&mut self, delivery: Deliver, context: &mut Self::Context) {
+        match delivery {
+            Deliver::Reply(ticket, reply) => {
+                self.link.request_ended();
+                self.tell(Input::Reply(ticket, reply), context);
+            }
+            Deliver::Event { event, from } => {
+                self.tell(Input::Event(&event), context);
+                self.outbox.owe(from, self.link.polls());
+            }
+        }
+    }
+}
+
+impl Handler<Nudge> for Connection {
+    type Result = ();
+
+    fn handle(&mut self, nudge: Nudge, context: &mut Self::Context) {
+        match nudge {
+            Nudge::Ping if self.is_closing() => {}
+            Nudge::Ping => ws::ping(context, &self.link),
+            Nudge::Fault(fault) => {
+                self.tell(Input::Fault(fault), context);
+                // A dialect may have no words for it; the connection ends all the same.
+                self.end(1011, "closed by the daemon", context);
+            }
+        }
+    }
+}
+
+impl Handler<Notice> for Connection {
+    type Result = ();
+
+    fn handle(&mut self, notice: Notice, context: &mut Self::Context) {
+        let fault = match notice {
+            Notice::Draining => Fault::Draining,
+            Notice::Revoked => Fault::Revoked,
+        };
+        Handler::<Nudge>::handle(self, Nudge::Fault(fault), context);
+    }
+}
+
+impl Handler<Observe> for Connection {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
+        Observed::leaf(format!("connection {}", self.link.id().0), self.link.figures())
+    }
+}
+
+impl Link {
+    /// The connection's figures.
+    pub fn figures(&self) -> serde_json::Value {
+        json!({
+            "id": self.id().0,
+            "peer": self.peer().to_string(),
+            "dialect": self.dialect(),
+            "principal": self.principal().map(|name| &**name),
+            "age_ms": u64::try_from(clock::now().since(self.opened()).as_millis()).unwrap_or(u64::MAX),
+            "buffered_bytes": self.buffered_bytes(),
+            "sent_bytes": self.taken_bytes(),
+            "blocked": self.is_blocked(),
+            "closing": self.closing_since().is_some(),
+        })
+    }
+}

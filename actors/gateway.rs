@@ -1,0 +1,336 @@
+//! `Gateway`: the supervision tree.
+//!
+//! ```text
+//!   Gateway ─┬─ Store                the log
+//!            ├─ SandboxSupervisor ── Plugin ...
+//!            ├─ ProviderSupervisor   budgets, upstream calls
+//!            ├─ Hub                  who is connected
+//!            ├─ SessionSupervisor ── Session ...
+//!            ├─ Listener ─────────── Connection ...
+//!            └─ AdminSocket          the operator
+//! ```
+//!
+//! Starts them in this order and stops them in reverse; knows no protocol. Sessions and plugins are
+//! started anew by their supervisors. One of these seven that is gone is beyond that: whoever asked
+//! it has been told, what was acknowledged is in the log, and the daemon stops with an error, to be
+//! started anew as a whole.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use clawmux_core::auth::authority::Authority;
+use clawmux_core::config::Config;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::AgentId;
+use clawmux_core::meter::{day_start, month_start};
+use clawmux_core::router::Router;
+use clawmux_core::session::Limits;
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::admin::{self, AdminSocket, AdminStatus};
+use crate::ask::ask;
+use crate::clock;
+use crate::connection::Services;
+use crate::http::PROTOCOLS;
+use crate::hub::{Broadcast, Hub, Notice};
+use crate::listener::{self, Listener, ListenerSetup};
+use crate::observe::{Observe, Observed};
+use crate::provider_supervisor::ProviderSupervisor;
+use crate::rates::Rates;
+use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::session::{Colleagues, Profile};
+use crate::session_supervisor::{DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup};
+use crate::store::{self, Store, UsageSince};
+
+/// How often the children are looked after.
+const WATCH: Duration = Duration::from_secs(1);
+
+/// How long after the drain the sockets and the log may take to close.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// What a daemon starts with.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The configuration, validated.
+    pub config: Arc<Config>,
+    /// The home; made already.
+    pub home: PathBuf,
+    /// Where the operator's socket goes; none means into the home.
+    pub socket: Option<PathBuf>,
+    /// Version of clawmux.
+    pub version: &'static str,
+}
+
+/// A daemon that takes work.
+#[derive(Debug)]
+pub struct Running {
+    /// Its root.
+    pub gateway: Addr<Gateway>,
+    /// Where it listens, as bound.
+    pub addresses: Vec<SocketAddr>,
+    /// The operator's socket.
+    pub socket: PathBuf,
+    /// Says why, when it can't go on.
+    pub failed: oneshot::Receiver<Error>,
+}
+
+/// The supervision tree.
+pub struct Gateway {
+    setup: Setup,
+    addresses: Vec<SocketAddr>,
+    store: Addr<Store>,
+    sandbox: Addr<SandboxSupervisor>,
+    providers: Addr<ProviderSupervisor>,
+    hub: Addr<Hub>,
+    sessions: Addr<SessionSupervisor>,
+    listener: Addr<Listener>,
+    admin: Option<Addr<AdminSocket>>,
+    failed: Option<oneshot::Sender<Error>>,
+    stopping: bool,
+}
+
+/// Stops: what runs may finish its step, clients are told, everything is closed.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Stop;
+
+/// Starts a daemon in this actix system; it takes work when this returns.
+///
+/// # Errors
+/// What keeps it from starting: another daemon on this home, a log that can't be opened, an address
+/// that can't be bound, a listener off loopback without credentials.
+pub async fn start(setup: Setup) -> Result<Running, Error> {
+    let config = setup.config.clone();
+    let authority = Arc::new(Authority::new(&config.auth));
+    authority.may_listen(&config.gateway.listen)?;
+    // First of all, so that a second daemon on this home touches nothing.
+    let socket = admin::Bound::new(&setup.home, setup.socket.as_deref())?;
+    let sockets = listener::bind(&config.gateway.listen)
+        .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
+
+    let store = Store::start(config.store.path.clone()).await?;
+    let now = clock::now();
+    let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
+    let totals = ask(&store, since).await??;
+    let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone()).start();
+    let providers =
+        ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?.start();
+    let hub = Hub::default().start();
+    let sessions = SessionSupervisor::new(SessionSetup {
+        router: Router::new(config.bindings.clone(), config.default_agent.clone()),
+        agents: profiles(&config)?,
+        limits: Limits {
+            queue: config.limits.queue,
+            episodic_turns: config.memory.episodic_turns,
+            context_tokens: config.memory.context_tokens,
+        },
+        recovery: config.store.recovery,
+        colleagues: Colleagues { store: store.clone(), providers: providers.clone(), sandbox: sandbox.clone() },
+        hub: hub.clone(),
+        version: setup.version,
+    })
+    .start();
+
+    let services = Services {
+        version: setup.version.into(),
+        gateway: config.gateway.clone(),
+        authority: authority.clone(),
+        rates: Rates::new(&config.limits),
+        dispatch: sessions.clone().recipient(),
+        gone: sessions.clone().recipient(),
+        join: hub.clone().recipient(),
+        leave: hub.clone().recipient(),
+    };
+    let (listener, addresses) = Listener::open(ListenerSetup {
+        sockets,
+        services: Arc::new(services),
+        protocols: PROTOCOLS.to_vec(),
+        unauthenticated: config.limits.unauthenticated,
+        workers: 0,
+    })
+    .map_err(|error| ErrorCode::Unavailable.error(format!("can't serve: {error}")))?;
+
+    let unfinished = ask(&sessions, Recover).await??;
+    if unfinished > 0 {
+        tracing::info!(sessions = unfinished, "going on with the runs that the last stop cut off");
+    }
+    let (fail, failed) = oneshot::channel();
+    let path = socket.path().to_owned();
+    let gateway = Gateway {
+        setup,
+        addresses: addresses.clone(),
+        store,
+        sandbox,
+        providers,
+        hub,
+        sessions,
+        listener: listener.clone(),
+        admin: None,
+        failed: Some(fail),
+        stopping: false,
+    }
+    .start();
+    ask(&gateway, Serve(socket)).await??;
+    ask(&listener, listener::Ready(true)).await?;
+    Ok(Running { gateway, addresses, socket: path, failed })
+}
+
+/// The operator's socket, to be served by a child of the gateway.
+#[derive(Message)]
+#[rtype(result = "Result<(), Error>")]
+struct Serve(admin::Bound);
+
+/// Reads the agents' souls. A soul file that is not there is an empty soul.
+fn profiles(config: &Config) -> Result<HashMap<AgentId, Arc<Profile>>, Error> {
+    let profile = |(id, agent): (&AgentId, &clawmux_core::config::Agent)| {
+        Ok((
+            id.clone(),
+            Arc::new(Profile {
+                id: id.clone(),
+                soul: soul(&agent.soul)?.into(),
+                max_tokens: agent.max_tokens,
+                tools: agent.tools.clone(),
+                context_tokens: config.memory.context_tokens,
+            }),
+        ))
+    };
+    config.agents.iter().map(profile).collect()
+}
+
+fn soul(path: &Path) -> Result<String, Error> {
+    match std::fs::read_to_string(path) {
+        Ok(soul) => Ok(soul.trim().to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => {
+            Err(ErrorCode::Unavailable.error(format!("the soul {} can't be read: {error}", path.display())))
+        }
+    }
+}
+
+impl Gateway {
+    /// Whether every child is there; a daemon that misses one can't go on.
+    fn watch(&mut self) {
+        if self.stopping {
+            return;
+        }
+        let children = [
+            ("store", self.store.connected()),
+            ("sandbox supervisor", self.sandbox.connected()),
+            ("provider supervisor", self.providers.connected()),
+            ("hub", self.hub.connected()),
+            ("session supervisor", self.sessions.connected()),
+            ("listener", self.listener.connected()),
+            ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
+        ];
+        for (child, _) in children.into_iter().filter(|(_, there)| !there) {
+            if let Some(failed) = self.failed.take() {
+                let _ = failed.send(ErrorCode::Internal.error(format!("the {child} is gone: see the log")));
+            }
+        }
+    }
+}
+
+impl Actor for Gateway {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.run_interval(WATCH, |gateway, _| gateway.watch());
+    }
+}
+
+impl Handler<Serve> for Gateway {
+    type Result = Result<(), Error>;
+
+    fn handle(&mut self, Serve(bound): Serve, ctx: &mut Self::Context) -> Self::Result {
+        self.admin = Some(AdminSocket::start(bound, ctx.address().recipient())?);
+        Ok(())
+    }
+}
+
+impl Handler<AdminStatus> for Gateway {
+    type Result = ResponseFuture<Result<Value, Error>>;
+
+    fn handle(&mut self, _: AdminStatus, _: &mut Self::Context) -> Self::Result {
+        let listen: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        let home = self.setup.home.display().to_string();
+        let sessions = self.sessions.clone();
+        Box::pin(async move {
+            let status = ask(&sessions, GetStatus).await??;
+            Ok(json!({
+                "version": status.version,
+                "pid": std::process::id(),
+                "home": home,
+                "listen": listen,
+                "started_ms": status.started.as_millis(),
+                "uptime_ms": u64::try_from(clock::now().since(status.started).as_millis()).unwrap_or(u64::MAX),
+                "sessions": status.sessions,
+                "connections": status.connections,
+                "plugins": status.plugins,
+            }))
+        })
+    }
+}
+
+impl Handler<Observe> for Gateway {
+    type Result = ResponseFuture<Observed>;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
+        let state = json!({ "version": self.setup.version, "stopping": self.stopping });
+        let (store, sandbox, providers) = (self.store.clone(), self.sandbox.clone(), self.providers.clone());
+        let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
+        let admin = self.admin.clone();
+        Box::pin(async move {
+            let mut children = Vec::new();
+            children.extend(ask(&store, Observe).await);
+            children.extend(ask(&sandbox, Observe).await);
+            children.extend(ask(&providers, Observe).await);
+            children.extend(ask(&hub, Observe).await);
+            children.extend(ask(&sessions, Observe).await);
+            children.extend(ask(&listener, Observe).await);
+            if let Some(admin) = admin {
+                children.extend(ask(&admin, Observe).await);
+            }
+            Observed { actor: "gateway".into(), state, children }
+        })
+    }
+}
+
+impl Handler<Stop> for Gateway {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
+        if std::mem::replace(&mut self.stopping, true) {
+            return Box::pin(async {});
+        }
+        let drain = self.setup.config.gateway.drain_timeout;
+        let (store, hub) = (self.store.clone(), self.hub.clone());
+        let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
+        let admin = self.admin.take();
+        Box::pin(async move {
+            let _ = ask(&listener, listener::Ready(false)).await;
+            if tokio::time::timeout(drain, sessions.send(DrainSessions)).await.is_err() {
+                tracing::warn!(drain_ms = drain.as_millis(), "some runs did not come to rest: they go on at the next start");
+            }
+            let _ = ask(&hub, Broadcast { notice: Notice::Draining, principal: None }).await;
+            let close = async {
+                let _ = listener.send(listener::Stop).await;
+                if let Some(admin) = admin {
+                    let _ = admin.send(admin::Stop).await;
+                }
+                match store.send(store::Stop).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::error!(%error, "the log was not closed cleanly"),
+                    Err(_) => tracing::error!("the log was gone before it could be closed"),
+                }
+            };
+            if tokio::time::timeout(STOP_GRACE, close).await.is_err() {
+                tracing::warn!("not everything closed in time");
+            }
+        })
+    }
+}

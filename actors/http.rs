@@ -1,0 +1,176 @@
+//! What the daemon answers over HTTP: whether it is alive and ready, and upgrades to the protocols
+//! it serves. The table of protocols is here; who may upgrade is decided before an actor exists.
+//!
+//! Nothing here waits for an actor, so `/healthz` answers whatever sessions and plugins do.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use actix_web::http::{Method, StatusCode, header};
+use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
+use clawmux_core::auth::gate::{Gate, RequestFacts, is_forwarding_header};
+use clawmux_core::dialect::exoclaw::Exoclaw;
+use serde_json::{Value, json};
+
+use crate::connection::link::Link;
+use crate::connection::registry::Registry;
+use crate::connection::{Connection, Protocol, Services, ws};
+
+/// The protocols served over WebSocket.
+pub const PROTOCOLS: &[Protocol] = &[Protocol {
+    path: "/ws",
+    name: "exoclaw",
+    may_skip: true,
+    dialect: |setup| Box::new(Exoclaw::new(setup)),
+}];
+
+/// Paths that belong to what is not there yet, and what that is.
+const LATER: &[(&str, &str)] = &[
+    ("/v2", "the Wundr protocol"),
+    ("/admin", "the admin protocol over WebSocket"),
+    ("/metrics", "metrics"),
+    ("/webhook", "webhooks"),
+];
+
+/// What requests are answered from.
+pub struct Front {
+    /// What connections are given.
+    pub services: Arc<Services>,
+    /// Which requests may upgrade.
+    pub gate: Gate,
+    /// The addresses bound.
+    pub addresses: Vec<SocketAddr>,
+    /// The protocols served.
+    pub protocols: Vec<Protocol>,
+    /// The connections there are.
+    pub registry: Arc<Registry>,
+    /// Whether work is taken.
+    pub ready: AtomicBool,
+}
+
+impl Front {
+    /// Whether the peer came over loopback to a socket that nobody else can reach.
+    fn is_loopback(&self, link: &Link) -> bool {
+        let local = link.local();
+        link.peer().ip().to_canonical().is_loopback()
+            && local.ip().is_loopback()
+            && self.addresses.contains(&local)
+    }
+}
+
+impl fmt::Debug for Front {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Front").field("ready", &self.ready).finish_non_exhaustive()
+    }
+}
+
+/// Answers a request.
+pub(crate) async fn serve(
+    request: HttpRequest,
+    payload: web::Payload,
+    front: web::Data<Front>,
+) -> HttpResponse {
+    if let Some(link) = request.conn_data::<Arc<Link>>() {
+        link.requested();
+    }
+    let path = request.path();
+    let wants_upgrade = wants_upgrade(&request);
+    let protocol = front.protocols.iter().find(|protocol| protocol.path == path);
+    match (path, protocol) {
+        ("/healthz" | "/health", _) => about(&request, StatusCode::OK, json!({ "ok": true })),
+        ("/readyz", _) => {
+            let ready = front.ready.load(Relaxed);
+            let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+            about(&request, status, json!({ "ready": ready }))
+        }
+        (_, Some(protocol)) if wants_upgrade => upgrade(&request, payload, &front, *protocol),
+        (_, Some(protocol)) => answer(StatusCode::UPGRADE_REQUIRED)
+            .insert_header((header::UPGRADE, "websocket"))
+            .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
+        ("/", None) if wants_upgrade => not_yet("the OpenClaw protocol"),
+        ("/", None) if is_reading(&request) => answer(StatusCode::OK).body(format!(
+            "clawmux {}\nexoclaw clients: websocket at /ws. Health: /healthz, /readyz.\n",
+            front.services.version
+        )),
+        _ => match LATER.iter().find(|(later, _)| covers(later, path)) {
+            Some((_, what)) => not_yet(what),
+            None => answer(StatusCode::NOT_FOUND).json(error("no such page")),
+        },
+    }
+}
+
+fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol: Protocol) -> HttpResponse {
+    let unavailable = |why: &str| answer(StatusCode::SERVICE_UNAVAILABLE).force_close().json(error(why));
+    // Without a link the operating system had no descriptor left for it.
+    let Some(link) = request.conn_data::<Arc<Link>>() else { return unavailable("too many connections") };
+    if front.registry.is_full() {
+        return unavailable(&format!("too many connections (max_connections = {})", front.registry.max()));
+    }
+    if !front.ready.load(Relaxed) {
+        return unavailable("not ready: the daemon is starting or stopping");
+    }
+    let required = front.services.authority.credentials_required(front.is_loopback(link), protocol.may_skip);
+    let facts = RequestFacts {
+        host: text_of(request, &header::HOST),
+        origin: text_of(request, &header::ORIGIN),
+        forwarded: request.headers().keys().any(|name| is_forwarding_header(name.as_str())),
+    };
+    if let Err(refusal) = front.gate.admit(&facts, required) {
+        tracing::warn!(peer = %link.peer(), origin = facts.origin, host = facts.host, "upgrade refused: {refusal}");
+        return answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message));
+    }
+    let connection = Connection::new(link.clone(), front.services.clone(), protocol, required);
+    ws::upgrade(request, payload, connection).unwrap_or_else(|refusal| refusal.error_response())
+}
+
+/// Whether `path` is `root` or below it.
+fn covers(root: &str, path: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+fn is_reading(request: &HttpRequest) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD)
+}
+
+fn wants_upgrade(request: &HttpRequest) -> bool {
+    let upgrade = request.headers().get(header::UPGRADE).and_then(|value| value.to_str().ok());
+    upgrade.is_some_and(|value| value.to_ascii_lowercase().contains("websocket"))
+}
+
+/// The header's text; empty where it is given twice or is not text, so that it matches nothing.
+fn text_of<'a>(request: &'a HttpRequest, name: &header::HeaderName) -> Option<&'a str> {
+    let mut values = request.headers().get_all(name);
+    let first = values.next()?;
+    if values.next().is_some() {
+        return Some("");
+    }
+    Some(first.to_str().unwrap_or(""))
+}
+
+fn about(request: &HttpRequest, status: StatusCode, body: Value) -> HttpResponse {
+    if is_reading(request) {
+        answer(status).json(body)
+    } else {
+        answer(StatusCode::METHOD_NOT_ALLOWED).insert_header((header::ALLOW, "GET, HEAD")).finish()
+    }
+}
+
+fn not_yet(what: &str) -> HttpResponse {
+    answer(StatusCode::NOT_IMPLEMENTED).json(error(&format!("{what}: not available yet")))
+}
+
+fn error(text: &str) -> Value {
+    json!({ "error": text })
+}
+
+fn answer(status: StatusCode) -> HttpResponseBuilder {
+    let mut response = HttpResponse::build(status);
+    response
+        .insert_header((header::CACHE_CONTROL, "no-store"))
+        .insert_header((header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
+        .insert_header((header::CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"))
+        .insert_header((header::REFERRER_POLICY, "no-referrer"));
+    response
+}

@@ -1,0 +1,293 @@
+//! What a module must be before it is compiled: everything that limits at run time can't bound.
+//!
+//! Tables have no limit in the runtime, so each must declare a small maximum. A proposal that no
+//! guest toolchain needs (threads, 64-bit memories, exceptions, garbage collection) is off: what
+//! is off has no bugs.
+
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::PluginName;
+use clawmux_core::plugin::Capability;
+use wasmparser::{ExternalKind, Parser, Payload, TableInit, TypeRef, Validator, WasmFeatures};
+
+use super::{Limits, host};
+
+/// The largest module, in bytes.
+pub const BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The most elements all tables of a module may have together.
+pub const TABLE_ELEMENTS_MAX: u64 = 65_536;
+
+/// The functions every tool exports.
+pub const EXPORTS: [&str; 2] = ["describe", "handle_tool_call"];
+
+const PAGES_PER_MIB: u64 = 16;
+
+const FEATURES: WasmFeatures = WasmFeatures::MVP
+    .union(WasmFeatures::MUTABLE_GLOBAL)
+    .union(WasmFeatures::SATURATING_FLOAT_TO_INT)
+    .union(WasmFeatures::SIGN_EXTENSION)
+    .union(WasmFeatures::REFERENCE_TYPES)
+    .union(WasmFeatures::MULTI_VALUE)
+    .union(WasmFeatures::BULK_MEMORY)
+    .union(WasmFeatures::SIMD)
+    .union(WasmFeatures::RELAXED_SIMD)
+    .union(WasmFeatures::TAIL_CALL)
+    .union(WasmFeatures::EXTENDED_CONST);
+
+/// What the checks learnt of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inspected {
+    /// How far memory may grow beyond what the module starts with, in 64 KiB pages.
+    pub pages_to_grow: u32,
+}
+
+/// Checks `module`, loaded as `plugin`.
+///
+/// # Errors
+/// `InvalidRequest` (or `TooLarge`, `Forbidden` for what was not granted) with the plugin's name,
+/// what is wrong and what would be right.
+pub fn inspect(
+    plugin: &PluginName,
+    module: &[u8],
+    limits: &Limits,
+    grants: &[Capability],
+) -> Result<Inspected, Error> {
+    let refuse = |code: ErrorCode, why: String| Err(code.error(format!("plugin {plugin}: {why}")));
+    if module.len() > BYTES_MAX {
+        return refuse(
+            ErrorCode::TooLarge,
+            format!("the module has {} bytes, more than {BYTES_MAX}", module.len()),
+        );
+    }
+    if !module.starts_with(b"\0asm") {
+        return refuse(ErrorCode::InvalidRequest, "the file is not a WebAssembly module".to_owned());
+    }
+    if let Err(error) = Validator::new_with_features(FEATURES).validate_all(module) {
+        return refuse(ErrorCode::InvalidRequest, format!("the module is not valid: {error}"));
+    }
+    let shape = match Shape::of(module) {
+        Ok(shape) => shape,
+        Err(error) => return refuse(ErrorCode::InvalidRequest, format!("the module is not valid: {error}")),
+    };
+    for (from, name, is_function) in &shape.imports {
+        if let Err(why) = import(from, name, *is_function, grants) {
+            return refuse(ErrorCode::Forbidden, why);
+        }
+    }
+    for name in EXPORTS {
+        if !shape.exports.iter().any(|export| export == name) {
+            let why = if shape.exports.iter().any(|export| export == "parse_incoming") {
+                "it is a channel adapter, which is not implemented yet"
+            } else {
+                "a tool exports the functions describe and handle_tool_call"
+            };
+            return refuse(ErrorCode::InvalidRequest, format!("the module does not export {name}: {why}"));
+        }
+    }
+    match shape.table_elements {
+        Some(elements) if elements <= TABLE_ELEMENTS_MAX => {}
+        Some(elements) => {
+            return refuse(
+                ErrorCode::TooLarge,
+                format!("its tables may have {elements} elements, more than {TABLE_ELEMENTS_MAX}"),
+            );
+        }
+        None => {
+            return refuse(
+                ErrorCode::InvalidRequest,
+                format!(
+                    "it has a table without a maximum, which must be at most {TABLE_ELEMENTS_MAX} elements"
+                ),
+            );
+        }
+    }
+    let allowed = u64::from(limits.memory_mb) * PAGES_PER_MIB;
+    // Growing is counted anew after the start function has run.
+    let to_grow = allowed.saturating_sub(shape.pages) / if shape.has_start { 2 } else { 1 };
+    if to_grow < shape.pages + PAGES_PER_MIB {
+        return refuse(
+            ErrorCode::TooLarge,
+            format!(
+                "it starts with {} KiB of memory, which leaves too little of memory_mb = {}: at least {} is needed",
+                shape.pages * 64,
+                limits.memory_mb,
+                (shape.pages * 2 + PAGES_PER_MIB).div_ceil(PAGES_PER_MIB)
+                    * if shape.has_start { 2 } else { 1 },
+            ),
+        );
+    }
+    Ok(Inspected { pages_to_grow: u32::try_from(to_grow).unwrap_or(u32::MAX) })
+}
+
+fn import(from: &str, name: &str, is_function: bool, grants: &[Capability]) -> Result<(), String> {
+    if from.starts_with("wasi") {
+        return Err(format!("it imports {from}::{name}: WASI is off, build it for wasm32-unknown-unknown"));
+    }
+    if !is_function {
+        return Err(format!("it imports {from}::{name}, which is not a function"));
+    }
+    match from {
+        extism::EXTISM_ENV_MODULE if host::KERNEL.contains(&name) => Ok(()),
+        extism::EXTISM_ENV_MODULE if name.starts_with("http_") => {
+            Err(format!("it imports {name}: grants of http are not implemented yet"))
+        }
+        host::NAMESPACE if host::granted(grants, name) => Ok(()),
+        host::NAMESPACE if host::FUNCTIONS.contains(&name) => Err(format!(
+            "it imports the host function {name}, which it was not granted: capabilities = [\"host_function:{name}\"]"
+        )),
+        host::NAMESPACE => Err(format!(
+            "it imports the host function {name}, which does not exist, there is: {}",
+            host::FUNCTIONS.join(", ")
+        )),
+        _ => Err(format!("it imports {from}::{name}, which does not exist")),
+    }
+}
+
+/// What of a module the rules are about.
+#[derive(Default)]
+struct Shape {
+    imports: Vec<(String, String, bool)>,
+    exports: Vec<String>,
+    /// The sum over all tables; none where one has no maximum.
+    table_elements: Option<u64>,
+    /// The memory it starts with, in 64 KiB pages.
+    pages: u64,
+    has_start: bool,
+}
+
+impl Shape {
+    fn of(module: &[u8]) -> Result<Self, wasmparser::BinaryReaderError> {
+        let mut shape = Self { table_elements: Some(0), ..Self::default() };
+        for payload in Parser::new(0).parse_all(module) {
+            match payload? {
+                Payload::ImportSection(section) => {
+                    for import in section.into_imports() {
+                        let import = import?;
+                        let is_function = matches!(import.ty, TypeRef::Func(_));
+                        shape.imports.push((import.module.to_owned(), import.name.to_owned(), is_function));
+                    }
+                }
+                Payload::TableSection(section) => {
+                    for table in section {
+                        let table = table?;
+                        debug_assert!(matches!(table.init, TableInit::RefNull | TableInit::Expr(_)));
+                        shape.table_elements = match (shape.table_elements, table.ty.maximum) {
+                            (Some(sum), Some(maximum)) => Some(sum.saturating_add(maximum)),
+                            _ => None,
+                        };
+                    }
+                }
+                Payload::MemorySection(section) => {
+                    for memory in section {
+                        shape.pages = shape.pages.saturating_add(memory?.initial);
+                    }
+                }
+                Payload::StartSection { .. } => shape.has_start = true,
+                Payload::ExportSection(section) => {
+                    for export in section {
+                        let export = export?;
+                        if export.kind == ExternalKind::Func {
+                            shape.exports.push(export.name.to_owned());
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(shape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A tool with these lines in its module.
+    fn tool(lines: &str) -> Vec<u8> {
+        let text = format!(
+            "(module {lines} (func (export \"describe\") (result i32) i32.const 0)
+                (func (export \"handle_tool_call\") (result i32) i32.const 0))"
+        );
+        wat::parse_str(text).unwrap()
+    }
+
+    fn clock() -> Vec<Capability> {
+        vec![Capability::HostFunction("clock".to_owned())]
+    }
+
+    #[test]
+    fn a_plain_tool_passes_and_its_memory_counts() {
+        let module = tool("(memory 16) (table 10 10 funcref)");
+        let inspected = inspect(&"x".into(), &module, &Limits::default(), &[]).unwrap();
+        assert_eq!(inspected.pages_to_grow, 64 * 16 - 16);
+        let module = tool("(memory 16) (func $s) (start $s)");
+        let inspected = inspect(&"x".into(), &module, &Limits::default(), &[]).unwrap();
+        assert_eq!(inspected.pages_to_grow, (64 * 16 - 16) / 2);
+    }
+
+    #[test]
+    fn what_cannot_be_bounded_or_was_not_granted_is_refused_by_name() {
+        let user =
+            |name: &str| tool(&format!("(import \"extism:host/user\" \"{name}\" (func (result i64)))"));
+        let env = |name: &str| tool(&format!("(import \"extism:host/env\" \"{name}\" (func))"));
+        for (module, says) in [
+            (b"not wasm".to_vec(), "not a WebAssembly module"),
+            (b"(module)".to_vec(), "not a WebAssembly module"),
+            (b"\0asm\x01\0\0\0\xff".to_vec(), "not valid"),
+            (wat::parse_str("(module)").unwrap(), "does not export describe"),
+            (
+                wat::parse_str("(module (func (export \"describe\")) (func (export \"parse_incoming\")))")
+                    .unwrap(),
+                "channel adapter, which is not implemented yet",
+            ),
+            (
+                wat::parse_str("(module (memory (export \"describe\") 1))").unwrap(),
+                "does not export describe: a tool exports the functions",
+            ),
+            (tool("(table 1 funcref)"), "table without a maximum"),
+            (tool("(table 1 1000000 funcref)"), "1000000 elements, more than 65536"),
+            (tool("(table 1 40000 funcref) (table 1 40000 externref)"), "80000 elements"),
+            (tool("(memory 600)"), "memory_mb = 64: at least 76 is needed"),
+            (tool("(memory 65536)"), "memory_mb = 64"),
+            (tool("(memory i64 1)"), "not valid"),
+            (tool("(memory 1) (memory 1)"), "not valid"),
+            (tool("(memory 1 1 shared)"), "not valid"),
+            (
+                tool("(import \"wasi_snapshot_preview1\" \"fd_write\" (func))"),
+                "imports wasi_snapshot_preview1::fd_write: WASI is off",
+            ),
+            (tool("(import \"env\" \"abort\" (func))"), "imports env::abort, which does not exist"),
+            (tool("(import \"extism:host/env\" \"memory\" (memory 1))"), "which is not a function"),
+            (env("http_request"), "grants of http are not implemented yet"),
+            (env("exec"), "extism:host/env::exec, which does not exist"),
+            (user("clock"), "imports the host function clock, which it was not granted"),
+            (user("exec"), "the host function exec, which does not exist, there is: clock"),
+        ] {
+            let error = inspect(&"x".into(), &module, &Limits::default(), &[]).unwrap_err();
+            assert!(
+                error.message.starts_with("plugin x: ") && error.message.contains(says),
+                "{says}: {error}"
+            );
+        }
+        assert!(inspect(&"x".into(), &user("clock"), &Limits::default(), &clock()).is_ok());
+        assert!(inspect(&"x".into(), &user("exec"), &Limits::default(), &clock()).is_err());
+        let big = [b"\0asm".as_slice(), &vec![0; BYTES_MAX]].concat();
+        assert_eq!(
+            inspect(&"x".into(), &big, &Limits::default(), &[]).unwrap_err().code,
+            ErrorCode::TooLarge
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), at in any::<prop::sample::Index>(), flip in any::<u8>()) {
+            let _ = inspect(&"x".into(), &bytes, &Limits::default(), &[]);
+            let _ = inspect(&"x".into(), &[b"\0asm\x01\0\0\0".as_slice(), &bytes].concat(), &Limits::default(), &[]);
+            let mut module = tool("(import \"extism:host/env\" \"alloc\" (func)) (memory 1) (table 1 2 funcref)");
+            let at = at.index(module.len());
+            module[at] ^= flip;
+            let _ = inspect(&"x".into(), &module, &Limits::default(), &[]);
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! Where a plugin's module comes from, and what it is therefore granted.
+//!
+//! A grant belongs to the module it was written for. A plugin that ships in the binary has what
+//! its manifest asks for, because we wrote both; a configured one has what its entry says; a file
+//! loaded at run time has nothing, unless it is the file a configured entry names.
+
+use std::borrow::Cow;
+use std::fs;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use clawmux_core::config;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::PluginName;
+use clawmux_core::plugin::{Capability, Manifest};
+
+use super::{Limits, host, module};
+
+/// A plugin that ships in the binary.
+#[derive(Clone, Debug)]
+pub struct Embedded {
+    /// Its name.
+    pub name: &'static str,
+    /// Its module.
+    pub module: Cow<'static, [u8]>,
+    /// Its manifest.
+    pub manifest: Cow<'static, str>,
+}
+
+macro_rules! embedded {
+    ($($name:literal),*) => {
+        /// The plugins that ship in the binary.
+        pub fn embedded() -> Vec<Embedded> {
+            vec![$(Embedded {
+                name: $name,
+                module: Cow::Borrowed(include_bytes!(concat!("../../plugins/", $name, "/", $name, ".wasm"))),
+                manifest: Cow::Borrowed(include_str!(concat!("../../plugins/", $name, "/", $name, ".toml"))),
+            }),*]
+        }
+    };
+}
+
+embedded!("echo", "clock");
+
+/// Where one plugin comes from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// The binary itself.
+    Embedded(Embedded),
+    /// The file its configuration names.
+    Configured(PathBuf),
+    /// A file named at run time, relative to this folder, which it may not leave.
+    Loaded {
+        /// The plugins folder of the home.
+        folder: PathBuf,
+        /// The file, as it was named.
+        path: String,
+    },
+}
+
+/// A module with all that was decided about it.
+#[derive(Clone, Debug)]
+pub struct Package {
+    /// The name it is loaded under.
+    pub name: PluginName,
+    /// The module, checked.
+    pub module: Vec<u8>,
+    /// What the checks learnt.
+    pub inspected: module::Inspected,
+    /// Its manifest, or an empty one.
+    pub manifest: Manifest,
+    /// What it is granted.
+    pub grants: Vec<Capability>,
+    /// What a call may use.
+    pub limits: Limits,
+}
+
+/// Checks that `name` can be the name of a tool at every model provider.
+///
+/// # Errors
+/// `InvalidRequest` where it is not 1 to 64 of the characters `a-z A-Z 0-9 _ -`.
+pub fn check_name(name: &PluginName) -> Result<(), Error> {
+    let text = name.as_str();
+    let plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'));
+    if plain && (1..=64).contains(&text.len()) {
+        Ok(())
+    } else {
+        Err(ErrorCode::InvalidRequest
+            .error(format!("plugin {text:?}: a name is 1 to 64 of the characters a-z, A-Z, 0-9, _ and -")))
+    }
+}
+
+impl Source {
+    /// Where the plugin `name` comes from where nobody says: the file its entry names, or the
+    /// binary.
+    pub fn own(embedded: &[Embedded], name: &PluginName, entry: Option<&config::Plugin>) -> Option<Self> {
+        match entry.and_then(|entry| entry.path.clone()) {
+            Some(path) => Some(Self::Configured(path)),
+            None => embedded
+                .iter()
+                .find(|embedded| embedded.name == name.as_str())
+                .map(|embedded| Self::Embedded(embedded.clone())),
+        }
+    }
+
+    /// Reads and checks the plugin `name`. `entry` is its entry in the configuration, with paths
+    /// already made absolute. Blocks: not for an arbiter.
+    ///
+    /// # Errors
+    /// `NotFound`, `Forbidden`, `TooLarge` or `InvalidRequest`, with the plugin's name and why.
+    pub fn read(&self, name: &PluginName, entry: Option<&config::Plugin>) -> Result<Package, Error> {
+        check_name(name)?;
+        let fail = |code: ErrorCode, why: String| code.error(format!("plugin {name}: {why}"));
+        let (module, manifest, granting, asks_is_enough) = match self {
+            Self::Embedded(embedded) => {
+                let manifest = Manifest::parse(&format!("{}.toml", embedded.name), &embedded.manifest)?;
+                (embedded.module.to_vec(), manifest, entry, true)
+            }
+            Self::Configured(path) => (read_module(name, path)?, read_manifest(path)?, entry, false),
+            Self::Loaded { folder, path } => {
+                let file = within(folder, path).map_err(|(code, why)| fail(code, why))?;
+                let configured = entry.and_then(|entry| entry.path.as_ref());
+                let same =
+                    configured.and_then(|path| path.canonicalize().ok()).is_some_and(|path| path == file);
+                (read_module(name, &file)?, read_manifest(&file)?, entry.filter(|_| same), false)
+            }
+        };
+        if let Some(own) = manifest.name.as_deref().filter(|own| *own != name.as_str()) {
+            return Err(fail(
+                ErrorCode::InvalidRequest,
+                format!("its manifest is for a plugin named {own:?}"),
+            ));
+        }
+        let limits = granting.map_or_else(Limits::default, |entry| Limits {
+            timeout: entry.timeout,
+            memory_mb: entry.memory_mb,
+            fuel: entry.fuel,
+        });
+        let grants = match granting.and_then(|entry| entry.capabilities.clone()) {
+            Some(granted) => granted,
+            None if asks_is_enough => manifest.capabilities.clone(),
+            None => Vec::new(),
+        };
+        host::check_grants(name, &grants)?;
+        let inspected = module::inspect(name, &module, &limits, &grants)?;
+        Ok(Package { name: name.clone(), module, inspected, manifest, grants, limits })
+    }
+}
+
+/// What is wrong with the configured plugins, each judged as it would be when loaded, without
+/// compiling or running any. `home` is where relative paths start. Blocks: not for an arbiter.
+pub fn check(plugins: &[config::Plugin], home: &Path) -> Vec<Error> {
+    plugins
+        .iter()
+        .filter_map(|plugin| {
+            let mut plugin = plugin.clone();
+            plugin.path = plugin.path.map(|path| home.join(path));
+            match Source::own(&embedded(), &plugin.name, Some(&plugin)) {
+                Some(source) => source.read(&plugin.name, Some(&plugin)).err(),
+                None => Some(ErrorCode::NotFound.error(format!(
+                    "plugin {}: it has no path, and none of this name ships in the binary",
+                    plugin.name
+                ))),
+            }
+        })
+        .collect()
+}
+
+/// The file `path` in `folder`, both without symbolic links, so that what was checked is what is
+/// read.
+fn within(folder: &Path, path: &str) -> Result<PathBuf, (ErrorCode, String)> {
+    let missing = |path: &Path| (ErrorCode::NotFound, format!("there is no file {}", path.display()));
+    let asked = folder.join(path);
+    let folder = folder.canonicalize().map_err(|_| missing(folder))?;
+    let outside = || (ErrorCode::Forbidden, format!("{path:?} is not in {}", folder.display()));
+    // Says the same of everything outside, so that nobody learns which files exist there.
+    if asked.components().any(|part| part == std::path::Component::ParentDir) {
+        return Err(outside());
+    }
+    match asked.canonicalize() {
+        Ok(file) if file.starts_with(&folder) && file != folder => Ok(file),
+        Ok(_) => Err(outside()),
+        Err(_) if Path::new(path).is_absolute() => Err(outside()),
+        Err(_) => Err(missing(&asked)),
+    }
+}
+
+fn read_module(name: &PluginName, path: &Path) -> Result<Vec<u8>, Error> {
+    read_file(path, module::BYTES_MAX).map_err(|error| {
+        let code = match error.kind() {
+            std::io::ErrorKind::NotFound => ErrorCode::NotFound,
+            _ => ErrorCode::InvalidRequest,
+        };
+        code.error(format!("plugin {name}: cannot read {}: {error}", path.display()))
+    })
+}
+
+/// The manifest beside the module; an empty one where there is none.
+fn read_manifest(module: &Path) -> Result<Manifest, Error> {
+    let path = module.with_extension("toml");
+    let bytes = match read_file(&path, Manifest::BYTES_MAX) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Manifest::default()),
+        Err(error) => {
+            return Err(ErrorCode::InvalidRequest.error(format!("cannot read {}: {error}", path.display())));
+        }
+    };
+    let file = path.display().to_string();
+    let text = String::from_utf8(bytes)
+        .map_err(|_| ErrorCode::InvalidRequest.error(format!("{file}: a manifest is UTF-8 text")))?;
+    Manifest::parse(&file, &text)
+}
+
+/// A regular file of at most `bytes_max` bytes, and one more where it has more.
+fn read_file(path: &Path, bytes_max: usize) -> std::io::Result<Vec<u8>> {
+    // Before opening: opening a pipe would wait for its other end.
+    if !fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::other("it is not a file"));
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(bytes_max as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sha2::{Digest as _, Sha256};
+    use std::fmt::Write as _;
+    use std::os::unix::fs::symlink;
+    use std::time::Duration;
+
+    fn tool() -> Vec<u8> {
+        wat::parse_str("(module (func (export \"describe\")) (func (export \"handle_tool_call\")))").unwrap()
+    }
+
+    fn entry(name: &str, path: Option<PathBuf>, capabilities: Option<Vec<Capability>>) -> config::Plugin {
+        config::Plugin {
+            name: name.into(),
+            path,
+            capabilities,
+            timeout: Duration::from_secs(1),
+            memory_mb: 8,
+            fuel: 1000,
+        }
+    }
+
+    fn clock() -> Capability {
+        Capability::HostFunction("clock".to_owned())
+    }
+
+    #[test]
+    fn committed_modules_have_their_digests() {
+        for (embedded, line) in embedded().iter().zip([
+            include_str!("../../plugins/echo/echo.wasm.sha256"),
+            include_str!("../../plugins/clock/clock.wasm.sha256"),
+        ]) {
+            let mut digest = String::new();
+            for byte in Sha256::digest(&embedded.module) {
+                write!(digest, "{byte:02x}").unwrap();
+            }
+            assert_eq!(line, format!("{digest}  {}.wasm\n", embedded.name), "run plugins/build");
+        }
+    }
+
+    #[test]
+    fn embedded_plugins_have_what_they_ask_for_or_exactly_what_is_configured() {
+        let clock_module = embedded().into_iter().find(|embedded| embedded.name == "clock").unwrap();
+        let source = Source::Embedded(clock_module);
+        let name = PluginName::new("clock");
+        let package = source.read(&name, None).unwrap();
+        assert_eq!((package.grants, package.limits), (vec![clock()], Limits::default()));
+        let package = source.read(&name, Some(&entry("clock", None, None))).unwrap();
+        assert_eq!((package.grants, package.limits.memory_mb), (vec![clock()], 8));
+        let error = source.read(&name, Some(&entry("clock", None, Some(Vec::new())))).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Forbidden, "{error}");
+    }
+
+    #[test]
+    fn a_file_has_nothing_but_what_its_entry_says() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("x.wasm");
+        fs::write(&path, tool()).unwrap();
+        let source = Source::Configured(path.clone());
+        assert_eq!(source.read(&"x".into(), None).unwrap().grants, Vec::new());
+        fs::write(home.path().join("x.toml"), "version = \"2\"\ncapabilities = [\"host_function:clock\"]\n")
+            .unwrap();
+        let package = source.read(&"x".into(), Some(&entry("x", Some(path.clone()), None))).unwrap();
+        assert_eq!((package.grants, package.manifest.version.as_deref()), (Vec::new(), Some("2")));
+        let package = source.read(&"x".into(), Some(&entry("x", Some(path), Some(vec![clock()])))).unwrap();
+        assert_eq!(package.grants, [clock()]);
+        fs::write(home.path().join("x.toml"), "\nidempotent = 1\n").unwrap();
+        let error = source.read(&"x".into(), None).unwrap_err();
+        assert!(error.message.contains("x.toml:2: idempotent is integer"), "{error}");
+        fs::write(home.path().join("x.toml"), "name = \"y\"\n").unwrap();
+        let error = source.read(&"x".into(), None).unwrap_err();
+        assert_eq!(error.message, "plugin x: its manifest is for a plugin named \"y\"");
+    }
+
+    #[test]
+    fn check_says_what_is_wrong_with_each_plugin() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("good.wasm"), tool()).unwrap();
+        fs::write(home.path().join("bad.wasm"), "bad").unwrap();
+        let plugins = [
+            entry("echo", None, None),
+            entry("good", Some("good.wasm".into()), None),
+            entry("bad", Some("bad.wasm".into()), None),
+            entry("gone", Some("gone.wasm".into()), None),
+            entry("other", None, None),
+        ];
+        let complaints: Vec<String> = check(&plugins, home.path()).iter().map(ToString::to_string).collect();
+        assert_eq!(complaints.len(), 3, "{complaints:?}");
+        assert_eq!(complaints[0], "plugin bad: the file is not a WebAssembly module");
+        assert!(complaints[1].starts_with("plugin gone: cannot read "), "{complaints:?}");
+        assert!(complaints[2].starts_with("plugin other: it has no path"), "{complaints:?}");
+    }
+
+    #[test]
+    fn a_grant_does_not_follow_the_name_to_another_file() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("plugins");
+        fs::create_dir(&folder).unwrap();
+        for file in ["x.wasm", "other.wasm"] {
+            fs::write(folder.join(file), tool()).unwrap();
+        }
+        let entry = entry("x", Some(folder.join("x.wasm")), Some(vec![clock()]));
+        let loaded = |path: &str| Source::Loaded { folder: folder.clone(), path: path.to_owned() };
+        let package = loaded("x.wasm").read(&"x".into(), Some(&entry)).unwrap();
+        assert_eq!((package.grants, package.limits.memory_mb), (vec![clock()], 8));
+        let package = loaded("other.wasm").read(&"x".into(), Some(&entry)).unwrap();
+        assert_eq!((package.grants, package.limits), (Vec::new(), Limits::default()));
+    }
+
+    #[test]
+    fn files_outside_the_folder_are_out_of_reach() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("plugins");
+        fs::create_dir(&folder).unwrap();
+        fs::write(home.path().join("secret.wasm"), tool()).unwrap();
+        symlink(home.path().join("secret.wasm"), folder.join("link.wasm")).unwrap();
+        symlink(home.path(), folder.join("up")).unwrap();
+        fs::create_dir(folder.join("folder.wasm")).unwrap();
+        let absolute = home.path().join("secret.wasm").display().to_string();
+        for (path, code) in [
+            ("../secret.wasm", ErrorCode::Forbidden),
+            ("../nothing.wasm", ErrorCode::Forbidden),
+            ("x/../../secret.wasm", ErrorCode::Forbidden),
+            ("/etc/shadow", ErrorCode::Forbidden),
+            ("/nothing/there", ErrorCode::Forbidden),
+            (absolute.as_str(), ErrorCode::Forbidden),
+            ("link.wasm", ErrorCode::Forbidden),
+            ("up/secret.wasm", ErrorCode::Forbidden),
+            ("", ErrorCode::Forbidden),
+            (".", ErrorCode::Forbidden),
+            ("nothing.wasm", ErrorCode::NotFound),
+            ("İİİİ.wasm", ErrorCode::NotFound),
+            ("nul\0.wasm", ErrorCode::NotFound),
+            ("folder.wasm", ErrorCode::InvalidRequest),
+        ] {
+            let source = Source::Loaded { folder: folder.clone(), path: path.to_owned() };
+            let error = source.read(&"x".into(), None).unwrap_err();
+            assert_eq!(error.code, code, "{path}: {error}");
+        }
+    }
+
+    #[test]
+    fn names_are_what_every_provider_takes() {
+        for name in ["", "İİİİ", "a b", "a:b", "../a", &"a".repeat(65)] {
+            assert_eq!(check_name(&name.into()).unwrap_err().code, ErrorCode::InvalidRequest, "{name}");
+        }
+        for name in ["echo", "my_tool-2", &"a".repeat(64)] {
+            check_name(&name.into()).unwrap();
+        }
+    }
+}

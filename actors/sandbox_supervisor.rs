@@ -1,0 +1,458 @@
+//! Who knows the plugins: name to actor, loading and unloading, and starting anew what crashed.
+//!
+//! It forwards calls and never waits for one. Loading happens in the background from the start
+//! on, so that a daemon is ready before its plugins are compiled; whoever asks for tools or calls
+//! one meanwhile waits for it, up to a bound.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use actix::{
+    Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, ResponseActFuture, ResponseFuture,
+    WrapFuture,
+};
+use clawmux_core::config;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::{ToolCall, ToolResult};
+use clawmux_core::ids::{PluginName, RunId, SessionKey};
+use clawmux_core::provider::ToolSpec;
+use clawmux_core::reply::PluginSummary;
+use futures::future::join_all;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::observe::{Observe, Observed};
+use crate::plugin::{Call, Loaded, Loading, Plugin, Retire, Surroundings};
+use crate::sandbox::engine::Cache;
+use crate::sandbox::pool::Pool;
+use crate::sandbox::source::{self, Embedded, Source};
+use crate::supervision::{Down, Guard, Restarts};
+
+pub use crate::sandbox::cancel::Cancel;
+
+/// How long lists of tools wait for plugins that are being loaded; what takes longer is left out.
+pub const TOOLS_WAIT: Duration = Duration::from_secs(5);
+
+/// The most bytes of a tool's input.
+pub const INPUT_BYTES_MAX: usize = 1024 * 1024;
+
+/// The most plugins loaded at a time.
+pub const PLUGINS_MAX: usize = 256;
+
+/// Calls and questions that wait in the mailbox.
+const MAILBOX: usize = 1024;
+
+/// The supervisor of the sandbox.
+pub struct SandboxSupervisor {
+    home: PathBuf,
+    embedded: Vec<Embedded>,
+    configured: BTreeMap<PluginName, config::Plugin>,
+    surroundings: Surroundings,
+    plugins: BTreeMap<PluginName, Entry>,
+    generation: u64,
+}
+
+struct Entry {
+    source: Source,
+    generation: u64,
+    restarts: Restarts,
+    state: State,
+}
+
+enum State {
+    Running {
+        to: Addr<Plugin>,
+        loading: watch::Receiver<Loading>,
+    },
+    /// It crashed too often.
+    OutOfOrder,
+}
+
+/// The tools of these names, in this order; those that are not there, or can't be loaded, are
+/// left out.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Vec<ToolSpec>")]
+pub struct Tools {
+    /// Which.
+    pub names: Vec<PluginName>,
+}
+
+/// Calls a tool. Whatever happens, the answer is a result: failures have `is_error`.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "ToolResult")]
+pub struct CallTool {
+    /// The session it is for.
+    pub session: SessionKey,
+    /// The run it is for.
+    pub run: RunId,
+    /// What to call with what.
+    pub call: ToolCall,
+    /// Calls it off: answered at once, and the guest ended.
+    pub cancel: Cancel,
+}
+
+/// Loads a plugin: the configured or embedded one of this name, or a file in the plugins folder
+/// of the home. Answered when it can be called.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<PluginSummary, Error>")]
+pub struct LoadPlugin {
+    /// The name it gets.
+    pub name: PluginName,
+    /// The file, relative to the plugins folder.
+    pub path: Option<String>,
+}
+
+/// Unloads a plugin: it takes no more calls, those under way finish.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct UnloadPlugin {
+    /// Its name.
+    pub name: PluginName,
+}
+
+/// The plugins that can be called, by name.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Vec<PluginSummary>")]
+pub struct ListPlugins;
+
+/// How many plugins can be called or are being loaded. Answered at once.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "usize")]
+pub struct CountPlugins;
+
+/// Whether a call of this tool that a crash cut off may be made again; not so where it is not known.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "bool")]
+pub struct IsIdempotent(pub PluginName);
+
+impl SandboxSupervisor {
+    /// For the plugins that ship in the binary and those configured. `home` is the daemon's home:
+    /// relative paths start there, `plugins/` and `cache/` are in it.
+    pub fn new(plugins: Vec<config::Plugin>, home: PathBuf) -> Self {
+        let configured = plugins
+            .into_iter()
+            .map(|mut plugin| {
+                plugin.path = plugin.path.map(|path| home.join(path));
+                (plugin.name.clone(), plugin)
+            })
+            .collect();
+        Self {
+            surroundings: Surroundings {
+                pool: Pool::new(Pool::threads_for_this_machine()),
+                cache: Arc::new(Cache::new(home.join("cache"))),
+            },
+            home,
+            embedded: source::embedded(),
+            configured,
+            plugins: BTreeMap::new(),
+            generation: 0,
+        }
+    }
+
+    /// With these instead of the plugins that ship in the binary.
+    #[must_use]
+    pub fn with_embedded(mut self, embedded: Vec<Embedded>) -> Self {
+        self.embedded = embedded;
+        self
+    }
+
+    /// With the cache of compiled plugins in `folder` instead of the home.
+    #[must_use]
+    pub fn with_cache(mut self, folder: PathBuf) -> Self {
+        self.surroundings.cache = Arc::new(Cache::new(folder));
+        self
+    }
+
+    /// With so many threads for guests.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.surroundings.pool = Pool::new(threads);
+        self
+    }
+
+    fn own_source(&self, name: &PluginName) -> Option<Source> {
+        Source::own(&self.embedded, name, self.configured.get(name))
+    }
+
+    fn start_plugin(&mut self, name: &PluginName, source: Source, restarts: Restarts, ctx: &Context<Self>) {
+        self.generation += 1;
+        let (sender, loading) = watch::channel(Loading::UnderWay);
+        let guard = Guard::new(name.as_str(), self.generation, ctx.address().recipient());
+        let entry = self.configured.get(name).cloned();
+        let plugin =
+            Plugin::new(name.clone(), source.clone(), entry, self.surroundings.clone(), sender, guard);
+        let state = State::Running { to: plugin.start(), loading };
+        self.plugins.insert(name.clone(), Entry { source, generation: self.generation, restarts, state });
+    }
+
+    fn loading(&self, name: &PluginName) -> Option<watch::Receiver<Loading>> {
+        match &self.plugins.get(name)?.state {
+            State::Running { loading, .. } => Some(loading.clone()),
+            State::OutOfOrder => None,
+        }
+    }
+
+    fn out_of_order(name: &PluginName) -> String {
+        format!(
+            "plugin {name} is out of order: it crashed more than {} times within {} s; load it again",
+            Restarts::LIMIT,
+            Restarts::WINDOW.as_secs()
+        )
+    }
+}
+
+/// What became of loading, once that is settled.
+async fn settled(mut loading: watch::Receiver<Loading>) -> Result<Arc<Loaded>, Error> {
+    let settled = loading.wait_for(|loading| !matches!(loading, Loading::UnderWay)).await;
+    match settled.as_deref() {
+        Ok(Loading::Done(loaded)) => Ok(Arc::clone(loaded)),
+        Ok(Loading::Failed(error)) => Err(error.clone()),
+        // The actor ended meanwhile.
+        Ok(Loading::UnderWay) | Err(_) => {
+            Err(ErrorCode::Unavailable.error("the plugin crashed while it was being loaded, try again"))
+        }
+    }
+}
+
+/// Those that are loaded now, or within [`TOOLS_WAIT`], in the given order.
+async fn loaded(all: Vec<watch::Receiver<Loading>>) -> Vec<Arc<Loaded>> {
+    let each = all.into_iter().map(|loading| tokio::time::timeout(TOOLS_WAIT, settled(loading)));
+    join_all(each).await.into_iter().filter_map(|result| result.ok()?.ok()).collect()
+}
+
+impl Actor for SandboxSupervisor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        let mut names: Vec<PluginName> =
+            self.embedded.iter().map(|embedded| PluginName::from(embedded.name)).collect();
+        names
+            .extend(self.configured.keys().filter(|name| !names.contains(name)).cloned().collect::<Vec<_>>());
+        for name in names {
+            match self.own_source(&name) {
+                Some(source) => self.start_plugin(&name, source, Restarts::default(), ctx),
+                None => {
+                    tracing::error!(plugin = %name, "plugin not loaded: it has no path, and none of this name ships in the binary")
+                }
+            }
+        }
+    }
+}
+
+impl Handler<Tools> for SandboxSupervisor {
+    type Result = ResponseFuture<Vec<ToolSpec>>;
+
+    fn handle(&mut self, tools: Tools, _: &mut Self::Context) -> Self::Result {
+        let all = tools.names.iter().filter_map(|name| self.loading(name)).collect();
+        Box::pin(async move { loaded(all).await.into_iter().map(|loaded| loaded.tool.clone()).collect() })
+    }
+}
+
+impl Handler<CallTool> for SandboxSupervisor {
+    type Result = ResponseFuture<ToolResult>;
+
+    fn handle(&mut self, call: CallTool, _: &mut Self::Context) -> Self::Result {
+        let CallTool { session, run, call: ToolCall { id, name, input }, cancel } = call;
+        let to = match self.plugins.get(&name).map(|entry| &entry.state) {
+            Some(State::Running { to, .. }) => Ok(to.clone()),
+            Some(State::OutOfOrder) => Err(Self::out_of_order(&name)),
+            None => Err(format!("there is no tool {:?}", name.as_str())),
+        };
+        let to = to.and_then(|to| match input {
+            Value::Object(_) => {
+                let input = serde_json::to_vec(&input).map_err(|error| error.to_string())?;
+                if input.len() > INPUT_BYTES_MAX {
+                    return Err(format!(
+                        "the input of {name} has {} bytes (limit {INPUT_BYTES_MAX})",
+                        input.len()
+                    ));
+                }
+                Ok((to, input))
+            }
+            _ => Err(format!("the input of {name} is not a JSON object, see its input_schema")),
+        });
+        Box::pin(async move {
+            let (content, is_error) = match to {
+                Err(why) => (why, true),
+                Ok((to, input)) => {
+                    tracing::debug!(%session, %run, plugin = %name, call = %id, input_bytes = input.len(), "tool call");
+                    match to.send(Call { input, cancel }).await {
+                        Ok(answer) => (answer.content, answer.is_error),
+                        Err(_) => (format!("plugin {name} crashed, try again"), true),
+                    }
+                }
+            };
+            ToolResult { call: id, content, is_error }
+        })
+    }
+}
+
+impl Handler<ListPlugins> for SandboxSupervisor {
+    type Result = ResponseFuture<Vec<PluginSummary>>;
+
+    fn handle(&mut self, _: ListPlugins, _: &mut Self::Context) -> Self::Result {
+        let all = self.plugins.keys().filter_map(|name| self.loading(name)).collect();
+        Box::pin(async move { loaded(all).await.into_iter().map(|loaded| loaded.summary.clone()).collect() })
+    }
+}
+
+impl Handler<CountPlugins> for SandboxSupervisor {
+    type Result = usize;
+
+    fn handle(&mut self, _: CountPlugins, _: &mut Self::Context) -> Self::Result {
+        let alive = |name: &&PluginName| {
+            self.loading(name).is_some_and(|loading| !matches!(*loading.borrow(), Loading::Failed(_)))
+        };
+        self.plugins.keys().filter(alive).count()
+    }
+}
+
+impl Handler<IsIdempotent> for SandboxSupervisor {
+    type Result = ResponseFuture<bool>;
+
+    fn handle(&mut self, IsIdempotent(name): IsIdempotent, _: &mut Self::Context) -> Self::Result {
+        let all = self.loading(&name).into_iter().collect();
+        Box::pin(async move { loaded(all).await.first().is_some_and(|loaded| loaded.idempotent) })
+    }
+}
+
+impl Handler<LoadPlugin> for SandboxSupervisor {
+    type Result = ResponseActFuture<Self, Result<PluginSummary, Error>>;
+
+    fn handle(&mut self, LoadPlugin { name, path }: LoadPlugin, ctx: &mut Self::Context) -> Self::Result {
+        let started = source::check_name(&name).and_then(|()| {
+            if let Some(loading) = self.loading(&name)
+                && !matches!(*loading.borrow(), Loading::Failed(_))
+            {
+                return Err(
+                    ErrorCode::Conflict.error(format!("plugin {name} is loaded already, unload it first"))
+                );
+            }
+            if self.plugins.len() >= PLUGINS_MAX && !self.plugins.contains_key(&name) {
+                return Err(ErrorCode::Unavailable
+                    .error(format!("{PLUGINS_MAX} plugins are loaded already, unload one first")));
+            }
+            let source = match path {
+                Some(path) => Source::Loaded { folder: self.home.join("plugins"), path },
+                None => self.own_source(&name).ok_or_else(|| {
+                    ErrorCode::NotFound.error(format!(
+                        "plugin {name}: none of this name is configured or ships in the binary, name its file"
+                    ))
+                })?,
+            };
+            self.retire(&name);
+            self.start_plugin(&name, source, Restarts::default(), ctx);
+            let loading = self.loading(&name);
+            Ok((self.generation, loading))
+        });
+        let wait = async move {
+            let (generation, loading) = started.map_err(|error| (None, error))?;
+            let Some(loading) = loading else {
+                return Err((None, ErrorCode::Internal.error("a plugin ended as it was started")));
+            };
+            settled(loading).await.map_err(|error| (Some((name, generation)), error))
+        };
+        Box::pin(wait.into_actor(self).map(|result, act, _| match result {
+            Ok(loaded) => Ok(loaded.summary.clone()),
+            Err((failed, error)) => {
+                // What was asked for by name and failed leaves nothing behind.
+                if let Some((name, generation)) = failed
+                    && act.plugins.get(&name).is_some_and(|entry| entry.generation == generation)
+                {
+                    act.retire(&name);
+                }
+                Err(error)
+            }
+        }))
+    }
+}
+
+impl SandboxSupervisor {
+    /// Forgets the plugin; it ends when its calls have.
+    fn retire(&mut self, name: &PluginName) -> bool {
+        let Some(entry) = self.plugins.remove(name) else { return false };
+        if let State::Running { to, .. } = entry.state {
+            #[expect(clippy::disallowed_methods, reason = "lifecycle message to a child, one per child")]
+            to.do_send(Retire);
+        }
+        true
+    }
+}
+
+impl Handler<UnloadPlugin> for SandboxSupervisor {
+    type Result = Result<(), Error>;
+
+    fn handle(&mut self, UnloadPlugin { name }: UnloadPlugin, _: &mut Self::Context) -> Self::Result {
+        if self.retire(&name) {
+            tracing::info!(plugin = %name, "plugin unloaded");
+            Ok(())
+        } else {
+            Err(ErrorCode::NotFound.error(format!("plugin {:?} is not loaded", name.as_str())))
+        }
+    }
+}
+
+impl Handler<Down> for SandboxSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, down: Down, ctx: &mut Self::Context) {
+        let name = PluginName::from(down.name);
+        // A retired one is not in the table any more, or a later start is.
+        let Some(entry) = self.plugins.get_mut(&name) else { return };
+        if entry.generation != down.generation {
+            return;
+        }
+        if entry.restarts.allow(Instant::now()) {
+            tracing::error!(plugin = %name, panicked = down.panicked, "plugin ended, starting it anew");
+            let (source, restarts) = (entry.source.clone(), std::mem::take(&mut entry.restarts));
+            self.start_plugin(&name, source, restarts, ctx);
+        } else {
+            tracing::error!(plugin = %name, panicked = down.panicked, "{}", Self::out_of_order(&name));
+            entry.state = State::OutOfOrder;
+        }
+    }
+}
+
+impl Handler<Observe> for SandboxSupervisor {
+    type Result = ResponseFuture<Observed>;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
+        let load = self.surroundings.pool.load();
+        let threads_max = self.surroundings.pool.threads_max();
+        let out_of_order: Vec<String> = self
+            .plugins
+            .iter()
+            .filter(|(_, entry)| matches!(entry.state, State::OutOfOrder))
+            .map(|(name, _)| name.to_string())
+            .collect();
+        let restarts: usize = self.plugins.values().map(|entry| entry.restarts.recent()).sum();
+        let state = json!({
+            "plugins": self.plugins.len(),
+            "plugins_out_of_order": out_of_order,
+            "plugin_restarts_recent": restarts,
+            "threads_max": threads_max,
+            "threads": load.threads,
+            "threads_busy": load.busy,
+            "jobs_waiting": load.queued,
+        });
+        let children: Vec<Addr<Plugin>> = self
+            .plugins
+            .values()
+            .filter_map(|entry| match &entry.state {
+                State::Running { to, .. } => Some(to.clone()),
+                State::OutOfOrder => None,
+            })
+            .collect();
+        Box::pin(async move {
+            let asked = children.into_iter().map(|to| async move { to.send(Observe).await });
+            let children = join_all(asked).await.into_iter().filter_map(Result::ok).collect();
+            Observed { actor: "sandbox supervisor".to_owned(), state, children }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,632 @@
+//! `Session`: one conversation.
+//!
+//! The rules are in the core ([`clawmux_core::session`]): this actor takes what the rules say is to
+//! be written, has it written, and only then lets it be seen and acted upon. At most one unit is
+//! being written at a time; what comes meanwhile goes into the next one, so order needs no other
+//! care and a burst costs one commit.
+//!
+//! Work is what follows from the state: asking the model or calling tools. It runs as futures in
+//! this actor's context, on the arbiter of the connection that woke the session, and is ended by
+//! dropping them; so an abort is heard at once, whatever is under way. An answer is read at most
+//! one piece ahead of what is being written, which bounds what a fast provider can pile up.
+//!
+//! When the log can't be written or a handler panics, the actor ends, and its followers go to the
+//! supervisor ([`Fallen`]), which starts the session anew from the log.
+
+mod feed;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use clawmux_core::auth::{Owner, Principal};
+use clawmux_core::context::fit_soul;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::{Logged, ToolCall, ToolResult};
+use clawmux_core::ids::{AgentId, ConnectionId, PluginName, RunId, Seq, SessionKey};
+use clawmux_core::provider::{ChatRequest, Delta};
+use clawmux_core::reply::{Accepted, Reply};
+use clawmux_core::session::{Batch, Session as Conversation, Submission, Submitted};
+use clawmux_core::turn::Work;
+use futures::StreamExt;
+use futures::stream::LocalBoxStream;
+use serde_json::json;
+
+use crate::ask::{ask, gone};
+use crate::clock;
+use crate::deliver::{Asker, More};
+use crate::observe::{Observe, Observed};
+use crate::provider_supervisor::{Acquire, ProviderSupervisor};
+use crate::sandbox_supervisor::{CallTool, Cancel, SandboxSupervisor, Tools};
+use crate::session_supervisor::{Fallen, Idle, Kept, SessionSupervisor};
+use crate::store::{Append, ReadEvents, Store};
+
+pub(crate) use feed::Feeds;
+
+/// The most of the log that one read of a cursor brings into memory, in bytes.
+const CATCH_UP_BYTES: usize = 64 * 1024;
+
+/// How often a session looks whether it is needed.
+const IDLE_CHECK: Duration = Duration::from_secs(60);
+
+/// When a connection's full mailbox, or a log that could not be read, is tried again.
+const RETRY: Duration = Duration::from_millis(20);
+
+type Answer = LocalBoxStream<'static, Result<Vec<Delta>, Error>>;
+
+/// An agent, as its sessions use it.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Its name.
+    pub id: AgentId,
+    /// Its soul.
+    pub soul: Arc<str>,
+    /// The most tokens of one answer.
+    pub max_tokens: u32,
+    /// The tools it is offered.
+    pub tools: Vec<PluginName>,
+    /// Estimated tokens that soul and past turns may take together.
+    pub context_tokens: usize,
+}
+
+/// Those a session works with.
+#[derive(Clone, Debug)]
+pub struct Colleagues {
+    /// Writes the log.
+    pub store: Addr<Store>,
+    /// Asks models.
+    pub providers: Addr<ProviderSupervisor>,
+    /// Calls tools.
+    pub sandbox: Addr<SandboxSupervisor>,
+}
+
+/// One conversation.
+pub struct Session {
+    conversation: Conversation,
+    profile: Arc<Profile>,
+    colleagues: Colleagues,
+    remains: Remains,
+    /// What is told when the unit after the one being written is written.
+    next: Vec<Answered>,
+    /// Whether a unit is being written.
+    writing: bool,
+    doing: Doing,
+    /// The last number that may be seen.
+    published: Seq,
+    /// Messages taken from the supervisor.
+    received: u64,
+    draining: bool,
+    retrying: bool,
+}
+
+/// Something to tell once what was decided with it is in the log.
+struct Answered {
+    asker: Asker,
+    reply: Reply,
+    /// Which run the client follows from here on: after this number, live or from the log.
+    follow: Option<(RunId, Seq, bool)>,
+    /// A new prompt's idempotency key, which the supervisor need no longer remember.
+    key: Option<(Owner, String)>,
+}
+
+/// The work under way.
+enum Doing {
+    Nothing,
+    /// Asking the model; the answer's stream is here while its last piece is being written.
+    Asking {
+        run: RunId,
+        step: usize,
+        future: Option<SpawnHandle>,
+        answer: Option<Answer>,
+    },
+    /// Calling tools.
+    Acting {
+        run: RunId,
+        step: usize,
+        calls: Vec<(SpawnHandle, Cancel)>,
+    },
+}
+
+/// What is left of a session when it ends, however it ends: dropped last, it tells the supervisor.
+struct Remains {
+    key: SessionKey,
+    feeds: Feeds,
+    supervisor: Addr<SessionSupervisor>,
+    /// Ended because it was told to: nothing is left to do.
+    done: bool,
+}
+
+impl Drop for Remains {
+    #[expect(clippy::disallowed_methods, reason = "a lifecycle message to the parent must not be lost")]
+    fn drop(&mut self) {
+        self.supervisor.do_send(Fallen {
+            key: self.key.clone(),
+            feeds: std::mem::take(&mut self.feeds),
+            panicked: std::thread::panicking(),
+            done: self.done,
+        });
+    }
+}
+
+/// A request that was found to be about this session.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Routed {
+    /// Who waits for the answer.
+    pub asker: Asker,
+    /// On whose behalf.
+    pub principal: Principal,
+    /// What is asked.
+    pub order: Order,
+}
+
+/// What can be asked of one session.
+#[derive(Debug)]
+pub enum Order {
+    /// Take a prompt.
+    Submit(Submission),
+    /// Follow a run that is in the log already, from its prompt on.
+    Follow {
+        /// The run.
+        run: RunId,
+        /// The number of its prompt.
+        seq: Seq,
+    },
+    /// End a run.
+    Abort {
+        /// Which; none means the one under way.
+        run: Option<RunId>,
+    },
+    /// Forget the conversation.
+    Clear,
+}
+
+/// The connection is gone.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Forget(pub ConnectionId);
+
+/// Begin nothing new, and end when nothing is under way.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Drain;
+
+/// The supervisor agrees that this session is not needed.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Sleep;
+
+impl Session {
+    /// `conversation` is new or was read back and recovered; `feeds` are the followers of the
+    /// session's last incarnation.
+    pub fn new(
+        conversation: Conversation,
+        profile: Arc<Profile>,
+        colleagues: Colleagues,
+        supervisor: Addr<SessionSupervisor>,
+        mut feeds: Feeds,
+    ) -> Self {
+        feeds.fall_behind();
+        let key = conversation.key().clone();
+        Self {
+            published: conversation.head(),
+            conversation,
+            profile,
+            colleagues,
+            remains: Remains { key, feeds, supervisor, done: false },
+            next: Vec::new(),
+            writing: false,
+            doing: Doing::Nothing,
+            received: 0,
+            draining: false,
+            retrying: false,
+        }
+    }
+
+    /// Has what was decided written, and goes to work.
+    fn proceed(&mut self, ctx: &mut Context<Self>) {
+        self.end_stale_work(ctx);
+        if !self.writing {
+            match self.conversation.take() {
+                Some(batch) => self.write(batch, ctx),
+                None => {
+                    let answered = std::mem::take(&mut self.next);
+                    self.tell(answered);
+                }
+            }
+        }
+        self.work(ctx);
+        if self.draining && self.is_written() && matches!(self.doing, Doing::Nothing) {
+            self.remains.done = true;
+            return ctx.stop();
+        }
+        self.catch_up(ctx);
+    }
+
+    /// Whether all that was decided is in the log.
+    fn is_written(&self) -> bool {
+        !self.writing && self.conversation.is_taken()
+    }
+
+    fn write(&mut self, batch: Batch, ctx: &mut Context<Self>) {
+        self.writing = true;
+        let answered = std::mem::take(&mut self.next);
+        let append = self.colleagues.store.send(Append {
+            session: self.conversation.key().clone(),
+            owner: self.conversation.owner().clone(),
+            events: batch.events.clone(),
+            durable: batch.durable,
+            reserve: batch.reserve,
+        });
+        let written = append.into_actor(self).map(move |result, session, ctx| {
+            session.writing = false;
+            match result.unwrap_or_else(|_| Err(gone::<Store>())) {
+                Ok(()) => session.written(batch.events, answered, ctx),
+                Err(error) => session.fall(&error, answered, ctx),
+            }
+        });
+        ctx.spawn(written);
+    }
+
+    /// In the log: may be seen.
+    fn written(&mut self, events: Vec<Logged>, answered: Vec<Answered>, ctx: &mut Context<Self>) {
+        self.tell(answered);
+        let from = ctx.address().recipient();
+        for logged in events {
+            self.published = logged.seq;
+            self.remains.feeds.publish(self.conversation.key(), logged, &from);
+        }
+        self.proceed(ctx);
+    }
+
+    /// The log can't be written: the session in memory is ahead of it, so it goes back to it.
+    fn fall(&mut self, error: &Error, answered: Vec<Answered>, ctx: &mut Context<Self>) {
+        tracing::warn!(session = %self.conversation.key(), %error, "the session goes back to its log");
+        for answered in answered.into_iter().chain(std::mem::take(&mut self.next)) {
+            answered.asker.reply(Err(error.clone()));
+        }
+        ctx.terminate();
+    }
+
+    fn tell(&mut self, answered: Vec<Answered>) {
+        for Answered { asker, reply, follow, key } in answered {
+            let client = asker.client().clone();
+            asker.reply(Ok(reply));
+            if let Some((run, after, live)) = follow {
+                self.remains.feeds.follow(&client, run, after, live);
+            }
+            if let Some((owner, key)) = key {
+                // A full mailbox only means that the key is remembered longer than needed.
+                let _ = self.remains.supervisor.try_send(Kept { owner, key });
+            }
+        }
+    }
+
+    /// Serves followers that fell behind from the log.
+    fn catch_up(&mut self, ctx: &mut Context<Self>) {
+        for missing in self.remains.feeds.missing() {
+            let as_of = self.published;
+            let read = self.colleagues.store.send(ReadEvents {
+                session: self.conversation.key().clone(),
+                after: missing.after,
+                run: Some(missing.run.clone()),
+                max_bytes: CATCH_UP_BYTES,
+            });
+            let caught = read.into_actor(self).map(move |result, session, ctx| {
+                let events = result.unwrap_or_else(|_| Err(gone::<Store>()));
+                let failed = events.is_err();
+                let events = events.unwrap_or_default();
+                let complete = !failed && events.is_empty() && as_of == session.published;
+                let from = ctx.address().recipient();
+                let key = session.conversation.key();
+                let moved = session.remains.feeds.caught(key, &missing, events, complete, &from);
+                if failed || !moved {
+                    session.retry_later(ctx);
+                } else {
+                    session.catch_up(ctx);
+                }
+            });
+            ctx.spawn(caught);
+        }
+    }
+
+    fn retry_later(&mut self, ctx: &mut Context<Self>) {
+        if !std::mem::replace(&mut self.retrying, true) {
+            ctx.run_later(RETRY, |session, ctx| {
+                session.retrying = false;
+                session.catch_up(ctx);
+            });
+        }
+    }
+
+    /// Ends work that no longer follows from the state: the run was aborted or has ended.
+    fn end_stale_work(&mut self, ctx: &mut Context<Self>) {
+        let wanted = match (&self.doing, self.conversation.work()) {
+            (Doing::Nothing, _) => true,
+            (Doing::Asking { run, step, .. }, Some((now, Work::Ask { step: at }))) => {
+                run == now && *step == at
+            }
+            (Doing::Acting { run, step, .. }, Some((now, Work::Act { step: at, .. }))) => {
+                run == now && *step == at
+            }
+            _ => false,
+        };
+        if !wanted {
+            match std::mem::replace(&mut self.doing, Doing::Nothing) {
+                Doing::Nothing => {}
+                Doing::Asking { future, .. } => {
+                    future.map(|future| ctx.cancel_future(future));
+                }
+                Doing::Acting { calls, .. } => {
+                    for (future, cancel) in calls {
+                        cancel.cancel();
+                        ctx.cancel_future(future);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what the state says is to be done, where it is not under way.
+    ///
+    /// Asking the model need not wait until the prompt is written: it has no effect that could be
+    /// done twice, and nothing that is heard gets ahead of the prompt in the log. Calling tools
+    /// does wait: their intent must be in the log before. The answer is read on while its last
+    /// piece is being written, but no further.
+    fn work(&mut self, ctx: &mut Context<Self>) {
+        if let Doing::Asking { future: future @ None, answer, run, step } = &mut self.doing {
+            if self.conversation.is_taken()
+                && let Some(answer) = answer.take()
+            {
+                *future = Some(listen(answer, run.clone(), *step, ctx));
+            }
+            return;
+        }
+        if self.draining || !matches!(self.doing, Doing::Nothing) {
+            return;
+        }
+        match self.conversation.work() {
+            Some((run, Work::Ask { step })) => {
+                let run = run.clone();
+                self.ask(run, step, ctx);
+            }
+            Some((run, Work::Act { step, calls })) if self.is_written() => {
+                let run = run.clone();
+                self.act(run, step, calls, ctx);
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks the model.
+    fn ask(&mut self, run: RunId, step: usize, ctx: &mut Context<Self>) {
+        let soul = fit_soul(&self.profile.soul, self.profile.context_tokens);
+        let request = ChatRequest {
+            model: String::new(),
+            system: soul.to_owned(),
+            messages: self.conversation.conversation(soul.len()),
+            tools: Vec::new(),
+            max_tokens: self.profile.max_tokens,
+        };
+        let names = self.profile.tools.clone();
+        let Colleagues { providers, sandbox, .. } = self.colleagues.clone();
+        let acquire = Acquire {
+            session: self.conversation.key().clone(),
+            run: run.clone(),
+            agent: self.profile.id.clone(),
+            request,
+            session_spent: self.conversation.spent().total(),
+        };
+        let open = async move {
+            let mut acquire = acquire;
+            if !names.is_empty() {
+                acquire.request.tools = ask(&sandbox, Tools { names }).await?;
+            }
+            let permit = providers.send(acquire).await.map_err(|_| gone::<ProviderSupervisor>())??;
+            Ok(permit.open().boxed_local())
+        };
+        let (asked, at) = (run.clone(), step);
+        let opened =
+            open.into_actor(self).map(move |opened: Result<Answer, Error>, session, ctx| match opened {
+                Ok(answer) => {
+                    let future = listen(answer, asked.clone(), at, ctx);
+                    session.doing =
+                        Doing::Asking { run: asked, step: at, future: Some(future), answer: None };
+                }
+                Err(error) => {
+                    session.doing = Doing::Nothing;
+                    session.conversation.failed(clock::now(), &asked, at, error);
+                    session.proceed(ctx);
+                }
+            });
+        let future = Some(ctx.spawn(opened));
+        self.doing = Doing::Asking { run, step, future, answer: None };
+    }
+
+    /// A piece of the answer, or its end.
+    fn heard(
+        &mut self,
+        run: &RunId,
+        step: usize,
+        piece: Option<Result<Vec<Delta>, Error>>,
+        rest: Answer,
+        ctx: &mut Context<Self>,
+    ) {
+        let now = clock::now();
+        match piece {
+            Some(Ok(deltas)) => {
+                self.conversation.said(now, run, step, deltas, &self.profile.tools);
+                self.doing = Doing::Asking { run: run.clone(), step, future: None, answer: Some(rest) };
+            }
+            Some(Err(error)) => {
+                self.doing = Doing::Nothing;
+                self.conversation.failed(now, run, step, error);
+            }
+            None => {
+                self.doing = Doing::Nothing;
+                let error = ErrorCode::Provider.error("the answer was cut off");
+                self.conversation.failed(now, run, step, error);
+            }
+        }
+        self.proceed(ctx);
+    }
+
+    /// Calls tools, all that the answer asked for at once.
+    fn act(&mut self, run: RunId, step: usize, calls: Vec<ToolCall>, ctx: &mut Context<Self>) {
+        let calls = calls
+            .into_iter()
+            .map(|call| {
+                let (id, cancel) = (call.id.clone(), Cancel::new());
+                let sent = self.colleagues.sandbox.send(CallTool {
+                    session: self.conversation.key().clone(),
+                    run: run.clone(),
+                    call,
+                    cancel: cancel.clone(),
+                });
+                let run = run.clone();
+                let returned = sent.into_actor(self).map(move |result, session, ctx| {
+                    let result = result.unwrap_or_else(|_| ToolResult {
+                        call: id,
+                        content: gone::<SandboxSupervisor>().message,
+                        is_error: true,
+                    });
+                    session.conversation.returned(clock::now(), &run, result);
+                    session.proceed(ctx);
+                });
+                (ctx.spawn(returned), cancel)
+            })
+            .collect();
+        self.doing = Doing::Acting { run, step, calls };
+    }
+}
+
+/// Waits for the next piece of an answer.
+fn listen(mut answer: Answer, run: RunId, step: usize, ctx: &mut Context<Session>) -> SpawnHandle {
+    let next = async move {
+        let piece = answer.next().await;
+        (piece, answer)
+    };
+    ctx.spawn(actix::fut::wrap_future(next).map(move |(piece, rest), session: &mut Session, ctx| {
+        session.heard(&run, step, piece, rest, ctx);
+    }))
+}
+
+impl Actor for Session {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(256);
+        ctx.run_interval(IDLE_CHECK, |session, _| {
+            if session.conversation.is_idle() && session.is_written() && session.remains.feeds.is_empty() {
+                let key = session.conversation.key().clone();
+                // Lost where the supervisor is busy: it is said again later.
+                let _ = session.remains.supervisor.try_send(Idle { key, received: session.received });
+            }
+        });
+        // What recovery decided is written before anything else.
+        self.proceed(ctx);
+    }
+}
+
+impl Handler<Routed> for Session {
+    type Result = ();
+
+    fn handle(&mut self, routed: Routed, ctx: &mut Self::Context) {
+        self.received += 1;
+        let Routed { asker, principal, order } = routed;
+        let session = self.conversation.key().clone();
+        if !principal.sees(self.conversation.owner()) {
+            return asker.reply(Err(ErrorCode::NotFound.error(format!("no such session: {session}"))));
+        }
+        let now = clock::now();
+        let mut answered = Answered { asker, reply: Reply::Aborted { run: None }, follow: None, key: None };
+        match order {
+            Order::Submit(submission) => {
+                let key = submission.idempotency_key.clone().map(|key| (submission.owner.clone(), key));
+                match self.conversation.submit(now, submission) {
+                    Ok(Submitted { run, seq, repeated }) => {
+                        answered.follow = Some((run.clone(), Seq(seq.0 - 1), !repeated));
+                        answered.key = key.filter(|_| !repeated);
+                        answered.reply = Reply::Accepted(Accepted { session, run, seq, repeated });
+                    }
+                    Err(error) => return answered.asker.reply(Err(error)),
+                }
+            }
+            Order::Follow { run, seq } => {
+                answered.follow = Some((run.clone(), Seq(seq.0 - 1), false));
+                answered.reply = Reply::Accepted(Accepted { session, run, seq, repeated: true });
+            }
+            Order::Abort { run } => {
+                answered.reply = Reply::Aborted { run: self.conversation.abort(now, run.as_ref()) };
+            }
+            Order::Clear => {
+                self.conversation.clear(now);
+                answered.reply = Reply::Cleared { session };
+            }
+        }
+        self.next.push(answered);
+        self.proceed(ctx);
+    }
+}
+
+impl Handler<More> for Session {
+    type Result = ();
+
+    fn handle(&mut self, more: More, ctx: &mut Self::Context) {
+        self.remains.feeds.credit(more.connection, more.events);
+        self.catch_up(ctx);
+    }
+}
+
+impl Handler<Forget> for Session {
+    type Result = ();
+
+    fn handle(&mut self, Forget(connection): Forget, _: &mut Self::Context) {
+        self.remains.feeds.forget(connection);
+    }
+}
+
+impl Handler<Drain> for Session {
+    type Result = ();
+
+    fn handle(&mut self, _: Drain, ctx: &mut Self::Context) {
+        self.draining = true;
+        self.conversation.drain();
+        self.proceed(ctx);
+    }
+}
+
+impl Handler<Sleep> for Session {
+    type Result = ();
+
+    fn handle(&mut self, _: Sleep, ctx: &mut Self::Context) {
+        self.remains.done = true;
+        ctx.stop();
+    }
+}
+
+impl Handler<Observe> for Session {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
+        let doing = match &self.doing {
+            Doing::Nothing => "nothing",
+            Doing::Asking { .. } => "asking the model",
+            Doing::Acting { .. } => "calling tools",
+        };
+        Observed::leaf(
+            format!("session {}", self.conversation.key()),
+            json!({
+                "doing": doing,
+                "run": self.conversation.running().map(RunId::as_str),
+                "queued": self.conversation.queued(),
+                "seq": self.conversation.head().0,
+                "followers": self.remains.feeds.len(),
+                "spent_tokens": self.conversation.spent().total(),
+                "writing": self.writing,
+            }),
+        )
+    }
+}

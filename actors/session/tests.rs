@@ -1,0 +1,358 @@
+//! Sessions with everything they work with, driven by a connection that is only a mailbox.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use clawmux_core::auth::Principal;
+use clawmux_core::command::{Command, Route, Submit, Target};
+use clawmux_core::config::{Config, Recovery};
+use clawmux_core::event::{Event, Logged, Outcome};
+use clawmux_core::ids::{AgentId, ConnectionId, RunId, SessionKey, Ticket};
+use clawmux_core::log::usage::UsageTotals;
+use clawmux_core::reply::{Accepted, Reply, Role};
+use clawmux_core::router::Router;
+use clawmux_core::session::Limits;
+use tokio::sync::mpsc;
+
+use super::{Colleagues, Profile, Session};
+use crate::clock;
+use crate::deliver::{CREDIT, Client, Deliver, More};
+use crate::hub::Hub;
+use crate::provider_supervisor::ProviderSupervisor;
+use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::session_supervisor::{Dispatch, SessionSupervisor, Setup, Visit};
+use crate::store::Store;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Makes a session panic.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Sabotage;
+
+impl Handler<Sabotage> for Session {
+    type Result = ();
+
+    fn handle(&mut self, _: Sabotage, _: &mut Self::Context) {
+        panic!("sabotaged");
+    }
+}
+
+/// A connection that hands on what it gets.
+struct Mailbox(mpsc::UnboundedSender<Deliver>);
+
+impl Actor for Mailbox {
+    type Context = Context<Self>;
+}
+
+impl Handler<Deliver> for Mailbox {
+    type Result = ();
+
+    fn handle(&mut self, deliver: Deliver, _: &mut Self::Context) {
+        let _ = self.0.send(deliver);
+    }
+}
+
+struct World {
+    supervisor: Addr<SessionSupervisor>,
+    _home: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let config = Arc::new(Config::default());
+        let store = Store::start(home.path().join("clawmux.db")).await.unwrap();
+        let totals = UsageTotals::default();
+        let providers = ProviderSupervisor::new(config.clone(), None, totals).unwrap().start();
+        let sandbox = SandboxSupervisor::new(Vec::new(), home.path().to_owned()).start();
+        let id = AgentId::from("main");
+        let profile = Profile {
+            id: id.clone(),
+            soul: "".into(),
+            max_tokens: 1000,
+            tools: vec!["echo".into()],
+            context_tokens: 5000,
+        };
+        let supervisor = SessionSupervisor::new(Setup {
+            router: Router::new(Vec::new(), Some(id.clone())),
+            agents: HashMap::from([(id, Arc::new(profile))]),
+            limits: Limits { queue: 4, episodic_turns: 5, context_tokens: 5000 },
+            recovery: Recovery::Resume,
+            colleagues: Colleagues { store, providers, sandbox },
+            hub: Hub::default().start(),
+            version: "test",
+        })
+        .start();
+        Self { supervisor, _home: home }
+    }
+
+    fn peer(&self, connection: u64) -> Peer {
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let to = Mailbox(sender).start().recipient();
+        Peer {
+            client: Client { connection: ConnectionId(connection), to },
+            inbox,
+            supervisor: self.supervisor.clone(),
+            tickets: 0,
+            generous: true,
+        }
+    }
+}
+
+struct Peer {
+    client: Client,
+    inbox: mpsc::UnboundedReceiver<Deliver>,
+    supervisor: Addr<SessionSupervisor>,
+    tickets: u64,
+    /// Whether it gives credit back for every event.
+    generous: bool,
+}
+
+fn target(account: &str) -> Target {
+    Target::Route(Route { channel: "test".into(), account: account.into(), ..Route::default() })
+}
+
+fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
+    Command::Submit(Submit {
+        target: target(account),
+        run: RunId::from_random(clock::random()),
+        content: content.into(),
+        idempotency_key: key.map(str::to_owned),
+    })
+}
+
+impl Peer {
+    fn ask(&mut self, command: Command) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.supervisor
+            .try_send(Dispatch {
+                ticket,
+                principal: Principal::local(),
+                command,
+                client: self.client.clone(),
+                arbiter: Arbiter::current(),
+            })
+            .unwrap();
+        ticket
+    }
+
+    async fn next(&mut self) -> Deliver {
+        tokio::time::timeout(PATIENCE, self.inbox.recv()).await.expect("in time").expect("open")
+    }
+
+    async fn reply(&mut self) -> Result<Reply, clawmux_core::error::Error> {
+        match self.next().await {
+            Deliver::Reply(_, reply) => reply,
+            Deliver::Event { event, .. } => panic!("an event overtook the reply: {event:?}"),
+        }
+    }
+
+    async fn accepted(&mut self) -> Accepted {
+        match self.reply().await {
+            Ok(Reply::Accepted(accepted)) => accepted,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn event(&mut self) -> (Logged, Recipient<More>) {
+        loop {
+            if let Deliver::Event { event, from } = self.next().await {
+                if self.generous {
+                    from.try_send(More { connection: self.client.connection, events: 1 }).unwrap();
+                }
+                return (event.logged.clone(), from);
+            }
+        }
+    }
+
+    /// Events up to and with the end of the run.
+    async fn rest(&mut self) -> Vec<Logged> {
+        let mut events = Vec::new();
+        loop {
+            let (logged, _) = self.event().await;
+            let end = matches!(logged.event, Event::Ended { .. });
+            events.push(logged);
+            if end {
+                return events;
+            }
+        }
+    }
+
+    async fn answer(&mut self, account: &str) -> String {
+        self.ask(Command::History { target: target(account), limit: 10 });
+        match self.reply().await {
+            Ok(Reply::History(history)) => {
+                let last = history.messages.into_iter().rev().find(|m| m.role == Role::Assistant);
+                last.map(|message| message.content).unwrap_or_default()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn text(events: &[Logged]) -> String {
+    events
+        .iter()
+        .filter_map(|logged| match &logged.event {
+            Event::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect()
+}
+
+fn contiguous(events: &[Logged]) {
+    for pair in events.windows(2) {
+        assert_eq!(pair[1].first_seq, pair[0].seq.next(), "a number is missing or twice: {pair:?}");
+    }
+}
+
+#[actix::test]
+async fn the_reply_precedes_the_events_and_no_number_is_missing() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    peer.ask(prompt("ada", "tell me of herons", None));
+    let accepted = peer.accepted().await;
+    let events = peer.rest().await;
+    assert_eq!(events[0].seq, accepted.seq);
+    assert!(matches!(events[0].event, Event::Prompted { .. }), "{events:?}");
+    contiguous(&events);
+    assert_eq!(text(&events), peer.answer("ada").await);
+}
+
+#[actix::test]
+async fn without_credit_nothing_is_sent_and_all_of_it_is_read_from_the_log_later() {
+    let world = World::new().await;
+    let (mut slow, mut quick) = (world.peer(1), world.peer(2));
+    slow.generous = false;
+    slow.ask(prompt("ada", "tell me all there is to know of the great crested grebe", Some("k")));
+    slow.accepted().await;
+    quick.ask(prompt("ada", "the same key is the same run", Some("k")));
+    assert!(quick.accepted().await.repeated);
+    let all = quick.rest().await;
+    assert!(all.len() > CREDIT as usize, "long enough to run out of credit: {}", all.len());
+
+    let mut events = Vec::new();
+    let mut from = None;
+    for _ in 0..CREDIT {
+        let (logged, road) = slow.event().await;
+        events.push(logged);
+        from = Some(road);
+    }
+    assert!(slow.inbox.try_recv().is_err(), "it had no more credit");
+    let from = from.unwrap();
+    while !matches!(events.last().unwrap().event, Event::Ended { .. }) {
+        from.try_send(More { connection: slow.client.connection, events: 1 }).unwrap();
+        events.push(slow.event().await.0);
+    }
+    contiguous(&events);
+    assert_eq!(text(&events), text(&all), "nothing is missing");
+}
+
+#[actix::test]
+async fn one_key_in_two_sessions_at_once_is_one_run() {
+    let world = World::new().await;
+    let (mut one, mut two) = (world.peer(1), world.peer(2));
+    one.ask(prompt("ada", "first", Some("k")));
+    two.ask(prompt("bob", "second", Some("k")));
+    let (first, second) = (one.accepted().await, two.accepted().await);
+    assert_eq!((&first.run, &first.session), (&second.run, &second.session));
+    assert_ne!(first.repeated, second.repeated);
+    assert_eq!(text(&one.rest().await), text(&two.rest().await));
+}
+
+#[actix::test]
+async fn a_full_queue_is_a_typed_refusal_and_abort_empties_it() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    peer.ask(prompt("ada", "/slow 100", None));
+    peer.accepted().await;
+    for n in 0..4 {
+        peer.ask(prompt("ada", &format!("number {n}"), None));
+    }
+    peer.ask(prompt("ada", "one too many", None));
+    let mut refused = None;
+    for _ in 0..5 {
+        loop {
+            if let Deliver::Reply(_, reply) = peer.next().await {
+                refused = refused.or(reply.err());
+                break;
+            }
+        }
+    }
+    let refused = refused.expect("one was refused");
+    assert!(refused.is_retryable() && refused.message.contains("queue is full"), "{refused}");
+    for _ in 0..5 {
+        peer.ask(Command::Abort { target: target("ada"), run: None });
+        let ended = peer.rest().await;
+        assert!(matches!(ended.last().unwrap().event, Event::Ended { outcome: Outcome::Aborted, .. }));
+    }
+}
+
+#[actix::test]
+async fn a_session_that_panics_starts_anew_from_its_log_and_its_followers_go_on() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    peer.ask(prompt("ada", "tell me of the bittern", None));
+    let accepted = peer.accepted().await;
+    let mut events = Vec::new();
+    while !matches!(events.last(), Some(Logged { event: Event::Text(_), .. })) {
+        events.push(peer.event().await.0);
+    }
+    let visited = world.supervisor.send(Visit { key: accepted.session }).await.unwrap();
+    visited.expect("awake").try_send(Sabotage).unwrap();
+    events.extend(peer.rest().await);
+    contiguous(&events);
+    let restarted = events.iter().position(|logged| logged.event == Event::Restarted);
+    let restarted = restarted.unwrap_or_else(|| panic!("no restart in {events:?}"));
+    assert_eq!(text(&events[restarted..]), peer.answer("ada").await, "the step started anew");
+    assert!(matches!(
+        events.last().unwrap().event,
+        Event::Ended { outcome: Outcome::Completed, .. }
+    ));
+}
+
+#[actix::test]
+async fn a_session_of_somebody_else_is_not_there() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    peer.ask(prompt("ada", "hello", None));
+    let accepted = peer.accepted().await;
+    peer.rest().await;
+    let stranger = Principal {
+        name: "bob".into(),
+        scopes: clawmux_core::auth::Scopes::of(&[clawmux_core::auth::Scope::Read, clawmux_core::auth::Scope::Write]),
+        owner: clawmux_core::auth::Owner::Credential("bob".into()),
+        unlimited: false,
+    };
+    let session = Target::Session(SessionKey::parse(accepted.session.as_str()).unwrap());
+    for command in [
+        Command::History { target: session.clone(), limit: 1 },
+        Command::Clear { target: session.clone() },
+        Command::Abort { target: session.clone(), run: None },
+        Command::Budget { target: Some(session.clone()) },
+        Command::Submit(Submit {
+            target: session.clone(),
+            run: RunId::from_random(clock::random()),
+            content: "hi".into(),
+            idempotency_key: None,
+        }),
+    ] {
+        let shown = format!("{command:?}");
+        world
+            .supervisor
+            .try_send(Dispatch {
+                ticket: Ticket(99),
+                principal: stranger.clone(),
+                command,
+                client: peer.client.clone(),
+                arbiter: Arbiter::current(),
+            })
+            .unwrap();
+        let error = peer.reply().await.expect_err(&shown);
+        assert!(error.message.contains("no such session"), "{shown}: {error}");
+    }
+}

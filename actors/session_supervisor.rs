@@ -1,0 +1,799 @@
+//! `SessionSupervisor`: from a request to the session it is about.
+//!
+//! Finds the session (by the router, or by its key), wakes it from the log when it is first named,
+//! and forwards the request; answers what is about all sessions or the daemon. A session that ends
+//! because of a panic or a log it could not write is started anew with its followers, a few times;
+//! one that nobody needs is put to sleep. Holds no conversation and is not on the path of a token.
+//!
+//! Two prompts with one idempotency key must become one run even where they name different
+//! sessions, so a key is looked up here, before a session sees it, and is remembered until the
+//! session has written it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use clawmux_core::auth::{Owner, Principal, Scope};
+use clawmux_core::command::{Command, Submit, Target};
+use clawmux_core::config::Recovery;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::{Event, Logged, Outcome, Usage};
+use clawmux_core::ids::{AgentId, ConnectionId, PluginName, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::reply::{History, Reply, Status};
+use clawmux_core::router::Router;
+use clawmux_core::session::{Limits, Session as Conversation, Submission};
+use clawmux_core::time::Timestamp;
+use serde_json::json;
+
+use crate::ask::ask;
+use crate::clock;
+use crate::deliver::{Asker, Client, More};
+use crate::hub::{Connected, Hub};
+use crate::observe::{Observe, Observed};
+use crate::provider_supervisor::BudgetStatus;
+use crate::sandbox_supervisor::{CountPlugins, IsIdempotent, ListPlugins, LoadPlugin, UnloadPlugin};
+use crate::session::{Colleagues, Drain, Feeds, Forget, Order, Profile, Routed, Session, Sleep};
+use crate::store::{FindRun, ListSessions, Load, Loaded, ReadHistory, Unfinished};
+
+/// How often a session may fall within [`RESTART_WINDOW`] before its run is ended.
+const RESTARTS_MAX: usize = 3;
+
+/// The span over which falls are counted.
+const RESTART_WINDOW: Duration = Duration::from_secs(60);
+
+/// How long after a fall a session is read from the log again, times the number of falls.
+const RESTART_DELAY: Duration = Duration::from_millis(250);
+
+/// Requests that may wait for one session to wake.
+const WAITING_MAX: usize = 256;
+
+/// Sessions read from the log at once after a start.
+const RECOVERING_AT_ONCE: usize = 16;
+
+/// Sessions in one list.
+const LIST_MAX: usize = 1000;
+
+/// What the supervisor is made with.
+pub struct Setup {
+    /// Who answers whom.
+    pub router: Router,
+    /// The agents, by name.
+    pub agents: HashMap<AgentId, Arc<Profile>>,
+    /// The bounds of a session.
+    pub limits: Limits,
+    /// What becomes of a run the daemon's end cut off.
+    pub recovery: Recovery,
+    /// Whom sessions work with.
+    pub colleagues: Colleagues,
+    /// Who is connected.
+    pub hub: Addr<Hub>,
+    /// Version of clawmux.
+    pub version: &'static str,
+}
+
+/// From a request to the session it is about.
+pub struct SessionSupervisor {
+    setup: Setup,
+    sessions: HashMap<SessionKey, Entry>,
+    keys: HashMap<(Owner, String), Lookup>,
+    recovering: VecDeque<SessionKey>,
+    started: Timestamp,
+    draining: bool,
+    drained: Option<tokio::sync::oneshot::Sender<()>>,
+}
+
+/// A session that is awake or about to be.
+#[derive(Default)]
+struct Entry {
+    state: State,
+    /// When it fell, lately.
+    falls: VecDeque<Timestamp>,
+    arbiter: Option<ArbiterHandle>,
+}
+
+enum State {
+    /// Being read from the log; these wait for it.
+    Waking { waiting: Vec<Routed>, feeds: Feeds },
+    /// There; `sent` counts what it was sent.
+    Awake { session: Addr<Session>, sent: u64 },
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self::Waking { waiting: Vec::new(), feeds: Feeds::default() }
+    }
+}
+
+/// A request and the session it is for.
+struct Waiting {
+    session: SessionKey,
+    routed: Routed,
+    arbiter: ArbiterHandle,
+}
+
+/// A [`Dispatch`] whose asker is sure of an answer.
+struct Asked {
+    asker: Asker,
+    principal: Principal,
+    command: Command,
+    arbiter: ArbiterHandle,
+}
+
+/// What is known of an idempotency key.
+enum Lookup {
+    /// Being looked up in the log; these prompts wait.
+    Searching(Vec<Waiting>),
+    /// Sent to this session, which has not written it yet.
+    Sent(SessionKey),
+}
+
+/// A request of a connection, scope and rate checked.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Dispatch {
+    /// Under which the answer is expected.
+    pub ticket: Ticket,
+    /// Who asks.
+    pub principal: Principal,
+    /// What is asked.
+    pub command: Command,
+    /// Where the answer goes.
+    pub client: Client,
+    /// The connection's arbiter: a session it wakes lives there too.
+    pub arbiter: ArbiterHandle,
+}
+
+/// The connection is closed.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Gone {
+    /// Which.
+    pub connection: ConnectionId,
+}
+
+/// A session ended (from its drop guard).
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Fallen {
+    pub(crate) key: SessionKey,
+    pub(crate) feeds: Feeds,
+    pub(crate) panicked: bool,
+    /// It was told to end.
+    pub(crate) done: bool,
+}
+
+/// A session would sleep, having taken so many messages.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Idle {
+    pub(crate) key: SessionKey,
+    pub(crate) received: u64,
+}
+
+/// An idempotency key is in the log.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Kept {
+    pub(crate) owner: Owner,
+    pub(crate) key: String,
+}
+
+/// Wakes every session whose run the daemon's end cut off.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<usize, Error>")]
+pub struct Recover;
+
+/// Begins nothing new; answered when every session has come to rest.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct DrainSessions;
+
+/// How the daemon is.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Status, Error>")]
+pub struct GetStatus;
+
+impl SessionSupervisor {
+    /// Ready to take requests.
+    pub fn new(setup: Setup) -> Self {
+        Self {
+            setup,
+            sessions: HashMap::new(),
+            keys: HashMap::new(),
+            recovering: VecDeque::new(),
+            started: clock::now(),
+            draining: false,
+            drained: None,
+        }
+    }
+
+    fn dispatch(&mut self, request: Asked, ctx: &mut Context<Self>) {
+        let Asked { asker, principal, command, arbiter } = request;
+        let target = match &command {
+            Command::Submit(Submit { target, .. })
+            | Command::Abort { target, .. }
+            | Command::Clear { target }
+            | Command::History { target, .. }
+            | Command::Budget { target: Some(target) } => Some(target),
+            _ => None,
+        };
+        let session = match target.map(|target| self.resolve(target)).transpose() {
+            Ok(session) => session,
+            Err(error) => return asker.reply(Err(error)),
+        };
+        match (command, session) {
+            (Command::Submit(submit), Some(session)) => {
+                let order = Order::Submit(Submission {
+                    run: submit.run,
+                    content: submit.content,
+                    owner: principal.owner.clone(),
+                    idempotency_key: submit.idempotency_key.clone(),
+                });
+                let owner = principal.owner.clone();
+                let submit_once = Waiting { session, routed: Routed { asker, principal, order }, arbiter };
+                match submit.idempotency_key {
+                    Some(key) => self.submit_once((owner, key), submit_once, ctx),
+                    None => self.route(submit_once, ctx),
+                }
+            }
+            (Command::Abort { .. }, Some(session)) if !self.sessions.contains_key(&session) => {
+                // Asleep: nothing is under way.
+                asker.reply(Ok(Reply::Aborted { run: None }));
+            }
+            (Command::Abort { run, .. }, Some(session)) => {
+                let order = Order::Abort { run };
+                self.route(Waiting { session, routed: Routed { asker, principal, order }, arbiter }, ctx);
+            }
+            (Command::Clear { .. }, Some(session)) => {
+                let order = Order::Clear;
+                self.route(Waiting { session, routed: Routed { asker, principal, order }, arbiter }, ctx);
+            }
+            (Command::History { limit, .. }, Some(session)) => {
+                let store = self.setup.colleagues.store.clone();
+                answer(ctx, asker, async move {
+                    let messages = match ask(&store, Load { session: session.clone(), runs: 0 }).await?? {
+                        Some(loaded) if principal.sees(&loaded.owner) => {
+                            ask(&store, ReadHistory { session: session.clone(), limit }).await??
+                        }
+                        Some(_) => return Err(no_such(&session)),
+                        None => Vec::new(),
+                    };
+                    Ok(Reply::History(History { session, messages }))
+                });
+            }
+            (Command::Sessions, _) => {
+                let store = self.setup.colleagues.store.clone();
+                let owner = (!principal.scopes.allows(Scope::Admin)).then(|| principal.owner.clone());
+                answer(ctx, asker, async move {
+                    let sessions = ask(&store, ListSessions { limit: LIST_MAX, owner }).await??;
+                    Ok(Reply::Sessions(sessions.into_iter().map(|(summary, _)| summary).collect()))
+                });
+            }
+            (Command::Budget { .. }, session) => {
+                let Colleagues { store, providers, .. } = self.setup.colleagues.clone();
+                answer(ctx, asker, async move {
+                    let session_spent = match session {
+                        None => None,
+                        Some(session) => match ask(&store, Load { session: session.clone(), runs: 0 })
+                            .await??
+                        {
+                            Some(loaded) if !principal.sees(&loaded.owner) => return Err(no_such(&session)),
+                            loaded => Some(loaded.map_or(0, |loaded| loaded.spent.total())),
+                        },
+                    };
+                    Ok(Reply::Budget(ask(&providers, BudgetStatus { session_spent }).await?))
+                });
+            }
+            (Command::Status, _) => {
+                let status = self.status();
+                answer(ctx, asker, async move { status.await.map(Reply::Status) });
+            }
+            (Command::Plugins, _) => {
+                let sandbox = self.setup.colleagues.sandbox.clone();
+                answer(ctx, asker, async move { Ok(Reply::Plugins(ask(&sandbox, ListPlugins).await?)) });
+            }
+            (Command::LoadPlugin { name, path }, _) => {
+                let sandbox = self.setup.colleagues.sandbox.clone();
+                answer(ctx, asker, async move {
+                    Ok(Reply::PluginLoaded(ask(&sandbox, LoadPlugin { name, path }).await??))
+                });
+            }
+            (Command::UnloadPlugin { name }, _) => {
+                let sandbox = self.setup.colleagues.sandbox.clone();
+                answer(ctx, asker, async move {
+                    ask(&sandbox, UnloadPlugin { name: name.clone() }).await??;
+                    Ok(Reply::PluginUnloaded { name })
+                });
+            }
+            (
+                Command::Submit(_) | Command::Abort { .. } | Command::Clear { .. } | Command::History { .. },
+                None,
+            ) => {
+                unreachable!("a command with a target was resolved")
+            }
+        }
+    }
+
+    /// The session a target names.
+    fn resolve(&self, target: &Target) -> Result<SessionKey, Error> {
+        match target {
+            Target::Route(route) => self.setup.router.session_key(route),
+            Target::Session(key) => {
+                if self.setup.agents.contains_key(&AgentId::from(&*key.agent())) {
+                    Ok(key.clone())
+                } else {
+                    Err(ErrorCode::NotFound.error(format!("session {key}: no agent named {}", key.agent())))
+                }
+            }
+        }
+    }
+
+    /// A prompt with an idempotency key: to the session that has it, else to the one it names.
+    fn submit_once(&mut self, key: (Owner, String), mut prompt: Waiting, ctx: &mut Context<Self>) {
+        match self.keys.get_mut(&key) {
+            Some(Lookup::Searching(waiting)) if waiting.len() >= WAITING_MAX => {
+                let busy = ErrorCode::Unavailable.error("too many prompts wait with one idempotency key");
+                prompt.routed.asker.reply(Err(busy));
+            }
+            Some(Lookup::Searching(waiting)) => waiting.push(prompt),
+            Some(Lookup::Sent(session)) => {
+                prompt.session = session.clone();
+                self.route(prompt, ctx);
+            }
+            None => {
+                let find = FindRun { owner: key.0.clone(), idempotency_key: key.1.clone() };
+                self.keys.insert(key.clone(), Lookup::Searching(vec![prompt]));
+                let store = self.setup.colleagues.store.clone();
+                let found = async move { ask(&store, find).await.flatten() };
+                ctx.spawn(found.into_actor(self).map(move |found, supervisor, ctx| {
+                    supervisor.found(key, found, ctx);
+                }));
+            }
+        }
+    }
+
+    /// What the log says of a key that prompts wait for.
+    fn found(
+        &mut self,
+        key: (Owner, String),
+        found: Result<Option<(SessionKey, RunId, Seq)>, Error>,
+        ctx: &mut Context<Self>,
+    ) {
+        let Some(Lookup::Searching(waiting)) = self.keys.remove(&key) else { return };
+        for mut prompt in waiting {
+            match &found {
+                Ok(Some((session, run, seq))) => {
+                    prompt.session = session.clone();
+                    prompt.routed.order = Order::Follow { run: run.clone(), seq: *seq };
+                    self.route(prompt, ctx);
+                }
+                Ok(None) => {
+                    // The first names the session, the others follow it there.
+                    let sent = Lookup::Sent(prompt.session.clone());
+                    if let Lookup::Sent(session) = self.keys.entry(key.clone()).or_insert(sent) {
+                        prompt.session = session.clone();
+                    }
+                    self.route(prompt, ctx);
+                }
+                Err(error) => prompt.routed.asker.reply(Err(error.clone())),
+            }
+        }
+    }
+
+    /// Sends a request to its session, waking it where it sleeps.
+    fn route(&mut self, waiting: Waiting, ctx: &mut Context<Self>) {
+        let Waiting { session: key, routed, arbiter } = waiting;
+        let Some(entry) = self.sessions.get_mut(&key) else {
+            let state = State::Waking { waiting: vec![routed], feeds: Feeds::default() };
+            let entry = Entry { state, arbiter: Some(arbiter), ..Entry::default() };
+            self.sessions.insert(key.clone(), entry);
+            return self.wake(key, ctx);
+        };
+        let routed = match &mut entry.state {
+            State::Awake { session, sent } => match session.try_send(routed) {
+                Ok(()) => {
+                    *sent += 1;
+                    return;
+                }
+                Err(SendError::Full(routed)) => return routed.asker.reply(Err(busy(&key))),
+                Err(SendError::Closed(routed)) => {
+                    // It fell, and its drop guard's message is on its way: that wakes it.
+                    entry.state = State::default();
+                    routed
+                }
+            },
+            State::Waking { .. } => routed,
+        };
+        if let State::Waking { waiting, .. } = &mut entry.state {
+            if waiting.len() < WAITING_MAX {
+                waiting.push(routed);
+            } else {
+                routed.asker.reply(Err(busy(&key)));
+            }
+        }
+    }
+
+    /// Reads a session from the log.
+    fn wake(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
+        let load = Load { session: key.clone(), runs: self.setup.limits.episodic_turns };
+        let Colleagues { store, sandbox, .. } = self.setup.colleagues.clone();
+        let read = async move {
+            let loaded = ask(&store, load).await??;
+            let mut idempotent = HashSet::new();
+            for tool in loaded.iter().flat_map(open_calls) {
+                if ask(&sandbox, IsIdempotent(tool.clone())).await? {
+                    idempotent.insert(tool);
+                }
+            }
+            Ok((loaded, idempotent))
+        };
+        ctx.spawn(read.into_actor(self).map(move |read, supervisor, ctx| supervisor.woken(key, read, ctx)));
+    }
+
+    /// What the log has of a session, and which of its tools may be called again.
+    fn woken(
+        &mut self,
+        key: SessionKey,
+        read: Result<(Option<Loaded>, HashSet<PluginName>), Error>,
+        ctx: &mut Context<Self>,
+    ) {
+        self.recover_next(ctx);
+        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        let State::Waking { waiting, feeds } = std::mem::take(&mut entry.state) else { return };
+        let (loaded, idempotent) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                refuse_all(waiting, &error);
+                if feeds.is_empty() {
+                    self.forget(&key);
+                } else {
+                    entry.state = State::Waking { waiting: Vec::new(), feeds };
+                    self.rest(key, ctx);
+                }
+                return;
+            }
+        };
+        let profile = self.setup.agents.get(&AgentId::from(&*key.agent())).cloned();
+        let limits = self.setup.limits.clone();
+        let owner = waiting.iter().find_map(|routed| match &routed.order {
+            Order::Submit(_) => Some(routed.principal.owner.clone()),
+            _ => None,
+        });
+        let mut conversation = match (loaded, owner) {
+            (Some(Loaded { owner, head, reserved, spent, events }), _) => {
+                Conversation::restore(key.clone(), owner, limits, head, reserved, spent, events)
+            }
+            (None, Some(owner)) => Conversation::new(key.clone(), owner, limits),
+            (None, None) => {
+                refuse_all(waiting, &no_such(&key));
+                return self.forget(&key);
+            }
+        };
+        let Some(profile) = profile else {
+            let why = format!("session {key}: no agent named {}", key.agent());
+            refuse_all(waiting, &ErrorCode::NotFound.error(why));
+            return self.forget(&key);
+        };
+        // One that keeps falling has its run ended rather than begun again.
+        let falling = entry.falls.len() > RESTARTS_MAX;
+        let recovery = if falling { Recovery::Interrupt } else { self.setup.recovery };
+        conversation.recover(clock::now(), recovery, |tool| idempotent.contains(tool));
+
+        let (colleagues, supervisor) = (self.setup.colleagues.clone(), ctx.address());
+        let arbiter = entry.arbiter.clone().unwrap_or_else(Arbiter::current);
+        let session = Session::start_in_arbiter(&arbiter, move |_| {
+            Session::new(conversation, profile, colleagues, supervisor, feeds)
+        });
+        entry.state = State::Awake { session: session.clone(), sent: 0 };
+        for routed in waiting {
+            self.route(Waiting { session: key.clone(), routed, arbiter: arbiter.clone() }, ctx);
+        }
+        if self.draining {
+            drain(&session);
+        }
+    }
+
+    /// Reads a fallen session from the log again, after a rest.
+    fn rest(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
+        let now = clock::now();
+        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        entry.falls.push_back(now);
+        while entry.falls.front().is_some_and(|fall| now.since(*fall) > RESTART_WINDOW) {
+            entry.falls.pop_front();
+        }
+        let falls = entry.falls.len();
+        if falls > 2 * RESTARTS_MAX {
+            let why = format!("session {key} can't be brought back: see the daemon's log");
+            tracing::error!(session = %key, falls, "giving the session up until it is named again");
+            if let State::Waking { waiting, mut feeds } = std::mem::take(&mut entry.state) {
+                let error = ErrorCode::Unavailable.error(why);
+                refuse_all(waiting, &error);
+                // Nobody is left to take credit.
+                let end = |run| Logged {
+                    first_seq: Seq(u64::MAX),
+                    seq: Seq(u64::MAX),
+                    run: Some(run),
+                    at: now,
+                    event: Event::Ended { outcome: Outcome::Failed(error.clone()), usage: Usage::default() },
+                };
+                feeds.end(&key, end, &ctx.address().recipient());
+            }
+            return self.forget(&key);
+        }
+        let delay = RESTART_DELAY * u32::try_from(falls).unwrap_or(u32::MAX);
+        ctx.run_later(delay, move |supervisor, ctx| supervisor.wake(key, ctx));
+    }
+
+    fn forget(&mut self, key: &SessionKey) {
+        self.sessions.remove(key);
+        self.keys.retain(|_, lookup| !matches!(lookup, Lookup::Sent(session) if session == key));
+        self.check_drained();
+    }
+
+    fn recover_next(&mut self, ctx: &mut Context<Self>) {
+        while let Some(key) = self.recovering.pop_front() {
+            if !self.sessions.contains_key(&key) {
+                self.sessions.insert(key.clone(), Entry::default());
+                return self.wake(key, ctx);
+            }
+        }
+    }
+
+    fn status(&self) -> impl Future<Output = Result<Status, Error>> + 'static {
+        let sessions = self.sessions.len();
+        let started = self.started;
+        let version = self.setup.version.to_owned();
+        let hub = self.setup.hub.clone();
+        let sandbox = self.setup.colleagues.sandbox.clone();
+        async move {
+            let plugins = ask(&sandbox, CountPlugins).await?;
+            let connections = ask(&hub, Connected).await?;
+            Ok(Status { version, plugins, sessions, connections, started })
+        }
+    }
+
+    fn check_drained(&mut self) {
+        if self.draining
+            && self.sessions.is_empty()
+            && let Some(drained) = self.drained.take()
+        {
+            let _ = drained.send(());
+        }
+    }
+}
+
+/// The tools of calls that may or may not have been made: those without a result.
+fn open_calls(loaded: &Loaded) -> HashSet<PluginName> {
+    let mut open = HashMap::new();
+    for logged in &loaded.events {
+        match &logged.event {
+            Event::ToolCalled(call) => {
+                open.insert(&call.id, &call.name);
+            }
+            Event::ToolReturned(result) => {
+                open.remove(&result.call);
+            }
+            _ => {}
+        }
+    }
+    open.into_values().cloned().collect()
+}
+
+fn no_such(session: &SessionKey) -> Error {
+    ErrorCode::NotFound.error(format!("no such session: {session}"))
+}
+
+fn busy(session: &SessionKey) -> Error {
+    ErrorCode::Unavailable.error(format!("session {session} is busy: try again"))
+}
+
+#[expect(clippy::disallowed_methods, reason = "a lifecycle message to a child must not be lost")]
+fn drain(session: &Addr<Session>) {
+    session.do_send(Drain);
+}
+
+fn refuse_all(waiting: Vec<Routed>, error: &Error) {
+    for routed in waiting {
+        routed.asker.reply(Err(error.clone()));
+    }
+}
+
+/// Answers a request when others have answered.
+fn answer(
+    ctx: &mut Context<SessionSupervisor>,
+    asker: Asker,
+    reply: impl Future<Output = Result<Reply, Error>> + 'static,
+) {
+    ctx.spawn(actix::fut::wrap_future(async move {
+        asker.reply(reply.await);
+    }));
+}
+
+impl Actor for SessionSupervisor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(4096);
+    }
+}
+
+impl Handler<Dispatch> for SessionSupervisor {
+    type Result = ();
+
+    /// A panic in here ends one request (its asker is told by being dropped), not the supervisor
+    /// of all sessions.
+    fn handle(&mut self, dispatch: Dispatch, ctx: &mut Self::Context) {
+        let Dispatch { ticket, principal, command, client, arbiter } = dispatch;
+        let request = Asked { asker: Asker::new(client, ticket), principal, command, arbiter };
+        if catch_unwind(AssertUnwindSafe(|| self.dispatch(request, ctx))).is_err() {
+            tracing::error!("a request panicked");
+        }
+    }
+}
+
+impl Handler<Fallen> for SessionSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, fallen: Fallen, ctx: &mut Self::Context) {
+        let Fallen { key, feeds, panicked, done } = fallen;
+        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        let waiting = match std::mem::take(&mut entry.state) {
+            State::Waking { waiting, .. } => waiting,
+            State::Awake { .. } => Vec::new(),
+        };
+        if panicked {
+            tracing::error!(session = %key, "the session panicked: it starts anew from its log");
+        }
+        if done && waiting.is_empty() {
+            return self.forget(&key);
+        }
+        entry.state = State::Waking { waiting, feeds };
+        // What it had not written is not in the log: its keys may be used again.
+        self.keys.retain(|_, lookup| !matches!(lookup, Lookup::Sent(session) if *session == key));
+        if done { self.wake(key, ctx) } else { self.rest(key, ctx) }
+    }
+}
+
+impl Handler<More> for SessionSupervisor {
+    type Result = ();
+
+    /// Credit for a session that was given up.
+    fn handle(&mut self, _: More, _: &mut Self::Context) {}
+}
+
+impl Handler<Idle> for SessionSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, Idle { key, received }: Idle, _: &mut Self::Context) {
+        // Nothing is on its way to it: all that was sent has been taken.
+        if let Some(Entry { state: State::Awake { session, sent }, .. }) = self.sessions.get(&key)
+            && *sent == received
+            && session.try_send(Sleep).is_ok()
+        {
+            // What comes from here on waits for its end and wakes it anew.
+            self.sessions.insert(key, Entry::default());
+        }
+    }
+}
+
+impl Handler<Kept> for SessionSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, Kept { owner, key }: Kept, _: &mut Self::Context) {
+        self.keys.remove(&(owner, key));
+    }
+}
+
+impl Handler<Gone> for SessionSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, Gone { connection }: Gone, _: &mut Self::Context) {
+        for entry in self.sessions.values_mut() {
+            match &mut entry.state {
+                State::Awake { session, .. } => {
+                    // Lost where the session is busy: it finds the connection closed by itself.
+                    let _ = session.try_send(Forget(connection));
+                }
+                State::Waking { feeds, .. } => feeds.forget(connection),
+            }
+        }
+    }
+}
+
+impl Handler<Recover> for SessionSupervisor {
+    type Result = ResponseActFuture<Self, Result<usize, Error>>;
+
+    fn handle(&mut self, _: Recover, _: &mut Self::Context) -> Self::Result {
+        let store = self.setup.colleagues.store.clone();
+        let unfinished = async move { ask(&store, Unfinished).await.flatten() };
+        Box::pin(unfinished.into_actor(self).map(|unfinished, supervisor, ctx| {
+            let unfinished = unfinished?;
+            let count = unfinished.len();
+            supervisor.recovering.extend(unfinished);
+            for _ in 0..RECOVERING_AT_ONCE {
+                supervisor.recover_next(ctx);
+            }
+            Ok(count)
+        }))
+    }
+}
+
+impl Handler<DrainSessions> for SessionSupervisor {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, _: DrainSessions, _: &mut Self::Context) -> Self::Result {
+        self.draining = true;
+        self.recovering.clear();
+        let (drained, done) = tokio::sync::oneshot::channel();
+        self.drained = Some(drained);
+        for entry in self.sessions.values() {
+            if let State::Awake { session, .. } = &entry.state {
+                drain(session);
+            }
+        }
+        self.check_drained();
+        Box::pin(async move {
+            let _ = done.await;
+        })
+    }
+}
+
+impl Handler<GetStatus> for SessionSupervisor {
+    type Result = ResponseFuture<Result<Status, Error>>;
+
+    fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
+        Box::pin(self.status())
+    }
+}
+
+impl Handler<Observe> for SessionSupervisor {
+    type Result = ResponseFuture<Observed>;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
+        let awake: Vec<Addr<Session>> = self
+            .sessions
+            .values()
+            .filter_map(|entry| match &entry.state {
+                State::Awake { session, .. } => Some(session.clone()),
+                State::Waking { .. } => None,
+            })
+            .collect();
+        let state = json!({
+            "awake": awake.len(),
+            "waking": self.sessions.len() - awake.len(),
+            "idempotency_keys_open": self.keys.len(),
+            "recovering": self.recovering.len(),
+            "draining": self.draining,
+        });
+        Box::pin(async move {
+            let children = futures::future::join_all(awake.iter().map(|session| session.send(Observe))).await;
+            Observed {
+                actor: "session_supervisor".into(),
+                state,
+                children: children.into_iter().flatten().collect(),
+            }
+        })
+    }
+}
+
+/// The address of a session, for tests that reach into it.
+#[cfg(test)]
+#[derive(Message)]
+#[rtype(result = "Option<Addr<Session>>")]
+pub(crate) struct Visit {
+    pub(crate) key: SessionKey,
+}
+
+#[cfg(test)]
+impl Handler<Visit> for SessionSupervisor {
+    type Result = Option<Addr<Session>>;
+
+    fn handle(&mut self, Visit { key }: Visit, _: &mut Self::Context) -> Self::Result {
+        match &self.sessions.get(&key)?.state {
+            State::Awake { session, .. } => Some(session.clone()),
+            State::Waking { .. } => None,
+        }
+    }
+}

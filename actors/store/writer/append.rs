@@ -1,0 +1,318 @@
+//! One append: checked whole, then applied whole.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use clawmux_core::error::ErrorCode;
+use clawmux_core::event::{Event, Logged};
+use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::log::usage::UsageRecord;
+use clawmux_core::log::{page, record};
+use clawmux_core::time::Timestamp;
+use rusqlite::{OptionalExtension, params, params_from_iter};
+
+use super::{Failure, OpenRun, State, Writer, integer, number, time};
+use crate::store::Append;
+use crate::store::failure::refused;
+use crate::store::live::{Live, Place};
+
+/// The most tokens one usage row counts, so that no sum overflows.
+const TOKENS_MAX: u64 = 1 << 44;
+
+const INSERT_EVENT: &str =
+    "INSERT INTO events (session, seq, first, run, at, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?)";
+
+impl Writer {
+    /// Checks first and applies then, so that a refused append leaves no trace.
+    pub(super) fn append(&mut self, live: &mut Live, append: &Append) -> Result<(), Failure> {
+        let known = self.session(live, &append.session)?;
+        let was_current = known.is_some_and(|state| state.current);
+        let mut state = known.unwrap_or(State { row: 0, head: 0, reserved: 0, current: true });
+        self.check(append, &state)?;
+        let Some(last) = append.events.last() else {
+            if let Some(reserve) = append.reserve {
+                state.reserved = state.reserved.max(reserve.0);
+                self.advance(&append.session, state, false)?;
+            }
+            return Ok(());
+        };
+        if state.row == 0 {
+            state.row = self.insert_session(append)?;
+        }
+        let mut is_text = true;
+        for logged in &append.events {
+            match (&logged.event, &logged.run) {
+                (Event::Text(text), Some(run)) => self.stream(live, append, run, logged, text)?,
+                _ => {
+                    is_text = false;
+                    self.insert_event(live, &append.session, state.row, logged)?;
+                }
+            }
+        }
+        state.head = last.seq.0;
+        state.reserved = state.reserved.max(append.reserve.map_or(0, |reserve| reserve.0));
+        state.current = true;
+        self.advance(&append.session, state, is_text && was_current && append.reserve.is_none())?;
+        self.figures.events.fetch_add(append.events.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// Refuses what would break the log.
+    fn check(&self, append: &Append, state: &State) -> Result<(), Failure> {
+        let refuse = |why: String| Err(Failure::Refused(refused(why)));
+        let (head, top) = (state.head, state.head.max(state.reserved));
+        let is_number = |seq: Seq| i64::try_from(seq.0).is_ok_and(|seq| seq < i64::MAX);
+        if append.reserve.is_some_and(|reserve| !is_number(reserve)) {
+            return refuse("the reserve is no number of the log".into());
+        }
+        let Some(first) = append.events.first() else {
+            return if state.row == 0 { refuse("a session begins with an event".into()) } else { Ok(()) };
+        };
+        let follows = first.first_seq.0 > top || (state.current && first.first_seq.0 == head + 1);
+        let is_new = state.row == 0;
+        if !follows || (is_new && first.first_seq.0 != 1) {
+            return refuse(format!(
+                "number {} does not follow in {} (head {head}, reserved up to {})",
+                first.first_seq, append.session, state.reserved
+            ));
+        }
+        let mut next = first.first_seq;
+        let (mut begun, mut over): (Vec<&RunId>, Vec<&RunId>) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
+        for logged in &append.events {
+            if logged.first_seq != next || logged.seq != next || !is_number(next) {
+                return refuse(format!(
+                    "numbers {} to {} where {next} was due",
+                    logged.first_seq, logged.seq
+                ));
+            }
+            next = next.next();
+            let is_open = |run: &RunId| {
+                let known = self.runs.get(run).is_some_and(|open| open.session == state.row);
+                (known || begun.contains(&run)) && !over.contains(&run)
+            };
+            match (&logged.event, &logged.run) {
+                (Event::Cleared, None) => {}
+                (Event::Cleared, Some(_)) | (_, None) => {
+                    return refuse(format!("event {} has a run, or none, against its kind", logged.seq));
+                }
+                (Event::Prompted { owner, idempotency_key, .. }, Some(run)) => {
+                    if begun.contains(&run)
+                        || self.exists("SELECT 1 FROM runs WHERE run = ?", &[run.as_str()])?
+                    {
+                        return Err(ErrorCode::Conflict.error(format!("run {run} exists already")).into());
+                    }
+                    if let Some(key) = idempotency_key {
+                        let name = (owner.as_str(), key.as_str());
+                        let sql = "SELECT 1 FROM idempotency WHERE owner = ? AND key = ?";
+                        if keys.contains(&name) || self.exists(sql, &[name.0, name.1])? {
+                            let message = "the idempotency key stands for another run already";
+                            return Err(ErrorCode::Conflict.error(message).into());
+                        }
+                        keys.push(name);
+                    }
+                    begun.push(run);
+                }
+                (event, Some(run)) => {
+                    if !is_open(run) {
+                        return refuse(format!("run {run} is not open in {}", append.session));
+                    }
+                    if matches!(event, Event::Ended { .. }) {
+                        over.push(run);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn stream(
+        &mut self,
+        live: &mut Live,
+        append: &Append,
+        run: &RunId,
+        logged: &Logged,
+        text: &str,
+    ) -> Result<(), Failure> {
+        let open = self.open_run(run)?;
+        let (seq, at) = (logged.seq, logged.at);
+        let piece = page::Piece { session: number(open.session), run: number(open.row), seq, at, text };
+        page::write(&mut self.page, piece);
+        let place = Place { session: &append.session, row: open.row, run, page: self.page_id };
+        if live.push(place, seq, at, text) {
+            *self.pages.entry(self.page_id).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    fn insert_event(
+        &mut self,
+        live: &mut Live,
+        session: &SessionKey,
+        session_row: i64,
+        logged: &Logged,
+    ) -> Result<(), Failure> {
+        let at = time(logged.at);
+        let seq = integer(logged.seq.0);
+        let mut run_row = None;
+        if let Some(run) = &logged.run {
+            if let Event::Prompted { owner, idempotency_key, .. } = &logged.event {
+                self.cached("INSERT INTO runs (run, session, prompted, settled) VALUES (?, ?, ?, ?)")?
+                    .execute(params![run.as_str(), session_row, seq, seq])?;
+                let row = self.db.last_insert_rowid();
+                self.runs.insert(run.clone(), OpenRun { row, session: session_row });
+                if let Some(key) = idempotency_key {
+                    self.cached("INSERT INTO idempotency (owner, key, run) VALUES (?, ?, ?)")?
+                        .execute(params![owner.as_str(), key, row])?;
+                }
+            }
+            let row = self.open_run(run)?.row;
+            run_row = Some(row);
+            let is_over = matches!(logged.event, Event::Ended { .. });
+            if is_over || matches!(logged.event, Event::StepEnded { .. } | Event::Restarted) {
+                let had_text = self.settle(live, session, session_row, row)?;
+                if is_over {
+                    self.cached("UPDATE runs SET settled = ?1, ended = ?1 WHERE id = ?2")?
+                        .execute(params![seq, row])?;
+                    self.runs.remove(run);
+                } else if had_text {
+                    self.cached("UPDATE runs SET settled = ?1 WHERE id = ?2")?.execute(params![seq, row])?;
+                }
+            }
+        }
+        self.body.clear();
+        let kind = record::write(&logged.event, &mut self.body);
+        let body = &self.body;
+        self.cached(INSERT_EVENT)?.execute(params![session_row, seq, seq, run_row, at, kind, body])?;
+        match &logged.event {
+            Event::Cleared => {
+                self.cached("UPDATE sessions SET cleared = ?1, updated = max(updated, ?2) WHERE id = ?3")?
+                    .execute(params![seq, at, session_row])?;
+            }
+            Event::Prompted { .. } | Event::Ended { .. } => {
+                self.cached("UPDATE sessions SET updated = max(updated, ?1) WHERE id = ?2")?
+                    .execute(params![at, session_row])?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Writes a run's text down once, now that its step is over, and lets go of its pages. Says
+    /// whether there was any.
+    fn settle(
+        &mut self,
+        live: &mut Live,
+        session: &SessionKey,
+        session_row: i64,
+        row: i64,
+    ) -> rusqlite::Result<bool> {
+        let Some(run) = live.take(session, row) else { return Ok(false) };
+        for segment in &run.segments {
+            self.body.clear();
+            segment.write(&mut self.body);
+            let (first, last) = (integer(segment.first_seq().0), integer(segment.seq().0));
+            let (at, body) = (time(segment.at()), &self.body);
+            let values = params![session_row, last, first, row, at, record::TEXT, body];
+            self.cached(INSERT_EVENT)?.execute(values)?;
+        }
+        for page in run.pages {
+            if let Some(steps) = self.pages.get_mut(&page) {
+                *steps -= 1;
+                if *steps == 0 {
+                    self.pages.remove(&page);
+                    // The present group's page is not there yet and need not be written then.
+                    if page != self.page_id {
+                        self.dead.push(page);
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Remembers how far a session is; in the database only where `only_text` does not spare it:
+    /// the head is then found from the text.
+    fn advance(&mut self, session: &SessionKey, state: State, only_text: bool) -> rusqlite::Result<()> {
+        if !only_text {
+            let (head, reserved, opened) = (integer(state.head), integer(state.reserved), self.opened);
+            // A session that only reserved numbers was not written to: the reserve still holds.
+            let opened = if state.current { opened } else { 0 };
+            self.cached("UPDATE sessions SET head = ?, reserved = ?, opened = ? WHERE id = ?")?
+                .execute(params![head, reserved, opened, state.row])?;
+        }
+        match self.sessions.get_mut(session) {
+            Some(known) => *known = state,
+            None => {
+                self.sessions.insert(session.clone(), state);
+            }
+        }
+        Ok(())
+    }
+
+    fn insert_session(&mut self, append: &Append) -> rusqlite::Result<i64> {
+        let at = time(append.events.first().map_or(Timestamp::default(), |logged| logged.at));
+        self.cached(
+            "INSERT INTO sessions (key, owner, created, updated, head, reserved, cleared, opened)
+             VALUES (?1, ?2, ?3, ?3, 0, 0, 0, ?4)",
+        )?
+        .execute(params![append.session.as_str(), append.owner.as_str(), at, self.opened])?;
+        Ok(self.db.last_insert_rowid())
+    }
+
+    pub(super) fn record_usage(&mut self, record: &UsageRecord) -> rusqlite::Result<()> {
+        let input = integer(record.usage.input_tokens.min(TOKENS_MAX));
+        let output = integer(record.usage.output_tokens.min(TOKENS_MAX));
+        self.cached(
+            "INSERT INTO usage (session, run, agent, provider, model, input_tokens, output_tokens, at)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        )?
+        .execute(params![
+            record.session.as_str(),
+            record.run.as_str(),
+            record.agent.as_str(),
+            record.provider,
+            record.model,
+            input,
+            output,
+            time(record.at),
+        ])?;
+        self.cached(
+            "UPDATE sessions SET input_tokens = input_tokens + ?1, output_tokens = output_tokens + ?2
+             WHERE key = ?3",
+        )?
+        .execute(params![input, output, record.session.as_str()])?;
+        Ok(())
+    }
+
+    /// The session, from memory or from the database.
+    fn session(&mut self, live: &Live, key: &SessionKey) -> rusqlite::Result<Option<State>> {
+        if let Some(state) = self.sessions.get(key) {
+            return Ok(Some(*state));
+        }
+        let opened = self.opened;
+        let found = self
+            .cached("SELECT id, head, reserved, opened FROM sessions WHERE key = ?")?
+            .query_row([key.as_str()], |row| {
+                Ok(State {
+                    row: row.get(0)?,
+                    head: number(row.get(1)?).max(live.head(key)),
+                    reserved: number(row.get(2)?),
+                    current: row.get::<_, i64>(3)? == opened,
+                })
+            })
+            .optional()?;
+        if let Some(state) = found {
+            self.sessions.insert(key.clone(), state);
+        }
+        Ok(found)
+    }
+
+    fn open_run(&self, run: &RunId) -> Result<OpenRun, Failure> {
+        let open = self.runs.get(run).copied();
+        open.ok_or_else(|| Failure::Refused(refused(format_args!("run {run} is not open"))))
+    }
+
+    fn exists(&self, sql: &str, values: &[&str]) -> rusqlite::Result<bool> {
+        self.cached(sql)?.exists(params_from_iter(values))
+    }
+}

@@ -1,0 +1,447 @@
+//! The single writer: one thread, one connection, one transaction for everything that waits.
+//!
+//! **How durable an append is.** A group that holds nothing but text is committed under
+//! `synchronous=NORMAL`: it survives the end of the process. A group with anything durable in it
+//! is committed under `FULL`, which syncs the whole write-ahead log: so what is acknowledged as
+//! durable takes everything before it, of every session, with it. What goes past a session's
+//! reserve of numbers is made durable too, asked or not, so that a number a client saw is never
+//! used twice. Acknowledgements leave after the commit. Of what waits, that which needs no sync is
+//! committed first, so that text waits for the disk no longer than a sync under way; the order
+//! within a session stays.
+//!
+//! **When something fails** nothing of the group is applied, everybody in it is told, and what is
+//! kept in memory is read anew from the database. A failure that is not the disk's is not shared:
+//! each of the group is then tried alone. A panic counts as such a failure.
+//!
+//! **Text** goes into the log twice, for little: at once on a page for the group (one row for all
+//! sessions), and in one piece when its step is over. A page is deleted when no step that still
+//! streams has text on it.
+
+mod append;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::log::page;
+use clawmux_core::log::usage::UsageRecord;
+use clawmux_core::time::Timestamp;
+use rusqlite::{CachedStatement, Connection, params};
+use tokio::sync::oneshot;
+
+use crate::store::failure::{is_about_the_disk, sql};
+use crate::store::files::Files;
+use crate::store::live::{Live, Place, Shared};
+use crate::store::{Append, Figures, schema};
+
+/// The most writes of one transaction.
+const GROUP_MAX: usize = 1024;
+/// The most bytes of one transaction, but for a single write that has more.
+const GROUP_BYTES_MAX: usize = 8 << 20;
+/// After so long a silence the write-ahead log is moved into the database.
+const IDLE: Duration = Duration::from_millis(500);
+/// Sessions remembered besides those with a run that goes on.
+const SESSIONS_MAX: usize = 16_384;
+
+/// Something to write.
+#[derive(Debug)]
+pub(super) enum Write {
+    Append(Append),
+    Usage(UsageRecord),
+    #[cfg(test)]
+    Panic,
+}
+
+/// A write and who waits for it.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) write: Write,
+    pub(super) bytes: usize,
+    pub(super) done: oneshot::Sender<Result<(), Error>>,
+}
+
+/// Why a write was not applied.
+enum Failure {
+    /// It is at fault; the others of its group are not concerned.
+    Refused(Error),
+    /// The database is; nothing of the group is applied.
+    Database(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// A session, as far as the writer needs it.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// Its number in the database; 0 = it is not there yet.
+    row: i64,
+    head: u64,
+    reserved: u64,
+    /// Whether it was written to since the log was opened.
+    current: bool,
+}
+
+/// A run that has not ended.
+#[derive(Clone, Copy, Debug)]
+struct OpenRun {
+    row: i64,
+    session: i64,
+}
+
+pub(super) struct Writer {
+    db: Connection,
+    files: Arc<Files>,
+    shared: Arc<Shared>,
+    figures: Arc<Figures>,
+    /// How often the log was opened, this time included.
+    opened: i64,
+    full: bool,
+    /// Whether memory may differ from the database.
+    stale: bool,
+    sessions: HashMap<SessionKey, State>,
+    runs: HashMap<RunId, OpenRun>,
+    /// The present group's page and its number.
+    page: Vec<u8>,
+    page_id: i64,
+    /// How many steps that stream have text on a page.
+    pages: HashMap<i64, usize>,
+    /// Pages nobody needs.
+    dead: Vec<i64>,
+    body: Vec<u8>,
+    commits_since_rest: usize,
+}
+
+impl Writer {
+    /// Opens the database and reads what goes on in it.
+    pub(super) fn open(files: Arc<Files>, shared: Arc<Shared>, figures: Arc<Figures>) -> Result<Self, Error> {
+        let mut db = files.writer()?;
+        schema::migrate(&mut db)?;
+        let opened = db
+            .query_row("UPDATE meta SET opened = opened + 1 RETURNING opened", [], |row| row.get(0))
+            .map_err(|e| sql(&e))?;
+        let mut writer = Self {
+            db,
+            files,
+            shared,
+            figures,
+            opened,
+            full: false,
+            stale: true,
+            sessions: HashMap::new(),
+            runs: HashMap::new(),
+            page: Vec::new(),
+            page_id: 1,
+            pages: HashMap::new(),
+            dead: Vec::new(),
+            body: Vec::new(),
+            commits_since_rest: 0,
+        };
+        let shared = Arc::clone(&writer.shared);
+        writer.reload(&mut shared.enter())?;
+        writer.measure();
+        Ok(writer)
+    }
+
+    /// Writes until nobody can ask any more, then closes the database.
+    pub(super) fn run(mut self, waiting: &Receiver<Waiting>) {
+        let mut group = Vec::new();
+        loop {
+            let first = match waiting.recv_timeout(IDLE) {
+                Ok(first) => first,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.rest();
+                    let Ok(first) = waiting.recv() else { break };
+                    first
+                }
+            };
+            let mut bytes = first.bytes;
+            group.push(first);
+            while group.len() < GROUP_MAX && bytes < GROUP_BYTES_MAX {
+                let Ok(next) = waiting.try_recv() else { break };
+                bytes += next.bytes;
+                group.push(next);
+            }
+            let late = self.split_off_durable(&mut group);
+            self.answer(&mut group);
+            group = late;
+            self.answer(&mut group);
+        }
+        self.rest();
+        if let Err(error) = self.checkpoint("TRUNCATE") {
+            tracing::warn!(%error, "the log was not tidied at its end; the next start does it");
+        }
+    }
+
+    /// Takes out of a mixed group what has to be synced, and what comes after that in the same
+    /// session: the text of other sessions does not wait for the disk then.
+    fn split_off_durable(&self, group: &mut Vec<Waiting>) -> Vec<Waiting> {
+        if !group.iter().any(|waiting| self.is_durable(&waiting.write)) {
+            return Vec::new();
+        }
+        let mut behind = HashSet::new();
+        group
+            .extract_if(.., |waiting| {
+                let durable = self.is_durable(&waiting.write);
+                let Write::Append(append) = &waiting.write else { return durable };
+                if durable {
+                    behind.insert(append.session.clone());
+                }
+                behind.contains(&append.session)
+            })
+            .collect()
+    }
+
+    /// Commits a group and tells everybody in it, which leaves it empty.
+    fn answer(&mut self, group: &mut Vec<Waiting>) {
+        if group.is_empty() {
+            return;
+        }
+        let results = self.group(group);
+        self.figures.queue.fetch_sub(group.len(), Relaxed);
+        self.figures.queue_bytes.fetch_sub(group.iter().map(|waiting| waiting.bytes).sum(), Relaxed);
+        for (waiting, result) in group.drain(..).zip(results) {
+            // Whoever does not wait any more has no use for the answer.
+            let _ = waiting.done.send(result);
+        }
+    }
+
+    /// Commits a group; one result for each of it.
+    fn group(&mut self, group: &[Waiting]) -> Vec<Result<(), Error>> {
+        let shared = Arc::clone(&self.shared);
+        let mut live = shared.enter();
+        if self.stale
+            && let Err(error) = self.reload(&mut live)
+        {
+            self.figures.failures.fetch_add(1, Relaxed);
+            return vec![Err(error); group.len()];
+        }
+        let started = Instant::now();
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.transaction(&mut live, group)));
+        let results = match outcome {
+            Ok(Ok(results)) => {
+                let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+                self.figures.committed(group.len(), self.full, took);
+                self.figures.streaming.store(live.len(), Relaxed);
+                self.commits_since_rest += 1;
+                if self.commits_since_rest.is_multiple_of(256) {
+                    self.forget_idle_sessions();
+                    self.measure();
+                }
+                return results;
+            }
+            Ok(Err(error)) if is_about_the_disk(&error) || group.len() == 1 => {
+                vec![Err(sql(&error)); group.len()]
+            }
+            Err(_) if group.len() == 1 => {
+                vec![Err(ErrorCode::Internal.error("the log's writer panicked over this append"))]
+            }
+            Ok(Err(_)) | Err(_) => Vec::new(),
+        };
+        self.figures.failures.fetch_add(1, Relaxed);
+        self.stale = true;
+        live.broken = true;
+        // Where this fails the next group tries again; until then readers are refused.
+        if let Err(error) = self.reload(&mut live) {
+            tracing::error!(%error, "the log is out of order");
+        }
+        drop(live);
+        if results.is_empty() {
+            return group.chunks(1).flat_map(|one| self.group(one)).collect();
+        }
+        results
+    }
+
+    fn transaction(
+        &mut self,
+        live: &mut Live,
+        group: &[Waiting],
+    ) -> Result<Vec<Result<(), Error>>, rusqlite::Error> {
+        self.set_durability(group.iter().any(|waiting| self.is_durable(&waiting.write)))?;
+        self.cached("BEGIN IMMEDIATE")?.execute([])?;
+        let mut results = Vec::with_capacity(group.len());
+        for waiting in group {
+            let result = match &waiting.write {
+                Write::Append(append) => self.append(live, append),
+                Write::Usage(usage) => self.record_usage(usage).map_err(Failure::Database),
+                #[cfg(test)]
+                Write::Panic => panic!("as asked"),
+            };
+            match result {
+                Ok(()) => results.push(Ok(())),
+                Err(Failure::Refused(error)) => results.push(Err(error)),
+                Err(Failure::Database(error)) => return Err(error),
+            }
+        }
+        if self.pages.contains_key(&self.page_id) {
+            let (id, page) = (self.page_id, &self.page);
+            self.cached("INSERT INTO deltas (id, page) VALUES (?, ?)")?.execute(params![id, page])?;
+            self.page_id += 1;
+        }
+        self.page.clear();
+        self.delete_dead_pages()?;
+        self.cached("COMMIT")?.execute([])?;
+        Ok(results)
+    }
+
+    /// Whether a write has to be on the disk before it is acknowledged.
+    fn is_durable(&self, write: &Write) -> bool {
+        match write {
+            Write::Append(append) => {
+                let last = append.events.last().map_or(0, |logged| logged.seq.0);
+                append.durable
+                    || append.reserve.is_some()
+                    || self.sessions.get(&append.session).is_none_or(|state| last > state.reserved)
+            }
+            Write::Usage(_) => true,
+            #[cfg(test)]
+            Write::Panic => false,
+        }
+    }
+
+    fn delete_dead_pages(&mut self) -> rusqlite::Result<()> {
+        if self.dead.is_empty() {
+            return Ok(());
+        }
+        let mut dead = std::mem::take(&mut self.dead);
+        dead.sort_unstable();
+        for range in ranges(&dead) {
+            self.cached("DELETE FROM deltas WHERE id BETWEEN ? AND ?")?
+                .execute(params![range.start, range.end - 1])?;
+        }
+        dead.clear();
+        self.dead = dead;
+        Ok(())
+    }
+
+    fn cached(&self, sql: &str) -> rusqlite::Result<CachedStatement<'_>> {
+        self.db.prepare_cached(sql)
+    }
+
+    /// Brings memory back to what is committed.
+    fn reload(&mut self, live: &mut Live) -> Result<(), Error> {
+        self.stale = true;
+        live.broken = true;
+        live.clear();
+        self.sessions.clear();
+        self.runs.clear();
+        self.pages.clear();
+        self.page.clear();
+        self.dead.clear();
+        if !self.db.is_autocommit() {
+            self.db.execute_batch("ROLLBACK").map_err(|e| sql(&e))?;
+        }
+        let mut open: HashMap<u64, (SessionKey, RunId, Seq)> = HashMap::new();
+        let mut statement = self
+            .db
+            .prepare_cached(
+                "SELECT r.id, r.run, r.settled, r.session, s.key
+                 FROM runs r INDEXED BY runs_unfinished JOIN sessions s ON s.id = r.session
+                 WHERE r.ended IS NULL",
+            )
+            .map_err(|e| sql(&e))?;
+        let mut rows = statement.query([]).map_err(|e| sql(&e))?;
+        while let Some(row) = rows.next().map_err(|e| sql(&e))? {
+            let text = |index| row.get::<_, String>(index).map_err(|e| sql(&e));
+            let integer = |index| row.get::<_, i64>(index).map_err(|e| sql(&e));
+            let (id, run, session) = (integer(0)?, RunId::from(text(1)?), SessionKey::parse(&text(4)?)?);
+            self.runs.insert(run.clone(), OpenRun { row: id, session: integer(3)? });
+            open.insert(number(id), (session, run, Seq(number(integer(2)?))));
+        }
+        let mut statement =
+            self.db.prepare_cached("SELECT id, page FROM deltas ORDER BY id").map_err(|e| sql(&e))?;
+        let mut rows = statement.query([]).map_err(|e| sql(&e))?;
+        while let Some(row) = rows.next().map_err(|e| sql(&e))? {
+            let id: i64 = row.get(0).map_err(|e| sql(&e))?;
+            let bytes = row.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(|e| sql(&e))?;
+            for piece in page::read(bytes)? {
+                let Some((session, run, settled)) = open.get(&piece.run) else { continue };
+                let place = Place { session, row: integer(piece.run), run, page: id };
+                if piece.seq > *settled && live.push(place, piece.seq, piece.at, piece.text) {
+                    *self.pages.entry(id).or_default() += 1;
+                }
+            }
+            if !self.pages.contains_key(&id) {
+                self.dead.push(id);
+            }
+            self.page_id = self.page_id.max(id + 1);
+        }
+        self.stale = false;
+        live.broken = false;
+        Ok(())
+    }
+
+    /// `FULL` or `NORMAL` for the transactions that follow.
+    fn set_durability(&mut self, full: bool) -> rusqlite::Result<()> {
+        if self.full != full {
+            let pragma = if full { "PRAGMA synchronous=FULL" } else { "PRAGMA synchronous=NORMAL" };
+            self.db.execute_batch(pragma)?;
+            self.full = full;
+        }
+        Ok(())
+    }
+
+    /// What can wait until nobody waits.
+    fn rest(&mut self) {
+        if self.commits_since_rest > 0 {
+            if let Err(error) = self.checkpoint("PASSIVE") {
+                tracing::warn!(%error, "the write-ahead log could not be moved into the database");
+            }
+            self.commits_since_rest = 0;
+        }
+        self.forget_idle_sessions();
+        self.measure();
+    }
+
+    /// Only those without an open run: what text alone moved is found nowhere else.
+    fn forget_idle_sessions(&mut self) {
+        if self.sessions.len() > SESSIONS_MAX {
+            let busy: HashSet<i64> = self.runs.values().map(|run| run.session).collect();
+            self.sessions.retain(|_, state| busy.contains(&state.row));
+        }
+    }
+
+    fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
+        self.db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))
+    }
+
+    fn measure(&self) {
+        self.figures.db_bytes.store(self.files.bytes(), Relaxed);
+    }
+}
+
+/// As SQLite keeps it. What is checked to fit, or was read from there, does; a time beyond is cut.
+fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn time(at: Timestamp) -> i64 {
+    integer(at.as_millis())
+}
+
+fn number(integer: i64) -> u64 {
+    u64::try_from(integer).unwrap_or(0)
+}
+
+/// The ranges that sorted numbers form.
+fn ranges(sorted: &[i64]) -> impl Iterator<Item = Range<i64>> {
+    sorted.chunk_by(|a, b| a + 1 == *b).map(|chunk| chunk[0]..chunk[chunk.len() - 1] + 1)
+}

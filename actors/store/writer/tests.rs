@@ -1,0 +1,181 @@
+//! What goes wrong, and what text costs.
+
+use super::*;
+use crate::store::reader::Reader;
+use crate::store::{Load, ReadEvents};
+use clawmux_core::auth::Owner;
+use clawmux_core::event::Outcome;
+use clawmux_core::event::{Event, Logged};
+
+struct Log {
+    writer: Writer,
+    reader: Reader,
+    session: SessionKey,
+    _folder: tempfile::TempDir,
+}
+
+impl Log {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Arc::new(Files::claim(&folder.path().join("clawmux.db")).unwrap());
+        let (shared, figures) = (Arc::<Shared>::default(), Arc::default());
+        let writer = Writer::open(Arc::clone(&files), Arc::clone(&shared), figures).unwrap();
+        let reader = Reader::open(files, shared).unwrap();
+        let session = SessionKey::new("main", "test", "a", "main").unwrap();
+        let mut log = Self { writer, reader, session, _folder: folder };
+        log.write(&[&[prompt()]]).remove(0).unwrap();
+        log
+    }
+
+    fn write(&mut self, appends: &[&[(u64, Event)]]) -> Vec<Result<(), Error>> {
+        let group: Vec<_> = appends.iter().map(|events| self.waiting(events)).collect();
+        self.writer.group(&group)
+    }
+
+    fn waiting(&self, events: &[(u64, Event)]) -> Waiting {
+        let reserve = matches!(events, [(1, _), ..]).then_some(Seq(100));
+        let events = events.iter().map(|(seq, event)| {
+            let (seq, run) = (Seq(*seq), Some("r".into()));
+            Logged { first_seq: seq, seq, run, at: Timestamp::default(), event: event.clone() }
+        });
+        let (session, owner) = (self.session.clone(), Owner::Admins);
+        let append = Append { session, owner, events: events.collect(), durable: false, reserve };
+        waiting(Write::Append(append))
+    }
+
+    fn read(&mut self) -> Vec<(u64, Event)> {
+        let asked =
+            ReadEvents { session: self.session.clone(), after: Seq(0), run: None, max_bytes: usize::MAX };
+        self.reader.events(&asked).unwrap().into_iter().map(|logged| (logged.seq.0, logged.event)).collect()
+    }
+
+    fn pages(&self) -> i64 {
+        self.writer.db.query_row("SELECT count(*) FROM deltas", [], |row| row.get(0)).unwrap()
+    }
+}
+
+fn waiting(write: Write) -> Waiting {
+    Waiting { write, bytes: 0, done: oneshot::channel().0 }
+}
+
+fn prompt() -> (u64, Event) {
+    let (content, owner) = ("hi".into(), Owner::Admins);
+    (1, Event::Prompted { content, owner, idempotency_key: None })
+}
+
+fn text(seq: u64, piece: &str) -> (u64, Event) {
+    (seq, Event::Text(piece.into()))
+}
+
+#[test]
+fn a_full_disk_is_named_loses_nothing_and_passes() {
+    let mut log = Log::new();
+    log.write(&[&[text(2, "a")]]).remove(0).unwrap();
+    let pages: i64 = log.writer.db.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
+    log.writer.db.execute_batch(&format!("PRAGMA max_page_count = {pages}")).unwrap();
+    let (large, small) = ([text(3, &"x".repeat(100_000))], [text(4, "y")]);
+    for result in log.write(&[&large, &small]) {
+        let error = result.unwrap_err();
+        assert_eq!(error.code, ErrorCode::Unavailable);
+        assert!(error.message.starts_with("the log can't be written: "), "{error}");
+    }
+    assert_eq!(log.read(), [prompt(), text(2, "a")]);
+    log.writer.db.execute_batch("PRAGMA max_page_count = 1000000").unwrap();
+    for result in log.write(&[&large, &small]) {
+        result.unwrap();
+    }
+    assert_eq!(log.read(), [prompt(), text(4, &format!("a{}y", "x".repeat(100_000)))]);
+    assert_eq!(log.writer.figures.failures.load(Relaxed), 1);
+}
+
+#[test]
+fn a_panic_concerns_nobody_but_who_caused_it() {
+    let mut log = Log::new();
+    let group = [log.waiting(&[text(2, "a")]), waiting(Write::Panic), log.waiting(&[text(3, "b")])];
+    let results = log.writer.group(&group);
+    assert!(results[0].is_ok() && results[2].is_ok(), "{results:?}");
+    assert!(results[1].as_ref().unwrap_err().message.contains("panicked"), "{results:?}");
+    assert_eq!(log.read(), [prompt(), text(3, "ab")]);
+}
+
+#[test]
+fn text_is_durable_only_past_the_reserve() {
+    let mut log = Log::new();
+    let durable = |log: &Log| log.writer.figures.durable_commits.load(Relaxed);
+    let mode =
+        |log: &Log| -> i64 { log.writer.db.query_row("PRAGMA synchronous", [], |row| row.get(0)).unwrap() };
+    let (normal, full) = (1, 2);
+    assert_eq!((durable(&log), mode(&log)), (1, full));
+    for seq in 2..=100 {
+        log.write(&[&[text(seq, "a")]]).remove(0).unwrap();
+    }
+    assert_eq!((durable(&log), mode(&log)), (1, normal));
+    log.write(&[&[text(101, "a")]]).remove(0).unwrap();
+    assert_eq!((durable(&log), mode(&log)), (2, full));
+}
+
+#[test]
+fn text_does_not_wait_for_the_sync_of_another_session() {
+    let log = Log::new();
+    let other = SessionKey::new("main", "test", "b", "main").unwrap();
+    let of_other = |mut waiting: Waiting| {
+        if let Write::Append(append) = &mut waiting.write {
+            append.session = other.clone();
+        }
+        waiting
+    };
+    let group = |log: &Log| vec![log.waiting(&[text(2, "a")]), of_other(log.waiting(&[prompt()]))];
+    let mut first = group(&log);
+    let late = log.writer.split_off_durable(&mut first);
+    assert_eq!((first.len(), late.len()), (1, 1));
+    // Behind a durable write of its own session it stays.
+    let mut first = group(&log);
+    first.insert(0, log.waiting(&[text(101, "past the reserve")]));
+    first.push(waiting(Write::Panic));
+    let late = log.writer.split_off_durable(&mut first);
+    assert_eq!((first.len(), late.len()), (1, 3));
+    assert!(matches!(first[0].write, Write::Panic));
+    let mut texts = vec![log.waiting(&[text(2, "a")]), log.waiting(&[text(3, "a")])];
+    assert!(log.writer.split_off_durable(&mut texts).is_empty());
+    assert_eq!(texts.len(), 2);
+}
+
+#[test]
+fn a_new_life_that_began_with_text_is_known_after_a_failure() {
+    let mut log = Log::new();
+    log.write(&[&[text(2, "a")]]).remove(0).unwrap();
+    // As a restart leaves it: what was written before belongs to an earlier life.
+    log.writer.opened += 1;
+    let shared = Arc::clone(&log.writer.shared);
+    log.writer.reload(&mut shared.enter()).unwrap();
+    log.write(&[&[text(3, "b")]]).remove(0).expect_err("a number that a client may have seen");
+    log.write(&[&[text(101, "b")]]).remove(0).unwrap();
+    log.writer.stale = true;
+    log.write(&[&[text(102, "c")]]).remove(0).unwrap();
+    assert_eq!(log.read(), [prompt(), text(2, "a"), text(102, "bc")]);
+}
+
+#[test]
+fn pages_live_as_long_as_a_step_that_streams_needs_them() {
+    let mut log = Log::new();
+    for seq in 2..10 {
+        log.write(&[&[text(seq, "a")]]).remove(0).unwrap();
+    }
+    assert_eq!(log.pages(), 8);
+    let step_ended = || Event::StepEnded { usage: clawmux_core::event::Usage::default() };
+    log.write(&[&[text(10, "a")], &[(11, step_ended())]]).remove(0).unwrap();
+    assert_eq!(log.pages(), 0, "what began and ended within the group needs no page either");
+    let end = (13, Event::Ended { outcome: Outcome::Completed, usage: Default::default() });
+    log.write(&[&[text(12, "b"), end.clone()]]).remove(0).unwrap();
+    assert_eq!(log.read(), [prompt(), text(10, &"a".repeat(9)), (11, step_ended()), text(12, "b"), end]);
+    let asked = Load { session: log.session.clone(), runs: 0 };
+    assert_eq!(log.reader.load(&asked).unwrap().unwrap().head, Seq(13));
+    assert!(log.writer.runs.is_empty() && log.writer.pages.is_empty());
+}
+
+#[test]
+fn numbers_that_follow_each_other_form_ranges() {
+    let found: Vec<_> = ranges(&[1, 2, 3, 7, 9, 10]).collect();
+    assert_eq!(found, [1..4, 7..8, 9..11]);
+    assert_eq!(ranges(&[]).count(), 0);
+}

@@ -1,0 +1,845 @@
+//! Connections over real sockets, with a scripted stand-in for everything behind them.
+
+#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use actix::{Actor, Addr, Context, Handler, Recipient};
+use actix_web::rt::net::TcpStream;
+use clawmux_actors::connection::{Protocol, Services};
+use clawmux_actors::deliver::{CREDIT, Client, Deliver, More};
+use clawmux_actors::http::PROTOCOLS;
+use clawmux_actors::hub::{Join, Leave, Notice};
+use clawmux_actors::listener::{Listener, ListenerSetup, Ready, Stop, bind};
+use clawmux_actors::observe::{Observe, Observed};
+use clawmux_actors::rates::Rates;
+use clawmux_actors::session_supervisor::{Dispatch, Gone};
+use clawmux_core::auth::authority::{Authority, digest};
+use clawmux_core::auth::{Credentials, Scope, Scopes, Secret};
+use clawmux_core::command::Command;
+use clawmux_core::config::{ApiKey, Auth, Gateway, Limits, LoopbackPolicy};
+use clawmux_core::dialect::{Dialect, Input, Turn};
+use clawmux_core::event::{Event, Logged, Outcome, Published, Usage};
+use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey};
+use clawmux_core::reply::{Accepted, Reply, Status};
+use clawmux_core::time::Timestamp;
+use futures::{SinkExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+/// Nothing here takes this long unless it is stuck.
+const STUCK: Duration = Duration::from_secs(30);
+
+type Socket = WebSocketStream<TcpStream>;
+
+/// What the stand-in has seen.
+#[derive(Default)]
+struct Seen {
+    sent: AtomicUsize,
+    refused: AtomicUsize,
+    gone: Mutex<Vec<ConnectionId>>,
+    joined: Mutex<Vec<Join>>,
+    left: Mutex<Vec<ConnectionId>>,
+}
+
+/// Stands for sessions: the prompt `stream N SIZE` is answered with N pieces of text of SIZE bytes;
+/// `hold` with nothing, ever.
+struct Sessions {
+    seen: Arc<Seen>,
+    streams: HashMap<ConnectionId, Vec<Telling>>,
+    own: Option<Recipient<More>>,
+    /// How large the answer to `status` is.
+    status_reply_bytes: usize,
+}
+
+struct Telling {
+    client: Client,
+    run: RunId,
+    next: u64,
+    total: u64,
+    size: usize,
+    credit: u32,
+}
+
+fn key() -> SessionKey {
+    SessionKey::new("main", "websocket", "u", "main").unwrap()
+}
+
+impl Actor for Sessions {
+    type Context = Context<Self>;
+
+    fn started(&mut self, context: &mut Self::Context) {
+        use actix::AsyncContext;
+        self.own = Some(context.address().recipient());
+    }
+}
+
+impl Sessions {
+    fn deliver(&self, client: &Client, delivery: Deliver) {
+        if client.to.try_send(delivery).is_err() {
+            self.seen.refused.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn tell(&mut self, connection: ConnectionId) {
+        let mut streams = self.streams.remove(&connection).unwrap_or_default();
+        for telling in &mut streams {
+            while telling.credit > 0 && telling.next <= telling.total {
+                let event = if telling.next == telling.total {
+                    Event::Ended { outcome: Outcome::Completed, usage: Usage::default() }
+                } else {
+                    Event::Text(format!("{:0size$}", telling.next, size = telling.size))
+                };
+                let seq = Seq(telling.next + 2);
+                let logged = Logged {
+                    first_seq: seq,
+                    seq,
+                    run: Some(telling.run.clone()),
+                    at: Timestamp::default(),
+                    event,
+                };
+                let from = self.own.clone().unwrap();
+                self.deliver(&telling.client, Deliver::Event { event: Published::new(key(), logged), from });
+                self.seen.sent.fetch_add(1, SeqCst);
+                telling.next += 1;
+                telling.credit -= 1;
+            }
+        }
+        streams.retain(|telling| telling.next <= telling.total);
+        self.streams.insert(connection, streams);
+    }
+}
+
+impl Handler<Dispatch> for Sessions {
+    type Result = ();
+
+    fn handle(&mut self, dispatch: Dispatch, _: &mut Self::Context) {
+        let Dispatch { ticket, command, client, .. } = dispatch;
+        let reply = match command {
+            Command::Status => Reply::Status(Status {
+                version: "x".repeat(self.status_reply_bytes),
+                plugins: 2,
+                sessions: 5,
+                connections: 1,
+                started: Timestamp::default(),
+            }),
+            Command::Submit(submit) => {
+                let words: Vec<&str> = submit.content.split(' ').collect();
+                let (total, size) = match words[..] {
+                    ["stream", total, size] => (total.parse().unwrap(), size.parse().unwrap()),
+                    _ => (0, 0),
+                };
+                let run = submit.run.clone();
+                let accepted = Accepted { session: key(), run: run.clone(), seq: Seq(1), repeated: false };
+                self.deliver(&client, Deliver::Reply(ticket, Ok(Reply::Accepted(accepted))));
+                if total > 0 {
+                    let connection = client.connection;
+                    let telling = Telling { client, run, next: 0, total, size, credit: CREDIT };
+                    self.streams.entry(connection).or_default().push(telling);
+                    self.tell(connection);
+                }
+                return;
+            }
+            _ => Reply::Aborted { run: None },
+        };
+        self.deliver(&client, Deliver::Reply(ticket, Ok(reply)));
+    }
+}
+
+impl Handler<More> for Sessions {
+    type Result = ();
+
+    fn handle(&mut self, more: More, _: &mut Self::Context) {
+        if let Some(telling) = self.streams.get_mut(&more.connection).and_then(|all| all.first_mut()) {
+            telling.credit += more.events;
+            assert!(telling.credit <= CREDIT, "more credit came back than was given");
+        }
+        self.tell(more.connection);
+    }
+}
+
+impl Handler<Gone> for Sessions {
+    type Result = ();
+
+    fn handle(&mut self, gone: Gone, _: &mut Self::Context) {
+        self.streams.remove(&gone.connection);
+        self.seen.gone.lock().unwrap().push(gone.connection);
+    }
+}
+
+impl Handler<Join> for Sessions {
+    type Result = ();
+
+    fn handle(&mut self, join: Join, _: &mut Self::Context) {
+        self.seen.joined.lock().unwrap().push(join);
+    }
+}
+
+impl Handler<Leave> for Sessions {
+    type Result = ();
+
+    fn handle(&mut self, leave: Leave, _: &mut Self::Context) {
+        self.seen.left.lock().unwrap().push(leave.connection);
+    }
+}
+
+/// How a listener is to be.
+struct Options {
+    gateway: Gateway,
+    limits: Limits,
+    credentials_required: bool,
+    protocols: Vec<Protocol>,
+    status_reply_bytes: usize,
+    workers: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let gateway = Gateway {
+            listen: Vec::new(),
+            allowed_origins: Vec::new(),
+            handshake_timeout: STUCK,
+            heartbeat_interval: STUCK,
+            heartbeat_timeout: STUCK,
+            max_payload_bytes: 1 << 20,
+            max_buffered_bytes: 1 << 24,
+            max_connections: 1000,
+            slow_consumer_timeout: STUCK,
+            drain_timeout: STUCK,
+        };
+        let limits = Limits { requests_burst: 100, requests_per_second: 1, queue: 64, unauthenticated: 256 };
+        Self {
+            gateway,
+            limits,
+            credentials_required: false,
+            protocols: PROTOCOLS.to_vec(),
+            status_reply_bytes: 5,
+            workers: 1,
+        }
+    }
+}
+
+struct Edge {
+    listener: Addr<Listener>,
+    address: SocketAddr,
+    seen: Arc<Seen>,
+}
+
+impl Edge {
+    async fn start(options: Options) -> Self {
+        let seen = Arc::new(Seen::default());
+        let sessions = Sessions {
+            seen: seen.clone(),
+            streams: HashMap::new(),
+            own: None,
+            status_reply_bytes: options.status_reply_bytes,
+        }
+        .start();
+        let reader =
+            ApiKey { name: "reader".into(), sha256: digest("reader"), scopes: Scopes::of(&[Scope::Read]) };
+        let auth = Auth {
+            token: options.credentials_required.then(|| Secret::new("right")),
+            loopback: LoopbackPolicy::Auto,
+            api_keys: if options.credentials_required { vec![reader] } else { Vec::new() },
+        };
+        let services = Services {
+            version: "9.9.9".into(),
+            gateway: options.gateway,
+            authority: Arc::new(Authority::new(&auth)),
+            rates: Rates::new(&options.limits),
+            dispatch: sessions.clone().recipient(),
+            gone: sessions.clone().recipient(),
+            join: sessions.clone().recipient(),
+            leave: sessions.recipient(),
+        };
+        let (listener, addresses) = Listener::open(ListenerSetup {
+            sockets: bind(&["127.0.0.1:0".parse().unwrap()]).unwrap(),
+            services: Arc::new(services),
+            protocols: options.protocols,
+            unauthenticated: options.limits.unauthenticated,
+            workers: options.workers,
+        })
+        .unwrap();
+        listener.send(Ready(true)).await.unwrap();
+        Self { listener, address: addresses[0], seen }
+    }
+
+    async fn tcp(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    async fn upgraded(&self, path: &str) -> Result<Socket, WsError> {
+        let request = format!("ws://{}{path}", self.address).into_client_request().unwrap();
+        let config = WebSocketConfig::default().max_frame_size(None).max_message_size(None);
+        client_async_with_config(request, self.tcp().await, Some(config)).await.map(|(socket, _)| socket)
+    }
+
+    async fn ws(&self) -> Socket {
+        self.upgraded("/ws").await.unwrap()
+    }
+
+    /// Let in, with the hello read.
+    async fn client(&self) -> Socket {
+        let mut socket = self.ws().await;
+        assert_eq!(next(&mut socket).await, json!({ "ok": true, "version": "9.9.9" }));
+        socket
+    }
+
+    async fn observe(&self) -> Observed {
+        self.listener.send(Observe).await.unwrap()
+    }
+
+    /// Waits until the listener's figures are so.
+    async fn until(&self, what: &str, mut holds: impl FnMut(&Observed) -> bool) -> Observed {
+        let started = Instant::now();
+        loop {
+            let observed = self.observe().await;
+            if holds(&observed) {
+                return observed;
+            }
+            assert!(started.elapsed() < STUCK, "never {what}: {observed:?}");
+            actix::clock::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    actix::clock::timeout(STUCK, future).await.unwrap_or_else(|_| panic!("stuck: {what}"))
+}
+
+async fn message(socket: &mut Socket) -> Option<Result<Message, WsError>> {
+    loop {
+        match within("reading a message", socket.next()).await {
+            Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+            other => return other,
+        }
+    }
+}
+
+async fn next(socket: &mut Socket) -> Value {
+    match message(socket).await {
+        Some(Ok(Message::Text(text))) => serde_json::from_str(&text).unwrap(),
+        other => panic!("expected text, got {other:?}"),
+    }
+}
+
+async fn closed(socket: &mut Socket) -> u16 {
+    match message(socket).await {
+        Some(Ok(Message::Close(Some(frame)))) => frame.code.into(),
+        other => panic!("expected a close, got {other:?}"),
+    }
+}
+
+async fn say(socket: &mut Socket, value: Value) {
+    socket.send(Message::Text(value.to_string().into())).await.unwrap();
+}
+
+fn prompt(id: &str, content: &str) -> Value {
+    json!({ "id": id, "method": "chat.send", "params": { "channel": "websocket", "account": "u", "content": content } })
+}
+
+/// The header of a masked frame.
+fn header(first: u8, length: u64) -> Vec<u8> {
+    let mut bytes = vec![first, 0xff];
+    bytes.extend(length.to_be_bytes());
+    bytes.extend([0, 0, 0, 0]);
+    bytes
+}
+
+async fn http(edge: &Edge, request: &str) -> String {
+    let mut socket = edge.tcp().await;
+    socket.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    // A refused connection may end in a reset.
+    let _ = within("an answer over http", socket.read_to_end(&mut answer)).await;
+    String::from_utf8(answer).unwrap()
+}
+
+async fn get(edge: &Edge, path: &str) -> String {
+    http(edge, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")).await
+}
+
+fn upgrade_request(path: &str, more: &str) -> String {
+    format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{more}\r\n"
+    )
+}
+
+#[actix::test]
+async fn a_client_is_greeted_and_answered() {
+    let edge = Edge::start(Options::default()).await;
+    let mut socket = edge.client().await;
+    say(&mut socket, json!({ "token": "whatever" })).await;
+    assert_eq!(next(&mut socket).await["ok"], true);
+    say(&mut socket, json!({ "id": 1, "method": "ping" })).await;
+    assert_eq!(next(&mut socket).await, json!({ "id": 1, "result": "pong" }));
+    say(&mut socket, json!({ "id": "2", "method": "status" })).await;
+    let expected = json!({ "id": "2", "result": { "version": "xxxxx", "plugins": 2, "sessions": 5 } });
+    assert_eq!(next(&mut socket).await, expected);
+    socket.send(Message::Binary(vec![0xff].into())).await.unwrap();
+    assert_eq!(next(&mut socket).await["id"], "0");
+    socket.close(None).await.unwrap();
+    edge.until("empty", |observed| observed.children.is_empty()).await;
+    within("departure", async {
+        while edge.seen.gone.lock().unwrap().is_empty() || edge.seen.left.lock().unwrap().is_empty() {
+            actix::clock::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[actix::test]
+async fn a_credential_opens_and_a_wrong_one_closes() {
+    let edge = Edge::start(Options { credentials_required: true, ..Options::default() }).await;
+    let mut socket = edge.ws().await;
+    say(&mut socket, json!({ "token": "right" })).await;
+    // Frames right behind a handshake wait for it.
+    say(&mut socket, json!({ "id": "1", "method": "ping" })).await;
+    assert_eq!(next(&mut socket).await["ok"], true);
+    assert_eq!(next(&mut socket).await["result"], "pong");
+    let observed = edge.until("known", |observed| !observed.children.is_empty()).await;
+    assert_eq!(observed.children[0].state["principal"], "token");
+    assert_eq!(observed.state["unauthenticated"], 0);
+    for first in [json!({ "token": "wrong" }), json!({ "id": "1", "method": "ping" })] {
+        let mut socket = edge.ws().await;
+        say(&mut socket, first).await;
+        assert_eq!(next(&mut socket).await, json!({ "error": "auth_failed", "code": 4001 }));
+        assert_eq!(closed(&mut socket).await, 4001);
+    }
+}
+
+#[actix::test]
+async fn a_handshake_has_a_deadline() {
+    let mut options = Options { credentials_required: true, ..Options::default() };
+    options.gateway.handshake_timeout = Duration::from_millis(50);
+    let edge = Edge::start(options).await;
+    let mut socket = edge.ws().await;
+    assert_eq!(next(&mut socket).await["error"], "auth_failed");
+    assert_eq!(closed(&mut socket).await, 4001);
+    // One that never even asks for an upgrade is closed as well.
+    let mut silent = edge.tcp().await;
+    let mut rest = Vec::new();
+    let _ = within("a silent socket is closed", silent.read_to_end(&mut rest)).await;
+    edge.until("empty", |observed| observed.children.is_empty()).await;
+}
+
+#[actix::test]
+async fn scope_and_rate_are_checked_before_parameters() {
+    let mut options = Options { credentials_required: true, ..Options::default() };
+    options.limits.requests_burst = 6;
+    let edge = Edge::start(options).await;
+    let mut reader = edge.ws().await;
+    say(&mut reader, json!({ "token": "reader" })).await;
+    next(&mut reader).await;
+    say(&mut reader, json!({ "id": "1", "method": "chat.send", "params": {} })).await;
+    assert_eq!(next(&mut reader).await, json!({ "id": "1", "error": "forbidden: needs write" }));
+    say(&mut reader, json!({ "id": "2", "method": "plugin.load", "params": { "name": "x" } })).await;
+    assert_eq!(next(&mut reader).await, json!({ "id": "2", "error": "forbidden: needs admin" }));
+
+    // Two connections of one principal share its rate.
+    let (mut first, mut second) = (edge.ws().await, edge.ws().await);
+    for socket in [&mut first, &mut second] {
+        say(socket, json!({ "token": "right" })).await;
+        next(socket).await;
+    }
+    say(&mut first, prompt("1", "stream 1 1")).await;
+    assert_eq!(next(&mut first).await["event"], "text");
+    say(&mut second, json!({ "id": "1", "method": "chat.send", "params": {} })).await;
+    let refusal = next(&mut second).await;
+    assert!(refusal["error"].as_str().unwrap().starts_with("rate limited: try again in "), "{refusal}");
+    say(&mut second, json!({ "id": "2", "method": "ping" })).await;
+    assert_eq!(next(&mut second).await["result"], "pong", "pings are free");
+}
+
+#[actix::test]
+async fn an_announced_gigabyte_is_refused_before_it_comes() {
+    for (credentials_required, length) in [(false, 1 << 30), (true, 65_537)] {
+        let mut options = Options { credentials_required, ..Options::default() };
+        options.limits.requests_burst = 0;
+        let edge = Edge::start(options).await;
+        let mut socket = edge.tcp().await;
+        socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
+        // Not one byte of its payload.
+        socket.write_all(&header(0x81, length)).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = within("an answer", socket.read_to_end(&mut answer)).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.contains(r#"{"error":"frame_too_large","code":1009}"#), "{answer}");
+    }
+}
+
+#[actix::test]
+async fn what_still_comes_after_a_refusal_is_thrown_away() {
+    let edge = Edge::start(Options::default()).await;
+    let mut socket = edge.tcp().await;
+    socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
+    socket.write_all(&header(0x81, 1 << 30)).await.unwrap();
+    let (mut reading, mut writing) = socket.into_split();
+    let flood = actix::spawn(async move {
+        let chunk = vec![0; 1 << 16];
+        let mut written = 0usize;
+        while written < 1 << 26 && writing.write_all(&chunk).await.is_ok() {
+            written += chunk.len();
+        }
+    });
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(read) = within("an answer", reading.read(&mut buffer)).await {
+        answer.extend_from_slice(&buffer[..read]);
+        if read == 0 || String::from_utf8_lossy(&answer).contains("frame_too_large") {
+            break;
+        }
+    }
+    assert!(String::from_utf8_lossy(&answer).contains("frame_too_large"));
+    flood.abort();
+    drop(reading);
+    edge.until("empty", |observed| observed.children.is_empty()).await;
+}
+
+#[actix::test]
+async fn the_sum_of_fragments_is_limited_and_large_messages_pass() {
+    let edge = Edge::start(Options::default()).await;
+    let mut socket = edge.client().await;
+    let large = prompt("1", &"İ".repeat(400_000));
+    say(&mut socket, large).await;
+    say(&mut socket, json!({ "id": "2", "method": "ping" })).await;
+    assert_eq!(next(&mut socket).await, json!({ "id": "2", "result": "pong" }));
+
+    let mut raw = edge.tcp().await;
+    raw.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
+    // A request in two fragments, with a ping between them.
+    let text = br#"{"id":"3","method":"ping"}"#;
+    let (left, right) = text.split_at(10);
+    for (first, payload) in [(0x01, left), (0x89, &b"x"[..]), (0x80, right)] {
+        raw.write_all(&header(first, payload.len() as u64)).await.unwrap();
+        raw.write_all(payload).await.unwrap();
+    }
+    // More than a megabyte, in pieces that each are small.
+    for piece in 0..18 {
+        let opcode = if piece == 0 { 0x01 } else { 0x00 };
+        raw.write_all(&header(opcode, 60_000)).await.unwrap();
+        raw.write_all(&[b' '; 60_000]).await.unwrap();
+    }
+    let mut answer = Vec::new();
+    let _ = within("an answer", raw.read_to_end(&mut answer)).await;
+    let answer = String::from_utf8_lossy(&answer);
+    assert!(answer.contains(r#"{"id":"3","result":"pong"}"#), "{answer}");
+    assert!(answer.contains("frame_too_large"), "{answer}");
+}
+
+#[actix::test]
+async fn broken_frames_close_with_the_code_of_the_rfc() {
+    let edge = Edge::start(Options::default()).await;
+    for (frame, code) in [
+        (vec![0x81, 0x01, b'x'], 1002u16),
+        ([header(0x81, 2), vec![0xc3, 0x28]].concat(), 1007),
+        (header(0xf1, 0), 1002),
+        (header(0x80, 0), 1002),
+    ] {
+        let mut socket = edge.tcp().await;
+        socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
+        socket.write_all(&frame).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = within("an answer", socket.read_to_end(&mut answer)).await;
+        let close = answer.windows(4).any(|window| window[0] == 0x88 && window[2..] == code.to_be_bytes());
+        assert!(close, "{frame:02x?}: no close {code} in {:?}", String::from_utf8_lossy(&answer));
+    }
+}
+
+#[actix::test]
+async fn a_ping_is_answered_within_a_stream() {
+    let edge = Edge::start(Options::default()).await;
+    let mut socket = edge.client().await;
+    say(&mut socket, prompt("1", "stream 100000 20")).await;
+    for _ in 0..10 {
+        assert_eq!(next(&mut socket).await["event"], "text");
+    }
+    say(&mut socket, json!({ "id": "2", "method": "ping" })).await;
+    let mut before = 0;
+    while next(&mut socket).await["id"] == "1" {
+        before += 1;
+    }
+    assert!(before < 99_000, "the pong came after {before} events");
+}
+
+#[actix::test]
+async fn a_slow_reader_is_waited_for_and_gets_everything() {
+    const EVENTS: usize = 20_000;
+    let edge = Edge::start(Options::default()).await;
+    let mut socket = edge.client().await;
+    say(&mut socket, prompt("1", &format!("stream {EVENTS} 1000"))).await;
+    // It does not read: what is under way stops growing, far below what there is to send.
+    let observed = edge
+        .until("blocked", |observed| {
+            observed.children.first().is_some_and(|link| link.state["blocked"] == true)
+        })
+        .await;
+    let mut sent = edge.seen.sent.load(SeqCst);
+    let mut still = 0;
+    while still < 20 {
+        actix::clock::sleep(Duration::from_millis(5)).await;
+        let now = edge.seen.sent.load(SeqCst);
+        still = if now == sent { still + 1 } else { 0 };
+        sent = now;
+    }
+    assert!(sent < EVENTS / 2, "{sent} events of 1 kB were sent to a peer that does not read");
+    assert!(observed.children[0].state["buffered_bytes"].as_u64().unwrap() < 512 * 1024, "{observed:?}");
+    for at in 0..EVENTS {
+        let frame = next(&mut socket).await;
+        assert_eq!(frame["event"], "text");
+        assert_eq!(frame["data"].as_str().unwrap().trim_start_matches('0').parse().unwrap_or(0), at);
+    }
+    assert_eq!(next(&mut socket).await["event"], "usage");
+    assert_eq!(next(&mut socket).await["event"], "done");
+    assert_eq!(edge.seen.refused.load(SeqCst), 0);
+}
+
+#[actix::test]
+async fn answers_to_a_peer_that_does_not_read_are_bounded() {
+    let edge = Edge::start(Options { status_reply_bytes: 100_000, ..Options::default() }).await;
+    let mut socket = edge.client().await;
+    for id in 0..2000 {
+        say(&mut socket, json!({ "id": id, "method": "status" })).await;
+    }
+    let blocked = |observed: &Observed| observed.children[0].state["blocked"] == true;
+    let observed = edge.until("blocked", blocked).await;
+    // 200 MB were asked for.
+    let buffered = observed.children[0].state["buffered_bytes"].as_u64().unwrap();
+    assert!(buffered < 8_000_000, "{buffered} bytes wait");
+    // Some were refused, as there was no room behind the connection either; each has one answer.
+    let mut answered = std::collections::BTreeSet::new();
+    for _ in 0..2000 {
+        let frame = next(&mut socket).await;
+        assert!(answered.insert(frame["id"].as_u64().unwrap()), "answered twice: {}", frame["id"]);
+        assert!(
+            frame.get("result").is_some() || frame["error"].as_str().unwrap().starts_with("unavailable: ")
+        );
+    }
+}
+
+#[actix::test]
+async fn a_reader_that_takes_nothing_is_ended() {
+    let mut options = Options::default();
+    options.gateway.slow_consumer_timeout = Duration::from_millis(100);
+    let edge = Edge::start(options).await;
+    let mut slow = edge.client().await;
+    let mut other = edge.client().await;
+    say(&mut slow, prompt("1", "stream 100000 1000")).await;
+    edge.until("only one left", |observed| observed.children.len() == 1).await;
+    say(&mut other, json!({ "id": "1", "method": "ping" })).await;
+    assert_eq!(next(&mut other).await["result"], "pong");
+    let mut end = None;
+    while let Some(Ok(message)) = within("the rest", slow.next()).await {
+        end = Some(message);
+    }
+    assert!(!matches!(end, Some(Message::Text(text)) if text.contains("done")));
+    within("departure", async {
+        while edge.seen.gone.lock().unwrap().is_empty() {
+            actix::clock::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[actix::test]
+async fn a_silent_peer_is_closed_and_one_that_answers_pings_is_not() {
+    let mut options = Options::default();
+    options.gateway.heartbeat_interval = Duration::from_millis(100);
+    options.gateway.heartbeat_timeout = Duration::from_millis(1000);
+    let edge = Edge::start(options).await;
+    let mut silent = edge.client().await;
+    let mut lively = edge.client().await;
+    let lively = actix::spawn(async move {
+        let mut pings = 0;
+        while let Some(Ok(message)) = lively.next().await {
+            pings += usize::from(message.is_ping());
+            if pings == 15 {
+                return;
+            }
+        }
+        panic!("a peer that answers pings was closed after {pings} of them");
+    });
+    edge.until("one left", |observed| observed.children.len() < 2).await;
+    assert_eq!(next(&mut silent).await, json!({ "error": "idle_timeout", "code": 4008 }));
+    assert_eq!(closed(&mut silent).await, 4008);
+    within("pings", lively).await.unwrap();
+}
+
+#[actix::test]
+async fn a_flood_before_the_handshake_costs_the_oldest() {
+    let mut options = Options { credentials_required: true, ..Options::default() };
+    options.limits.unauthenticated = 4;
+    let edge = Edge::start(options).await;
+    let mut member = edge.ws().await;
+    say(&mut member, json!({ "token": "right" })).await;
+    next(&mut member).await;
+    let mut oldest = edge.ws().await;
+    let mut flood = Vec::new();
+    for _ in 0..20 {
+        flood.push(edge.tcp().await);
+    }
+    assert_eq!(next(&mut oldest).await, json!({ "error": "overloaded", "code": 1013 }));
+    assert_eq!(closed(&mut oldest).await, 1013);
+    let mut newest = edge.ws().await;
+    say(&mut newest, json!({ "token": "right" })).await;
+    assert_eq!(next(&mut newest).await["ok"], true);
+    say(&mut member, json!({ "id": "1", "method": "ping" })).await;
+    assert_eq!(next(&mut member).await["result"], "pong");
+    let observed = edge.until("few", |observed| observed.children.len() <= 7).await;
+    assert!(observed.state["unauthenticated"].as_u64().unwrap() <= 4, "{observed:?}");
+}
+
+#[actix::test]
+async fn one_connection_too_many_is_told() {
+    let mut options = Options::default();
+    options.gateway.max_connections = 2;
+    let edge = Edge::start(options).await;
+    let (mut first, _second) = (edge.client().await, edge.client().await);
+    let answer = http(&edge, &upgrade_request("/ws", "")).await;
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    assert!(answer.contains(r#"{"error":"too many connections (max_connections = 2)"}"#), "{answer}");
+    say(&mut first, json!({ "id": "1", "method": "ping" })).await;
+    assert_eq!(next(&mut first).await["result"], "pong");
+    assert!(get(&edge, "/healthz").await.starts_with("HTTP/1.1 200"));
+    drop(first);
+    edge.until("room", |observed| observed.children.len() == 1).await;
+    edge.client().await;
+}
+
+/// A dialect that panics when it is told to.
+struct Fragile;
+
+impl Dialect for Fragile {
+    fn handle(&mut self, input: Input<'_>, turn: &mut Turn<'_>) {
+        match input {
+            Input::Opened => turn.authenticate(Credentials::None),
+            Input::Frame(_) => panic!("as told"),
+            _ => turn.send("fine"),
+        }
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        None
+    }
+}
+
+#[actix::test]
+async fn a_panic_ends_its_own_connection_only() {
+    let mut options = Options::default();
+    options.protocols.push(Protocol {
+        path: "/fragile",
+        name: "fragile",
+        may_skip: true,
+        dialect: |_| Box::new(Fragile),
+    });
+    let edge = Edge::start(options).await;
+    let mut steady = edge.client().await;
+    for _ in 0..3 {
+        let mut fragile = edge.upgraded("/fragile").await.unwrap();
+        assert_eq!(message(&mut fragile).await.unwrap().unwrap(), Message::text("fine"));
+        fragile.send(Message::text("x")).await.unwrap();
+        assert_eq!(closed(&mut fragile).await, 1011);
+    }
+    say(&mut steady, json!({ "id": "1", "method": "ping" })).await;
+    assert_eq!(next(&mut steady).await["result"], "pong");
+    edge.until("one left", |observed| observed.children.len() == 1).await;
+}
+
+#[actix::test]
+async fn a_client_that_leaves_within_a_stream_is_forgotten() {
+    let edge = Edge::start(Options::default()).await;
+    let mut leaving = edge.client().await;
+    say(&mut leaving, prompt("1", "stream 1000000 100")).await;
+    next(&mut leaving).await;
+    drop(leaving);
+    edge.until("empty", |observed| observed.children.is_empty()).await;
+    within("departure", async {
+        while edge.seen.gone.lock().unwrap().len() != 1 {
+            actix::clock::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+#[actix::test]
+async fn notices_of_the_hub_close_in_the_protocols_words() {
+    let edge = Edge::start(Options::default()).await;
+    let mut socket = edge.client().await;
+    let joined = edge.seen.joined.lock().unwrap().pop().expect("it joined before it said hello");
+    assert_eq!(&*joined.principal, "local");
+    joined.notices.try_send(Notice::Revoked).unwrap();
+    assert_eq!(next(&mut socket).await, json!({ "error": "credential_revoked", "code": 4001 }));
+    assert_eq!(closed(&mut socket).await, 4001);
+}
+
+#[actix::test]
+async fn a_stop_says_goodbye_and_does_not_wait_for_the_deaf() {
+    let edge = Edge::start(Options::default()).await;
+    let mut polite = edge.client().await;
+    let mut deaf = edge.client().await;
+    say(&mut deaf, prompt("1", "stream 100000 1000")).await;
+    edge.until("blocked", |observed| observed.children.iter().any(|link| link.state["blocked"] == true))
+        .await;
+    let listener = edge.listener.clone();
+    let stop = actix::spawn(async move { listener.send(Stop).await.unwrap() });
+    assert_eq!(next(&mut polite).await, json!({ "error": "draining", "code": 1001 }));
+    assert_eq!(closed(&mut polite).await, 1001);
+    within("the stop", stop).await.unwrap();
+    assert!(TcpStream::connect(edge.address).await.is_err(), "its socket is closed");
+    drop(deaf);
+}
+
+#[actix::test]
+async fn pages_are_answered_and_upgrades_are_checked_first() {
+    let edge = Edge::start(Options::default()).await;
+    for (path, status, text) in [
+        ("/healthz", 200, r#"{"ok":true}"#),
+        ("/health", 200, r#"{"ok":true}"#),
+        ("/readyz", 200, r#"{"ready":true}"#),
+        ("/", 200, "clawmux 9.9.9"),
+        ("/ws", 426, "exoclaw is spoken over a websocket"),
+        ("/v2", 501, "the Wundr protocol: not available yet"),
+        ("/admin", 501, "not available yet"),
+        ("/webhook/telegram", 501, "webhooks: not available yet"),
+        ("/nothing", 404, "no such page"),
+        ("/v2x", 404, "no such page"),
+    ] {
+        let answer = get(&edge, path).await;
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(text),
+            "{path}: {answer}"
+        );
+    }
+    for (path, more, status) in [
+        ("/", "", 501),
+        ("/v2", "", 501),
+        ("/nothing", "", 404),
+        ("/ws", "Origin: http://evil.example\r\n", 403),
+        ("/ws", "X-Forwarded-For: 1.2.3.4\r\n", 403),
+        ("/ws", "Forwarded: for=1.2.3.4\r\n", 403),
+        ("/ws", "Origin: http://localhost:1\r\n", 403),
+    ] {
+        let request =
+            upgrade_request(path, more).replace("Connection: Upgrade", "Connection: Upgrade, close");
+        let mut socket = edge.tcp().await;
+        socket.write_all(request.as_bytes()).await.unwrap();
+        let mut start = [0; 12];
+        within("an answer", socket.read_exact(&mut start)).await.unwrap();
+        assert_eq!(String::from_utf8_lossy(&start), format!("HTTP/1.1 {status}"), "{path} {more}");
+    }
+    let foreign = upgrade_request("/ws", "").replace("Host: localhost", "Host: evil.example");
+    assert!(http(&edge, &foreign).await.starts_with("HTTP/1.1 403"));
+    edge.listener.send(Ready(false)).await.unwrap();
+    assert!(get(&edge, "/readyz").await.starts_with("HTTP/1.1 503"));
+    assert!(http(&edge, &upgrade_request("/ws", "")).await.starts_with("HTTP/1.1 503"));
+    assert!(get(&edge, "/healthz").await.starts_with("HTTP/1.1 200"));
+}

@@ -1,0 +1,588 @@
+//! Provider calls over real sockets, in both formats, with everything that goes wrong.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, also outside of its own function")]
+
+#[path = "../../tests/support/upstream.rs"]
+mod upstream;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::{Actor, Addr, Context, Handler};
+use clawmux_actors::observe::Observe;
+use clawmux_actors::provider::{Deadlines, Permit};
+use clawmux_actors::provider_supervisor::{Acquire, BudgetStatus, ProviderSupervisor};
+use clawmux_actors::store::RecordUsage;
+use clawmux_core::auth::Secret;
+use clawmux_core::config::{self, Budgets, Config};
+use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::event::{ToolCall, Usage};
+use clawmux_core::ids::SessionKey;
+use clawmux_core::log::usage::{UsageRecord, UsageTotals};
+use clawmux_core::provider::{ChatMessage, ChatRequest, Delta, ProviderKind, Stop, ToolSpec};
+use clawmux_core::reply::{Budget, Period};
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use upstream::{Turn, Upstream};
+
+const WIRE: [ProviderKind; 2] = [ProviderKind::Anthropic, ProviderKind::OpenAi];
+
+/// An agent `main` on these providers, in order. Their keys are `key-of-NAME`.
+fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
+    let configured: BTreeMap<String, config::Provider> = providers
+        .iter()
+        .map(|(name, kind, base_url)| {
+            let api_key = Some(Secret::new(format!("key-of-{name}")));
+            let provider =
+                config::Provider { kind: *kind, base_url: base_url.clone(), api_key, ca_file: None };
+            ((*name).to_owned(), provider)
+        })
+        .collect();
+    let models = providers
+        .iter()
+        .map(|(name, _, _)| config::ModelRef { provider: (*name).to_owned(), model: format!("{name}-model") })
+        .collect();
+    let agent = config::Agent {
+        id: "main".into(),
+        models,
+        max_tokens: 1_000,
+        soul: "SOUL.md".into(),
+        tools: vec!["echo".into()],
+    };
+    let second = Duration::from_secs(1);
+    Config {
+        gateway: config::Gateway {
+            listen: vec![],
+            allowed_origins: vec![],
+            handshake_timeout: second,
+            heartbeat_interval: second,
+            heartbeat_timeout: second,
+            max_payload_bytes: 1,
+            max_buffered_bytes: 1,
+            max_connections: 1,
+            slow_consumer_timeout: second,
+            drain_timeout: second,
+        },
+        auth: config::Auth { token: None, loopback: config::LoopbackPolicy::Auto, api_keys: vec![] },
+        providers: configured,
+        agents: BTreeMap::from([("main".into(), agent)]),
+        default_agent: Some("main".into()),
+        bindings: vec![],
+        plugins: vec![],
+        budgets: Budgets::default(),
+        limits: config::Limits { requests_burst: 0, requests_per_second: 0, queue: 1, unauthenticated: 1 },
+        memory: config::Memory { episodic_turns: 1, context_tokens: 1 },
+        store: config::Store { path: "x".into(), recovery: config::Recovery::Resume },
+        log: config::Log { format: config::LogFormat::Auto, filter: String::new() },
+    }
+}
+
+/// Keeps what a store would.
+struct Records(mpsc::UnboundedSender<UsageRecord>);
+
+impl Actor for Records {
+    type Context = Context<Self>;
+}
+
+impl Handler<RecordUsage> for Records {
+    type Result = Result<(), Error>;
+
+    fn handle(&mut self, record: RecordUsage, _: &mut Self::Context) -> Self::Result {
+        self.0.send(record.0).map_err(|_| ErrorCode::Internal.error("test is over"))
+    }
+}
+
+fn start(
+    config: Config,
+    deadlines: Deadlines,
+) -> (Addr<ProviderSupervisor>, mpsc::UnboundedReceiver<UsageRecord>) {
+    let (sender, records) = mpsc::unbounded_channel();
+    let store = Records(sender).start().recipient();
+    let supervisor = ProviderSupervisor::new(Arc::new(config), Some(store), UsageTotals::default()).unwrap();
+    (supervisor.with_deadlines(deadlines).start(), records)
+}
+
+fn acquire(text: &str) -> Acquire {
+    Acquire {
+        session: SessionKey::new("main", "test", "İİİİ", "main").unwrap(),
+        run: "run-1".into(),
+        agent: "main".into(),
+        request: ChatRequest {
+            model: String::new(),
+            system: "Be kind.".into(),
+            messages: vec![ChatMessage::User(text.into())],
+            tools: vec![ToolSpec {
+                name: "echo".into(),
+                description: "says it again".into(),
+                input_schema: json!({"type": "object"}),
+            }],
+            max_tokens: 1_000,
+        },
+        session_spent: 0,
+    }
+}
+
+/// All of an answer.
+async fn read(permit: Permit) -> (Vec<Delta>, Result<(), Error>) {
+    let mut answer = permit.open();
+    let mut deltas = Vec::new();
+    let mut result = Ok(());
+    while let Some(item) = answer.next().await {
+        assert!(result.is_ok(), "nothing follows an error, got {item:?}");
+        match item {
+            Ok(more) => {
+                assert!(!more.is_empty(), "an item holds something");
+                deltas.extend(more);
+            }
+            Err(error) => result = Err(error),
+        }
+    }
+    (deltas, result)
+}
+
+async fn ask(supervisor: &Addr<ProviderSupervisor>, text: &str) -> (Vec<Delta>, Result<(), Error>) {
+    match supervisor.send(acquire(text)).await.unwrap() {
+        Ok(permit) => read(permit).await,
+        Err(error) => (vec![], Err(error)),
+    }
+}
+
+fn text(deltas: &[Delta]) -> String {
+    deltas
+        .iter()
+        .filter_map(|delta| match delta {
+            Delta::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect()
+}
+
+async fn observed(supervisor: &Addr<ProviderSupervisor>) -> Value {
+    supervisor.send(Observe).await.unwrap().state
+}
+
+/// Whatever happened, nothing stays reserved or taken.
+async fn all_given_back(supervisor: &Addr<ProviderSupervisor>) {
+    let state = observed(supervisor).await;
+    assert_eq!(state["reserved_tokens"], json!(0), "{state}");
+    assert_eq!(state["calls_free"], json!(256), "{state}");
+}
+
+#[actix::test]
+async fn text_and_usage_in_both_formats() {
+    for kind in WIRE {
+        let upstream = Upstream::start();
+        upstream.then(Turn::Say(vec!["Hé".into(), "llo 😀".into()]));
+        let (supervisor, mut records) =
+            start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
+        let (deltas, result) = ask(&supervisor, "hi").await;
+        assert_eq!(result, Ok(()), "{kind}");
+        let usage = Usage { input_tokens: 20, output_tokens: 2 };
+        assert_eq!(
+            deltas,
+            [
+                Delta::Text("Hé".into()),
+                Delta::Text("llo 😀".into()),
+                Delta::Finished { stop: Stop::End, usage: Some(usage) }
+            ]
+        );
+        let record = records.recv().await.unwrap();
+        assert_eq!((record.provider.as_str(), record.model.as_str(), record.usage), ("p", "p-model", usage));
+        assert_eq!((record.run.as_str(), record.agent.as_str()), ("run-1", "main"));
+
+        let request = &upstream.requests()[0];
+        let head = request.head.to_ascii_lowercase();
+        let (path, auth) = match kind {
+            ProviderKind::Anthropic => ("/v1/messages", "x-api-key: key-of-p"),
+            _ => ("/chat/completions", "authorization: bearer key-of-p"),
+        };
+        assert_eq!(request.path, path);
+        assert!(head.contains(auth) && head.contains("accept-encoding: identity"), "{head}");
+        assert_eq!((&request.body["model"], &request.body["max_tokens"]), (&json!("p-model"), &json!(1_000)));
+        all_given_back(&supervisor).await;
+    }
+}
+
+#[actix::test]
+async fn streams_in_pieces_of_any_size_read_the_same() {
+    for kind in WIRE {
+        for write_bytes in [1, 7] {
+            let upstream = Upstream::start_split(write_bytes);
+            let calls = vec![("echo".into(), r#"{"text":"São"}"#.into()), ("echo".into(), "{no".into())];
+            upstream.then(Turn::Call("İ look.".into(), calls));
+            let (supervisor, _records) =
+                start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
+            let (deltas, result) = ask(&supervisor, "hi").await;
+            assert_eq!(result, Ok(()));
+            let prefix = if kind == ProviderKind::Anthropic { "toolu" } else { "call" };
+            let call = |at: usize, input: Value| {
+                let id = format!("{prefix}_{at}").into();
+                Delta::ToolCall(ToolCall { id, name: "echo".into(), input })
+            };
+            let usage = Some(Usage { input_tokens: 20, output_tokens: 3 });
+            assert_eq!(
+                deltas,
+                [
+                    Delta::Text("İ look.".into()),
+                    call(0, json!({"text": "São"})),
+                    call(1, json!("{no")),
+                    Delta::Finished { stop: Stop::ToolUse, usage }
+                ]
+            );
+        }
+    }
+}
+
+#[actix::test]
+async fn every_failure_is_named_and_the_next_call_works() {
+    let body = |kind: &str, message: &str| json!({"error": {"type": kind, "message": message}}).to_string();
+    let echoed_key = body("authentication_error", "bad key key-of-p");
+    let cases: Vec<(Turn, &str, &str)> = vec![
+        (
+            Turn::Status(401, None, echoed_key),
+            "",
+            "p answered 401: authentication_error: bad key [secret] (check its api key)",
+        ),
+        (
+            Turn::Status(400, None, body("invalid_request_error", "no such thing")),
+            "",
+            "p answered 400: invalid_request_error: no such thing",
+        ),
+        (
+            Turn::Status(429, Some(7), body("rate_limit_error", "slow")),
+            "",
+            "p answered 429: rate_limit_error: slow",
+        ),
+        (
+            Turn::Status(529, None, body("overloaded_error", "Overloaded")),
+            "",
+            "p answered 529: overloaded_error: Overloaded",
+        ),
+        (Turn::Status(302, None, String::new()), "", "p answered 302"),
+        (
+            Turn::Page("<html>".into()),
+            "",
+            "p answered with content-type text/html instead of text/event-stream",
+        ),
+        (Turn::Cut("so far".into()), "so far", "p cut the answer: the stream ended without its end marker"),
+        (Turn::Reset("so far".into()), "so far", "p cut the answer"),
+        (Turn::Garbage("so far".into()), "so far", "p sent an event that can't be read"),
+        (
+            Turn::Report("so far".into()),
+            "so far",
+            "p reported within its answer: overloaded_error: Overloaded",
+        ),
+        (Turn::Report(String::new()), "", "p reported within its answer: overloaded_error: Overloaded"),
+    ];
+    for kind in WIRE {
+        let upstream = Upstream::start();
+        let (supervisor, _records) = start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
+        for (turn, said, message) in &cases {
+            upstream.then(turn.clone());
+            let (deltas, result) = ask(&supervisor, "hi").await;
+            let error = result.expect_err(message);
+            assert!(error.message.starts_with(message), "{kind} {turn:?}: {error}");
+            assert_eq!(error.code, ErrorCode::Provider, "{kind} {turn:?}");
+            assert_eq!(text(&deltas), *said, "{kind} {turn:?}");
+            assert!(!error.message.contains("key-of-p"), "{error}");
+            if matches!(turn, Turn::Status(429, ..)) {
+                assert_eq!(error.detail, Some(Detail::RetryAfter(Duration::from_secs(7))));
+            }
+            let (deltas, result) = ask(&supervisor, "again").await;
+            assert_eq!((text(&deltas).as_str(), result), ("You said: again", Ok(())), "after {turn:?}");
+        }
+        // A connection closed without an answer is tried once more, not for ever.
+        upstream.then(Turn::Close).then(Turn::Close);
+        let (_, result) = ask(&supervisor, "hi").await;
+        assert_eq!(result.unwrap_err().message, "p: connection closed without an answer");
+        upstream.then(Turn::Close);
+        assert_eq!(ask(&supervisor, "hi").await.1, Ok(()));
+        all_given_back(&supervisor).await;
+    }
+}
+
+#[actix::test]
+async fn nobody_there() {
+    let gone = Upstream::start().base_url();
+    for (base_url, message) in [
+        (gone, "p: connection refused"),
+        ("http://no-such-host.invalid".to_owned(), "p: host not found"),
+        ("ftp://localhost".to_owned(), "p: "),
+        ("nonsense".to_owned(), "p: "),
+    ] {
+        let config = config(&[("p", ProviderKind::OpenAi, base_url.clone())]);
+        let (supervisor, mut records) = start(config, Deadlines::default());
+        let error = ask(&supervisor, "hi").await.1.unwrap_err();
+        assert!(error.message.starts_with(message), "{base_url}: {error}");
+        assert_eq!(error.code, ErrorCode::Provider, "{base_url}: {error}");
+        all_given_back(&supervisor).await;
+        assert!(records.try_recv().is_err(), "nothing was spent");
+    }
+}
+
+#[actix::test]
+async fn silence_ends_at_its_deadline() {
+    let usual = Deadlines::default();
+    let short = Duration::from_millis(300);
+    for kind in WIRE {
+        for (turn, deadlines, message) in [
+            (Turn::HangHead, Deadlines { first_byte: short, ..usual }, "p: no answer within 300ms"),
+            (
+                Turn::HangBody("so far".into()),
+                Deadlines { idle: short, ..usual },
+                "p: silent for 300ms within its answer",
+            ),
+            (
+                Turn::HangBody("so far".into()),
+                Deadlines { total: short, ..usual },
+                "the answer took longer than 300ms",
+            ),
+        ] {
+            let upstream = Upstream::start();
+            upstream.then(turn.clone());
+            let (supervisor, mut records) = start(config(&[("p", kind, upstream.base_url())]), deadlines);
+            let error = ask(&supervisor, "hi").await.1.unwrap_err();
+            assert_eq!(
+                (error.code, error.message.as_str()),
+                (ErrorCode::Timeout, message),
+                "{kind} {turn:?}"
+            );
+            upstream.left().await;
+            let record = records.recv().await.unwrap();
+            assert!(record.usage.input_tokens >= 20, "what may have been counted is: {record:?}");
+            all_given_back(&supervisor).await;
+        }
+    }
+}
+
+#[actix::test]
+async fn dropped_at_any_moment_it_gives_everything_back() {
+    for kind in WIRE {
+        let upstream = Upstream::start();
+        let (supervisor, mut records) =
+            start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
+        // Before it is opened.
+        drop(supervisor.send(acquire("hi")).await.unwrap().unwrap());
+        all_given_back(&supervisor).await;
+        // Before its head.
+        upstream.then(Turn::HangHead);
+        let mut answer = supervisor.send(acquire("hi")).await.unwrap().unwrap().open();
+        tokio::select! {
+            item = answer.next() => panic!("too early: {item:?}"),
+            () = upstream.arrived() => {}
+        }
+        drop(answer);
+        upstream.left().await;
+        let record = records.recv().await.unwrap();
+        assert!(record.usage.input_tokens > 20 && record.usage.output_tokens == 0, "{record:?}");
+        all_given_back(&supervisor).await;
+        // Within its body.
+        upstream.then(Turn::HangBody("x".repeat(400)));
+        let mut answer = supervisor.send(acquire("hi")).await.unwrap().unwrap().open();
+        assert!(answer.next().await.unwrap().is_ok());
+        let usage = answer.usage();
+        assert_eq!(usage.output_tokens, 100);
+        drop(answer);
+        upstream.left().await;
+        assert_eq!(records.recv().await.unwrap().usage, usage);
+        all_given_back(&supervisor).await;
+        assert!(records.try_recv().is_err(), "each call is recorded once");
+    }
+}
+
+#[actix::test]
+async fn the_next_model_answers_where_the_first_can_not() {
+    let gone = Upstream::start().base_url();
+    let second = Upstream::start();
+    for turn in [
+        Some(Turn::Status(529, None, String::new())),
+        Some(Turn::Status(500, None, String::new())),
+        Some(Turn::Report(String::new())),
+        Some(Turn::Page(String::new())),
+        None,
+    ] {
+        let first = Upstream::start();
+        let base_url = match &turn {
+            Some(turn) => {
+                first.then(turn.clone());
+                first.base_url()
+            }
+            None => gone.clone(),
+        };
+        let config = config(&[
+            ("a", ProviderKind::Anthropic, base_url),
+            ("b", ProviderKind::OpenAi, second.base_url()),
+        ]);
+        let (supervisor, _records) = start(config, Deadlines::default());
+        let (deltas, result) = ask(&supervisor, "hi").await;
+        assert_eq!((text(&deltas).as_str(), result), ("You said: hi", Ok(())), "{turn:?}");
+        assert_eq!(second.requests().last().unwrap().body["model"], json!("b-model"));
+        all_given_back(&supervisor).await;
+    }
+    // Not where the request is at fault, and not once something was said.
+    let asked = second.requests().len();
+    for turn in [
+        Turn::Status(400, None, String::new()),
+        Turn::Status(401, None, String::new()),
+        Turn::Cut("x".into()),
+    ] {
+        let first = Upstream::start();
+        first.then(turn.clone());
+        let config = config(&[
+            ("a", ProviderKind::OpenAi, first.base_url()),
+            ("b", ProviderKind::OpenAi, second.base_url()),
+        ]);
+        let (supervisor, _records) = start(config, Deadlines::default());
+        assert!(ask(&supervisor, "hi").await.1.is_err(), "{turn:?}");
+        assert_eq!(second.requests().len(), asked, "{turn:?}");
+    }
+}
+
+#[actix::test]
+async fn https_with_a_private_authority() {
+    let folder = tempfile::tempdir().unwrap();
+    let upstream = Upstream::start_tls();
+    let ca_file = folder.path().join("ca.pem");
+    std::fs::write(&ca_file, upstream.ca_pem()).unwrap();
+    for kind in WIRE {
+        let mut trusting = config(&[("p", kind, upstream.base_url())]);
+        trusting.providers.get_mut("p").unwrap().ca_file = Some(ca_file.clone());
+        let (supervisor, _records) = start(trusting, Deadlines::default());
+        let (deltas, result) = ask(&supervisor, "hi").await;
+        assert_eq!((text(&deltas).as_str(), result), ("You said: hi", Ok(())));
+
+        let (supervisor, _records) = start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
+        let error = ask(&supervisor, "hi").await.1.unwrap_err();
+        assert!(error.message.starts_with("p: tls: ") && error.message.contains("ca_file"), "{error}");
+    }
+    for content in ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"] {
+        std::fs::write(&ca_file, content).unwrap();
+        let mut broken = config(&[("p", ProviderKind::OpenAi, upstream.base_url())]);
+        broken.providers.get_mut("p").unwrap().ca_file = Some(ca_file.clone());
+        let refused = ProviderSupervisor::new(Arc::new(broken), None, UsageTotals::default());
+        let error = refused.err().expect("a broken ca_file is refused");
+        assert!(error.message.contains("provider p: ca_file") && error.message.contains("ca.pem"), "{error}");
+    }
+}
+
+#[actix::test]
+async fn a_connection_is_used_again() {
+    for kind in WIRE {
+        let upstream = Upstream::start();
+        let (supervisor, _records) = start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
+        for _ in 0..5 {
+            assert_eq!(ask(&supervisor, "hi").await.1, Ok(()));
+            // Lets what follows the end marker be read.
+            all_given_back(&supervisor).await;
+        }
+        assert!(upstream.connections() <= 2, "{} connections for 5 requests", upstream.connections());
+    }
+}
+
+#[actix::test]
+async fn budgets_refuse_clamp_and_settle() {
+    let upstream = Upstream::start();
+    let mut bounded = config(&[("p", ProviderKind::OpenAi, upstream.base_url())]);
+    bounded.budgets = Budgets { session: 10_000, daily: 1_200, monthly: 0 };
+    let (supervisor, _records) = start(bounded, Deadlines::default());
+
+    let mut spent = acquire("hi");
+    spent.session_spent = 9_990;
+    let error = supervisor.send(spent).await.unwrap().unwrap_err();
+    assert_eq!(
+        (error.code, error.message.as_str()),
+        (ErrorCode::BudgetExceeded, "token budget exceeded (session: 9990/10000)")
+    );
+
+    let first = supervisor.send(acquire("hi")).await.unwrap().unwrap();
+    let second = supervisor.send(acquire("hi")).await.unwrap().unwrap();
+    assert_eq!(first.max_tokens(), 1_000);
+    assert!(second.max_tokens() < 200, "{}", second.max_tokens());
+    let clamped = second.max_tokens();
+    let error = supervisor.send(acquire("hi")).await.unwrap().unwrap_err();
+    assert_eq!(error.message, "token budget exceeded (daily: 1200/1200)");
+    drop(first);
+    assert_eq!(read(second).await.1, Ok(()));
+    assert_eq!(upstream.requests()[0].body["max_tokens"], json!(clamped), "the provider is told");
+
+    let status = supervisor.send(BudgetStatus { session_spent: Some(7) }).await.unwrap();
+    assert_eq!(
+        status,
+        [
+            Budget { period: Period::Session, used: 7, reserved: 0, limit: 10_000 },
+            Budget { period: Period::Daily, used: 22, reserved: 0, limit: 1_200 },
+            Budget { period: Period::Monthly, used: 22, reserved: 0, limit: 0 },
+        ]
+    );
+}
+
+#[actix::test]
+async fn calls_at_once_are_bounded() {
+    let config = config(&[("p", ProviderKind::Offline, String::new())]);
+    let supervisor = ProviderSupervisor::new(Arc::new(config), None, UsageTotals::default())
+        .unwrap()
+        .with_room(1, 1, Duration::from_secs(60))
+        .start();
+    let first = supervisor.send(acquire("hi")).await.unwrap().unwrap();
+    let mut waiting = Box::pin(supervisor.send(acquire("hi")));
+    assert!(futures::poll!(&mut waiting).is_pending());
+    let error = supervisor.send(acquire("hi")).await.unwrap().unwrap_err();
+    assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
+    assert_eq!(observed(&supervisor).await["calls_waiting"], json!(1));
+    drop(first);
+    let second = waiting.await.unwrap().expect("its turn has come");
+
+    // Who leaves while waiting takes nothing along.
+    let mut waiting = Box::pin(supervisor.send(acquire("hi")));
+    assert!(futures::poll!(&mut waiting).is_pending());
+    assert_eq!(observed(&supervisor).await["calls_waiting"], json!(1));
+    drop(waiting);
+    drop(second);
+    let mut state = Value::Null;
+    for _ in 0..1_000 {
+        state = observed(&supervisor).await;
+        if (&state["calls_free"], &state["reserved_tokens"]) == (&json!(1), &json!(0)) {
+            return;
+        }
+    }
+    panic!("not given back: {state}");
+}
+
+#[actix::test]
+async fn the_offline_provider_takes_the_same_road() {
+    let (supervisor, mut records) =
+        start(config(&[("p", ProviderKind::Offline, String::new())]), Deadlines::default());
+    let mut answer = supervisor.send(acquire("hello")).await.unwrap().unwrap().open();
+    let mut items = Vec::new();
+    while let Some(item) = answer.next().await {
+        items.push(item.unwrap());
+    }
+    assert!(items.len() > 5, "it streams: {items:?}");
+    let deltas: Vec<Delta> = items.into_iter().flatten().collect();
+    assert!(text(&deltas).starts_with("You said: \"hello\" (1 word)."), "{deltas:?}");
+    let Some(Delta::Finished { stop: Stop::End, usage: Some(usage) }) = deltas.last() else {
+        panic!("{deltas:?}");
+    };
+    assert_eq!(answer.usage(), *usage);
+    assert_eq!(records.recv().await.unwrap().usage, *usage);
+
+    let (deltas, result) = ask(&supervisor, r#"/tool echo {"text":"hi"}"#).await;
+    assert_eq!(result, Ok(()));
+    assert!(deltas.iter().any(|delta| matches!(delta, Delta::ToolCall(_))), "{deltas:?}");
+    let (_, result) = ask(&supervisor, "/fail").await;
+    assert_eq!(result.unwrap_err().code, ErrorCode::Provider);
+    all_given_back(&supervisor).await;
+}
+
+#[actix::test]
+async fn unknown_agents_are_refused() {
+    let (supervisor, _records) =
+        start(config(&[("p", ProviderKind::Offline, String::new())]), Deadlines::default());
+    let mut unknown = acquire("hi");
+    unknown.agent = "İİİİ".into();
+    let error = supervisor.send(unknown).await.unwrap().unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), (ErrorCode::NotFound, "agent İİİİ is not configured"));
+    all_given_back(&supervisor).await;
+}

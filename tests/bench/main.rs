@@ -1,0 +1,96 @@
+//! The benchmark: `cargo bench`.
+//!
+//! Everything is a ratio against a limit program in the same run: a relay that moves the same bytes
+//! without looking at them ([`limit::relay`]), and a bare WebSocket echo ([`limit::echo`]). This
+//! process plays the model provider and the clients; the daemon and the limit programs are processes
+//! of their own, whose CPU time is read from `/proc`. Nothing is asserted: figures are for reading.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod limit;
+mod load;
+mod process;
+
+use std::time::{Duration, Instant};
+
+use load::Figures;
+use process::Process;
+
+/// Streams at once, tokens in each, and the pace of one stream.
+const STREAMS: usize = 16;
+const TOKENS: usize = 4000;
+const PACE: Duration = Duration::from_millis(1);
+const PINGS: usize = 20_000;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.first().map(String::as_str) {
+        Some("limit-relay") => return limit::relay(&args[1]),
+        Some("limit-echo") => return limit::echo(),
+        _ => {}
+    }
+    println!("{} cores; {STREAMS} streams of {TOKENS} tokens, one per {PACE:?}", cores());
+    start_and_idle();
+    pings();
+    tokens();
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn start_and_idle() {
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let mut times: Vec<Duration> = (0..6)
+        .map(|_| {
+            let begin = Instant::now();
+            let daemon = Process::daemon(home.path(), "");
+            let ready = begin.elapsed();
+            daemon.stop();
+            ready
+        })
+        .collect();
+    let first = times.remove(0);
+    times.sort();
+    println!("start to ready: {first:.1?} on an empty home, then {:.1?} (median of 5)", times[2]);
+    let daemon = Process::daemon(home.path(), "");
+    std::thread::sleep(Duration::from_secs(2));
+    println!("idle memory: {:.1} MB resident", daemon.resident_bytes() as f64 / 1e6);
+}
+
+fn pings() {
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let daemon = Process::daemon(home.path(), "");
+    let echo = Process::limit(&["limit-echo"]);
+    let ours = load::pings(&daemon, PINGS, true);
+    let limit = load::pings(&echo, PINGS, false);
+    report("ping", &ours, &limit);
+}
+
+fn tokens() {
+    let upstream = load::upstream(TOKENS, PACE);
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let config = format!(
+        "[providers.bench]\nkind = \"openai\"\nbase_url = \"http://{upstream}/v1\"\n\
+         [agents.main]\nprovider = \"bench\"\nmodel = \"bench\"\ntools = []\n\
+         [limits]\nrequests_burst = 0\n"
+    );
+    let daemon = Process::daemon(home.path(), &config);
+    let relay = Process::limit(&["limit-relay", &upstream.to_string()]);
+    // Once to warm up: connections, caches, the allocator.
+    load::streams(&daemon, 2, 200.min(TOKENS), true);
+    let ours = load::streams(&daemon, STREAMS, TOKENS, true);
+    let limit = load::streams(&relay, STREAMS, TOKENS, false);
+    report("relayed token", &ours, &limit);
+}
+
+fn report(what: &str, ours: &Figures, limit: &Figures) {
+    let line = |name: &str, ours: f64, limit: f64| {
+        println!("{what}: {name}: {ours:.2} µs, limit program {limit:.2} µs, ratio {:.2}", ours / limit);
+    };
+    line("CPU", ours.cpu_us, limit.cpu_us);
+    line("latency p50", ours.p50_us, limit.p50_us);
+    line("latency p99", ours.p99_us, limit.p99_us);
+    println!("{what}: frames: {} for {} units, limit program {}", ours.frames, ours.units, limit.frames);
+}

@@ -1,0 +1,431 @@
+//! Recorded conversations: every `tests/fixtures/<dialect>/*.script`, spoken with the pure dialect.
+//!
+//! To add a case, add a file. One step a line; a step on the left side is followed by what it must
+//! bring about, all of it and in this order:
+//!
+//! | line | is |
+//! |---|---|
+//! | `# text` | a comment |
+//! | `setup open` or `setup auth` | whether a credential is required; `open` unless said |
+//! | `> text` | the client sends a text frame |
+//! | `>b hex` | the client sends a binary frame |
+//! | `@ ms` | the clock is at this; where the dialect's deadline is reached, it is told |
+//! | `! in NAME SCOPE,..` / `! out` | credentials were checked: let in, or not |
+//! | `! accepted TICKET SESSION RUN SEQ` | the reply to a prompt |
+//! | `! reply TICKET json` | another reply: an object with one member, named as in `reply_of` |
+//! | `! error TICKET CODE text` | the reply is an error; for `forbidden` the text is the scope |
+//! | `! event SESSION RUN SEQ json` | an event, an object with one member, named as in `event_of` |
+//! | `! fault NAME` / `! ended` | something is wrong with the connection; the peer left |
+//! | `< text` | the gateway sends this frame |
+//! | `? authenticate none` or `... token TEXT` | credentials are to be checked |
+//! | `? TICKET SCOPE COST command` | a request is to be executed; runs are `run1`, `run2`, .. |
+//! | `x CODE reason` | the gateway closes |
+
+#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use clawmux_core::auth::{Credentials, Owner, Principal, Scope, Scopes};
+use clawmux_core::command::{Command, Target};
+use clawmux_core::dialect::exoclaw::Exoclaw;
+use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
+use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::event::{Event, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
+use clawmux_core::ids::{RunId, Seq, SessionKey, Ticket};
+use clawmux_core::reply::{
+    Accepted, Budget, History, Message, Period, PluginSummary, Reply, Role, SessionSummary, Status,
+};
+use clawmux_core::time::Timestamp;
+use serde_json::Value;
+
+/// The deadline of the handshake in every script, in milliseconds of its clock.
+const HANDSHAKE_DEADLINE: u64 = 10_000;
+
+#[test]
+fn exoclaw() {
+    run_all("exoclaw", 15, |setup| Box::new(Exoclaw::new(setup)));
+}
+
+fn run_all(dialect: &str, at_least: usize, make: fn(Setup) -> Box<dyn Dialect>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(dialect);
+    let mut scripts: Vec<_> =
+        std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    scripts.sort();
+    let mut complaints = String::new();
+    for script in &scripts {
+        if let Err(complaint) = run(&std::fs::read_to_string(script).unwrap(), make) {
+            let _ = writeln!(complaints, "{}:{complaint}\n", script.display());
+        }
+    }
+    assert!(complaints.is_empty(), "\n{complaints}");
+    assert!(scripts.len() >= at_least, "only {} scripts in {}", scripts.len(), folder.display());
+}
+
+/// Runs one script; the complaint begins with the number of a line.
+fn run(script: &str, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> {
+    let auth = script.lines().any(|line| line == "setup auth");
+    let mut stage = Stage {
+        dialect: make(Setup {
+            version: "0.1.0".into(),
+            credentials_required: auth,
+            handshake_deadline: Timestamp::from_millis(HANDSHAKE_DEADLINE),
+        }),
+        now: Timestamp::from_millis(0),
+        tickets: 0,
+        runs: Vec::new(),
+        heard: Vec::new(),
+    };
+    stage.tell(Input::Opened);
+    let mut expected: Vec<String> = Vec::new();
+    let mut begun = 0;
+    let lines = script.lines().enumerate().map(|(at, line)| (at + 1, line));
+    for (number, line) in lines.chain([(0, "end")]) {
+        if line.is_empty() || line.starts_with('#') || line.starts_with("setup ") {
+            continue;
+        }
+        if line.starts_with("< ") || line.starts_with("? ") || line.starts_with("x ") {
+            expected.push(line.to_owned());
+            continue;
+        }
+        let heard = std::mem::take(&mut stage.heard);
+        if heard != expected {
+            let (heard, expected) = (heard.join("\n    "), expected.join("\n    "));
+            return Err(format!("{begun}: expected\n    {expected}\n  but it was\n    {heard}"));
+        }
+        expected.clear();
+        begun = number;
+        if number > 0 {
+            stage.step(line).map_err(|why| format!("{number}: {why}: {line}"))?;
+        }
+    }
+    Ok(())
+}
+
+struct Stage {
+    dialect: Box<dyn Dialect>,
+    now: Timestamp,
+    tickets: u64,
+    runs: Vec<RunId>,
+    heard: Vec<String>,
+}
+
+impl Stage {
+    fn step(&mut self, line: &str) -> Result<(), String> {
+        let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match kind {
+            ">" => self.tell(Input::Frame(Frame::Text(rest.into()))),
+            ">b" => {
+                let bytes: Option<Vec<u8>> = (0..rest.len())
+                    .step_by(2)
+                    .map(|at| rest.get(at..at + 2).and_then(|hex| u8::from_str_radix(hex, 16).ok()))
+                    .collect();
+                self.tell(Input::Frame(Frame::Binary(bytes.ok_or("not hex")?.into())));
+            }
+            "@" => {
+                self.now = Timestamp::from_millis(rest.parse().map_err(|_| "not a time")?);
+                if self.dialect.deadline().is_some_and(|deadline| deadline <= self.now) {
+                    self.tell(Input::Tick);
+                }
+            }
+            "!" => self.inner(rest)?,
+            _ => return Err("no such step".into()),
+        }
+        Ok(())
+    }
+
+    fn inner(&mut self, text: &str) -> Result<(), String> {
+        let words: Vec<&str> = text.split(' ').collect();
+        match words[..] {
+            ["in", name, scopes] => {
+                let scopes: Option<Vec<Scope>> = scopes.split(',').map(scope_of).collect();
+                let principal = Principal {
+                    name: name.into(),
+                    scopes: Scopes::of(&scopes.ok_or("no such scope")?),
+                    owner: Owner::Credential(name.into()),
+                    unlimited: false,
+                };
+                self.tell(Input::Authenticated(Ok(principal)));
+            }
+            ["out"] => {
+                let error = ErrorCode::Unauthenticated.error("the token is not valid");
+                self.tell(Input::Authenticated(Err(error)));
+            }
+            ["accepted", ticket, session, run, seq] => {
+                let accepted = Accepted {
+                    session: key_of(session)?,
+                    run: self.run_named(run),
+                    seq: Seq(number(seq)?),
+                    repeated: false,
+                };
+                self.tell(Input::Reply(Ticket(number(ticket)?), Ok(Reply::Accepted(accepted))));
+            }
+            ["reply", ticket, ..] => {
+                let reply = reply_of(&json(&words[2..])?)?;
+                self.tell(Input::Reply(Ticket(number(ticket)?), Ok(reply)));
+            }
+            ["error", ticket, code, ..] => {
+                let error = error_of(code, &words[3..].join(" "))?;
+                self.tell(Input::Reply(Ticket(number(ticket)?), Err(error)));
+            }
+            ["event", session, run, seq, ..] => {
+                let logged = Logged {
+                    first_seq: Seq(number(seq)?),
+                    seq: Seq(number(seq)?),
+                    run: Some(self.run_named(run)),
+                    at: self.now,
+                    event: event_of(&json(&words[4..])?)?,
+                };
+                self.tell(Input::Event(&Published::new(key_of(session)?, logged)));
+            }
+            ["fault", name] => {
+                self.tell(Input::Fault(match name {
+                    "oversize" => Fault::Oversize { limit: 65_536 },
+                    "slow" => Fault::Slow,
+                    "idle" => Fault::Idle,
+                    "revoked" => Fault::Revoked,
+                    "expired" => Fault::Expired,
+                    "overloaded" => Fault::Overloaded,
+                    "draining" => Fault::Draining,
+                    _ => return Err("no such fault".into()),
+                }));
+            }
+            ["ended"] => self.tell(Input::Ended),
+            _ => return Err("no such inner event".into()),
+        }
+        Ok(())
+    }
+
+    /// `run1` is the first run the dialect named; any other name is itself.
+    fn run_named(&self, name: &str) -> RunId {
+        let index = name.strip_prefix("run").and_then(|index| index.parse::<usize>().ok());
+        match index.and_then(|index| self.runs.get(index.wrapping_sub(1))) {
+            Some(run) => run.clone(),
+            None => name.into(),
+        }
+    }
+
+    fn tell(&mut self, input: Input<'_>) {
+        let mut actions = Vec::new();
+        let mut random = {
+            let mut next = u8::try_from(self.runs.len()).unwrap();
+            move || {
+                next += 1;
+                [next; 16]
+            }
+        };
+        self.dialect.handle(input, &mut Turn::new(self.now, &mut actions, &mut self.tickets, &mut random));
+        for action in actions {
+            let line = match action {
+                Action::Send(Frame::Text(text)) => format!("< {text}"),
+                Action::Send(Frame::Binary(bytes)) => format!("<b {bytes:?}"),
+                Action::Authenticate(Credentials::None) => "? authenticate none".into(),
+                Action::Authenticate(Credentials::Token(token)) => {
+                    format!("? authenticate token {}", token.expose())
+                }
+                Action::Execute(ticket, request) => {
+                    if let Ok(Command::Submit(submit)) = &request.command {
+                        self.runs.push(submit.run.clone());
+                    }
+                    let command = match &request.command {
+                        Ok(command) => describe(command),
+                        Err(error) => format!("{}: {}", error.code.name(), error.message),
+                    };
+                    format!("? {} {} {} {command}", ticket.0, request.needs.name(), request.cost)
+                }
+                Action::Close { code, reason } => format!("x {code} {reason}"),
+            };
+            self.heard.push(self.with_run_names(line));
+        }
+    }
+
+    fn with_run_names(&self, mut line: String) -> String {
+        for (index, run) in self.runs.iter().enumerate() {
+            line = line.replace(run.as_str(), &format!("run{}", index + 1));
+        }
+        line
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("not a number: {text}"))
+}
+
+fn json(words: &[&str]) -> Result<Value, String> {
+    serde_json::from_str(&words.join(" ")).map_err(|error| error.to_string())
+}
+
+fn key_of(text: &str) -> Result<SessionKey, String> {
+    SessionKey::parse(text).map_err(|error| error.message)
+}
+
+fn scope_of(name: &str) -> Option<Scope> {
+    Scope::ALL.into_iter().find(|scope| scope.name() == name)
+}
+
+fn error_of(code: &str, text: &str) -> Result<Error, String> {
+    let code = ErrorCode::from_name(code).ok_or("no such error code")?;
+    Ok(match code {
+        ErrorCode::Forbidden => {
+            code.error("").with(Detail::MissingScope(scope_of(text).ok_or("no such scope")?))
+        }
+        ErrorCode::RateLimited => {
+            code.error("").with(Detail::RetryAfter(Duration::from_millis(number(text)?)))
+        }
+        _ => code.error(text),
+    })
+}
+
+/// The one member of an object.
+fn member(value: &Value) -> Result<(&str, &Value), String> {
+    match value.as_object().and_then(|object| object.iter().next()) {
+        Some((name, value)) => Ok((name, value)),
+        None => Err("expected an object with one member".into()),
+    }
+}
+
+fn text(value: &Value, name: &str) -> String {
+    value[name].as_str().unwrap_or_default().to_owned()
+}
+
+fn count(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or_default()
+}
+
+fn list<T>(value: &Value, item: impl Fn(&Value) -> Result<T, String>) -> Result<Vec<T>, String> {
+    value.as_array().ok_or("expected a list")?.iter().map(item).collect()
+}
+
+fn reply_of(value: &Value) -> Result<Reply, String> {
+    let (name, value) = member(value)?;
+    let plugin = |value: &Value| {
+        Ok(PluginSummary {
+            name: text(value, "name").into(),
+            version: value["version"].as_str().map(str::to_owned),
+            description: text(value, "description"),
+            capabilities: list(&value["capabilities"], |item| Ok(item.as_str().unwrap_or("").to_owned()))
+                .unwrap_or_default(),
+        })
+    };
+    Ok(match name {
+        "status" => Reply::Status(Status {
+            version: text(value, "version"),
+            plugins: count(value, "plugins") as usize,
+            sessions: count(value, "sessions") as usize,
+            connections: count(value, "connections") as usize,
+            started: Timestamp::default(),
+        }),
+        "aborted" => Reply::Aborted { run: value.as_str().map(RunId::from) },
+        "history" => Reply::History(History {
+            session: key_of(&text(value, "session"))?,
+            messages: list(&value["messages"], |message| {
+                Ok(Message {
+                    role: if message["role"] == "user" { Role::User } else { Role::Assistant },
+                    content: text(message, "content"),
+                    at: Timestamp::from_millis(count(message, "at")),
+                    run: text(message, "run").into(),
+                })
+            })?,
+        }),
+        "sessions" => Reply::Sessions(list(value, |session| {
+            Ok(SessionSummary {
+                session: key_of(&text(session, "session"))?,
+                created: Timestamp::from_millis(count(session, "created")),
+                updated: Timestamp::from_millis(count(session, "updated")),
+                running: session["running"] == true,
+            })
+        })?),
+        "cleared" => Reply::Cleared { session: key_of(value.as_str().unwrap_or_default())? },
+        "budget" => Reply::Budget(list(value, |budget| {
+            Ok(Budget {
+                period: match budget["period"].as_str() {
+                    Some("session") => Period::Session,
+                    Some("daily") => Period::Daily,
+                    Some("monthly") => Period::Monthly,
+                    _ => return Err("no such period".into()),
+                },
+                used: count(budget, "used"),
+                reserved: count(budget, "reserved"),
+                limit: count(budget, "limit"),
+            })
+        })?),
+        "plugins" => Reply::Plugins(list(value, plugin)?),
+        "loaded" => Reply::PluginLoaded(plugin(value)?),
+        "unloaded" => Reply::PluginUnloaded { name: value.as_str().unwrap_or_default().into() },
+        _ => return Err("no such reply".into()),
+    })
+}
+
+fn event_of(value: &Value) -> Result<Event, String> {
+    let (name, value) = member(value)?;
+    let usage = Usage { input_tokens: count(value, "input"), output_tokens: count(value, "output") };
+    Ok(match name {
+        "prompted" => Event::Prompted {
+            content: value.as_str().unwrap_or_default().to_owned(),
+            owner: Owner::Admins,
+            idempotency_key: None,
+        },
+        "started" => Event::Started,
+        "text" => Event::Text(value.as_str().unwrap_or_default().to_owned()),
+        "called" => Event::ToolCalled(ToolCall {
+            id: text(value, "id").into(),
+            name: text(value, "name").into(),
+            input: value["input"].clone(),
+        }),
+        "returned" => Event::ToolReturned(ToolResult {
+            call: text(value, "call").into(),
+            content: text(value, "content"),
+            is_error: value["is_error"] == true,
+        }),
+        "step_ended" => Event::StepEnded { usage },
+        "restarted" => Event::Restarted,
+        "completed" => Event::Ended { outcome: Outcome::Completed, usage },
+        "aborted" => Event::Ended { outcome: Outcome::Aborted, usage },
+        "failed" => {
+            let error = error_of(&text(value, "code"), &text(value, "message"))?;
+            Event::Ended { outcome: Outcome::Failed(error), usage }
+        }
+        _ => return Err("no such event".into()),
+    })
+}
+
+fn describe(command: &Command) -> String {
+    let target = |target: &Target| match target {
+        Target::Session(key) => format!("session={key}"),
+        Target::Route(route) => {
+            let mut text = format!("{}/{}", route.channel, route.account);
+            for (name, part) in [("peer", &route.peer), ("guild", &route.guild), ("team", &route.team)] {
+                if let Some(part) = part {
+                    let _ = write!(text, " {name}={part}");
+                }
+            }
+            text
+        }
+    };
+    let optional = |name: &str, value: Option<&str>| match value {
+        Some(value) => format!(" {name}={value}"),
+        None => String::new(),
+    };
+    match command {
+        Command::Status => "status".into(),
+        Command::Submit(submit) => format!(
+            "submit {} {}{} {:?}",
+            target(&submit.target),
+            submit.run,
+            optional("key", submit.idempotency_key.as_deref()),
+            submit.content
+        ),
+        Command::Abort { target: whose, run } => {
+            format!("abort {}{}", target(whose), optional("run", run.as_ref().map(RunId::as_str)))
+        }
+        Command::History { target: whose, limit } => format!("history {} limit={limit}", target(whose)),
+        Command::Sessions => "sessions".into(),
+        Command::Clear { target: whose } => format!("clear {}", target(whose)),
+        Command::Budget { target: None } => "budget".into(),
+        Command::Budget { target: Some(whose) } => format!("budget {}", target(whose)),
+        Command::Plugins => "plugins".into(),
+        Command::LoadPlugin { name, path } => format!("load {name}{}", optional("path", path.as_deref())),
+        Command::UnloadPlugin { name } => format!("unload {name}"),
+    }
+}

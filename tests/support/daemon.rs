@@ -1,0 +1,164 @@
+//! A daemon of one's own.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, mpsc};
+
+use super::{PATIENCE, eventually};
+
+/// A running daemon with a home in a temporary folder; killed when dropped.
+pub struct Daemon {
+    child: Child,
+    /// Where it listens.
+    pub address: SocketAddr,
+    home: Arc<tempfile::TempDir>,
+    config: String,
+    env: Vec<(String, String)>,
+}
+
+impl Daemon {
+    /// With no configuration at all.
+    pub fn start() -> Self {
+        Self::with("")
+    }
+
+    /// With this `gateway.toml`.
+    pub fn with(config: &str) -> Self {
+        Self::with_env(config, &[])
+    }
+
+    /// With this `gateway.toml` and these environment variables besides.
+    pub fn with_env(config: &str, env: &[(&str, &str)]) -> Self {
+        let home = tempfile::Builder::new().prefix("clawmux-test-").tempdir().expect("a temporary folder");
+        let env = env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        Self::launch(Arc::new(home), config.to_owned(), env)
+    }
+
+    fn launch(home: Arc<tempfile::TempDir>, config: String, env: Vec<(String, String)>) -> Self {
+        std::fs::write(home.path().join("gateway.toml"), &config).expect("the configuration is written");
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(home.path().join("daemon.log"))
+            .expect("the log is opened");
+        let mut child = command(home.path())
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .envs(env.iter().map(|(k, v)| (k, v)))
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("the daemon starts");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let (sender, ready) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut lines = BufReader::new(stdout).lines();
+            while let Some(Ok(line)) = lines.next() {
+                let _ = sender.send(line);
+            }
+        });
+        let mut seen = String::new();
+        let address = loop {
+            match ready.recv_timeout(PATIENCE) {
+                Ok(line) => match address_in(&line) {
+                    Some(address) => break address,
+                    None => seen.push_str(&line),
+                },
+                Err(_) => {
+                    let _ = child.kill();
+                    let log = std::fs::read_to_string(home.path().join("daemon.log")).unwrap_or_default();
+                    panic!("the daemon did not get ready; stdout: {seen:?}; log:\n{log}");
+                }
+            }
+        };
+        Self { child, address, home, config, env }
+    }
+
+    /// Its home.
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.home().join("daemon.log")).unwrap_or_default()
+    }
+
+    /// SIGKILL, and a new daemon on the same home.
+    pub fn kill_and_restart(mut self) -> Self {
+        self.child.kill().expect("it is killed");
+        self.child.wait().expect("it is reaped");
+        self.relaunch()
+    }
+
+    /// SIGTERM, and a new daemon on the same home.
+    pub fn restart(mut self) -> Self {
+        let status = self.terminate();
+        assert!(status.success(), "a clean stop exits 0: {status}\n{}", self.log());
+        self.relaunch()
+    }
+
+    /// SIGTERM; gives its exit status.
+    pub fn terminate(&mut self) -> ExitStatus {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        assert!(sent.success(), "SIGTERM is sent");
+        eventually("the daemon to stop", || self.child.try_wait().expect("it can be waited for"))
+    }
+
+    fn relaunch(self) -> Self {
+        let (home, config, env) = (self.home.clone(), self.config.clone(), self.env.clone());
+        drop(self);
+        Self::launch(home, config, env)
+    }
+
+    /// A GET over plain HTTP: status and body.
+    pub fn get(&self, path: &str) -> (u16, String) {
+        get(self.address, path)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- the daemon's log ---\n{}", self.log());
+        }
+    }
+}
+
+/// `clawmux` with this home, and an environment without anybody's keys.
+pub fn command(home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_clawmux"));
+    command.env_clear().env("HOME", home).env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    command.arg("--home").arg(home).stdin(Stdio::null());
+    command
+}
+
+/// A GET over plain HTTP: status and body.
+pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
+    use std::io::Write;
+    let mut socket = std::net::TcpStream::connect(address).expect("it accepts");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
+    write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+        .expect("it is sent");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("it answers");
+    let status = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status line");
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default();
+    (status, body)
+}
+
+/// The address in a line that says where something listens.
+pub fn address_in(line: &str) -> Option<SocketAddr> {
+    let rest = line.split("http://").nth(1)?;
+    let end = rest.find(|c: char| !(c.is_ascii_digit() || ".:[]".contains(c))).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}

@@ -1,0 +1,29 @@
+//! What tests of the whole daemon share: a daemon of their own, and clients with a deadline.
+//!
+//! Every daemon has its own home and its own port; every wait ends after [`PATIENCE`] with what was
+//! seen until then. Nothing here sleeps to wait, but for polling a condition that has no event.
+
+#![allow(dead_code, reason = "each test uses its part of it")]
+
+pub mod client;
+pub mod daemon;
+
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up: far longer than it ever takes.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Polls until `condition` gives something.
+///
+/// # Panics
+/// After [`PATIENCE`], naming `what`.
+pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = condition() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
