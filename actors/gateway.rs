@@ -44,7 +44,9 @@ use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session::{Colleagues, Profile};
-use crate::session_supervisor::{DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup};
+use crate::session_supervisor::{
+    DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup,
+};
 use crate::store::{self, Store, UsageSince};
 
 /// How often the children are looked after.
@@ -118,8 +120,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
     let totals = ask(&store, since).await??;
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone()).start();
-    let providers =
-        ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?.start();
+    let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?.start();
     let hub = Hub::default().start();
     let sessions = SessionSupervisor::new(SessionSetup {
         router: Router::new(config.bindings.clone(), config.default_agent.clone()),
@@ -130,7 +131,11 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             context_tokens: config.memory.context_tokens,
         },
         recovery: config.store.recovery,
-        colleagues: Colleagues { store: store.clone(), providers: providers.clone(), sandbox: sandbox.clone() },
+        colleagues: Colleagues {
+            store: store.clone(),
+            providers: providers.clone(),
+            sandbox: sandbox.clone(),
+        },
         hub: hub.clone(),
         version: setup.version,
     })
@@ -314,7 +319,10 @@ impl Handler<Stop> for Gateway {
         Box::pin(async move {
             let _ = ask(&listener, listener::Ready(false)).await;
             if tokio::time::timeout(drain, sessions.send(DrainSessions)).await.is_err() {
-                tracing::warn!(drain_ms = drain.as_millis(), "some runs did not come to rest: they go on at the next start");
+                tracing::warn!(
+                    drain_ms = drain.as_millis(),
+                    "some runs did not come to rest: they go on at the next start"
+                );
             }
             let _ = ask(&hub, Broadcast { notice: Notice::Draining, principal: None }).await;
             let close = async {

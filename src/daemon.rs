@@ -25,7 +25,8 @@ pub(crate) fn serve(settings: Settings) -> Result<(), Failure> {
         let mut terminate = signal(SignalKind::terminate()).map_err(unable)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(unable)?;
         let banner = banner(&settings.config);
-        let Running { gateway, addresses, mut failed, .. } = start(&settings, settings.config.clone()).await?;
+        let Running { gateway, addresses, mut failed, .. } =
+            start(&settings, settings.config.clone()).await?;
         let listening: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
         terminal::say(&format!(
             "clawmux {} ready: {} (home {}, {banner})",
@@ -95,11 +96,8 @@ impl Embedded {
         let token = Secret::new(random.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
         let mut config = settings.config.clone();
         config.gateway.listen = vec![([127, 0, 0, 1], 0).into()];
-        config.auth = Auth {
-            token: Some(token.clone()),
-            loopback: LoopbackPolicy::Required,
-            api_keys: Vec::new(),
-        };
+        config.auth =
+            Auth { token: Some(token.clone()), loopback: LoopbackPolicy::Required, api_keys: Vec::new() };
         let running = start(settings, config).await?;
         let address = running.addresses.first().ok_or_else(|| Failure::from(gateway_gone()))?;
         Ok(Self { url: format!("ws://{address}/ws"), token, running })

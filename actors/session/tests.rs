@@ -309,10 +309,7 @@ async fn a_session_that_panics_starts_anew_from_its_log_and_its_followers_go_on(
     let restarted = events.iter().position(|logged| logged.event == Event::Restarted);
     let restarted = restarted.unwrap_or_else(|| panic!("no restart in {events:?}"));
     assert_eq!(text(&events[restarted..]), peer.answer("ada").await, "the step started anew");
-    assert!(matches!(
-        events.last().unwrap().event,
-        Event::Ended { outcome: Outcome::Completed, .. }
-    ));
+    assert!(matches!(events.last().unwrap().event, Event::Ended { outcome: Outcome::Completed, .. }));
 }
 
 #[actix::test]
@@ -324,7 +321,10 @@ async fn a_session_of_somebody_else_is_not_there() {
     peer.rest().await;
     let stranger = Principal {
         name: "bob".into(),
-        scopes: clawmux_core::auth::Scopes::of(&[clawmux_core::auth::Scope::Read, clawmux_core::auth::Scope::Write]),
+        scopes: clawmux_core::auth::Scopes::of(&[
+            clawmux_core::auth::Scope::Read,
+            clawmux_core::auth::Scope::Write,
+        ]),
         owner: clawmux_core::auth::Owner::Credential("bob".into()),
         unlimited: false,
     };

@@ -315,6 +315,7 @@ async fn nobody_there() {
         let config = config(&[("p", ProviderKind::OpenAi, base_url.clone())]);
         let (supervisor, mut records) = start(config, Deadlines::default());
         let error = ask(&supervisor, "hi").await.1.unwrap_err();
+
         assert!(error.message.starts_with(message), "{base_url}: {error}");
         assert_eq!(error.code, ErrorCode::Provider, "{base_url}: {error}");
         all_given_back(&supervisor).await;
@@ -473,11 +474,16 @@ async fn a_connection_is_used_again() {
         let upstream = Upstream::start();
         let (supervisor, _records) = start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
         for _ in 0..5 {
-            assert_eq!(ask(&supervisor, "hi").await.1, Ok(()));
-            // Lets what follows the end marker be read.
+            upstream.then(Turn::EndLate("bye".into()));
+            assert_eq!(ask(&supervisor, "hi").await.1, Ok(()), "the end marker is enough");
             all_given_back(&supervisor).await;
+            upstream.end().await;
+            // What follows the end marker has arrived: lets the arbiter read it.
+            for _ in 0..500 {
+                tokio::task::yield_now().await;
+            }
         }
-        assert!(upstream.connections() <= 2, "{} connections for 5 requests", upstream.connections());
+        assert_eq!(upstream.connections(), 1, "for 5 requests");
     }
 }
 
@@ -584,5 +590,41 @@ async fn unknown_agents_are_refused() {
     unknown.agent = "İİİİ".into();
     let error = supervisor.send(unknown).await.unwrap().unwrap_err();
     assert_eq!((error.code, error.message.as_str()), (ErrorCode::NotFound, "agent İİİİ is not configured"));
+    all_given_back(&supervisor).await;
+}
+
+#[actix::test]
+async fn a_key_that_fits_no_header_is_not_repeated() {
+    let upstream = Upstream::start();
+    for kind in WIRE {
+        let mut broken = config(&[("p", kind, upstream.base_url())]);
+        broken.providers.get_mut("p").unwrap().api_key = Some(Secret::new("hush\nhush"));
+        let (supervisor, _records) = start(broken, Deadlines::default());
+        let error = ask(&supervisor, "hi").await.1.unwrap_err();
+        assert!(error.message.contains("check api key") && !error.message.contains("hush"), "{error}");
+        all_given_back(&supervisor).await;
+    }
+    assert_eq!(upstream.requests().len(), 0);
+}
+
+#[actix::test]
+async fn many_answers_at_once_on_one_arbiter() {
+    const ANSWERS: usize = 150;
+    let upstream = Upstream::start();
+    let (supervisor, _records) =
+        start(config(&[("p", ProviderKind::OpenAi, upstream.base_url())]), Deadlines::default());
+    let mut answers = Vec::new();
+    for _ in 0..ANSWERS {
+        upstream.then(Turn::HangBody("here".into()));
+        answers.push(supervisor.send(acquire("hi")).await.unwrap().unwrap().open());
+    }
+    for answer in &mut answers {
+        assert_eq!(text(&answer.next().await.unwrap().unwrap()), "here");
+    }
+    assert_eq!(upstream.connections(), ANSWERS, "all are under way together");
+    drop(answers);
+    for _ in 0..ANSWERS {
+        upstream.left().await;
+    }
     all_given_back(&supervisor).await;
 }

@@ -200,7 +200,7 @@ async fn what_would_break_the_log_is_refused_whole_and_disturbs_nobody() {
         (vec![at(1)], "a number again"),
         (two(at(2), at(4)), "a gap"),
         (two(at(2), at(2)), "a number twice"),
-        (vec![Logged { first_seq: Seq(2), ..at(3) }], "two numbers"),
+        (vec![Logged { first_seq: Seq(2), event: text("x"), ..at(3) }], "text with two numbers"),
         (vec![at(u64::MAX)], "a number beyond the last"),
         (two(at(2), logged(3, Some("r9"), Event::Started)), "a run that never began"),
         (two(at(2), logged(3, None, Event::Started)), "no run"),

@@ -136,8 +136,8 @@ impl Session {
         for logged in &events {
             session.apply(logged);
         }
-        // The last answer's numbers may have reached clients and not the disk.
-        session.skipped = session.run.is_some() && reserved > head;
+        // Numbers of the answer under way may have reached clients and not the disk.
+        session.skipped = !session.is_idle() && reserved > head;
         session
     }
 

@@ -22,6 +22,8 @@ pub enum Turn {
     Say(Vec<String>),
     /// Says the text, calls these tools (name, input as the model would write it), ends properly.
     Call(String, Vec<(String, String)>),
+    /// Says the text and its end marker, and ends the response only after [`Upstream::end`].
+    EndLate(String),
     /// Answers with this status, this `retry-after` and this body.
     Status(u16, Option<u32>, String),
     /// Answers 200 with a page instead of a stream.
@@ -70,6 +72,9 @@ struct State {
     arrived: Semaphore,
     /// Connections that the client closed while it was waiting for more; one permit each.
     left: Semaphore,
+    /// Responses that may end, and those that did; one permit each.
+    ending: Semaphore,
+    ended: Semaphore,
     /// How many bytes each write of a stream has.
     write_bytes: usize,
 }
@@ -97,6 +102,8 @@ impl Upstream {
             connections: Mutex::default(),
             arrived: Semaphore::new(0),
             left: Semaphore::new(0),
+            ending: Semaphore::new(0),
+            ended: Semaphore::new(0),
             write_bytes,
         });
         let (ca, acceptor) = if tls { certificates() } else { (None, None) };
@@ -175,6 +182,12 @@ impl Upstream {
         self.state.arrived.acquire().await.unwrap().forget();
     }
 
+    /// Lets one [`Turn::EndLate`] end, and waits until it has.
+    pub async fn end(&self) {
+        self.state.ending.add_permits(1);
+        self.state.ended.acquire().await.unwrap().forget();
+    }
+
     /// Waits until a client left while something hung; each counts once.
     pub async fn left(&self) {
         self.state.left.acquire().await.unwrap().forget();
@@ -235,11 +248,13 @@ async fn answer(
     turn: Turn,
     anthropic: bool,
 ) -> Option<()> {
+    let late = matches!(turn, Turn::EndLate(_));
     let say = |text: &str| if text.is_empty() { vec![] } else { vec![text.to_owned()] };
     let (pieces, calls) = match &turn {
         Turn::Say(pieces) => (pieces.clone(), vec![]),
         Turn::Call(text, calls) => (say(text), calls.clone()),
-        Turn::Cut(text)
+        Turn::EndLate(text)
+        | Turn::Cut(text)
         | Turn::Reset(text)
         | Turn::Garbage(text)
         | Turn::Report(text)
@@ -290,7 +305,14 @@ async fn answer(
             }
         }
     }
-    stream.write_all(b"0\r\n\r\n").await.ok()
+    if late {
+        state.ending.acquire().await.ok()?.forget();
+    }
+    let written = stream.write_all(b"0\r\n\r\n").await;
+    if late {
+        state.ended.add_permits(1);
+    }
+    written.ok()
 }
 
 /// Waits until the client leaves.

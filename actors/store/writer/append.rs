@@ -67,7 +67,11 @@ impl Writer {
         let Some(first) = append.events.first() else {
             return if state.row == 0 { refuse("a session begins with an event".into()) } else { Ok(()) };
         };
-        let follows = first.first_seq.0 > top || (state.current && first.first_seq.0 == head + 1);
+        // After a start numbers above `head` may have been seen, but only where a run was under way
+        // whose last text did not reach the disk; the first event then covers what was reserved.
+        let may_be_seen = || !state.current && self.runs.values().any(|open| open.session == state.row);
+        let follows = first.first_seq.0 > top
+            || (first.first_seq.0 == head + 1 && (first.seq.0 > top || !may_be_seen()));
         let is_new = state.row == 0;
         if !follows || (is_new && first.first_seq.0 != 1) {
             return refuse(format!(
@@ -79,13 +83,15 @@ impl Writer {
         let (mut begun, mut over): (Vec<&RunId>, Vec<&RunId>) = (Vec::new(), Vec::new());
         let mut keys = Vec::new();
         for logged in &append.events {
-            if logged.first_seq != next || logged.seq != next || !is_number(next) {
+            let covers =
+                if matches!(logged.event, Event::Text(_)) { logged.seq == next } else { logged.seq >= next };
+            if logged.first_seq != next || !covers || !is_number(logged.seq) {
                 return refuse(format!(
                     "numbers {} to {} where {next} was due",
                     logged.first_seq, logged.seq
                 ));
             }
-            next = next.next();
+            next = logged.seq.next();
             let is_open = |run: &RunId| {
                 let known = self.runs.get(run).is_some_and(|open| open.session == state.row);
                 (known || begun.contains(&run)) && !over.contains(&run)
