@@ -10,7 +10,7 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -83,6 +83,8 @@ pub struct Stop;
 pub struct Bound {
     listener: Option<StdListener>,
     path: PathBuf,
+    /// Where a link to the path is, if it is not in the home.
+    link: Option<PathBuf>,
     /// Held for its lock.
     _lock: File,
 }
@@ -103,7 +105,15 @@ impl Bound {
         private_folder(&folder).map_err(|error| cannot("make the folder", &folder, &error))?;
         let lock_path = folder.join("gateway.lock");
         let lock = lock(&lock_path, home)?;
-        let path = elsewhere.map_or_else(|| socket_path(home), Path::to_owned);
+        let usual = socket_path(home);
+        if fs::symlink_metadata(&usual).is_ok_and(|there| there.is_symlink()) {
+            // Left by a daemon that served elsewhere and died: we have its lock now.
+            fs::remove_file(&usual).map_err(|error| cannot("remove the stale link", &usual, &error))?;
+        }
+        let path = match elsewhere {
+            Some(path) => std::path::absolute(path).map_err(|error| cannot("find", path, &error))?,
+            None => usual.clone(),
+        };
         clear_stale(&path)?;
         let listener = StdListener::bind(&path)
             .and_then(|listener| {
@@ -112,7 +122,14 @@ impl Bound {
                 Ok(listener)
             })
             .map_err(|error| cannot("bind the socket", &path, &error))?;
-        Ok(Self { listener: Some(listener), path, _lock: lock })
+        let mut bound = Self { listener: Some(listener), path, link: None, _lock: lock };
+        if bound.path != usual {
+            // So that the commands find it by its home, wherever it is.
+            clear_stale(&usual)?;
+            symlink(&bound.path, &usual).map_err(|error| cannot("link", &usual, &error))?;
+            bound.link = Some(usual);
+        }
+        Ok(bound)
     }
 
     /// Where the socket is.
@@ -124,7 +141,9 @@ impl Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         // While the lock is held nobody else can have bound this path.
-        let _ = fs::remove_file(&self.path);
+        for path in self.link.iter().chain([&self.path]) {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
@@ -241,11 +260,17 @@ impl AdminSocket {
             return Some(format!("there are {CONNECTIONS_MAX} connections already: try again later"));
         }
         match stream.peer_cred() {
-            Ok(peer) if peer.uid() == self.own_user || peer.uid() == 0 => None,
+            Ok(peer) if may_use(peer.uid(), self.own_user) => None,
             Ok(peer) => Some(format!("user {} may not use this socket", peer.uid())),
             Err(_) => Some("the peer's credentials are not known".into()),
         }
     }
+}
+
+/// The daemon's own user and root.
+fn may_use(peer: u32, own_user: u32) -> bool {
+    const ROOT: u32 = 0;
+    peer == own_user || peer == ROOT
 }
 
 impl Actor for AdminSocket {
@@ -497,6 +522,28 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
         let long = home.path().join("x".repeat(200));
         assert_eq!(Bound::new(home.path(), Some(&long)).unwrap_err().code, ErrorCode::Unavailable);
+    }
+
+    #[test]
+    fn other_users_are_kept_out() {
+        assert!(may_use(1000, 1000) && may_use(0, 1000) && may_use(0, 0));
+        assert!(!may_use(1001, 1000) && !may_use(1000, 0));
+    }
+
+    #[test]
+    fn a_socket_elsewhere_is_found_from_the_home() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("elsewhere.sock");
+        let bound = Bound::new(home.path(), Some(&path)).unwrap();
+        assert_eq!(bound.path(), path);
+        StdStream::connect(socket_path(home.path())).unwrap();
+        drop(bound);
+        assert!(
+            fs::symlink_metadata(&path).is_err() && fs::symlink_metadata(socket_path(home.path())).is_err()
+        );
+        // As after a crash: a link that leads nowhere.
+        symlink(&path, socket_path(home.path())).unwrap();
+        drop(Bound::new(home.path(), None).unwrap());
     }
 
     #[actix::test]

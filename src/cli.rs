@@ -27,7 +27,7 @@ pub(crate) struct Cli {
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Global {
     /// Configuration file [default: gateway.toml in the home]
-    #[arg(long, value_name = "FILE", global = true, env = "CLAWMUX_CONFIG")]
+    #[arg(long, value_name = "FILE", global = true, env = "CLAWMUX_CONFIG", hide_env_values = true)]
     pub(crate) config: Option<PathBuf>,
     /// Home of the daemon [default: $CLAWMUX_HOME, $STATE_DIRECTORY or ~/.clawmux]
     #[arg(long, value_name = "DIR", global = true)]

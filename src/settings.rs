@@ -43,7 +43,8 @@ pub(crate) fn read(global: &Global, listen: &[String]) -> Result<Settings, Failu
     let home = home::resolve(global.home.as_deref(), variable)?;
     let mut layers = Vec::new();
     layers.extend(optional(Path::new(SYSTEM_FILE))?);
-    match &global.config {
+    // An empty variable names no file.
+    match global.config.as_ref().filter(|path| !path.as_os_str().is_empty()) {
         Some(path) => layers.push((path.clone(), text(path).map_err(|why| unreadable(path, &why))?)),
         None => layers.extend(optional(&home.join("gateway.toml"))?),
     }

@@ -5,8 +5,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use actix::prelude::*;
+use clawmux_actors::admin::{AdminSocket, AdminStatus, Bound};
+use clawmux_core::error::Error;
 use futures::{SinkExt, StreamExt};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -269,4 +272,76 @@ async fn ctrl_c_aborts_the_run() {
     reading.await.unwrap();
     assert_eq!(output.status.code(), Some(130), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "so f\n");
+}
+
+/// Answers the operator's socket.
+struct Answering(Value);
+
+impl Actor for Answering {
+    type Context = Context<Self>;
+}
+
+impl Handler<AdminStatus> for Answering {
+    type Result = Result<Value, Error>;
+
+    fn handle(&mut self, _: AdminStatus, _: &mut Self::Context) -> Self::Result {
+        Ok(self.0.clone())
+    }
+}
+
+async fn run(mut command: Command) -> (i32, String, String) {
+    tokio::task::spawn_blocking(move || output(&mut command)).await.unwrap()
+}
+
+#[actix_web::test]
+async fn status_and_chat_find_the_daemon_of_their_home() {
+    const SAYS: &[&str] =
+        &[r#"{"id":"{id}","event":"text","data":"found"}"#, r#"{"id":"{id}","event":"done"}"#];
+    let home = tempfile::tempdir().unwrap();
+    let daemon = scripted(Some("of the file"), SAYS).await;
+    let status = json!({ "version": "9.9", "listen": [daemon.address.to_string()], "uptime_ms": 61_000 });
+    let _socket = AdminSocket::start(
+        Bound::new(home.path(), None).unwrap(),
+        Answering(status.clone()).start().recipient(),
+    )
+    .unwrap();
+
+    let (code, stdout, stderr) = run(clawmux(home.path(), &["status", "--json"])).await;
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap(), status);
+    let (_, stdout, _) = run(clawmux(home.path(), &["status"])).await;
+    assert!(stdout.contains("uptime   1m 1s\n") && stdout.contains("version  9.9\n"), "{stdout}");
+
+    // The token the configuration names is shown to this daemon, which proved to be ours.
+    std::fs::write(home.path().join("token"), "of the file").unwrap();
+    std::fs::write(home.path().join("gateway.toml"), "[auth]\ntoken_file = \"token\"").unwrap();
+    let (code, stdout, stderr) = run(clawmux(home.path(), &["chat", "hi"])).await;
+    assert_eq!((code, stdout.as_str()), (0, "found\n"), "{stderr}");
+}
+
+#[actix_web::test]
+async fn chat_finds_a_daemon_where_the_configuration_says_it_listens() {
+    let home = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::fs::write(home.path().join("token"), "not for strangers").unwrap();
+    let file = format!("[gateway]\nlisten = [\"{address}\"]\n[auth]\ntoken_file = \"token\"");
+    std::fs::write(home.path().join("gateway.toml"), file).unwrap();
+    let serving = tokio::spawn(async move {
+        // First the probe, then the client.
+        drop(listener.accept().await.unwrap());
+        let mut socket = tokio_tungstenite::accept_async(listener.accept().await.unwrap().0).await.unwrap();
+        say(&mut socket, r#"{"ok":true,"version":"1"}"#).await;
+        let first = heard(&mut socket).await.expect("a prompt");
+        say(&mut socket, &format!(r#"{{"id":{},"event":"done"}}"#, first["id"])).await;
+        while heard(&mut socket).await.is_some() {}
+        first
+    });
+    let (code, _, stderr) = run(clawmux(home.path(), &["chat", "hi"])).await;
+    assert_eq!(code, 0, "{stderr}");
+    let first = serving.await.unwrap();
+    assert_eq!(
+        first["method"], "chat.send",
+        "no token goes to a daemon that is not known to be ours: {first}"
+    );
 }
