@@ -7,12 +7,16 @@ use tracing_subscriber::EnvFilter;
 
 use crate::exit::{CONFIG, Failure};
 
+/// What is left out unless the configured filter names it: the server's own life, which the
+/// listener tells, and guests' texts of any length, which the sandbox tells bounded.
+const QUIET: &str = "actix_server=warn,extism=off";
+
 /// Whether `[log] filter` is one.
 ///
 /// # Errors
 /// Status 64, with what is wrong.
 pub(crate) fn check(log: &Log) -> Result<EnvFilter, Failure> {
-    EnvFilter::try_new(&log.filter).map_err(|error| {
+    EnvFilter::try_new(format!("{QUIET},{}", log.filter)).map_err(|error| {
         Failure::new(
             CONFIG,
             format!("log.filter: {error}; expected directives such as \"info,clawmux=debug\""),

@@ -3,7 +3,7 @@
 //! Every daemon has its own home and its own port; every wait ends after [`PATIENCE`] with what was
 //! seen until then. Nothing here sleeps to wait, but for polling a condition that has no event.
 
-#![allow(dead_code, reason = "each test uses its part of it")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test is a crate that uses its part of it")]
 
 pub mod client;
 pub mod daemon;
