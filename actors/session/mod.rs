@@ -41,7 +41,7 @@ use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::{Acquire, ProviderSupervisor};
 use crate::sandbox_supervisor::{CallTool, Cancel, SandboxSupervisor, Tools};
 use crate::session_supervisor::{Fallen, Idle, Kept, SessionSupervisor};
-use crate::store::{Append, ReadEvents, Store};
+use crate::store::{Append, Pen, ReadEvents, Store};
 
 pub use feed::Feeds;
 
@@ -74,8 +74,10 @@ pub struct Profile {
 /// Those a session works with.
 #[derive(Clone, Debug)]
 pub struct Colleagues {
-    /// Writes the log.
+    /// Reads the log.
     pub store: Addr<Store>,
+    /// Writes the log.
+    pub pen: Pen,
     /// Asks models.
     pub providers: Addr<ProviderSupervisor>,
     /// Calls tools.
@@ -253,7 +255,7 @@ impl Session {
     fn write(&mut self, batch: Batch, ctx: &mut Context<Self>) {
         self.writing = true;
         let answered = std::mem::take(&mut self.next);
-        let append = self.colleagues.store.send(Append {
+        let append = self.colleagues.pen.append(Append {
             session: self.conversation.key().clone(),
             owner: self.conversation.owner().clone(),
             events: batch.events.clone(),
@@ -262,7 +264,7 @@ impl Session {
         });
         let written = append.into_actor(self).map(move |result, session, ctx| {
             session.writing = false;
-            match result.unwrap_or_else(|_| Err(gone::<Store>())) {
+            match result {
                 Ok(()) => session.written(batch.events, answered, ctx),
                 Err(error) => session.fall(&error, answered, ctx),
             }

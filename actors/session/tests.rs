@@ -64,7 +64,8 @@ impl World {
     async fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         let config = Arc::new(Config::default());
-        let store = Store::start(home.path().join("clawmux.db")).await.unwrap();
+        let store = Store::open(home.path().join("clawmux.db")).await.unwrap();
+        let (pen, store) = (store.pen(), store.start());
         let totals = UsageTotals::default();
         let providers = ProviderSupervisor::new(config.clone(), None, totals).unwrap().start();
         let sandbox = SandboxSupervisor::new(Vec::new(), home.path().to_owned()).start();
@@ -81,7 +82,7 @@ impl World {
             agents: HashMap::from([(id, Arc::new(profile))]),
             limits: Limits { queue: 4, episodic_turns: 5, context_tokens: 5000 },
             recovery: Recovery::Resume,
-            colleagues: Colleagues { store, providers, sandbox },
+            colleagues: Colleagues { store, pen, providers, sandbox },
             hub: Hub::default().start(),
             version: "test",
         })
