@@ -244,6 +244,28 @@ fn what_a_provider_does_wrong_is_an_error_and_the_session_goes_on() {
 }
 
 #[test]
+fn prompts_that_fail_do_not_push_the_conversation_out_of_the_context() {
+    for kind in KINDS {
+        let upstream = Upstream::start();
+        let daemon = start(kind, &upstream);
+        let mut client = Client::connect(daemon.address);
+        upstream.then(say(&["Noted."]));
+        client.chat("ada", "the word is heliotrope");
+        // As many as the context has turns.
+        for _ in 0..5 {
+            upstream.then(Turn::Status(503, None, "{}".into()));
+            assert_failed(&client.chat("ada", "what was the word?"), kind);
+        }
+        let expected = ["the word is heliotrope", "Noted.", "what was the word?"];
+        client.chat("ada", "what was the word?");
+        assert_eq!(last_messages(&upstream).iter().map(text).collect::<Vec<_>>(), expected, "{kind}");
+        let daemon = daemon.restart();
+        Client::connect(daemon.address).chat("ada", "and again?");
+        assert_eq!(text(&last_messages(&upstream)[0]), expected[0], "{kind}: after a restart");
+    }
+}
+
+#[test]
 fn an_abort_closes_the_call_before_its_head_and_within_its_body() {
     for kind in KINDS {
         let upstream = Upstream::start();
