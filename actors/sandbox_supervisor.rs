@@ -33,7 +33,7 @@ use crate::supervision::{Down, Guard, Restarts};
 pub use crate::sandbox::cancel::Cancel;
 
 /// How long lists of tools wait for plugins that are being loaded; what takes longer is left out.
-pub const TOOLS_WAIT: Duration = Duration::from_secs(5);
+pub const TOOLS_WAIT: Duration = Duration::from_secs(15);
 
 /// The most bytes of a tool's input.
 pub const INPUT_BYTES_MAX: usize = 1024 * 1024;

@@ -2,7 +2,8 @@
 //!
 //! A [`Feed`] is one connection with its credit; a [`Cursor`] is what it wants: one run. While a
 //! cursor is live, events are sent to it as they are published. Where credit runs out it falls
-//! behind, and from then on it is served from the log until it has caught up.
+//! behind, and from then on it is served from the log until it has caught up. A connection that
+//! asks for a run again while it is still being told gets it told again afterwards.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,6 +45,8 @@ enum Pace {
     Behind,
     /// From the log: a read is under way.
     Reading,
+    /// Not before the connection's earlier cursor of the run has come to its end.
+    Waiting,
 }
 
 /// A read from the log that a cursor needs.
@@ -62,8 +65,12 @@ impl Feeds {
             credit: CREDIT,
             cursors: Vec::new(),
         });
-        feed.cursors.retain(|cursor| cursor.run != run);
-        feed.cursors.push(Cursor { run, at: after, pace: if live { Pace::Live } else { Pace::Behind } });
+        let pace = match live {
+            _ if feed.cursors.iter().any(|cursor| cursor.run == run) => Pace::Waiting,
+            true => Pace::Live,
+            false => Pace::Behind,
+        };
+        feed.cursors.push(Cursor { run, at: after, pace });
     }
 
     /// The connection is gone.
@@ -89,7 +96,9 @@ impl Feeds {
     /// Nobody is live any more: all that follows is read from the log.
     pub(crate) fn fall_behind(&mut self) {
         for cursor in self.feeds.values_mut().flat_map(|feed| &mut feed.cursors) {
-            cursor.pace = Pace::Behind;
+            if cursor.pace != Pace::Waiting {
+                cursor.pace = Pace::Behind;
+            }
         }
     }
 
@@ -163,6 +172,7 @@ impl Feeds {
             for mut cursor in std::mem::take(&mut feed.cursors) {
                 cursor.pace = Pace::Live;
                 let run = cursor.run.clone();
+                cursor.at = Seq(0);
                 let event = Published::new(session.clone(), end(run.clone()));
                 feed.credit = feed.credit.max(1);
                 feed.cursors = vec![cursor];
@@ -195,6 +205,9 @@ impl Feed {
                 cursor.at = event.logged.seq;
                 if matches!(event.logged.event, Event::Ended { .. }) {
                     self.cursors.remove(index);
+                    if let Some(next) = self.cursors.iter_mut().find(|c| c.run == *run) {
+                        next.pace = Pace::Behind;
+                    }
                 }
             }
             Err(SendError::Full(_)) => cursor.pace = Pace::Behind,

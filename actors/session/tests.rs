@@ -265,6 +265,22 @@ async fn one_key_in_two_sessions_at_once_is_one_run() {
 }
 
 #[actix::test]
+async fn a_run_asked_for_twice_on_one_connection_is_told_twice_one_after_the_other() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    peer.ask(prompt("ada", "tell me of the whimbrel", Some("k")));
+    peer.accepted().await;
+    while !matches!(peer.event().await.0.event, Event::Text(_)) {}
+    peer.ask(prompt("ada", "again", Some("k")));
+    let first = peer.rest().await;
+    let second = peer.rest().await;
+    contiguous(&second);
+    assert!(matches!(second[0].event, Event::Prompted { .. }), "from its start: {second:?}");
+    assert!(text(&second).ends_with(&text(&first)), "the first was told to its end before");
+    assert_eq!(text(&second), peer.answer("ada").await);
+}
+
+#[actix::test]
 async fn a_full_queue_is_a_typed_refusal_and_abort_empties_it() {
     let world = World::new().await;
     let mut peer = world.peer(1);

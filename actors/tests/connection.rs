@@ -823,7 +823,15 @@ async fn a_client_that_leaves_within_a_stream_is_forgotten() {
 async fn notices_of_the_hub_close_in_the_protocols_words() {
     let edge = Edge::start(Options::default()).await;
     let mut socket = edge.client().await;
-    let joined = edge.seen.joined.lock().unwrap().pop().expect("it joined before it said hello");
+    let joined = within("the hub hears of it", async {
+        loop {
+            if let Some(join) = edge.seen.joined.lock().unwrap().pop() {
+                return join;
+            }
+            actix::clock::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
     assert_eq!(&*joined.principal, "local");
     joined.notices.try_send(Notice::Revoked).unwrap();
     assert_eq!(next(&mut socket).await, json!({ "error": "credential_revoked", "code": 4001 }));

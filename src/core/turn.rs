@@ -121,10 +121,10 @@ impl Turn {
                 text.clear();
                 heard.clear();
             }
-            (Event::ToolCalled(call), State::Asking { heard, .. }) => {
-                if !heard.iter().any(|known| known.id == call.id) {
-                    heard.push(call.clone());
-                }
+            (Event::ToolCalled(call), State::Asking { heard, .. })
+                if !heard.iter().any(|known| known.id == call.id) =>
+            {
+                heard.push(call.clone());
             }
             (Event::StepEnded { usage }, State::Asking { text, heard }) => {
                 let step =

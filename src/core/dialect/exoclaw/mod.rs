@@ -9,9 +9,8 @@
 //! ```
 //!
 //! A request is pending until its reply; a prompt's request then becomes a stream until the run's
-//! last event. Several requests may want one run (the same idempotency key): each stream remembers
-//! the last number it was given and takes what is newer, so a run that is told again from its
-//! start reaches only those that have not seen it.
+//! last event. Several requests may want one run (the same idempotency key): it is told to one
+//! after the other, each time from its start.
 //!
 //! How a connection ends, in the shape the protocol has for a failed authentication, a text frame
 //! `{"error":WORD,"code":CODE}` and then a Close frame with the same code:
@@ -108,6 +107,8 @@ struct Stream {
     last: Seq,
     /// Whether the client was sent a frame for it.
     begun: bool,
+    /// Whether an earlier request is being told the run, and this one has to wait for its end.
+    waiting: bool,
 }
 
 /// A request in neutral words.
@@ -353,8 +354,11 @@ impl Exoclaw {
                 if wanted {
                     turn.send(wire::accepted(&id, &accepted.run, accepted.seq));
                 }
+                let told = |stream: &Stream| stream.run == accepted.run && stream.session == accepted.session;
+                let waiting = self.streams.iter().any(told);
                 self.streams.push(Stream {
                     id,
+                    waiting,
                     session: accepted.session,
                     run: accepted.run,
                     last: accepted.seq,
@@ -377,7 +381,8 @@ impl Exoclaw {
         let Some(run) = &logged.run else { return };
         let ended = matches!(logged.event, Event::Ended { .. });
         for stream in &mut self.streams {
-            if stream.run != *run || stream.last >= logged.seq || stream.session != event.session {
+            let other = stream.run != *run || stream.session != event.session;
+            if other || stream.waiting || stream.last >= logged.seq {
                 continue;
             }
             stream.last = logged.seq;
@@ -398,7 +403,11 @@ impl Exoclaw {
             }
         }
         if ended {
-            self.streams.retain(|stream| stream.run != *run || stream.last < logged.seq);
+            let told = |stream: &Stream| stream.run == *run && stream.session == event.session;
+            self.streams.retain(|stream| !told(stream) || stream.waiting);
+            if let Some(next) = self.streams.iter_mut().find(|stream| told(stream)) {
+                next.waiting = false;
+            }
         }
     }
 }
