@@ -141,6 +141,34 @@ fn a_guest_that_fails_is_a_result_and_harms_nobody_else() {
 }
 
 #[test]
+fn a_stop_does_not_wait_for_a_guest_that_spins_and_the_run_goes_on_without_it() {
+    let home = daemon::home();
+    put(home.path(), "spin", &guest(SPIN));
+    let config = "[gateway]\ndrain_timeout_ms = 200\n[agents.main]\ntools = [\"spin\"]\n".to_owned();
+    let mut daemon = Daemon::at(home, &(config + &entry("spin", 120_000)), &[]);
+    let mut client = Client::connect(daemon.address);
+    let id = client.prompt("ada", "/tool spin {}");
+    while client.reply(&id)["event"] != "tool_use" {}
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.log());
+    let said = client.receive();
+    assert_eq!(said, json!({"error": "draining", "code": 1001}));
+
+    let daemon = daemon.kill_and_restart();
+    let mut client = Client::connect(daemon.address);
+    let session = json!({"channel": "websocket", "account": "ada"});
+    let history = eventually("the run to end", || {
+        let history = client.call("chat.history", session.clone());
+        (history["result"]["messages"].as_array()?.len() == 2).then_some(history)
+    });
+    let answer = history["result"]["messages"][1]["content"].as_str().unwrap();
+    assert!(
+        answer.contains("interrupted"),
+        "a call that may have had its effect is not made again: {history}"
+    );
+    assert_eq!(client.chat("ada", "hello").error(), "");
+}
+
+#[test]
 fn a_bad_module_is_refused_by_name_and_the_rest_works() {
     let home = daemon::home();
     put(home.path(), "garbage", b"not a module");
