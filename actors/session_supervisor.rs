@@ -417,7 +417,8 @@ impl SessionSupervisor {
 
     /// Reads a session from the log.
     fn wake(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
-        let load = Load { session: key.clone(), runs: self.setup.limits.episodic_turns };
+        // Among them may be some that ended without an answer.
+        let load = Load { session: key.clone(), runs: self.setup.limits.episodic_turns * 2 };
         let Colleagues { store, sandbox, .. } = self.setup.colleagues.clone();
         let read = async move {
             let loaded = ask(&store, load).await??;

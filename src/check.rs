@@ -1,5 +1,8 @@
 //! `clawmux check`: everything that can be said about the configuration without starting.
 
+use std::path::Path;
+
+use clawmux_actors::sandbox::source;
 use clawmux_core::config::Config;
 
 use crate::cli::Global;
@@ -14,7 +17,7 @@ use crate::terminal::{say, tell};
 /// Status 64 with every complaint.
 pub(crate) fn run(global: &Global) -> Result<(), Failure> {
     let settings = settings::read(global, &[])?;
-    let (complaints, warnings) = look(&settings.config);
+    let (complaints, warnings) = look(&settings.config, &settings.home);
     for warning in settings.warnings.iter().map(ToString::to_string).chain(warnings) {
         tell(&format!("warning: {warning}"));
     }
@@ -25,8 +28,8 @@ pub(crate) fn run(global: &Global) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What only the file system knows: first complaints, then warnings.
-fn look(config: &Config) -> (Vec<String>, Vec<String>) {
+/// What only the file system knows, with what is in the files: first complaints, then warnings.
+fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
     let (mut complaints, mut warnings) = (Vec::new(), Vec::new());
     if let Err(failure) = logging::check(&config.log) {
         complaints.push(failure.message);
@@ -36,11 +39,7 @@ fn look(config: &Config) -> (Vec<String>, Vec<String>) {
             complaints.push(format!("providers.{name}.ca_file: {} is not there", path.display()));
         }
     }
-    for plugin in &config.plugins {
-        if let Some(path) = plugin.path.as_ref().filter(|path| !path.is_file()) {
-            complaints.push(format!("plugins.path: {}: {} is not there", plugin.name, path.display()));
-        }
-    }
+    complaints.extend(source::check(&config.plugins, home).into_iter().map(|error| error.message));
     for agent in config.agents.values() {
         // Nobody has to have a SOUL.md; who names another file means one.
         if !agent.soul.is_file() && !agent.soul.ends_with("SOUL.md") {

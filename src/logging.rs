@@ -8,8 +8,9 @@ use tracing_subscriber::EnvFilter;
 use crate::exit::{CONFIG, Failure};
 
 /// What is left out unless the configured filter names it: the server's own life, which the
-/// listener tells, and guests' texts of any length, which the sandbox tells bounded.
-const QUIET: &str = "actix_server=warn,extism=off";
+/// listener tells, guests' texts of any length, which the sandbox tells bounded, and the thoughts of
+/// the compiler of plugins, which at `trace` fill a gigabyte and take a minute.
+const QUIET: &str = "actix_server=warn,extism=off,cranelift=warn,regalloc2=warn,wasmtime=warn";
 
 /// Whether `[log] filter` is one.
 ///

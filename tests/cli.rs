@@ -79,7 +79,10 @@ fn check_tells_everything_at_once() {
         .unwrap();
     let (status, _, stderr) = output(&mut clawmux(home.path(), &["check"]));
     assert!(
-        status == 64 && stderr.contains("n.wasm is not there") && stderr.contains("log.filter"),
+        status == 64
+            && stderr.contains("plugin notes: cannot read")
+            && stderr.contains("n.wasm")
+            && stderr.contains("log.filter"),
         "{stderr}"
     );
 }

@@ -33,7 +33,7 @@ pub const SEQ_RESERVE: u64 = 8192;
 pub struct Limits {
     /// Prompts that may wait.
     pub queue: usize,
-    /// Past turns the model sees.
+    /// Past turns the model sees: so many are kept, and as many that ended without an answer.
     pub episodic_turns: usize,
     /// Estimated tokens of soul and past turns.
     pub context_tokens: usize,
@@ -364,6 +364,19 @@ impl Session {
         seq
     }
 
+    /// Adds to the past. Turns with an answer and turns without are bounded each by themselves, so
+    /// that prompts which fail while a provider is away do not push out what the model has to know.
+    fn keep(&mut self, ended: (Prompt, Turn)) {
+        let answered = ended.1.has_answer();
+        self.past.push_back(ended);
+        let alike = |(_, turn): &(Prompt, Turn)| turn.has_answer() == answered;
+        if self.past.iter().filter(|past| alike(past)).count() > self.limits.episodic_turns
+            && let Some(oldest) = self.past.iter().position(alike)
+        {
+            self.past.remove(oldest);
+        }
+    }
+
     /// The fold.
     fn apply(&mut self, logged: &Logged) {
         let Some(run) = &logged.run else {
@@ -392,11 +405,10 @@ impl Session {
                 if let Some((_, turn)) = &mut self.run {
                     turn.apply(event);
                 }
-                if let Event::Ended { .. } = event {
-                    self.past.extend(self.run.take());
-                    while self.past.len() > self.limits.episodic_turns {
-                        self.past.pop_front();
-                    }
+                if let Event::Ended { .. } = event
+                    && let Some(ended) = self.run.take()
+                {
+                    self.keep(ended);
                 }
             }
         }
@@ -484,6 +496,24 @@ mod tests {
         assert_eq!(ends, 2);
         let seen = session.conversation(0);
         assert!(matches!(&seen[1], ChatMessage::Assistant { text, .. } if text == "half"), "{seen:?}");
+    }
+
+    #[test]
+    fn turns_with_an_answer_and_turns_without_are_bounded_each_by_themselves() {
+        let mut session = session();
+        for run in ["a", "b", "c"] {
+            session.submit(NOW, prompt(run)).unwrap();
+            session.said(NOW, &run.into(), 0, answer(run), &[]);
+        }
+        for run in ["f1", "f2", "f3", "f4"] {
+            session.submit(NOW, prompt(run)).unwrap();
+            session.failed(NOW, &run.into(), 0, ErrorCode::Provider.error("away"));
+        }
+        let past: Vec<&str> = session.past.iter().map(|(prompt, _)| prompt.run.as_str()).collect();
+        assert_eq!(past, ["b", "c", "f3", "f4"]);
+        session.submit(NOW, prompt("z")).unwrap();
+        let said = |role: &ChatMessage| matches!(role, ChatMessage::Assistant { .. });
+        assert_eq!(session.conversation(0).iter().filter(|message| said(message)).count(), 2);
     }
 
     #[test]

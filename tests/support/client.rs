@@ -34,6 +34,19 @@ impl Stream {
         self.0.iter().filter(move |frame| frame["event"] == event).map(|frame| &frame["data"])
     }
 
+    /// What went wrong: the data of `error`, or the refusal that came instead of a stream.
+    pub fn error(&self) -> &str {
+        let refusal = self.0.iter().find_map(|frame| frame["error"].as_str());
+        self.data("error").find_map(Value::as_str).or(refusal).unwrap_or_default()
+    }
+
+    /// Its tokens, input and output.
+    pub fn usage(&self) -> (u64, u64) {
+        let usage = self.data("usage").next().unwrap_or(&Value::Null);
+        let tokens = |name: &str| usage[name].as_u64().unwrap_or_else(|| panic!("{name}: {self:?}"));
+        (tokens("input_tokens"), tokens("output_tokens"))
+    }
+
     /// The names of the events, runs of `text` as one.
     pub fn events(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.0.iter().filter_map(|frame| frame["event"].as_str()).collect();
@@ -46,6 +59,15 @@ impl Client {
     /// Opens `/ws` and takes the hello.
     pub fn connect(address: SocketAddr) -> Self {
         let mut client = Self::open(address, "/ws");
+        let hello = client.receive();
+        assert_eq!(hello["ok"], true, "hello: {hello}");
+        client
+    }
+
+    /// Opens `/ws`, shows a token and takes the hello.
+    pub fn connect_with(address: SocketAddr, token: &str) -> Self {
+        let mut client = Self::open(address, "/ws");
+        client.send_text(&json!({ "token": token }).to_string());
         let hello = client.receive();
         assert_eq!(hello["ok"], true, "hello: {hello}");
         client
@@ -69,6 +91,11 @@ impl Client {
         let (socket, _) = tungstenite::client::client_with_config(request, stream, Some(config))
             .map_err(|error| error.to_string())?;
         Ok(Self { socket, next_id: 0, kept: Vec::new(), seen: Vec::new() })
+    }
+
+    /// Every text frame so far, as it came.
+    pub fn seen(&self) -> &[String] {
+        &self.seen
     }
 
     /// Sends a text frame as it is.
@@ -134,6 +161,12 @@ impl Client {
                 return Stream(frames);
             }
         }
+    }
+
+    /// Aborts what this request started; gives whether there was anything.
+    pub fn abort(&mut self, id: &str) -> bool {
+        let reply = self.call("chat.abort", json!({ "id": id }));
+        reply["result"]["aborted"].as_bool().unwrap_or_else(|| panic!("chat.abort: {reply}"))
     }
 
     /// The next text frame.

@@ -31,7 +31,11 @@ impl Daemon {
 
     /// With this `gateway.toml` and these environment variables besides.
     pub fn with_env(config: &str, env: &[(&str, &str)]) -> Self {
-        let home = tempfile::Builder::new().prefix("clawmux-test-").tempdir().expect("a temporary folder");
+        Self::at(home(), config, env)
+    }
+
+    /// In this home, with this `gateway.toml` and these environment variables besides.
+    pub fn at(home: tempfile::TempDir, config: &str, env: &[(&str, &str)]) -> Self {
         let env = env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         Self::launch(Arc::new(home), config.to_owned(), env)
     }
@@ -132,6 +136,11 @@ impl Drop for Daemon {
             eprintln!("--- the daemon's log ---\n{}", self.log());
         }
     }
+}
+
+/// An empty home.
+pub fn home() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("clawmux-test-").tempdir().expect("a temporary folder")
 }
 
 /// `clawmux` with this home, and an environment without anybody's keys.

@@ -8,6 +8,7 @@
 pub mod client;
 pub mod daemon;
 
+use std::future::Future;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up: far longer than it ever takes.
@@ -25,5 +26,17 @@ pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
         }
         assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits for what another thread makes happen.
+///
+/// # Panics
+/// After [`PATIENCE`], naming `what`.
+pub fn wait_for<T>(what: &str, future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    match runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await }) {
+        Ok(output) => output,
+        Err(_) => panic!("waited {PATIENCE:?} for {what}"),
     }
 }

@@ -307,6 +307,10 @@ pub(super) fn payload(published: &Published) -> Bytes {
             let failure = match outcome {
                 Outcome::Completed => None,
                 Outcome::Aborted => Some("aborted".to_owned()),
+                // What a run waits for in vain is its provider: tools that do not answer are results.
+                Outcome::Failed(error) if error.code == ErrorCode::Timeout => {
+                    Some(prefixed("provider error: ", &error.message))
+                }
                 Outcome::Failed(error) => Some(describe(error)),
             };
             if let Some(failure) = failure {

@@ -1,0 +1,300 @@
+//! Plugins that misbehave, and plugins that come and go, through the whole daemon.
+
+mod support;
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+use support::client::Client;
+use support::daemon::{self, Daemon};
+use support::eventually;
+
+/// A tool whose `describe` answers with an empty object and whose `handle_tool_call` is `body`.
+fn guest(body: &str) -> Vec<u8> {
+    let text = format!(
+        r#"(module
+            (import "extism:host/env" "alloc" (func $alloc (param i64) (result i64)))
+            (import "extism:host/env" "store_u8" (func $store (param i64 i32)))
+            (import "extism:host/env" "output_set" (func $output_set (param i64 i64)))
+            (func $empty_object (local $at i64)
+                (local.set $at (call $alloc (i64.const 2)))
+                (call $store (local.get $at) (i32.const 123))
+                (call $store (i64.add (local.get $at) (i64.const 1)) (i32.const 125))
+                (call $output_set (local.get $at) (i64.const 2)))
+            (func (export "describe") (result i32) call $empty_object i32.const 0)
+            (func (export "handle_tool_call") (result i32) {body}))"#
+    );
+    wat::parse_str(text).unwrap()
+}
+
+/// Answers `{}`.
+const PLAIN: &str = "call $empty_object i32.const 0";
+const SPIN: &str = "(loop $l (br $l)) i32.const 0";
+const TRAP: &str = "unreachable";
+
+/// Puts a module into the plugins folder of a home.
+fn put(home: &Path, name: &str, module: &[u8]) {
+    let folder = home.join("plugins");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join(format!("{name}.wasm")), module).unwrap();
+}
+
+/// The entry of a plugin in the plugins folder.
+fn entry(name: &str, timeout_ms: u64) -> String {
+    format!(
+        "[[plugins]]\nname = \"{name}\"\npath = \"plugins/{name}.wasm\"\ntimeout_ms = {timeout_ms}\n\
+         fuel = 100000000000\n"
+    )
+}
+
+/// A daemon with these plugins besides the two that ship, all of them tools of `main`.
+fn start(plugins: &[(&str, Vec<u8>, u64)]) -> Daemon {
+    let home = daemon::home();
+    let mut names = vec!["echo", "clock"];
+    let mut entries = String::new();
+    for (name, module, timeout_ms) in plugins {
+        put(home.path(), name, module);
+        names.push(name);
+        entries += &entry(name, *timeout_ms);
+    }
+    Daemon::at(home, &format!("[agents.main]\ntools = {names:?}\n{entries}"), &[])
+}
+
+fn names(client: &mut Client) -> Vec<String> {
+    let list = client.call("plugin.list", json!({}));
+    let list = list["result"].as_array().unwrap_or_else(|| panic!("{list}"));
+    list.iter().map(|plugin| plugin["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Calls a tool; gives its result's content and whether it is an error, once the run has ended well.
+fn call(client: &mut Client, account: &str, tool: &str, input: Value) -> (String, bool) {
+    let stream = client.chat(account, &format!("/tool {tool} {input}"));
+    assert_eq!((stream.events().last(), stream.error()), (Some(&"done"), ""), "the loop goes on: {stream:?}");
+    let result = stream.data("tool_result").next().unwrap_or_else(|| panic!("no result: {stream:?}"));
+    (result["content"].as_str().unwrap().to_owned(), result["is_error"] == true)
+}
+
+/// The refusal of a request.
+fn refused(client: &mut Client, method: &str, params: Value) -> String {
+    let reply = client.call(method, params);
+    reply["error"].as_str().unwrap_or_else(|| panic!("{method} was not refused: {reply}")).to_owned()
+}
+
+#[test]
+fn spinning_plugins_on_every_core_disturb_nobody() {
+    let cores = std::thread::available_parallelism().map_or(2, usize::from);
+    let spinners: Vec<String> = (0..cores).map(|at| format!("spin{at}")).collect();
+    let module = guest(SPIN);
+    // Far longer than the test takes: they are aborted in the end.
+    let plugins: Vec<_> = spinners.iter().map(|name| (name.as_str(), module.clone(), 120_000)).collect();
+    let daemon = start(&plugins);
+    let mut clients: Vec<(Client, String)> = spinners
+        .iter()
+        .map(|name| {
+            let mut client = Client::connect(daemon.address);
+            let id = client.prompt(name, &format!("/tool {name} {{}}"));
+            while client.reply(&id)["event"] != "tool_use" {}
+            (client, id)
+        })
+        .collect();
+
+    let mut other = Client::connect(daemon.address);
+    assert_eq!(daemon.get("/healthz").0, 200);
+    assert_eq!(other.call("ping", Value::Null)["result"], "pong");
+    assert_eq!(call(&mut other, "bob", "echo", json!({"text": "calm"})), ("calm".into(), false));
+    assert_eq!(daemon.get("/readyz").0, 200);
+
+    for (client, id) in &mut clients {
+        assert_eq!(client.call("ping", Value::Null)["result"], "pong", "on their own connections too");
+        assert!(client.abort(id), "it was still spinning");
+        let ended = client.stream(id);
+        assert_eq!(ended.events(), ["usage", "error", "done"], "heard within a tool: {ended:?}");
+        assert_eq!(ended.error(), "aborted");
+        assert_eq!(client.chat("again", "hello").error(), "");
+    }
+}
+
+#[test]
+fn a_guest_that_fails_is_a_result_and_harms_nobody_else() {
+    let daemon =
+        start(&[("spin", guest(SPIN), 300), ("trap", guest(TRAP), 5000), ("plain", guest(PLAIN), 5000)]);
+    let mut client = Client::connect(daemon.address);
+    // Within one answer: the loop strikes only the one that loops.
+    let mut other = Client::connect(daemon.address);
+    let spinning = client.prompt("ada", "/tool spin {}");
+    while client.reply(&spinning)["event"] != "tool_use" {}
+    assert_eq!(call(&mut other, "bob", "plain", json!({})), ("{}".into(), false));
+    let ended = client.stream(&spinning);
+    let result = ended.data("tool_result").next().expect("a result");
+    assert_eq!(result["is_error"], true, "{result}");
+    assert_eq!(result["content"], "plugin spin took longer than 300 ms");
+    assert_eq!((ended.events().last(), ended.error()), (Some(&"done"), ""), "{ended:?}");
+
+    for _ in 0..2 {
+        let (why, is_error) = call(&mut client, "ada", "trap", json!({}));
+        assert!(is_error && why.starts_with("plugin trap crashed"), "{why}");
+    }
+    let (why, is_error) = call(&mut client, "ada", "spin", json!({}));
+    assert!(is_error && why.contains("300 ms"), "{why}");
+    assert_eq!(call(&mut client, "ada", "plain", json!({})), ("{}".into(), false));
+    assert_eq!(names(&mut client), ["clock", "echo", "plain", "spin", "trap"]);
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_guest_that_spins_and_the_run_goes_on_without_it() {
+    let home = daemon::home();
+    put(home.path(), "spin", &guest(SPIN));
+    let config = "[gateway]\ndrain_timeout_ms = 200\n[agents.main]\ntools = [\"spin\"]\n".to_owned();
+    let mut daemon = Daemon::at(home, &(config + &entry("spin", 120_000)), &[]);
+    let mut client = Client::connect(daemon.address);
+    let id = client.prompt("ada", "/tool spin {}");
+    while client.reply(&id)["event"] != "tool_use" {}
+    assert_eq!(daemon.terminate().code(), Some(0), "{}", daemon.log());
+    let said = client.receive();
+    assert_eq!(said, json!({"error": "draining", "code": 1001}));
+
+    let daemon = daemon.kill_and_restart();
+    let mut client = Client::connect(daemon.address);
+    let session = json!({"channel": "websocket", "account": "ada"});
+    let history = eventually("the run to end", || {
+        let history = client.call("chat.history", session.clone());
+        (history["result"]["messages"].as_array()?.len() == 2).then_some(history)
+    });
+    let answer = history["result"]["messages"][1]["content"].as_str().unwrap();
+    assert!(
+        answer.contains("interrupted"),
+        "a call that may have had its effect is not made again: {history}"
+    );
+    assert_eq!(client.chat("ada", "hello").error(), "");
+}
+
+#[test]
+fn a_bad_module_is_refused_by_name_and_the_rest_works() {
+    let home = daemon::home();
+    put(home.path(), "garbage", b"not a module");
+    put(home.path(), "wasi", &{
+        let import = "(module (import \"wasi_snapshot_preview1\" \"fd_write\" (func)))";
+        wat::parse_str(import).unwrap()
+    });
+    put(home.path(), "empty", &wat::parse_str("(module)").unwrap());
+    let config =
+        [entry("garbage", 100), entry("wasi", 100), entry("empty", 100), entry("gone", 100)].concat();
+    std::fs::write(home.path().join("gateway.toml"), &config).unwrap();
+
+    let checked = daemon::command(home.path()).arg("check").output().unwrap();
+    let stderr = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert_eq!(checked.status.code(), Some(64), "{stderr}");
+    let says = [
+        ("garbage", "not a WebAssembly module"),
+        ("wasi", "WASI is off"),
+        ("empty", "does not export describe"),
+        ("gone", "gone.wasm"),
+    ];
+    for (name, why) in says {
+        let said =
+            stderr.lines().any(|line| line.contains(&format!("plugin {name}: ")) && line.contains(why));
+        assert!(said, "{name}: {why} in {stderr}");
+    }
+
+    let daemon = Daemon::at(home, &config, &[]);
+    let mut client = Client::connect(daemon.address);
+    assert_eq!(names(&mut client), ["clock", "echo"], "what can't be loaded is not listed");
+    assert_eq!(client.call("status", json!({}))["result"]["plugins"], 2);
+    assert_eq!(call(&mut client, "ada", "echo", json!({"text": "hi"})), ("hi".into(), false));
+    for (name, why) in says {
+        eventually("the log to say so", || {
+            let log = daemon.log();
+            log.lines()
+                .any(|line| line.contains(&format!("plugin {name}: ")) && line.contains(why))
+                .then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_grant_that_is_not_there_yet_refuses_the_plugin() {
+    let home = daemon::home();
+    put(home.path(), "net", &guest(PLAIN));
+    for (grant, status) in
+        [("http:api.example.com", 64), ("store:notes", 64), ("wings", 64), ("host_function:clock", 0)]
+    {
+        let config = format!("{}capabilities = [\"{grant}\"]\n", entry("net", 100));
+        std::fs::write(home.path().join("gateway.toml"), config).unwrap();
+        let checked = daemon::command(home.path()).arg("check").output().unwrap();
+        let stderr = String::from_utf8_lossy(&checked.stderr).into_owned();
+        assert_eq!(checked.status.code(), Some(status), "{grant}: {stderr}");
+        assert!(status == 0 || (stderr.contains("net") && stderr.contains(grant)), "{grant}: {stderr}");
+    }
+}
+
+#[test]
+fn plugins_are_loaded_from_the_home_and_unloaded_at_run_time() {
+    let home = daemon::home();
+    put(home.path(), "late", &guest(PLAIN));
+    put(home.path(), "bad", b"\0asm, not quite");
+    let daemon = Daemon::at(home, "[agents.main]\ntools = [\"echo\", \"late\"]\n", &[]);
+    let mut client = Client::connect(daemon.address);
+    let absent = "There is no tool late. Tools offered to me: echo.";
+    assert_eq!(client.chat("ada", "/tool late {}").text(), absent);
+
+    let loaded = client.call("plugin.load", json!({"name": "late", "path": "late.wasm"}));
+    assert_eq!(loaded["result"]["name"], "late", "{loaded}");
+    assert_eq!(names(&mut client), ["clock", "echo", "late"]);
+    assert_eq!(call(&mut client, "ada", "late", json!({})), ("{}".into(), false));
+    let why = refused(&mut client, "plugin.load", json!({"name": "late", "path": "late.wasm"}));
+    assert!(why.contains("loaded already"), "{why}");
+
+    let unloaded = client.call("plugin.unload", json!({"name": "late"}));
+    assert_eq!(unloaded["result"], json!({"name": "late", "unloaded": true}), "{unloaded}");
+    assert_eq!(names(&mut client), ["clock", "echo"]);
+    assert_eq!(client.chat("ada", "/tool late {}").text(), absent, "it is not offered any more");
+    assert!(refused(&mut client, "plugin.unload", json!({"name": "late"})).contains("late"));
+
+    let bad = refused(&mut client, "plugin.load", json!({"name": "bad", "path": "bad.wasm"}));
+    assert!(bad.contains("plugin bad: the module is not valid"), "{bad}");
+    let missing = refused(&mut client, "plugin.load", json!({"name": "no", "path": "no.wasm"}));
+    assert!(missing.contains("plugin no: there is no file"), "{missing}");
+    let unknown = refused(&mut client, "plugin.load", json!({"name": "nobody"}));
+    assert!(unknown.contains("nobody"), "{unknown}");
+    for params in [json!({}), json!({"name": " "}), json!({"name": 1}), Value::Null] {
+        let why = refused(&mut client, "plugin.load", params);
+        assert!(why.starts_with("invalid plugin.load params: "), "{why}");
+    }
+    assert_eq!(names(&mut client), ["clock", "echo"], "what failed leaves nothing behind");
+
+    // The two that ship can go and come as well.
+    client.call("plugin.unload", json!({"name": "echo"}));
+    let back = client.call("plugin.load", json!({"name": "echo"}));
+    assert_eq!(back["result"]["name"], "echo", "{back}");
+    assert_eq!(call(&mut client, "ada", "echo", json!({"text": "back"})), ("back".into(), false));
+}
+
+#[test]
+fn no_path_leads_out_of_the_plugins_folder() {
+    let home = daemon::home();
+    put(home.path(), "inside", &guest(PLAIN));
+    let outside = home.path().join("outside.wasm");
+    std::fs::write(&outside, guest(PLAIN)).unwrap();
+    std::os::unix::fs::symlink(&outside, home.path().join("plugins/link.wasm")).unwrap();
+    let absolute = outside.to_str().unwrap().to_owned();
+    let daemon = Daemon::at(home, "", &[]);
+    let mut client = Client::connect(daemon.address);
+    let paths =
+        ["../outside.wasm", "../not-there.wasm", "./../outside.wasm", "x/../../outside.wasm", &absolute];
+    let paths = paths.into_iter().chain(["/etc/passwd", "/nowhere", "link.wasm"]);
+    for path in paths {
+        let why = refused(&mut client, "plugin.load", json!({"name": "p", "path": path}));
+        assert!(why.contains("plugin p: ") && why.contains("is not in "), "{path}: {why}");
+    }
+    for path in ["", ".", "inside.wasm/", "\0", "İİİİ"] {
+        let why = refused(&mut client, "plugin.load", json!({"name": "p", "path": path}));
+        assert!(why.contains("plugin p"), "{path:?}: {why}");
+    }
+    for name in ["../p", "İİİİ", "a b", &"n".repeat(65)] {
+        let why = refused(&mut client, "plugin.load", json!({"name": name, "path": "inside.wasm"}));
+        assert!(why.contains("a name is"), "{name:?}: {why}");
+    }
+    assert_eq!(names(&mut client), ["clock", "echo"]);
+    let loaded = client.call("plugin.load", json!({"name": "p", "path": "inside.wasm"}));
+    assert_eq!(loaded["result"]["name"], "p", "{loaded}");
+}
