@@ -483,7 +483,7 @@ impl SessionSupervisor {
 
         let (colleagues, supervisor) = (self.setup.colleagues.clone(), ctx.address());
         let arbiter = entry.arbiter.clone().unwrap_or_else(Arbiter::current);
-        let session = Session::start_in_arbiter(&arbiter, move |_| {
+        let session = Session::start_on(&arbiter, move || {
             Session::new(conversation, profile, colleagues, supervisor, feeds)
         });
         entry.state = State::Awake { session: session.clone(), sent: 0 };
