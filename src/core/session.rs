@@ -28,6 +28,9 @@ use crate::turn::{Turn, Work};
 /// reservation, so that no number a client saw is used twice.
 pub const SEQ_RESERVE: u64 = 8192;
 
+/// How many bytes of prompts may wait in one session. A single prompt may always wait.
+pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 /// The bounds of a session.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -218,6 +221,12 @@ impl Session {
                 .error(format!("the session's queue is full ({limit} prompts wait): try again later"))
                 .with(Detail::Limit { name: "limits.queue", limit: limit as u64 }));
         }
+        let waiting: usize = self.queue.iter().map(|prompt| prompt.content.len()).sum();
+        if waiting > 0 && waiting.saturating_add(submission.content.len()) > QUEUE_BYTES_MAX {
+            return Err(ErrorCode::Unavailable.error(format!(
+                "the session's queue is full ({waiting} bytes of prompts wait): try again later"
+            )));
+        }
         let Submission { run, content, owner, idempotency_key } = submission;
         let seq = self.emit(now, Some(run.clone()), Event::Prompted { content, owner, idempotency_key });
         self.start_next(now);
@@ -364,6 +373,27 @@ impl Session {
         seq
     }
 
+    /// Lets go of what the model will never see: turns that are too many, those that don't fit into
+    /// the context beside the newer ones, and prompts that got no answer.
+    fn trim_past(&mut self) {
+        if let Some((prompt, turn)) = self.past.back_mut()
+            && !turn.has_answer()
+        {
+            prompt.content = String::new();
+        }
+        let (mut seen, mut left) = (0, self.limits.context_tokens);
+        for (prompt, turn) in self.past.iter().rev().take(self.limits.episodic_turns) {
+            let cost = if turn.has_answer() { context::estimate_turn(&prompt.content, turn) } else { 0 };
+            if cost > left {
+                break;
+            }
+            left -= cost;
+            seen += 1;
+        }
+        let unseen = self.past.len() - seen;
+        self.past.drain(..unseen);
+    }
+
     /// The fold.
     fn apply(&mut self, logged: &Logged) {
         let Some(run) = &logged.run else {
@@ -394,9 +424,7 @@ impl Session {
                 }
                 if let Event::Ended { .. } = event {
                     self.past.extend(self.run.take());
-                    while self.past.len() > self.limits.episodic_turns {
-                        self.past.pop_front();
-                    }
+                    self.trim_past();
                 }
             }
         }
@@ -465,6 +493,39 @@ mod tests {
         assert_eq!(again, Submitted { repeated: true, ..first });
         let other = Submission { owner: Owner::Credential("bob".into()), run: "b".into(), ..prompt("a") };
         assert!(!session.submit(NOW, other).unwrap().repeated, "a key counts within its owner");
+    }
+
+    #[test]
+    fn prompts_wait_up_to_a_number_of_bytes() {
+        let mut session = Session::new(key(), Owner::Admins, Limits { queue: 64, ..limits() });
+        let large = |run: &str| Submission { content: "x".repeat(QUEUE_BYTES_MAX - 1), ..prompt(run) };
+        session.submit(NOW, large("running")).unwrap();
+        session.submit(NOW, large("waits")).unwrap();
+        let error = session.submit(NOW, Submission { content: "xx".into(), ..prompt("c") }).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Unavailable);
+        assert!(error.message.contains("queue is full"), "{}", error.message);
+        session.abort(NOW, Some(&"waits".into()));
+        let huge = Submission { content: "x".repeat(QUEUE_BYTES_MAX + 1), ..prompt("d") };
+        session.submit(NOW, huge).expect("one may always wait");
+    }
+
+    #[test]
+    fn what_the_model_will_not_see_is_not_kept() {
+        let mut session = session();
+        let mut say = |run: &str, content: String, said: Option<&str>| {
+            session.submit(NOW, Submission { content, ..prompt(run) }).unwrap();
+            match said {
+                Some(text) => session.said(NOW, &run.into(), 0, answer(text), &[]),
+                None => session.failed(NOW, &run.into(), 0, ErrorCode::Provider.error("x")),
+            }
+            let bytes: usize = session.past.iter().map(|(prompt, _)| prompt.content.len()).sum();
+            let runs: Vec<String> = session.past.iter().map(|(prompt, _)| prompt.run.to_string()).collect();
+            (runs.join(" "), bytes)
+        };
+        assert_eq!(say("a", "short".into(), Some("yes")), ("a".into(), 5));
+        assert_eq!(say("b", "x".repeat(1_000_000), None), ("a b".into(), 5), "a failed run costs no other");
+        assert_eq!(say("c", "x".repeat(1_000_000), Some("yes")), (String::new(), 0), "it never fits");
+        assert_eq!(say("d", "again".into(), Some("yes")), ("d".into(), 5));
     }
 
     #[test]
