@@ -48,6 +48,9 @@ pub use feed::Feeds;
 /// The most of the log that one read of a cursor brings into memory, in bytes.
 const CATCH_UP_BYTES: usize = 64 * 1024;
 
+/// Messages that may wait: as many requests as may wait for a session to wake, and as many more.
+const MAILBOX: usize = 512;
+
 /// How often a session looks whether it is needed.
 const IDLE_CHECK: Duration = Duration::from_secs(60);
 
@@ -225,6 +228,19 @@ impl Session {
             draining: false,
             retrying: false,
         }
+    }
+
+    /// Starts the session that `make` gives on an arbiter, with room for all that waited for it:
+    /// a context would get its room only when it first runs, there, some time later.
+    pub(crate) fn start_on(
+        arbiter: &ArbiterHandle,
+        make: impl FnOnce() -> Self + Send + 'static,
+    ) -> Addr<Self> {
+        let (sender, receiver) = actix::dev::channel::channel(MAILBOX);
+        arbiter.spawn_fn(move || {
+            Context::with_receiver(receiver).run(make());
+        });
+        Addr::new(sender)
     }
 
     /// Has what was decided written, and goes to work.
@@ -519,7 +535,6 @@ impl Actor for Session {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(256);
         ctx.run_interval(IDLE_CHECK, |session, _| {
             if session.conversation.is_idle() && session.is_written() && session.remains.feeds.is_empty() {
                 let key = session.conversation.key().clone();

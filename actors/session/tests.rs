@@ -212,6 +212,31 @@ fn contiguous(events: &[Logged]) {
 }
 
 #[actix::test]
+async fn all_that_waits_for_a_session_to_wake_reaches_it() {
+    const REQUESTS: usize = 200;
+    let world = World::new().await;
+    // It has its room from its first turn on.
+    world.peer(0).ask(Command::Abort { target: target("nobody"), run: None });
+    tokio::task::yield_now().await;
+    let mut peer = world.peer(1);
+    peer.ask(prompt("ada", "/slow 60", None));
+    for _ in 0..REQUESTS {
+        peer.ask(Command::Clear { target: target("ada") });
+    }
+    peer.accepted().await;
+    let mut cleared = 0;
+    while cleared < REQUESTS {
+        match peer.next().await {
+            Deliver::Reply(_, reply) => {
+                reply.expect("not busy");
+                cleared += 1;
+            }
+            Deliver::Event { .. } => {}
+        }
+    }
+}
+
+#[actix::test]
 async fn the_reply_precedes_the_events_and_no_number_is_missing() {
     let world = World::new().await;
     let mut peer = world.peer(1);

@@ -172,6 +172,8 @@ pub struct ReadHistory {
     pub session: SessionKey,
     /// At most so many.
     pub limit: usize,
+    /// Not more once there are so many bytes of text; but at least one message.
+    pub max_bytes: usize,
 }
 
 /// Asks for sessions, the latest used first.
