@@ -7,6 +7,7 @@
 //! reads them key by key, and the rest of the modules check what the keys say together.
 
 mod credentials;
+mod layers;
 mod load;
 mod models;
 mod section;

@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use toml_edit::{Document, Item};
 
+use super::layers::Layers;
+
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
@@ -106,10 +108,10 @@ pub(super) fn merge(
     flags: &[Flag<'_>],
 ) -> Result<Table, Vec<Complaint>> {
     let mut complaints = Vec::new();
-    let mut merged = Table::new();
+    let mut layers = Layers::default();
     for (layer, file) in files.iter().enumerate() {
         match parse_file(layer, file) {
-            Ok(table) => overlay(&mut merged, table),
+            Ok(table) => layers.push(table),
             Err(complaint) => complaints.push(complaint),
         }
     }
@@ -117,9 +119,11 @@ pub(super) fn merge(
         if let Some(key) = name.strip_prefix(ENV_PREFIX) {
             let origin = Origin::Env(name.as_str().into());
             let path: Vec<String> = key.split("__").map(str::to_ascii_lowercase).collect();
-            let value = Value::Env(value.clone());
-            if let Err(message) = set(&mut merged, &path, Node { value, origin: origin.clone() }) {
+            if path.iter().any(String::is_empty) {
+                let message = format!("expected {ENV_PREFIX}SECTION__KEY");
                 complaints.push(Complaint { at: origin, message });
+            } else {
+                layers.push(nest(&path, Node { value: Value::Env(value.clone()), origin }));
             }
         }
     }
@@ -128,47 +132,21 @@ pub(super) fn merge(
         let path: Vec<String> = flag.key.split('.').map(str::to_owned).collect();
         let node = |value| Node { value, origin: origin.clone() };
         let values = flag.values.iter().map(|value| node(Value::Text(value.clone()))).collect();
-        if let Err(message) = set(&mut merged, &path, node(Value::List(values))) {
-            complaints.push(Complaint { at: origin.clone(), message });
-        }
+        layers.push(nest(&path, node(Value::List(values))));
     }
-    if complaints.is_empty() { Ok(merged) } else { Err(complaints) }
+    if complaints.is_empty() { layers.merge() } else { Err(complaints) }
 }
 
-fn overlay(under: &mut Table, over: Table) {
-    for (key, node) in over {
-        match (under.get_mut(&key), node) {
-            (
-                Some(Node { value: Value::Table(under), origin }),
-                Node { value: Value::Table(over), origin: at },
-            ) => {
-                *origin = at;
-                overlay(under, over);
-            }
-            (_, node) => {
-                under.insert(key, node);
-            }
-        }
-    }
-}
-
-fn set(table: &mut Table, path: &[String], node: Node) -> Result<(), String> {
-    let (last, parents) = path.split_last().ok_or("no key")?;
-    if path.iter().any(String::is_empty) {
-        return Err(format!("expected {ENV_PREFIX}SECTION__KEY"));
-    }
-    let mut table = table;
-    for key in parents {
-        let parent = table
-            .entry(key.clone())
-            .or_insert_with(|| Node { value: Value::Table(Table::new()), origin: node.origin.clone() });
-        let Value::Table(inner) = &mut parent.value else {
-            return Err(format!("{} is not a section with keys of its own", key));
-        };
-        table = inner;
-    }
-    table.insert(last.clone(), node);
-    Ok(())
+/// A layer that sets one key.
+fn nest(path: &[String], node: Node) -> Table {
+    let (key, rest) = path.split_first().expect("a path has a key");
+    let node = if rest.is_empty() {
+        node
+    } else {
+        let origin = node.origin.clone();
+        Node { value: Value::Table(nest(rest, node)), origin }
+    };
+    Table::from([(key.clone(), node)])
 }
 
 fn parse_file(layer: usize, file: &File<'_>) -> Result<Table, Complaint> {
