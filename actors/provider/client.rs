@@ -4,25 +4,20 @@ use std::cell::RefCell;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use actix_tls::connect::{ConnectError as TcpError, ConnectInfo, Connection};
-use actix_web::dev::Service;
 use awc::error::{ConnectError, PayloadError, SendRequestError};
-use awc::http::Uri;
 use awc::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, RETRY_AFTER};
 use awc::{Client, ClientBuilder, Connector};
 use bytes::Bytes;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::provider::{http_error, may_fail_over};
 use futures::StreamExt as _;
-use futures::future::LocalBoxFuture;
 use futures::stream::LocalBoxStream;
 use rustls::ClientConfig;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use super::dial::{self, Dial};
 use super::{Deadlines, Endpoint};
 
 /// How long an unused connection is kept. Providers close theirs after a minute or more.
@@ -64,10 +59,11 @@ pub(super) async fn call(
         });
     };
     let client = client(endpoint.tls.as_ref(), deadlines.connect);
+    let url = if endpoint.tls.is_some() { dial::below_tls(&http.url) } else { http.url.clone() };
     // A connection that the server closed while it was idle is only noticed by using it: once more.
     let mut again = true;
     let mut response = loop {
-        let mut request = client.post(&*http.url).no_decompress();
+        let mut request = client.post(&*url).no_decompress();
         for (name, value) in &http.headers {
             request = request.insert_header((HeaderName::from_static(name), value.expose()));
         }
@@ -160,6 +156,9 @@ fn refused(endpoint: &Endpoint, error: SendRequestError, deadlines: Deadlines) -
         SendRequestError::Connect(ConnectError::Timeout) => {
             (ErrorCode::Timeout, format!("not connected within {:?}", deadlines.connect), false)
         }
+        SendRequestError::Connect(ConnectError::Io(why)) if why.kind() == io::ErrorKind::TimedOut => {
+            (ErrorCode::Timeout, io_words(&why), false)
+        }
         SendRequestError::Connect(ConnectError::Resolver(why)) => {
             (ErrorCode::Provider, format!("host not found ({why}): check base_url"), false)
         }
@@ -231,57 +230,18 @@ fn client(tls: Option<&Arc<ClientConfig>>, connect: Duration) -> Client {
 }
 
 fn build(tls: Option<&Arc<ClientConfig>>, connect: Duration) -> Client {
-    let mut connector = Connector::new()
-        .connector(NoDelay)
-        .timeout(connect)
-        .handshake_timeout(connect)
+    let connector = Connector::new()
+        .connector(Dial { tls: tls.cloned(), deadline: connect })
+        // Its two steps have a deadline each: this one is never the first.
+        .timeout(connect.saturating_mul(3))
         // How many calls there are at once is the supervisor's to say.
         .limit(0)
         .conn_keep_alive(KEEP_ALIVE)
         .conn_lifetime(LIFETIME);
-    if let Some(tls) = tls {
-        connector = connector.rustls_0_23(tls.clone());
-    }
     ClientBuilder::new()
         .connector(connector)
         .no_default_headers()
         .disable_redirects()
         .disable_timeout()
         .finish()
-}
-
-/// Connects with TCP_NODELAY: a request is not to wait for an acknowledgement.
-#[derive(Clone, Copy, Debug)]
-struct NoDelay;
-
-impl Service<ConnectInfo<Uri>> for NoDelay {
-    type Response = Connection<Uri, TcpStream>;
-    type Error = TcpError;
-    type Future = LocalBoxFuture<'static, Result<Self::Response, Self::Error>>;
-
-    fn poll_ready(&self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&self, info: ConnectInfo<Uri>) -> Self::Future {
-        Box::pin(async move {
-            let uri = info.request().clone();
-            let host = uri.host().unwrap_or_default();
-            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-            let port = info.port();
-            let addresses =
-                tokio::net::lookup_host((host, port)).await.map_err(|why| TcpError::Resolver(why.into()))?;
-            let mut failed = TcpError::NoRecords;
-            for address in addresses {
-                match TcpStream::connect(address).await {
-                    Ok(stream) => {
-                        stream.set_nodelay(true).map_err(TcpError::Io)?;
-                        return Ok(Connection::new(uri, stream));
-                    }
-                    Err(why) => failed = TcpError::Io(why),
-                }
-            }
-            Err(failed)
-        })
-    }
 }

@@ -5,6 +5,8 @@
 pub mod answer;
 mod charge;
 mod client;
+mod close_delimited;
+mod dial;
 
 use std::path::Path;
 use std::sync::Arc;

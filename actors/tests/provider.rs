@@ -484,21 +484,94 @@ async fn https_with_a_private_authority() {
 }
 
 #[actix::test]
-async fn a_connection_is_used_again() {
+async fn a_body_may_end_with_its_connection() {
+    let folder = tempfile::tempdir().unwrap();
+    let ca_file = folder.path().join("ca.pem");
+    let report = json!({"error": {"type": "rate_limit_error", "message": "slow"}}).to_string();
     for kind in WIRE {
-        let upstream = Upstream::start();
-        let (supervisor, _records) = start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
-        for _ in 0..5 {
-            upstream.then(Turn::EndLate("bye".into()));
-            assert_eq!(ask(&supervisor, "hi").await.1, Ok(()), "the end marker is enough");
-            all_given_back(&supervisor).await;
-            upstream.end().await;
-            // What follows the end marker has arrived: lets the arbiter read it.
-            for _ in 0..500 {
-                tokio::task::yield_now().await;
+        for (upstream, tls) in [
+            (Upstream::start(), false),
+            (Upstream::start_split(1), false),
+            (Upstream::start_split(7), false),
+            (Upstream::start_tls(), true),
+        ] {
+            let mut config = config(&[("p", kind, upstream.base_url())]);
+            if tls {
+                std::fs::write(&ca_file, upstream.ca_pem()).unwrap();
+                config.providers.get_mut("p").unwrap().ca_file = Some(ca_file.clone());
             }
+            let (supervisor, _records) = start(config, Deadlines::default());
+            for (turn, said, result) in [
+                (Turn::Say(vec!["Hé".into(), "llo".into()]), "Héllo", Ok(())),
+                (
+                    Turn::Cut("so far".into()),
+                    "so far",
+                    Err("p cut the answer: the stream ended without its end marker"),
+                ),
+                (Turn::Status(429, None, report.clone()), "", Err("p answered 429: rate_limit_error: slow")),
+            ] {
+                upstream.then(turn.clone()).then(Turn::ThenClose(Box::new(turn.clone())));
+                for how in ["in chunks", "until it closes"] {
+                    let (deltas, got) = ask(&supervisor, "hi").await;
+                    let got = got.map_err(|error| error.message);
+                    assert_eq!(text(&deltas), said, "{kind} {turn:?} {how}, tls {tls}: {got:?}");
+                    assert_eq!(got, result.map_err(str::to_owned), "{kind} {turn:?} {how}, tls {tls}");
+                }
+            }
+            let base_url = upstream.base_url();
+            let host = base_url.split("://").last().unwrap();
+            for request in upstream.requests() {
+                let head = request.head.to_ascii_lowercase();
+                assert!(head.contains(&format!("\r\nhost: {host}\r\n")), "{head}");
+            }
+            all_given_back(&supervisor).await;
         }
-        assert_eq!(upstream.connections(), 1, "for 5 requests");
+    }
+}
+
+#[actix::test]
+async fn a_handshake_has_its_deadline() {
+    // It connects, by the system, and says nothing.
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let base_url = format!("https://{}", silent.local_addr().unwrap());
+    let deadlines = Deadlines { connect: Duration::from_millis(300), ..Deadlines::default() };
+    let (supervisor, mut records) = start(config(&[("p", ProviderKind::OpenAi, base_url)]), deadlines);
+    let error = ask(&supervisor, "hi").await.1.unwrap_err();
+    assert_eq!(error.message, "p: tls: no handshake within 300ms");
+    assert_eq!(error.code, ErrorCode::Timeout);
+    all_given_back(&supervisor).await;
+    assert!(records.try_recv().is_err(), "nothing was spent");
+}
+
+#[actix::test]
+async fn a_connection_is_used_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let ca_file = folder.path().join("ca.pem");
+    for kind in WIRE {
+        for (upstream, tls) in [(Upstream::start(), false), (Upstream::start_tls(), true)] {
+            let mut config = config(&[("p", kind, upstream.base_url())]);
+            if tls {
+                std::fs::write(&ca_file, upstream.ca_pem()).unwrap();
+                config.providers.get_mut("p").unwrap().ca_file = Some(ca_file.clone());
+            }
+            let (supervisor, _records) = start(config, Deadlines::default());
+            for _ in 0..5 {
+                upstream.then(Turn::EndLate("bye".into()));
+                assert_eq!(ask(&supervisor, "hi").await.1, Ok(()), "the end marker is enough");
+                all_given_back(&supervisor).await;
+                upstream.end().await;
+                // What follows the end marker has arrived: lets the arbiter read it.
+                for _ in 0..500 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            // Until a response takes it along.
+            upstream.then(Turn::ThenClose(Box::new(Turn::Say(vec!["bye".into()]))));
+            assert_eq!(ask(&supervisor, "hi").await.1, Ok(()), "tls {tls}");
+            assert_eq!(upstream.connections(), 1, "for 6 requests, tls {tls}");
+            assert_eq!(ask(&supervisor, "hi").await.1, Ok(()), "tls {tls}");
+            assert_eq!(upstream.connections(), 2, "for one more, tls {tls}");
+        }
     }
 }
 

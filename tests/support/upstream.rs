@@ -36,6 +36,8 @@ pub enum Turn {
     Garbage(String),
     /// Says the text (nothing where empty), then reports `overloaded_error` within the stream.
     Report(String),
+    /// Does the same in a response without a length, which ends with the connection.
+    ThenClose(Box<Turn>),
     /// Closes the connection without an answer.
     Close,
     /// Does not answer.
@@ -248,6 +250,10 @@ async fn answer(
     turn: Turn,
     anthropic: bool,
 ) -> Option<()> {
+    let (turn, chunked) = match turn {
+        Turn::ThenClose(turn) => (*turn, false),
+        turn => (turn, true),
+    };
     let late = matches!(turn, Turn::EndLate(_));
     let say = |text: &str| if text.is_empty() { vec![] } else { vec![text.to_owned()] };
     let (pieces, calls) = match &turn {
@@ -261,11 +267,14 @@ async fn answer(
         | Turn::HangBody(text) => (say(text), vec![]),
         Turn::Status(status, retry_after, body) => {
             let retry = retry_after.map_or(String::new(), |seconds| format!("retry-after: {seconds}\r\n"));
+            let length = if chunked { format!("content-length: {}\r\n", body.len()) } else { String::new() };
             let head = format!(
-                "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\n{retry}content-length: {}\r\n\r\n{body}",
-                body.len()
+                "HTTP/1.1 {status} x\r\ncontent-type: application/json\r\n{retry}{length}\r\n{body}",
             );
-            return stream.write_all(head.as_bytes()).await.ok();
+            stream.write_all(head.as_bytes()).await.ok()?;
+            // Where it closes, it does so without the goodbye of TLS, as small servers do.
+            stream.flush().await.ok()?;
+            return chunked.then_some(());
         }
         Turn::Page(body) => {
             let head = format!(
@@ -275,14 +284,16 @@ async fn answer(
             return stream.write_all(head.as_bytes()).await.ok();
         }
         Turn::Close => return None,
+        Turn::ThenClose(_) => unreachable!("one within another"),
         Turn::HangHead => return hang(state, stream).await,
     };
-    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
-    stream.write_all(head.as_bytes()).await.ok()?;
+    let encoding = if chunked { "transfer-encoding: chunked\r\n" } else { "" };
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n{encoding}\r\n");
+    write(state, stream, &head, false).await?;
     let (events, ending) =
         if anthropic { anthropic_stream(&pieces, &calls) } else { openai_stream(&pieces, &calls) };
     for event in events {
-        write_chunked(state, stream, &event).await?;
+        write(state, stream, &event, chunked).await?;
     }
     match turn {
         Turn::Cut(_) => {}
@@ -292,27 +303,27 @@ async fn answer(
             stream.shutdown().await.ok()?;
             return None;
         }
-        Turn::Garbage(_) => write_chunked(state, stream, "data: }garbage{\n\n").await?,
+        Turn::Garbage(_) => write(state, stream, "data: }garbage{\n\n", chunked).await?,
         Turn::Report(_) => {
             let error = json!({"type": "overloaded_error", "message": "Overloaded"});
             let event = format!("event: error\ndata: {}\n\n", json!({"type": "error", "error": error}));
-            write_chunked(state, stream, &event).await?;
+            write(state, stream, &event, chunked).await?;
         }
         Turn::HangBody(_) => return hang(state, stream).await,
         _ => {
             for event in ending {
-                write_chunked(state, stream, &event).await?;
+                write(state, stream, &event, chunked).await?;
             }
         }
     }
     if late {
         state.ending.acquire().await.ok()?.forget();
     }
-    let written = stream.write_all(b"0\r\n\r\n").await;
+    let written = if chunked { stream.write_all(b"0\r\n\r\n").await } else { stream.shutdown().await };
     if late {
         state.ended.add_permits(1);
     }
-    written.ok()
+    written.ok().filter(|()| chunked)
 }
 
 /// Waits until the client leaves.
@@ -323,11 +334,19 @@ async fn hang(state: &State, stream: &mut (impl AsyncRead + Unpin)) -> Option<()
     None
 }
 
-async fn write_chunked(state: &State, stream: &mut (impl AsyncWrite + Unpin), text: &str) -> Option<()> {
+async fn write(
+    state: &State,
+    stream: &mut (impl AsyncWrite + Unpin),
+    text: &str,
+    chunked: bool,
+) -> Option<()> {
     for part in text.as_bytes().chunks(state.write_bytes) {
-        let mut chunk = format!("{:x}\r\n", part.len()).into_bytes();
-        chunk.extend_from_slice(part);
-        chunk.extend_from_slice(b"\r\n");
+        let mut chunk = part.to_vec();
+        if chunked {
+            chunk = format!("{:x}\r\n", part.len()).into_bytes();
+            chunk.extend_from_slice(part);
+            chunk.extend_from_slice(b"\r\n");
+        }
         stream.write_all(&chunk).await.ok()?;
         stream.flush().await.ok()?;
         if state.write_bytes != usize::MAX {

@@ -1,0 +1,204 @@
+//! How connections to model providers are made: TCP without delay, TLS where the provider has it, and
+//! above both [`CloseDelimited`].
+//!
+//! The TLS is made here since awc's own would be above whatever a connector gives it, and the heads of
+//! responses can only be seen below awc and above TLS. So awc is told `http` for every provider, and
+//! which of them are reached by TLS is decided by their client alone: one that has a TLS configuration
+//! never makes a connection without.
+
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use actix_tls::connect::{ConnectError, ConnectInfo, Connection};
+use actix_web::dev::Service;
+use actix_web::rt::net::{ActixStream, Ready};
+use awc::http::Uri;
+use awc::http::uri::{Authority, Scheme};
+use futures::future::LocalBoxFuture;
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::close_delimited::CloseDelimited;
+
+/// What awc is given for a provider reached by TLS: the same URL by the scheme `http`, its port named.
+/// What is no such URL stays as it is, for awc to refuse.
+pub(super) fn below_tls(url: &str) -> String {
+    let rewritten = || {
+        let mut parts = url.parse::<Uri>().ok()?.into_parts();
+        let authority = parts.authority?;
+        parts.authority = Some(match authority.port_u16() {
+            Some(_) => authority,
+            None => format!("{}:443", authority.as_str().trim_end_matches(':')).parse::<Authority>().ok()?,
+        });
+        parts.scheme = Some(Scheme::HTTP);
+        Uri::from_parts(parts).ok()
+    };
+    rewritten().map_or_else(|| url.to_owned(), |uri| uri.to_string())
+}
+
+/// Connects, each time to the first address of the host that answers.
+#[derive(Clone, Debug)]
+pub(super) struct Dial {
+    /// Connections are made with TLS where it is there.
+    pub(super) tls: Option<Arc<ClientConfig>>,
+    /// For the resolution and the connection together, and again for the TLS handshake.
+    pub(super) deadline: Duration,
+}
+
+impl Service<ConnectInfo<Uri>> for Dial {
+    type Response = Connection<Uri, CloseDelimited<Transport>>;
+    type Error = ConnectError;
+    type Future = LocalBoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&self, info: ConnectInfo<Uri>) -> Self::Future {
+        let Self { tls, deadline } = self.clone();
+        Box::pin(async move {
+            let uri = info.request().clone();
+            let host = uri.host().unwrap_or_default();
+            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+            let late = |what: &str| {
+                ConnectError::Io(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("{what} within {deadline:?}"),
+                ))
+            };
+            let tcp = timeout(deadline, connect(&host, info.port()));
+            let tcp = tcp.await.map_err(|_| late("not connected"))??;
+            let transport = match tls {
+                None => Transport::Plain(tcp),
+                Some(config) => {
+                    let name = ServerName::try_from(host)
+                        .map_err(|why| ConnectError::Io(io::Error::new(io::ErrorKind::InvalidInput, why)))?;
+                    let handshake = timeout(deadline, TlsConnector::from(config).connect(name, tcp));
+                    let handshake = handshake.await.map_err(|_| late("tls: no handshake"))?;
+                    Transport::Tls(Box::new(handshake.map_err(ConnectError::Io)?))
+                }
+            };
+            Ok(Connection::new(uri, CloseDelimited::new(transport)))
+        })
+    }
+}
+
+async fn connect(host: &str, port: u16) -> Result<TcpStream, ConnectError> {
+    let addresses =
+        tokio::net::lookup_host((host, port)).await.map_err(|why| ConnectError::Resolver(why.into()))?;
+    let mut failed = ConnectError::NoRecords;
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                // A request is not to wait for an acknowledgement.
+                stream.set_nodelay(true).map_err(ConnectError::Io)?;
+                return Ok(stream);
+            }
+            Err(why) => failed = ConnectError::Io(why),
+        }
+    }
+    Err(failed)
+}
+
+/// A connection's bytes, as the provider sends them.
+pub(super) enum Transport {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Transport {
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(tcp) => tcp,
+            Self::Tls(tls) => tls.get_ref().0,
+        }
+    }
+}
+
+impl fmt::Debug for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if matches!(self, Self::Plain(_)) { "Plain" } else { "Tls" })
+    }
+}
+
+impl Drop for Transport {
+    /// Says goodbye where that can be done at once: awc drops what it takes for plain TCP.
+    fn drop(&mut self) {
+        if let Self::Tls(tls) = self
+            && tokio::runtime::Handle::try_current().is_ok()
+        {
+            let _ = Pin::new(tls).poll_shutdown(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+}
+
+impl AsyncRead for Transport {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Self::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Transport {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Self::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            Self::Tls(tls) => Pin::new(tls).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Self::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+        }
+    }
+}
+
+/// Asked only by a TLS above, which there is none of.
+impl ActixStream for CloseDelimited<Transport> {
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<Ready>> {
+        ActixStream::poll_read_ready(self.below().tcp(), cx)
+    }
+
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<Ready>> {
+        ActixStream::poll_write_ready(self.below().tcp(), cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_of_https_is_named() {
+        for (url, below) in [
+            ("https://a.example/v1/messages?x=1", "http://a.example:443/v1/messages?x=1"),
+            ("HTTPS://a.example:8443/v1", "http://a.example:8443/v1"),
+            ("https://[::1]/v1", "http://[::1]:443/v1"),
+            ("https://[::1]:80/v1", "http://[::1]:80/v1"),
+            ("https:// no", "https:// no"),
+            ("https://", "https://"),
+        ] {
+            assert_eq!(below_tls(url), below, "{url}");
+        }
+    }
+}
