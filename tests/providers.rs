@@ -1,6 +1,8 @@
 //! Models over the network, from a client's prompt to the provider's wire and back: both formats,
 //! over HTTP and HTTPS, and whatever providers do when they fail.
 
+#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+
 mod support;
 #[path = "support/upstream.rs"]
 mod upstream;
