@@ -115,7 +115,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let sockets = listener::bind(&config.gateway.listen)
         .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
 
-    let store = Store::start(config.store.path.clone()).await?;
+    let store = Store::open(config.store.path.clone()).await?;
+    let (pen, store) = (store.pen(), store.start());
     let now = clock::now();
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
     let totals = ask(&store, since).await??;
@@ -133,6 +134,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         recovery: config.store.recovery,
         colleagues: Colleagues {
             store: store.clone(),
+            pen,
             providers: providers.clone(),
             sandbox: sandbox.clone(),
         },

@@ -52,6 +52,9 @@ const WAITING_MAX: usize = 256;
 /// Sessions read from the log at once after a start.
 const RECOVERING_AT_ONCE: usize = 16;
 
+/// How many bytes of text a history has at most; the newest message is in it whatever its size.
+const HISTORY_BYTES_MAX: usize = 1024 * 1024;
+
 /// Sessions in one list.
 const LIST_MAX: usize = 1000;
 
@@ -255,7 +258,8 @@ impl SessionSupervisor {
                 answer(ctx, asker, async move {
                     let messages = match ask(&store, Load { session: session.clone(), runs: 0 }).await?? {
                         Some(loaded) if principal.sees(&loaded.owner) => {
-                            ask(&store, ReadHistory { session: session.clone(), limit }).await??
+                            let max_bytes = HISTORY_BYTES_MAX;
+                            ask(&store, ReadHistory { session: session.clone(), limit, max_bytes }).await??
                         }
                         Some(_) => return Err(no_such(&session)),
                         None => Vec::new(),
@@ -488,7 +492,7 @@ impl SessionSupervisor {
 
         let (colleagues, supervisor) = (self.setup.colleagues.clone(), ctx.address());
         let arbiter = entry.arbiter.clone().unwrap_or_else(Arbiter::current);
-        let session = Session::start_in_arbiter(&arbiter, move |_| {
+        let session = Session::start_on(&arbiter, move || {
             Session::new(conversation, profile, colleagues, supervisor, feeds)
         });
         entry.state = State::Awake { session: session.clone(), sent: 0 };

@@ -202,15 +202,14 @@ impl Link {
         self.unsent.load(Relaxed) < OUTPUT_MARK_BYTES
     }
 
-    /// A request was handed on.
-    pub(super) fn request_began(&self) {
-        self.unanswered.fetch_add(1, Relaxed);
+    /// A request of this weight was handed on.
+    pub(super) fn request_began(&self, weight: usize) {
+        self.unanswered.fetch_add(weight, Relaxed);
     }
 
-    /// A request was answered.
-    pub(super) fn request_ended(&self) {
-        // Never below none, should somebody answer twice.
-        let _ = self.unanswered.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
+    /// A request of this weight was answered.
+    pub(super) fn request_ended(&self, weight: usize) {
+        self.unanswered.fetch_sub(weight, Relaxed);
     }
 
     /// A plain request came over it.

@@ -26,7 +26,7 @@ use actix::{
 };
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::{Credentials, Principal};
-use clawmux_core::command::Request;
+use clawmux_core::command::{Command, Request};
 use clawmux_core::config::Gateway;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
@@ -46,9 +46,12 @@ use crate::session_supervisor::{Dispatch, Gone};
 /// Above so many unsent bytes a connection reads no further, until its socket has taken them.
 pub const OUTPUT_MARK_BYTES: usize = 64 * 1024;
 
-/// Above so many requests without their reply a connection reads no further: replies are what may
-/// come in any size.
+/// Above so much weight of requests without their reply a connection reads no further: requests
+/// and replies are what may come in any size. A small request weighs 1.
 pub const UNANSWERED_MARK: usize = 32;
+
+/// How many bytes of a prompt weigh as much as a small request.
+const WEIGHED_BYTES: usize = 64 * 1024;
 
 /// How long a peer has to answer a Close before the socket is closed.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(1);
@@ -107,6 +110,8 @@ pub struct Connection {
     client: Option<Client>,
     actions: Vec<Action>,
     tickets: u64,
+    /// Requests that were handed on and not answered, each with its weight.
+    unanswered: Vec<(Ticket, usize)>,
     alarm: Option<(Timestamp, SpawnHandle)>,
     fragments: ws::Fragments,
     outbox: Outbox,
@@ -176,6 +181,7 @@ impl Connection {
             client: None,
             actions: Vec::new(),
             tickets: 0,
+            unanswered: Vec::new(),
             alarm: None,
             fragments: ws::Fragments::default(),
             outbox: Outbox::default(),
@@ -262,7 +268,7 @@ impl Connection {
     }
 
     /// Scope, then rate, then whether it could be understood; and on its way it goes.
-    fn execute(&self, ticket: Ticket, request: Request) -> Result<(), Error> {
+    fn execute(&mut self, ticket: Ticket, request: Request) -> Result<(), Error> {
         let (Some(principal), Some(client)) = (&self.principal, &self.client) else {
             return Err(ErrorCode::Unauthenticated.error("not authenticated"));
         };
@@ -272,20 +278,32 @@ impl Connection {
                 .with(Detail::MissingScope(request.needs)));
         }
         self.services.rates.spend(principal, request.cost)?;
+        let command = request.command?;
+        let weight = weight(&command);
         let dispatch = Dispatch {
             ticket,
             principal: principal.clone(),
-            command: request.command?,
+            command,
             client: client.clone(),
             arbiter: Arbiter::current(),
         };
-        self.services.dispatch.try_send(dispatch).map(|()| self.link.request_began()).map_err(|error| {
+        self.services.dispatch.try_send(dispatch).map_err(|error| {
             let why = match error {
                 SendError::Full(_) => "too much to do at the moment, try again",
                 SendError::Closed(_) => "the daemon is stopping",
             };
             ErrorCode::Unavailable.error(format!("unavailable: {why}"))
-        })
+        })?;
+        self.unanswered.push((ticket, weight));
+        self.link.request_began(weight);
+        Ok(())
+    }
+
+    fn answered(&mut self, ticket: Ticket) {
+        if let Some(at) = self.unanswered.iter().position(|(asked, _)| *asked == ticket) {
+            let (_, weight) = self.unanswered.swap_remove(at);
+            self.link.request_ended(weight);
+        }
     }
 
     /// Sends a Close, once, and waits for the peer's.
@@ -324,6 +342,22 @@ impl Connection {
         if self.outbox.drained(self.link.has_room()) {
             self.tell(Input::Drained, context);
         }
+    }
+}
+
+/// What a request and its reply may take of memory, as a share of [`UNANSWERED_MARK`]: where the
+/// reply may be large, all of it.
+fn weight(command: &Command) -> usize {
+    match command {
+        Command::History { .. } | Command::Sessions => UNANSWERED_MARK,
+        Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
+        Command::Status
+        | Command::Abort { .. }
+        | Command::Clear { .. }
+        | Command::Budget { .. }
+        | Command::Plugins
+        | Command::LoadPlugin { .. }
+        | Command::UnloadPlugin { .. } => 1,
     }
 }
 
@@ -369,7 +403,7 @@ impl Handler<Deliver> for Connection {
     fn handle(&mut self, delivery: Deliver, context: &mut Self::Context) {
         match delivery {
             Deliver::Reply(ticket, reply) => {
-                self.link.request_ended();
+                self.answered(ticket);
                 self.tell(Input::Reply(ticket, reply), context);
             }
             Deliver::Event { event, from } => {

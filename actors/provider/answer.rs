@@ -34,6 +34,11 @@ use super::{Candidate, Charge, Deadlines, Permit};
 /// How much is read before what was decoded is handed on, in bytes.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
 
+/// How large an answer may be in all, text and tool calls together, in bytes; and how many tools it
+/// may call. More than a model writes, and little enough to keep and to look through.
+const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
+const ANSWER_CALLS_MAX: usize = 128;
+
 /// How long a complete answer's connection may take to end its body, and how much may come, so that
 /// it can be used again.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -58,6 +63,9 @@ pub struct Answer {
     failed: Option<Failure>,
     /// Whether anything was handed on.
     spoken: bool,
+    /// How much was handed on.
+    said_bytes: usize,
+    said_calls: usize,
     /// Held until it is over.
     held: Option<(Charge, OwnedSemaphorePermit)>,
     usage: Usage,
@@ -83,6 +91,8 @@ impl Answer {
             total: Box::pin(sleep(deadlines.total)),
             failed: None,
             spoken: false,
+            said_bytes: 0,
+            said_calls: 0,
             held: Some((charge, slot)),
             usage: Usage::default(),
         };
@@ -147,7 +157,8 @@ impl Answer {
 
     /// Counts what is handed on, and fills in the usage of a finished answer.
     fn account(&mut self, deltas: &mut [Delta], wire: Option<Usage>) {
-        let Some((charge, _)) = &mut self.held else { return };
+        let calls = deltas.iter().filter(|delta| matches!(delta, Delta::ToolCall(_))).count();
+        self.said_calls = self.said_calls.saturating_add(calls);
         let bytes: usize = deltas
             .iter()
             .map(|delta| match delta {
@@ -156,6 +167,8 @@ impl Answer {
                 Delta::Finished { .. } => 0,
             })
             .sum();
+        self.said_bytes = self.said_bytes.saturating_add(bytes);
+        let Some((charge, _)) = &mut self.held else { return };
         charge.add(bytes as u64, wire);
         if let Some(Delta::Finished { usage, .. }) = deltas.last_mut() {
             *usage = Some(charge.finish(*usage));
@@ -176,6 +189,10 @@ impl Answer {
         self.account(&mut deltas, wire);
         if matches!(deltas.last(), Some(Delta::Finished { .. })) {
             self.end();
+        } else if self.said_bytes > ANSWER_BYTES_MAX || self.said_calls > ANSWER_CALLS_MAX {
+            let what = format!("{ANSWER_BYTES_MAX} bytes or {ANSWER_CALLS_MAX} tool calls");
+            let error = ErrorCode::Provider.error(format!("the answer has more than {what}"));
+            self.failed = Some(Failure { error, fail_over: false, billed: true });
         }
         Poll::Ready(Some(Ok(deltas)))
     }

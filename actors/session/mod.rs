@@ -41,12 +41,15 @@ use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::{Acquire, ProviderSupervisor};
 use crate::sandbox_supervisor::{CallTool, Cancel, SandboxSupervisor, Tools};
 use crate::session_supervisor::{Fallen, Idle, Kept, SessionSupervisor};
-use crate::store::{Append, ReadEvents, Store};
+use crate::store::{Append, Pen, ReadEvents, Store};
 
 pub use feed::Feeds;
 
 /// The most of the log that one read of a cursor brings into memory, in bytes.
 const CATCH_UP_BYTES: usize = 64 * 1024;
+
+/// Messages that may wait: as many requests as may wait for a session to wake, and as many more.
+const MAILBOX: usize = 512;
 
 /// How often a session looks whether it is needed.
 const IDLE_CHECK: Duration = Duration::from_secs(60);
@@ -74,8 +77,10 @@ pub struct Profile {
 /// Those a session works with.
 #[derive(Clone, Debug)]
 pub struct Colleagues {
-    /// Writes the log.
+    /// Reads the log.
     pub store: Addr<Store>,
+    /// Writes the log.
+    pub pen: Pen,
     /// Asks models.
     pub providers: Addr<ProviderSupervisor>,
     /// Calls tools.
@@ -225,6 +230,19 @@ impl Session {
         }
     }
 
+    /// Starts the session that `make` gives on an arbiter, with room for all that waited for it:
+    /// a context would get its room only when it first runs, there, some time later.
+    pub(crate) fn start_on(
+        arbiter: &ArbiterHandle,
+        make: impl FnOnce() -> Self + Send + 'static,
+    ) -> Addr<Self> {
+        let (sender, receiver) = actix::dev::channel::channel(MAILBOX);
+        arbiter.spawn_fn(move || {
+            Context::with_receiver(receiver).run(make());
+        });
+        Addr::new(sender)
+    }
+
     /// Has what was decided written, and goes to work.
     fn proceed(&mut self, ctx: &mut Context<Self>) {
         self.end_stale_work(ctx);
@@ -253,7 +271,7 @@ impl Session {
     fn write(&mut self, batch: Batch, ctx: &mut Context<Self>) {
         self.writing = true;
         let answered = std::mem::take(&mut self.next);
-        let append = self.colleagues.store.send(Append {
+        let append = self.colleagues.pen.append(Append {
             session: self.conversation.key().clone(),
             owner: self.conversation.owner().clone(),
             events: batch.events.clone(),
@@ -262,7 +280,7 @@ impl Session {
         });
         let written = append.into_actor(self).map(move |result, session, ctx| {
             session.writing = false;
-            match result.unwrap_or_else(|_| Err(gone::<Store>())) {
+            match result {
                 Ok(()) => session.written(batch.events, answered, ctx),
                 Err(error) => session.fall(&error, answered, ctx),
             }
@@ -517,7 +535,6 @@ impl Actor for Session {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
-        ctx.set_mailbox_capacity(256);
         ctx.run_interval(IDLE_CHECK, |session, _| {
             if session.conversation.is_idle() && session.is_written() && session.remains.feeds.is_empty() {
                 let key = session.conversation.key().clone();

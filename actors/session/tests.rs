@@ -64,7 +64,8 @@ impl World {
     async fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         let config = Arc::new(Config::default());
-        let store = Store::start(home.path().join("clawmux.db")).await.unwrap();
+        let store = Store::open(home.path().join("clawmux.db")).await.unwrap();
+        let (pen, store) = (store.pen(), store.start());
         let totals = UsageTotals::default();
         let providers = ProviderSupervisor::new(config.clone(), None, totals).unwrap().start();
         let sandbox = SandboxSupervisor::new(Vec::new(), home.path().to_owned()).start();
@@ -81,7 +82,7 @@ impl World {
             agents: HashMap::from([(id, Arc::new(profile))]),
             limits: Limits { queue: 4, episodic_turns: 5, context_tokens: 5000 },
             recovery: Recovery::Resume,
-            colleagues: Colleagues { store, providers, sandbox },
+            colleagues: Colleagues { store, pen, providers, sandbox },
             hub: Hub::default().start(),
             version: "test",
         })
@@ -207,6 +208,31 @@ fn text(events: &[Logged]) -> String {
 fn contiguous(events: &[Logged]) {
     for pair in events.windows(2) {
         assert_eq!(pair[1].first_seq, pair[0].seq.next(), "a number is missing or twice: {pair:?}");
+    }
+}
+
+#[actix::test]
+async fn all_that_waits_for_a_session_to_wake_reaches_it() {
+    const REQUESTS: usize = 200;
+    let world = World::new().await;
+    // It has its room from its first turn on.
+    world.peer(0).ask(Command::Abort { target: target("nobody"), run: None });
+    tokio::task::yield_now().await;
+    let mut peer = world.peer(1);
+    peer.ask(prompt("ada", "/slow 60", None));
+    for _ in 0..REQUESTS {
+        peer.ask(Command::Clear { target: target("ada") });
+    }
+    peer.accepted().await;
+    let mut cleared = 0;
+    while cleared < REQUESTS {
+        match peer.next().await {
+            Deliver::Reply(_, reply) => {
+                reply.expect("not busy");
+                cleared += 1;
+            }
+            Deliver::Event { .. } => {}
+        }
     }
 }
 

@@ -24,9 +24,9 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -66,9 +66,18 @@ type Question = Box<dyn FnOnce(&mut Reader) + Send>;
 /// The log.
 #[derive(Debug)]
 pub struct Store {
-    writer: Option<SyncSender<Waiting>>,
+    pen: Pen,
     reader: Option<SyncSender<Question>>,
     threads: Vec<Thread>,
+    figures: Arc<Figures>,
+}
+
+/// Writes to the log without the detour through the store's mailbox, which would cost every token a
+/// hop to the store's arbiter and back. Ends with the store: what comes later is refused.
+#[derive(Clone, Debug)]
+pub struct Pen {
+    /// None once the store has stopped.
+    writer: Arc<RwLock<Option<SyncSender<Waiting>>>>,
     figures: Arc<Figures>,
 }
 
@@ -163,6 +172,8 @@ pub struct ReadHistory {
     pub session: SessionKey,
     /// At most so many.
     pub limit: usize,
+    /// Not more once there are so many bytes of text; but at least one message.
+    pub max_bytes: usize,
 }
 
 /// Asks for sessions, the latest used first.
@@ -247,34 +258,13 @@ impl Store {
                 of_reader.questions.fetch_sub(1, Relaxed);
             }
         })?;
-        let (reading, writing) = (Some(questions), Some(writes));
-        Ok(Self { writer: writing, reader: reading, threads: vec![reader, writer], figures })
+        let pen = Pen { writer: Arc::new(RwLock::new(Some(writes))), figures: Arc::clone(&figures) };
+        Ok(Self { pen, reader: Some(questions), threads: vec![reader, writer], figures })
     }
 
-    fn write(&self, write: Write, bytes: usize) -> ResponseFuture<Result<(), Error>> {
-        let refuse = |error| -> ResponseFuture<_> { Box::pin(std::future::ready(Err(error))) };
-        let Some(writer) = &self.writer else { return refuse(closed()) };
-        let waiting = self.figures.queue_bytes.fetch_add(bytes, Relaxed);
-        let (done, answer) = oneshot::channel();
-        let sent = if waiting > 0 && waiting.saturating_add(bytes) > WRITE_BYTES_MAX {
-            Err(full("writes"))
-        } else {
-            // Counted first, so that the writer never counts down what was not counted up.
-            self.figures.queue.fetch_add(1, Relaxed);
-            let sent = writer.try_send(Waiting { write, bytes, done });
-            if sent.is_err() {
-                self.figures.queue.fetch_sub(1, Relaxed);
-            }
-            sent.map_err(|error| match error {
-                TrySendError::Full(_) => full("writes"),
-                TrySendError::Disconnected(_) => closed(),
-            })
-        };
-        if let Err(error) = sent {
-            self.figures.queue_bytes.fetch_sub(bytes, Relaxed);
-            return refuse(error);
-        }
-        Box::pin(async move { answered(answer).await? })
+    /// What sessions write with.
+    pub fn pen(&self) -> Pen {
+        self.pen.clone()
     }
 
     fn ask<T: Send + 'static>(
@@ -303,7 +293,7 @@ impl Store {
 
     /// Lets the threads finish, and waits for them.
     fn finish(&mut self) -> Pin<Box<dyn Future<Output = Result<(), Error>>>> {
-        self.writer = None;
+        self.pen.put_down();
         self.reader = None;
         let threads = std::mem::take(&mut self.threads);
         Box::pin(async move {
@@ -319,6 +309,55 @@ impl Store {
     }
 }
 
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.pen.put_down();
+    }
+}
+
+impl Pen {
+    /// Appends to the log; see [`Append`].
+    ///
+    /// # Errors
+    /// As [`Append`]'s.
+    pub fn append(&self, append: Append) -> ResponseFuture<Result<(), Error>> {
+        let bytes = append.events.iter().map(|logged| bytes_of(&logged.event)).sum();
+        self.write(Write::Append(append), bytes)
+    }
+
+    fn write(&self, write: Write, bytes: usize) -> ResponseFuture<Result<(), Error>> {
+        let refuse = |error| -> ResponseFuture<_> { Box::pin(std::future::ready(Err(error))) };
+        let writer = self.writer.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(writer) = &*writer else { return refuse(closed()) };
+        let waiting = self.figures.queue_bytes.fetch_add(bytes, Relaxed);
+        let (done, answer) = oneshot::channel();
+        let sent = if waiting > 0 && waiting.saturating_add(bytes) > WRITE_BYTES_MAX {
+            Err(full("writes"))
+        } else {
+            // Counted first, so that the writer never counts down what was not counted up.
+            self.figures.queue.fetch_add(1, Relaxed);
+            let sent = writer.try_send(Waiting { write, bytes, done });
+            if sent.is_err() {
+                self.figures.queue.fetch_sub(1, Relaxed);
+            }
+            sent.map_err(|error| match error {
+                TrySendError::Full(_) => full("writes"),
+                TrySendError::Disconnected(_) => closed(),
+            })
+        };
+        if let Err(error) = sent {
+            self.figures.queue_bytes.fetch_sub(bytes, Relaxed);
+            return refuse(error);
+        }
+        Box::pin(async move { answered(answer).await? })
+    }
+
+    /// Writes no more, in whosever hand it is.
+    fn put_down(&self) {
+        *self.writer.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
 impl Actor for Store {
     type Context = Context<Self>;
 
@@ -331,8 +370,7 @@ impl Handler<Append> for Store {
     type Result = ResponseFuture<Result<(), Error>>;
 
     fn handle(&mut self, append: Append, _: &mut Self::Context) -> Self::Result {
-        let bytes = append.events.iter().map(|logged| bytes_of(&logged.event)).sum();
-        self.write(Write::Append(append), bytes)
+        self.pen.append(append)
     }
 }
 
@@ -340,7 +378,7 @@ impl Handler<RecordUsage> for Store {
     type Result = ResponseFuture<Result<(), Error>>;
 
     fn handle(&mut self, RecordUsage(usage): RecordUsage, _: &mut Self::Context) -> Self::Result {
-        self.write(Write::Usage(usage), EVENT_BYTES)
+        self.pen.write(Write::Usage(usage), EVENT_BYTES)
     }
 }
 

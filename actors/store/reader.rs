@@ -165,12 +165,14 @@ impl Reader {
             )?;
             let mut runs = statement.query(params![session, cleared])?;
             // Newest first, until there are enough.
-            let mut messages = VecDeque::new();
+            let (mut messages, mut bytes) = (VecDeque::new(), 0_usize);
             while let Some(row) = runs.next()? {
                 let span = span(row)?;
                 let Conversation { prompt, answer } = conversation(tx, session, &span)?;
                 for message in [answer, prompt].into_iter().flatten() {
-                    if messages.len() == asked.limit {
+                    bytes = bytes.saturating_add(message.content.len());
+                    let full = !messages.is_empty() && bytes > asked.max_bytes;
+                    if messages.len() == asked.limit || full {
                         return Ok(messages.into());
                     }
                     messages.push_front(message);

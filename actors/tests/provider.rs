@@ -394,6 +394,21 @@ async fn dropped_at_any_moment_it_gives_everything_back() {
 }
 
 #[actix::test]
+async fn an_answer_without_end_is_ended() {
+    for kind in WIRE {
+        let upstream = Upstream::start();
+        upstream.then(Turn::Say(vec!["x".repeat(1 << 20); 64]));
+        let (supervisor, _records) = start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
+        let (deltas, result) = ask(&supervisor, "hi").await;
+        let error = result.expect_err("it is ended");
+        assert!(error.message.contains("more than 16777216 bytes"), "{kind:?}: {error}");
+        let bytes = text(&deltas).len();
+        assert!((16 << 20..24 << 20).contains(&bytes), "{kind:?}: {bytes} bytes were read");
+        all_given_back(&supervisor).await;
+    }
+}
+
+#[actix::test]
 async fn the_next_model_answers_where_the_first_can_not() {
     let gone = Upstream::start().base_url();
     let second = Upstream::start();

@@ -69,7 +69,11 @@ async fn load(store: &Addr<Store>, session: &SessionKey, runs: usize) -> Option<
 }
 
 async fn history(store: &Addr<Store>, session: &SessionKey, limit: usize) -> Vec<(Role, String)> {
-    let messages = store.send(ReadHistory { session: session.clone(), limit }).await.unwrap().unwrap();
+    let messages = store
+        .send(ReadHistory { session: session.clone(), limit, max_bytes: usize::MAX })
+        .await
+        .unwrap()
+        .unwrap();
     messages.into_iter().map(|message| (message.role, message.content)).collect()
 }
 
@@ -178,6 +182,10 @@ async fn history_drops_what_a_restart_made_void_and_keeps_what_an_abort_cut_off(
     assert_eq!(history(&store, &session, 9).await, all);
     assert_eq!(history(&store, &session, 2).await, all[3..]);
     assert_eq!(history(&store, &session, 0).await, []);
+    let ask = ReadHistory { session: session.clone(), limit: 9, max_bytes: 1 };
+    let newest = store.send(ask).await.unwrap().unwrap();
+    assert_eq!(newest.len(), 1, "the newest one, whatever its size");
+    assert_eq!(newest[0].content, all.last().unwrap().1);
     // The log itself drops nothing.
     assert!(read(&store, &session, 0).await.iter().any(|logged| logged.event == text("void")));
 
@@ -637,8 +645,10 @@ async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::History { session, limit } => {
                 let known = model.sessions.get(&session).unwrap_or(&blank);
-                let found =
-                    store.send(ReadHistory { session: key(&session.to_string()), limit }).await.unwrap();
+                let found = store
+                    .send(ReadHistory { session: key(&session.to_string()), limit, max_bytes: usize::MAX })
+                    .await
+                    .unwrap();
                 prop_assert_eq!(found.unwrap(), known.history(limit));
             }
             Step::Reopen => {

@@ -37,7 +37,7 @@ pub fn conversation(
         .iter()
         .rev()
         .take_while(|exchange| {
-            let cost = estimate_tokens(exchange_bytes(exchange));
+            let cost = estimate_turn(&exchange.prompt, &exchange.turn);
             let fits = cost <= left;
             left = left.saturating_sub(cost);
             fits
@@ -53,15 +53,16 @@ pub fn conversation(
     messages
 }
 
-fn exchange_bytes(exchange: &Exchange) -> usize {
-    let messages = exchange.turn.messages().map(|message| match message {
+/// What a past turn takes of the context, in estimated tokens.
+pub fn estimate_turn(prompt: &str, turn: &Turn) -> usize {
+    let messages = turn.messages().map(|message| match message {
         ChatMessage::User(text) => text.len(),
         ChatMessage::Assistant { text, calls } => {
             text.len() + calls.iter().map(|call| call.input.to_string().len() + 32).sum::<usize>()
         }
         ChatMessage::ToolResults(results) => results.iter().map(|result| result.content.len() + 16).sum(),
     });
-    exchange.prompt.len() + messages.sum::<usize>()
+    estimate_tokens(prompt.len() + messages.sum::<usize>())
 }
 
 #[cfg(test)]

@@ -28,6 +28,9 @@ use crate::turn::{Turn, Work};
 /// reservation, so that no number a client saw is used twice.
 pub const SEQ_RESERVE: u64 = 8192;
 
+/// How many bytes of prompts may wait in one session. A single prompt may always wait.
+pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 /// The bounds of a session.
 #[derive(Clone, Debug)]
 pub struct Limits {
@@ -218,6 +221,12 @@ impl Session {
                 .error(format!("the session's queue is full ({limit} prompts wait): try again later"))
                 .with(Detail::Limit { name: "limits.queue", limit: limit as u64 }));
         }
+        let waiting: usize = self.queue.iter().map(|prompt| prompt.content.len()).sum();
+        if waiting > 0 && waiting.saturating_add(submission.content.len()) > QUEUE_BYTES_MAX {
+            return Err(ErrorCode::Unavailable.error(format!(
+                "the session's queue is full ({waiting} bytes of prompts wait): try again later"
+            )));
+        }
         let Submission { run, content, owner, idempotency_key } = submission;
         let seq = self.emit(now, Some(run.clone()), Event::Prompted { content, owner, idempotency_key });
         self.start_next(now);
@@ -364,17 +373,32 @@ impl Session {
         seq
     }
 
-    /// Adds to the past. Turns with an answer and turns without are bounded each by themselves, so
-    /// that prompts which fail while a provider is away do not push out what the model has to know.
-    fn keep(&mut self, ended: (Prompt, Turn)) {
-        let answered = ended.1.has_answer();
-        self.past.push_back(ended);
-        let alike = |(_, turn): &(Prompt, Turn)| turn.has_answer() == answered;
-        if self.past.iter().filter(|past| alike(past)).count() > self.limits.episodic_turns
-            && let Some(oldest) = self.past.iter().position(alike)
-        {
-            self.past.remove(oldest);
+    /// Adds to the past, and lets go of what the model will never see: turns that are too many, and
+    /// those that don't fit into the context beside the newer ones. Prompts without an answer are
+    /// kept for their idempotency keys alone and bounded by themselves, so that those that fail
+    /// while a provider is away do not push out what the model has to know.
+    fn keep(&mut self, mut ended: (Prompt, Turn)) {
+        if !ended.1.has_answer() {
+            ended.0.content = String::new();
         }
+        self.past.push_back(ended);
+        let (mut answered, mut unanswered, mut left) = (0, 0, Some(self.limits.context_tokens));
+        let mut kept = VecDeque::with_capacity(self.past.len());
+        for (prompt, turn) in std::mem::take(&mut self.past).into_iter().rev() {
+            let seen = if turn.has_answer() {
+                answered += 1;
+                let cost = context::estimate_turn(&prompt.content, &turn);
+                left = left.and_then(|left| left.checked_sub(cost));
+                answered <= self.limits.episodic_turns && left.is_some()
+            } else {
+                unanswered += 1;
+                unanswered <= self.limits.episodic_turns
+            };
+            if seen {
+                kept.push_front((prompt, turn));
+            }
+        }
+        self.past = kept;
     }
 
     /// The fold.
@@ -480,6 +504,39 @@ mod tests {
     }
 
     #[test]
+    fn prompts_wait_up_to_a_number_of_bytes() {
+        let mut session = Session::new(key(), Owner::Admins, Limits { queue: 64, ..limits() });
+        let large = |run: &str| Submission { content: "x".repeat(QUEUE_BYTES_MAX - 1), ..prompt(run) };
+        session.submit(NOW, large("running")).unwrap();
+        session.submit(NOW, large("waits")).unwrap();
+        let error = session.submit(NOW, Submission { content: "xx".into(), ..prompt("c") }).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Unavailable);
+        assert!(error.message.contains("queue is full"), "{}", error.message);
+        session.abort(NOW, Some(&"waits".into()));
+        let huge = Submission { content: "x".repeat(QUEUE_BYTES_MAX + 1), ..prompt("d") };
+        session.submit(NOW, huge).expect("one may always wait");
+    }
+
+    #[test]
+    fn what_the_model_will_not_see_is_not_kept() {
+        let mut session = session();
+        let mut say = |run: &str, content: String, said: Option<&str>| {
+            session.submit(NOW, Submission { content, ..prompt(run) }).unwrap();
+            match said {
+                Some(text) => session.said(NOW, &run.into(), 0, answer(text), &[]),
+                None => session.failed(NOW, &run.into(), 0, ErrorCode::Provider.error("x")),
+            }
+            let bytes: usize = session.past.iter().map(|(prompt, _)| prompt.content.len()).sum();
+            let runs: Vec<String> = session.past.iter().map(|(prompt, _)| prompt.run.to_string()).collect();
+            (runs.join(" "), bytes)
+        };
+        assert_eq!(say("a", "short".into(), Some("yes")), ("a".into(), 5));
+        assert_eq!(say("b", "x".repeat(1_000_000), None), ("a b".into(), 5), "a failed run costs no other");
+        assert_eq!(say("c", "x".repeat(1_000_000), Some("yes")), ("b".into(), 0), "it never fits");
+        assert_eq!(say("d", "again".into(), Some("yes")), ("b d".into(), 5));
+    }
+
+    #[test]
     fn abort_is_heard_in_the_queue_and_under_way_and_the_next_begins() {
         let mut session = session();
         for run in ["a", "b", "c"] {
@@ -576,7 +633,8 @@ mod tests {
             for (move_, n) in script {
                 let run = RunId::new(format!("r{n}"));
                 match move_ {
-                    0 | 1 if !log.iter().any(|l| l.run.as_ref() == Some(&run)) => {
+                    // A run is submitted once, unless a kill took the submission with it.
+                    0 | 1 if !log.iter().chain(&live.unwritten).any(|l| l.run.as_ref() == Some(&run)) => {
                         let _ = live.submit(NOW, prompt(run.as_str()));
                     }
                     2 => { live.abort(NOW, (n > 2).then_some(&run)); }

@@ -168,8 +168,10 @@ impl Turn {
                 Delta::Text(more) if piece.is_empty() => piece = more,
                 Delta::Text(more) => piece.push_str(&more),
                 Delta::ToolCall(mut call) => {
-                    if call.id.as_str().is_empty() || heard.iter().any(|known| known.id == call.id) {
-                        call.id = CallId::new(format!("call_{step}_{}", heard.len()));
+                    let mut number = heard.len();
+                    while call.id.as_str().is_empty() || heard.iter().any(|known| known.id == call.id) {
+                        call.id = CallId::new(format!("call_{step}_{number}"));
+                        number += 1;
                     }
                     heard.push(call);
                 }
@@ -346,6 +348,17 @@ mod tests {
             ]
         );
         assert_eq!(turn.work(), None);
+    }
+
+    #[test]
+    fn every_call_has_an_id_of_its_own_whatever_the_provider_says() {
+        let mut turn = Turn::new();
+        let ids = ["call_0_1", "call_0_1", "", "call_0_3", "call_0_2"];
+        let calls = ids.into_iter().map(|id| call(id, OFFERED)).chain([finished(1)]).collect();
+        feed(&mut turn, calls);
+        let Some(Work::Act { calls, .. }) = turn.work() else { panic!("{:?}", turn.work()) };
+        let ids: std::collections::HashSet<_> = calls.iter().map(|call| call.id.clone()).collect();
+        assert_eq!((calls.len(), ids.len()), (5, 5), "{calls:?}");
     }
 
     #[test]

@@ -17,10 +17,22 @@ use std::time::{Duration, Instant};
 use load::Figures;
 use process::Process;
 
-/// Streams at once, tokens in each, and the pace of one stream.
-const STREAMS: usize = 16;
-const TOKENS: usize = 4000;
-const PACE: Duration = Duration::from_millis(1);
+/// What the model provider does.
+struct Shape {
+    name: &'static str,
+    /// Streams at once.
+    streams: usize,
+    /// Tokens of each.
+    tokens: usize,
+    /// Between two tokens of one stream.
+    pace: Duration,
+}
+
+/// One token at a time, as people see them; and as fast as the wire takes them.
+const SHAPES: [Shape; 2] = [
+    Shape { name: "paced token", streams: 16, tokens: 400, pace: Duration::from_millis(10) },
+    Shape { name: "burst token", streams: 16, tokens: 40_000, pace: Duration::ZERO },
+];
 const PINGS: usize = 20_000;
 
 fn main() {
@@ -30,10 +42,12 @@ fn main() {
         Some("limit-echo") => return limit::echo(),
         _ => {}
     }
-    println!("{} cores; {STREAMS} streams of {TOKENS} tokens, one per {PACE:?}", cores());
+    println!("{} cores", cores());
     start_and_idle();
     pings();
-    tokens();
+    for shape in SHAPES {
+        tokens(&shape);
+    }
 }
 
 fn cores() -> usize {
@@ -68,8 +82,10 @@ fn pings() {
     report("ping", &ours, &limit);
 }
 
-fn tokens() {
-    let upstream = load::upstream(TOKENS, PACE);
+fn tokens(shape: &Shape) {
+    let Shape { name, streams, tokens, pace } = *shape;
+    println!("{name}: {streams} streams of {tokens} tokens, one per {pace:?}");
+    let upstream = load::upstream(tokens, pace);
     let home = tempfile::tempdir().expect("a temporary folder");
     let config = format!(
         "[providers.bench]\nkind = \"openai\"\nbase_url = \"http://{upstream}/v1\"\n\
@@ -79,10 +95,10 @@ fn tokens() {
     let daemon = Process::daemon(home.path(), &config);
     let relay = Process::limit(&["limit-relay", &upstream.to_string()]);
     // Once to warm up: connections, caches, the allocator.
-    load::streams(&daemon, 2, 200.min(TOKENS), true);
-    let ours = load::streams(&daemon, STREAMS, TOKENS, true);
-    let limit = load::streams(&relay, STREAMS, TOKENS, false);
-    report("relayed token", &ours, &limit);
+    load::streams(&daemon, 2, tokens, true);
+    let ours = load::streams(&daemon, streams, tokens, true);
+    let limit = load::streams(&relay, streams, tokens, false);
+    report(name, &ours, &limit);
 }
 
 fn report(what: &str, ours: &Figures, limit: &Figures) {

@@ -1,7 +1,7 @@
 //! The load: a model provider that streams at a steady pace, and clients that take note of when
 //! each piece arrives. The time a piece was sent at is in its text.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -44,9 +44,10 @@ pub fn upstream(tokens: usize, pace: Duration) -> SocketAddr {
     address
 }
 
-fn answer(mut socket: TcpStream, tokens: usize, pace: Duration) -> std::io::Result<()> {
+fn answer(socket: TcpStream, tokens: usize, pace: Duration) -> std::io::Result<()> {
     socket.set_nodelay(true)?;
     let mut request = BufReader::new(socket.try_clone()?);
+    let mut socket = BufWriter::new(socket);
     let mut length = 0;
     loop {
         let mut line = String::new();
@@ -61,23 +62,31 @@ fn answer(mut socket: TcpStream, tokens: usize, pace: Duration) -> std::io::Resu
         }
     }
     request.read_exact(&mut vec![0; length])?;
-    socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")?;
+    socket.write_all(
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
+    )?;
     let begin = Instant::now();
     for n in 0..tokens {
-        let due = pace * n as u32;
-        std::thread::sleep(due.saturating_sub(begin.elapsed()));
-        write!(
-            socket,
+        let wait = (pace * n as u32).saturating_sub(begin.elapsed());
+        if !wait.is_zero() {
+            std::thread::sleep(wait);
+        }
+        let token = format!(
             "data: {{\"id\":\"b\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"bench\",\
              \"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"<{}>\"}},\"finish_reason\":null}}]}}\n\n",
             clock_us()
-        )?;
+        );
+        write!(socket, "{:x}\r\n{token}\r\n", token.len())?;
+        if !pace.is_zero() {
+            socket.flush()?;
+        }
     }
-    write!(
-        socket,
+    let end = format!(
         "data: {{\"choices\":[{{\"index\":0,\"delta\":{{}},\"finish_reason\":\"stop\"}}],\
          \"usage\":{{\"prompt_tokens\":10,\"completion_tokens\":{tokens}}}}}\n\ndata: [DONE]\n\n"
-    )
+    );
+    write!(socket, "{:x}\r\n{end}\r\n0\r\n\r\n", end.len())?;
+    socket.flush()
 }
 
 fn connect(process: &Process) -> WebSocket<TcpStream> {
@@ -130,7 +139,8 @@ pub fn streams(process: &Process, count: usize, tokens: usize, hello: bool) -> F
         latencies.extend(taken);
         frames += came;
     }
-    let _ = tokens;
+    // The relay cuts tokens in two where a read ends; the daemon must not.
+    assert!(!hello || latencies.len() == count * tokens, "every token arrived once");
     figures(latencies.len(), frames, process.cpu_us() - before, latencies)
 }
 
@@ -150,6 +160,7 @@ fn take(socket: &mut WebSocket<TcpStream>) -> (Vec<f64>, usize) {
             }
             rest = after;
         }
+        assert!(!text.contains("\"error\""), "a stream failed: {text}");
         if text.contains("\"done\"") || text.contains("[DONE]") {
             return (latencies, frames);
         }
