@@ -1,7 +1,5 @@
 //! Who is let in and how much they may ask for; what a start refuses, and how a stop goes.
 
-#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
-
 mod support;
 #[path = "support/upstream.rs"]
 mod upstream;
