@@ -484,6 +484,10 @@ impl SessionSupervisor {
         // One that keeps falling has its run ended rather than begun again.
         let falling = entry.falls.len() > RESTARTS_MAX;
         let recovery = if falling { Recovery::Interrupt } else { self.setup.recovery };
+        if self.draining {
+            // The actor hears of it after these requests; its conversation begins none of them.
+            conversation.drain();
+        }
         conversation.recover(clock::now(), recovery, |tool| idempotent.contains(tool));
 
         let (colleagues, supervisor) = (self.setup.colleagues.clone(), ctx.address());

@@ -1,5 +1,7 @@
 //! The binary from outside: exit statuses, complaints, and `chat` against a scripted daemon.
 
+#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;

@@ -266,6 +266,56 @@ fn a_second_daemon_on_one_home_is_refused() {
 }
 
 #[test]
+fn an_address_in_use_and_a_log_that_is_none_are_refused_in_one_line() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let home = daemon::home();
+    let output = daemon::command(home.path()).args(["serve", "--listen", &address]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains(&address) && !stderr.contains("panicked"), "{stderr}");
+
+    let home = daemon::home();
+    std::fs::write(
+        home.path().join("clawmux.db"),
+        "this is no database, but a letter to a friend. ".repeat(100),
+    )
+    .unwrap();
+    let output = daemon::command(home.path()).args(["serve", "--listen", "127.0.0.1:0"]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("clawmux.db") && !stderr.contains("panicked"), "{stderr}");
+    let kept = std::fs::read(home.path().join("clawmux.db")).unwrap();
+    assert!(kept.starts_with(b"this is no database"), "it is left as it was");
+}
+
+#[test]
+fn a_second_signal_stops_at_once() {
+    let upstream = Upstream::start();
+    let mut daemon = Daemon::with(&format!(
+        "[providers.up]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\n\
+         [gateway]\ndrain_timeout_ms = 600000\n",
+        upstream.base_url()
+    ));
+    upstream.then(Turn::HangBody("once ".into()));
+    let mut client = Client::connect(daemon.address);
+    let id = client.prompt("ada", "go");
+    client.reply(&id);
+    daemon.signal("TERM");
+    eventually("the drain", || (daemon.get("/readyz").0 == 503).then_some(()));
+    assert_eq!(daemon.get("/healthz").0, 200, "it is alive while it drains");
+    for account in ["ada", "a new one"] {
+        let id = client.prompt(account, "x");
+        let refused = client.reply(&id);
+        let said = refused["error"].as_str().unwrap_or_default();
+        assert!(said.contains("the daemon is stopping"), "{account}: nothing new is begun: {refused}");
+    }
+    assert_eq!(upstream.requests().len(), 1);
+    let status = daemon.terminate();
+    assert_eq!(status.code(), Some(0), "{}", daemon.log());
+}
+
+#[test]
 fn a_configuration_with_mistakes_is_refused_with_all_of_them() {
     let home = daemon::home();
     let file = home.path().join("gateway.toml");

@@ -4,6 +4,8 @@
 //!
 //! Runs only where `CLAWMUX_TEST_MOCK_LLM` names such a script.
 
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test says why it failed by failing")]
+
 mod support;
 
 use std::ffi::OsString;

@@ -1,5 +1,7 @@
 //! Plugins that misbehave, and plugins that come and go, through the whole daemon.
 
+#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+
 mod support;
 
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! Models over the network, from a client's prompt to the provider's wire and back: both formats,
 //! over HTTP and HTTPS, and whatever providers do when they fail.
 
+#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+
 mod support;
 #[path = "support/upstream.rs"]
 mod upstream;
@@ -160,6 +162,99 @@ fn tools_are_called_together_and_their_results_go_back() {
                 assert_eq!(arguments, json!({"text": "hi İİİİ"}), "{messages:?}");
             }
         }
+    }
+}
+
+#[test]
+fn calls_that_make_no_sense_are_answered_and_the_loop_goes_on() {
+    for kind in KINDS {
+        let upstream = Upstream::start();
+        let daemon = start(kind, &upstream);
+        let mut client = Client::connect(daemon.address);
+        for (name, input) in [
+            ("echo", r#"{"text": "#),
+            ("echo", "[1]"),
+            ("echo", r#"{"text":7}"#),
+            ("no_such_tool", "{}"),
+            ("İİİİ", "{}"),
+            ("../echo", "{}"),
+        ] {
+            upstream
+                .then(Turn::Call(String::new(), vec![(name.into(), input.into())]))
+                .then(say(&["I see."]));
+            let answer = client.chat("ada", "go");
+            let events = answer.events();
+            assert_eq!(
+                events,
+                ["tool_use", "tool_result", "text", "usage", "done"],
+                "{kind}: {name} {input}: {answer:?}"
+            );
+            let result = answer.data("tool_result").next().unwrap();
+            assert_eq!(result["is_error"], true, "{kind}: {name} {input}: {answer:?}");
+            assert_eq!((answer.text().as_str(), answer.usage()), ("I see.", (40, 2)), "{kind}: {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn a_model_that_never_stops_calling_is_stopped() {
+    for kind in KINDS {
+        let upstream = Upstream::start();
+        let daemon = start(kind, &upstream);
+        let mut client = Client::connect(daemon.address);
+        for _ in 0..100 {
+            upstream.then(Turn::Call(String::new(), vec![("echo".into(), r#"{"text":"x"}"#.into())]));
+        }
+        let answer = client.chat("ada", "go");
+        assert_eq!(answer.events().last(), Some(&"done"), "{kind}");
+        assert!(!answer.error().is_empty(), "{kind}: it says why: {answer:?}");
+        let asked = upstream.requests().len();
+        assert!((2..100).contains(&asked), "{kind}: {asked} answers");
+        assert_eq!(answer.usage(), (20 * asked as u64, asked as u64), "{kind}: all of them are counted");
+        assert_eq!(client.call("ping", Value::Null)["result"], "pong", "{kind}");
+    }
+}
+
+#[test]
+fn a_crash_between_a_tool_and_the_answer_repeats_neither() {
+    for kind in KINDS {
+        let upstream = Upstream::start();
+        let daemon = start(kind, &upstream);
+        let prompt =
+            json!({"channel": "websocket", "account": "ada", "content": "go", "idempotency_key": "k"});
+        upstream
+            .then(Turn::Call("Look: ".into(), vec![("clock".into(), "{}".into())]))
+            .then(Turn::HangBody("It is".into()))
+            .then(say(&["It is late."]));
+        let mut client = Client::connect(daemon.address);
+        let id = client.request("chat.send", prompt.clone());
+        let mut seen = Vec::new();
+        while seen.last().is_none_or(|frame: &Value| frame["data"] != "It is") {
+            seen.push(client.reply(&id));
+        }
+        let result = seen.iter().find(|frame| frame["event"] == "tool_result").unwrap()["data"].clone();
+        let daemon = daemon.kill_and_restart();
+        let mut client = Client::connect(daemon.address);
+        let id = client.request("chat.send", prompt);
+        let stream = client.stream(&id);
+        assert_eq!(stream.error(), "", "{kind}: {stream:?}");
+        assert_eq!(
+            stream.data("tool_result").collect::<Vec<_>>(),
+            [&result],
+            "{kind}: the call was made once"
+        );
+        assert!(
+            stream.text().starts_with("Look: ") && stream.text().ends_with("It is late."),
+            "{kind}: {stream:?}"
+        );
+        assert_eq!(stream.usage(), (40, 3), "{kind}: {stream:?}");
+        assert_eq!(
+            upstream.requests().len(),
+            3,
+            "{kind}: only the answer that was cut off is asked for again"
+        );
+        let (cut, again) = (&upstream.requests()[1].body, &upstream.requests()[2].body);
+        assert_eq!(cut["messages"], again["messages"], "{kind}: and in the same words");
     }
 }
 

@@ -1,5 +1,7 @@
 //! The rules of the layout, as tests. A failure says which line breaks which rule and what to do.
 
+#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -5,6 +5,12 @@
 //! process plays the model provider and the clients; the daemon and the limit programs are processes
 //! of their own, whose CPU time is read from `/proc`. Nothing is asserted: figures are for reading.
 
+#![allow(
+    clippy::print_stdout,
+    unreachable_pub,
+    reason = "a program that prints its findings, in several files"
+)]
+
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -110,10 +110,15 @@ impl Daemon {
 
     /// SIGTERM; gives its exit status.
     pub fn terminate(&mut self) -> ExitStatus {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
-        assert!(sent.success(), "SIGTERM is sent");
+        self.signal("TERM");
         eventually("the daemon to stop", || self.child.try_wait().expect("it can be waited for"))
+    }
+
+    /// Sends a signal, by its name without SIG.
+    pub fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args([&format!("-{name}"), &pid]).status().expect("kill runs");
+        assert!(sent.success(), "SIG{name} is sent");
     }
 
     fn relaunch(self) -> Self {

@@ -4,6 +4,7 @@
 //! seen until then. Nothing here sleeps to wait, but for polling a condition that has no event.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test is a crate that uses its part of it")]
+#![allow(clippy::print_stderr, reason = "a failed test shows the log of its daemon")]
 
 pub mod client;
 pub mod daemon;
