@@ -10,8 +10,9 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::decoder::Progress;
 use super::json::Text;
-use super::sse::{Event, Parser};
+use super::sse::Event;
 use super::{ChatMessage, ChatRequest, Delta, Failure, Stop};
 use crate::auth::Secret;
 use crate::error::{Error, ErrorCode};
@@ -225,92 +226,27 @@ impl OpenCall {
     }
 }
 
-/// Reads one answer from its stream.
-#[derive(Debug)]
-pub struct Decoder {
-    parser: Parser,
-    answer: Answer,
-}
-
 /// What is known of the answer so far.
-#[derive(Debug)]
-struct Answer {
-    provider: String,
-    events: u64,
+#[derive(Debug, Default)]
+pub(super) struct Answer {
     calls: Vec<OpenCall>,
     any_call: bool,
     usage: Option<WireUsage>,
     stop: Option<Stop>,
-    finished: bool,
-    /// Whether an event could not be read.
-    unreadable: bool,
-}
-
-impl Decoder {
-    /// A decoder whose errors name the provider so.
-    pub fn new(provider: &str) -> Self {
-        Self {
-            parser: Parser::default(),
-            answer: Answer {
-                provider: provider.to_owned(),
-                events: 0,
-                calls: Vec::new(),
-                any_call: false,
-                usage: None,
-                stop: None,
-                finished: false,
-                unreadable: false,
-            },
-        }
-    }
-
-    /// See [`super::Decoder::push`].
-    ///
-    /// # Errors
-    /// See there.
-    pub fn push(&mut self, bytes: &[u8], deltas: &mut Vec<Delta>) -> Result<(), Error> {
-        let answer = &mut self.answer;
-        self.parser.push(bytes, |event| answer.take(&event, deltas))
-    }
-
-    /// See [`super::Decoder::finish`].
-    ///
-    /// # Errors
-    /// See there.
-    pub fn finish(&mut self, deltas: &mut Vec<Delta>) -> Result<(), Error> {
-        let answer = &mut self.answer;
-        match self.parser.finish(|event| answer.take(&event, deltas)) {
-            _ if self.answer.finished => Ok(()),
-            // The stream may end within an event, which then can't be read.
-            Err(error) if !self.answer.unreadable => Err(error),
-            _ => Err(super::cut(&self.answer.provider, self.answer.events)),
-        }
-    }
-
-    /// See [`super::Decoder::is_finished`].
-    pub fn is_finished(&self) -> bool {
-        self.answer.finished
-    }
-
-    /// See [`super::Decoder::usage`].
-    pub fn usage(&self) -> Option<Usage> {
-        self.answer.usage()
-    }
 }
 
 impl Answer {
-    fn take(&mut self, event: &Event<'_>, deltas: &mut Vec<Delta>) -> Result<(), Error> {
-        if self.finished {
-            return Ok(());
-        }
-        let wire: Wire<'_> = serde_json::from_str(&event.data).map_err(|why| {
-            self.unreadable = true;
-            super::garbage(&self.provider, &event.data, &why)
-        })?;
-        self.events += 1;
+    /// Takes one event of the stream.
+    pub(super) fn take(
+        &mut self,
+        event: &Event<'_>,
+        deltas: &mut Vec<Delta>,
+        progress: &mut Progress,
+    ) -> Result<(), Error> {
+        let wire: Wire<'_> = progress.read(event)?;
         match &*wire.kind {
-            "content_block_delta" => self.block_delta(wire, deltas)?,
-            "content_block_start" => self.block_start(wire, deltas)?,
+            "content_block_delta" => self.block_delta(wire, deltas, progress)?,
+            "content_block_start" => self.block_start(wire, deltas, progress)?,
             "content_block_stop" => {
                 if let Some(at) = self.calls.iter().position(|call| call.index == wire.index) {
                     deltas.push(self.calls.remove(at).close());
@@ -327,11 +263,11 @@ impl Answer {
                 deltas.extend(self.calls.drain(..).map(OpenCall::close));
                 let otherwise = if self.any_call { Stop::ToolUse } else { Stop::End };
                 deltas.push(Delta::Finished { stop: self.stop.unwrap_or(otherwise), usage: self.usage() });
-                self.finished = true;
+                progress.finished = true;
             }
             "error" => {
                 let failure = wire.error.unwrap_or_else(|| Failure::Text("an error without words".into()));
-                return Err(super::reported(&self.provider, &failure));
+                return Err(super::reported(&progress.provider, &failure));
             }
             // `ping`, and whatever the API adds.
             _ => {}
@@ -339,7 +275,12 @@ impl Answer {
         Ok(())
     }
 
-    fn block_start(&mut self, wire: Wire<'_>, deltas: &mut Vec<Delta>) -> Result<(), Error> {
+    fn block_start(
+        &mut self,
+        wire: Wire<'_>,
+        deltas: &mut Vec<Delta>,
+        progress: &Progress,
+    ) -> Result<(), Error> {
         let Some(block) = wire.content_block else { return Ok(()) };
         match &*block.kind {
             "text" => push_text(block.text, deltas),
@@ -347,7 +288,7 @@ impl Answer {
                 if self.calls.len() >= OPEN_CALLS_MAX {
                     return Err(ErrorCode::Provider.error(format!(
                         "{} opened more than {OPEN_CALLS_MAX} tool calls at once",
-                        self.provider
+                        progress.provider
                     )));
                 }
                 self.any_call = true;
@@ -364,13 +305,18 @@ impl Answer {
         Ok(())
     }
 
-    fn block_delta(&mut self, wire: Wire<'_>, deltas: &mut Vec<Delta>) -> Result<(), Error> {
+    fn block_delta(
+        &mut self,
+        wire: Wire<'_>,
+        deltas: &mut Vec<Delta>,
+        progress: &Progress,
+    ) -> Result<(), Error> {
         let Some(delta) = wire.delta else { return Ok(()) };
         push_text(delta.text, deltas);
         if let Some(part) = delta.partial_json
             && let Some(call) = self.calls.iter_mut().find(|call| call.index == wire.index)
         {
-            super::append(&mut call.written, &part.0, &self.provider)?;
+            super::append(&mut call.written, &part.0, &progress.provider)?;
         }
         Ok(())
     }
@@ -382,7 +328,7 @@ impl Answer {
     }
 
     /// Cached tokens were read by the model like any other.
-    fn usage(&self) -> Option<Usage> {
+    pub(super) fn usage(&self) -> Option<Usage> {
         let wire = self.usage?;
         let input = [wire.input_tokens, wire.cache_creation_input_tokens, wire.cache_read_input_tokens];
         Some(Usage {
@@ -410,6 +356,7 @@ fn stop(reason: &str) -> Stop {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Decoder, ProviderKind};
     use super::*;
     use crate::event::ToolResult;
     use crate::provider::ToolSpec;
@@ -469,7 +416,7 @@ data: {"type":"message_stop"}
 "#;
 
     fn decode(chunks: &[&[u8]]) -> (Vec<Delta>, Result<(), Error>) {
-        let mut decoder = Decoder::new("anthropic");
+        let mut decoder = Decoder::new(ProviderKind::Anthropic, "anthropic").unwrap();
         let mut deltas = Vec::new();
         let mut result = Ok(());
         for chunk in chunks {
@@ -534,7 +481,7 @@ data: {"type":"message_stop"}
 
     #[test]
     fn usage_is_known_before_the_end() {
-        let mut decoder = Decoder::new("anthropic");
+        let mut decoder = Decoder::new(ProviderKind::Anthropic, "anthropic").unwrap();
         assert_eq!(decoder.usage(), None);
         let start = &STREAM[..STREAM.find("event: ping").unwrap()];
         decoder.push(start.as_bytes(), &mut Vec::new()).unwrap();

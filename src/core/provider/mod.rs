@@ -4,6 +4,7 @@
 //! anywhere, into a decoder that yields [`Delta`]s.
 
 pub mod anthropic;
+mod decoder;
 mod json;
 pub mod offline;
 pub mod openai;
@@ -15,6 +16,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
+
+pub use decoder::Decoder;
 
 use crate::auth::Secret;
 use crate::error::{Detail, Error, ErrorCode};
@@ -166,67 +169,6 @@ pub fn encode(kind: ProviderKind, base_url: &str, request: &ChatRequest) -> Vec<
         ProviderKind::Anthropic => anthropic::encode(request),
         ProviderKind::OpenAi => openai::encode(request, openai::LengthField::of(base_url)),
         ProviderKind::Offline => Vec::new(),
-    }
-}
-
-/// Reads one answer of a provider from the bytes of its stream.
-#[derive(Debug)]
-pub enum Decoder {
-    /// Anthropic Messages.
-    Anthropic(anthropic::Decoder),
-    /// OpenAI chat completions.
-    OpenAi(openai::Decoder),
-}
-
-impl Decoder {
-    /// A decoder for the stream of the provider with this name, which its errors are told with; none
-    /// for a kind without a network.
-    pub fn new(kind: ProviderKind, provider: &str) -> Option<Self> {
-        match kind {
-            ProviderKind::Anthropic => Some(Self::Anthropic(anthropic::Decoder::new(provider))),
-            ProviderKind::OpenAi => Some(Self::OpenAi(openai::Decoder::new(provider))),
-            ProviderKind::Offline => None,
-        }
-    }
-
-    /// Takes the next bytes, split anywhere, and adds what they complete to `deltas`. What was added
-    /// before an error is good.
-    ///
-    /// # Errors
-    /// `Provider`: what the provider reported within the stream, or what is wrong with the stream.
-    /// The decoder is of no use afterwards.
-    pub fn push(&mut self, bytes: &[u8], deltas: &mut Vec<Delta>) -> Result<(), Error> {
-        match self {
-            Self::Anthropic(decoder) => decoder.push(bytes, deltas),
-            Self::OpenAi(decoder) => decoder.push(bytes, deltas),
-        }
-    }
-
-    /// The stream is over.
-    ///
-    /// # Errors
-    /// `Provider` where it is over before its end marker: the answer was cut.
-    pub fn finish(&mut self, deltas: &mut Vec<Delta>) -> Result<(), Error> {
-        match self {
-            Self::Anthropic(decoder) => decoder.finish(deltas),
-            Self::OpenAi(decoder) => decoder.finish(deltas),
-        }
-    }
-
-    /// Whether the end marker was seen. What follows it is of no interest.
-    pub fn is_finished(&self) -> bool {
-        match self {
-            Self::Anthropic(decoder) => decoder.is_finished(),
-            Self::OpenAi(decoder) => decoder.is_finished(),
-        }
-    }
-
-    /// What the wire said so far of the tokens used.
-    pub fn usage(&self) -> Option<Usage> {
-        match self {
-            Self::Anthropic(decoder) => decoder.usage(),
-            Self::OpenAi(decoder) => decoder.usage(),
-        }
     }
 }
 

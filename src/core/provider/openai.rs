@@ -13,8 +13,9 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::decoder::Progress;
 use super::json::{First, Text};
-use super::sse::{Event, Parser};
+use super::sse::Event;
 use super::{ChatMessage, ChatRequest, Delta, Failure, Stop};
 use crate::auth::Secret;
 use crate::error::{Error, ErrorCode};
@@ -229,93 +230,35 @@ struct OpenCall {
     arguments: String,
 }
 
-/// Reads one answer from its stream.
-#[derive(Debug)]
-pub struct Decoder {
-    parser: Parser,
-    answer: Answer,
-}
-
 /// What is known of the answer so far.
-#[derive(Debug)]
-struct Answer {
-    provider: String,
-    events: u64,
+#[derive(Debug, Default)]
+pub(super) struct Answer {
     calls: Vec<OpenCall>,
     usage: Option<Usage>,
     stop: Option<Stop>,
-    finished: bool,
-    /// Whether an event could not be read.
-    unreadable: bool,
-}
-
-impl Decoder {
-    /// A decoder whose errors name the provider so.
-    pub fn new(provider: &str) -> Self {
-        Self {
-            parser: Parser::default(),
-            answer: Answer {
-                provider: provider.to_owned(),
-                events: 0,
-                calls: Vec::new(),
-                usage: None,
-                stop: None,
-                finished: false,
-                unreadable: false,
-            },
-        }
-    }
-
-    /// See [`super::Decoder::push`].
-    ///
-    /// # Errors
-    /// See there.
-    pub fn push(&mut self, bytes: &[u8], deltas: &mut Vec<Delta>) -> Result<(), Error> {
-        let answer = &mut self.answer;
-        self.parser.push(bytes, |event| answer.take(&event, deltas))
-    }
-
-    /// See [`super::Decoder::finish`].
-    ///
-    /// # Errors
-    /// See there.
-    pub fn finish(&mut self, deltas: &mut Vec<Delta>) -> Result<(), Error> {
-        let answer = &mut self.answer;
-        match self.parser.finish(|event| answer.take(&event, deltas)) {
-            _ if self.answer.finished => Ok(()),
-            // The stream may end within an event, which then can't be read.
-            Err(error) if !self.answer.unreadable => Err(error),
-            _ => Err(super::cut(&self.answer.provider, self.answer.events)),
-        }
-    }
-
-    /// See [`super::Decoder::is_finished`].
-    pub fn is_finished(&self) -> bool {
-        self.answer.finished
-    }
-
-    /// See [`super::Decoder::usage`].
-    pub fn usage(&self) -> Option<Usage> {
-        self.answer.usage
-    }
 }
 
 impl Answer {
-    fn take(&mut self, event: &Event<'_>, deltas: &mut Vec<Delta>) -> Result<(), Error> {
-        if self.finished {
-            return Ok(());
-        }
+    /// What the wire said so far of the tokens used.
+    pub(super) fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// Takes one event of the stream.
+    pub(super) fn take(
+        &mut self,
+        event: &Event<'_>,
+        deltas: &mut Vec<Delta>,
+        progress: &mut Progress,
+    ) -> Result<(), Error> {
         if event.data == "[DONE]" {
             self.end(deltas);
+            progress.finished = true;
             return Ok(());
         }
-        let wire: Wire<'_> = serde_json::from_str(&event.data).map_err(|why| {
-            self.unreadable = true;
-            super::garbage(&self.provider, &event.data, &why)
-        })?;
-        self.events += 1;
+        let wire: Wire<'_> = progress.read(event)?;
         if let Some(failure) = wire.error {
-            return Err(super::reported(&self.provider, &failure));
+            return Err(super::reported(&progress.provider, &failure));
         }
         if let Some(usage) = wire.usage {
             self.usage =
@@ -329,7 +272,7 @@ impl Answer {
                 }
             }
             for fragment in delta.tool_calls.unwrap_or_default() {
-                self.add(fragment)?;
+                self.add(fragment, progress)?;
             }
         }
         if let Some(reason) = choice.finish_reason {
@@ -338,7 +281,7 @@ impl Answer {
         Ok(())
     }
 
-    fn add(&mut self, fragment: Fragment<'_>) -> Result<(), Error> {
+    fn add(&mut self, fragment: Fragment<'_>, progress: &Progress) -> Result<(), Error> {
         let id = fragment.id.map_or(Cow::Borrowed(""), |id| id.0);
         let function = fragment.function.unwrap_or_default();
         // The last call of this index; without an index the last call. Another id is another call.
@@ -351,7 +294,7 @@ impl Answer {
             Some(at) => &mut self.calls[at],
             None if self.calls.len() >= CALLS_MAX => {
                 return Err(ErrorCode::Provider
-                    .error(format!("{} made more than {CALLS_MAX} tool calls at once", self.provider)));
+                    .error(format!("{} made more than {CALLS_MAX} tool calls at once", progress.provider)));
             }
             None => {
                 self.calls.push(OpenCall {
@@ -372,7 +315,7 @@ impl Answer {
             call.name.push_str(&name.0);
         }
         match function.arguments {
-            Some(part) => super::append(&mut call.arguments, &part.0, &self.provider),
+            Some(part) => super::append(&mut call.arguments, &part.0, &progress.provider),
             None => Ok(()),
         }
     }
@@ -392,7 +335,6 @@ impl Answer {
             }));
         }
         deltas.push(Delta::Finished { stop, usage: self.usage });
-        self.finished = true;
     }
 }
 
@@ -408,6 +350,7 @@ fn stop(reason: &str) -> Stop {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Decoder, ProviderKind};
     use super::*;
     use crate::event::ToolResult;
     use crate::provider::ToolSpec;
@@ -441,7 +384,7 @@ data: [DONE]
 "#;
 
     fn decode(chunks: &[&[u8]]) -> (Vec<Delta>, Result<(), Error>) {
-        let mut decoder = Decoder::new("openai");
+        let mut decoder = Decoder::new(ProviderKind::OpenAi, "openai").unwrap();
         let mut deltas = Vec::new();
         let mut result = Ok(());
         for chunk in chunks {
