@@ -22,7 +22,7 @@ use crate::deliver::{CREDIT, Client, Deliver, More};
 use crate::hub::Hub;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
-use crate::session_supervisor::{Dispatch, SessionSupervisor, Setup, Visit};
+use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
 use crate::store::Store;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -352,6 +352,27 @@ async fn a_session_that_panics_starts_anew_from_its_log_and_its_followers_go_on(
     let restarted = restarted.unwrap_or_else(|| panic!("no restart in {events:?}"));
     assert_eq!(text(&events[restarted..]), peer.answer("ada").await, "the step started anew");
     assert!(matches!(events.last().unwrap().event, Event::Ended { outcome: Outcome::Completed, .. }));
+}
+
+#[actix::test]
+async fn an_idle_session_sleeps_and_wakes_when_it_is_named() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    peer.ask(prompt("ada", "tell me of the dunlin", None));
+    let key = peer.accepted().await.session;
+    peer.rest().await;
+    let visit = || world.supervisor.send(Visit { key: key.clone() });
+
+    world.supervisor.send(Idle { key: key.clone(), received: 0 }).await.unwrap();
+    assert!(visit().await.unwrap().is_some(), "a message is on its way to it: it stays awake");
+
+    world.supervisor.send(Idle { key: key.clone(), received: 1 }).await.unwrap();
+    // What comes while it falls asleep is not lost.
+    peer.ask(prompt("ada", "and of the knot", None));
+    let accepted = peer.accepted().await;
+    let events = peer.rest().await;
+    assert_eq!(events[0].seq, accepted.seq, "it goes on where it was");
+    assert!(text(&events).contains("knot"));
 }
 
 #[actix::test]
