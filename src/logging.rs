@@ -8,8 +8,9 @@ use tracing_subscriber::EnvFilter;
 use crate::exit::{CONFIG, Failure};
 
 /// What is left out unless the configured filter names it: the server's own life, which the
-/// listener tells, and guests' texts of any length, which the sandbox tells bounded.
-const QUIET: &str = "actix_server=warn,extism=off";
+/// listener tells; requests that are not HTTP, since whoever can connect could fill the log with
+/// them; and guests' texts of any length, which the sandbox tells bounded.
+const QUIET: &str = "actix_server=warn,actix_http::h1::dispatcher=off,extism=off";
 
 /// Whether `[log] filter` is one.
 ///
