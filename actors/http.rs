@@ -112,8 +112,11 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
         return unavailable("not ready: the daemon is starting or stopping");
     }
     let required = front.services.authority.credentials_required(front.is_loopback(link), protocol.may_skip);
+    let host = text_of(request, &header::HOST);
+    // A target that names another host than the header does is for a proxy, and of no host here.
+    let target = request.uri().authority().map(|authority| authority.as_str());
     let facts = RequestFacts {
-        host: text_of(request, &header::HOST),
+        host: if target.is_none_or(|target| host == Some(target)) { host } else { Some("") },
         origin: text_of(request, &header::ORIGIN),
         forwarded: request.headers().keys().any(|name| is_forwarding_header(name.as_str())),
     };

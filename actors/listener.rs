@@ -154,6 +154,10 @@ impl Listener {
                         Ok(link) => {
                             extensions.insert(link);
                         }
+                        // It left before it was looked at.
+                        Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+                            tracing::debug!("connection not entered: {error}");
+                        }
                         Err(error) => tracing::warn!("connection not entered: {error}"),
                     }
                 });

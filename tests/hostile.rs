@@ -42,3 +42,18 @@ fn histories_of_large_prompts_that_nobody_reads_cost_little() {
     assert_eq!(client.chat("large", "hello").events().last(), Some(&"done"), "the session goes on");
     drop(deaf);
 }
+
+#[test]
+fn nobody_writes_lines_of_the_log() {
+    let daemon = Daemon::start();
+    std::fs::create_dir_all(daemon.home().join("plugins")).expect("the folder is made");
+    let mut client = Client::connect(daemon.address);
+    for path in ["a\n2026-01-01T00:00:00Z ERROR forged", "b\r\nforged", "c\u{1b}[2Jforged\u{9b}2J"] {
+        let reply = client.call("plugin.load", json!({ "name": "x", "path": path }));
+        assert!(reply["error"].is_string(), "{reply}");
+    }
+    let log = daemon.log();
+    assert_eq!(log.matches("forged").count(), 3, "{log}");
+    assert!(log.lines().all(|line| !line.starts_with("2026-01-01") && !line.starts_with("forged")), "{log}");
+    assert!(!log.contains(|c: char| c.is_control() && c != '\n'), "{log:?}");
+}

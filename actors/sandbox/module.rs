@@ -17,6 +17,12 @@ pub const BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The most elements all tables of a module may have together.
 pub const TABLE_ELEMENTS_MAX: u64 = 65_536;
 
+/// The most functions a module may have, and the most bytes of one: what compiling takes grows with
+/// both, to minutes and gigabytes for a module of a few megabytes made for that.
+pub const FUNCTIONS_MAX: u32 = 50_000;
+/// See [`FUNCTIONS_MAX`].
+pub const FUNCTION_BYTES_MAX: usize = 512 * 1024;
+
 /// The functions every tool exports.
 pub const EXPORTS: [&str; 2] = ["describe", "handle_tool_call"];
 
@@ -83,6 +89,18 @@ pub fn inspect(
             };
             return refuse(ErrorCode::InvalidRequest, format!("the module does not export {name}: {why}"));
         }
+    }
+    if shape.functions > FUNCTIONS_MAX {
+        return refuse(
+            ErrorCode::TooLarge,
+            format!("it has {} functions, more than {FUNCTIONS_MAX}", shape.functions),
+        );
+    }
+    if shape.function_bytes > FUNCTION_BYTES_MAX {
+        return refuse(
+            ErrorCode::TooLarge,
+            format!("it has a function of {} bytes, more than {FUNCTION_BYTES_MAX}", shape.function_bytes),
+        );
     }
     match shape.table_elements {
         Some(elements) if elements <= TABLE_ELEMENTS_MAX => {}
@@ -153,6 +171,9 @@ struct Shape {
     /// The memory it starts with, in 64 KiB pages.
     pages: u64,
     has_start: bool,
+    functions: u32,
+    /// The size of its largest function.
+    function_bytes: usize,
 }
 
 impl Shape {
@@ -183,6 +204,10 @@ impl Shape {
                     }
                 }
                 Payload::StartSection { .. } => shape.has_start = true,
+                Payload::CodeSectionStart { count, .. } => shape.functions = count,
+                Payload::CodeSectionEntry(body) => {
+                    shape.function_bytes = shape.function_bytes.max(body.range().len());
+                }
                 Payload::ExportSection(section) => {
                     for export in section {
                         let export = export?;
@@ -248,6 +273,11 @@ mod tests {
             (tool("(table 1 funcref)"), "table without a maximum"),
             (tool("(table 1 1000000 funcref)"), "1000000 elements, more than 65536"),
             (tool("(table 1 40000 funcref) (table 1 40000 externref)"), "80000 elements"),
+            (tool(&"(func)".repeat(FUNCTIONS_MAX as usize)), "50002 functions, more than 50000"),
+            (
+                tool(&format!("(func {})", "nop ".repeat(FUNCTION_BYTES_MAX))),
+                "a function of 524290 bytes, more than 524288",
+            ),
             (tool("(memory 600)"), "memory_mb = 64: at least 76 is needed"),
             (tool("(memory 65536)"), "memory_mb = 64"),
             (tool("(memory i64 1)"), "not valid"),

@@ -895,6 +895,8 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
     }
     let foreign = upgrade_request("/ws", "").replace("Host: localhost", "Host: evil.example");
     assert!(http(&edge, &foreign).await.starts_with("HTTP/1.1 403"));
+    let proxied = upgrade_request("/ws", "").replace("GET /ws", "GET http://evil.example/ws");
+    assert!(http(&edge, &proxied).await.starts_with("HTTP/1.1 403"), "the target names another host");
     edge.listener.send(Ready(false)).await.unwrap();
     assert!(get(&edge, "/readyz").await.starts_with("HTTP/1.1 503"));
     assert!(http(&edge, &upgrade_request("/ws", "")).await.starts_with("HTTP/1.1 503"));

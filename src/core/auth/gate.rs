@@ -96,10 +96,21 @@ impl Gate {
 /// Whether a header (its name in any case) tells of a proxy.
 pub fn is_forwarding_header(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    matches!(
-        name.as_str(),
-        "forwarded" | "via" | "x-real-ip" | "x-client-ip" | "cf-connecting-ip" | "true-client-ip"
-    ) || name.starts_with("x-forwarded-")
+    const NAMES: [&str; 11] = [
+        "forwarded",
+        "via",
+        "x-real-ip",
+        "x-client-ip",
+        "x-cluster-client-ip",
+        "x-proxyuser-ip",
+        "true-client-ip",
+        "fastly-client-ip",
+        "fly-client-ip",
+        "x-appengine-user-ip",
+        "x-amzn-trace-id",
+    ];
+    const PREFIXES: [&str; 6] = ["x-forwarded", "x-original-", "x-envoy-", "cf-", "tailscale-", "x-azure-"];
+    NAMES.contains(&&*name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// `name[:port]`, with an IPv6 address in brackets. None where it is neither.
@@ -226,8 +237,24 @@ mod tests {
     fn nothing_forwarded_comes_in_without_a_credential() {
         assert!(admit(Some("localhost"), None, true, false).is_err());
         assert!(admit(Some("localhost"), None, true, true).is_ok());
-        for name in ["Forwarded", "X-Forwarded-For", "x-forwarded-host", "X-Real-IP", "via"] {
+        for name in [
+            "Forwarded",
+            "X-Forwarded-For",
+            "x-forwarded-host",
+            "X-Forwarded",
+            "X-Original-Forwarded-For",
+            "X-Real-IP",
+            "via",
+            "CF-Ray",
+            "CF-Connecting-IP",
+            "Fly-Client-IP",
+            "X-Envoy-External-Address",
+            "Tailscale-User-Login",
+        ] {
             assert!(is_forwarding_header(name), "{name}");
+        }
+        for name in ["host", "origin", "user-agent", "x-request-id", "sec-websocket-key"] {
+            assert!(!is_forwarding_header(name), "{name}");
         }
         assert!(!is_forwarding_header("x-forward"));
     }
