@@ -25,6 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock;
 use crate::observe::{Observe, Observed};
+use crate::provider::account::Account;
 use crate::provider::{Candidate, Charge, Deadlines, Endpoint, Payer, Permit};
 use crate::store::RecordUsage;
 
@@ -64,8 +65,8 @@ pub struct Acquire {
     pub agent: AgentId,
     /// What is asked.
     pub request: ChatRequest,
-    /// What the session has spent so far, in tokens.
-    pub session_spent: u64,
+    /// What the session has spent so far; the call is added to it when it is over.
+    pub account: Account,
 }
 
 /// A call is over: gives its reservation back and counts what it cost. Sent by its guard.
@@ -164,7 +165,7 @@ impl ProviderSupervisor {
         slot: OwnedSemaphorePermit,
         supervisor: Recipient<Settle>,
     ) -> Result<Permit, Error> {
-        let Acquire { session, run, agent, mut request, session_spent } = acquire;
+        let Acquire { session, run, agent, mut request, account } = acquire;
         let (candidates, max_tokens) = self.candidates(&agent)?;
         let first = &candidates[0];
         request.model.clone_from(&first.model);
@@ -176,12 +177,12 @@ impl ProviderSupervisor {
             ProviderKind::Anthropic | ProviderKind::OpenAi => estimate_tokens(body.len() as u64),
         };
         let (reservation, output) =
-            self.meter.reserve(clock::now(), session_spent, input, request.max_tokens)?;
+            self.meter.reserve(clock::now(), account.spent().total(), input, request.max_tokens)?;
         if output != request.max_tokens {
             request.max_tokens = output;
             body = encode(&request);
         }
-        let charge = Charge::new(supervisor, reservation, Payer { session, run, agent });
+        let charge = Charge::new(supervisor, reservation, Payer { session, run, agent, account });
         Ok(Permit { candidates, request, body, charge, deadlines: self.deadlines, slot })
     }
 

@@ -466,11 +466,11 @@ impl SessionSupervisor {
             Order::Submit(_) => Some(routed.principal.owner.clone()),
             _ => None,
         });
-        let mut conversation = match (loaded, owner) {
+        let (mut conversation, spent) = match (loaded, owner) {
             (Some(Loaded { owner, head, reserved, spent, events }), _) => {
-                Conversation::restore(key.clone(), owner, limits, head, reserved, spent, events)
+                (Conversation::restore(key.clone(), owner, limits, head, reserved, events), spent)
             }
-            (None, Some(owner)) => Conversation::new(key.clone(), owner, limits),
+            (None, Some(owner)) => (Conversation::new(key.clone(), owner, limits), Usage::default()),
             (None, None) => {
                 refuse_all(waiting, &no_such(&key));
                 return self.forget(&key);
@@ -493,7 +493,7 @@ impl SessionSupervisor {
         let (colleagues, supervisor) = (self.setup.colleagues.clone(), ctx.address());
         let arbiter = entry.arbiter.clone().unwrap_or_else(Arbiter::current);
         let session = Session::start_on(&arbiter, move || {
-            Session::new(conversation, profile, colleagues, supervisor, feeds)
+            Session::new(conversation, spent, profile, colleagues, supervisor, feeds)
         });
         entry.state = State::Awake { session: session.clone(), sent: 0 };
         for routed in waiting {

@@ -204,3 +204,21 @@ fn what_was_spent_is_known_after_a_restart() {
     let daemon = daemon.kill_and_restart();
     check(&mut Client::connect(daemon.address), "after a crash");
 }
+
+#[test]
+fn answers_that_are_cut_off_count_against_their_session() {
+    let daemon = Daemon::with("[budgets]\nsession = 400\n");
+    let mut client = Client::connect(daemon.address);
+    for _ in 0..100 {
+        let id = client.prompt("ada", "/slow 50");
+        let first = client.reply(&id);
+        if let Some(error) = first["error"].as_str() {
+            assert!(error.starts_with("token budget exceeded (session: "), "{first}");
+            return;
+        }
+        let aborted = client.call("chat.abort", json!({"id": id}));
+        assert_eq!(aborted["result"]["aborted"], true, "{aborted}");
+        client.stream(&id);
+    }
+    panic!("100 answers that were cut off cost nothing");
+}

@@ -7,6 +7,7 @@ use clawmux_core::log::usage::UsageRecord;
 use clawmux_core::meter::Reservation;
 use clawmux_core::provider::estimate_tokens;
 
+use super::account::Account;
 use crate::clock;
 use crate::provider_supervisor::Settle;
 
@@ -16,6 +17,7 @@ pub(crate) struct Payer {
     pub(crate) session: SessionKey,
     pub(crate) run: RunId,
     pub(crate) agent: AgentId,
+    pub(crate) account: Account,
 }
 
 /// A reservation that is settled when this is dropped, with what is known by then: the usage the
@@ -108,6 +110,7 @@ impl Charge {
 
     fn record(&mut self, attempt: Attempt, usage: Usage) {
         if usage.total() > 0 {
+            self.payer.account.add(usage);
             self.records.push(UsageRecord {
                 session: self.payer.session.clone(),
                 run: self.payer.run.clone(),

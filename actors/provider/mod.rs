@@ -2,6 +2,7 @@
 //! stream. The stream runs beside its session, on the session's arbiter; the provider supervisor only
 //! grants it and settles it.
 
+pub mod account;
 pub mod answer;
 mod charge;
 mod client;

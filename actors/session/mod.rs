@@ -17,14 +17,18 @@ mod feed;
 #[cfg(test)]
 mod tests;
 
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::context::fit_soul;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Logged, ToolCall, ToolResult};
+use clawmux_core::event::{Logged, ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{AgentId, ConnectionId, PluginName, RunId, Seq, SessionKey};
 use clawmux_core::provider::{ChatRequest, Delta};
 use clawmux_core::reply::{Accepted, Reply};
@@ -38,6 +42,7 @@ use crate::ask::{ask, gone};
 use crate::clock;
 use crate::deliver::{Asker, More};
 use crate::observe::{Observe, Observed};
+use crate::provider::account::Account;
 use crate::provider_supervisor::{Acquire, ProviderSupervisor};
 use crate::sandbox_supervisor::{CallTool, Cancel, SandboxSupervisor, Tools};
 use crate::session_supervisor::{Fallen, Idle, Kept, SessionSupervisor};
@@ -58,6 +63,9 @@ const IDLE_CHECK: Duration = Duration::from_secs(60);
 const RETRY: Duration = Duration::from_millis(20);
 
 type Answer = LocalBoxStream<'static, Result<Vec<Delta>, Error>>;
+
+/// Where an answer is while it is read: taken out, it ends at once, and its cost is known.
+type Slot = Rc<RefCell<Option<Answer>>>;
 
 /// An agent, as its sessions use it.
 #[derive(Clone, Debug)]
@@ -90,6 +98,7 @@ pub struct Colleagues {
 /// One conversation.
 pub struct Session {
     conversation: Conversation,
+    account: Account,
     profile: Arc<Profile>,
     colleagues: Colleagues,
     remains: Remains,
@@ -119,12 +128,14 @@ struct Answered {
 /// The work under way.
 enum Doing {
     Nothing,
-    /// Asking the model; the answer's stream is here while its last piece is being written.
+    /// Asking the model; nothing is being read while the last piece is written.
     Asking {
         run: RunId,
         step: usize,
         future: Option<SpawnHandle>,
-        answer: Option<Answer>,
+        answer: Slot,
+        /// What the session had spent before.
+        before: Usage,
     },
     /// Calling tools.
     Acting {
@@ -204,10 +215,11 @@ pub struct Drain;
 pub struct Sleep;
 
 impl Session {
-    /// `conversation` is new or was read back and recovered; `feeds` are the followers of the
-    /// session's last incarnation.
+    /// `conversation` is new or was read back and recovered, and has spent this; `feeds` are the
+    /// followers of the session's last incarnation.
     pub fn new(
         conversation: Conversation,
+        spent: Usage,
         profile: Arc<Profile>,
         colleagues: Colleagues,
         supervisor: Addr<SessionSupervisor>,
@@ -218,6 +230,7 @@ impl Session {
         Self {
             published: conversation.head(),
             conversation,
+            account: Account::new(spent),
             profile,
             colleagues,
             remains: Remains { key, feeds, supervisor, done: false },
@@ -372,17 +385,25 @@ impl Session {
             _ => false,
         };
         if !wanted {
-            match std::mem::replace(&mut self.doing, Doing::Nothing) {
-                Doing::Nothing => {}
-                Doing::Asking { future, .. } => {
-                    future.map(|future| ctx.cancel_future(future));
+            self.end_work(ctx);
+        }
+    }
+
+    /// Ends what is under way. Gives what an answer that is cut off by it has cost.
+    fn end_work(&mut self, ctx: &mut Context<Self>) -> Usage {
+        match std::mem::replace(&mut self.doing, Doing::Nothing) {
+            Doing::Nothing => Usage::default(),
+            Doing::Asking { future, answer, before, .. } => {
+                future.map(|future| ctx.cancel_future(future));
+                drop(answer.take());
+                self.account.spent_since(before)
+            }
+            Doing::Acting { calls, .. } => {
+                for (future, cancel) in calls {
+                    cancel.cancel();
+                    ctx.cancel_future(future);
                 }
-                Doing::Acting { calls, .. } => {
-                    for (future, cancel) in calls {
-                        cancel.cancel();
-                        ctx.cancel_future(future);
-                    }
-                }
+                Usage::default()
             }
         }
     }
@@ -394,11 +415,9 @@ impl Session {
     /// does wait: their intent must be in the log before. The answer is read on while its last
     /// piece is being written, but no further.
     fn work(&mut self, ctx: &mut Context<Self>) {
-        if let Doing::Asking { future: future @ None, answer, run, step } = &mut self.doing {
-            if self.conversation.is_taken()
-                && let Some(answer) = answer.take()
-            {
-                *future = Some(listen(answer, run.clone(), *step, ctx));
+        if let Doing::Asking { future: future @ None, answer, run, step, .. } = &mut self.doing {
+            if self.conversation.is_taken() {
+                *future = Some(listen(answer.clone(), run.clone(), *step, ctx));
             }
             return;
         }
@@ -435,7 +454,7 @@ impl Session {
             run: run.clone(),
             agent: self.profile.id.clone(),
             request,
-            session_spent: self.conversation.spent().total(),
+            account: self.account.clone(),
         };
         let open = async move {
             let mut acquire = acquire;
@@ -445,22 +464,21 @@ impl Session {
             let permit = providers.send(acquire).await.map_err(|_| gone::<ProviderSupervisor>())??;
             Ok(permit.open().boxed_local())
         };
-        let (asked, at) = (run.clone(), step);
+        let answer = Slot::default();
+        let (asked, slot) = (run.clone(), answer.clone());
         let opened =
             open.into_actor(self).map(move |opened: Result<Answer, Error>, session, ctx| match opened {
                 Ok(answer) => {
-                    let future = listen(answer, asked.clone(), at, ctx);
-                    session.doing =
-                        Doing::Asking { run: asked, step: at, future: Some(future), answer: None };
+                    slot.replace(Some(answer));
+                    let listening = listen(slot, asked, step, ctx);
+                    if let Doing::Asking { future, .. } = &mut session.doing {
+                        *future = Some(listening);
+                    }
                 }
-                Err(error) => {
-                    session.doing = Doing::Nothing;
-                    session.conversation.failed(clock::now(), &asked, at, error);
-                    session.proceed(ctx);
-                }
+                Err(error) => session.unheard(&asked, step, error, ctx),
             });
-        let future = Some(ctx.spawn(opened));
-        self.doing = Doing::Asking { run, step, future, answer: None };
+        let (future, before) = (Some(ctx.spawn(opened)), self.account.spent());
+        self.doing = Doing::Asking { run, step, future, answer, before };
     }
 
     /// A piece of the answer, or its end.
@@ -469,25 +487,25 @@ impl Session {
         run: &RunId,
         step: usize,
         piece: Option<Result<Vec<Delta>, Error>>,
-        rest: Answer,
         ctx: &mut Context<Self>,
     ) {
-        let now = clock::now();
         match piece {
             Some(Ok(deltas)) => {
-                self.conversation.said(now, run, step, deltas, &self.profile.tools);
-                self.doing = Doing::Asking { run: run.clone(), step, future: None, answer: Some(rest) };
+                if let Doing::Asking { future, .. } = &mut self.doing {
+                    *future = None;
+                }
+                self.conversation.said(clock::now(), run, step, deltas, &self.profile.tools);
+                self.proceed(ctx);
             }
-            Some(Err(error)) => {
-                self.doing = Doing::Nothing;
-                self.conversation.failed(now, run, step, error);
-            }
-            None => {
-                self.doing = Doing::Nothing;
-                let error = ErrorCode::Provider.error("the answer was cut off");
-                self.conversation.failed(now, run, step, error);
-            }
+            Some(Err(error)) => self.unheard(run, step, error, ctx),
+            None => self.unheard(run, step, ErrorCode::Provider.error("the answer was cut off"), ctx),
         }
+    }
+
+    /// The model can't be heard, or no more.
+    fn unheard(&mut self, run: &RunId, step: usize, error: Error, ctx: &mut Context<Self>) {
+        let partial = self.end_work(ctx);
+        self.conversation.failed(clock::now(), run, step, error, partial);
         self.proceed(ctx);
     }
 
@@ -521,13 +539,14 @@ impl Session {
 }
 
 /// Waits for the next piece of an answer.
-fn listen(mut answer: Answer, run: RunId, step: usize, ctx: &mut Context<Session>) -> SpawnHandle {
-    let next = async move {
-        let piece = answer.next().await;
-        (piece, answer)
-    };
-    ctx.spawn(actix::fut::wrap_future(next).map(move |(piece, rest), session: &mut Session, ctx| {
-        session.heard(&run, step, piece, rest, ctx);
+fn listen(answer: Slot, run: RunId, step: usize, ctx: &mut Context<Session>) -> SpawnHandle {
+    let next = poll_fn(move |task| match &mut *answer.borrow_mut() {
+        Some(answer) => answer.poll_next_unpin(task),
+        // Taken out: this is being cancelled.
+        None => Poll::Pending,
+    });
+    ctx.spawn(actix::fut::wrap_future(next).map(move |piece, session: &mut Session, ctx| {
+        session.heard(&run, step, piece, ctx);
     }))
 }
 
@@ -576,7 +595,9 @@ impl Handler<Routed> for Session {
                 answered.reply = Reply::Accepted(Accepted { session, run, seq, repeated: true });
             }
             Order::Abort { run } => {
-                answered.reply = Reply::Aborted { run: self.conversation.abort(now, run.as_ref()) };
+                let under_way = run.is_none() || run.as_ref() == self.conversation.running();
+                let partial = if under_way { self.end_work(ctx) } else { Usage::default() };
+                answered.reply = Reply::Aborted { run: self.conversation.abort(now, run.as_ref(), partial) };
             }
             Order::Clear => {
                 self.conversation.clear(now);
@@ -641,7 +662,7 @@ impl Handler<Observe> for Session {
                 "queued": self.conversation.queued(),
                 "seq": self.conversation.head().0,
                 "followers": self.remains.feeds.len(),
-                "spent_tokens": self.conversation.spent().total(),
+                "spent_tokens": self.account.spent().total(),
                 "writing": self.writing,
             }),
         )

@@ -355,6 +355,19 @@ async fn a_session_that_panics_starts_anew_from_its_log_and_its_followers_go_on(
 }
 
 #[actix::test]
+async fn an_aborted_answer_says_what_it_has_cost() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    peer.ask(prompt("ada", "tell me of the turnstone", None));
+    peer.accepted().await;
+    while !matches!(peer.event().await.0.event, Event::Text(_)) {}
+    peer.ask(Command::Abort { target: target("ada"), run: None });
+    let ended = peer.rest().await.pop().unwrap().event;
+    let Event::Ended { outcome: Outcome::Aborted, usage } = ended else { panic!("{ended:?}") };
+    assert!(usage.input_tokens > 0 && usage.output_tokens > 0, "{usage:?}");
+}
+
+#[actix::test]
 async fn an_idle_session_sleeps_and_wakes_when_it_is_named() {
     let world = World::new().await;
     let mut peer = world.peer(1);

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler};
 use clawmux_actors::observe::Observe;
+use clawmux_actors::provider::account::Account;
 use clawmux_actors::provider::{Deadlines, Permit};
 use clawmux_actors::provider_supervisor::{Acquire, BudgetStatus, ProviderSupervisor};
 use clawmux_actors::store::RecordUsage;
@@ -120,7 +121,7 @@ fn acquire(text: &str) -> Acquire {
             }],
             max_tokens: 1_000,
         },
-        session_spent: 0,
+        account: Account::default(),
     }
 }
 
@@ -583,7 +584,7 @@ async fn budgets_refuse_clamp_and_settle() {
     let (supervisor, _records) = start(bounded, Deadlines::default());
 
     let mut spent = acquire("hi");
-    spent.session_spent = 9_990;
+    spent.account = Account::new(Usage { input_tokens: 9_000, output_tokens: 990 });
     let error = supervisor.send(spent).await.unwrap().unwrap_err();
     assert_eq!(
         (error.code, error.message.as_str()),

@@ -97,7 +97,6 @@ pub struct Session {
     reserved: Seq,
     /// Numbers the next event covers besides its own: they may have been seen before a power loss.
     skipped: bool,
-    spent: Usage,
     past: VecDeque<(Prompt, Turn)>,
     queue: VecDeque<Prompt>,
     run: Option<(Prompt, Turn)>,
@@ -115,7 +114,6 @@ impl Session {
             head: Seq(0),
             reserved: Seq(0),
             skipped: false,
-            spent: Usage::default(),
             past: VecDeque::new(),
             queue: VecDeque::new(),
             run: None,
@@ -125,17 +123,16 @@ impl Session {
     }
 
     /// A session read back: `events` are its last ended runs and all that have not ended; `head`
-    /// is the last number in the log, `reserved` the high-water mark, `spent` its tokens so far.
+    /// is the last number in the log, `reserved` the high-water mark.
     pub fn restore(
         key: SessionKey,
         owner: Owner,
         limits: Limits,
         head: Seq,
         reserved: Seq,
-        spent: Usage,
         events: Vec<Logged>,
     ) -> Self {
-        let mut session = Self { head, reserved, spent, ..Self::new(key, owner, limits) };
+        let mut session = Self { head, reserved, ..Self::new(key, owner, limits) };
         for logged in &events {
             session.apply(logged);
         }
@@ -155,7 +152,7 @@ impl Session {
             }
             (Some((_, turn)), Recovery::Interrupt) => {
                 let why = ErrorCode::Interrupted.error("interrupted: the daemon was restarted");
-                if let Some(end) = turn.end(Outcome::Failed(why)) {
+                if let Some(end) = turn.end(Outcome::Failed(why), Usage::default()) {
                     self.emit_run(now, end);
                 }
             }
@@ -177,11 +174,6 @@ impl Session {
     /// The last number given out.
     pub fn head(&self) -> Seq {
         self.head
-    }
-
-    /// Tokens of all finished steps.
-    pub fn spent(&self) -> Usage {
-        self.spent
     }
 
     /// The run under way.
@@ -234,11 +226,12 @@ impl Session {
     }
 
     /// Ends a run, the one under way where none is named, with what was said so far. Gives the run
-    /// that was ended; none where it is not under way and not queued.
-    pub fn abort(&mut self, now: Timestamp, run: Option<&RunId>) -> Option<RunId> {
+    /// that was ended; none where it is not under way and not queued. `partial` is what the answer
+    /// under way has cost.
+    pub fn abort(&mut self, now: Timestamp, run: Option<&RunId>, partial: Usage) -> Option<RunId> {
         let run = run.or(self.running())?.clone();
         let end = if self.running() == Some(&run) {
-            self.run.as_ref().and_then(|(_, turn)| turn.end(Outcome::Aborted))?
+            self.run.as_ref().and_then(|(_, turn)| turn.end(Outcome::Aborted, partial))?
         } else {
             self.queue.iter().find(|prompt| prompt.run == run)?;
             Event::Ended { outcome: Outcome::Aborted, usage: Usage::default() }
@@ -272,12 +265,13 @@ impl Session {
         self.start_next(now);
     }
 
-    /// Ends the run because the model can't be heard; what comes too late is nothing.
-    pub fn failed(&mut self, now: Timestamp, run: &RunId, step: usize, error: Error) {
+    /// Ends the run because the model can't be heard; what comes too late is nothing. `partial` is
+    /// what the answer has cost.
+    pub fn failed(&mut self, now: Timestamp, run: &RunId, step: usize, error: Error, partial: Usage) {
         let Some((prompt, turn)) = &self.run else { return };
         if prompt.run == *run
             && turn.work() == Some(Work::Ask { step })
-            && let Some(end) = turn.end(Outcome::Failed(error))
+            && let Some(end) = turn.end(Outcome::Failed(error), partial)
         {
             self.emit_run(now, end);
             self.start_next(now);
@@ -365,9 +359,6 @@ impl Session {
         let seq = if std::mem::take(&mut self.skipped) { self.reserved.next() } else { first_seq };
         self.head = seq;
         let logged = Logged { first_seq, seq, run, at: now, event };
-        if let Event::StepEnded { usage } = logged.event {
-            self.spent += usage;
-        }
         self.apply(&logged);
         self.unwritten.push(logged);
         seq
@@ -445,6 +436,7 @@ mod tests {
     use crate::provider::Stop;
     use proptest::prelude::*;
 
+    const NONE: Usage = Usage { input_tokens: 0, output_tokens: 0 };
     const NOW: Timestamp = Timestamp::from_millis(1);
 
     fn key() -> SessionKey {
@@ -490,7 +482,6 @@ mod tests {
             session.said(NOW, &run.into(), 0, answer(run), &[]);
         }
         assert!(session.running().is_none());
-        assert_eq!(session.spent().total(), 44);
     }
 
     #[test]
@@ -512,7 +503,7 @@ mod tests {
         let error = session.submit(NOW, Submission { content: "xx".into(), ..prompt("c") }).unwrap_err();
         assert_eq!(error.code, ErrorCode::Unavailable);
         assert!(error.message.contains("queue is full"), "{}", error.message);
-        session.abort(NOW, Some(&"waits".into()));
+        session.abort(NOW, Some(&"waits".into()), NONE);
         let huge = Submission { content: "x".repeat(QUEUE_BYTES_MAX + 1), ..prompt("d") };
         session.submit(NOW, huge).expect("one may always wait");
     }
@@ -524,7 +515,7 @@ mod tests {
             session.submit(NOW, Submission { content, ..prompt(run) }).unwrap();
             match said {
                 Some(text) => session.said(NOW, &run.into(), 0, answer(text), &[]),
-                None => session.failed(NOW, &run.into(), 0, ErrorCode::Provider.error("x")),
+                None => session.failed(NOW, &run.into(), 0, ErrorCode::Provider.error("x"), NONE),
             }
             let bytes: usize = session.past.iter().map(|(prompt, _)| prompt.content.len()).sum();
             let runs: Vec<String> = session.past.iter().map(|(prompt, _)| prompt.run.to_string()).collect();
@@ -543,10 +534,10 @@ mod tests {
             session.submit(NOW, prompt(run)).unwrap();
         }
         session.said(NOW, &"a".into(), 0, vec![Delta::Text("half".into())], &[]);
-        assert_eq!(session.abort(NOW, Some(&"b".into())), Some("b".into()));
-        assert_eq!(session.abort(NOW, None), Some("a".into()));
+        assert_eq!(session.abort(NOW, Some(&"b".into()), NONE), Some("b".into()));
+        assert_eq!(session.abort(NOW, None, NONE), Some("a".into()));
         assert_eq!(session.running(), Some(&"c".into()));
-        assert_eq!(session.abort(NOW, Some(&"b".into())), None);
+        assert_eq!(session.abort(NOW, Some(&"b".into()), NONE), None);
         session.said(NOW, &"a".into(), 0, answer("too late"), &[]);
         let batch = session.take().unwrap();
         let ends = events(&batch).iter().filter(|e| matches!(e, Event::Ended { .. })).count();
@@ -564,7 +555,7 @@ mod tests {
         }
         for run in ["f1", "f2", "f3", "f4"] {
             session.submit(NOW, prompt(run)).unwrap();
-            session.failed(NOW, &run.into(), 0, ErrorCode::Provider.error("away"));
+            session.failed(NOW, &run.into(), 0, ErrorCode::Provider.error("away"), NONE);
         }
         let past: Vec<&str> = session.past.iter().map(|(prompt, _)| prompt.run.as_str()).collect();
         assert_eq!(past, ["b", "c", "f3", "f4"]);
@@ -591,7 +582,6 @@ mod tests {
                 limits(),
                 Seq(3),
                 Seq(3 + SEQ_RESERVE),
-                Usage::default(),
                 batch.events.clone(),
             );
             after.recover(NOW, recovery, |_| false);
@@ -637,16 +627,16 @@ mod tests {
                     0 | 1 if !log.iter().chain(&live.unwritten).any(|l| l.run.as_ref() == Some(&run)) => {
                         let _ = live.submit(NOW, prompt(run.as_str()));
                     }
-                    2 => { live.abort(NOW, (n > 2).then_some(&run)); }
+                    2 => { live.abort(NOW, (n > 2).then_some(&run), NONE); }
                     3 => live.said(NOW, &run, 0, vec![Delta::Text("t".into())], &[]),
                     4 => live.said(NOW, &run, 0, answer("t"), &[]),
-                    5 => live.failed(NOW, &run, 0, ErrorCode::Provider.error("x")),
+                    5 => live.failed(NOW, &run, 0, ErrorCode::Provider.error("x"), NONE),
                     6 if n == 0 => live.clear(NOW),
                     7 => {
                         // Killed: what was not written is gone.
                         let head = log.last().map_or(Seq(0), |l| l.seq);
                         live = Session::restore(
-                            key(), Owner::Admins, limits(), head, reserved, Usage::default(), log.clone());
+                            key(), Owner::Admins, limits(), head, reserved, log.clone());
                         live.recover(NOW, Recovery::Resume, |_| false);
                     }
                     _ => {}
@@ -673,7 +663,7 @@ mod tests {
                 prop_assert!(ends <= 1);
             }
             let folded = Session::restore(
-                key(), Owner::Admins, limits(), live.head(), reserved, Usage::default(), log);
+                key(), Owner::Admins, limits(), live.head(), reserved, log);
             prop_assert_eq!(folded.running(), live.running());
             prop_assert_eq!(folded.work(), live.work());
             prop_assert_eq!(&folded.queue, &live.queue);

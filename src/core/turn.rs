@@ -200,9 +200,11 @@ impl Turn {
         calls.iter().any(|call| call.id == result.call).then_some(Event::ToolReturned(result))
     }
 
-    /// The run's end, where it has not ended yet.
-    pub fn end(&self, outcome: Outcome) -> Option<Event> {
-        (self.state != State::Ended).then_some(Event::Ended { outcome, usage: self.usage })
+    /// The run's end, where it has not ended yet. `partial` is what the answer under way has cost.
+    pub fn end(&self, outcome: Outcome, partial: Usage) -> Option<Event> {
+        let mut usage = self.usage;
+        usage += partial;
+        (self.state != State::Ended).then_some(Event::Ended { outcome, usage })
     }
 
     /// What a daemon that finds this turn in the log has to record before it goes on: the text of
@@ -428,7 +430,7 @@ mod tests {
                     3 => live.returned(ToolResult { call: "a".into(), content: String::new(), is_error: false })
                         .into_iter().collect(),
                     4 => live.recover(|_| false),
-                    _ => live.end(Outcome::Aborted).into_iter().collect(),
+                    _ => live.end(Outcome::Aborted, Usage::default()).into_iter().collect(),
                 };
                 for event in &events {
                     live.apply(event);
