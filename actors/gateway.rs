@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Starts them in this order and stops them in reverse; knows no protocol. Sessions and plugins are
-//! started anew by their supervisors. One of these seven that is gone is beyond that: whoever asked
-//! it has been told, what was acknowledged is in the log, and the daemon stops with an error, to be
-//! started anew as a whole.
+//! started anew by their supervisors. These seven know each other's addresses, so that one that is
+//! gone can't be replaced alone: the gateway says so ([`Running::failed`]), whoever asked it has been
+//! told, what was acknowledged is in the log, and who runs the daemon starts all of it anew.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -342,5 +342,42 @@ impl Handler<Stop> for Gateway {
                 tracing::warn!("not everything closed in time");
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hub::Sabotage;
+
+    fn setup(home: &Path) -> Setup {
+        let mut config = Config::default();
+        config.gateway.listen = vec![([127, 0, 0, 1], 0).into()];
+        config.store.path = home.join("clawmux.db");
+        Setup { config: Arc::new(config), home: home.to_owned(), socket: None, version: "test" }
+    }
+
+    #[actix::test]
+    async fn a_child_that_is_gone_is_named_and_the_whole_can_be_started_anew() {
+        let home = tempfile::tempdir().unwrap();
+        let running = start(setup(home.path())).await.unwrap();
+        let second = start(setup(home.path())).await.unwrap_err();
+        assert_eq!(second.code, ErrorCode::Conflict, "one daemon per home: {second}");
+
+        running.gateway.send(Sabotage).await.unwrap();
+        let why = tokio::time::timeout(Duration::from_secs(60), running.failed).await.unwrap().unwrap();
+        assert!(why.message.contains("hub"), "{why}");
+        running.gateway.send(Stop).await.unwrap();
+
+        let again = start(setup(home.path())).await.unwrap();
+        again.gateway.send(Stop).await.unwrap();
+    }
+
+    impl Handler<Sabotage> for Gateway {
+        type Result = ();
+
+        fn handle(&mut self, sabotage: Sabotage, _: &mut Self::Context) {
+            self.hub.try_send(sabotage).unwrap();
+        }
     }
 }

@@ -132,3 +132,18 @@ impl Handler<Observe> for Hub {
         )
     }
 }
+
+/// Makes the hub panic, for tests of what follows.
+#[cfg(test)]
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Sabotage;
+
+#[cfg(test)]
+impl Handler<Sabotage> for Hub {
+    type Result = ();
+
+    fn handle(&mut self, _: Sabotage, _: &mut Self::Context) {
+        panic!("sabotaged");
+    }
+}

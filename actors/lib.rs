@@ -1,4 +1,22 @@
 //! The cast of clawmux: its actors, their messages, and all I/O.
+//!
+//! | actor | owns |
+//! |---|---|
+//! | [`Gateway`](gateway) | the supervision tree |
+//! | [`Listener`](listener) | the sockets, and how long a connection may live |
+//! | [`Connection`](connection) | one socket and one dialect |
+//! | [`SessionSupervisor`](session_supervisor) | which sessions are awake, and which one a request is about |
+//! | [`Session`](session) | one conversation |
+//! | [`ProviderSupervisor`](provider_supervisor) | budgets, and who may call a model; the calls are in [`provider`] |
+//! | [`SandboxSupervisor`](sandbox_supervisor) | which plugins are loaded |
+//! | [`Plugin`](plugin) | one module and its instances; what confines them is in [`sandbox`] |
+//! | [`Hub`](hub) | who is connected |
+//! | [`Store`](store) | the log |
+//! | [`AdminSocket`](admin) | the operator's socket |
+//!
+//! Messages live with the actor that receives them. What they share: how a client is told
+//! ([`deliver`]), how an actor says how it is ([`observe`]), how a parent hears of a child's end
+//! ([`supervision`]), what time it is ([`clock`]).
 
 pub mod admin;
 mod ask;

@@ -1,10 +1,13 @@
 //! Running the daemon: in the foreground, or inside another command.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use actix::System;
 use clawmux_actors::clock;
 use clawmux_actors::gateway::{self, Running, Setup, Stop};
+use clawmux_actors::supervision::Restarts;
 use clawmux_core::auth::Secret;
 use clawmux_core::config::{Auth, Config, LoopbackPolicy};
 use clawmux_core::error::{Error, ErrorCode};
@@ -15,7 +18,8 @@ use crate::exit::{CONFIG, FAILED, Failure};
 use crate::settings::Settings;
 use crate::terminal;
 
-/// `clawmux serve`: runs until SIGTERM or Ctrl-C; a second one ends it at once.
+/// `clawmux serve`: runs until SIGTERM or Ctrl-C; a second one ends it at once. Should a part of it
+/// fail that the rest can't do without, all of it is started anew from the log, a few times.
 ///
 /// # Errors
 /// Where it can't start, or can't go on.
@@ -24,29 +28,45 @@ pub(crate) fn serve(settings: Settings) -> Result<(), Failure> {
         let unable = |error: std::io::Error| Failure::new(FAILED, format!("can't wait for signals: {error}"));
         let mut terminate = signal(SignalKind::terminate()).map_err(unable)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(unable)?;
-        let banner = banner(&settings.config);
-        let Running { gateway, addresses, mut failed, .. } =
-            start(&settings, settings.config.clone()).await?;
-        let listening: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
-        terminal::say(&format!(
-            "clawmux {} ready: {} (home {}, {banner})",
-            env!("CARGO_PKG_VERSION"),
-            listening.join(", "),
-            settings.home.display(),
-        ));
-        let outcome = tokio::select! {
-            _ = terminate.recv() => Ok(()),
-            _ = interrupt.recv() => Ok(()),
-            why = &mut failed => Err(Failure::from(why.unwrap_or_else(|_| gateway_gone()))),
-        };
-        tracing::info!("stopping: what runs may finish its step; once more to stop at once");
-        tokio::select! {
-            _ = gateway.send(Stop) => {}
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+        let mut config = settings.config.clone();
+        let mut restarts = Restarts::default();
+        loop {
+            let Running { gateway, addresses, mut failed, .. } = start(&settings, config.clone()).await?;
+            announce(&settings, &addresses);
+            let outcome = tokio::select! {
+                _ = terminate.recv() => Ok(()),
+                _ = interrupt.recv() => Ok(()),
+                why = &mut failed => Err(why.unwrap_or_else(|_| gateway_gone())),
+            };
+            tracing::info!("stopping: what runs may finish its step; once more to stop at once");
+            tokio::select! {
+                _ = gateway.send(Stop) => {}
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+            }
+            match outcome {
+                Ok(()) => return Ok(()),
+                Err(error) if restarts.allow(Instant::now()) => {
+                    tracing::error!(%error, "the daemon is started anew");
+                    // Where clients know it, also if any free port was asked for.
+                    config.gateway.listen = addresses;
+                }
+                Err(error) => return Err(Failure::from(error)),
+            }
         }
-        outcome
     })
+}
+
+/// The ready line.
+fn announce(settings: &Settings, addresses: &[SocketAddr]) {
+    let listening: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
+    terminal::say(&format!(
+        "clawmux {} ready: {} (home {}, {})",
+        env!("CARGO_PKG_VERSION"),
+        listening.join(", "),
+        settings.home.display(),
+        banner(&settings.config),
+    ));
 }
 
 fn gateway_gone() -> Error {
