@@ -29,6 +29,7 @@ use clawmux_core::ids::{AgentId, ConnectionId, PluginName, RunId, Seq, SessionKe
 use clawmux_core::provider::{ChatRequest, Delta};
 use clawmux_core::reply::{Accepted, Reply};
 use clawmux_core::session::{Batch, Session as Conversation, Submission, Submitted};
+use clawmux_core::time::Timestamp;
 use clawmux_core::turn::Work;
 use futures::StreamExt;
 use futures::stream::LocalBoxStream;
@@ -455,7 +456,7 @@ impl Session {
                 }
                 Err(error) => {
                     session.doing = Doing::Nothing;
-                    session.conversation.failed(clock::now(), &asked, at, error);
+                    session.failed(clock::now(), &asked, at, error);
                     session.proceed(ctx);
                 }
             });
@@ -480,15 +481,22 @@ impl Session {
             }
             Some(Err(error)) => {
                 self.doing = Doing::Nothing;
-                self.conversation.failed(now, run, step, error);
+                self.failed(now, run, step, error);
             }
             None => {
                 self.doing = Doing::Nothing;
                 let error = ErrorCode::Provider.error("the answer was cut off");
-                self.conversation.failed(now, run, step, error);
+                self.failed(now, run, step, error);
             }
         }
         self.proceed(ctx);
+    }
+
+    /// The step failed. The client is told too, but it is the operator who can do something about most causes.
+    fn failed(&mut self, now: Timestamp, run: &RunId, step: usize, error: Error) {
+        // Quoted: it may repeat what a provider said.
+        tracing::warn!(session = %self.conversation.key(), %run, error = ?error.message, "the run failed");
+        self.conversation.failed(now, run, step, error);
     }
 
     /// Calls tools, all that the answer asked for at once.
