@@ -148,7 +148,12 @@ impl Drop for Bound {
 }
 
 fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
-    ErrorCode::Unavailable.error(format!("cannot {what} {}: {error}", path.display()))
+    let advice = match error.kind() {
+        // The kernel takes about a hundred bytes for the path of a socket.
+        io::ErrorKind::InvalidInput => "; take a shorter one with --socket or --home",
+        _ => "",
+    };
+    ErrorCode::Unavailable.error(format!("cannot {what} {}: {error}{advice}", path.display()))
 }
 
 /// A folder of our own that nobody else looks into.
@@ -522,6 +527,14 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
         let long = home.path().join("x".repeat(200));
         assert_eq!(Bound::new(home.path(), Some(&long)).unwrap_err().code, ErrorCode::Unavailable);
+    }
+
+    #[test]
+    fn a_path_too_long_for_a_socket_is_answered_with_what_to_do() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("s".repeat(120));
+        let refused = Bound::new(home.path(), Some(&path)).unwrap_err();
+        assert!(refused.message.ends_with("with --socket or --home"), "{}", refused.message);
     }
 
     #[test]

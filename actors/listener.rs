@@ -101,9 +101,26 @@ pub fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
         .iter()
         .map(|address| {
             bind_one(address)
-                .map_err(|error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}")))
+                .map_err(|error: io::Error| io::Error::new(error.kind(), cannot_bind(*address, &error)))
         })
         .collect()
+}
+
+/// Why, and what to do.
+fn cannot_bind(address: SocketAddr, error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            ": another program listens there; stop it, or give another address with --listen or gateway.listen"
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            ": no interface of this host has it; see --listen and gateway.listen"
+        }
+        io::ErrorKind::PermissionDenied => {
+            ": ports under 1024 need a privilege; see --listen and gateway.listen"
+        }
+        _ => "",
+    };
+    format!("{address}: {error}{advice}")
 }
 
 impl Listener {
@@ -332,4 +349,17 @@ fn room_for_connections() -> usize {
     }
     let room = limit.rlim_cur.saturating_sub(DESCRIPTORS_KEPT) / 2;
     usize::try_from(room).unwrap_or(usize::MAX).clamp(16, 1 << 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_in_use_is_named_with_what_to_do() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        let error = bind(&[address]).unwrap_err().to_string();
+        assert!(error.starts_with(&address.to_string()) && error.contains("--listen"), "{error}");
+    }
 }

@@ -41,6 +41,10 @@ fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
     }
     complaints.extend(source::check(&config.plugins, home).into_iter().map(|error| error.message));
     for agent in config.agents.values() {
+        if agent.soul.exists() && !agent.soul.is_file() {
+            complaints.push(format!("agents.{}.soul: {} is not a file", agent.id, agent.soul.display()));
+            continue;
+        }
         // Nobody has to have a SOUL.md; who names another file means one.
         if !agent.soul.is_file() && !agent.soul.ends_with("SOUL.md") {
             warnings.push(format!("agents.{}.soul: {} is not there", agent.id, agent.soul.display()));

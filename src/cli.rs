@@ -11,8 +11,8 @@ use clap::{Args, Parser, Subcommand};
     version,
     max_term_width = 110,
     after_help = "\
-Exit status: 0 fine, 1 failed, 2 usage, 64 bad configuration, 69 daemon not reachable. \
-No secret is ever a command-line argument: see `clawmux help chat` and gateway.toml."
+Exit status: 0 fine, 1 failed, 2 usage, 64 bad configuration, 69 daemon not reachable, \
+130 Ctrl-C. No secret is ever a command-line argument: see `clawmux help chat` and gateway.toml."
 )]
 pub(crate) struct Cli {
     /// What every command takes.
@@ -87,7 +87,7 @@ pub(crate) enum Command {
     /// Chat with the running daemon, or with an embedded one where none runs
     ///
     /// Attaches to the daemon of the home, or to --url with the credential in $CLAWMUX_TOKEN or --token-file.
-    /// Ctrl-C aborts the run under way; at an empty prompt, or a second time, it leaves.
+    /// Ctrl-C aborts the run under way; at the prompt, or a second time, it leaves.
     Chat(Chat),
     /// Check the configuration without starting: all complaints at once, with file and line
     Check,

@@ -30,6 +30,9 @@ pub(crate) fn resolve(flag: Option<&Path>, env: impl Fn(&str) -> Option<String>)
 /// # Errors
 /// Where it can't be made.
 pub(crate) fn create(home: &Path) -> Result<(), Failure> {
+    if home.exists() && !home.is_dir() {
+        return Err(Failure::new(FAILED, format!("the home {} is not a folder", home.display())));
+    }
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -66,5 +69,12 @@ mod tests {
         create(&home).unwrap();
         create(&home).unwrap();
         assert_eq!(std::fs::metadata(&home).unwrap().mode() & 0o777, 0o700);
+    }
+
+    #[test]
+    fn a_file_is_no_home() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let failure = create(file.path()).unwrap_err();
+        assert!(failure.message.ends_with("is not a folder"), "{failure:?}");
     }
 }

@@ -40,6 +40,7 @@ fn exit_statuses_are_those_scripts_know() {
         (&["chat", "hi", "--session", "x"], 2, "session key"),
         (&["chat", " "], 2, "the message is empty"),
         (&["chat"], 2, "the message is empty"),
+        (&["chat", "hi", "--url", "127.0.0.1:1"], 2, "expected ws://"),
         (&["chat", "hi", "--url", "ws://127.0.0.1:1/ws"], 69, "no daemon is reachable"),
         (
             &["chat", "hi", "--url", "ws://127.0.0.1:1/ws", "--token-file", "/nowhere"],
@@ -76,6 +77,14 @@ fn check_tells_everything_at_once() {
     assert_eq!(status, 0, "{stderr}");
     assert!(stdout.starts_with("ok: ") && stderr.contains("xeno.home is not there yet"), "{stdout}{stderr}");
     assert!(stderr.contains("agents.main.soul"), "{stderr}");
+
+    std::fs::write(&file, "[agents.main]\nsoul = \".\"\n").unwrap();
+    let (status, _, stderr) = output(&mut clawmux(home.path(), &["check"]));
+    assert!(status == 64 && stderr.contains("is not a file"), "{stderr}");
+
+    std::fs::write(&file, "[providers.openai]\napi_key = \"x\"\n").unwrap();
+    let (status, _, stderr) = output(&mut clawmux(home.path(), &["check"]));
+    assert!(status == 64 && stderr.trim_end().ends_with("use api_key_env or api_key_file"), "{stderr}");
 
     std::fs::write(&file, "[[plugins]]\nname = \"notes\"\npath = \"n.wasm\"\n[log]\nfilter = \"a=b=c\"\n")
         .unwrap();
@@ -246,7 +255,7 @@ async fn piped_input_is_one_turn_in_the_session_named() {
     .await;
     assert_eq!(status, 0, "{stderr}");
     assert_eq!(told[0]["params"]["session"], "work:cli:a%3Ab:x");
-    assert_eq!(told[0]["params"]["content"], "two\nlines\n");
+    assert_eq!(told[0]["params"]["content"], "two\nlines");
 }
 
 #[actix_web::test]

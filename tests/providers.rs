@@ -409,9 +409,11 @@ fn a_provider_that_is_not_there_is_named() {
         for _ in 0..2 {
             let failed = client.chat("ada", "anybody?");
             assert_failed(&failed, kind);
-            assert!(failed.error().ends_with("connection refused"), "{kind}: {failed:?}");
+            assert!(failed.error().ends_with("connection refused: check base_url"), "{kind}: {failed:?}");
             assert_eq!(failed.usage(), (0, 0), "{kind}: nothing was counted");
         }
+        let log = daemon.log();
+        assert!(log.contains("the run failed") && log.contains("main:websocket:ada:main"), "{log}");
     }
 }
 

@@ -168,6 +168,11 @@ fn refused(endpoint: &Endpoint, error: SendRequestError, deadlines: Deadlines) -
         SendRequestError::Connect(ConnectError::Disconnected) => {
             (ErrorCode::Provider, "connection closed without an answer".into(), true)
         }
+        SendRequestError::Connect(ConnectError::Io(why))
+            if why.kind() == io::ErrorKind::ConnectionRefused =>
+        {
+            (ErrorCode::Provider, format!("{}: check base_url", io_words(&why)), false)
+        }
         SendRequestError::Connect(ConnectError::Io(why)) => (ErrorCode::Provider, io_words(&why), false),
         SendRequestError::Connect(why) => (ErrorCode::Provider, why.to_string(), false),
         SendRequestError::Send(why) => (ErrorCode::Provider, io_words(&why), true),

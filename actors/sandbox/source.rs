@@ -142,7 +142,12 @@ impl Source {
             None => Vec::new(),
         };
         host::check_grants(name, &grants)?;
-        let inspected = module::inspect(name, &module, &limits, &grants)?;
+        let inspected = module::inspect(name, &module, &limits, &grants).map_err(|mut error| {
+            if let Self::Configured(path) = self {
+                error.message.push_str(&format!(" ({})", path.display()));
+            }
+            error
+        })?;
         Ok(Package { name: name.clone(), module, inspected, manifest, grants, limits })
     }
 }
@@ -311,7 +316,11 @@ mod tests {
         ];
         let complaints: Vec<String> = check(&plugins, home.path()).iter().map(ToString::to_string).collect();
         assert_eq!(complaints.len(), 3, "{complaints:?}");
-        assert_eq!(complaints[0], "plugin bad: the file is not a WebAssembly module");
+        let bad = home.path().join("bad.wasm");
+        assert_eq!(
+            complaints[0],
+            format!("plugin bad: the file is not a WebAssembly module ({})", bad.display())
+        );
         assert!(complaints[1].starts_with("plugin gone: cannot read "), "{complaints:?}");
         assert!(complaints[2].starts_with("plugin other: it has no path"), "{complaints:?}");
     }

@@ -502,8 +502,11 @@ impl Session {
         }
     }
 
-    /// The model can't be heard, or no more.
+    /// The model can't be heard, or no more. The client is told too, but it is the operator who can
+    /// do something about most causes.
     fn unheard(&mut self, run: &RunId, step: usize, error: Error, ctx: &mut Context<Self>) {
+        // Quoted: it may repeat what a provider said.
+        tracing::warn!(session = %self.conversation.key(), %run, error = ?error.message, "the run failed");
         let partial = self.end_work(ctx);
         self.conversation.failed(clock::now(), run, step, error, partial);
         self.proceed(ctx);

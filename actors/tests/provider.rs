@@ -308,7 +308,7 @@ async fn every_failure_is_named_and_the_next_call_works() {
 async fn nobody_there() {
     let gone = Upstream::start().base_url();
     for (base_url, message) in [
-        (gone, "p: connection refused"),
+        (gone, "p: connection refused: check base_url"),
         ("http://no-such-host.invalid".to_owned(), "p: host not found"),
         ("ftp://localhost".to_owned(), "p: "),
         ("nonsense".to_owned(), "p: "),

@@ -88,7 +88,8 @@ fn piped() -> Result<String, Failure> {
         Ok(bytes) if bytes as u64 > MESSAGE_BYTES_MAX => {
             Err(Failure::new(FAILED, format!("the input is larger than {MESSAGE_BYTES_MAX} bytes")))
         }
-        Ok(_) => Ok(text),
+        // The line end is the shell's, not the sender's.
+        Ok(_) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
         Err(error) => Err(Failure::new(FAILED, format!("cannot read the input: {error}"))),
     }
 }
@@ -103,6 +104,10 @@ async fn find(
         None => std::env::var("CLAWMUX_TOKEN").ok().filter(|token| !token.trim().is_empty()).map(Secret::new),
     };
     if let Some(url) = &options.url {
+        if !(url.starts_with("ws://") || url.starts_with("wss://")) {
+            let why = format!("--url {url}: expected ws:// or wss://, such as ws://127.0.0.1:18789/ws");
+            return Err(Failure::new(USAGE, why));
+        }
         return Ok((url.clone(), token, None));
     }
     // The daemon says itself where it listens. That is also the one way to be sure that it is ours,

@@ -294,6 +294,7 @@ impl Section {
                     .iter()
                     .copied()
                     .filter(|known| known.ends_with("_env") || known.ends_with("_file") || *known == "sha256")
+                    .filter(|known| *known != "ca_file")
                     .collect();
                 message.push_str("; a secret is never written here");
                 if !allowed.is_empty() {

@@ -113,7 +113,7 @@ fn call_tool(request: &ChatRequest, rest: &str) -> Plan {
         name: PluginName::from(name),
         input: super::tool_input(input.trim().to_owned()),
     };
-    Answer::to(request).say(&format!("I call {name}.")).call(call).end(Stop::ToolUse)
+    Answer::to(request).say(&format!("I call {name}.\n")).call(call).end(Stop::ToolUse)
 }
 
 /// Counts the seconds, so that one sees it is alive.
