@@ -20,7 +20,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use actix::{Actor, AsyncContext, Context, Handler, Message, ResponseFuture};
+use actix::fut::wrap_future;
+use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, ResponseFuture};
 use actix_web::dev::ServerHandle;
 use actix_web::rt::net::TcpStream;
 use actix_web::{App, HttpServer, web};
@@ -29,6 +30,7 @@ use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use crate::clock;
 use crate::connection::link::Link;
@@ -183,13 +185,23 @@ impl Listener {
         }
         let server = server.run();
         let handle = server.handle();
+        let (fail, failed) = oneshot::channel();
         actix::spawn(async move {
             if let Err(error) = server.await {
                 tracing::error!("http server ended: {error}");
+                let _ = fail.send(());
             }
         });
-        let listener = Self { front, server: handle, waiting: HashMap::new() };
-        Ok((listener.start(), addresses))
+        let listener = Self::create(|ctx| {
+            // A listener that hears nothing is no listener: without it the daemon does not go on.
+            ctx.spawn(wrap_future::<_, Self>(failed).map(|failed, _, ctx| {
+                if failed.is_ok() {
+                    ctx.stop();
+                }
+            }));
+            Self { front, server: handle, waiting: HashMap::new() }
+        });
+        Ok((listener, addresses))
     }
 
     /// How often connections are looked at: often enough for the shortest of their deadlines.
