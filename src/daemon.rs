@@ -28,6 +28,12 @@ pub(crate) fn serve(settings: Settings) -> Result<(), Failure> {
         let unable = |error: std::io::Error| Failure::new(FAILED, format!("can't wait for signals: {error}"));
         let mut terminate = signal(SignalKind::terminate()).map_err(unable)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(unable)?;
+        let mut hang_up = signal(SignalKind::hangup()).map_err(unable)?;
+        actix::spawn(async move {
+            while hang_up.recv().await.is_some() {
+                tracing::warn!("SIGHUP: the configuration can't be read anew yet, restart to apply it");
+            }
+        });
         let mut config = settings.config.clone();
         let mut restarts = Restarts::default();
         loop {

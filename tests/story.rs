@@ -193,12 +193,16 @@ fn a_run_cut_off_by_kill_9_has_an_end() {
     while client.reply(&id)["event"] != "text" {}
     let daemon = daemon.kill_and_restart();
     let mut client = Client::connect(daemon.address);
-    let history = support::eventually("the run to end", || {
-        let history = client.call("chat.history", session("ada"));
-        (history["result"]["messages"].as_array()?.len() == 2).then_some(history)
-    });
+    let id = client.request(
+        "chat.send",
+        json!({"channel": "websocket", "account": "ada", "content": "tell me of cranes", "idempotency_key": "k"}),
+    );
+    let told = client.stream(&id);
+    assert_eq!(told.events(), ["accepted", "text", "restart", "text", "usage", "done"], "{told:?}");
+    let history = client.call("chat.history", session("ada"));
     let answer = history["result"]["messages"][1]["content"].as_str().unwrap();
     assert_eq!(answer.matches("cranes").count(), 1, "the step ran once in what is kept: {history}");
+    assert!(told.text().ends_with(answer), "{told:?}");
 }
 
 #[test]

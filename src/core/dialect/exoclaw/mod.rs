@@ -107,6 +107,8 @@ struct Stream {
     last: Seq,
     /// Whether the client was sent a frame for it.
     begun: bool,
+    /// Whether it was asked for with an idempotency key: then a restart of the step is told too.
+    keyed: bool,
     /// Whether an earlier request is being told the run, and this one has to wait for its end.
     waiting: bool,
 }
@@ -363,6 +365,7 @@ impl Exoclaw {
                     run: accepted.run,
                     last: accepted.seq,
                     begun: wanted,
+                    keyed: wanted,
                 });
             }
             (Ask::AbortNothing, Err(error)) if error.code == ErrorCode::NotFound => {
@@ -392,6 +395,9 @@ impl Exoclaw {
             {
                 // Refused before it began: not a stream.
                 turn.send(wire::refusal(&stream.id, &wire::describe(error)));
+                continue;
+            }
+            if matches!(logged.event, Event::Restarted) && !stream.keyed {
                 continue;
             }
             let payload = event.wire(SLOT, wire::payload);

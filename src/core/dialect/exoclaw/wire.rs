@@ -284,11 +284,8 @@ pub(super) fn payload(published: &Published) -> Bytes {
         output_tokens: u64,
     }
     let text = match &published.logged.event {
-        Event::Prompted { .. }
-        | Event::Started
-        | Event::StepEnded { .. }
-        | Event::Restarted
-        | Event::Cleared => String::new(),
+        Event::Prompted { .. } | Event::Started | Event::StepEnded { .. } | Event::Cleared => String::new(),
+        Event::Restarted => "\"event\":\"restart\"".to_owned(),
         Event::Text(text) => line("text", text),
         Event::ToolCalled(call) => {
             line("tool_use", &ToolUse { id: call.id.as_str(), name: call.name.as_str(), input: &call.input })
