@@ -8,7 +8,7 @@ use awc::error::WsProtocolError;
 use awc::ws::{Frame, Message};
 use bytes::{Bytes, BytesMut};
 use clawmux_core::auth::Secret;
-use clawmux_core::dialect::exoclaw_client::{self as exoclaw, Told};
+use clawmux_core::dialect::exoclaw::client::{self as exoclaw, Told};
 use futures::stream::LocalBoxStream;
 use futures::{Sink, SinkExt, StreamExt};
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};

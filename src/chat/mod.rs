@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use clawmux_core::auth::Secret;
 use clawmux_core::config::{Log, LogFormat};
-use clawmux_core::dialect::exoclaw_client::{self as exoclaw, StreamEvent, Told};
+use clawmux_core::dialect::exoclaw::client::{self as exoclaw, StreamEvent, Told};
 use clawmux_core::ids::SessionKey;
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};

@@ -6,7 +6,6 @@
 //! routes, and fixtures.
 
 pub mod exoclaw;
-pub mod exoclaw_client;
 
 use std::sync::Arc;
 

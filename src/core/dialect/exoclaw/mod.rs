@@ -27,6 +27,7 @@
 //!
 //! Deliberately absent: `session.attach` and `memory.search`, which are refused by name.
 
+pub mod client;
 mod wire;
 
 use std::sync::Arc;
