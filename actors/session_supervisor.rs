@@ -55,6 +55,9 @@ const RECOVERING_AT_ONCE: usize = 16;
 /// How many bytes of text a history has at most; the newest message is in it whatever its size.
 const HISTORY_BYTES_MAX: usize = 1024 * 1024;
 
+/// From so many on, sessions that sleep are dropped from what a connection is said to follow.
+const FOLLOWED_MAX: usize = 1024;
+
 /// Sessions in one list.
 const LIST_MAX: usize = 1000;
 
@@ -81,6 +84,8 @@ pub struct SessionSupervisor {
     setup: Setup,
     sessions: HashMap<SessionKey, Entry>,
     keys: HashMap<(Owner, String), Lookup>,
+    /// Which sessions a connection may follow, so that its end concerns no other.
+    followed: HashMap<ConnectionId, HashSet<SessionKey>>,
     recovering: VecDeque<SessionKey>,
     started: Timestamp,
     draining: bool,
@@ -205,6 +210,7 @@ impl SessionSupervisor {
             setup,
             sessions: HashMap::new(),
             keys: HashMap::new(),
+            followed: HashMap::new(),
             recovering: VecDeque::new(),
             started: clock::now(),
             draining: false,
@@ -228,6 +234,7 @@ impl SessionSupervisor {
         };
         match (command, session) {
             (Command::Submit(submit), Some(session)) => {
+                self.followed.entry(asker.client().connection).or_default();
                 let order = Order::Submit(Submission {
                     run: submit.run,
                     content: submit.content,
@@ -389,6 +396,15 @@ impl SessionSupervisor {
     /// Sends a request to its session, waking it where it sleeps.
     fn route(&mut self, waiting: Waiting, ctx: &mut Context<Self>) {
         let Waiting { session: key, routed, arbiter } = waiting;
+        // The connection may be gone by now: then there is no entry, and none is made.
+        if let Order::Submit(_) | Order::Follow { .. } = routed.order
+            && let Some(followed) = self.followed.get_mut(&routed.asker.client().connection)
+        {
+            if followed.len() >= FOLLOWED_MAX {
+                followed.retain(|key| self.sessions.contains_key(key));
+            }
+            followed.insert(key.clone());
+        }
         let Some(entry) = self.sessions.get_mut(&key) else {
             let state = State::Waking { waiting: vec![routed], feeds: Feeds::default() };
             let entry = Entry { state, arbiter: Some(arbiter), ..Entry::default() };
@@ -699,13 +715,14 @@ impl Handler<Gone> for SessionSupervisor {
     type Result = ();
 
     fn handle(&mut self, Gone { connection }: Gone, _: &mut Self::Context) {
-        for entry in self.sessions.values_mut() {
-            match &mut entry.state {
-                State::Awake { session, .. } => {
+        for key in self.followed.remove(&connection).unwrap_or_default() {
+            match self.sessions.get_mut(&key).map(|entry| &mut entry.state) {
+                Some(State::Awake { session, .. }) => {
                     // Lost where the session is busy: it finds the connection closed by itself.
                     let _ = session.try_send(Forget(connection));
                 }
-                State::Waking { feeds, .. } => feeds.forget(connection),
+                Some(State::Waking { feeds, .. }) => feeds.forget(connection),
+                None => {}
             }
         }
     }
