@@ -142,12 +142,7 @@ impl Source {
             None => Vec::new(),
         };
         host::check_grants(name, &grants)?;
-        let inspected = module::inspect(name, &module, &limits, &grants).map_err(|mut error| {
-            if let Self::Configured(path) = self {
-                error.message.push_str(&format!(" ({})", path.display()));
-            }
-            error
-        })?;
+        let inspected = module::inspect(name, &module, &limits, &grants)?;
         Ok(Package { name: name.clone(), module, inspected, manifest, grants, limits })
     }
 }
@@ -161,7 +156,14 @@ pub fn check(plugins: &[config::Plugin], home: &Path) -> Vec<Error> {
             let mut plugin = plugin.clone();
             plugin.path = plugin.path.map(|path| home.join(path));
             match Source::own(&embedded(), &plugin.name, Some(&plugin)) {
-                Some(source) => source.read(&plugin.name, Some(&plugin)).err(),
+                Some(source) => source.read(&plugin.name, Some(&plugin)).err().map(|mut error| {
+                    if let Some(path) = plugin.path.as_ref().map(|path| path.display().to_string())
+                        && !error.message.contains(&path)
+                    {
+                        error.message = format!("{path}: {}", error.message);
+                    }
+                    error
+                }),
                 None => Some(ErrorCode::NotFound.error(format!(
                     "plugin {}: it has no path, and none of this name ships in the binary",
                     plugin.name
@@ -319,7 +321,7 @@ mod tests {
         let bad = home.path().join("bad.wasm");
         assert_eq!(
             complaints[0],
-            format!("plugin bad: the file is not a WebAssembly module ({})", bad.display())
+            format!("{}: plugin bad: the file is not a WebAssembly module", bad.display())
         );
         assert!(complaints[1].starts_with("plugin gone: cannot read "), "{complaints:?}");
         assert!(complaints[2].starts_with("plugin other: it has no path"), "{complaints:?}");

@@ -4,12 +4,18 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clawmux_core::error::{Error, ErrorCode};
 use rusqlite::{Connection, OpenFlags};
 
 use super::sql;
+
+/// How long a holder of the lock may be about to let go: a daemon that ends, or a child of ours
+/// between fork and exec, which has copies of all open files.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// How long a statement waits for another process that looks into the database (a backup, say).
 const BUSY: Duration = Duration::from_secs(5);
@@ -40,7 +46,7 @@ impl Files {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
         };
         let mut lock = open(&lock_path).map_err(|e| failed(&lock_path, e))?;
-        match lock.try_lock() {
+        match try_lock(&lock) {
             Ok(()) => {}
             Err(TryLockError::Error(e)) => return Err(failed(&lock_path, e)),
             Err(TryLockError::WouldBlock) => {
@@ -110,6 +116,17 @@ impl Files {
                 let e = sql(&e);
                 Err(Error { message: format!("can't open the log {}: {e}", self.path.display()), ..e })
             }
+        }
+    }
+}
+
+/// Takes the lock, waiting a little for a holder who is about to let go.
+fn try_lock(lock: &File) -> Result<(), TryLockError> {
+    let begin = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_PATIENCE => thread::sleep(LOCK_POLL),
+            taken => return taken,
         }
     }
 }
