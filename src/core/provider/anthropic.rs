@@ -360,7 +360,7 @@ mod tests {
     use super::*;
     use crate::event::ToolResult;
     use crate::provider::ToolSpec;
-    use crate::provider::tests::{damaged, every_split};
+    use crate::provider::tests::{self, Decoded, call, damaged, every_cut, every_split};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -415,19 +415,8 @@ data: {"type":"message_stop"}
 
 "#;
 
-    fn decode(chunks: &[&[u8]]) -> (Vec<Delta>, Result<(), Error>) {
-        let mut decoder = Decoder::new(ProviderKind::Anthropic, "anthropic").unwrap();
-        let mut deltas = Vec::new();
-        let mut result = Ok(());
-        for chunk in chunks {
-            result = result.and_then(|()| decoder.push(chunk, &mut deltas));
-        }
-        let result = result.and_then(|()| decoder.finish(&mut deltas));
-        (deltas, result)
-    }
-
-    fn call(id: &str, name: &str, input: Value) -> Delta {
-        Delta::ToolCall(ToolCall { id: id.into(), name: name.into(), input })
+    fn decode(chunks: &[&[u8]]) -> Decoded {
+        tests::decode(ProviderKind::Anthropic, chunks)
     }
 
     #[test]
@@ -449,14 +438,7 @@ data: {"type":"message_stop"}
 
     #[test]
     fn a_stream_that_ends_anywhere_before_its_end_was_cut() {
-        let marker = STREAM.find(r#"{"type":"message_stop"}"#).unwrap() + r#"{"type":"message_stop"}"#.len();
-        for end in 0..marker {
-            let (deltas, result) = decode(&[&STREAM.as_bytes()[..end]]);
-            let error = result.expect_err("no success without the end marker");
-            assert!(error.message.contains("cut") || error.message.contains("no event"), "{end}: {error}");
-            assert!(!deltas.iter().any(|delta| matches!(delta, Delta::Finished { .. })), "{end}");
-        }
-        assert_eq!(decode(&[&STREAM.as_bytes()[..marker]]).1, Ok(()));
+        every_cut(STREAM, r#"{"type":"message_stop"}"#, decode);
     }
 
     #[test]

@@ -330,6 +330,34 @@ mod tests {
         assert_eq!(&decode(&single), expected, "byte by byte");
     }
 
+    /// Decodes these chunks as an answer of this kind of provider.
+    pub(super) fn decode(kind: ProviderKind, chunks: &[&[u8]]) -> Decoded {
+        let mut decoder = Decoder::new(kind, kind.name()).unwrap();
+        let mut deltas = Vec::new();
+        let mut result = Ok(());
+        for chunk in chunks {
+            result = result.and_then(|()| decoder.push(chunk, &mut deltas));
+        }
+        let result = result.and_then(|()| decoder.finish(&mut deltas));
+        (deltas, result)
+    }
+
+    /// Cuts `stream` off at every byte before the end of its end marker.
+    pub(super) fn every_cut(stream: &str, marker: &str, decode: impl Fn(&[&[u8]]) -> Decoded) {
+        let marker = stream.find(marker).unwrap() + marker.len();
+        for end in 0..marker {
+            let (deltas, result) = decode(&[&stream.as_bytes()[..end]]);
+            let error = result.expect_err("no success without the end marker");
+            assert!(error.message.contains("cut") || error.message.contains("no event"), "{end}: {error}");
+            assert!(!deltas.iter().any(|delta| matches!(delta, Delta::Finished { .. })), "{end}");
+        }
+        assert_eq!(decode(&[&stream.as_bytes()[..marker]]).1, Ok(()));
+    }
+
+    pub(super) fn call(id: &str, name: &str, input: Value) -> Delta {
+        Delta::ToolCall(ToolCall { id: id.into(), name: name.into(), input })
+    }
+
     /// Arbitrary bytes, and streams with a part of them replaced by such.
     pub(super) fn damaged(stream: &'static str) -> impl Strategy<Value = Vec<u8>> {
         let damage =

@@ -350,11 +350,11 @@ fn stop(reason: &str) -> Stop {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Decoder, ProviderKind};
+    use super::super::ProviderKind;
     use super::*;
     use crate::event::ToolResult;
     use crate::provider::ToolSpec;
-    use crate::provider::tests::{damaged, every_split};
+    use crate::provider::tests::{self, Decoded, call, damaged, every_cut, every_split};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -383,15 +383,8 @@ data: [DONE]
 
 "#;
 
-    fn decode(chunks: &[&[u8]]) -> (Vec<Delta>, Result<(), Error>) {
-        let mut decoder = Decoder::new(ProviderKind::OpenAi, "openai").unwrap();
-        let mut deltas = Vec::new();
-        let mut result = Ok(());
-        for chunk in chunks {
-            result = result.and_then(|()| decoder.push(chunk, &mut deltas));
-        }
-        let result = result.and_then(|()| decoder.finish(&mut deltas));
-        (deltas, result)
+    fn decode(chunks: &[&[u8]]) -> Decoded {
+        tests::decode(ProviderKind::OpenAi, chunks)
     }
 
     /// What a stream of these chunks and `[DONE]` gives.
@@ -399,10 +392,6 @@ data: [DONE]
         let mut stream: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
         stream.push_str("data: [DONE]\n\n");
         decode(&[stream.as_bytes()])
-    }
-
-    fn call(id: &str, name: &str, input: Value) -> Delta {
-        Delta::ToolCall(ToolCall { id: id.into(), name: name.into(), input })
     }
 
     #[test]
@@ -424,14 +413,7 @@ data: [DONE]
 
     #[test]
     fn a_stream_that_ends_anywhere_before_its_end_was_cut() {
-        let marker = STREAM.find("[DONE]").unwrap() + "[DONE]".len();
-        for end in 0..marker {
-            let (deltas, result) = decode(&[&STREAM.as_bytes()[..end]]);
-            let error = result.expect_err("no success without the end marker");
-            assert!(error.message.contains("cut") || error.message.contains("no event"), "{end}: {error}");
-            assert!(!deltas.iter().any(|delta| matches!(delta, Delta::Finished { .. })), "{end}");
-        }
-        assert_eq!(decode(&[&STREAM.as_bytes()[..marker]]).1, Ok(()));
+        every_cut(STREAM, "[DONE]", decode);
     }
 
     #[test]
