@@ -35,7 +35,9 @@ use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{CountPlugins, IsIdempotent, ListPlugins, LoadPlugin, UnloadPlugin};
 use crate::session::{Colleagues, Drain, Feeds, Forget, Order, Profile, Routed, Session, Sleep};
-use crate::store::{FindRun, ListSessions, Load, Loaded, ReadHistory, Unfinished};
+use crate::store::{
+    Describe, Described, FindRun, ListSessions, Load, Loaded, ReadHistory, Store, Unfinished,
+};
 
 /// How often a session may fall within [`RESTART_WINDOW`] before its run is ended.
 const RESTARTS_MAX: usize = 3;
@@ -242,10 +244,10 @@ impl SessionSupervisor {
                     idempotency_key: submit.idempotency_key.clone(),
                 });
                 let owner = principal.owner.clone();
-                let submit_once = Waiting { session, routed: Routed { asker, principal, order }, arbiter };
+                let prompt = Waiting { session, routed: Routed { asker, principal, order }, arbiter };
                 match submit.idempotency_key {
-                    Some(key) => self.submit_once((owner, key), submit_once, ctx),
-                    None => self.route(submit_once, ctx),
+                    Some(key) => self.submit_once((owner, key), prompt, ctx),
+                    None => self.route(prompt, ctx),
                 }
             }
             (Command::Abort { .. }, Some(session)) if !self.sessions.contains_key(&session) => {
@@ -263,12 +265,11 @@ impl SessionSupervisor {
             (Command::History { limit, .. }, Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
                 answer(ctx, asker, async move {
-                    let messages = match ask(&store, Load { session: session.clone(), runs: 0 }).await?? {
-                        Some(loaded) if principal.sees(&loaded.owner) => {
-                            let max_bytes = HISTORY_BYTES_MAX;
+                    let max_bytes = HISTORY_BYTES_MAX;
+                    let messages = match described(&store, &session, &principal).await? {
+                        Some(_) => {
                             ask(&store, ReadHistory { session: session.clone(), limit, max_bytes }).await??
                         }
-                        Some(_) => return Err(no_such(&session)),
                         None => Vec::new(),
                     };
                     Ok(Reply::History(History { session, messages }))
@@ -287,12 +288,10 @@ impl SessionSupervisor {
                 answer(ctx, asker, async move {
                     let session_spent = match session {
                         None => None,
-                        Some(session) => match ask(&store, Load { session: session.clone(), runs: 0 })
-                            .await??
-                        {
-                            Some(loaded) if !principal.sees(&loaded.owner) => return Err(no_such(&session)),
-                            loaded => Some(loaded.map_or(0, |loaded| loaded.spent.total())),
-                        },
+                        Some(session) => {
+                            let described = described(&store, &session, &principal).await?;
+                            Some(described.map_or(0, |described| described.spent.total()))
+                        }
                     };
                     Ok(Reply::Budget(ask(&providers, BudgetStatus { session_spent }).await?))
                 });
@@ -608,6 +607,18 @@ fn open_calls(loaded: &Loaded) -> HashSet<PluginName> {
 
 fn no_such(session: &SessionKey) -> Error {
     ErrorCode::NotFound.error(format!("no such session: {session}"))
+}
+
+/// What the log says of a session that may not have been written yet.
+async fn described(
+    store: &Addr<Store>,
+    session: &SessionKey,
+    principal: &Principal,
+) -> Result<Option<Described>, Error> {
+    match ask(store, Describe { session: session.clone() }).await?? {
+        Some(described) if !principal.sees(&described.owner) => Err(no_such(session)),
+        described => Ok(described),
+    }
 }
 
 fn busy(session: &SessionKey) -> Error {

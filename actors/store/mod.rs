@@ -206,6 +206,24 @@ pub struct UsageSince {
     pub month_start: Timestamp,
 }
 
+/// Asks whose a session is and what it has spent, without what happened in it. None where there is
+/// no such session.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Option<Described>, Error>")]
+pub struct Describe {
+    /// Which.
+    pub session: SessionKey,
+}
+
+/// A session without its events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// Whom it belongs to.
+    pub owner: Owner,
+    /// The tokens of all its calls.
+    pub spent: Usage,
+}
+
 /// Finishes what waits and closes the database. What comes after is answered with `Unavailable`.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<(), Error>")]
@@ -387,6 +405,14 @@ impl Handler<Load> for Store {
 
     fn handle(&mut self, asked: Load, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.load(&asked))
+    }
+}
+
+impl Handler<Describe> for Store {
+    type Result = ResponseFuture<Result<Option<Described>, Error>>;
+
+    fn handle(&mut self, asked: Describe, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.describe(&asked))
     }
 }
 

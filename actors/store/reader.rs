@@ -20,7 +20,9 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use super::files::Files;
 use super::live::Shared;
-use super::{FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, UsageSince, failure};
+use super::{
+    Describe, Described, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, UsageSince, failure,
+};
 
 pub(super) struct Reader {
     db: Connection,
@@ -79,6 +81,21 @@ impl Reader {
             }
             loaded.events.sort_unstable_by_key(|logged| logged.seq);
             Ok(Some(loaded))
+        })
+    }
+
+    pub(super) fn describe(&mut self, asked: &Describe) -> Result<Option<Described>, Error> {
+        self.view(None, |tx, _| {
+            let found = tx
+                .prepare_cached("SELECT owner, input_tokens, output_tokens FROM sessions WHERE key = ?")?
+                .query_row([asked.session.as_str()], |row| {
+                    Ok(Described {
+                        owner: Owner::from_name(&row.get::<_, String>(0)?),
+                        spent: Usage { input_tokens: number(row, 1)?, output_tokens: number(row, 2)? },
+                    })
+                })
+                .optional()?;
+            Ok(found)
         })
     }
 

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 use actix::Addr;
 use clawmux_actors::observe::Observe;
 use clawmux_actors::store::{
-    Append, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, RecordUsage, Stop, Store,
-    Unfinished, UsageSince,
+    Append, Describe, Described, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, RecordUsage,
+    Stop, Store, Unfinished, UsageSince,
 };
 use clawmux_core::auth::Owner;
 use clawmux_core::error::{Error, ErrorCode};
@@ -65,7 +65,11 @@ async fn read(store: &Addr<Store>, session: &SessionKey, after: u64) -> Vec<Logg
 }
 
 async fn load(store: &Addr<Store>, session: &SessionKey, runs: usize) -> Option<Loaded> {
-    store.send(Load { session: session.clone(), runs }).await.unwrap().unwrap()
+    let loaded = store.send(Load { session: session.clone(), runs }).await.unwrap().unwrap();
+    let described = store.send(Describe { session: session.clone() }).await.unwrap().unwrap();
+    let same = loaded.as_ref().map(|loaded| Described { owner: loaded.owner.clone(), spent: loaded.spent });
+    assert_eq!(described, same, "both questions are about one session");
+    loaded
 }
 
 async fn history(store: &Addr<Store>, session: &SessionKey, limit: usize) -> Vec<(Role, String)> {
