@@ -90,10 +90,14 @@ pub(crate) async fn serve(
             .insert_header((header::UPGRADE, "websocket"))
             .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
         ("/", None) if wants_upgrade => not_yet("the OpenClaw protocol"),
-        ("/", None) if is_reading(&request) => answer(StatusCode::OK).body(format!(
-            "clawmux {}\nexoclaw clients: websocket at /ws. Health: /healthz, /readyz.\n",
-            front.services.version
-        )),
+        ("/", None) if is_reading(&request) => {
+            let mut page = format!("clawmux {}\n", front.services.version);
+            for Protocol { name, path, .. } in &front.protocols {
+                page.push_str(&format!("{name} clients: websocket at {path}. "));
+            }
+            page.push_str("Health: /healthz, /readyz.\n");
+            answer(StatusCode::OK).body(page)
+        }
         _ => match LATER.iter().find(|(later, _)| covers(later, path)) {
             Some((_, what)) => not_yet(what),
             None => answer(StatusCode::NOT_FOUND).json(error("no such page")),
