@@ -12,7 +12,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -100,8 +100,11 @@ impl Cache {
         let compiled = folder.join("compiled");
         let text = compiled.to_str().ok_or_else(|| io::Error::other("its path is not UTF-8"))?;
         let settings = folder.join("wasmtime.toml");
-        // Written anew at every start, beside and then in place, for another daemon may read it.
-        let fresh = folder.join(format!("wasmtime.toml.{}", std::process::id()));
+        // Written anew at every start, beside and then in place, for another daemon may read it; beside
+        // under a name of its own, for another part of this process may be doing the same.
+        static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+        let nth = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let fresh = folder.join(format!("wasmtime.toml.{}.{nth}", std::process::id()));
         let quoted = toml_string(text);
         fs::write(
             &fresh,
