@@ -1,12 +1,14 @@
 //! The one road to a client.
 //!
 //! Replies and the events that follow them reach a connection through one mailbox, in order, as
-//! [`Deliver`]. A session sends an event only against credit: a connection that follows a session
-//! starts with [`CREDIT`] events and gives more with [`More`] as its socket takes them. Without
-//! credit the connection's cursor waits, and what is further back is read from the log; so a full
-//! mailbox is never control flow, and a slow client costs nothing but its place in the log.
+//! [`Deliver`]. How many bytes of events may be under way to one connection is bounded by its
+//! [`Window`], which all sessions it follows share: a session takes room from it for every event,
+//! and the connection gives it back as its socket takes them. Where there is no room the session
+//! waits until it is told [`More`], and what is further back is read from the log; so a full mailbox
+//! is never control flow, and a slow client costs nothing but its place in the log.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::{Message, Recipient};
 use clawmux_core::error::{Error, ErrorCode};
@@ -14,8 +16,13 @@ use clawmux_core::event::Published;
 use clawmux_core::ids::{ConnectionId, Ticket};
 use clawmux_core::reply::Reply;
 
-/// How many events of one session may be under way to one connection.
-pub const CREDIT: u32 = 16;
+/// How many bytes of events may be under way to one connection. An event may begin while there are
+/// fewer, whatever its size. Escaped as JSON they may be six times as many, which with one event of
+/// what a read from the log brings still is within the 512 KB that a stuck client may cost.
+pub const WINDOW_BYTES: usize = 32 * 1024;
+
+/// What every event counts besides its own bytes: the envelope, and its place in the mailbox.
+const ENVELOPE_BYTES: usize = 256;
 
 /// What reaches a connection.
 #[derive(Debug, Message)]
@@ -23,24 +30,110 @@ pub const CREDIT: u32 = 16;
 pub enum Deliver {
     /// The one answer to a request.
     Reply(Ticket, Result<Reply, Error>),
-    /// An event of a session the connection follows. When its frames have left for the socket the
-    /// connection gives one credit back to `from`.
+    /// An event that the request with this ticket follows. When its frames have left for the socket
+    /// the connection gives its [`cost`] back to its window.
     Event {
+        /// The request.
+        ticket: Ticket,
         /// The event.
         event: Arc<Published>,
-        /// Whom to give credit.
-        from: Recipient<More>,
     },
 }
 
-/// Room for more events of a session.
+/// Room for more events, which the session had asked for.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct More {
     /// The connection that has room.
     pub connection: ConnectionId,
-    /// For so many events.
-    pub events: u32,
+}
+
+/// What an event takes of a window, in bytes.
+pub fn cost(event: &Published) -> usize {
+    event.bytes() + ENVELOPE_BYTES
+}
+
+/// What bounds the events under way to one connection. Shared by the connection and the sessions it
+/// follows; belongs to the socket and not to the actor, so that it can be looked at while that
+/// stands still.
+#[derive(Debug, Default)]
+pub struct Window {
+    taken: AtomicUsize,
+    /// Whether anybody waits: looked at on every event, where the list is not.
+    is_wanted: AtomicBool,
+    waiting: Mutex<Vec<Recipient<More>>>,
+    is_lagging: AtomicBool,
+}
+
+impl Window {
+    /// Bytes under way.
+    pub fn taken_bytes(&self) -> usize {
+        self.taken.load(Ordering::SeqCst)
+    }
+
+    /// Takes room for an event of this [`cost`]. Where there is none, `from` is told [`More`] when
+    /// there is.
+    pub fn take(&self, cost: usize, from: &Recipient<More>) -> bool {
+        if !self.has_room() {
+            self.wait(from);
+            // The connection looks for who waits after it gave back: one of both sees the other.
+            if !self.has_room() {
+                return false;
+            }
+        }
+        self.taken.fetch_add(cost, Ordering::SeqCst);
+        true
+    }
+
+    /// Gives room back that was taken for an event that was not sent; `from` is told [`More`] when
+    /// the connection has taken others.
+    pub fn untake(&self, cost: usize, from: &Recipient<More>) {
+        self.taken.fetch_sub(cost, Ordering::SeqCst);
+        self.wait(from);
+    }
+
+    /// Gives room back for events that have left for the socket, and tells who waits for it.
+    pub fn give_back(&self, cost: usize, connection: ConnectionId) {
+        self.taken.fetch_sub(cost, Ordering::SeqCst);
+        if self.is_wanted.load(Ordering::SeqCst) && self.has_room() {
+            for waiting in self.wake() {
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "lost, the stream would stop; a session asks once and then waits for it"
+                )]
+                waiting.do_send(More { connection });
+            }
+        }
+    }
+
+    /// The connection has fallen too far behind the log: it is to be closed.
+    pub fn lag(&self) {
+        self.is_lagging.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the connection has fallen too far behind the log.
+    pub fn is_lagging(&self) -> bool {
+        self.is_lagging.load(Ordering::Relaxed)
+    }
+
+    fn has_room(&self) -> bool {
+        self.taken_bytes() < WINDOW_BYTES
+    }
+
+    /// Enters `from` among those who wait.
+    fn wait(&self, from: &Recipient<More>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !waiting.contains(from) {
+            waiting.push(from.clone());
+        }
+        self.is_wanted.store(true, Ordering::SeqCst);
+    }
+
+    fn wake(&self) -> Vec<Recipient<More>> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        self.is_wanted.store(false, Ordering::SeqCst);
+        std::mem::take(&mut waiting)
+    }
 }
 
 /// A connection, as a session sees it.
@@ -50,6 +143,8 @@ pub struct Client {
     pub connection: ConnectionId,
     /// Where it takes deliveries.
     pub to: Recipient<Deliver>,
+    /// What bounds the events under way to it.
+    pub window: Arc<Window>,
 }
 
 /// Somebody who waits for the answer to a request.
@@ -73,6 +168,11 @@ impl Asker {
         &self.client
     }
 
+    /// Under which ticket; none once it is answered.
+    pub fn ticket(&self) -> Option<Ticket> {
+        self.ticket
+    }
+
     /// Answers. A connection that is gone misses it.
     pub fn reply(mut self, reply: Result<Reply, Error>) {
         self.answer(reply);
@@ -94,5 +194,36 @@ impl Drop for Asker {
         if self.ticket.is_some() {
             self.answer(Err(ErrorCode::Unavailable.error("the request was lost: try again")));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use actix::{Actor, Context, Handler};
+
+    struct Sink;
+
+    impl Actor for Sink {
+        type Context = Context<Self>;
+    }
+
+    impl Handler<More> for Sink {
+        type Result = ();
+
+        fn handle(&mut self, _: More, _: &mut Self::Context) {}
+    }
+
+    #[actix::test]
+    async fn a_window_takes_one_event_over_its_bound_and_names_who_waits_once() {
+        let (window, from) = (Window::default(), Sink.start().recipient());
+        assert!(window.take(WINDOW_BYTES - 1, &from) && window.take(1_000_000, &from));
+        assert!(!window.take(1, &from) && !window.take(1, &from));
+        assert_eq!(window.taken_bytes(), WINDOW_BYTES + 999_999);
+        window.give_back(999_000, ConnectionId(1));
+        assert_eq!(window.waiting.lock().unwrap().len(), 1, "there is no room yet");
+        window.give_back(WINDOW_BYTES, ConnectionId(1));
+        assert_eq!(window.waiting.lock().unwrap().len(), 0, "who waited was told");
+        assert!(window.take(1, &from));
     }
 }

@@ -132,6 +132,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             context_tokens: config.memory.context_tokens,
         },
         recovery: config.store.recovery,
+        lag_bytes_max: config.gateway.max_buffered_bytes,
         colleagues: Colleagues {
             store: store.clone(),
             pen,
@@ -146,6 +147,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let services = Services {
         version: setup.version.into(),
         gateway: config.gateway.clone(),
+        subscriptions: config.limits.subscriptions,
         authority: authority.clone(),
         rates: Rates::new(&config.limits),
         dispatch: sessions.clone().recipient(),

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | silent for `heartbeat_interval` | a WebSocket ping |
 //! | silent for `heartbeat_timeout` | `Idle`, then a reset |
+//! | further behind the log than `max_buffered_bytes` | `Slow`, then a reset |
 //! | output waits and the peer acknowledged nothing for `slow_consumer_timeout` | `Slow`, then a reset |
 //! | no request in time over plain HTTP | a reset |
 //! | upgraded and no handshake in time | a reset, should its own deadline have failed |
@@ -248,6 +249,9 @@ impl Listener {
                 link.reset();
             }
             return;
+        }
+        if link.window().is_lagging() {
+            return close(link, Fault::Slow, now);
         }
         if link.is_blocked() {
             let acknowledged = link.acknowledged_bytes().unwrap_or_else(|| link.taken_bytes());

@@ -65,7 +65,13 @@ mod tests {
     }
 
     fn rates(burst: u32) -> Rates {
-        Rates::new(&Limits { requests_burst: burst, requests_per_second: 1, queue: 1, unauthenticated: 1 })
+        Rates::new(&Limits {
+            requests_burst: burst,
+            requests_per_second: 1,
+            queue: 1,
+            subscriptions: 1,
+            unauthenticated: 1,
+        })
     }
 
     #[test]

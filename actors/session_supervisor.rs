@@ -29,7 +29,7 @@ use serde_json::json;
 
 use crate::ask::ask;
 use crate::clock;
-use crate::deliver::{Asker, Client, More};
+use crate::deliver::{Asker, Client};
 use crate::hub::{Connected, Hub};
 use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::BudgetStatus;
@@ -73,6 +73,8 @@ pub struct Setup {
     pub limits: Limits,
     /// What becomes of a run the daemon's end cut off.
     pub recovery: Recovery,
+    /// How far behind the log a client may fall, in bytes of it.
+    pub lag_bytes_max: usize,
     /// Whom sessions work with.
     pub colleagues: Colleagues,
     /// Who is connected.
@@ -225,6 +227,9 @@ impl SessionSupervisor {
         let target = match &command {
             Command::Submit(Submit { target, .. })
             | Command::Abort { target, .. }
+            | Command::Attach { target, .. }
+            | Command::Detach { target, .. }
+            | Command::Stop { target }
             | Command::Clear { target }
             | Command::History { target, .. }
             | Command::Budget { target: Some(target) } => Some(target),
@@ -250,17 +255,34 @@ impl SessionSupervisor {
                     None => self.route(prompt, ctx),
                 }
             }
-            (Command::Abort { .. }, Some(session)) if !self.sessions.contains_key(&session) => {
-                // Asleep: nothing is under way.
+            (Command::Abort { .. }, Some(session)) if self.sleeps(&session) => {
                 asker.reply(Ok(Reply::Aborted { run: None }));
             }
+            (Command::Stop { .. }, Some(session)) if self.sleeps(&session) => {
+                let store = self.setup.colleagues.store.clone();
+                answer(ctx, asker, async move {
+                    described(&store, &session, &principal).await?.ok_or_else(|| no_such(&session))?;
+                    Ok(Reply::Stopped { session, runs: Vec::new() })
+                });
+            }
+            (Command::Detach { .. }, Some(session)) if self.sleeps(&session) => {
+                asker.reply(Ok(Reply::Detached { found: false }));
+            }
             (Command::Abort { run, .. }, Some(session)) => {
-                let order = Order::Abort { run };
-                self.route(Waiting { session, routed: Routed { asker, principal, order }, arbiter }, ctx);
+                self.order(Order::Abort { run }, session, (asker, principal), arbiter, ctx);
             }
             (Command::Clear { .. }, Some(session)) => {
-                let order = Order::Clear;
-                self.route(Waiting { session, routed: Routed { asker, principal, order }, arbiter }, ctx);
+                self.order(Order::Clear, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Attach { after, .. }, Some(session)) => {
+                self.followed.entry(asker.client().connection).or_default();
+                self.order(Order::Attach { after }, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Detach { follow, .. }, Some(session)) => {
+                self.order(Order::Detach { follow }, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Stop { .. }, Some(session)) => {
+                self.order(Order::Stop, session, (asker, principal), arbiter, ctx);
             }
             (Command::History { limit, .. }, Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
@@ -318,7 +340,13 @@ impl SessionSupervisor {
                 });
             }
             (
-                Command::Submit(_) | Command::Abort { .. } | Command::Clear { .. } | Command::History { .. },
+                Command::Submit(_)
+                | Command::Abort { .. }
+                | Command::Attach { .. }
+                | Command::Detach { .. }
+                | Command::Stop { .. }
+                | Command::Clear { .. }
+                | Command::History { .. },
                 None,
             ) => {
                 unreachable!("a command with a target was resolved")
@@ -392,11 +420,27 @@ impl SessionSupervisor {
         }
     }
 
+    /// Whether nothing is under way in a session, and nothing will be until it is named.
+    fn sleeps(&self, session: &SessionKey) -> bool {
+        !self.sessions.contains_key(session) && !self.recovering.contains(session)
+    }
+
+    fn order(
+        &mut self,
+        order: Order,
+        session: SessionKey,
+        (asker, principal): (Asker, Principal),
+        arbiter: ArbiterHandle,
+        ctx: &mut Context<Self>,
+    ) {
+        self.route(Waiting { session, routed: Routed { asker, principal, order }, arbiter }, ctx);
+    }
+
     /// Sends a request to its session, waking it where it sleeps.
     fn route(&mut self, waiting: Waiting, ctx: &mut Context<Self>) {
         let Waiting { session: key, routed, arbiter } = waiting;
         // The connection may be gone by now: then there is no entry, and none is made.
-        if let Order::Submit(_) | Order::Follow { .. } = routed.order
+        if let Order::Submit(_) | Order::Follow { .. } | Order::Attach { .. } = routed.order
             && let Some(followed) = self.followed.get_mut(&routed.asker.client().connection)
         {
             if followed.len() >= FOLLOWED_MAX {
@@ -478,7 +522,7 @@ impl SessionSupervisor {
         let profile = self.setup.agents.get(&AgentId::from(&*key.agent())).cloned();
         let limits = self.setup.limits.clone();
         let owner = waiting.iter().find_map(|routed| match &routed.order {
-            Order::Submit(_) => Some(routed.principal.owner.clone()),
+            Order::Submit(_) | Order::Attach { .. } => Some(routed.principal.owner.clone()),
             _ => None,
         });
         let (mut conversation, spent) = match (loaded, owner) {
@@ -506,9 +550,10 @@ impl SessionSupervisor {
         conversation.recover(clock::now(), recovery, |tool| idempotent.contains(tool));
 
         let (colleagues, supervisor) = (self.setup.colleagues.clone(), ctx.address());
+        let lag_bytes_max = self.setup.lag_bytes_max;
         let arbiter = entry.arbiter.clone().unwrap_or_else(Arbiter::current);
         let session = Session::start_on(&arbiter, move || {
-            Session::new(conversation, spent, profile, colleagues, supervisor, feeds)
+            Session::new(conversation, spent, lag_bytes_max, profile, colleagues, supervisor, feeds)
         });
         entry.state = State::Awake { session: session.clone(), sent: 0 };
         for routed in waiting {
@@ -534,7 +579,6 @@ impl SessionSupervisor {
             if let State::Waking { waiting, mut feeds } = std::mem::take(&mut entry.state) {
                 let error = ErrorCode::Unavailable.error(why);
                 refuse_all(waiting, &error);
-                // Nobody is left to take credit.
                 let end = |run| Logged {
                     first_seq: Seq(u64::MAX),
                     seq: Seq(u64::MAX),
@@ -542,7 +586,13 @@ impl SessionSupervisor {
                     at: now,
                     event: Event::Ended { outcome: Outcome::Failed(error.clone()), usage: Usage::default() },
                 };
-                feeds.end(&key, end, &ctx.address().recipient());
+                feeds.end_runs(&key, end);
+                if !feeds.is_empty() {
+                    // Who follows it for good is told what comes, once it is back.
+                    entry.state = State::Waking { waiting: Vec::new(), feeds };
+                    ctx.run_later(RESTART_WINDOW, move |supervisor, ctx| supervisor.wake(key, ctx));
+                    return;
+                }
             }
             return self.forget(&key);
         }
@@ -690,13 +740,6 @@ impl Handler<Fallen> for SessionSupervisor {
         self.keys.retain(|_, lookup| !matches!(lookup, Lookup::Sent(session) if *session == key));
         if done { self.wake(key, ctx) } else { self.rest(key, ctx) }
     }
-}
-
-impl Handler<More> for SessionSupervisor {
-    type Result = ();
-
-    /// Credit for a session that was given up.
-    fn handle(&mut self, _: More, _: &mut Self::Context) {}
 }
 
 impl Handler<Idle> for SessionSupervisor {

@@ -14,7 +14,7 @@
 //! | `! accepted TICKET SESSION RUN SEQ` | the reply to a prompt |
 //! | `! reply TICKET json` | another reply: an object with one member, named as in `reply_of` |
 //! | `! error TICKET CODE text` | the reply is an error; for `forbidden` the text is the scope |
-//! | `! event SESSION RUN SEQ json` | an event, an object with one member, named as in `event_of` |
+//! | `! event TICKET SESSION RUN SEQ json` | an event that the request with this ticket follows: an object with one member, named as in `event_of`; no run is `-`, several numbers are `3..5` |
 //! | `! fault NAME` / `! ended` | something is wrong with the connection; the peer left |
 //! | `< text` | the gateway sends this frame |
 //! | `? authenticate none` or `... token TEXT` | credentials are to be checked |
@@ -71,6 +71,7 @@ fn run(script: &str, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> 
             version: "0.1.0".into(),
             credentials_required: auth,
             handshake_deadline: Timestamp::from_millis(HANDSHAKE_DEADLINE),
+            subscriptions: 2,
         }),
         now: Timestamp::from_millis(0),
         tickets: 0,
@@ -169,15 +170,17 @@ impl Stage {
                 let error = error_of(code, &words[3..].join(" "))?;
                 self.tell(Input::Reply(Ticket(number(ticket)?), Err(error)));
             }
-            ["event", session, run, seq, ..] => {
+            ["event", ticket, session, run, seq, ..] => {
+                let (first_seq, seq) = seq.split_once("..").unwrap_or((seq, seq));
                 let logged = Logged {
-                    first_seq: Seq(number(seq)?),
+                    first_seq: Seq(number(first_seq)?),
                     seq: Seq(number(seq)?),
-                    run: Some(self.run_named(run)),
+                    run: (run != "-").then(|| self.run_named(run)),
                     at: self.now,
-                    event: event_of(&json(&words[4..])?)?,
+                    event: event_of(&json(&words[5..])?)?,
                 };
-                self.tell(Input::Event(&Published::new(key_of(session)?, logged)));
+                let event = Published::new(key_of(session)?, logged);
+                self.tell(Input::Event(Ticket(number(ticket)?), &event));
             }
             ["fault", name] => {
                 self.tell(Input::Fault(match name {
@@ -336,6 +339,12 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                 running: session["running"] == true,
             })
         })?),
+        "attached" => Reply::Attached {
+            session: key_of(&text(value, "session"))?,
+            after: Seq(count(value, "after")),
+            head: Seq(count(value, "head")),
+        },
+        "detached" => Reply::Detached { found: value.as_bool().unwrap_or_default() },
         "cleared" => Reply::Cleared { session: key_of(value.as_str().unwrap_or_default())? },
         "budget" => Reply::Budget(list(value, |budget| {
             Ok(Budget {
@@ -380,6 +389,7 @@ fn event_of(value: &Value) -> Result<Event, String> {
         }),
         "step_ended" => Event::StepEnded { usage },
         "restarted" => Event::Restarted,
+        "cleared" => Event::Cleared,
         "completed" => Event::Ended { outcome: Outcome::Completed, usage },
         "aborted" => Event::Ended { outcome: Outcome::Aborted, usage },
         "failed" => {
@@ -419,6 +429,15 @@ fn describe(command: &Command) -> String {
         Command::Abort { target: whose, run } => {
             format!("abort {}{}", target(whose), optional("run", run.as_ref().map(RunId::as_str)))
         }
+        Command::Attach { target: whose, after } => {
+            format!(
+                "attach {}{}",
+                target(whose),
+                optional("after", after.map(|after| after.to_string()).as_deref())
+            )
+        }
+        Command::Detach { target: whose, follow } => format!("detach {} {}", target(whose), follow.0),
+        Command::Stop { target: whose } => format!("stop {}", target(whose)),
         Command::History { target: whose, limit } => format!("history {} limit={limit}", target(whose)),
         Command::Sessions => "sessions".into(),
         Command::Clear { target: whose } => format!("clear {}", target(whose)),

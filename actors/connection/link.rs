@@ -20,6 +20,7 @@ use super::guard::Violation;
 use super::registry::Registry;
 use super::{Nudge, OUTPUT_MARK_BYTES, UNANSWERED_MARK};
 use crate::clock;
+use crate::deliver::Window;
 
 /// The largest message before the handshake is complete, in bytes.
 pub const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
@@ -50,6 +51,7 @@ pub struct Link {
     dialect: OnceLock<&'static str>,
     principal: OnceLock<Arc<str>>,
     actor: OnceLock<Recipient<Nudge>>,
+    window: Arc<Window>,
 }
 
 impl Link {
@@ -90,6 +92,7 @@ impl Link {
             dialect: OnceLock::new(),
             principal: OnceLock::new(),
             actor: OnceLock::new(),
+            window: Arc::default(),
         })
     }
 
@@ -121,6 +124,11 @@ impl Link {
     /// Who it is; none before the handshake.
     pub fn principal(&self) -> Option<&Arc<str>> {
         self.principal.get()
+    }
+
+    /// What bounds the events under way to it.
+    pub(crate) fn window(&self) -> &Arc<Window> {
+        &self.window
     }
 
     /// Bytes written that the socket has not asked for yet.

@@ -37,7 +37,7 @@ use serde_json::json;
 use self::link::Link;
 use self::outbox::Outbox;
 use crate::clock;
-use crate::deliver::{Client, Deliver};
+use crate::deliver::{Client, Deliver, cost};
 use crate::hub::{Join, Leave, Notice};
 use crate::observe::{Observe, Observed};
 use crate::rates::Rates;
@@ -56,8 +56,8 @@ const WEIGHED_BYTES: usize = 64 * 1024;
 /// How long a peer has to answer a Close before the socket is closed.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
-/// Deliveries that may wait: each follows from a request in flight or from credit, so this is not
-/// met while both are bounded.
+/// Deliveries that may wait: each follows from a request in flight or takes room of the window, so
+/// this is not met while both are bounded.
 const MAILBOX: usize = 8192;
 
 /// What all connections are given.
@@ -66,6 +66,8 @@ pub struct Services {
     pub version: Arc<str>,
     /// Limits and deadlines.
     pub gateway: Gateway,
+    /// The most sessions one connection may follow.
+    pub subscriptions: usize,
     /// Checks credentials.
     pub authority: Arc<Authority>,
     /// What principals may spend.
@@ -169,6 +171,7 @@ impl Connection {
             version: services.version.clone(),
             credentials_required,
             handshake_deadline: clock::now().after(services.gateway.handshake_timeout),
+            subscriptions: services.subscriptions,
         });
         let departure = Departure { connection: link.id(), services: services.clone(), joined: false };
         Self {
@@ -338,7 +341,7 @@ impl Connection {
 
     /// The socket has asked for more.
     fn on_room(&mut self, context: &mut ws::Context) {
-        self.outbox.repay(self.link.id(), self.link.polls());
+        self.link.window().give_back(self.outbox.left(self.link.polls()), self.link.id());
         if self.outbox.drained(self.link.has_room()) {
             self.tell(Input::Drained, context);
         }
@@ -353,6 +356,9 @@ fn weight(command: &Command) -> usize {
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status
         | Command::Abort { .. }
+        | Command::Attach { .. }
+        | Command::Detach { .. }
+        | Command::Stop { .. }
         | Command::Clear { .. }
         | Command::Budget { .. }
         | Command::Plugins
@@ -367,7 +373,11 @@ impl Actor for Connection {
     fn started(&mut self, context: &mut Self::Context) {
         context.set_mailbox_capacity(MAILBOX);
         let address: Addr<Self> = context.address();
-        self.client = Some(Client { connection: self.link.id(), to: address.clone().recipient::<Deliver>() });
+        self.client = Some(Client {
+            connection: self.link.id(),
+            to: address.clone().recipient::<Deliver>(),
+            window: self.link.window().clone(),
+        });
         self.link.upgraded(self.protocol.name, address.recipient());
         tracing::debug!(
             connection = self.link.id().0,
@@ -406,9 +416,9 @@ impl Handler<Deliver> for Connection {
                 self.answered(ticket);
                 self.tell(Input::Reply(ticket, reply), context);
             }
-            Deliver::Event { event, from } => {
-                self.tell(Input::Event(&event), context);
-                self.outbox.owe(from, self.link.polls());
+            Deliver::Event { ticket, event } => {
+                self.tell(Input::Event(ticket, &event), context);
+                self.outbox.owe(cost(&event), self.link.polls());
             }
         }
     }
@@ -460,6 +470,7 @@ impl Link {
             "principal": self.principal().map(|name| &**name),
             "age_ms": u64::try_from(clock::now().since(self.opened()).as_millis()).unwrap_or(u64::MAX),
             "buffered_bytes": self.buffered_bytes(),
+            "events_bytes": self.window().taken_bytes(),
             "sent_bytes": self.taken_bytes(),
             "blocked": self.is_blocked(),
             "closing": self.closing_since().is_some(),

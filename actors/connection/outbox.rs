@@ -1,52 +1,36 @@
-//! The credit a connection owes to the sessions it follows.
+//! What a connection has written and its socket has not asked for.
 //!
 //! What is written waits in the frame encoder until the socket asks for it, and a connection whose
 //! socket does not ask is not even polled: so there is no queue here, only the count of what must
-//! be given back. An event's credit goes back once the socket has asked again after its frames
-//! were taken, all of one session in one message; a session never has more than
-//! [`CREDIT`](crate::deliver::CREDIT) events under way to a peer that does not read.
+//! be given back to its [`Window`](crate::deliver::Window). An event's room is given back once the
+//! socket has asked again after its frames were taken, in one sum for all sessions.
 
-use actix::Recipient;
-use clawmux_core::ids::ConnectionId;
+use std::collections::VecDeque;
 
-use crate::deliver::More;
-
-/// Credit to be given back.
+/// Room to be given back.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
-    owed: Vec<Owed>,
+    /// How often the socket had asked when events of so many bytes were written; in order.
+    owed: VecDeque<(u64, usize)>,
     full: bool,
 }
 
-#[derive(Debug)]
-struct Owed {
-    to: Recipient<More>,
-    events: u32,
-    /// How often the socket had asked when the last of them was written.
-    at: u64,
-}
-
 impl Outbox {
-    /// One event of `to` was written while the socket had asked `polls` times.
-    pub(super) fn owe(&mut self, to: Recipient<More>, polls: u64) {
-        match self.owed.iter_mut().find(|owed| owed.at == polls && owed.to == to) {
-            Some(owed) => owed.events += 1,
-            None => self.owed.push(Owed { to, events: 1, at: polls }),
+    /// An event of this cost was written while the socket had asked `polls` times.
+    pub(super) fn owe(&mut self, cost: usize, polls: u64) {
+        match self.owed.back_mut() {
+            Some((at, bytes)) if *at == polls => *bytes += cost,
+            _ => self.owed.push_back((polls, cost)),
         }
     }
 
-    /// Gives back what was written before the socket asked the last time.
-    pub(super) fn repay(&mut self, connection: ConnectionId, polls: u64) {
-        self.owed.retain(|owed| {
-            if owed.at < polls {
-                #[expect(
-                    clippy::disallowed_methods,
-                    reason = "credit that is lost would stop the stream; there are never more of these than credit given"
-                )]
-                owed.to.do_send(More { connection, events: owed.events });
-            }
-            owed.at >= polls
-        });
+    /// How much has left now that the socket has asked `polls` times; said once.
+    pub(super) fn left(&mut self, polls: u64) -> usize {
+        let mut bytes = 0;
+        while let Some((_, cost)) = self.owed.pop_front_if(|(at, _)| *at < polls) {
+            bytes += cost;
+        }
+        bytes
     }
 
     /// Notes that more is written than should be.

@@ -13,7 +13,7 @@
 //! When the log can't be written or a handler panics, the actor ends, and its followers go to the
 //! supervisor ([`Fallen`]), which starts the session anew from the log.
 
-mod feed;
+mod road;
 #[cfg(test)]
 mod tests;
 
@@ -29,7 +29,8 @@ use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::context::fit_soul;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Logged, ToolCall, ToolResult, Usage};
-use clawmux_core::ids::{AgentId, ConnectionId, PluginName, RunId, Seq, SessionKey};
+use clawmux_core::follow::Wanted;
+use clawmux_core::ids::{AgentId, ConnectionId, PluginName, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::provider::{ChatRequest, Delta};
 use clawmux_core::reply::{Accepted, Reply};
 use clawmux_core::session::{Batch, Session as Conversation, Submission, Submitted};
@@ -40,7 +41,7 @@ use serde_json::json;
 
 use crate::ask::{ask, gone};
 use crate::clock;
-use crate::deliver::{Asker, More};
+use crate::deliver::{Asker, More, WINDOW_BYTES};
 use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
 use crate::provider_supervisor::{Acquire, ProviderSupervisor};
@@ -48,10 +49,10 @@ use crate::sandbox_supervisor::{CallTool, Cancel, SandboxSupervisor, Tools};
 use crate::session_supervisor::{Fallen, Idle, Kept, SessionSupervisor};
 use crate::store::{Append, Pen, ReadEvents, Store};
 
-pub use feed::Feeds;
+pub use road::{Feeds, Road};
 
-/// The most of the log that one read of a cursor brings into memory, in bytes.
-const CATCH_UP_BYTES: usize = 64 * 1024;
+/// The most of the log that one read of a cursor brings into memory, in bytes: a window full.
+const CATCH_UP_BYTES: usize = WINDOW_BYTES;
 
 /// Messages that may wait: as many requests as may wait for a session to wake, and as many more.
 const MAILBOX: usize = 512;
@@ -59,8 +60,8 @@ const MAILBOX: usize = 512;
 /// How often a session looks whether it is needed.
 const IDLE_CHECK: Duration = Duration::from_secs(60);
 
-/// When a connection's full mailbox, or a log that could not be read, is tried again.
-const RETRY: Duration = Duration::from_millis(20);
+/// When a log that could not be read is tried again.
+const RETRY: Duration = Duration::from_millis(250);
 
 type Answer = LocalBoxStream<'static, Result<Vec<Delta>, Error>>;
 
@@ -99,6 +100,8 @@ pub struct Colleagues {
 pub struct Session {
     conversation: Conversation,
     account: Account,
+    /// How far behind the log a client may fall, in bytes of it.
+    lag_bytes_max: usize,
     profile: Arc<Profile>,
     colleagues: Colleagues,
     remains: Remains,
@@ -112,6 +115,8 @@ pub struct Session {
     /// Messages taken from the supervisor.
     received: u64,
     draining: bool,
+    /// Told to stop: sleeps as soon as it may.
+    is_stopped: bool,
     retrying: bool,
 }
 
@@ -119,8 +124,8 @@ pub struct Session {
 struct Answered {
     asker: Asker,
     reply: Reply,
-    /// Which run the client follows from here on: after this number, live or from the log.
-    follow: Option<(RunId, Seq, bool)>,
+    /// What the client follows from here on, after which number, on whose behalf.
+    follow: Option<(Wanted, Seq, Principal)>,
     /// A new prompt's idempotency key, which the supervisor need no longer remember.
     key: Option<(Owner, String)>,
 }
@@ -190,6 +195,18 @@ pub enum Order {
         /// The number of its prompt.
         seq: Seq,
     },
+    /// Follow the whole session.
+    Attach {
+        /// After this number; none = from now on.
+        after: Option<Seq>,
+    },
+    /// Follow it no longer.
+    Detach {
+        /// The ticket of the `Attach`.
+        follow: Ticket,
+    },
+    /// End everything that is under way or waits.
+    Stop,
     /// End a run.
     Abort {
         /// Which; none means the one under way.
@@ -216,10 +233,12 @@ pub struct Sleep;
 
 impl Session {
     /// `conversation` is new or was read back and recovered, and has spent this; `feeds` are the
-    /// followers of the session's last incarnation.
+    /// followers of the session's last incarnation, who may fall `lag_bytes_max` bytes of the log
+    /// behind.
     pub fn new(
         conversation: Conversation,
         spent: Usage,
+        lag_bytes_max: usize,
         profile: Arc<Profile>,
         colleagues: Colleagues,
         supervisor: Addr<SessionSupervisor>,
@@ -231,6 +250,7 @@ impl Session {
             published: conversation.head(),
             conversation,
             account: Account::new(spent),
+            lag_bytes_max,
             profile,
             colleagues,
             remains: Remains { key, feeds, supervisor, done: false },
@@ -239,6 +259,7 @@ impl Session {
             doing: Doing::Nothing,
             received: 0,
             draining: false,
+            is_stopped: false,
             retrying: false,
         }
     }
@@ -264,7 +285,7 @@ impl Session {
                 Some(batch) => self.write(batch, ctx),
                 None => {
                     let answered = std::mem::take(&mut self.next);
-                    self.tell(answered);
+                    self.tell(answered, ctx);
                 }
             }
         }
@@ -273,7 +294,23 @@ impl Session {
             self.remains.done = true;
             return ctx.stop();
         }
+        if std::mem::take(&mut self.is_stopped) {
+            self.is_stopped = !self.may_sleep();
+        }
         self.catch_up(ctx);
+    }
+
+    /// Tells the supervisor that it is not needed, where it is not. Says whether that is so.
+    fn may_sleep(&self) -> bool {
+        if !self.conversation.is_idle() || !self.is_written() {
+            return false;
+        }
+        if self.remains.feeds.is_empty() {
+            let key = self.conversation.key().clone();
+            // Lost where the supervisor is busy: it is said again later.
+            let _ = self.remains.supervisor.try_send(Idle { key, received: self.received });
+        }
+        true
     }
 
     /// Whether all that was decided is in the log.
@@ -303,11 +340,10 @@ impl Session {
 
     /// In the log: may be seen.
     fn written(&mut self, events: Vec<Logged>, answered: Vec<Answered>, ctx: &mut Context<Self>) {
-        self.tell(answered);
-        let from = ctx.address().recipient();
+        self.tell(answered, ctx);
         for logged in events {
             self.published = logged.seq;
-            self.remains.feeds.publish(self.conversation.key(), logged, &from);
+            self.remains.feeds.publish(self.conversation.key(), logged, self.lag_bytes_max);
         }
         self.proceed(ctx);
     }
@@ -321,12 +357,14 @@ impl Session {
         ctx.terminate();
     }
 
-    fn tell(&mut self, answered: Vec<Answered>) {
+    fn tell(&mut self, answered: Vec<Answered>, ctx: &mut Context<Self>) {
         for Answered { asker, reply, follow, key } in answered {
-            let client = asker.client().clone();
+            let (client, ticket) = (asker.client().clone(), asker.ticket());
             asker.reply(Ok(reply));
-            if let Some((run, after, live)) = follow {
-                self.remains.feeds.follow(&client, run, after, live);
+            if let (Some((wanted, after, principal)), Some(ticket)) = (follow, ticket) {
+                let who = (client.connection, ticket);
+                let road = || Road::new(client, ctx.address().recipient());
+                self.remains.feeds.follow(who, &principal, (wanted, after), self.published, road);
             }
             if let Some((owner, key)) = key {
                 // A full mailbox only means that the key is remembered longer than needed.
@@ -342,18 +380,17 @@ impl Session {
             let read = self.colleagues.store.send(ReadEvents {
                 session: self.conversation.key().clone(),
                 after: missing.after,
-                run: Some(missing.run.clone()),
+                run: missing.run.clone(),
                 max_bytes: CATCH_UP_BYTES,
             });
             let caught = read.into_actor(self).map(move |result, session, ctx| {
                 let events = result.unwrap_or_else(|_| Err(gone::<Store>()));
                 let failed = events.is_err();
                 let events = events.unwrap_or_default();
-                let complete = !failed && events.is_empty() && as_of == session.published;
-                let from = ctx.address().recipient();
-                let key = session.conversation.key();
-                let moved = session.remains.feeds.caught(key, &missing, events, complete, &from);
-                if failed || !moved {
+                let was_last = events.last().is_none_or(|logged| logged.seq >= as_of);
+                let is_all = !failed && was_last && as_of == session.published;
+                session.remains.feeds.caught(session.conversation.key(), &missing, events, is_all);
+                if failed {
                     session.retry_later(ctx);
                 } else {
                     session.catch_up(ctx);
@@ -558,12 +595,10 @@ impl Actor for Session {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.run_interval(IDLE_CHECK, |session, _| {
-            if session.conversation.is_idle() && session.is_written() && session.remains.feeds.is_empty() {
-                let key = session.conversation.key().clone();
-                // Lost where the supervisor is busy: it is said again later.
-                let _ = session.remains.supervisor.try_send(Idle { key, received: session.received });
-            }
+            session.may_sleep();
         });
+        let from = ctx.address().recipient();
+        self.remains.feeds.roads().for_each(|road| road.starts_at(from.clone()));
         // What recovery decided is written before anything else.
         self.proceed(ctx);
     }
@@ -576,7 +611,17 @@ impl Handler<Routed> for Session {
         self.received += 1;
         let Routed { asker, principal, order } = routed;
         let session = self.conversation.key().clone();
-        if !principal.sees(self.conversation.owner()) {
+        let is_first = self.conversation.is_new();
+        // One who waits for a session that is yet to be has no claim to it.
+        if is_first
+            && let Order::Submit(submission) = &order
+            && submission.owner != *self.conversation.owner()
+        {
+            self.conversation.claim(&submission.owner);
+            self.remains.feeds.claimed(&submission.owner);
+        }
+        let is_there = !is_first || matches!(order, Order::Submit(_) | Order::Attach { .. });
+        if !is_there || !(is_first || principal.sees(self.conversation.owner())) {
             return asker.reply(Err(ErrorCode::NotFound.error(format!("no such session: {session}"))));
         }
         let now = clock::now();
@@ -586,7 +631,7 @@ impl Handler<Routed> for Session {
                 let key = submission.idempotency_key.clone().map(|key| (submission.owner.clone(), key));
                 match self.conversation.submit(now, submission) {
                     Ok(Submitted { run, seq, repeated }) => {
-                        answered.follow = Some((run.clone(), Seq(seq.0 - 1), !repeated));
+                        answered.follow = Some((Wanted::Run(run.clone()), Seq(seq.0 - 1), principal));
                         answered.key = key.filter(|_| !repeated);
                         answered.reply = Reply::Accepted(Accepted { session, run, seq, repeated });
                     }
@@ -594,8 +639,28 @@ impl Handler<Routed> for Session {
                 }
             }
             Order::Follow { run, seq } => {
-                answered.follow = Some((run.clone(), Seq(seq.0 - 1), false));
+                answered.follow = Some((Wanted::Run(run.clone()), Seq(seq.0 - 1), principal));
                 answered.reply = Reply::Accepted(Accepted { session, run, seq, repeated: true });
+            }
+            Order::Attach { after } => {
+                let head = self.conversation.head();
+                let after = after.unwrap_or(head);
+                if after > head {
+                    return answered.asker.reply(Err(ErrorCode::InvalidRequest.error(format!(
+                        "session {session} has no number {after} yet, its last is {head}: attach after 0"
+                    ))));
+                }
+                answered.follow = Some((Wanted::Session, after, principal));
+                answered.reply = Reply::Attached { session, after, head };
+            }
+            Order::Detach { follow } => {
+                let connection = answered.asker.client().connection;
+                answered.reply = Reply::Detached { found: self.remains.feeds.unfollow(connection, follow) };
+            }
+            Order::Stop => {
+                let partial = self.end_work(ctx);
+                answered.reply = Reply::Stopped { session, runs: self.conversation.stop(now, partial) };
+                self.is_stopped = true;
             }
             Order::Abort { run } => {
                 let under_way = run.is_none() || run.as_ref() == self.conversation.running();
@@ -616,7 +681,7 @@ impl Handler<More> for Session {
     type Result = ();
 
     fn handle(&mut self, more: More, ctx: &mut Self::Context) {
-        self.remains.feeds.credit(more.connection, more.events);
+        self.remains.feeds.room(more.connection);
         self.catch_up(ctx);
     }
 }

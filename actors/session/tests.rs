@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::Principal;
+use clawmux_core::auth::{Owner, Principal, Scope, Scopes};
 use clawmux_core::command::{Command, Route, Submit, Target};
 use clawmux_core::config::{Config, Recovery};
 use clawmux_core::event::{Event, Logged, Outcome};
-use clawmux_core::ids::{AgentId, ConnectionId, RunId, SessionKey, Ticket};
+use clawmux_core::ids::{AgentId, ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::log::usage::UsageTotals;
 use clawmux_core::reply::{Accepted, Reply, Role};
 use clawmux_core::router::Router;
@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::{Colleagues, Profile, Session};
 use crate::clock;
-use crate::deliver::{CREDIT, Client, Deliver, More};
+use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
 use crate::hub::Hub;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
@@ -40,11 +40,26 @@ impl Handler<Sabotage> for Session {
     }
 }
 
+fn user(name: &str) -> Principal {
+    Principal {
+        name: name.into(),
+        scopes: Scopes::of(&[Scope::Read, Scope::Write]),
+        owner: Owner::Credential(name.into()),
+        unlimited: false,
+    }
+}
+
 /// A connection that hands on what it gets.
 struct Mailbox(mpsc::UnboundedSender<Deliver>);
 
 impl Actor for Mailbox {
     type Context = Context<Self>;
+}
+
+impl Handler<More> for Mailbox {
+    type Result = ();
+
+    fn handle(&mut self, _: More, _: &mut Self::Context) {}
 }
 
 impl Handler<Deliver> for Mailbox {
@@ -82,6 +97,7 @@ impl World {
             agents: HashMap::from([(id, Arc::new(profile))]),
             limits: Limits { queue: 4, episodic_turns: 5, context_tokens: 5000 },
             recovery: Recovery::Resume,
+            lag_bytes_max: 1 << 20,
             colleagues: Colleagues { store, pen, providers, sandbox },
             hub: Hub::default().start(),
             version: "test",
@@ -94,7 +110,7 @@ impl World {
         let (sender, inbox) = mpsc::unbounded_channel();
         let to = Mailbox(sender).start().recipient();
         Peer {
-            client: Client { connection: ConnectionId(connection), to },
+            client: Client { connection: ConnectionId(connection), to, window: Arc::default() },
             inbox,
             supervisor: self.supervisor.clone(),
             tickets: 0,
@@ -108,7 +124,7 @@ struct Peer {
     inbox: mpsc::UnboundedReceiver<Deliver>,
     supervisor: Addr<SessionSupervisor>,
     tickets: u64,
-    /// Whether it gives credit back for every event.
+    /// Whether it gives the room of every event back.
     generous: bool,
 }
 
@@ -127,12 +143,16 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
 
 impl Peer {
     fn ask(&mut self, command: Command) -> Ticket {
+        self.ask_as(Principal::local(), command)
+    }
+
+    fn ask_as(&mut self, principal: Principal, command: Command) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         self.supervisor
             .try_send(Dispatch {
                 ticket,
-                principal: Principal::local(),
+                principal,
                 command,
                 client: self.client.clone(),
                 arbiter: Arbiter::current(),
@@ -159,22 +179,27 @@ impl Peer {
         }
     }
 
-    async fn event(&mut self) -> (Logged, Recipient<More>) {
+    /// The next event and the request it is told under.
+    async fn told(&mut self) -> (Ticket, Logged) {
         loop {
-            if let Deliver::Event { event, from } = self.next().await {
+            if let Deliver::Event { ticket, event } = self.next().await {
                 if self.generous {
-                    from.try_send(More { connection: self.client.connection, events: 1 }).unwrap();
+                    self.client.window.give_back(cost(&event), self.client.connection);
                 }
-                return (event.logged.clone(), from);
+                return (ticket, event.logged.clone());
             }
         }
+    }
+
+    async fn event(&mut self) -> Logged {
+        self.told().await.1
     }
 
     /// Events up to and with the end of the run.
     async fn rest(&mut self) -> Vec<Logged> {
         let mut events = Vec::new();
         loop {
-            let (logged, _) = self.event().await;
+            let logged = self.event().await;
             let end = matches!(logged.event, Event::Ended { .. });
             events.push(logged);
             if end {
@@ -250,32 +275,143 @@ async fn the_reply_precedes_the_events_and_no_number_is_missing() {
 }
 
 #[actix::test]
-async fn without_credit_nothing_is_sent_and_all_of_it_is_read_from_the_log_later() {
+async fn without_room_nothing_is_sent_and_all_of_it_is_read_from_the_log_later() {
     let world = World::new().await;
     let (mut slow, mut quick) = (world.peer(1), world.peer(2));
+    let others = WINDOW_BYTES - 1000;
+    let from = Mailbox(mpsc::unbounded_channel().0).start().recipient::<More>();
+    assert!(slow.client.window.take(others, &from), "other sessions have taken nearly all");
     slow.generous = false;
     slow.ask(prompt("ada", "tell me all there is to know of the great crested grebe", Some("k")));
     slow.accepted().await;
     quick.ask(prompt("ada", "the same key is the same run", Some("k")));
     assert!(quick.accepted().await.repeated);
     let all = quick.rest().await;
-    assert!(all.len() > CREDIT as usize, "long enough to run out of credit: {}", all.len());
 
     let mut events = Vec::new();
-    let mut from = None;
-    for _ in 0..CREDIT {
-        let (logged, road) = slow.event().await;
-        events.push(logged);
-        from = Some(road);
+    while slow.client.window.taken_bytes() < WINDOW_BYTES {
+        events.push(slow.event().await);
     }
-    assert!(slow.inbox.try_recv().is_err(), "it had no more credit");
-    let from = from.unwrap();
-    while !matches!(events.last().unwrap().event, Event::Ended { .. }) {
-        from.try_send(More { connection: slow.client.connection, events: 1 }).unwrap();
-        events.push(slow.event().await.0);
+    while let Ok(Deliver::Event { event, .. }) = slow.inbox.try_recv() {
+        events.push(event.logged.clone());
     }
+    assert!(events.len() < all.len() / 2, "it had no more room: {} of {}", events.len(), all.len());
+    slow.client.window.give_back(others, slow.client.connection);
+    slow.generous = true;
+    events.extend(slow.rest().await);
     contiguous(&events);
     assert_eq!(text(&events), text(&all), "nothing is missing");
+}
+
+#[actix::test]
+async fn who_attaches_gets_exactly_what_follows_its_number() {
+    let world = World::new().await;
+    let (mut asks, mut follows) = (world.peer(1), world.peer(2));
+    follows.ask(Command::Attach { target: target("ada"), after: Some(Seq(0)) });
+    assert!(matches!(follows.reply().await, Ok(Reply::Attached { after: Seq(0), head: Seq(0), .. })));
+    asks.ask(prompt("ada", "tell me of the smew", None));
+    let told = asks.rest().await;
+    let live = follows.rest().await;
+    contiguous(&live);
+    assert_eq!((live[0].first_seq, text(&live)), (Seq(1), text(&told)));
+
+    for (connection, cut) in [(3, Seq(0)), (4, live[live.len() / 2].seq), (5, live[live.len() - 2].seq)] {
+        let mut late = world.peer(connection);
+        late.ask(Command::Attach { target: target("ada"), after: Some(cut) });
+        late.reply().await.unwrap();
+        let rest = late.rest().await;
+        contiguous(&rest);
+        assert!(rest[0].first_seq <= cut.next() && rest[0].seq > cut, "after {cut}: {:?}", rest[0]);
+        let missed: Vec<Logged> = live.iter().filter(|logged| logged.seq > cut).cloned().collect();
+        assert_eq!(text(&rest), text(&missed), "after {cut}");
+    }
+    let mut early = world.peer(6);
+    early.ask(Command::Attach { target: target("ada"), after: Some(Seq(9999)) });
+    let refused = early.reply().await.unwrap_err();
+    assert!(refused.message.contains("no number 9999 yet"), "{refused}");
+}
+
+#[actix::test]
+async fn what_a_connection_asked_for_itself_is_told_once() {
+    let world = World::new().await;
+    let (mut peer, mut other) = (world.peer(1), world.peer(2));
+    let attach = peer.ask(Command::Attach { target: target("ada"), after: None });
+    peer.reply().await.unwrap();
+    let own = peer.ask(prompt("ada", "my own words", None));
+    peer.accepted().await;
+    other.ask(prompt("ada", "the words of another", None));
+    let theirs = other.accepted().await.run;
+    let mut told = HashMap::new();
+    loop {
+        let (ticket, logged) = peer.told().await;
+        let end = matches!(logged.event, Event::Ended { .. }) && logged.run.as_ref() == Some(&theirs);
+        told.entry(ticket).or_insert_with(Vec::new).push(logged);
+        if end {
+            break;
+        }
+    }
+    assert!(told[&own].iter().all(|logged| logged.run.as_ref() != Some(&theirs)), "{told:?}");
+    assert!(told[&attach].iter().all(|logged| logged.run.as_ref() == Some(&theirs)), "{told:?}");
+    assert!(matches!(told[&attach][0].event, Event::Prompted { .. }), "{told:?}");
+    peer.ask(Command::Detach { target: target("ada"), follow: attach });
+    assert!(matches!(peer.reply().await, Ok(Reply::Detached { found: true })));
+}
+
+#[actix::test]
+async fn a_session_that_is_yet_to_be_belongs_to_who_speaks_first() {
+    let world = World::new().await;
+    let (mut waits, mut speaks) = (world.peer(1), world.peer(2));
+    waits.ask_as(user("ada"), Command::Attach { target: target("x"), after: None });
+    waits.reply().await.unwrap();
+    waits.ask_as(user("ada"), Command::Clear { target: target("x") });
+    assert!(waits.reply().await.unwrap_err().message.contains("no such session"));
+    speaks.ask_as(user("bob"), prompt("x", "mine", None));
+    speaks.rest().await;
+    waits.ask_as(user("ada"), Command::Attach { target: target("x"), after: None });
+    assert!(waits.reply().await.unwrap_err().message.contains("no such session"));
+    assert!(waits.inbox.try_recv().is_err(), "it heard nothing of what is not its own");
+}
+
+#[actix::test]
+async fn a_follower_that_is_too_far_behind_is_given_up() {
+    let world = World::new().await;
+    let (mut slow, mut asks) = (world.peer(1), world.peer(2));
+    slow.generous = false;
+    slow.ask(Command::Attach { target: target("ada"), after: None });
+    slow.reply().await.unwrap();
+    let large = "x".repeat(400 * 1024);
+    for _ in 0..5 {
+        assert!(!slow.client.window.is_lagging() || slow.client.window.taken_bytes() > WINDOW_BYTES);
+        asks.ask(prompt("ada", &large, None));
+        asks.rest().await;
+    }
+    assert!(slow.client.window.is_lagging());
+}
+
+#[actix::test]
+async fn a_stopped_session_ends_all_its_runs_and_sleeps() {
+    let world = World::new().await;
+    let (mut peer, mut operator) = (world.peer(1), world.peer(2));
+    peer.ask(prompt("ada", "/slow 1000", None));
+    let first = peer.accepted().await.run;
+    peer.ask(prompt("ada", "waits", None));
+    let stop = || Command::Stop { target: target("ada") };
+    operator.ask(stop());
+    let Ok(Reply::Stopped { session, runs }) = operator.reply().await else { panic!("stopped") };
+    assert_eq!((runs.len(), &runs[0]), (2, &first));
+    for _ in 0..2 {
+        let ended = peer.rest().await;
+        assert!(matches!(ended.last().unwrap().event, Event::Ended { outcome: Outcome::Aborted, .. }));
+    }
+    operator.ask(stop());
+    assert!(matches!(operator.reply().await, Ok(Reply::Stopped { runs, .. }) if runs.is_empty()));
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while world.supervisor.send(Visit { key: session.clone() }).await.unwrap().is_some() {
+        assert!(tokio::time::Instant::now() < deadline, "it sleeps");
+        tokio::task::yield_now().await;
+    }
+    operator.ask(Command::Stop { target: target("nobody") });
+    assert!(operator.reply().await.unwrap_err().message.contains("no such session"));
 }
 
 #[actix::test]
@@ -291,19 +427,28 @@ async fn one_key_in_two_sessions_at_once_is_one_run() {
 }
 
 #[actix::test]
-async fn a_run_asked_for_twice_on_one_connection_is_told_twice_one_after_the_other() {
+async fn a_run_asked_for_twice_on_one_connection_is_told_twice() {
     let world = World::new().await;
     let mut peer = world.peer(1);
-    peer.ask(prompt("ada", "tell me of the whimbrel", Some("k")));
+    let first = peer.ask(prompt("ada", "tell me of the whimbrel", Some("k")));
     peer.accepted().await;
-    while !matches!(peer.event().await.0.event, Event::Text(_)) {}
-    peer.ask(prompt("ada", "again", Some("k")));
-    let first = peer.rest().await;
-    let second = peer.rest().await;
-    contiguous(&second);
-    assert!(matches!(second[0].event, Event::Prompted { .. }), "from its start: {second:?}");
-    assert!(text(&second).ends_with(&text(&first)), "the first was told to its end before");
-    assert_eq!(text(&second), peer.answer("ada").await);
+    let mut told: HashMap<Ticket, Vec<Logged>> = HashMap::new();
+    while !told.values().flatten().any(|logged| matches!(logged.event, Event::Text(_))) {
+        let (ticket, logged) = peer.told().await;
+        told.entry(ticket).or_default().push(logged);
+    }
+    let second = peer.ask(prompt("ada", "again", Some("k")));
+    while told.values().flatten().filter(|logged| matches!(logged.event, Event::Ended { .. })).count() < 2 {
+        let (ticket, logged) = peer.told().await;
+        told.entry(ticket).or_default().push(logged);
+    }
+    let answer = peer.answer("ada").await;
+    for ticket in [first, second] {
+        let events = &told[&ticket];
+        contiguous(events);
+        assert!(matches!(events[0].event, Event::Prompted { .. }), "from its start: {events:?}");
+        assert_eq!(text(events), answer);
+    }
 }
 
 #[actix::test]
@@ -342,7 +487,7 @@ async fn a_session_that_panics_starts_anew_from_its_log_and_its_followers_go_on(
     let accepted = peer.accepted().await;
     let mut events = Vec::new();
     while !matches!(events.last(), Some(Logged { event: Event::Text(_), .. })) {
-        events.push(peer.event().await.0);
+        events.push(peer.event().await);
     }
     let visited = world.supervisor.send(Visit { key: accepted.session }).await.unwrap();
     visited.expect("awake").try_send(Sabotage).unwrap();
@@ -360,7 +505,7 @@ async fn an_aborted_answer_says_what_it_has_cost() {
     let mut peer = world.peer(1);
     peer.ask(prompt("ada", "tell me of the turnstone", None));
     peer.accepted().await;
-    while !matches!(peer.event().await.0.event, Event::Text(_)) {}
+    while !matches!(peer.event().await.event, Event::Text(_)) {}
     peer.ask(Command::Abort { target: target("ada"), run: None });
     let ended = peer.rest().await.pop().unwrap().event;
     let Event::Ended { outcome: Outcome::Aborted, usage } = ended else { panic!("{ended:?}") };
@@ -395,15 +540,7 @@ async fn a_session_of_somebody_else_is_not_there() {
     peer.ask(prompt("ada", "hello", None));
     let accepted = peer.accepted().await;
     peer.rest().await;
-    let stranger = Principal {
-        name: "bob".into(),
-        scopes: clawmux_core::auth::Scopes::of(&[
-            clawmux_core::auth::Scope::Read,
-            clawmux_core::auth::Scope::Write,
-        ]),
-        owner: clawmux_core::auth::Owner::Credential("bob".into()),
-        unlimited: false,
-    };
+    let stranger = user("bob");
     let session = Target::Session(SessionKey::parse(accepted.session.as_str()).unwrap());
     for command in [
         Command::History { target: session.clone(), limit: 1 },

@@ -33,7 +33,7 @@ use std::time::Duration;
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, ResponseFuture, WrapFuture};
 use clawmux_core::auth::Owner;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Event, Logged, Usage};
+use clawmux_core::event::{Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::usage::{UsageRecord, UsageTotals};
 use clawmux_core::reply;
@@ -51,6 +51,8 @@ use writer::{Waiting, Write, Writer};
 
 /// Writes that may wait.
 const WRITES_MAX: usize = 4096;
+/// What a usage record counts, in bytes.
+const USAGE_BYTES: usize = 64;
 /// How many bytes of them; a single one may have more.
 const WRITE_BYTES_MAX: usize = 64 << 20;
 /// Questions that may wait.
@@ -339,7 +341,7 @@ impl Pen {
     /// # Errors
     /// As [`Append`]'s.
     pub fn append(&self, append: Append) -> ResponseFuture<Result<(), Error>> {
-        let bytes = append.events.iter().map(|logged| bytes_of(&logged.event)).sum();
+        let bytes = append.events.iter().map(|logged| logged.event.bytes()).sum();
         self.write(Write::Append(append), bytes)
     }
 
@@ -396,7 +398,7 @@ impl Handler<RecordUsage> for Store {
     type Result = ResponseFuture<Result<(), Error>>;
 
     fn handle(&mut self, RecordUsage(usage): RecordUsage, _: &mut Self::Context) -> Self::Result {
-        self.pen.write(Write::Usage(usage), EVENT_BYTES)
+        self.pen.write(Write::Usage(usage), USAGE_BYTES)
     }
 }
 
@@ -478,21 +480,6 @@ impl Handler<Stop> for Store {
     fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
         Box::pin(self.finish().into_actor(self))
     }
-}
-
-/// What an event takes besides its text, roughly.
-const EVENT_BYTES: usize = 64;
-
-/// How much an event counts where bytes are bounded.
-fn bytes_of(event: &Event) -> usize {
-    EVENT_BYTES
-        + match event {
-            Event::Prompted { content, .. } => content.len(),
-            Event::Text(text) => text.len(),
-            Event::ToolCalled(call) => call.input.to_string().len(),
-            Event::ToolReturned(result) => result.content.len(),
-            _ => 0,
-        }
 }
 
 async fn answered<T>(answer: oneshot::Receiver<T>) -> Result<T, Error> {

@@ -307,7 +307,7 @@ struct Answer {
 impl Answer {
     /// Takes one; says whether there is room for more.
     fn take(&mut self, logged: Logged) -> bool {
-        self.bytes += super::bytes_of(&logged.event);
+        self.bytes += logged.event.bytes();
         self.events.push(logged);
         self.bytes < self.bytes_max
     }

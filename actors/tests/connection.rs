@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use actix::{Actor, Addr, Context, Handler, Recipient};
 use actix_web::rt::net::TcpStream;
 use clawmux_actors::connection::{Protocol, Services};
-use clawmux_actors::deliver::{CREDIT, Client, Deliver, More};
+use clawmux_actors::deliver::{Client, Deliver, More, cost};
 use clawmux_actors::http::PROTOCOLS;
 use clawmux_actors::hub::{Join, Leave, Notice};
 use clawmux_actors::listener::{Listener, ListenerSetup, Ready, Stop, bind};
@@ -24,7 +24,7 @@ use clawmux_core::command::Command;
 use clawmux_core::config::{ApiKey, Auth, Gateway, Limits, LoopbackPolicy};
 use clawmux_core::dialect::{Dialect, Input, Turn};
 use clawmux_core::event::{Event, Logged, Outcome, Published, Usage};
-use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey};
+use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::reply::{Accepted, Reply, Status};
 use clawmux_core::time::Timestamp;
 use futures::{SinkExt, StreamExt};
@@ -62,11 +62,11 @@ struct Sessions {
 
 struct Telling {
     client: Client,
+    ticket: Ticket,
     run: RunId,
     next: u64,
     total: u64,
     size: usize,
-    credit: u32,
 }
 
 fn key() -> SessionKey {
@@ -92,7 +92,7 @@ impl Sessions {
     fn tell(&mut self, connection: ConnectionId) {
         let mut streams = self.streams.remove(&connection).unwrap_or_default();
         for telling in &mut streams {
-            while telling.credit > 0 && telling.next <= telling.total {
+            while telling.next <= telling.total {
                 let event = if telling.next == telling.total {
                     Event::Ended { outcome: Outcome::Completed, usage: Usage::default() }
                 } else {
@@ -106,11 +106,13 @@ impl Sessions {
                     at: Timestamp::default(),
                     event,
                 };
-                let from = self.own.clone().unwrap();
-                self.deliver(&telling.client, Deliver::Event { event: Published::new(key(), logged), from });
+                let event = Published::new(key(), logged);
+                if !telling.client.window.take(cost(&event), self.own.as_ref().unwrap()) {
+                    break;
+                }
+                self.deliver(&telling.client, Deliver::Event { ticket: telling.ticket, event });
                 self.seen.sent.fetch_add(1, SeqCst);
                 telling.next += 1;
-                telling.credit -= 1;
             }
         }
         streams.retain(|telling| telling.next <= telling.total);
@@ -142,7 +144,7 @@ impl Handler<Dispatch> for Sessions {
                 self.deliver(&client, Deliver::Reply(ticket, Ok(Reply::Accepted(accepted))));
                 if total > 0 {
                     let connection = client.connection;
-                    let telling = Telling { client, run, next: 0, total, size, credit: CREDIT };
+                    let telling = Telling { client, ticket, run, next: 0, total, size };
                     self.streams.entry(connection).or_default().push(telling);
                     self.tell(connection);
                 }
@@ -158,10 +160,6 @@ impl Handler<More> for Sessions {
     type Result = ();
 
     fn handle(&mut self, more: More, _: &mut Self::Context) {
-        if let Some(telling) = self.streams.get_mut(&more.connection).and_then(|all| all.first_mut()) {
-            telling.credit += more.events;
-            assert!(telling.credit <= CREDIT, "more credit came back than was given");
-        }
         self.tell(more.connection);
     }
 }
@@ -215,7 +213,13 @@ impl Default for Options {
             slow_consumer_timeout: STUCK,
             drain_timeout: STUCK,
         };
-        let limits = Limits { requests_burst: 100, requests_per_second: 1, queue: 64, unauthenticated: 256 };
+        let limits = Limits {
+            requests_burst: 100,
+            requests_per_second: 1,
+            queue: 64,
+            subscriptions: 256,
+            unauthenticated: 256,
+        };
         Self {
             gateway,
             limits,
@@ -251,6 +255,7 @@ impl Edge {
             api_keys: if options.credentials_required { vec![reader] } else { Vec::new() },
         };
         let services = Services {
+            subscriptions: options.limits.subscriptions,
             version: "9.9.9".into(),
             gateway: options.gateway,
             authority: Arc::new(Authority::new(&auth)),

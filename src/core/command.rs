@@ -2,7 +2,7 @@
 
 use crate::auth::Scope;
 use crate::error::Error;
-use crate::ids::{PluginName, RunId, SessionKey};
+use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
 
 /// A request a dialect wants executed.
 #[derive(Debug)]
@@ -78,6 +78,26 @@ pub enum Command {
     Sessions,
     /// Forget the conversation (the log keeps it).
     Clear {
+        /// The session.
+        target: Target,
+    },
+    /// Follow a session: everything that happens in it, until the connection ends or lets go.
+    Attach {
+        /// The session.
+        target: Target,
+        /// The last number already seen: what comes after it is given from the log. None = from now
+        /// on.
+        after: Option<Seq>,
+    },
+    /// Follow it no longer.
+    Detach {
+        /// The session.
+        target: Target,
+        /// The ticket of the `Attach`.
+        follow: Ticket,
+    },
+    /// End the run under way and all that wait, and let the session sleep.
+    Stop {
         /// The session.
         target: Target,
     },

@@ -106,10 +106,39 @@ pub enum Event {
     Cleared,
 }
 
+/// What an event takes besides its text, roughly.
+const EVENT_BYTES: usize = 64;
+
+impl Event {
+    /// How much it counts where bytes are bounded.
+    pub fn bytes(&self) -> usize {
+        EVENT_BYTES
+            + match self {
+                Self::Prompted { content, .. } => content.len(),
+                Self::Text(text) => text.len(),
+                Self::ToolCalled(call) => call.input.to_string().len(),
+                Self::ToolReturned(result) => result.content.len(),
+                Self::Started
+                | Self::StepEnded { .. }
+                | Self::Restarted
+                | Self::Ended { .. }
+                | Self::Cleared => 0,
+            }
+    }
+
+    /// How many numbers it takes when it happens. The end of a run takes three, for clients of some
+    /// protocols are told it in up to three messages (cost, error, end): each has a number of its
+    /// own then, so that one who was cut off between them is told the rest.
+    pub fn numbers(&self) -> u64 {
+        if matches!(self, Self::Ended { .. }) { 3 } else { 1 }
+    }
+}
+
 /// An event with its place in the log: what the store keeps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Logged {
-    /// The first number it covers: less than `seq` only where text was coalesced.
+    /// The first number it covers: less than `seq` where text was coalesced, at the end of a run,
+    /// and where numbers were skipped after a restart.
     pub first_seq: Seq,
     /// The last number it covers.
     pub seq: Seq,
@@ -132,13 +161,20 @@ pub struct Published {
     pub session: SessionKey,
     /// The event and its place in the log.
     pub logged: Logged,
+    bytes: usize,
     wire: [OnceLock<Bytes>; DIALECTS],
 }
 
 impl Published {
+    /// How much it counts where bytes are bounded.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Ready to be shared.
     pub fn new(session: SessionKey, logged: Logged) -> Arc<Self> {
-        Arc::new(Self { session, logged, wire: Default::default() })
+        let bytes = logged.event.bytes();
+        Arc::new(Self { session, logged, bytes, wire: Default::default() })
     }
 
     /// The payload in the words of the dialect with this index (below [`DIALECTS`]), encoded by

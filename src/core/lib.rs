@@ -10,6 +10,7 @@
 //! | [`command`], [`reply`], [`event`] | what a client can ask, what it is answered, what happens in a session |
 //! | [`dialect`] | the four protocols: frames in, actions out |
 //! | [`session`], [`turn`], [`context`] | one conversation: its queue, its run, what the model sees |
+//! | [`follow`] | who follows a session, and how far each has come |
 //! | [`provider`] | the wire formats of model providers |
 //! | [`router`] | which agent answers whom |
 //! | [`auth`] | who is let in, and with which scopes |
@@ -28,6 +29,7 @@ pub mod context;
 pub mod dialect;
 pub mod error;
 pub mod event;
+pub mod follow;
 pub mod ids;
 pub mod jsonrpc;
 pub mod log;

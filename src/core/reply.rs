@@ -24,6 +24,27 @@ pub enum Reply {
         /// The session.
         session: SessionKey,
     },
+    /// To `Attach`; the events follow.
+    Attached {
+        /// The session.
+        session: SessionKey,
+        /// The events given are those after this number.
+        after: Seq,
+        /// The last number in the session so far.
+        head: Seq,
+    },
+    /// To `Detach`: no event follows.
+    Detached {
+        /// Whether it was followed.
+        found: bool,
+    },
+    /// To `Stop`.
+    Stopped {
+        /// The session.
+        session: SessionKey,
+        /// The runs that were ended.
+        runs: Vec<RunId>,
+    },
     /// To `Budget`.
     Budget(Vec<Budget>),
     /// To `Plugins`.

@@ -241,6 +241,28 @@ impl Session {
         Some(run)
     }
 
+    /// Ends the run under way and all that wait. Gives those runs. `partial` is what the answer
+    /// under way has cost.
+    pub fn stop(&mut self, now: Timestamp, partial: Usage) -> Vec<RunId> {
+        let waiting: Vec<RunId> = self.queue.iter().map(|prompt| prompt.run.clone()).collect();
+        let mut ended: Vec<RunId> = waiting.into_iter().rev().collect();
+        ended.retain(|run| self.abort(now, Some(run), Usage::default()).is_some());
+        ended.extend(self.abort(now, None, partial));
+        ended.reverse();
+        ended
+    }
+
+    /// Whether nothing ever happened in it: it is in nobody's log.
+    pub fn is_new(&self) -> bool {
+        self.head == Seq(0)
+    }
+
+    /// Gives a session in which nothing happened yet to whoever speaks first.
+    pub fn claim(&mut self, owner: &Owner) {
+        debug_assert!(self.is_new(), "a session that is in the log keeps its owner");
+        self.owner = owner.clone();
+    }
+
     /// Forgets the past turns; what is under way or queued goes on.
     pub fn clear(&mut self, now: Timestamp) {
         self.emit(now, None, Event::Cleared);
@@ -356,7 +378,8 @@ impl Session {
     /// Numbers, applies and keeps an event for writing.
     fn emit(&mut self, now: Timestamp, run: Option<RunId>, event: Event) -> Seq {
         let first_seq = self.head.next();
-        let seq = if std::mem::take(&mut self.skipped) { self.reserved.next() } else { first_seq };
+        let before = if std::mem::take(&mut self.skipped) { self.reserved } else { self.head };
+        let seq = Seq(before.0 + event.numbers());
         self.head = seq;
         let logged = Logged { first_seq, seq, run, at: now, event };
         self.apply(&logged);

@@ -309,6 +309,7 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
         requests_burst: s.integer(r, "requests_burst", 100, 0..=1_000_000) as u32,
         requests_per_second: s.integer(r, "requests_per_second", 20, 1..=1_000_000) as u32,
         queue: s.count(r, "queue", 64, 1..=100_000),
+        subscriptions: s.count(r, "subscriptions", 256, 1..=65_536),
         unauthenticated: s.count(r, "unauthenticated", 256, 1..=1_000_000),
     };
     if (1..PROMPT_COST).contains(&limits.requests_burst) {
@@ -317,9 +318,7 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
             format!("limits.requests_burst: a prompt costs {PROMPT_COST}, so none would ever pass; allowed is 0 or at least {PROMPT_COST}"),
         );
     }
-    for (key, default) in
-        [("subscriptions", "256"), ("agents", "10"), ("agent_depth", "3"), ("file_quota_bytes", "1073741824")]
-    {
+    for (key, default) in [("agents", "10"), ("agent_depth", "3"), ("file_quota_bytes", "1073741824")] {
         s.later(r, key, default);
     }
     s.finish(r);

@@ -192,6 +192,8 @@ pub struct Limits {
     pub requests_per_second: u32,
     /// Prompts waiting per session.
     pub queue: usize,
+    /// Sessions that one connection may follow.
+    pub subscriptions: usize,
     /// Connections before their handshake; when full, the oldest of them is closed.
     pub unauthenticated: usize,
 }

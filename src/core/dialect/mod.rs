@@ -64,8 +64,8 @@ pub enum Input<'a> {
     Authenticated(Result<Principal, Error>),
     /// The answer to [`Action::Execute`]; exactly one per ticket.
     Reply(Ticket, Result<Reply, Error>),
-    /// Something happened in a session this connection follows.
-    Event(&'a Arc<Published>),
+    /// Something happened in a session that the request with this ticket follows.
+    Event(Ticket, &'a Arc<Published>),
     /// Something is wrong with the connection; the dialect says so in its words and closes.
     Fault(Fault),
     /// There is room to send again.
@@ -180,4 +180,6 @@ pub struct Setup {
     pub credentials_required: bool,
     /// When the handshake must be complete.
     pub handshake_deadline: Timestamp,
+    /// The most sessions the connection may follow at once.
+    pub subscriptions: usize,
 }

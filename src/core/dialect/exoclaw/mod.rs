@@ -9,8 +9,12 @@
 //! ```
 //!
 //! A request is pending until its reply; a prompt's request then becomes a stream until the run's
-//! last event. Several requests may want one run (the same idempotency key): it is told to one
-//! after the other, each time from its start.
+//! last event, and a `session.attach` one until its `session.detach`. Several requests may want one
+//! run (the same idempotency key): each is told all of it.
+//!
+//! The frames of a `session.attach` have a `seq`, the last number they cover, and a `first_seq`
+//! where they cover several: so that each begins where the one before ended. Besides the events of
+//! the seed there are `prompt`, `restart` and `clear`.
 //!
 //! How a connection ends, in the shape the protocol has for a failed authentication, a text frame
 //! `{"error":WORD,"code":CODE}` and then a Close frame with the same code:
@@ -25,7 +29,7 @@
 //! | too many connections | `overloaded` | 1013 |
 //! | daemon stops | `draining` | 1001 |
 //!
-//! Deliberately absent: `session.attach` and `memory.search`, which are refused by name.
+//! Deliberately absent: `memory.search`, which is refused by name.
 
 pub mod client;
 mod wire;
@@ -87,11 +91,14 @@ struct Pending {
 }
 
 /// What a pending request asked.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 enum Ask {
     Plain,
+    /// `session.detach` of an id that names no session that is followed.
+    DetachNothing,
     /// `chat.abort` of an id that names no request in flight.
     AbortNothing,
+    Attach,
     Chat {
         accepted: bool,
         target: Target,
@@ -99,19 +106,34 @@ enum Ask {
     },
 }
 
-/// A request whose run is being told.
+/// A request whose events are being told.
 #[derive(Debug)]
 struct Stream {
+    ticket: Ticket,
     id: Id,
+    told: Told,
+}
+
+/// What a stream tells.
+#[derive(Debug)]
+enum Told {
+    Run(ToldRun),
+    /// Everything that happens in a session; `last` is the last number told.
+    Session {
+        session: SessionKey,
+        last: Seq,
+    },
+}
+
+/// The run of a `chat.send`.
+#[derive(Debug)]
+struct ToldRun {
     session: SessionKey,
     run: RunId,
-    last: Seq,
     /// Whether the client was sent a frame for it.
     begun: bool,
     /// Whether it was asked for with an idempotency key: then a restart of the step is told too.
     keyed: bool,
-    /// Whether an earlier request is being told the run, and this one has to wait for its end.
-    waiting: bool,
 }
 
 /// A request in neutral words.
@@ -144,7 +166,7 @@ impl Dialect for Exoclaw {
                 turn.send(wire::refusal(&Id::none(), "parse error: expected a text frame, got a binary one"));
             }
             (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
-            (Phase::Open, Input::Event(event)) => self.on_event(event, turn),
+            (Phase::Open, Input::Event(ticket, event)) => self.on_event(ticket, event, turn),
             (_, Input::Fault(fault)) => self.on_fault(fault, turn),
             (_, Input::Ended) => self.close(),
             // Before it is open a connection asks for nothing and follows nothing; a tick may come late.
@@ -154,7 +176,7 @@ impl Dialect for Exoclaw {
                 | Input::Frame(_)
                 | Input::Authenticated(_)
                 | Input::Reply(..)
-                | Input::Event(_)
+                | Input::Event(..)
                 | Input::Drained
                 | Input::Tick,
             ) => {}
@@ -219,7 +241,9 @@ impl Exoclaw {
             Fault::Oversize { limit } => {
                 self.farewell("frame_too_large", 1009, &format!("a frame may have {limit} bytes"), turn);
             }
-            Fault::Slow => self.farewell("slow_consumer", 1008, "took nothing for too long", turn),
+            Fault::Slow => {
+                self.farewell("slow_consumer", 1008, "reads too slowly: read on, or attach again", turn)
+            }
             Fault::Idle => self.farewell("idle_timeout", 4008, "was silent for too long", turn),
             Fault::Revoked => self.farewell("credential_revoked", 4001, "the credential was revoked", turn),
             Fault::Expired => self.farewell("credential_expired", 4001, "the credential expired", turn),
@@ -248,7 +272,7 @@ impl Exoclaw {
         let named = given.is_some();
         let id = given.unwrap_or_else(Id::none);
         // Requests without an id share one; only a stream is lost in that.
-        let clash = (named || method == "chat.send")
+        let clash = (named || matches!(method, "chat.send" | "session.attach"))
             && (self.streams.iter().any(|stream| stream.id == id)
                 || self.pending.iter().any(|pending| pending.id == id));
         if clash {
@@ -259,13 +283,22 @@ impl Exoclaw {
             return turn.send(wire::result(&id, "pong"));
         }
         let Some(call) = self.call(method, params, turn) else {
-            let later = matches!(method, "session.attach" | "memory.search");
+            let later = method == "memory.search";
             let note = if later { " (not available yet)" } else { "" };
             let text = format!("unknown method: {}{note}", wire::clip(method));
             return turn.send(wire::refusal(&id, &text));
         };
-        if self.pending.len() + self.streams.len() >= IN_FLIGHT_MAX {
+        let followed =
+            self.streams.iter().filter(|stream| matches!(stream.told, Told::Session { .. })).count();
+        if self.pending.len() + self.streams.len() - followed >= IN_FLIGHT_MAX {
             let text = format!("too many requests in flight ({IN_FLIGHT_MAX}): wait for one to end");
+            return turn.send(wire::refusal(&id, &text));
+        }
+        let attaching = self.pending.iter().filter(|pending| pending.ask == Ask::Attach).count();
+        if call.ask == Ask::Attach && followed + attaching >= self.setup.subscriptions {
+            let limit = self.setup.subscriptions;
+            let text =
+                format!("too many sessions attached (limits.subscriptions = {limit}): detach from one");
             return turn.send(wire::refusal(&id, &text));
         }
         let ticket = turn.execute(call.needs, call.cost, call.command);
@@ -273,7 +306,7 @@ impl Exoclaw {
     }
 
     /// The request in neutral words; none for a method that does not exist.
-    fn call(&self, method: &str, params: Params<'_>, turn: &mut Turn<'_>) -> Option<Call> {
+    fn call(&mut self, method: &str, params: Params<'_>, turn: &mut Turn<'_>) -> Option<Call> {
         let target = || params.read::<Place>(method)?.target(method);
         Some(match method {
             "status" => Call::plain(Scope::Read, READ, Ok(Command::Status)),
@@ -289,6 +322,14 @@ impl Exoclaw {
                 });
                 Call::plain(Scope::Read, READ, command)
             }
+            "session.attach" => {
+                let command = target().and_then(|target| {
+                    let after = params.read::<wire::SessionAttach>(method)?.after_seq.map(Seq);
+                    Ok(Command::Attach { target, after })
+                });
+                Call { ask: Ask::Attach, ..Call::plain(Scope::Read, READ, command) }
+            }
+            "session.detach" => self.detach(params),
             "session.clear" => {
                 Call::plain(Scope::Write, WRITE, target().map(|target| Command::Clear { target }))
             }
@@ -329,14 +370,18 @@ impl Exoclaw {
             let run = run.map(RunId::from);
             return Call::plain(Scope::Write, WRITE, target.map(|target| Command::Abort { target, run }));
         };
-        let stream = self.streams.iter().find(|stream| stream.id == id);
-        let found = match stream {
-            Some(stream) => Some((Target::Session(stream.session.clone()), stream.run.clone())),
-            None => self.pending.iter().find_map(|pending| match &pending.ask {
+        let told = self.streams.iter().find_map(|stream| match &stream.told {
+            Told::Run(told) if stream.id == id => {
+                Some((Target::Session(told.session.clone()), told.run.clone()))
+            }
+            Told::Run(_) | Told::Session { .. } => None,
+        });
+        let found = told.or_else(|| {
+            self.pending.iter().find_map(|pending| match &pending.ask {
                 Ask::Chat { target, run, .. } if pending.id == id => Some((target.clone(), run.clone())),
-                Ask::Chat { .. } | Ask::Plain | Ask::AbortNothing => None,
-            }),
-        };
+                _ => None,
+            })
+        });
         match found {
             Some((target, run)) => {
                 Call::plain(Scope::Write, WRITE, Ok(Command::Abort { target, run: Some(run) }))
@@ -349,6 +394,27 @@ impl Exoclaw {
         }
     }
 
+    /// Lets go of a session at once: what is under way of it is not told any more.
+    fn detach(&mut self, params: Params<'_>) -> Call {
+        let refuse = |error| Call::plain(Scope::Read, READ, Err(error));
+        let id = match params.read::<wire::SessionDetach<'_>>("session.detach").and_then(|asked| asked.id()) {
+            Ok(id) => id,
+            Err(error) => return refuse(error),
+        };
+        let followed = self.streams.iter().position(|s| s.id == id && matches!(s.told, Told::Session { .. }));
+        let stream = followed.map(|at| self.streams.remove(at));
+        match stream.map(|stream| (stream.ticket, stream.told)) {
+            Some((follow, Told::Session { session, .. })) => {
+                let target = Target::Session(session);
+                Call::plain(Scope::Read, READ, Ok(Command::Detach { target, follow }))
+            }
+            _ => Call {
+                ask: Ask::DetachNothing,
+                ..refuse(ErrorCode::NotFound.error("no session is attached under this id"))
+            },
+        }
+    }
+
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
         let Some(at) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
         let Pending { id, ask, .. } = self.pending.swap_remove(at);
@@ -357,22 +423,23 @@ impl Exoclaw {
                 if wanted {
                     turn.send(wire::accepted(&id, &accepted.run, accepted.seq));
                 }
-                let told = |stream: &Stream| stream.run == accepted.run && stream.session == accepted.session;
-                let waiting = self.streams.iter().any(told);
-                self.streams.push(Stream {
-                    id,
-                    waiting,
-                    session: accepted.session,
-                    run: accepted.run,
-                    last: accepted.seq,
-                    begun: wanted,
-                    keyed: wanted,
-                });
+                let told =
+                    ToldRun { session: accepted.session, run: accepted.run, begun: wanted, keyed: wanted };
+                self.streams.push(Stream { ticket, id, told: Told::Run(told) });
+            }
+            (Ask::Attach, Ok(Reply::Attached { session, after, head })) => {
+                turn.send(wire::attached(&id, &session, head));
+                let told = Told::Session { session, last: after };
+                self.streams.push(Stream { ticket, id, told });
+            }
+            (Ask::DetachNothing, Err(error)) if error.code == ErrorCode::NotFound => {
+                turn.send(wire::answer(&id, &Reply::Detached { found: false }));
             }
             (Ask::AbortNothing, Err(error)) if error.code == ErrorCode::NotFound => {
                 turn.send(wire::answer(&id, &Reply::Aborted { run: None }));
             }
-            (Ask::Chat { .. }, Ok(_)) | (_, Ok(Reply::Accepted(_))) => {
+            (Ask::Chat { .. } | Ask::Attach, Ok(_))
+            | (_, Ok(Reply::Accepted(_) | Reply::Attached { .. })) => {
                 turn.send(wire::refusal(&id, "internal error: the reply does not fit the request"));
             }
             (_, Ok(reply)) => turn.send(wire::answer(&id, &reply)),
@@ -380,41 +447,56 @@ impl Exoclaw {
         }
     }
 
-    fn on_event(&mut self, event: &Arc<Published>, turn: &mut Turn<'_>) {
-        let logged = &event.logged;
-        let Some(run) = &logged.run else { return };
-        let ended = matches!(logged.event, Event::Ended { .. });
-        for stream in &mut self.streams {
-            let other = stream.run != *run || stream.session != event.session;
-            if other || stream.waiting || stream.last >= logged.seq {
-                continue;
+    fn on_event(&mut self, ticket: Ticket, event: &Arc<Published>, turn: &mut Turn<'_>) {
+        let Some(at) = self.streams.iter().position(|stream| stream.ticket == ticket) else { return };
+        let stream = &mut self.streams[at];
+        let payload = event.wire(SLOT, wire::payload);
+        // It was text when it was encoded.
+        let Ok(payload) = std::str::from_utf8(payload) else { return };
+        match &mut stream.told {
+            Told::Run(told) => {
+                told.tell(&stream.id, event, payload, turn);
+                if matches!(event.logged.event, Event::Ended { .. }) {
+                    self.streams.remove(at);
+                }
             }
-            stream.last = logged.seq;
-            if !stream.begun
-                && let Event::Ended { outcome: Outcome::Failed(error), .. } = &logged.event
-                && error.code == ErrorCode::BudgetExceeded
+            Told::Session { last, .. } => tell_all(&stream.id, last, event, payload, turn),
+        }
+    }
+}
+
+impl ToldRun {
+    /// Says what happened in the run, in the seed's frames.
+    fn tell(&mut self, id: &Id, event: &Published, payload: &str, turn: &mut Turn<'_>) {
+        match &event.logged.event {
+            // Refused before it began: not a stream.
+            Event::Ended { outcome: Outcome::Failed(error), .. }
+                if !self.begun && error.code == ErrorCode::BudgetExceeded =>
             {
-                // Refused before it began: not a stream.
-                turn.send(wire::refusal(&stream.id, &wire::describe(error)));
-                continue;
+                turn.send(wire::refusal(id, &wire::describe(error)));
             }
-            if matches!(logged.event, Event::Restarted) && !stream.keyed {
-                continue;
-            }
-            let payload = event.wire(SLOT, wire::payload);
-            // It was text when it was encoded.
-            let Ok(payload) = std::str::from_utf8(payload) else { continue };
-            for frame in payload.lines() {
-                turn.send(wire::framed(&stream.id, "", frame));
-                stream.begun = true;
+            Event::Restarted if !self.keyed => {}
+            Event::Prompted { .. } => {}
+            _ => {
+                for line in payload.lines() {
+                    turn.send(wire::framed(id, "", line));
+                    self.begun = true;
+                }
             }
         }
-        if ended {
-            let told = |stream: &Stream| stream.run == *run && stream.session == event.session;
-            self.streams.retain(|stream| !told(stream) || stream.waiting);
-            if let Some(next) = self.streams.iter_mut().find(|stream| told(stream)) {
-                next.waiting = false;
-            }
+    }
+}
+
+/// Says what happened in a session, with its numbers. Frames follow each other without a gap: one
+/// also covers the numbers before it that exoclaw has no word for, or that were told elsewhere.
+fn tell_all(id: &Id, last: &mut Seq, event: &Published, payload: &str, turn: &mut Turn<'_>) {
+    let frames = payload.lines().count() as u64;
+    for (line, left) in payload.lines().zip((0..frames).rev()) {
+        let seq = Seq(event.logged.seq.0.saturating_sub(left));
+        // The beginning of an end that was cut off: the client has it.
+        if seq > *last {
+            turn.send(wire::numbered(id, line, last.next(), seq, event.logged.run.as_ref()));
+            *last = seq;
         }
     }
 }

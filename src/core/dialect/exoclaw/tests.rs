@@ -25,6 +25,7 @@ impl Peer {
             version: "9.9.9".into(),
             credentials_required,
             handshake_deadline: Timestamp::from_millis(100),
+            subscriptions: 2,
         };
         let mut peer = Self {
             dialect: Exoclaw::new(setup),
@@ -83,7 +84,7 @@ impl Peer {
         self.tell(Input::Frame(Frame::Text(text.into())));
     }
 
-    fn event(&mut self, seq: u64, run: &RunId, event: Event) {
+    fn event(&mut self, ticket: Ticket, seq: u64, run: &RunId, event: Event) {
         let logged = Logged {
             first_seq: Seq(seq),
             seq: Seq(seq),
@@ -91,7 +92,7 @@ impl Peer {
             at: Timestamp::default(),
             event,
         };
-        self.tell(Input::Event(&Published::new(key(), logged)));
+        self.tell(Input::Event(ticket, &Published::new(key(), logged)));
     }
 }
 
@@ -136,9 +137,9 @@ fn an_event_is_encoded_once_for_all_connections() {
         event: Event::Text("İİİİ\n\u{2028}\"".into()),
     };
     let event = Published::new(key(), logged);
-    peers[0].tell(Input::Event(&event));
+    peers[0].tell(Input::Event(Ticket(1), &event));
     let before = event.wire(SLOT, |_| panic!("it was encoded")).as_ptr();
-    peers[1].tell(Input::Event(&event));
+    peers[1].tell(Input::Event(Ticket(1), &event));
     assert_eq!(event.wire(SLOT, |_| panic!("it was encoded")).as_ptr(), before);
     assert_eq!(peers[0].sent, peers[1].sent);
     assert_eq!(peers[0].sent[0]["data"], "İİİİ\n\u{2028}\"");
@@ -255,7 +256,7 @@ proptest! {
     fn one_final_answer_per_request(steps in steps()) {
         let mut peer = Peer::open();
         let mut waiting: Vec<(Ticket, Option<RunId>)> = Vec::new();
-        let mut running: Vec<(RunId, u64)> = Vec::new();
+        let mut running: Vec<(Ticket, RunId, u64)> = Vec::new();
         let mut asked: HashMap<String, u32> = HashMap::new();
         for step in steps {
             match step {
@@ -276,7 +277,7 @@ proptest! {
                         (true, _) => Err(ErrorCode::NotFound.error("no")),
                         (false, None) => Ok(Reply::Aborted { run: None }),
                         (false, Some(run)) => {
-                            running.push((run.clone(), 1));
+                            running.push((ticket, run.clone(), 1));
                             Ok(Reply::Accepted(Accepted { session: key(), run, seq: Seq(1), repeated: false }))
                         }
                     };
@@ -284,8 +285,8 @@ proptest! {
                 }
                 Step::Event { at, kind } if !running.is_empty() => {
                     let at = at % running.len();
-                    running[at].1 += 1;
-                    let (run, seq) = running[at].clone();
+                    running[at].2 += 1;
+                    let (ticket, run, seq) = running[at].clone();
                     let ended = |outcome| Event::Ended { outcome, usage: Usage::default() };
                     let event = match kind {
                         0 => Event::Started,
@@ -295,8 +296,7 @@ proptest! {
                         4 => ended(Outcome::Failed(ErrorCode::BudgetExceeded.error("token budget exceeded"))),
                         _ => ended(Outcome::Aborted),
                     };
-                    peer.event(seq, &run, event.clone());
-                    peer.event(seq, &run, event);
+                    peer.event(ticket, seq, &run, event);
                     if kind >= 4 {
                         running.swap_remove(at);
                     }
@@ -307,8 +307,8 @@ proptest! {
         for (ticket, _) in waiting {
             peer.tell(Input::Reply(ticket, Err(ErrorCode::Unavailable.error("no"))));
         }
-        for (run, seq) in running {
-            peer.event(seq + 1, &run, Event::Ended { outcome: Outcome::Completed, usage: Usage::default() });
+        for (ticket, run, seq) in running {
+            peer.event(ticket, seq + 1, &run, Event::Ended { outcome: Outcome::Completed, usage: Usage::default() });
         }
         prop_assert!(peer.dialect.pending.is_empty() && peer.dialect.streams.is_empty());
         let mut finals: HashMap<String, u32> = HashMap::new();

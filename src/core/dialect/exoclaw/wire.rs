@@ -206,6 +206,28 @@ pub(super) struct ChatHistory {
     pub(super) limit: Option<u64>,
 }
 
+/// Of `session.attach`, besides the session.
+#[derive(Deserialize)]
+pub(super) struct SessionAttach {
+    pub(super) after_seq: Option<u64>,
+}
+
+/// Of `session.detach`.
+#[derive(Deserialize)]
+pub(super) struct SessionDetach<'a> {
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+}
+
+impl SessionDetach<'_> {
+    /// The `session.attach` that is to end.
+    pub(super) fn id(&self) -> Result<Id, Error> {
+        let method = "session.detach";
+        let raw = self.id.ok_or_else(|| invalid(method, "missing field `id`"))?;
+        Id::read(raw).ok_or_else(|| invalid(method, "id must be a string or a number"))
+    }
+}
+
 /// Of `plugin.load` and `plugin.unload`.
 #[derive(Deserialize)]
 pub(super) struct PluginParams {
@@ -253,6 +275,31 @@ pub(super) fn accepted(id: &Id, run: &RunId, seq: Seq) -> String {
     framed(id, "\"event\":\"accepted\",\"data\":", &json(&Accepted { run: run.as_str(), seq: seq.0 }))
 }
 
+/// The answer to `session.attach`, before its events.
+pub(super) fn attached(id: &Id, session: &SessionKey, head: Seq) -> String {
+    #[derive(Serialize)]
+    struct Attached<'a> {
+        session: &'a str,
+        seq: u64,
+    }
+    result(id, &Attached { session: session.as_str(), seq: head.0 })
+}
+
+/// One frame of an attached session: an event, the numbers it covers, and its run.
+pub(super) fn numbered(id: &Id, line: &str, first: Seq, seq: Seq, run: Option<&RunId>) -> String {
+    use std::fmt::Write as _;
+    let mut frame = String::with_capacity(96 + id.0.len() + line.len());
+    let _ = write!(frame, "{{\"id\":{},{line},\"seq\":{seq}", id.0);
+    if first < seq {
+        let _ = write!(frame, ",\"first_seq\":{first}");
+    }
+    if let Some(run) = run {
+        let _ = write!(frame, ",\"run\":{}", json(run.as_str()));
+    }
+    frame.push('}');
+    frame
+}
+
 /// One frame: the envelope of this connection around `payload`.
 pub(super) fn framed(id: &Id, head: &str, payload: &str) -> String {
     let mut frame = String::with_capacity(8 + id.0.len() + head.len() + payload.len());
@@ -284,7 +331,9 @@ pub(super) fn payload(published: &Published) -> Bytes {
         output_tokens: u64,
     }
     let text = match &published.logged.event {
-        Event::Prompted { .. } | Event::Started | Event::StepEnded { .. } | Event::Cleared => String::new(),
+        Event::Started | Event::StepEnded { .. } => String::new(),
+        Event::Prompted { content, .. } => line("prompt", content),
+        Event::Cleared => "\"event\":\"clear\"".to_owned(),
         Event::Restarted => "\"event\":\"restart\"".to_owned(),
         Event::Text(text) => line("text", text),
         Event::ToolCalled(call) => {
@@ -372,6 +421,15 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         run: Option<&'a str>,
     }
     #[derive(Serialize)]
+    struct Detached {
+        detached: bool,
+    }
+    #[derive(Serialize)]
+    struct Stopped<'a> {
+        session: &'a str,
+        stopped: bool,
+    }
+    #[derive(Serialize)]
     struct History<'a> {
         session: &'a str,
         messages: Vec<Message<'a>>,
@@ -427,6 +485,9 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         Reply::Aborted { run } => {
             result(id, &Aborted { aborted: run.is_some(), run: run.as_ref().map(RunId::as_str) })
         }
+        Reply::Attached { session, head, .. } => attached(id, session, *head),
+        Reply::Detached { found } => result(id, &Detached { detached: *found }),
+        Reply::Stopped { session, .. } => result(id, &Stopped { session: session.as_str(), stopped: true }),
         Reply::History(history) => {
             let messages = history.messages.iter().map(|message| Message {
                 role: match message.role {

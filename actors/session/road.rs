@@ -1,0 +1,55 @@
+//! The way from a session to one connection that follows it.
+
+use std::sync::Arc;
+
+use actix::Recipient;
+use actix::dev::SendError;
+use clawmux_core::event::Published;
+use clawmux_core::follow::{self, Followers, Sent};
+use clawmux_core::ids::Ticket;
+
+use crate::deliver::{Client, Deliver, More, cost};
+
+/// All that follow one session.
+pub type Feeds = Followers<Road>;
+
+/// Sends to a connection within its window.
+#[derive(Debug)]
+pub struct Road {
+    client: Client,
+    /// Who is told when the window has room again.
+    from: Recipient<More>,
+}
+
+impl Road {
+    /// From the session at `from`.
+    pub(super) fn new(client: Client, from: Recipient<More>) -> Self {
+        Self { client, from }
+    }
+
+    /// The session is at `from` now.
+    pub(super) fn starts_at(&mut self, from: Recipient<More>) {
+        self.from = from;
+    }
+}
+
+impl follow::Road for Road {
+    fn send(&mut self, ticket: Ticket, event: &Arc<Published>) -> Sent {
+        let cost = cost(event);
+        if !self.client.window.take(cost, &self.from) {
+            return Sent::Full;
+        }
+        match self.client.to.try_send(Deliver::Event { ticket, event: event.clone() }) {
+            Ok(()) => Sent::Taken,
+            Err(SendError::Full(_)) => {
+                self.client.window.untake(cost, &self.from);
+                Sent::Full
+            }
+            Err(SendError::Closed(_)) => Sent::Closed,
+        }
+    }
+
+    fn lag(&mut self) {
+        self.client.window.lag();
+    }
+}
