@@ -357,3 +357,231 @@ impl<R: Road> Feed<R> {
         self.own.retain(|(run, end)| end.is_none_or(|end| end > passed) || told(run));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Outcome, Usage};
+    use crate::time::Timestamp;
+    use proptest::prelude::*;
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    /// A connection that takes so many events before it is full.
+    #[derive(Debug, Default)]
+    struct Peer {
+        room: usize,
+        got: Vec<(Ticket, Seq)>,
+        lags: usize,
+    }
+
+    #[derive(Clone, Debug, Default)]
+    struct Way(Rc<RefCell<Peer>>);
+
+    impl Road for Way {
+        fn send(&mut self, ticket: Ticket, event: &Arc<Published>) -> Sent {
+            let mut peer = self.0.borrow_mut();
+            if peer.room == 0 {
+                return Sent::Full;
+            }
+            peer.room -= 1;
+            peer.got.push((ticket, event.logged.seq));
+            Sent::Taken
+        }
+
+        fn lag(&mut self) {
+            self.0.borrow_mut().lags += 1;
+        }
+    }
+
+    fn key() -> SessionKey {
+        SessionKey::new("main", "test", "a", "main").unwrap()
+    }
+
+    fn run(of: u64) -> RunId {
+        RunId::new(format!("run{of}"))
+    }
+
+    /// Event `seq` of a log in which every run has five.
+    fn event(seq: u64) -> Logged {
+        let (seq, is_end) = (Seq(seq), seq % 5 == 4);
+        let end = Event::Ended { outcome: Outcome::Completed, usage: Usage::default() };
+        let event = if is_end { end } else { Event::Text("x".into()) };
+        Logged { first_seq: seq, seq, run: Some(run(seq.0 / 5)), at: Timestamp::default(), event }
+    }
+
+    /// What a connection asked for: under this ticket, a run or the session, after a number.
+    type Asked = (Ticket, Option<u64>, u64);
+
+    struct World {
+        followers: Followers<Way>,
+        peers: Vec<Way>,
+        asked: Vec<Vec<Asked>>,
+        head: u64,
+        reads: Vec<(Missing, u64)>,
+    }
+
+    impl World {
+        fn new() -> Self {
+            Self {
+                followers: Followers::default(),
+                peers: vec![Way::default(); 3].iter().map(|_| Way::default()).collect(),
+                asked: vec![Vec::new(); 3],
+                head: 0,
+                reads: Vec::new(),
+            }
+        }
+
+        fn follow(&mut self, peer: usize, of: Option<u64>, after: u64) {
+            // A run is followed from before its first event on.
+            let after = of.map_or(after, |run| (run * 5).saturating_sub(1));
+            let ticket = Ticket(self.asked[peer].len() as u64);
+            let (way, wanted) =
+                (self.peers[peer].clone(), of.map_or(Wanted::Session, |of| Wanted::Run(run(of))));
+            let who = (ConnectionId(peer as u64), ticket);
+            self.followers.follow(who, &Principal::local(), (wanted, Seq(after)), Seq(self.head), || way);
+            self.asked[peer].push((ticket, of, after));
+        }
+
+        fn publish(&mut self) {
+            self.head += 1;
+            self.followers.publish(&key(), event(self.head), usize::MAX);
+        }
+
+        fn begin_reads(&mut self) {
+            let as_of = self.head;
+            self.reads.extend(self.followers.missing().into_iter().map(|missing| (missing, as_of)));
+        }
+
+        /// Ends the oldest read, which gives at most two events.
+        fn end_read(&mut self) {
+            if self.reads.is_empty() {
+                return;
+            }
+            let (missing, as_of) = self.reads.remove(0);
+            let of_run = |logged: &Logged| missing.run.is_none() || logged.run == missing.run;
+            let events: Vec<Logged> =
+                (missing.after.0 + 1..=self.head).map(event).filter(of_run).take(2).collect();
+            let is_all = as_of == self.head && events.last().is_none_or(|last| last.seq.0 >= self.head);
+            self.followers.caught(&key(), &missing, events, is_all);
+        }
+
+        fn make_room(&mut self, peer: usize, room: usize) {
+            self.peers[peer].0.borrow_mut().room += room;
+            self.followers.room(ConnectionId(peer as u64));
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Publish,
+        Follow { peer: usize, run: Option<u64>, after: u64 },
+        BeginReads,
+        EndRead,
+        Room { peer: usize, room: usize },
+        Fall,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => Just(Step::Publish),
+            2 => (0..3usize, prop::option::of(0..6u64), 0..20u64)
+                .prop_map(|(peer, run, after)| Step::Follow { peer, run, after }),
+            3 => Just(Step::BeginReads),
+            3 => Just(Step::EndRead),
+            3 => (0..3usize, 0..4usize).prop_map(|(peer, room)| Step::Room { peer, room }),
+            1 => Just(Step::Fall),
+        ]
+    }
+
+    proptest! {
+        /// However publishing, reading and room interleave: whoever follows gets what it asked for,
+        /// all of it, in order and once.
+        #[test]
+        fn every_cursor_gets_exactly_what_it_asked_for(steps in prop::collection::vec(step(), 0..80)) {
+            let mut world = World::new();
+            for step in steps {
+                match step {
+                    Step::Publish => world.publish(),
+                    Step::Follow { peer, run, after } => {
+                        let is_late = run.is_some_and(|run| run * 5 > world.head + 1) || after > world.head;
+                        let is_known = world.asked[peer].iter().any(|(_, of, _)| run.is_some() && *of == run);
+                        // A run is asked for before the session is followed, or when it begins.
+                        let crosses = run.is_some_and(|run| run * 5 + 4 <= world.head)
+                            && world.asked[peer].iter().any(|(_, of, _)| of.is_none());
+                        if !is_late && !is_known && !crosses {
+                            world.follow(peer, run, after);
+                        }
+                    }
+                    Step::BeginReads => world.begin_reads(),
+                    Step::EndRead => world.end_read(),
+                    Step::Room { peer, room } => world.make_room(peer, room),
+                    Step::Fall => {
+                        world.reads.clear();
+                        world.followers.fall_behind();
+                    }
+                }
+            }
+            (0..3).for_each(|peer| world.make_room(peer, usize::MAX / 2));
+            // Up to the end of a run, so that all that tell one are over.
+            while world.head % 5 != 4 {
+                world.publish();
+            }
+            for _ in 0..1000 {
+                world.begin_reads();
+                world.end_read();
+            }
+            for (way, asked) in world.peers.iter().zip(&world.asked) {
+                let got = &way.0.borrow().got;
+                for (ticket, of, after) in asked {
+                    let got: Vec<u64> = got.iter().filter(|(t, _)| t == ticket).map(|(_, seq)| seq.0).collect();
+                    let wanted = |seq: &u64| of.is_none_or(|of| seq / 5 == of);
+                    let all: Vec<u64> = (after + 1..=world.head).filter(wanted).collect();
+                    if of.is_some() {
+                        prop_assert_eq!(&got, &all, "{:?} of {:?}", ticket, of);
+                        continue;
+                    }
+                    // Left out is at most what the connection is told under another ticket.
+                    prop_assert!(got.is_sorted_by(|a, b| a < b), "{:?}", got);
+                    let missing = all.iter().filter(|seq| !got.contains(seq));
+                    for seq in missing {
+                        prop_assert!(
+                            asked.iter().any(|(_, of, _)| *of == Some(seq / 5)),
+                            "{} is missing from {:?}, which got {:?}", seq, ticket, got
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn runs_of_ones_own_are_told_once_and_those_before_are_told() {
+        let mut world = World::new();
+        world.make_room(0, 1000);
+        world.follow(0, None, 0);
+        (0..4).for_each(|_| world.publish());
+        world.follow(0, Some(1), 0);
+        (0..10).for_each(|_| world.publish());
+        let got = &world.peers[0].0.borrow().got;
+        let told =
+            |ticket| got.iter().filter(|(t, _)| *t == Ticket(ticket)).map(|(_, s)| s.0).collect::<Vec<_>>();
+        assert_eq!(told(0), [1, 2, 3, 4, 10, 11, 12, 13, 14]);
+        assert_eq!(told(1), [5, 6, 7, 8, 9]);
+        assert!(world.followers.feeds[&ConnectionId(0)].own.is_empty(), "nothing of it is remembered");
+    }
+
+    #[test]
+    fn one_that_falls_too_far_behind_is_given_up_once() {
+        let mut world = World::new();
+        world.follow(0, None, 0);
+        world.follow(1, None, 0);
+        world.make_room(1, 1000);
+        for seq in 1..100 {
+            world.followers.publish(&key(), event(seq), 1000);
+        }
+        assert_eq!(world.peers[0].0.borrow().lags, 1);
+        assert_eq!(world.peers[1].0.borrow().lags, 0);
+        assert_eq!((world.peers[1].0.borrow().got.len(), world.followers.len()), (99, 1));
+    }
+}
