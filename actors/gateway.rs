@@ -33,6 +33,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::admin::{self, AdminSocket, AdminStatus};
+use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
 use crate::connection::Services;
@@ -123,6 +124,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone()).start();
     let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?.start();
     let hub = Hub::default().start();
+    let arbiters = Arbiters::default();
     let sessions = SessionSupervisor::new(SessionSetup {
         router: Router::new(config.bindings.clone(), config.default_agent.clone()),
         agents: profiles(&config)?,
@@ -132,6 +134,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             context_tokens: config.memory.context_tokens,
         },
         recovery: config.store.recovery,
+        arbiters: arbiters.clone(),
         lag_bytes_max: config.gateway.max_buffered_bytes,
         colleagues: Colleagues {
             store: store.clone(),
@@ -161,6 +164,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         protocols: PROTOCOLS.to_vec(),
         unauthenticated: config.limits.unauthenticated,
         workers: 0,
+        arbiters,
     })
     .map_err(|error| ErrorCode::Unavailable.error(format!("can't serve: {error}")))?;
 

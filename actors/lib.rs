@@ -19,6 +19,7 @@
 //! ([`supervision`]), what time it is ([`clock`]).
 
 pub mod admin;
+pub mod arbiters;
 mod ask;
 pub mod clock;
 pub mod connection;

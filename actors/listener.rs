@@ -33,6 +33,7 @@ use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::connection::link::Link;
 use crate::connection::registry::Registry;
@@ -61,6 +62,8 @@ pub struct ListenerSetup {
     pub unauthenticated: usize,
     /// Threads that serve connections; 0 = one per core.
     pub workers: usize,
+    /// Where they enter themselves.
+    pub arbiters: Arbiters,
 }
 
 /// The actor.
@@ -149,38 +152,41 @@ impl Listener {
             ready: AtomicBool::new(false),
         });
         let data = web::Data::from(front.clone());
+        let arbiters = setup.arbiters;
         let workers = match setup.workers {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             workers => workers,
         };
-        let mut server =
-            HttpServer::new(move || App::new().app_data(data.clone()).default_service(web::to(serve)))
-                .workers(workers)
-                .worker_max_blocking_threads(1)
-                // More than there may be, so that those too many can be told.
-                .max_connections(max.saturating_add(64))
-                .keep_alive(KEEP_ALIVE)
-                .client_request_timeout(gateway.handshake_timeout)
-                .client_disconnect_timeout(CLOSE_GRACE)
-                .shutdown_timeout(RESET_GRACE.as_secs())
-                .disable_signals()
-                .on_connect(move |io, extensions| {
-                    let Some(io) = io.downcast_ref::<TcpStream>() else { return };
-                    let accepted = io.peer_addr().and_then(|peer| {
-                        let local = io.local_addr()?;
-                        registry.accept(io, peer, local)
-                    });
-                    match accepted {
-                        Ok(link) => {
-                            extensions.insert(link);
-                        }
-                        // It left before it was looked at.
-                        Err(error) if error.kind() == io::ErrorKind::NotConnected => {
-                            tracing::debug!("connection not entered: {error}");
-                        }
-                        Err(error) => tracing::warn!("connection not entered: {error}"),
-                    }
-                });
+        let mut server = HttpServer::new(move || {
+            arbiters.enter();
+            App::new().app_data(data.clone()).default_service(web::to(serve))
+        })
+        .workers(workers)
+        .worker_max_blocking_threads(1)
+        // More than there may be, so that those too many can be told.
+        .max_connections(max.saturating_add(64))
+        .keep_alive(KEEP_ALIVE)
+        .client_request_timeout(gateway.handshake_timeout)
+        .client_disconnect_timeout(CLOSE_GRACE)
+        .shutdown_timeout(RESET_GRACE.as_secs())
+        .disable_signals()
+        .on_connect(move |io, extensions| {
+            let Some(io) = io.downcast_ref::<TcpStream>() else { return };
+            let accepted = io.peer_addr().and_then(|peer| {
+                let local = io.local_addr()?;
+                registry.accept(io, peer, local)
+            });
+            match accepted {
+                Ok(link) => {
+                    extensions.insert(link);
+                }
+                // It left before it was looked at.
+                Err(error) if error.kind() == io::ErrorKind::NotConnected => {
+                    tracing::debug!("connection not entered: {error}");
+                }
+                Err(error) => tracing::warn!("connection not entered: {error}"),
+            }
+        });
         for socket in setup.sockets {
             server = server.listen(socket)?;
         }

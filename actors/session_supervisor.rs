@@ -27,6 +27,7 @@ use clawmux_core::session::{Limits, Session as Conversation, Submission};
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
+use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::{Asker, Client};
@@ -73,6 +74,8 @@ pub struct Setup {
     pub limits: Limits,
     /// What becomes of a run the daemon's end cut off.
     pub recovery: Recovery,
+    /// Where sessions live that no connection woke.
+    pub arbiters: Arbiters,
     /// How far behind the log a client may fall, in bytes of it.
     pub lag_bytes_max: usize,
     /// Whom sessions work with.
@@ -551,7 +554,7 @@ impl SessionSupervisor {
 
         let (colleagues, supervisor) = (self.setup.colleagues.clone(), ctx.address());
         let lag_bytes_max = self.setup.lag_bytes_max;
-        let arbiter = entry.arbiter.clone().unwrap_or_else(Arbiter::current);
+        let arbiter = entry.arbiter.get_or_insert_with(|| self.setup.arbiters.next()).clone();
         let session = Session::start_on(&arbiter, move || {
             Session::new(conversation, spent, lag_bytes_max, profile, colleagues, supervisor, feeds)
         });

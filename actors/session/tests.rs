@@ -17,6 +17,7 @@ use clawmux_core::session::Limits;
 use tokio::sync::mpsc;
 
 use super::{Colleagues, Profile, Session};
+use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
 use crate::hub::Hub;
@@ -97,6 +98,7 @@ impl World {
             agents: HashMap::from([(id, Arc::new(profile))]),
             limits: Limits { queue: 4, episodic_turns: 5, context_tokens: 5000 },
             recovery: Recovery::Resume,
+            arbiters: Arbiters::default(),
             lag_bytes_max: 1 << 20,
             colleagues: Colleagues { store, pen, providers, sandbox },
             hub: Hub::default().start(),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use actix::{Actor, Addr, Context, Handler, Recipient};
 use actix_web::rt::net::TcpStream;
+use clawmux_actors::arbiters::Arbiters;
 use clawmux_actors::connection::{Protocol, Services};
 use clawmux_actors::deliver::{Client, Deliver, More, cost};
 use clawmux_actors::http::PROTOCOLS;
@@ -235,6 +236,7 @@ struct Edge {
     listener: Addr<Listener>,
     address: SocketAddr,
     seen: Arc<Seen>,
+    arbiters: Arbiters,
 }
 
 impl Edge {
@@ -265,16 +267,18 @@ impl Edge {
             join: sessions.clone().recipient(),
             leave: sessions.recipient(),
         };
+        let arbiters = Arbiters::default();
         let (listener, addresses) = Listener::open(ListenerSetup {
             sockets: bind(&["127.0.0.1:0".parse().unwrap()]).unwrap(),
             services: Arc::new(services),
             protocols: options.protocols,
             unauthenticated: options.limits.unauthenticated,
             workers: options.workers,
+            arbiters: arbiters.clone(),
         })
         .unwrap();
         listener.send(Ready(true)).await.unwrap();
-        Self { listener, address: addresses[0], seen }
+        Self { listener, address: addresses[0], seen, arbiters }
     }
 
     async fn tcp(&self) -> TcpStream {
@@ -400,6 +404,20 @@ async fn a_client_is_greeted_and_answered() {
         }
     })
     .await;
+}
+
+#[actix::test]
+async fn every_worker_enters_its_arbiter() {
+    let edge = Edge::start(Options { workers: 3, ..Options::default() }).await;
+    edge.client().await;
+    edge.until("three arbiters", |_| edge.arbiters.len() == 3).await;
+    let mut threads = std::collections::HashSet::new();
+    for _ in 0..6 {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        assert!(edge.arbiters.next().spawn_fn(|| tell.send(std::thread::current().id()).unwrap()));
+        threads.insert(within("a thread", told).await.unwrap());
+    }
+    assert_eq!(threads.len(), 3, "they come in turn");
 }
 
 #[actix::test]

@@ -1,0 +1,46 @@
+//! The arbiters that serve connections.
+//!
+//! A session lives on the arbiter of the connection that woke it, so that a token need not change
+//! threads on its way to it. One that goes on after a restart is woken by nobody: it gets one of
+//! these in turn, so that all cores share them.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use actix::{Arbiter, ArbiterHandle};
+
+/// They enter themselves as they start.
+#[derive(Clone, Debug, Default)]
+pub struct Arbiters(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    all: Mutex<Vec<ArbiterHandle>>,
+    turns: AtomicUsize,
+}
+
+impl Arbiters {
+    /// Enters the arbiter this is called on.
+    pub fn enter(&self) {
+        if let Some(arbiter) = Arbiter::try_current() {
+            self.0.all.lock().unwrap_or_else(PoisonError::into_inner).push(arbiter);
+        }
+    }
+
+    /// The next in turn; the one this is called on while there is none.
+    pub fn next(&self) -> ArbiterHandle {
+        let all = self.0.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.0.turns.fetch_add(1, Relaxed);
+        all.get(turn % all.len().max(1)).cloned().unwrap_or_else(Arbiter::current)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.all.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
