@@ -7,7 +7,8 @@
 //!
 //! Two prompts with one idempotency key must become one run even where they name different
 //! sessions, so a key is looked up here, before a session sees it, and is remembered until the
-//! session has written it.
+//! session has written it. What comes in meanwhile does not overtake it: prompts, aborts and clears
+//! are done in the order they came.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -26,6 +27,7 @@ use clawmux_core::router::Router;
 use clawmux_core::session::{Limits, Session as Conversation, Submission};
 use clawmux_core::time::Timestamp;
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
@@ -91,12 +93,16 @@ pub struct SessionSupervisor {
     setup: Setup,
     sessions: HashMap<SessionKey, Entry>,
     keys: HashMap<(Owner, String), Lookup>,
+    /// How many requests wait for their turn, because they or one before them wait for the log.
+    waiting: usize,
+    /// Ends with the turn of the last of them.
+    last_turn: Option<oneshot::Receiver<()>>,
     /// Which sessions a connection may follow, so that its end concerns no other.
     followed: HashMap<ConnectionId, HashSet<SessionKey>>,
     recovering: VecDeque<SessionKey>,
     started: Timestamp,
     draining: bool,
-    drained: Option<tokio::sync::oneshot::Sender<()>>,
+    drained: Option<oneshot::Sender<()>>,
 }
 
 /// A session that is awake or about to be.
@@ -217,6 +223,8 @@ impl SessionSupervisor {
             setup,
             sessions: HashMap::new(),
             keys: HashMap::new(),
+            waiting: 0,
+            last_turn: None,
             followed: HashMap::new(),
             recovering: VecDeque::new(),
             started: clock::now(),
@@ -255,21 +263,8 @@ impl SessionSupervisor {
                 let prompt = Waiting { session, routed: Routed { asker, principal, order }, arbiter };
                 match submit.idempotency_key {
                     Some(key) => self.submit_once((owner, key), prompt, ctx),
-                    None => self.route(prompt, ctx),
+                    None => self.route_in_turn(prompt, ctx),
                 }
-            }
-            (Command::Abort { .. }, Some(session)) if self.sleeps(&session) => {
-                asker.reply(Ok(Reply::Aborted { run: None }));
-            }
-            (Command::Stop { .. }, Some(session)) if self.sleeps(&session) => {
-                let store = self.setup.colleagues.store.clone();
-                answer(ctx, asker, async move {
-                    described(&store, &session, &principal).await?.ok_or_else(|| no_such(&session))?;
-                    Ok(Reply::Stopped { session, runs: Vec::new() })
-                });
-            }
-            (Command::Detach { .. }, Some(session)) if self.sleeps(&session) => {
-                asker.reply(Ok(Reply::Detached { found: false }));
             }
             (Command::Abort { run, .. }, Some(session)) => {
                 self.order(Order::Abort { run }, session, (asker, principal), arbiter, ctx);
@@ -388,11 +383,42 @@ impl SessionSupervisor {
                 self.keys.insert(key.clone(), Lookup::Searching(vec![prompt]));
                 let store = self.setup.colleagues.store.clone();
                 let found = async move { ask(&store, find).await.flatten() };
-                ctx.spawn(found.into_actor(self).map(move |found, supervisor, ctx| {
-                    supervisor.found(key, found, ctx);
-                }));
+                self.in_turn(found, move |supervisor, found, ctx| supervisor.found(key, found, ctx), ctx);
             }
         }
+    }
+
+    /// Sends a request to its session, behind all that came before it.
+    fn route_in_turn(&mut self, request: Waiting, ctx: &mut Context<Self>) {
+        if self.waiting == 0 {
+            return self.route(request, ctx);
+        }
+        self.in_turn(std::future::ready(()), |supervisor, (), ctx| supervisor.route(request, ctx), ctx);
+    }
+
+    /// Does what follows from `look` when everything before it is done.
+    fn in_turn<T: 'static>(
+        &mut self,
+        look: impl Future<Output = T> + 'static,
+        then: impl FnOnce(&mut Self, T, &mut Context<Self>) + 'static,
+        ctx: &mut Context<Self>,
+    ) {
+        let (done, turn) = oneshot::channel::<()>();
+        let before = self.last_turn.replace(turn);
+        self.waiting += 1;
+        let looked = async move {
+            let looked = look.await;
+            if let Some(before) = before {
+                // Never sent, only dropped.
+                let _ = before.await;
+            }
+            looked
+        };
+        ctx.spawn(looked.into_actor(self).map(move |looked, supervisor, ctx| {
+            supervisor.waiting -= 1;
+            then(supervisor, looked, ctx);
+            drop(done);
+        }));
     }
 
     /// What the log says of a key that prompts wait for.
@@ -423,11 +449,6 @@ impl SessionSupervisor {
         }
     }
 
-    /// Whether nothing is under way in a session, and nothing will be until it is named.
-    fn sleeps(&self, session: &SessionKey) -> bool {
-        !self.sessions.contains_key(session) && !self.recovering.contains(session)
-    }
-
     fn order(
         &mut self,
         order: Order,
@@ -436,10 +457,10 @@ impl SessionSupervisor {
         arbiter: ArbiterHandle,
         ctx: &mut Context<Self>,
     ) {
-        self.route(Waiting { session, routed: Routed { asker, principal, order }, arbiter }, ctx);
+        self.route_in_turn(Waiting { session, routed: Routed { asker, principal, order }, arbiter }, ctx);
     }
 
-    /// Sends a request to its session, waking it where it sleeps.
+    /// Sends a request to its session, waking it where it sleeps and is needed.
     fn route(&mut self, waiting: Waiting, ctx: &mut Context<Self>) {
         let Waiting { session: key, routed, arbiter } = waiting;
         // The connection may be gone by now: then there is no entry, and none is made.
@@ -452,6 +473,20 @@ impl SessionSupervisor {
             followed.insert(key.clone());
         }
         let Some(entry) = self.sessions.get_mut(&key) else {
+            // One that is about to be recovered has something under way.
+            let routed = match routed.order {
+                _ if self.recovering.contains(&key) => routed,
+                Order::Abort { .. } => return routed.asker.reply(Ok(Reply::Aborted { run: None })),
+                Order::Detach { .. } => return routed.asker.reply(Ok(Reply::Detached { found: false })),
+                Order::Stop => {
+                    let (store, principal) = (self.setup.colleagues.store.clone(), routed.principal);
+                    return answer(ctx, routed.asker, async move {
+                        described(&store, &key, &principal).await?.ok_or_else(|| no_such(&key))?;
+                        Ok(Reply::Stopped { session: key, runs: Vec::new() })
+                    });
+                }
+                _ => routed,
+            };
             let state = State::Waking { waiting: vec![routed], feeds: Feeds::default() };
             let entry = Entry { state, arbiter: Some(arbiter), ..Entry::default() };
             self.sessions.insert(key.clone(), entry);
@@ -809,7 +844,7 @@ impl Handler<DrainSessions> for SessionSupervisor {
     fn handle(&mut self, _: DrainSessions, _: &mut Self::Context) -> Self::Result {
         self.draining = true;
         self.recovering.clear();
-        let (drained, done) = tokio::sync::oneshot::channel();
+        let (drained, done) = oneshot::channel();
         self.drained = Some(drained);
         for entry in self.sessions.values() {
             if let State::Awake { session, .. } = &entry.state {
@@ -847,6 +882,7 @@ impl Handler<Observe> for SessionSupervisor {
             "awake": awake.len(),
             "waking": self.sessions.len() - awake.len(),
             "idempotency_keys_open": self.keys.len(),
+            "requests_waiting": self.waiting,
             "recovering": self.recovering.len(),
             "draining": self.draining,
         });

@@ -429,6 +429,46 @@ async fn one_key_in_two_sessions_at_once_is_one_run() {
 }
 
 #[actix::test]
+async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log() {
+    let world = World::new().await;
+    for round in 0..10 {
+        let account = format!("ada {round}");
+        let mut peer = world.peer(round);
+        for (at, keyed) in [true, true, false, true, true].into_iter().enumerate() {
+            let key = format!("{account} {at}");
+            peer.ask(prompt(&account, "/slow 60", keyed.then_some(&key)));
+        }
+        // In another session, which nobody has named yet: its end must not come before it.
+        let elsewhere = target(&format!("bob {round}"));
+        let unwanted = RunId::from_random(clock::random());
+        let submit = Submit {
+            target: elsewhere.clone(),
+            run: unwanted.clone(),
+            content: "/slow 60".into(),
+            idempotency_key: Some(account.clone()),
+        };
+        peer.ask(Command::Submit(submit));
+        peer.ask(Command::Abort { target: elsewhere, run: Some(unwanted.clone()) });
+        let (mut seqs, mut aborted) = (Vec::new(), None);
+        while seqs.len() < 6 || aborted.is_none() {
+            match peer.next().await {
+                Deliver::Reply(ticket, reply) => match reply.unwrap() {
+                    Reply::Accepted(accepted) => seqs.push((ticket, accepted.seq)),
+                    Reply::Aborted { run } => aborted = Some(run),
+                    other => panic!("{other:?}"),
+                },
+                Deliver::Event { .. } => {}
+            }
+        }
+        seqs.sort();
+        let in_order = seqs[..5].windows(2).all(|pair| pair[0].1 < pair[1].1);
+        assert!(in_order, "round {round}: prompts overtook each other: {seqs:?}");
+        assert_eq!(aborted, Some(Some(unwanted)), "round {round}: its end overtook it");
+        peer.ask(Command::Abort { target: target(&account), run: None });
+    }
+}
+
+#[actix::test]
 async fn a_run_asked_for_twice_on_one_connection_is_told_twice() {
     let world = World::new().await;
     let mut peer = world.peer(1);

@@ -1,0 +1,319 @@
+//! The daemon's lives: started on one home again and again, and killed at moments that the seed
+//! chooses: during the start, right after it, and right after something was seen.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, oneshot, watch};
+
+use crate::plan::Random;
+use crate::support::daemon::{address_in, command};
+use crate::support::{PATIENCE, eventually};
+
+/// The longest life between two kills.
+const LIFE_MAX: Duration = Duration::from_millis(900);
+
+/// What clients see, and what a kill may follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Seen {
+    /// A client is there again and follows on.
+    Resumed,
+    /// A prompt was acknowledged.
+    Acknowledged,
+    Text,
+    /// A tool's call is about to begin, or has.
+    ToolUse,
+    ToolResult,
+    Restart,
+    Abort,
+    Done,
+}
+
+/// When a life ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Moment {
+    /// So long after the process was started, ready or not.
+    Starting(Duration),
+    /// So long after it said that it is ready.
+    Ready(Duration),
+    /// At once when this was seen so often.
+    Seen(Seen, u64),
+}
+
+impl Moment {
+    fn of(random: &mut Random) -> Self {
+        use Seen::*;
+        let seen = |kind, most| (kind, most);
+        match random.range(0, 99) {
+            0..10 => Self::Starting(Duration::from_micros(random.range(0, 80_000))),
+            10..22 => Self::Ready(Duration::from_micros(random.range(0, 60_000))),
+            22..40 => Self::Ready(Duration::from_millis(random.range(150, 700))),
+            _ => {
+                let kinds = [
+                    seen(Resumed, 64),
+                    seen(Acknowledged, 20),
+                    seen(Acknowledged, 80),
+                    seen(Text, 300),
+                    seen(ToolUse, 12),
+                    seen(ToolUse, 30),
+                    seen(ToolResult, 20),
+                    seen(Restart, 40),
+                    seen(Abort, 2),
+                    seen(Done, 8),
+                    seen(Done, 24),
+                ];
+                let (kind, most) = *random.pick(&kinds);
+                Self::Seen(kind, random.range(1, most))
+            }
+        }
+    }
+}
+
+/// A running daemon's number, from 1, and where it listens.
+pub type Life = (u32, SocketAddr);
+
+/// The daemon, over all its lives, and what the test found out.
+pub struct Lives {
+    pub seed: u64,
+    home: PathBuf,
+    process: RefCell<Option<Child>>,
+    number: Cell<u32>,
+    /// The life under way, once it is ready.
+    now: watch::Sender<Option<Life>>,
+    /// What ends the life under way.
+    until: Cell<Option<(Seen, u64)>>,
+    killed: Notify,
+    /// What was seen, over all lives.
+    seen: RefCell<BTreeMap<Seen, u64>>,
+    starts: RefCell<Vec<Duration>>,
+    wrong: RefCell<Option<String>>,
+    went_wrong: Notify,
+}
+
+impl Lives {
+    /// None yet, in this home.
+    pub fn new(seed: u64, home: &Path) -> Self {
+        std::fs::create_dir(home.join("logs")).expect("a folder for the logs");
+        Self {
+            seed,
+            home: home.to_owned(),
+            process: RefCell::default(),
+            number: Cell::new(0),
+            now: watch::Sender::new(None),
+            until: Cell::new(None),
+            killed: Notify::new(),
+            seen: RefCell::default(),
+            starts: RefCell::default(),
+            wrong: RefCell::default(),
+            went_wrong: Notify::new(),
+        }
+    }
+
+    /// Starts and kills it so many times.
+    pub async fn kill(&self, times: u32) {
+        let mut random = Random::new(self.seed, "moments");
+        for _ in 0..times {
+            let moment = Moment::of(&mut random);
+            self.live(moment).await;
+            if self.wrong.borrow().is_some() {
+                return;
+            }
+        }
+    }
+
+    async fn live(&self, moment: Moment) {
+        let ready = self.spawn();
+        if let Moment::Starting(time) = moment {
+            let _ = tokio::time::timeout(time, ready).await;
+            return self.end();
+        }
+        if !self.get_ready(ready).await {
+            return;
+        }
+        match moment {
+            Moment::Starting(time) | Moment::Ready(time) => tokio::time::sleep(time).await,
+            Moment::Seen(kind, times) => {
+                self.until.set(Some((kind, times)));
+                let _ = tokio::time::timeout(LIFE_MAX, self.killed.notified()).await;
+            }
+        }
+        self.end();
+    }
+
+    /// Starts it for good.
+    pub async fn stay(&self) {
+        let ready = self.spawn();
+        self.get_ready(ready).await;
+    }
+
+    fn spawn(&self) -> oneshot::Receiver<SocketAddr> {
+        let number = self.number.get() + 1;
+        self.number.set(number);
+        let log = std::fs::File::create(self.log_path(number)).expect("a log");
+        let mut child = command(&self.home)
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .expect("the daemon starts");
+        let stdout = child.stdout.take().expect("stdout is piped");
+        let (ready, waiting) = oneshot::channel();
+        std::thread::spawn(move || {
+            let address = BufReader::new(stdout).lines().find_map(|line| address_in(&line.ok()?));
+            address.map(|address| ready.send(address))
+        });
+        *self.process.borrow_mut() = Some(child);
+        waiting
+    }
+
+    async fn get_ready(&self, ready: oneshot::Receiver<SocketAddr>) -> bool {
+        let start = Instant::now();
+        match tokio::time::timeout(PATIENCE, ready).await {
+            Ok(Ok(address)) => {
+                self.starts.borrow_mut().push(start.elapsed());
+                self.now.send_replace(Some((self.number.get(), address)));
+                true
+            }
+            _ => {
+                self.wrong("the daemon did not get ready");
+                false
+            }
+        }
+    }
+
+    /// Something was seen: kills the daemon if that is what its life lasts until.
+    pub fn saw(&self, kind: Seen) {
+        *self.seen.borrow_mut().entry(kind).or_default() += 1;
+        if let Some((wanted, times)) = self.until.get()
+            && wanted == kind
+        {
+            self.until.set(Some((kind, times - 1)).filter(|(_, left)| *left > 0));
+            if times == 1 {
+                self.end();
+                self.killed.notify_one();
+            }
+        }
+    }
+
+    /// SIGKILL, where that has not happened.
+    fn end(&self) {
+        self.until.set(None);
+        self.now.send_replace(None);
+        let Some(mut child) = self.process.take() else { return };
+        match child.try_wait().expect("it can be waited for") {
+            Some(status) => self.wrong(&format!("the daemon ended by itself: {status}")),
+            None => {
+                child.kill().expect("it is killed");
+                child.wait().expect("it is reaped");
+            }
+        }
+    }
+
+    /// SIGTERM, which must end it well.
+    pub fn terminate(&self) {
+        let mut child = self.process.take().expect("it runs");
+        let pid = child.id().to_string();
+        let sent = std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
+        assert!(sent.success(), "SIGTERM is sent");
+        let status = eventually("the daemon to stop", || child.try_wait().expect("it can be waited for"));
+        assert!(status.success(), "a clean stop exits 0: {status}\n{}", self.log());
+    }
+
+    /// The next life after that with the number `last`, once it is ready.
+    pub async fn after(&self, last: u32) -> Life {
+        let mut now = self.now.subscribe();
+        let newer = now.wait_for(|life| life.is_some_and(|(number, _)| number > last)).await;
+        newer.ok().and_then(|life| *life).expect("the sender is alive")
+    }
+
+    /// Whether this life is still under way.
+    pub fn is_now(&self, number: u32) -> bool {
+        self.now.borrow().is_some_and(|(now, _)| now == number)
+    }
+
+    /// How many lives there were.
+    pub fn number(&self) -> u32 {
+        self.number.get()
+    }
+
+    /// How often this was seen.
+    pub fn count(&self, kind: Seen) -> u64 {
+        self.seen.borrow().get(&kind).copied().unwrap_or_default()
+    }
+
+    /// How long it took to get ready: the median, and the longest.
+    pub fn time_to_ready(&self) -> (Duration, Duration) {
+        let mut starts = self.starts.borrow().clone();
+        starts.sort();
+        (
+            starts.get(starts.len() / 2).copied().unwrap_or_default(),
+            starts.last().copied().unwrap_or_default(),
+        )
+    }
+
+    /// Something is as it must not be; the first such finding counts.
+    pub fn wrong(&self, why: &str) {
+        let mut wrong = self.wrong.borrow_mut();
+        if wrong.is_none() {
+            *wrong = Some(format!("in life {}: {why}", self.number.get()));
+        }
+        self.went_wrong.notify_one();
+    }
+
+    /// Waits for `future`, but no longer than everything is as it must be.
+    ///
+    /// # Panics
+    /// With what went wrong, the seed, the end of the log, and where the home is.
+    pub async fn unless_wrong<T>(&self, future: impl Future<Output = T>) -> T {
+        tokio::select! {
+            biased;
+            () = self.went_wrong.notified() => {
+                let wrong = self.wrong.take().unwrap_or_default();
+                self.process.take().map(|mut child| child.kill());
+                panic!(
+                    "{wrong}\nseed {} (CLAWMUX_CRASH_SEED), home {}, the daemon's log:\n{}",
+                    self.seed, self.home.display(), self.log()
+                );
+            }
+            output = future => output,
+        }
+    }
+
+    /// What the daemon logged in its last lives.
+    fn log(&self) -> String {
+        let last = self.number.get();
+        let read = |number| std::fs::read_to_string(self.log_path(number)).unwrap_or_default();
+        let tail = |text: String| {
+            let lines: Vec<&str> = text.lines().collect();
+            lines[lines.len().saturating_sub(40)..].join("\n")
+        };
+        (last.saturating_sub(1).max(1)..=last)
+            .map(|number| format!("--- life {number}\n{}\n", tail(read(number))))
+            .collect()
+    }
+
+    /// What was logged in each life, with its number.
+    pub fn logs(&self) -> impl Iterator<Item = (u32, String)> + '_ {
+        (1..=self.number.get())
+            .map(|number| (number, std::fs::read_to_string(self.log_path(number)).unwrap_or_default()))
+    }
+
+    fn log_path(&self, number: u32) -> PathBuf {
+        self.home.join("logs").join(format!("{number:06}.log"))
+    }
+}
+
+impl Drop for Lives {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.process.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! What happens by chance, and what does not: everything here is a function of the seed.
+
+use serde_json::json;
+
+/// The tool that must never be called twice, and the one whose manifest says that it may be.
+pub const ONCE: &str = "once";
+pub const AGAIN: &str = "again";
+
+/// A stream of numbers that look random (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The stream of this seed and purpose.
+    pub fn new(seed: u64, purpose: &str) -> Self {
+        let mut random = Self(seed);
+        for byte in purpose.bytes() {
+            random.0 = random.next() ^ u64::from(byte);
+        }
+        random
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// One of `from..=to`.
+    pub fn range(&mut self, from: u64, to: u64) -> u64 {
+        from + self.next() % (to - from + 1)
+    }
+
+    /// True so many times in a hundred.
+    pub fn percent(&mut self, chance: u64) -> bool {
+        self.next() % 100 < chance
+    }
+
+    /// One of these.
+    pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
+        &of[self.range(0, of.len() as u64 - 1) as usize]
+    }
+}
+
+/// How a model answers one prompt: all of it is known from the prompt's name alone, but for what
+/// became of the calls, which the next answer repeats.
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub steps: Vec<Step>,
+}
+
+/// One answer within it.
+#[derive(Clone, Debug)]
+pub struct Step {
+    pieces: Vec<String>,
+    /// Between two pieces.
+    pub pace_ms: u64,
+    pub calls: Vec<Call>,
+}
+
+/// A tool call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    pub id: String,
+    pub tool: &'static str,
+    /// JSON, as the model writes it.
+    pub input: String,
+}
+
+/// What became of a tool call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    Counted,
+    Interrupted,
+}
+
+impl Script {
+    /// The script of a prompt.
+    pub fn of(seed: u64, prompt: &str) -> Self {
+        let mut random = Random::new(seed, prompt);
+        let tools = if random.percent(45) { 0 } else { random.range(1, 3) };
+        let steps = (0..=tools).map(|step| {
+            let calls = if step == tools { 0 } else { random.range(1, 2) };
+            let pieces = random.range(if calls == 0 { 2 } else { 0 }, 9);
+            Step {
+                pieces: (0..pieces).map(|piece| format!("{prompt}/{step}/{piece} İ😀 ")).collect(),
+                pace_ms: random.range(4, 45),
+                calls: (0..calls)
+                    .map(|call| {
+                        let id = format!("{prompt}/{step}/call{call}");
+                        // The tool takes the longer the more it is given.
+                        let pad = "x".repeat(random.range(1, 200) as usize);
+                        let input = json!({"call": id, "pad": pad}).to_string();
+                        Call { tool: if random.percent(50) { ONCE } else { AGAIN }, id, input }
+                    })
+                    .collect(),
+            }
+        });
+        Self { steps: steps.collect() }
+    }
+
+    /// What the model says in one step, piece by piece, having heard what became of the calls of the
+    /// step before.
+    pub fn says(&self, step: usize, heard: &[Outcome]) -> Vec<String> {
+        let heard = (!heard.is_empty()).then(|| format!("{heard:?} "));
+        heard.into_iter().chain(self.steps[step].pieces.iter().cloned()).collect()
+    }
+}
+
+/// What a prompt says; its name is in front.
+pub fn content(prompt: &str) -> String {
+    format!("{prompt} İ tell me more")
+}
+
+/// The prompt that says this.
+pub fn named(content: &str) -> &str {
+    content.split(' ').next().unwrap_or_default()
+}

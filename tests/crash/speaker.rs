@@ -1,0 +1,197 @@
+//! Those who ask: each speaks on one connection for several sessions, a few prompts ahead in each,
+//! and asks again with the same keys whenever its connection was lost.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use crate::line::{Line, Stop};
+use crate::lives::{Lives, Seen};
+use crate::record::{Abort, Record};
+use crate::story::Story;
+
+/// What all clients of a test share.
+pub struct Company {
+    pub lives: Lives,
+    /// Whether the daemon ends cut-off runs instead of going on with them.
+    pub may_interrupt: bool,
+    /// Nothing new is asked any more.
+    pub is_closing: Cell<bool>,
+    /// Requests that named a prompt which was acknowledged before.
+    pub repeats: Cell<u64>,
+}
+
+/// A request in flight.
+enum Asked {
+    Prompt { session: usize, prompt: usize, story: Story, accepted: bool },
+    Abort { session: usize, prompt: usize },
+}
+
+/// Speaks for these sessions until all that was asked has its end.
+pub async fn speak(company: Rc<Company>, sessions: Vec<Rc<RefCell<Record>>>) {
+    let mut life = 0;
+    loop {
+        let (number, address) = company.lives.after(life).await;
+        life = number;
+        let speaker = Speaker { company: company.clone(), sessions: sessions.clone(), asked: HashMap::new() };
+        match speaker.run(Line::open(address).await).await {
+            Ok(()) => return,
+            Err(Stop::Lost(why)) if company.lives.is_now(life) => {
+                return company.lives.wrong(&format!("a speaker lost its connection: {why}"));
+            }
+            Err(Stop::Lost(_)) => {}
+            Err(Stop::Wrong(why)) => return company.lives.wrong(&why),
+        }
+    }
+}
+
+struct Speaker {
+    company: Rc<Company>,
+    sessions: Vec<Rc<RefCell<Record>>>,
+    asked: HashMap<String, Asked>,
+}
+
+impl Speaker {
+    async fn run(mut self, line: Result<Line, Stop>) -> Result<(), Stop> {
+        let mut line = line?;
+        for session in 0..self.sessions.len() {
+            self.resume(session, &mut line).await?;
+        }
+        loop {
+            for session in 0..self.sessions.len() {
+                self.go_on(session, &mut line).await?;
+            }
+            if self.company.is_closing.get() && self.asked.is_empty() {
+                return Ok(());
+            }
+            let frame = line.receive().await?;
+            self.hear(&frame, &mut line).await?;
+        }
+    }
+
+    /// Asks again for all that has no end yet, in its order, and now and then for what has one.
+    async fn resume(&mut self, session: usize, line: &mut Line) -> Result<(), Stop> {
+        let again: Vec<usize> = {
+            let mut record = self.sessions[session].borrow_mut();
+            let over = record.prompts.len() as u64;
+            let old =
+                (over > 0 && record.random.percent(15)).then(|| record.random.range(0, over - 1) as usize);
+            let open: Vec<usize> = record.open().collect();
+            old.into_iter().filter(|old| !open.contains(old)).chain(open.clone()).collect()
+        };
+        for prompt in again {
+            self.send(session, prompt, line).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks for more, where there is room.
+    async fn go_on(&mut self, session: usize, line: &mut Line) -> Result<(), Stop> {
+        while !self.company.is_closing.get() {
+            let prompt = {
+                let mut record = self.sessions[session].borrow_mut();
+                let open = record.open().count();
+                // One to three: what was asked first decides, so that it does not change all the time.
+                let depth = 1 + record.prompts.len() / 4 % 3;
+                if open >= depth {
+                    break;
+                }
+                record.think()
+            };
+            self.send(session, prompt, line).await?;
+        }
+        Ok(())
+    }
+
+    async fn send(&mut self, session: usize, prompt: usize, line: &mut Line) -> Result<(), Stop> {
+        let params = {
+            let record = self.sessions[session].borrow();
+            if record.prompts[prompt].accepted.is_some() {
+                self.company.repeats.set(self.company.repeats.get() + 1);
+            }
+            record.send(prompt)
+        };
+        let id = line.ask("chat.send", params).await?;
+        self.asked.insert(id, Asked::Prompt { session, prompt, story: Story::default(), accepted: false });
+        Ok(())
+    }
+
+    async fn hear(&mut self, frame: &Value, line: &mut Line) -> Result<(), Stop> {
+        let id = frame["id"].as_str().unwrap_or_default();
+        let Some(asked) = self.asked.get_mut(id) else {
+            return Err(Stop::Wrong(format!("a frame for nobody: {frame}")));
+        };
+        match asked {
+            Asked::Abort { session, prompt } => {
+                let heard = frame["result"]["aborted"].as_bool().ok_or(format!("chat.abort: {frame}"))?;
+                let abort = if heard { Abort::Heard } else { Abort::TooLate };
+                self.sessions[*session].borrow_mut().prompts[*prompt].abort = abort;
+                self.asked.remove(id);
+                self.company.lives.saw(Seen::Abort);
+                Ok(())
+            }
+            Asked::Prompt { session, prompt, story, accepted } => {
+                let (session, prompt) = (*session, *prompt);
+                let record = self.sessions[session].clone();
+                let mut record = record.borrow_mut();
+                record.note(&format!("asked: {frame}"));
+                let place = |why: String, record: &Record| {
+                    let name = &record.prompts[prompt].name;
+                    Stop::Wrong(format!("{name}: {why}\nframes of its session:\n{}", record.tail()))
+                };
+                let event = frame["event"].as_str().unwrap_or_default();
+                if !*accepted {
+                    let (run, seq) = (&frame["data"]["run"], &frame["data"]["seq"]);
+                    let ("accepted", Some(run), Some(seq)) = (event, run.as_str(), seq.as_u64()) else {
+                        return Err(place("was not accepted".into(), &record));
+                    };
+                    *accepted = true;
+                    record.accept(prompt, run, seq).map_err(|why| place(why, &record))?;
+                    self.company.lives.saw(Seen::Acknowledged);
+                    drop(record);
+                    return self.acknowledged(session, prompt, line).await;
+                }
+                let script = record.prompts[prompt].script.clone();
+                story.take(&script, event, &frame["data"]).map_err(|why| place(why, &record))?;
+                let done = event == "done";
+                if done {
+                    let story = std::mem::take(story);
+                    let may_interrupt = self.company.may_interrupt;
+                    record.check_end(prompt, &story, may_interrupt).map_err(|why| place(why, &record))?;
+                    record.tell(prompt, story).map_err(|why| place(why, &record))?;
+                    self.asked.remove(id);
+                    self.company.lives.saw(Seen::Done);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Some clients ask for an acknowledged prompt once more, and some for its end.
+    async fn acknowledged(&mut self, session: usize, prompt: usize, line: &mut Line) -> Result<(), Stop> {
+        let (again, abort) = {
+            let mut record = self.sessions[session].borrow_mut();
+            let session = record.session();
+            let prompt = &mut record.prompts[prompt];
+            let again = std::mem::take(&mut prompt.is_asked_twice);
+            let mut abort = None;
+            if prompt.is_unwanted && prompt.abort == Abort::No {
+                prompt.abort = Abort::Asked;
+                let mut params = session;
+                params["run"] = prompt.accepted.as_ref().map(|(run, _)| run.as_str()).into();
+                abort = Some(params);
+            }
+            (again, abort)
+        };
+        if again {
+            self.send(session, prompt, line).await?;
+        }
+        if let Some(params) = abort {
+            let id = line.ask("chat.abort", params).await?;
+            self.asked.insert(id, Asked::Abort { session, prompt });
+        }
+        Ok(())
+    }
+}
