@@ -34,6 +34,9 @@ const LATER: &[(&str, &str)] = &[
     ("/webhook", "webhooks"),
 ];
 
+/// When somebody for whom there is no place may try again, in seconds.
+const RETRY_AFTER_SECS: u32 = 5;
+
 /// What requests are answered from.
 pub struct Front {
     /// What connections are given.
@@ -106,9 +109,17 @@ pub(crate) async fn serve(
 }
 
 fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol: Protocol) -> HttpResponse {
-    let unavailable = |why: &str| answer(StatusCode::SERVICE_UNAVAILABLE).force_close().json(error(why));
+    let unavailable = |why: &str| {
+        answer(StatusCode::SERVICE_UNAVAILABLE)
+            .insert_header((header::RETRY_AFTER, RETRY_AFTER_SECS))
+            .force_close()
+            .json(error(why))
+    };
     // Without a link the operating system had no descriptor left for it.
     let Some(link) = request.conn_data::<Arc<Link>>() else { return unavailable("too many connections") };
+    if link.closing_since().is_some() {
+        return unavailable("too many connections without a handshake");
+    }
     if front.registry.is_full() {
         return unavailable(&format!("too many connections (max_connections = {})", front.registry.max()));
     }

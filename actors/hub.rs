@@ -1,16 +1,20 @@
 //! `Hub`: who is connected, and what concerns all of them.
 //!
-//! Connections join with their principal and a mailbox for notices; the hub tells them what is
-//! not about one session: that the daemon stops, that a credential was revoked. It is not on the
-//! path of a token: sessions send to their followers directly.
+//! Connections join with their principal and their link; the hub tells them what is not about one
+//! session: that the daemon stops, that a credential was revoked. Either ends the connection, and
+//! by its link it does so in time also while its actor can't hear. The hub is not on the path of a
+//! token: sessions send to their followers directly.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use actix::prelude::*;
+use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
 use serde_json::json;
 
+use crate::clock;
+use crate::connection::link::Link;
 use crate::observe::{Observe, Observed};
 
 /// Who is connected.
@@ -22,7 +26,7 @@ pub struct Hub {
 #[derive(Debug)]
 struct Present {
     principal: Arc<str>,
-    notices: Recipient<Notice>,
+    link: Weak<Link>,
 }
 
 /// A connection has completed its handshake, as this principal.
@@ -33,8 +37,8 @@ pub struct Join {
     pub connection: ConnectionId,
     /// The principal's name.
     pub principal: Arc<str>,
-    /// Where it takes notices.
-    pub notices: Recipient<Notice>,
+    /// What ends it; held by the connection.
+    pub link: Weak<Link>,
 }
 
 /// A connection is closed.
@@ -45,9 +49,8 @@ pub struct Leave {
     pub connection: ConnectionId,
 }
 
-/// What concerns a connection as such.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Message)]
-#[rtype(result = "()")]
+/// What concerns a connection as such, and ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The daemon stops.
     Draining,
@@ -81,8 +84,8 @@ impl Actor for Hub {
 impl Handler<Join> for Hub {
     type Result = ();
 
-    fn handle(&mut self, Join { connection, principal, notices }: Join, _: &mut Self::Context) {
-        self.present.insert(connection, Present { principal, notices });
+    fn handle(&mut self, Join { connection, principal, link }: Join, _: &mut Self::Context) {
+        self.present.insert(connection, Present { principal, link });
     }
 }
 
@@ -97,14 +100,16 @@ impl Handler<Leave> for Hub {
 impl Handler<Broadcast> for Hub {
     type Result = ();
 
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "at most one notice of a kind per connection, and none may be lost"
-    )]
     fn handle(&mut self, Broadcast { notice, principal }: Broadcast, _: &mut Self::Context) {
+        let fault = match notice {
+            Notice::Draining => Fault::Draining,
+            Notice::Revoked => Fault::Revoked,
+        };
         for present in self.present.values() {
-            if principal.as_ref().is_none_or(|name| *name == present.principal) {
-                present.notices.do_send(notice);
+            if principal.as_ref().is_none_or(|name| *name == present.principal)
+                && let Some(link) = present.link.upgrade()
+            {
+                link.close(fault, clock::now());
             }
         }
     }

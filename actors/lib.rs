@@ -28,6 +28,7 @@ pub mod gateway;
 pub mod http;
 pub mod hub;
 pub mod listener;
+mod memory;
 pub mod observe;
 pub mod plugin;
 pub mod provider;

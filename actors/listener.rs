@@ -10,9 +10,11 @@
 //! | silent for `heartbeat_timeout` | `Idle`, then a reset |
 //! | further behind the log than `max_buffered_bytes` | `Slow`, then a reset |
 //! | output waits and the peer acknowledged nothing for `slow_consumer_timeout` | `Slow`, then a reset |
-//! | no request in time over plain HTTP | a reset |
+//! | no request in time over plain HTTP | a reset, should the HTTP server's 408 have failed |
 //! | upgraded and no handshake in time | a reset, should its own deadline have failed |
 //! | closing for longer than the grace | a reset |
+//!
+//! When many are gone, the memory they held is given back to the system.
 
 use std::collections::HashMap;
 use std::io;
@@ -36,19 +38,26 @@ use tokio::sync::oneshot;
 use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::connection::link::Link;
-use crate::connection::registry::Registry;
+use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
 use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
 use crate::http::{Front, serve};
+use crate::memory;
 use crate::observe::{Observe, Observed};
 
 /// How long a connection that is being closed may keep its socket.
 const RESET_GRACE: Duration = CLOSE_GRACE.saturating_mul(2);
 
-/// How long a connection may be idle between two plain HTTP requests.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// How long a connection may be idle between two plain HTTP requests, at most: no longer than it
+/// may take for the first.
+const KEEP_ALIVE_MAX: Duration = Duration::from_secs(15);
 
-/// File descriptors kept for everything that is not a connection.
-const DESCRIPTORS_KEPT: u64 = 256;
+/// File descriptors kept for everything that is not a connection that may stay.
+const DESCRIPTORS_KEPT: u64 = 256 + 2 * (EXCESS + LEAVING_MAX) as u64;
+
+/// How many connections have to be gone, and for how long none of this may have been done, before
+/// what they held is given back to the system.
+const TRIM_CONNECTIONS: usize = 64;
+const TRIM_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What a listener starts with.
 pub struct ListenerSetup {
@@ -72,6 +81,9 @@ pub struct Listener {
     server: ServerHandle,
     /// Of connections whose output waits: what the peer had acknowledged, and since when.
     waiting: HashMap<ConnectionId, (u64, Timestamp)>,
+    /// The most connections since memory was given back, and when that was.
+    most: usize,
+    trimmed: Timestamp,
 }
 
 /// From now on work is taken, or no longer.
@@ -100,7 +112,8 @@ pub fn bind(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
             socket.set_only_v6(true)?;
         }
         socket.bind(&(*address).into())?;
-        socket.listen(1024)?;
+        // The kernel takes no more than it is configured to (net.core.somaxconn).
+        socket.listen(4096)?;
         Ok(TcpListener::from(socket))
     };
     addresses
@@ -163,9 +176,9 @@ impl Listener {
         })
         .workers(workers)
         .worker_max_blocking_threads(1)
-        // More than there may be, so that those too many can be told.
-        .max_connections(max.saturating_add(64))
-        .keep_alive(KEEP_ALIVE)
+        // Each; the registry keeps fewer, but can count only what a worker has looked at.
+        .max_connections(max.saturating_add(EXCESS + LEAVING_MAX).div_ceil(workers))
+        .keep_alive(keep_alive(gateway.handshake_timeout))
         .client_request_timeout(gateway.handshake_timeout)
         .client_disconnect_timeout(CLOSE_GRACE)
         .shutdown_timeout(RESET_GRACE.as_secs())
@@ -206,7 +219,8 @@ impl Listener {
                     ctx.stop();
                 }
             }));
-            Self { front, server: handle, waiting: HashMap::new() }
+            let waiting = HashMap::new();
+            Self { front, server: handle, waiting, most: 0, trimmed: clock::now() }
         });
         Ok((listener, addresses))
     }
@@ -231,6 +245,11 @@ impl Listener {
             self.look_at(link, now);
         }
         self.waiting.retain(|id, _| links.binary_search_by_key(id, |link| link.id()).is_ok());
+        self.most = self.most.max(links.len());
+        if self.most >= 2 * links.len() + TRIM_CONNECTIONS && now.since(self.trimmed) >= TRIM_INTERVAL {
+            (self.most, self.trimmed) = (links.len(), now);
+            memory::give_back();
+        }
     }
 
     fn look_at(&mut self, link: &Link, now: Timestamp) {
@@ -244,15 +263,15 @@ impl Listener {
         if link.dialect().is_none() {
             // Requests are answered at once, so a connection without one under way is idle.
             let (silence, asked) = link.since_request(now);
-            let allowed = gateway.handshake_timeout + if asked { KEEP_ALIVE } else { Duration::ZERO };
-            if silence >= allowed {
-                link.reset();
+            let idle = if asked { keep_alive(gateway.handshake_timeout) } else { Duration::ZERO };
+            if silence >= gateway.handshake_timeout + idle + RESET_GRACE {
+                link.give_up("late", now);
             }
             return;
         }
         if link.principal().is_none() {
-            if now.since(link.opened()) >= gateway.handshake_timeout.saturating_mul(2) + RESET_GRACE {
-                link.reset();
+            if now.since(link.opened()) >= gateway.handshake_timeout + RESET_GRACE {
+                link.give_up("late", now);
             }
             return;
         }
@@ -267,26 +286,22 @@ impl Listener {
                 link.heard();
                 (*seen, *since) = (acknowledged, now);
             } else if now.since(*since) >= gateway.slow_consumer_timeout {
-                close(link, Fault::Slow, now);
+                tracing::info!(connection = link.id().0, peer = %link.peer(), "takes nothing: closed as slow");
+                link.close(Fault::Slow, now);
             }
             return;
         }
         self.waiting.remove(&link.id());
         if link.silence(now) >= gateway.heartbeat_timeout {
-            close(link, Fault::Idle, now);
+            link.close(Fault::Idle, now);
         } else if link.ping_is_due(now, gateway.heartbeat_interval) {
             link.nudge(Nudge::Ping);
         }
     }
 }
 
-/// Has it said why, if there is somebody to say it; else ends it at once.
-fn close(link: &Link, fault: Fault, now: Timestamp) {
-    tracing::info!(connection = link.id().0, peer = %link.peer(), ?fault, "closing");
-    link.close_begins(now);
-    if !link.nudge(Nudge::Fault(fault)) {
-        link.reset();
-    }
+fn keep_alive(handshake_timeout: Duration) -> Duration {
+    handshake_timeout.min(KEEP_ALIVE_MAX)
 }
 
 impl Actor for Listener {
@@ -317,9 +332,7 @@ impl Handler<Stop> for Listener {
                 || registry.links().into_iter().filter(|link| link.dialect().is_some()).collect::<Vec<_>>();
             let begun = clock::now();
             for link in speaking() {
-                if link.closing_since().is_none() {
-                    close(&link, Fault::Draining, begun);
-                }
+                link.close(Fault::Draining, begun);
             }
             while !speaking().is_empty() && clock::now().since(begun) < CLOSE_GRACE {
                 actix::clock::sleep(Duration::from_millis(10)).await;
@@ -346,6 +359,7 @@ impl Handler<Observe> for Listener {
                 "connections": links.len(),
                 "connections_max": registry.max(),
                 "unauthenticated": registry.unauthenticated(),
+                "closed": registry.closed(),
                 "waiting": self.waiting.len(),
             }),
             children: links

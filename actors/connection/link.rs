@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use actix::Recipient;
+use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::time::Timestamp;
 use socket2::SockRef;
@@ -27,6 +28,11 @@ pub const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
 
 /// How many bytes the kernel may hold for a peer before it says that it is full.
 const UNSENT_BYTES_MAX: u32 = 16 * 1024;
+
+/// What a peer is told that has to make room before it has upgraded.
+const OVERLOADED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
+    content-length: 59\r\nretry-after: 5\r\nconnection: close\r\n\r\n\
+    {\"error\":\"too many connections without a handshake: retry\"}";
 
 /// The link to one peer.
 #[derive(Debug)]
@@ -147,12 +153,15 @@ impl Link {
         let _ = self.actor.set(actor);
     }
 
-    /// The handshake is complete: larger messages are let in, and it is no longer one of those
-    /// that go first when room is short.
-    pub(super) fn admitted(&self, principal: Arc<str>, frame_limit: usize) {
-        let _ = self.principal.set(principal);
-        self.frame_limit.store(frame_limit, Relaxed);
-        self.registry.admitted(self.id);
+    /// The handshake is complete: where there is a place for it, larger messages are let in, and it
+    /// is no longer one of those that make room.
+    pub(super) fn admit(&self, principal: Arc<str>, frame_limit: usize) -> bool {
+        let admitted = self.registry.admit(self.id);
+        if admitted {
+            let _ = self.principal.set(principal);
+            self.frame_limit.store(frame_limit, Relaxed);
+        }
+        admitted
     }
 
     /// The peer was heard of.
@@ -273,9 +282,48 @@ impl Link {
         due
     }
 
-    /// It is being closed from `now` on.
-    pub(crate) fn close_begins(&self, now: Timestamp) {
-        let _ = self.closing.compare_exchange(0, now.as_millis(), Relaxed, Relaxed);
+    /// Closes it, once: its actor says why, and without one the peer is told in plain HTTP. What
+    /// does not end by that is reset by the listener, whatever its actor does.
+    pub fn close(&self, fault: Fault, now: Timestamp) {
+        if !self.closes(cause(fault), now) {
+            return;
+        }
+        tracing::debug!(connection = self.id.0, peer = %self.peer, ?fault, "closing");
+        if self.dialect().is_none() {
+            self.turn_away();
+        } else if !self.nudge(Nudge::Fault(fault)) {
+            self.reset();
+        }
+    }
+
+    /// Ends it because something was not done in time, where nobody is there to say so.
+    pub(crate) fn give_up(&self, cause: &'static str, now: Timestamp) {
+        if self.closes(cause, now) {
+            tracing::debug!(connection = self.id.0, peer = %self.peer, cause, "closing");
+        }
+        self.reset();
+    }
+
+    /// The daemon closes it from `now` on and counts it under `cause`; whether nobody did before.
+    pub(super) fn closes(&self, cause: &'static str, now: Timestamp) -> bool {
+        let first = self.close_begins(now);
+        if first {
+            self.registry.closes(cause);
+        }
+        first
+    }
+
+    /// Tells a peer that has not upgraded that there is no room for it. A peer without a request
+    /// under way has an empty send queue, so this fits or is of no use.
+    fn turn_away(&self) {
+        let socket = SockRef::from(&self.socket);
+        let _ = socket.send(OVERLOADED);
+        let _ = socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    /// It is being closed from `now` on; whether it was not before.
+    pub(crate) fn close_begins(&self, now: Timestamp) -> bool {
+        self.closing.compare_exchange(0, now.as_millis(), Relaxed, Relaxed).is_ok()
     }
 
     /// Since when it is being closed.
@@ -292,6 +340,19 @@ impl Link {
         // It may be gone already, which is what is wanted.
         let _ = socket.set_linger(Some(Duration::ZERO));
         let _ = socket.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// The cause that a connection closed for this fault is counted under.
+fn cause(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Oversize { .. } => "oversize",
+        Fault::Slow => "slow",
+        Fault::Idle => "idle",
+        Fault::Revoked => "revoked",
+        Fault::Expired => "expired",
+        Fault::Overloaded => "overloaded",
+        Fault::Draining => "draining",
     }
 }
 

@@ -30,7 +30,7 @@ use clawmux_core::command::{Command, Request};
 use clawmux_core::config::Gateway;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::ids::{ConnectionId, Ticket};
+use clawmux_core::ids::Ticket;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
@@ -38,7 +38,7 @@ use self::link::Link;
 use self::outbox::Outbox;
 use crate::clock;
 use crate::deliver::{Client, Deliver, cost};
-use crate::hub::{Join, Leave, Notice};
+use crate::hub::{Join, Leave};
 use crate::observe::{Observe, Observed};
 use crate::rates::Rates;
 use crate::session_supervisor::{Dispatch, Gone};
@@ -138,16 +138,19 @@ pub enum Nudge {
     Fault(Fault),
 }
 
-/// Says that the connection is gone, however it ends.
+/// Says that the connection is gone, however it ends; its socket must follow.
 struct Departure {
-    connection: ConnectionId,
+    link: Arc<Link>,
     services: Arc<Services>,
     joined: bool,
 }
 
 impl Drop for Departure {
     fn drop(&mut self) {
-        let connection = self.connection;
+        let connection = self.link.id();
+        if self.link.dialect().is_some() {
+            self.link.close_begins(clock::now());
+        }
         #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
         {
             self.services.gone.do_send(Gone { connection });
@@ -173,7 +176,7 @@ impl Connection {
             handshake_deadline: clock::now().after(services.gateway.handshake_timeout),
             subscriptions: services.subscriptions,
         });
-        let departure = Departure { connection: link.id(), services: services.clone(), joined: false };
+        let departure = Departure { link: link.clone(), services: services.clone(), joined: false };
         Self {
             link,
             services,
@@ -232,13 +235,14 @@ impl Connection {
                 dialect = self.protocol.name,
                 "dialect panicked; its connection is closed"
             );
+            self.link.closes("panic", clock::now());
             return self.end(1011, "internal error", context);
         }
         for action in actions.drain(..) {
             match action {
                 Action::Send(frame) => ws::send(context, &self.link, frame),
                 Action::Authenticate(credentials) => {
-                    answers.push_back(Input::Authenticated(self.authenticate(&credentials, context)));
+                    answers.push_back(self.authenticate(&credentials));
                 }
                 Action::Execute(ticket, request) => {
                     if let Err(error) = self.execute(ticket, request) {
@@ -252,22 +256,23 @@ impl Connection {
     }
 
     /// The check is done at once, so nothing is read before its answer.
-    fn authenticate(
-        &mut self,
-        credentials: &Credentials,
-        context: &mut ws::Context,
-    ) -> Result<Principal, Error> {
-        let principal = self.services.authority.authenticate(credentials, self.credentials_required)?;
-        let limit = self.services.gateway.max_payload_bytes;
-        self.link.admitted(principal.name.clone(), limit);
+    fn authenticate(&mut self, credentials: &Credentials) -> Input<'static> {
+        let principal = match self.services.authority.authenticate(credentials, self.credentials_required) {
+            Ok(principal) => principal,
+            Err(error) => return Input::Authenticated(Err(error)),
+        };
         if self.principal.is_none() {
+            if !self.link.admit(principal.name.clone(), self.services.gateway.max_payload_bytes) {
+                self.link.closes("overloaded", clock::now());
+                return Input::Fault(Fault::Overloaded);
+            }
             self.departure.joined = true;
-            let (connection, notices) = (self.link.id(), context.address().recipient());
+            let (connection, link) = (self.link.id(), Arc::downgrade(&self.link));
             #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
-            self.services.join.do_send(Join { connection, principal: principal.name.clone(), notices });
+            self.services.join.do_send(Join { connection, principal: principal.name.clone(), link });
         }
         self.principal = Some(principal.clone());
-        Ok(principal)
+        Input::Authenticated(Ok(principal))
     }
 
     /// Scope, then rate, then whether it could be understood; and on its way it goes.
@@ -315,7 +320,8 @@ impl Connection {
             return;
         }
         self.phase = Phase::Closing;
-        self.link.close_begins(clock::now());
+        // Unless it is closed for a fault already.
+        self.link.closes("dialect", clock::now());
         tracing::debug!(connection = self.link.id().0, code, reason, "connection closed");
         ws::close(context, &self.link, code, reason);
         context.run_later(CLOSE_GRACE, |_, context| context.stop());
@@ -437,18 +443,6 @@ impl Handler<Nudge> for Connection {
                 self.end(1011, "closed by the daemon", context);
             }
         }
-    }
-}
-
-impl Handler<Notice> for Connection {
-    type Result = ();
-
-    fn handle(&mut self, notice: Notice, context: &mut Self::Context) {
-        let fault = match notice {
-            Notice::Draining => Fault::Draining,
-            Notice::Revoked => Fault::Revoked,
-        };
-        Handler::<Nudge>::handle(self, Nudge::Fault(fault), context);
     }
 }
 

@@ -2,8 +2,12 @@
 //!
 //! Sockets are accepted on many threads, and whether there is room must be known at once: hence a
 //! shared table behind a lock that is held for a few instructions, and no actor.
+//!
+//! Who has not shown who it is makes room for others: the oldest of these is closed where there are
+//! too many of them, or too many connections altogether. Nobody who was let in has to leave for
+//! somebody who was not, and those are all that the places are counted for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,9 +16,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
 
-use super::Nudge;
 use super::link::Link;
 use crate::clock;
+
+/// Connections above the most there may be that are still taken in, so that they can be told.
+pub(crate) const EXCESS: usize = 64;
+
+/// Connections that were told to make room and may stay to read so. Of more, the oldest is reset.
+pub(crate) const LEAVING_MAX: usize = 64;
 
 /// All connections of the process.
 #[derive(Debug)]
@@ -29,11 +38,57 @@ pub struct Registry {
 struct Table {
     all: BTreeMap<ConnectionId, Weak<Link>>,
     /// Those before their handshake, the oldest first.
-    unauthenticated: BTreeMap<ConnectionId, ()>,
+    unauthenticated: BTreeSet<ConnectionId>,
+    /// Those that have to make room, and are still there.
+    leaving: BTreeSet<ConnectionId>,
+    /// Those of them that may still read why, the oldest first.
+    told: VecDeque<ConnectionId>,
+    /// How many were closed by the daemon, and why.
+    closed: BTreeMap<&'static str, u64>,
+}
+
+impl Table {
+    /// Picks the oldest that has not shown who it is, to make room.
+    fn pick(&mut self) -> Option<Picked> {
+        let oldest = self.unauthenticated.pop_first()?;
+        self.leaving.insert(oldest);
+        self.told.push_back(oldest);
+        let too_slow = (self.told.len() > LEAVING_MAX).then(|| self.told.pop_front()).flatten();
+        Some(Picked { told: self.link(oldest), too_slow: too_slow.and_then(|id| self.link(id)) })
+    }
+
+    /// How many were let in.
+    fn members(&self) -> usize {
+        self.all.len() - self.unauthenticated.len() - self.leaving.len()
+    }
+
+    fn link(&self, id: ConnectionId) -> Option<Arc<Link>> {
+        self.all.get(&id).and_then(Weak::upgrade)
+    }
+}
+
+/// Who has to go.
+struct Picked {
+    /// This one now.
+    told: Option<Arc<Link>>,
+    /// This one was told before, and is there still.
+    too_slow: Option<Arc<Link>>,
+}
+
+impl Picked {
+    /// Not under the lock: dropping the last hold on a link takes it.
+    fn go(self) {
+        if let Some(link) = self.told {
+            link.close(Fault::Overloaded, clock::now());
+        }
+        if let Some(link) = self.too_slow {
+            link.reset();
+        }
+    }
 }
 
 impl Registry {
-    /// For at most `max` connections, `unauthenticated_max` of them before their handshake.
+    /// For at most `max` connections that were let in, and `unauthenticated_max` that were not yet.
     pub fn new(max: usize, unauthenticated_max: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
@@ -43,8 +98,8 @@ impl Registry {
         })
     }
 
-    /// Enters a socket that was just accepted. Where too many have not shown who they are, the
-    /// oldest of them is closed.
+    /// Enters a socket that was just accepted. Where there are too many, the oldest of those that
+    /// have not shown who they are is closed.
     ///
     /// # Errors
     /// Where the operating system refuses a descriptor.
@@ -56,25 +111,23 @@ impl Registry {
     ) -> std::io::Result<Arc<Link>> {
         let id = ConnectionId(self.last_id.fetch_add(1, Relaxed) + 1);
         let link = Arc::new(Link::new(id, socket, peer, local, self.clone())?);
-        let mut evicted = None;
-        {
+        let picked = {
             let mut table = self.lock();
             table.all.insert(id, Arc::downgrade(&link));
-            table.unauthenticated.insert(id, ());
-            if table.unauthenticated.len() > self.unauthenticated_max.max(1)
-                && let Some((oldest, ())) = table.unauthenticated.pop_first()
-            {
-                evicted = table.all.get(&oldest).and_then(Weak::upgrade);
-            }
-        }
-        // Not under the lock: dropping the last hold on a link takes it.
-        if let Some(evicted) = evicted {
-            evicted.close_begins(clock::now());
-            if !evicted.nudge(Nudge::Fault(Fault::Overloaded)) {
-                evicted.reset();
-            }
+            table.unauthenticated.insert(id);
+            let too_many = table.unauthenticated.len() > self.unauthenticated_max.max(1)
+                || table.all.len() - table.leaving.len() > self.max.saturating_add(EXCESS);
+            too_many.then(|| table.pick()).flatten()
+        };
+        if let Some(picked) = picked {
+            picked.go();
         }
         Ok(link)
+    }
+
+    /// Whether as many are let in as may be.
+    pub fn is_full(&self) -> bool {
+        self.lock().members() >= self.max
     }
 
     /// How many there are.
@@ -87,11 +140,6 @@ impl Registry {
         self.len() == 0
     }
 
-    /// Whether there are more than there may be.
-    pub fn is_full(&self) -> bool {
-        self.len() > self.max
-    }
-
     /// The most there may be.
     pub fn max(&self) -> usize {
         self.max
@@ -102,19 +150,33 @@ impl Registry {
         self.lock().unauthenticated.len()
     }
 
+    /// How many the daemon has closed so far, by cause.
+    pub fn closed(&self) -> BTreeMap<&'static str, u64> {
+        self.lock().closed.clone()
+    }
+
     /// All of them, the oldest first.
     pub fn links(&self) -> Vec<Arc<Link>> {
         self.lock().all.values().filter_map(Weak::upgrade).collect()
     }
 
-    pub(super) fn admitted(&self, id: ConnectionId) {
-        self.lock().unauthenticated.remove(&id);
+    /// It has shown who it is; whether there is a place for it.
+    pub(super) fn admit(&self, id: ConnectionId) -> bool {
+        let mut table = self.lock();
+        table.members() < self.max && table.unauthenticated.remove(&id)
+    }
+
+    pub(super) fn closes(&self, cause: &'static str) {
+        *self.lock().closed.entry(cause).or_default() += 1;
     }
 
     pub(super) fn gone(&self, id: ConnectionId) {
         let mut table = self.lock();
         table.all.remove(&id);
         table.unauthenticated.remove(&id);
+        if table.leaving.remove(&id) {
+            table.told.retain(|told| *told != id);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {

@@ -22,6 +22,7 @@ use clawmux_core::dialect::{Fault, Frame, Input};
 use super::Connection;
 use super::guard::{Guarded, Violation};
 use super::link::{HANDSHAKE_BYTES_MAX, Link};
+use crate::clock;
 
 /// What a connection's handlers write to.
 pub(super) type Context = WebsocketContext<Connection>;
@@ -147,7 +148,7 @@ impl Connection {
                 }
                 match ByteString::try_from(bytes) {
                     Ok(text) => self.on_frame(Frame::Text(text), context),
-                    Err(_) => self.end(1007, "text must be UTF-8", context),
+                    Err(_) => self.end_broken(1007, "text must be UTF-8", context),
                 }
             }
         }
@@ -156,13 +157,19 @@ impl Connection {
     fn on_broken(&mut self, error: &ProtocolError, context: &mut Context) {
         match (self.link.violation(), error) {
             (Some(Violation::Oversize { limit }), _) => {
+                self.link.closes("oversize", clock::now());
                 self.tell(Input::Fault(Fault::Oversize { limit }), context);
                 self.end(1009, "the frame is too large", context);
             }
-            (Some(Violation::Protocol(why)), _) => self.end(1002, why, context),
+            (Some(Violation::Protocol(why)), _) => self.end_broken(1002, why, context),
             // The only complaint the decoder has left that is not about a header.
-            (None, ProtocolError::Io(_)) => self.end(1007, "text must be UTF-8", context),
-            (None, _) => self.end(1002, "broken frame", context),
+            (None, ProtocolError::Io(_)) => self.end_broken(1007, "text must be UTF-8", context),
+            (None, _) => self.end_broken(1002, "broken frame", context),
         }
+    }
+
+    fn end_broken(&mut self, code: u16, why: &str, context: &mut Context) {
+        self.link.closes("broken", clock::now());
+        self.end(code, why, context);
     }
 }

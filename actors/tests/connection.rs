@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use actix::{Actor, Addr, Context, Handler, Recipient};
 use actix_web::rt::net::TcpStream;
 use clawmux_actors::arbiters::Arbiters;
+use clawmux_actors::clock;
 use clawmux_actors::connection::{Protocol, Services};
 use clawmux_actors::deliver::{Client, Deliver, More, cost};
 use clawmux_actors::http::PROTOCOLS;
-use clawmux_actors::hub::{Join, Leave, Notice};
+use clawmux_actors::hub::{Join, Leave};
 use clawmux_actors::listener::{Listener, ListenerSetup, Ready, Stop, bind};
 use clawmux_actors::observe::{Observe, Observed};
 use clawmux_actors::rates::Rates;
@@ -23,7 +24,7 @@ use clawmux_core::auth::authority::{Authority, digest};
 use clawmux_core::auth::{Credentials, Scope, Scopes, Secret};
 use clawmux_core::command::Command;
 use clawmux_core::config::{ApiKey, Auth, Gateway, Limits, LoopbackPolicy};
-use clawmux_core::dialect::{Dialect, Input, Turn};
+use clawmux_core::dialect::{Dialect, Fault, Input, Turn};
 use clawmux_core::event::{Event, Logged, Outcome, Published, Usage};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::reply::{Accepted, Reply, Status};
@@ -856,7 +857,7 @@ async fn notices_of_the_hub_close_in_the_protocols_words() {
     })
     .await;
     assert_eq!(&*joined.principal, "local");
-    joined.notices.try_send(Notice::Revoked).unwrap();
+    joined.link.upgrade().unwrap().close(Fault::Revoked, clock::now());
     assert_eq!(next(&mut socket).await, json!({ "error": "credential_revoked", "code": 4001 }));
     assert_eq!(closed(&mut socket).await, 4001);
 }

@@ -8,6 +8,7 @@
 
 pub mod client;
 pub mod daemon;
+pub mod process;
 
 use std::future::Future;
 use std::time::{Duration, Instant};
