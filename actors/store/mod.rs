@@ -35,6 +35,7 @@ use clawmux_core::auth::Owner;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
+pub use clawmux_core::log::segment::SEGMENT_BYTES_MAX;
 use clawmux_core::log::usage::{UsageRecord, UsageTotals};
 use clawmux_core::reply;
 use clawmux_core::time::Timestamp;
@@ -111,7 +112,7 @@ pub struct Loaded {
     /// What it spent over its life.
     pub spent: Usage,
     /// In order: the events of the runs asked for and of every run that has not ended. Text is in
-    /// one piece wherever its numbers follow each other.
+    /// one piece wherever its numbers follow each other, up to [`SEGMENT_BYTES_MAX`].
     pub events: Vec<Logged>,
 }
 
@@ -148,7 +149,8 @@ pub struct FindRun {
 }
 
 /// Asks for the events of a session after a number, in order; text in one piece wherever its
-/// numbers follow each other.
+/// numbers follow each other, up to [`SEGMENT_BYTES_MAX`]. Ask again after the last number to go on;
+/// an empty answer is the end.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Vec<Logged>, Error>")]
 pub struct ReadEvents {

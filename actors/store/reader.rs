@@ -45,7 +45,8 @@ impl Reader {
     }
 
     pub(super) fn load(&mut self, asked: &Load) -> Result<Option<Loaded>, Error> {
-        self.view(Some((&asked.session, Seq(0))), |tx, streaming| {
+        let text = Text { session: &asked.session, run: None, after: Seq(0), bytes_max: usize::MAX };
+        self.view(Some(text), |tx, streaming| {
             let found = tx
                 .prepare_cached(
                     "SELECT id, owner, head, reserved, input_tokens, output_tokens, cleared
@@ -116,7 +117,13 @@ impl Reader {
     }
 
     pub(super) fn events(&mut self, asked: &ReadEvents) -> Result<Vec<Logged>, Error> {
-        self.view(Some((&asked.session, asked.after)), |tx, mut streaming| {
+        let text = Text {
+            session: &asked.session,
+            run: asked.run.as_ref(),
+            after: asked.after,
+            bytes_max: asked.max_bytes.max(1),
+        };
+        self.view(Some(text), |tx, streaming| {
             let Some(session) = session_row(tx, &asked.session)? else { return Ok(Vec::new()) };
             let mut span = None;
             if let Some(run) = &asked.run {
@@ -130,7 +137,6 @@ impl Reader {
                     return Ok(Vec::new());
                 }
             }
-            streaming.retain(|text| asked.run.is_none() || asked.run == text.run);
             let mut streaming = VecDeque::from(streaming);
 
             let from = integer(asked.after.0).max(span.as_ref().map_or(0, |s| integer(s.prompted) - 1));
@@ -254,11 +260,10 @@ impl Reader {
         })
     }
 
-    /// Answers from one view of the database; with the text of a session's steps that stream, as
-    /// far as it comes after a number, in order.
+    /// Answers from one view of the database; with what is asked of the text that streams, in order.
     fn view<T>(
         &mut self,
-        streaming: Option<(&SessionKey, Seq)>,
+        streaming: Option<Text<'_>>,
         answer: impl FnOnce(&Transaction<'_>, Vec<Logged>) -> Result<T, Failure>,
     ) -> Result<T, Error> {
         let live = self.shared.enter();
@@ -270,13 +275,23 @@ impl Reader {
         tx.prepare_cached("SELECT opened FROM meta")
             .and_then(|mut statement| statement.query_row([], |_| Ok(())))
             .map_err(|e| failure::sql(&e))?;
-        let streaming = streaming.map_or_else(Vec::new, |(session, after)| live.rest_after(session, after));
+        let streaming = streaming.map_or_else(Vec::new, |text| {
+            live.rest_after(text.session, text.run, text.after, text.bytes_max)
+        });
         drop(live);
         answer(&tx, streaming).map_err(|failure| match failure {
             Failure::Database(e) => failure::sql(&e),
             Failure::Record(e) => e,
         })
     }
+}
+
+/// What of the text of steps that still stream.
+struct Text<'a> {
+    session: &'a SessionKey,
+    run: Option<&'a RunId>,
+    after: Seq,
+    bytes_max: usize,
 }
 
 /// Why there is no answer.

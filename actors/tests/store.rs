@@ -11,7 +11,7 @@ use actix::Addr;
 use clawmux_actors::observe::Observe;
 use clawmux_actors::store::{
     Append, Describe, Described, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, RecordUsage,
-    Stop, Store, Unfinished, UsageSince,
+    SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageSince,
 };
 use clawmux_core::auth::Owner;
 use clawmux_core::error::{Error, ErrorCode};
@@ -152,6 +152,95 @@ async fn a_conversation_is_there_while_it_streams_when_it_is_over_and_after_a_re
     store.send(Stop).await.unwrap().unwrap();
     let error = store.send(Unfinished).await.unwrap().unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
+}
+
+/// All of a session in portions, each asked for after the last number of the one before.
+async fn portions(
+    store: &Addr<Store>,
+    session: &SessionKey,
+    mut after: u64,
+    max_bytes: usize,
+) -> Vec<Logged> {
+    let mut all = Vec::new();
+    loop {
+        let asked = ReadEvents { session: session.clone(), after: Seq(after), run: None, max_bytes };
+        let portion = store.send(asked).await.unwrap().unwrap();
+        let Some(last) = portion.last() else { return all };
+        after = last.seq.0;
+        let bytes = |logged: &Logged| if let Event::Text(text) = &logged.event { text.len() } else { 0 };
+        let before: usize = portion[..portion.len() - 1].iter().map(bytes).sum();
+        assert!(before < max_bytes, "{before} bytes were enough already");
+        all.extend(portion);
+    }
+}
+
+/// Long answers of two runs that take turns, while they stream, when they are over, and after a
+/// restart, from any number on, in any portions: what is read is what was written.
+async fn is_read_in_portions(
+    pieces: Vec<(bool, usize)>,
+    asked: Vec<(u64, usize)>,
+) -> Result<(), TestCaseError> {
+    let (folder, session) = (Folder::new(), key("a"));
+    let mut store = folder.store().await;
+    let mut log: Vec<Logged> =
+        ["r0", "r1"].into_iter().flat_map(|run| of_run(1, run, vec![prompt("hi", None)])).collect();
+    log[1] = logged(2, Some("r1"), prompt("hi", None));
+    for ((second, length), seq) in pieces.iter().zip(3..) {
+        let letter = char::from(b'a' + u8::try_from(seq % 26).unwrap());
+        let run = if *second { "r1" } else { "r0" };
+        log.push(logged(seq, Some(run), text(&letter.to_string().repeat(*length))));
+    }
+    store.send(append(&session, log.clone(), true)).await.unwrap().unwrap();
+    for round in 0..3 {
+        if round == 1 {
+            for (run, seq) in [("r0", log.len() as u64 + 1), ("r1", log.len() as u64 + 2)] {
+                log.push(logged(seq, Some(run), ended(Outcome::Completed)));
+            }
+            let ends = log[log.len() - 2..].to_vec();
+            store.send(append(&session, ends, true)).await.unwrap().unwrap();
+        }
+        if round == 2 {
+            store.send(Stop).await.unwrap().unwrap();
+            store = folder.store().await;
+        }
+        for (after, max_bytes) in &asked {
+            let after = after % (log.len() as u64 + 2);
+            let mut next = after;
+            for found in portions(&store, &session, after, *max_bytes).await {
+                prop_assert_eq!(found.first_seq.0, next + 1, "round {}", round);
+                let covered = &log[usize::try_from(next).unwrap()..usize::try_from(found.seq.0).unwrap()];
+                next = found.seq.0;
+                let Event::Text(text) = &found.event else {
+                    prop_assert_eq!(covered, std::slice::from_ref(&found));
+                    continue;
+                };
+                let mut whole = String::new();
+                for piece in covered {
+                    prop_assert_eq!(&piece.run, &found.run);
+                    let Event::Text(piece) = &piece.event else { panic!("{piece:?} in {}", found.seq) };
+                    whole.push_str(piece);
+                }
+                prop_assert!(covered.len() == 1 || text.len() <= SEGMENT_BYTES_MAX, "{} bytes", text.len());
+                prop_assert_eq!(text, &whole);
+            }
+            prop_assert_eq!(next, after.max(log.len() as u64), "round {}", round);
+        }
+    }
+    store.send(Stop).await.unwrap().unwrap();
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 50, ..ProptestConfig::default() })]
+
+    #[test]
+    fn long_text_is_read_in_portions(
+        pieces in proptest::collection::vec(
+            (proptest::bool::weighted(0.02), prop_oneof![9 => 0usize..600, 1 => 0usize..80_000]), 1..400),
+        asked in proptest::collection::vec((any::<u64>(), prop_oneof![Just(1), 1usize..100_000, Just(usize::MAX)]), 1..6),
+    ) {
+        actix::System::new().block_on(is_read_in_portions(pieces, asked))?;
+    }
 }
 
 #[actix::test]
@@ -511,7 +600,7 @@ impl ModelSession {
     }
 }
 
-/// Pieces of text of one run whose numbers follow each other, in one.
+/// Pieces of text of one run whose numbers follow each other, in one; texts are small here.
 fn coalesced<'a>(log: impl Iterator<Item = &'a Logged>) -> Vec<Logged> {
     let mut out: Vec<Logged> = Vec::new();
     for logged in log {
