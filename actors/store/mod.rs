@@ -1,7 +1,8 @@
 //! The durable log: what is acknowledged is here, and what is here is what clients see.
 //!
-//! One SQLite database with one writer thread (`writer`) and one reader thread (`reader`),
-//! each with a connection of its own. The actor only hands over and never blocks: it may share an
+//! One SQLite database with one writer thread (`writer`), one reader thread (`reader`) and one that
+//! moves the write-ahead log into the database behind the writer (`checkpoint`), each with a
+//! connection of its own. The actor only hands over and never blocks: it may share an
 //! arbiter with others. Both queues are bounded; a full one is answered with `Unavailable`.
 //! Writes of one session take effect in the order in which this actor got them.
 //!
@@ -12,6 +13,7 @@
 //! Deliberately absent: what a session's state is (that is a fold of its events), and snapshots of
 //! it: what a session loads is bounded by the number of runs it asks for.
 
+mod checkpoint;
 mod failure;
 mod figures;
 mod files;

@@ -414,6 +414,33 @@ async fn many_sessions_at_once_share_commits_and_keep_their_order() {
 }
 
 #[actix::test]
+async fn the_write_ahead_log_begins_anew_however_busy_the_writer_is() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let wal = folder.folder.path().join("clawmux.db-wal");
+    // Never a moment without a write: two sessions take turns and neither waits for the other.
+    let stream = |i: u64| {
+        let store = store.clone();
+        async move {
+            let run = format!("r{i}");
+            for seq in 1..=400 {
+                let event = if seq == 1 { prompt("go", None) } else { text(&"x".repeat(100_000)) };
+                let reserve = (seq == 1).then_some(Seq(1000));
+                let append = Append { reserve, ..append(&key(&run), of_run(seq, &run, vec![event]), false) };
+                store.send(append).await.unwrap().unwrap();
+            }
+        }
+    };
+    futures::join!(stream(0), stream(1), stream(2));
+    let (bytes, written) = (wal.metadata().unwrap().len(), 1200 * 100_000);
+    let seen = store.send(Observe).await.unwrap().state;
+    assert!(bytes < written * 3 / 4, "{bytes} bytes for {written} written: {seen}");
+    assert!(seen["checkpoints"].as_u64().unwrap() > 3, "{seen}");
+    store.send(Stop).await.unwrap().unwrap();
+    assert!(wal.metadata().map_or(0, |meta| meta.len()) == 0, "what is closed is one file");
+}
+
+#[actix::test]
 async fn sessions_are_listed_by_use_and_owner() {
     let folder = Folder::new();
     let store = folder.store().await;

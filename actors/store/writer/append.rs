@@ -236,7 +236,7 @@ impl Writer {
                     self.pages.remove(&page);
                     // The present group's page is not there yet and need not be written then.
                     if page != self.page_id {
-                        self.dead.push(page);
+                        self.dead.insert(page);
                     }
                 }
             }
