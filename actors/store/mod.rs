@@ -63,6 +63,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the threads may take to finish what waits when the store stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The length of a day, as `usage_days` has them.
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
 /// A question, answered on the reader's thread.
 type Question = Box<dyn FnOnce(&mut Reader) + Send>;
 

@@ -21,7 +21,8 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use super::files::Files;
 use super::live::Shared;
 use super::{
-    Describe, Described, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, UsageSince, failure,
+    DAY_MS, Describe, Described, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, UsageSince,
+    failure,
 };
 
 pub(super) struct Reader {
@@ -247,14 +248,19 @@ impl Reader {
 
     pub(super) fn usage(&mut self, asked: &UsageSince) -> Result<UsageTotals, Error> {
         self.view(None, |tx, _| {
+            // Whole days from their sums, the rest of the day before them by its calls.
             let sum = |since: Timestamp| {
+                let day = since.as_millis().div_ceil(DAY_MS);
                 tx.prepare_cached(
-                    "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0)
-                     FROM usage WHERE at >= ?",
+                    "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0) FROM (
+                        SELECT input_tokens, output_tokens FROM usage_days WHERE day >= ?1
+                        UNION ALL
+                        SELECT input_tokens, output_tokens FROM usage WHERE at >= ?2 AND at < ?3)",
                 )?
-                .query_row([integer(since.as_millis())], |row| {
-                    Ok(Usage { input_tokens: number(row, 0)?, output_tokens: number(row, 1)? })
-                })
+                .query_row(
+                    params![integer(day), integer(since.as_millis()), integer(day.saturating_mul(DAY_MS))],
+                    |row| Ok(Usage { input_tokens: number(row, 0)?, output_tokens: number(row, 1)? }),
+                )
             };
             Ok(UsageTotals { day: sum(asked.day_start)?, month: sum(asked.month_start)? })
         })

@@ -479,7 +479,10 @@ async fn usage_is_summed_by_session_and_since_a_time() {
     let folder = Folder::new();
     let store = folder.store().await;
     store.send(append(&key("a"), of_run(1, "r", vec![prompt("hi", None)]), true)).await.unwrap().unwrap();
-    for (session, at, input_tokens) in [("a", 10, 1), ("a", 20, 10), ("b", 30, 100)] {
+    const DAY: u64 = 86_400_000;
+    for (session, at, input_tokens) in
+        [("a", 10, 1), ("a", 20, 10), ("b", 30, 100), ("b", DAY + 5, 1000), ("b", 2 * DAY, 10_000)]
+    {
         let record = UsageRecord {
             session: key(session),
             run: "r".into(),
@@ -493,9 +496,16 @@ async fn usage_is_summed_by_session_and_since_a_time() {
     }
     let usage = |input_tokens| Usage { input_tokens, output_tokens: 2 * input_tokens };
     assert_eq!(load(&store, &key("a"), 0).await.unwrap().spent, usage(11));
-    let since = UsageSince { day_start: Timestamp::from_millis(20), month_start: Timestamp::default() };
-    let totals = store.send(since).await.unwrap().unwrap();
-    assert_eq!((totals.day, totals.month), (usage(110), usage(111)));
+    let since = async |at| {
+        let at = Timestamp::from_millis(at);
+        store.send(UsageSince { day_start: at, month_start: Timestamp::default() }).await.unwrap().unwrap()
+    };
+    assert_eq!((since(20).await.day, since(20).await.month), (usage(11_110), usage(11_111)));
+    for (at, expected) in [(DAY, 11_000), (DAY + 5, 11_000), (DAY + 6, 10_000), (2 * DAY, 10_000)] {
+        assert_eq!(since(at).await.day, usage(expected), "since {at}");
+    }
+    assert_eq!(since(2 * DAY + 1).await.day, usage(0));
+    assert_eq!(since(u64::MAX).await.day, usage(0));
     store.send(Stop).await.unwrap().unwrap();
 }
 

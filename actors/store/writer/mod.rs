@@ -143,7 +143,11 @@ impl Writer {
         let mut db = files.writer()?;
         schema::migrate(&mut db)?;
         let opened = db
-            .query_row("UPDATE meta SET opened = opened + 1 RETURNING opened", [], |row| row.get(0))
+            .query_row(
+                "UPDATE meta SET opened = opened + 1, version = ? RETURNING opened",
+                [env!("CARGO_PKG_VERSION")],
+                |row| row.get(0),
+            )
             .map_err(|e| sql(&e))?;
         let checkpointer = Checkpointer::start(&mut db, Arc::clone(&files), Arc::clone(&figures))?;
         let mut writer = Self {
