@@ -87,13 +87,32 @@ impl Live {
         Some(run)
     }
 
-    /// A session's text after a number, of all its runs, in order.
-    pub(super) fn rest_after(&self, session: &SessionKey, after: Seq) -> Vec<Logged> {
-        let runs = self.of(session).iter();
-        let mut rest: Vec<Logged> = runs
-            .flat_map(|run| run.segments.iter().filter_map(|segment| segment.rest_after(&run.run, after)))
+    /// A session's text after a number, in order: that of one run or of all; not more once there are
+    /// so many bytes of it.
+    pub(super) fn rest_after(
+        &self,
+        session: &SessionKey,
+        run: Option<&RunId>,
+        after: Seq,
+        bytes_max: usize,
+    ) -> Vec<Logged> {
+        let runs = self.of(session).iter().filter(|live| run.is_none_or(|run| live.run == *run));
+        let mut segments: Vec<(&RunId, &Segment)> = runs
+            .flat_map(|live| live.segments.iter().map(|segment| (&live.run, segment)))
+            .filter(|(_, segment)| segment.seq() > after)
             .collect();
-        rest.sort_unstable_by_key(|logged| logged.seq);
+        segments.sort_unstable_by_key(|(_, segment)| segment.seq());
+        let mut bytes = 0;
+        let mut rest = Vec::new();
+        for (run, segment) in segments {
+            if bytes >= bytes_max {
+                break;
+            }
+            if let Some(logged) = segment.rest_after(run, after) {
+                bytes += super::bytes_of(&logged.event);
+                rest.push(logged);
+            }
+        }
         rest
     }
 

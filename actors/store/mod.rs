@@ -1,7 +1,8 @@
 //! The durable log: what is acknowledged is here, and what is here is what clients see.
 //!
-//! One SQLite database with one writer thread (`writer`) and one reader thread (`reader`),
-//! each with a connection of its own. The actor only hands over and never blocks: it may share an
+//! One SQLite database with one writer thread (`writer`), one reader thread (`reader`) and one that
+//! moves the write-ahead log into the database behind the writer (`checkpoint`), each with a
+//! connection of its own. The actor only hands over and never blocks: it may share an
 //! arbiter with others. Both queues are bounded; a full one is answered with `Unavailable`.
 //! Writes of one session take effect in the order in which this actor got them.
 //!
@@ -12,6 +13,7 @@
 //! Deliberately absent: what a session's state is (that is a fold of its events), and snapshots of
 //! it: what a session loads is bounded by the number of runs it asks for.
 
+mod checkpoint;
 mod failure;
 mod figures;
 mod files;
@@ -35,6 +37,7 @@ use clawmux_core::auth::Owner;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
+pub use clawmux_core::log::segment::SEGMENT_BYTES_MAX;
 use clawmux_core::log::usage::{UsageRecord, UsageTotals};
 use clawmux_core::reply;
 use clawmux_core::time::Timestamp;
@@ -61,6 +64,9 @@ const READS_MAX: usize = 1024;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the threads may take to finish what waits when the store stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The length of a day, as `usage_days` has them.
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// A question, answered on the reader's thread.
 type Question = Box<dyn FnOnce(&mut Reader) + Send>;
@@ -113,7 +119,7 @@ pub struct Loaded {
     /// What it spent over its life.
     pub spent: Usage,
     /// In order: the events of the runs asked for and of every run that has not ended. Text is in
-    /// one piece wherever its numbers follow each other.
+    /// one piece wherever its numbers follow each other, up to [`SEGMENT_BYTES_MAX`].
     pub events: Vec<Logged>,
 }
 
@@ -150,7 +156,8 @@ pub struct FindRun {
 }
 
 /// Asks for the events of a session after a number, in order; text in one piece wherever its
-/// numbers follow each other.
+/// numbers follow each other, up to [`SEGMENT_BYTES_MAX`]. Ask again after the last number to go on;
+/// an empty answer is the end.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Vec<Logged>, Error>")]
 pub struct ReadEvents {

@@ -21,7 +21,8 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use super::files::Files;
 use super::live::Shared;
 use super::{
-    Describe, Described, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, UsageSince, failure,
+    DAY_MS, Describe, Described, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, UsageSince,
+    failure,
 };
 
 pub(super) struct Reader {
@@ -45,7 +46,8 @@ impl Reader {
     }
 
     pub(super) fn load(&mut self, asked: &Load) -> Result<Option<Loaded>, Error> {
-        self.view(Some((&asked.session, Seq(0))), |tx, streaming| {
+        let text = Text { session: &asked.session, run: None, after: Seq(0), bytes_max: usize::MAX };
+        self.view(Some(text), |tx, streaming| {
             let found = tx
                 .prepare_cached(
                     "SELECT id, owner, head, reserved, input_tokens, output_tokens, cleared
@@ -116,7 +118,13 @@ impl Reader {
     }
 
     pub(super) fn events(&mut self, asked: &ReadEvents) -> Result<Vec<Logged>, Error> {
-        self.view(Some((&asked.session, asked.after)), |tx, mut streaming| {
+        let text = Text {
+            session: &asked.session,
+            run: asked.run.as_ref(),
+            after: asked.after,
+            bytes_max: asked.max_bytes.max(1),
+        };
+        self.view(Some(text), |tx, streaming| {
             let Some(session) = session_row(tx, &asked.session)? else { return Ok(Vec::new()) };
             let mut span = None;
             if let Some(run) = &asked.run {
@@ -130,7 +138,6 @@ impl Reader {
                     return Ok(Vec::new());
                 }
             }
-            streaming.retain(|text| asked.run.is_none() || asked.run == text.run);
             let mut streaming = VecDeque::from(streaming);
 
             let from = integer(asked.after.0).max(span.as_ref().map_or(0, |s| integer(s.prompted) - 1));
@@ -241,24 +248,28 @@ impl Reader {
 
     pub(super) fn usage(&mut self, asked: &UsageSince) -> Result<UsageTotals, Error> {
         self.view(None, |tx, _| {
+            // Whole days from their sums, the rest of the day before them by its calls.
             let sum = |since: Timestamp| {
+                let day = since.as_millis().div_ceil(DAY_MS);
                 tx.prepare_cached(
-                    "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0)
-                     FROM usage WHERE at >= ?",
+                    "SELECT coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0) FROM (
+                        SELECT input_tokens, output_tokens FROM usage_days WHERE day >= ?1
+                        UNION ALL
+                        SELECT input_tokens, output_tokens FROM usage WHERE at >= ?2 AND at < ?3)",
                 )?
-                .query_row([integer(since.as_millis())], |row| {
-                    Ok(Usage { input_tokens: number(row, 0)?, output_tokens: number(row, 1)? })
-                })
+                .query_row(
+                    params![integer(day), integer(since.as_millis()), integer(day.saturating_mul(DAY_MS))],
+                    |row| Ok(Usage { input_tokens: number(row, 0)?, output_tokens: number(row, 1)? }),
+                )
             };
             Ok(UsageTotals { day: sum(asked.day_start)?, month: sum(asked.month_start)? })
         })
     }
 
-    /// Answers from one view of the database; with the text of a session's steps that stream, as
-    /// far as it comes after a number, in order.
+    /// Answers from one view of the database; with what is asked of the text that streams, in order.
     fn view<T>(
         &mut self,
-        streaming: Option<(&SessionKey, Seq)>,
+        streaming: Option<Text<'_>>,
         answer: impl FnOnce(&Transaction<'_>, Vec<Logged>) -> Result<T, Failure>,
     ) -> Result<T, Error> {
         let live = self.shared.enter();
@@ -270,13 +281,23 @@ impl Reader {
         tx.prepare_cached("SELECT opened FROM meta")
             .and_then(|mut statement| statement.query_row([], |_| Ok(())))
             .map_err(|e| failure::sql(&e))?;
-        let streaming = streaming.map_or_else(Vec::new, |(session, after)| live.rest_after(session, after));
+        let streaming = streaming.map_or_else(Vec::new, |text| {
+            live.rest_after(text.session, text.run, text.after, text.bytes_max)
+        });
         drop(live);
         answer(&tx, streaming).map_err(|failure| match failure {
             Failure::Database(e) => failure::sql(&e),
             Failure::Record(e) => e,
         })
     }
+}
+
+/// What of the text of steps that still stream.
+struct Text<'a> {
+    session: &'a SessionKey,
+    run: Option<&'a RunId>,
+    after: Seq,
+    bytes_max: usize,
 }
 
 /// Why there is no answer.

@@ -5,13 +5,17 @@
 //!
 //! | table | holds |
 //! |---|---|
-//! | `meta` | one row: how often the log was opened |
+//! | `meta` | one row: how often the log was opened, and by which clawmux last |
 //! | `sessions` | one row a session: whose it is, how far its log goes, what it spent |
 //! | `runs` | one row a run: from where to where it is in the log, and up to where its text is in `events` |
 //! | `events` | the log itself, but for the text of steps that still stream |
 //! | `deltas` | that text: one row for each group commit, of all sessions together |
 //! | `idempotency` | which run a key stands for |
 //! | `usage` | what every model call cost |
+//! | `usage_days` | the sums of that for each day: what a month cost is asked at every start |
+//!
+//! A step of a migration is never changed once it was released: files that went through it are out
+//! there. A new one is added at the end.
 
 use clawmux_core::error::{Error, ErrorCode};
 use rusqlite::Connection;
@@ -22,7 +26,8 @@ use super::sql;
 const APPLICATION_ID: i64 = 0x636c_776d;
 
 /// What takes a store from format N (its index here) to format N + 1.
-const MIGRATIONS: &[&str] = &["
+const MIGRATIONS: &[&str] = &[
+    "
 CREATE TABLE meta (
     opened INTEGER NOT NULL
 ) STRICT;
@@ -91,32 +96,88 @@ CREATE TABLE usage (
 ) STRICT;
 CREATE INDEX usage_session ON usage (session, at);
 CREATE INDEX usage_at ON usage (at, input_tokens, output_tokens);
-"];
+",
+    "
+ALTER TABLE meta ADD COLUMN version TEXT NOT NULL DEFAULT '';   -- of the clawmux that opened it last
 
-/// Brings the store to the present format, each step in a transaction of its own.
+CREATE TABLE usage_days (
+    day           INTEGER PRIMARY KEY,          -- since 1970, UTC
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL
+) STRICT;
+INSERT INTO usage_days
+    SELECT at / 86400000, sum(input_tokens), sum(output_tokens) FROM usage GROUP BY at / 86400000;
+",
+];
+
+/// The present format.
+pub(super) const FORMAT: i64 = MIGRATIONS.len() as i64;
+
+/// What a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nothing is in it yet.
+    Empty,
+    /// A log of this format; not a newer one.
+    Log(i64),
+    /// A log of a newer format, and the version of clawmux that wrote it, if it says so.
+    Newer { format: i64, version: Option<String> },
+    /// Another program's.
+    Foreign,
+}
+
+/// Looks at what the file is.
+///
+/// # Errors
+/// What SQLite says.
+pub(super) fn kind(db: &Connection) -> rusqlite::Result<Kind> {
+    let pragma = |name: &str| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
+    let (id, format) = (pragma("application_id")?, pragma("user_version")?);
+    if id == APPLICATION_ID && (1..=FORMAT).contains(&format) {
+        return Ok(Kind::Log(format));
+    }
+    if id == APPLICATION_ID {
+        let version = db.query_row("SELECT version FROM meta", [], |row| row.get(0)).ok();
+        return Ok(Kind::Newer { format, version: version.filter(|version: &String| !version.is_empty()) });
+    }
+    let tables: i64 = db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+    Ok(if id == 0 && format == 0 && tables == 0 { Kind::Empty } else { Kind::Foreign })
+}
+
+impl Kind {
+    /// From which format on it is to be migrated.
+    ///
+    /// # Errors
+    /// `Conflict` where it is not for this clawmux.
+    pub(super) fn format(&self) -> Result<i64, Error> {
+        match self {
+            Self::Empty => Ok(0),
+            Self::Log(format) => Ok(*format),
+            Self::Newer { format, version } => {
+                let by = version.as_ref().map_or_else(
+                    || "the version that wrote it".into(),
+                    |version| format!("clawmux {version}, which wrote it"),
+                );
+                Err(ErrorCode::Conflict.error(format!(
+                    "the log has format {format}, this clawmux knows up to {FORMAT}: use {by}, or a newer \
+                     one; or start with a copy from before the update"
+                )))
+            }
+            Self::Foreign => Err(ErrorCode::Conflict
+                .error("the file is the database of another program: point store.path somewhere else")),
+        }
+    }
+}
+
+/// Brings the store to the present format, each step in a transaction of its own: an interrupted
+/// one leaves the format before it.
 ///
 /// # Errors
 /// `Conflict` where the file is another program's or of a newer clawmux; else what SQLite says.
 pub(super) fn migrate(db: &mut Connection) -> Result<(), Error> {
-    let pragma = |db: &Connection, name: &str| db.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
-    let (id, version) = (
-        pragma(db, "application_id").map_err(|e| sql(&e))?,
-        pragma(db, "user_version").map_err(|e| sql(&e))?,
-    );
-    let tables: i64 =
-        db.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(|e| sql(&e))?;
-    if id != APPLICATION_ID && (id != 0 || version != 0 || tables != 0) {
-        return Err(ErrorCode::Conflict
-            .error("the file is the database of another program: point store.path somewhere else"));
-    }
-    let steps = usize::try_from(version).ok().and_then(|version| MIGRATIONS.get(version..));
-    let Some(steps) = steps else {
-        return Err(ErrorCode::Conflict.error(format!(
-            "the log has format {version}, this clawmux knows up to {}: use the version that wrote it",
-            MIGRATIONS.len()
-        )));
-    };
-    for (step, format) in steps.iter().zip(version + 1..) {
+    let from = kind(db).map_err(|e| sql(&e))?.format()?;
+    let formats = 1..=FORMAT;
+    for (format, step) in formats.zip(MIGRATIONS).filter(|(format, _)| *format > from) {
         let tx = db.transaction().map_err(|e| sql(&e))?;
         tx.execute_batch(step)
             .and_then(|()| tx.pragma_update(None, "application_id", APPLICATION_ID))
@@ -145,9 +206,35 @@ mod tests {
         let mut db = Connection::open_in_memory().unwrap();
         migrate(&mut db).unwrap();
         db.pragma_update(None, "user_version", 99).unwrap();
-        let error = migrate(&mut db).unwrap_err();
-        assert_eq!(error.code, ErrorCode::Conflict);
-        assert!(error.message.contains("format 99"), "{error}");
+        let refused = |db: &mut Connection| {
+            let error = migrate(db).unwrap_err();
+            assert_eq!(error.code, ErrorCode::Conflict);
+            assert!(error.message.contains("format 99"), "{error}");
+            error.message
+        };
+        assert!(refused(&mut db).contains("the version that wrote it"));
+        db.execute_batch("UPDATE meta SET version = '9.1.0'").unwrap();
+        assert!(refused(&mut db).contains("clawmux 9.1.0"));
+        for garbage in ["0", "-5", "-2147483648"] {
+            db.execute_batch(&format!("PRAGMA user_version = {garbage}")).unwrap();
+            assert_eq!(migrate(&mut db).unwrap_err().code, ErrorCode::Conflict, "{garbage}");
+        }
+    }
+
+    #[test]
+    fn a_step_that_fails_leaves_the_format_before_it() {
+        let mut db = Connection::open_in_memory().unwrap();
+        db.execute_batch(MIGRATIONS[0]).unwrap();
+        db.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        db.pragma_update(None, "user_version", 1).unwrap();
+        // In the way of the second half of the step.
+        db.execute_batch("CREATE TABLE usage_days (x)").unwrap();
+        migrate(&mut db).unwrap_err();
+        assert_eq!(kind(&db).unwrap(), Kind::Log(1));
+        db.prepare("SELECT version FROM meta").expect_err("nothing of the step is left");
+        db.execute_batch("DROP TABLE usage_days").unwrap();
+        migrate(&mut db).unwrap();
+        assert_eq!(kind(&db).unwrap(), Kind::Log(FORMAT));
     }
 
     #[test]

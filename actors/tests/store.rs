@@ -11,7 +11,7 @@ use actix::Addr;
 use clawmux_actors::observe::Observe;
 use clawmux_actors::store::{
     Append, Describe, Described, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, RecordUsage,
-    Stop, Store, Unfinished, UsageSince,
+    SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageSince,
 };
 use clawmux_core::auth::Owner;
 use clawmux_core::error::{Error, ErrorCode};
@@ -152,6 +152,95 @@ async fn a_conversation_is_there_while_it_streams_when_it_is_over_and_after_a_re
     store.send(Stop).await.unwrap().unwrap();
     let error = store.send(Unfinished).await.unwrap().unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
+}
+
+/// All of a session in portions, each asked for after the last number of the one before.
+async fn portions(
+    store: &Addr<Store>,
+    session: &SessionKey,
+    mut after: u64,
+    max_bytes: usize,
+) -> Vec<Logged> {
+    let mut all = Vec::new();
+    loop {
+        let asked = ReadEvents { session: session.clone(), after: Seq(after), run: None, max_bytes };
+        let portion = store.send(asked).await.unwrap().unwrap();
+        let Some(last) = portion.last() else { return all };
+        after = last.seq.0;
+        let bytes = |logged: &Logged| if let Event::Text(text) = &logged.event { text.len() } else { 0 };
+        let before: usize = portion[..portion.len() - 1].iter().map(bytes).sum();
+        assert!(before < max_bytes, "{before} bytes were enough already");
+        all.extend(portion);
+    }
+}
+
+/// Long answers of two runs that take turns, while they stream, when they are over, and after a
+/// restart, from any number on, in any portions: what is read is what was written.
+async fn is_read_in_portions(
+    pieces: Vec<(bool, usize)>,
+    asked: Vec<(u64, usize)>,
+) -> Result<(), TestCaseError> {
+    let (folder, session) = (Folder::new(), key("a"));
+    let mut store = folder.store().await;
+    let mut log: Vec<Logged> =
+        ["r0", "r1"].into_iter().flat_map(|run| of_run(1, run, vec![prompt("hi", None)])).collect();
+    log[1] = logged(2, Some("r1"), prompt("hi", None));
+    for ((second, length), seq) in pieces.iter().zip(3..) {
+        let letter = char::from(b'a' + u8::try_from(seq % 26).unwrap());
+        let run = if *second { "r1" } else { "r0" };
+        log.push(logged(seq, Some(run), text(&letter.to_string().repeat(*length))));
+    }
+    store.send(append(&session, log.clone(), true)).await.unwrap().unwrap();
+    for round in 0..3 {
+        if round == 1 {
+            for (run, seq) in [("r0", log.len() as u64 + 1), ("r1", log.len() as u64 + 2)] {
+                log.push(logged(seq, Some(run), ended(Outcome::Completed)));
+            }
+            let ends = log[log.len() - 2..].to_vec();
+            store.send(append(&session, ends, true)).await.unwrap().unwrap();
+        }
+        if round == 2 {
+            store.send(Stop).await.unwrap().unwrap();
+            store = folder.store().await;
+        }
+        for (after, max_bytes) in &asked {
+            let after = after % (log.len() as u64 + 2);
+            let mut next = after;
+            for found in portions(&store, &session, after, *max_bytes).await {
+                prop_assert_eq!(found.first_seq.0, next + 1, "round {}", round);
+                let covered = &log[usize::try_from(next).unwrap()..usize::try_from(found.seq.0).unwrap()];
+                next = found.seq.0;
+                let Event::Text(text) = &found.event else {
+                    prop_assert_eq!(covered, std::slice::from_ref(&found));
+                    continue;
+                };
+                let mut whole = String::new();
+                for piece in covered {
+                    prop_assert_eq!(&piece.run, &found.run);
+                    let Event::Text(piece) = &piece.event else { panic!("{piece:?} in {}", found.seq) };
+                    whole.push_str(piece);
+                }
+                prop_assert!(covered.len() == 1 || text.len() <= SEGMENT_BYTES_MAX, "{} bytes", text.len());
+                prop_assert_eq!(text, &whole);
+            }
+            prop_assert_eq!(next, after.max(log.len() as u64), "round {}", round);
+        }
+    }
+    store.send(Stop).await.unwrap().unwrap();
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, max_shrink_iters: 50, ..ProptestConfig::default() })]
+
+    #[test]
+    fn long_text_is_read_in_portions(
+        pieces in proptest::collection::vec(
+            (proptest::bool::weighted(0.02), prop_oneof![9 => 0usize..600, 1 => 0usize..80_000]), 1..400),
+        asked in proptest::collection::vec((any::<u64>(), prop_oneof![Just(1), 1usize..100_000, Just(usize::MAX)]), 1..6),
+    ) {
+        actix::System::new().block_on(is_read_in_portions(pieces, asked))?;
+    }
 }
 
 #[actix::test]
@@ -325,6 +414,33 @@ async fn many_sessions_at_once_share_commits_and_keep_their_order() {
 }
 
 #[actix::test]
+async fn the_write_ahead_log_begins_anew_however_busy_the_writer_is() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let wal = folder.folder.path().join("clawmux.db-wal");
+    // Never a moment without a write: two sessions take turns and neither waits for the other.
+    let stream = |i: u64| {
+        let store = store.clone();
+        async move {
+            let run = format!("r{i}");
+            for seq in 1..=400 {
+                let event = if seq == 1 { prompt("go", None) } else { text(&"x".repeat(100_000)) };
+                let reserve = (seq == 1).then_some(Seq(1000));
+                let append = Append { reserve, ..append(&key(&run), of_run(seq, &run, vec![event]), false) };
+                store.send(append).await.unwrap().unwrap();
+            }
+        }
+    };
+    futures::join!(stream(0), stream(1), stream(2));
+    let (bytes, written) = (wal.metadata().unwrap().len(), 1200 * 100_000);
+    let seen = store.send(Observe).await.unwrap().state;
+    assert!(bytes < written * 3 / 4, "{bytes} bytes for {written} written: {seen}");
+    assert!(seen["checkpoints"].as_u64().unwrap() > 3, "{seen}");
+    store.send(Stop).await.unwrap().unwrap();
+    assert!(wal.metadata().map_or(0, |meta| meta.len()) == 0, "what is closed is one file");
+}
+
+#[actix::test]
 async fn sessions_are_listed_by_use_and_owner() {
     let folder = Folder::new();
     let store = folder.store().await;
@@ -363,7 +479,10 @@ async fn usage_is_summed_by_session_and_since_a_time() {
     let folder = Folder::new();
     let store = folder.store().await;
     store.send(append(&key("a"), of_run(1, "r", vec![prompt("hi", None)]), true)).await.unwrap().unwrap();
-    for (session, at, input_tokens) in [("a", 10, 1), ("a", 20, 10), ("b", 30, 100)] {
+    const DAY: u64 = 86_400_000;
+    for (session, at, input_tokens) in
+        [("a", 10, 1), ("a", 20, 10), ("b", 30, 100), ("b", DAY + 5, 1000), ("b", 2 * DAY, 10_000)]
+    {
         let record = UsageRecord {
             session: key(session),
             run: "r".into(),
@@ -377,9 +496,16 @@ async fn usage_is_summed_by_session_and_since_a_time() {
     }
     let usage = |input_tokens| Usage { input_tokens, output_tokens: 2 * input_tokens };
     assert_eq!(load(&store, &key("a"), 0).await.unwrap().spent, usage(11));
-    let since = UsageSince { day_start: Timestamp::from_millis(20), month_start: Timestamp::default() };
-    let totals = store.send(since).await.unwrap().unwrap();
-    assert_eq!((totals.day, totals.month), (usage(110), usage(111)));
+    let since = async |at| {
+        let at = Timestamp::from_millis(at);
+        store.send(UsageSince { day_start: at, month_start: Timestamp::default() }).await.unwrap().unwrap()
+    };
+    assert_eq!((since(20).await.day, since(20).await.month), (usage(11_110), usage(11_111)));
+    for (at, expected) in [(DAY, 11_000), (DAY + 5, 11_000), (DAY + 6, 10_000), (2 * DAY, 10_000)] {
+        assert_eq!(since(at).await.day, usage(expected), "since {at}");
+    }
+    assert_eq!(since(2 * DAY + 1).await.day, usage(0));
+    assert_eq!(since(u64::MAX).await.day, usage(0));
     store.send(Stop).await.unwrap().unwrap();
 }
 
@@ -511,7 +637,7 @@ impl ModelSession {
     }
 }
 
-/// Pieces of text of one run whose numbers follow each other, in one.
+/// Pieces of text of one run whose numbers follow each other, in one; texts are small here.
 fn coalesced<'a>(log: impl Iterator<Item = &'a Logged>) -> Vec<Logged> {
     let mut out: Vec<Logged> = Vec::new();
     for logged in log {

@@ -11,9 +11,9 @@ use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, params, params_from_iter};
 
 use super::{Failure, OpenRun, State, Writer, integer, number, time};
-use crate::store::Append;
 use crate::store::failure::refused;
 use crate::store::live::{Live, Place};
+use crate::store::{Append, DAY_MS};
 
 /// The most tokens one usage row counts, so that no sum overflows.
 const TOKENS_MAX: u64 = 1 << 44;
@@ -236,7 +236,7 @@ impl Writer {
                     self.pages.remove(&page);
                     // The present group's page is not there yet and need not be written then.
                     if page != self.page_id {
-                        self.dead.push(page);
+                        self.dead.insert(page);
                     }
                 }
             }
@@ -290,6 +290,11 @@ impl Writer {
             output,
             time(record.at),
         ])?;
+        self.cached(
+            "INSERT INTO usage_days (day, input_tokens, output_tokens) VALUES (?1, ?2, ?3)
+             ON CONFLICT (day) DO UPDATE SET input_tokens = input_tokens + ?2, output_tokens = output_tokens + ?3",
+        )?
+        .execute(params![integer(record.at.as_millis() / DAY_MS), input, output])?;
         self.cached(
             "UPDATE sessions SET input_tokens = input_tokens + ?1, output_tokens = output_tokens + ?2
              WHERE key = ?3",

@@ -15,13 +15,13 @@
 //!
 //! **Text** goes into the log twice, for little: at once on a page for the group (one row for all
 //! sessions), and in one piece when its step is over. A page is deleted when no step that still
-//! streams has text on it.
+//! streams has text on it; a few with each group, so that no commit waits for many of them.
 
 mod append;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,9 +34,11 @@ use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::page;
 use clawmux_core::log::usage::UsageRecord;
 use clawmux_core::time::Timestamp;
+use rusqlite::wal::CheckpointMode;
 use rusqlite::{CachedStatement, Connection, params};
 use tokio::sync::oneshot;
 
+use crate::store::checkpoint::Checkpointer;
 use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
@@ -48,6 +50,10 @@ const GROUP_MAX: usize = 1024;
 const GROUP_BYTES_MAX: usize = 8 << 20;
 /// After so long a silence the write-ahead log is moved into the database.
 const IDLE: Duration = Duration::from_millis(500);
+/// How soon pages that nobody needs are deleted where no group comes that would do it.
+const SOON: Duration = Duration::from_millis(5);
+/// The most of them that one transaction deletes.
+const DEAD_MAX: usize = 32;
 /// Sessions remembered besides those with a run that goes on.
 const SESSIONS_MAX: usize = 16_384;
 
@@ -107,6 +113,8 @@ struct OpenRun {
 }
 
 pub(super) struct Writer {
+    /// Ends before the writer's connection does.
+    checkpointer: Checkpointer,
     db: Connection,
     files: Arc<Files>,
     shared: Arc<Shared>,
@@ -124,7 +132,7 @@ pub(super) struct Writer {
     /// How many steps that stream have text on a page.
     pages: HashMap<i64, usize>,
     /// Pages nobody needs.
-    dead: Vec<i64>,
+    dead: BTreeSet<i64>,
     body: Vec<u8>,
     commits_since_rest: usize,
 }
@@ -135,9 +143,15 @@ impl Writer {
         let mut db = files.writer()?;
         schema::migrate(&mut db)?;
         let opened = db
-            .query_row("UPDATE meta SET opened = opened + 1 RETURNING opened", [], |row| row.get(0))
+            .query_row(
+                "UPDATE meta SET opened = opened + 1, version = ? RETURNING opened",
+                [env!("CARGO_PKG_VERSION")],
+                |row| row.get(0),
+            )
             .map_err(|e| sql(&e))?;
+        let checkpointer = Checkpointer::start(&mut db, Arc::clone(&files), Arc::clone(&figures))?;
         let mut writer = Self {
+            checkpointer,
             db,
             files,
             shared,
@@ -150,7 +164,7 @@ impl Writer {
             page: Vec::new(),
             page_id: 1,
             pages: HashMap::new(),
-            dead: Vec::new(),
+            dead: BTreeSet::new(),
             body: Vec::new(),
             commits_since_rest: 0,
         };
@@ -164,9 +178,11 @@ impl Writer {
     pub(super) fn run(mut self, waiting: &Receiver<Waiting>) {
         let mut group = Vec::new();
         loop {
-            let first = match waiting.recv_timeout(IDLE) {
+            let patience = if self.dead.is_empty() { IDLE } else { SOON };
+            let first = match waiting.recv_timeout(patience) {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if self.delete_some_alone() => continue,
                 Err(RecvTimeoutError::Timeout) => {
                     self.rest();
                     let Ok(first) = waiting.recv() else { break };
@@ -185,8 +201,10 @@ impl Writer {
             group = late;
             self.answer(&mut group);
         }
-        self.rest();
-        if let Err(error) = self.checkpoint("TRUNCATE") {
+        while self.delete_some_alone() {}
+        let Self { checkpointer, db, .. } = self;
+        drop(checkpointer);
+        if let Err(error) = checkpoint(&db, CheckpointMode::TRUNCATE) {
             tracing::warn!(%error, "the log was not tidied at its end; the next start does it");
         }
     }
@@ -221,6 +239,11 @@ impl Writer {
         for (waiting, result) in group.drain(..).zip(results) {
             // Whoever does not wait any more has no use for the answer.
             let _ = waiting.done.send(result);
+        }
+        if self.checkpointer.committed()
+            && let Err(error) = checkpoint(&self.db, CheckpointMode::PASSIVE)
+        {
+            tracing::warn!(%error, "the write-ahead log can't be moved into the database; it is tried again");
         }
     }
 
@@ -297,7 +320,7 @@ impl Writer {
             self.page_id += 1;
         }
         self.page.clear();
-        self.delete_dead_pages()?;
+        self.delete_some_pages()?;
         self.cached("COMMIT")?.execute([])?;
         Ok(results)
     }
@@ -317,19 +340,34 @@ impl Writer {
         }
     }
 
-    fn delete_dead_pages(&mut self) -> rusqlite::Result<()> {
-        if self.dead.is_empty() {
-            return Ok(());
-        }
-        let mut dead = std::mem::take(&mut self.dead);
-        dead.sort_unstable();
-        for range in ranges(&dead) {
+    /// Deletes some of the pages that nobody needs, in the transaction that is open.
+    fn delete_some_pages(&mut self) -> rusqlite::Result<()> {
+        let some: Vec<i64> = std::iter::from_fn(|| self.dead.pop_first()).take(DEAD_MAX).collect();
+        for range in ranges(&some) {
             self.cached("DELETE FROM deltas WHERE id BETWEEN ? AND ?")?
                 .execute(params![range.start, range.end - 1])?;
         }
-        dead.clear();
-        self.dead = dead;
         Ok(())
+    }
+
+    /// The same in a transaction of its own; says whether that went well and was of use.
+    fn delete_some_alone(&mut self) -> bool {
+        if self.stale || self.dead.is_empty() {
+            return false;
+        }
+        let mut delete = || {
+            self.set_durability(false)?;
+            self.cached("BEGIN IMMEDIATE")?.execute([])?;
+            self.delete_some_pages()?;
+            self.cached("COMMIT")?.execute([])
+        };
+        if let Err(error) = delete() {
+            // The next group begins with what is committed, which has these pages still.
+            self.stale = true;
+            tracing::warn!(%error, "text that is kept elsewhere by now can't be deleted; it is tried again");
+            return false;
+        }
+        true
     }
 
     fn cached(&self, sql: &str) -> rusqlite::Result<CachedStatement<'_>> {
@@ -380,7 +418,7 @@ impl Writer {
                 }
             }
             if !self.pages.contains_key(&id) {
-                self.dead.push(id);
+                self.dead.insert(id);
             }
             self.page_id = self.page_id.max(id + 1);
         }
@@ -402,9 +440,7 @@ impl Writer {
     /// What can wait until nobody waits.
     fn rest(&mut self) {
         if self.commits_since_rest > 0 {
-            if let Err(error) = self.checkpoint("PASSIVE") {
-                tracing::warn!(%error, "the write-ahead log could not be moved into the database");
-            }
+            self.checkpointer.ask();
             self.commits_since_rest = 0;
         }
         self.forget_idle_sessions();
@@ -419,12 +455,16 @@ impl Writer {
         }
     }
 
-    fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
-        self.db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))
-    }
-
     fn measure(&self) {
         self.figures.db_bytes.store(self.files.bytes(), Relaxed);
+    }
+}
+
+fn checkpoint(db: &Connection, mode: CheckpointMode) -> rusqlite::Result<()> {
+    match db.wal_checkpoint_v2(None::<&str>, mode) {
+        // Another is at it.
+        Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => Ok(()),
+        done => done.map(|_| ()),
     }
 }
 

@@ -73,7 +73,7 @@ fn a_full_disk_is_named_loses_nothing_and_passes() {
     log.write(&[&[text(2, "a")]]).remove(0).unwrap();
     let pages: i64 = log.writer.db.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
     log.writer.db.execute_batch(&format!("PRAGMA max_page_count = {pages}")).unwrap();
-    let (large, small) = ([text(3, &"x".repeat(100_000))], [text(4, "y")]);
+    let (large, small) = ([text(3, &"x".repeat(20_000))], [text(4, "y")]);
     for result in log.write(&[&large, &small]) {
         let error = result.unwrap_err();
         assert_eq!(error.code, ErrorCode::Unavailable);
@@ -84,7 +84,7 @@ fn a_full_disk_is_named_loses_nothing_and_passes() {
     for result in log.write(&[&large, &small]) {
         result.unwrap();
     }
-    assert_eq!(log.read(), [prompt(), text(4, &format!("a{}y", "x".repeat(100_000)))]);
+    assert_eq!(log.read(), [prompt(), text(4, &format!("a{}y", "x".repeat(20_000)))]);
     assert_eq!(log.writer.figures.failures.load(Relaxed), 1);
 }
 
@@ -171,6 +171,25 @@ fn pages_live_as_long_as_a_step_that_streams_needs_them() {
     let asked = Load { session: log.session.clone(), runs: 0 };
     assert_eq!(log.reader.load(&asked).unwrap().unwrap().head, Seq(13));
     assert!(log.writer.runs.is_empty() && log.writer.pages.is_empty());
+}
+
+#[test]
+fn pages_nobody_needs_go_a_few_at_a_time() {
+    let mut log = Log::new();
+    for seq in 2..100 {
+        log.write(&[&[text(seq, "a")]]).remove(0).unwrap();
+    }
+    let step_ended = |seq| (seq, Event::StepEnded { usage: clawmux_core::event::Usage::default() });
+    log.write(&[&[step_ended(100)]]).remove(0).unwrap();
+    assert_eq!(log.pages(), 98 - 32);
+    log.write(&[&[step_ended(101)]]).remove(0).unwrap();
+    assert_eq!(log.pages(), 98 - 2 * 32);
+    // After a start the rest is known, and goes without a group too.
+    log.writer.stale = true;
+    log.write(&[&[step_ended(102)]]).remove(0).unwrap();
+    assert!(log.writer.delete_some_alone());
+    assert!(!log.writer.delete_some_alone());
+    assert_eq!(log.pages(), 0);
 }
 
 #[test]

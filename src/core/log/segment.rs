@@ -4,8 +4,9 @@
 //! is over, what follows one number after the other becomes one segment: the text, and how long
 //! each piece was. A cursor in the middle of it gets the rest in one piece. A number taken by
 //! something else (a prompt that was queued meanwhile, a tool call) ends the segment, so the
-//! order of the log stays exact. What a segment forgets is when each piece was said: it keeps the
-//! time of the last.
+//! order of the log stays exact. So does a segment that is full: an event made of one is never large,
+//! so that a slow reader can be served in small portions. What a segment forgets is when each piece
+//! was said: it keeps the time of the last.
 
 use std::borrow::Cow;
 
@@ -16,6 +17,10 @@ use crate::error::Error;
 use crate::event::{Event, Logged};
 use crate::ids::{RunId, Seq};
 use crate::time::Timestamp;
+
+/// How large a segment gets: its text, and a byte for each piece. A piece that is larger by itself
+/// stays whole, alone in its segment.
+pub const SEGMENT_BYTES_MAX: usize = 32 * 1024;
 
 /// At least one piece of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,10 +46,12 @@ impl Segment {
         Self { first_seq: seq, at, text: piece.to_owned(), lengths: vec![piece.len()] }
     }
 
-    /// Takes the next piece; says whether it did: not where `seq` is not the number after the last.
+    /// Takes the next piece; says whether it did: not where `seq` is not the number after the last,
+    /// nor where the segment would grow beyond [`SEGMENT_BYTES_MAX`].
     #[must_use]
     pub fn push(&mut self, seq: Seq, at: Timestamp, piece: &str) -> bool {
-        if seq != self.seq().next() {
+        let bytes = self.text.len() + self.lengths.len() + piece.len() + 1;
+        if seq != self.seq().next() || bytes > SEGMENT_BYTES_MAX {
             return false;
         }
         self.text.push_str(piece);
@@ -143,6 +150,17 @@ mod tests {
             assert!(!segment.push(Seq(seq), Timestamp::default(), "b"), "{seq}");
         }
         assert_eq!((segment.seq(), segment.text()), (Seq(5), "a"));
+    }
+
+    #[test]
+    fn a_full_segment_takes_no_more() {
+        let (piece, at) = ("x".repeat(1023), Timestamp::default());
+        let mut segment = Segment::new(Seq(1), at, &piece);
+        let taken = (2..100).take_while(|seq| segment.push(Seq(*seq), at, &piece)).count();
+        assert_eq!((taken, segment.text().len()), (31, 32 * 1023));
+        assert!(!segment.push(segment.seq().next(), at, ""), "pieces without text count too");
+        let mut large = Segment::new(Seq(1), at, &"x".repeat(2 * SEGMENT_BYTES_MAX));
+        assert!(!large.push(Seq(2), at, "x"));
     }
 
     #[test]
