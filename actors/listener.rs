@@ -276,7 +276,9 @@ impl Listener {
             return;
         }
         if link.window().is_lagging() {
-            return close(link, Fault::Slow, now);
+            tracing::info!(connection = link.id().0, peer = %link.peer(), "too far behind: closed as slow");
+            link.close(Fault::Slow, now);
+            return;
         }
         if link.is_blocked() {
             let acknowledged = link.acknowledged_bytes().unwrap_or_else(|| link.taken_bytes());

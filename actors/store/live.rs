@@ -109,7 +109,7 @@ impl Live {
                 break;
             }
             if let Some(logged) = segment.rest_after(run, after) {
-                bytes += super::bytes_of(&logged.event);
+                bytes += logged.event.bytes();
                 rest.push(logged);
             }
         }
