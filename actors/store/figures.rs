@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::time::Duration;
 
 use serde_json::json;
 
@@ -23,9 +22,7 @@ pub(super) struct Figures {
     pub(super) commit_us: AtomicU64,
     pub(super) commit_us_max: AtomicU64,
     pub(super) db_bytes: AtomicU64,
-    pub(super) checkpoints: AtomicU64,
-    pub(super) checkpoint_us_max: AtomicU64,
-    pub(super) wal_pages: AtomicU64,
+    pub(super) backup_pages_left: AtomicU64,
 }
 
 impl Figures {
@@ -37,13 +34,6 @@ impl Figures {
         self.batch_max.fetch_max(writes, Relaxed);
         self.commit_us.store(took_us, Relaxed);
         self.commit_us_max.fetch_max(took_us, Relaxed);
-    }
-
-    /// The write-ahead log, of so many pages, was moved into the database.
-    pub(super) fn moved(&self, took: Duration, pages: i32) {
-        self.checkpoints.fetch_add(1, Relaxed);
-        self.checkpoint_us_max.fetch_max(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
-        self.wal_pages.store(u64::try_from(pages).unwrap_or(0), Relaxed);
     }
 
     pub(super) fn to_json(&self) -> serde_json::Value {
@@ -62,9 +52,7 @@ impl Figures {
             "commit_last_us": self.commit_us.load(Relaxed),
             "commit_max_us": self.commit_us_max.load(Relaxed),
             "db_bytes": self.db_bytes.load(Relaxed),
-            "checkpoints": self.checkpoints.load(Relaxed),
-            "checkpoint_max_us": self.checkpoint_us_max.load(Relaxed),
-            "wal_pages": self.wal_pages.load(Relaxed),
+            "backup_pages_left": self.backup_pages_left.load(Relaxed),
         })
     }
 }

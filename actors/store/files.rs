@@ -20,6 +20,9 @@ const LOCK_POLL: Duration = Duration::from_millis(10);
 /// How long a statement waits for another process that looks into the database (a backup, say).
 const BUSY: Duration = Duration::from_secs(5);
 
+/// Past so many pages in the write-ahead log a commit moves them into the database itself.
+const WAL_PAGES_MAX: i64 = 8192;
+
 /// The claim on a database. Whoever holds it is the only daemon on it.
 #[derive(Debug)]
 pub(super) struct Files {
@@ -65,13 +68,12 @@ impl Files {
         Ok(Self { path: path.to_owned(), _lock: lock })
     }
 
-    /// A connection that writes.
+    /// The connection that writes.
     pub(super) fn writer(&self) -> Result<Connection, Error> {
         self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE, |db| {
             let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
             db.pragma_update(None, "synchronous", "NORMAL")?;
-            // That is the checkpointer's.
-            db.pragma_update(None, "wal_autocheckpoint", 0)?;
+            db.pragma_update(None, "wal_autocheckpoint", WAL_PAGES_MAX)?;
             db.pragma_update(None, "journal_size_limit", 64 << 20)?;
             Ok(mode == "wal")
         })

@@ -1,8 +1,7 @@
 //! The durable log: what is acknowledged is here, and what is here is what clients see.
 //!
-//! One SQLite database with one writer thread (`writer`), one reader thread (`reader`) and one that
-//! moves the write-ahead log into the database behind the writer (`checkpoint`), each with a
-//! connection of its own. The actor only hands over and never blocks: it may share an
+//! One SQLite database with one writer thread (`writer`) and one reader thread (`reader`),
+//! each with a connection of its own. The actor only hands over and never blocks: it may share an
 //! arbiter with others. Both queues are bounded; a full one is answered with `Unavailable`.
 //! Writes of one session take effect in the order in which this actor got them.
 //!
@@ -13,10 +12,11 @@
 //! Deliberately absent: what a session's state is (that is a fold of its events), and snapshots of
 //! it: what a session loads is bounded by the number of runs it asks for.
 
-mod checkpoint;
+mod backup;
 mod failure;
 mod figures;
 mod files;
+mod inspect;
 mod live;
 mod reader;
 mod schema;
@@ -26,11 +26,12 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, ResponseFuture, WrapFuture};
 use clawmux_core::auth::Owner;
@@ -41,7 +42,8 @@ pub use clawmux_core::log::segment::SEGMENT_BYTES_MAX;
 use clawmux_core::log::usage::{UsageRecord, UsageTotals};
 use clawmux_core::reply;
 use clawmux_core::time::Timestamp;
-use tokio::sync::oneshot;
+pub use inspect::{Finding, Severity, inspect};
+use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::timeout;
 
 use crate::observe::{Observe, Observed};
@@ -77,6 +79,9 @@ pub struct Store {
     pen: Pen,
     reader: Option<SyncSender<Question>>,
     threads: Vec<Thread>,
+    /// Until the store stops.
+    files: Option<Arc<Files>>,
+    backup: Option<RunningBackup>,
     figures: Arc<Figures>,
 }
 
@@ -87,6 +92,16 @@ pub struct Pen {
     /// None once the store has stopped.
     writer: Arc<RwLock<Option<SyncSender<Waiting>>>>,
     figures: Arc<Figures>,
+}
+
+/// A copy that is being made.
+#[derive(Debug)]
+struct RunningBackup {
+    thread: Thread,
+    /// Ends it.
+    cancel: Arc<AtomicBool>,
+    /// Whether its result is there; the thread may still be about to end.
+    done: Arc<AtomicBool>,
 }
 
 /// A thread, and how one knows it is over without blocking.
@@ -233,6 +248,31 @@ pub struct Described {
     pub spent: Usage,
 }
 
+/// Makes a consistent copy of the log in a file that must not exist yet, while the log is written to:
+/// everything acknowledged before this message is in it. One at a time; it may take 15 minutes.
+///
+/// Errors: `Conflict` where the file exists or another copy is being made, `Unavailable` where the
+/// file can't be written, `Internal` where the log is damaged, `Timeout`. No file is left then.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<BackupReport, Error>")]
+pub struct Backup {
+    /// Where the copy goes; relative to the daemon's working directory.
+    pub to: PathBuf,
+}
+
+/// What a copy holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackupReport {
+    /// The size of the file.
+    pub bytes: u64,
+    /// How many sessions.
+    pub sessions: u64,
+    /// How many runs, in all of them.
+    pub runs: u64,
+    /// How long it took.
+    pub took_ms: u64,
+}
+
 /// Finishes what waits and closes the database. What comes after is answered with `Unavailable`.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<(), Error>")]
@@ -264,11 +304,11 @@ impl Store {
                 let files = Arc::new(Files::claim(&path)?);
                 let shared = Arc::new(Shared::default());
                 let writer = Writer::open(Arc::clone(&files), Arc::clone(&shared), of_writer)?;
-                Ok((writer, Reader::open(files, shared)?))
+                Ok((writer, Reader::open(Arc::clone(&files), shared)?, files))
             };
             match open() {
-                Ok((writer, reader)) => {
-                    if opened.send(Ok(reader)).is_ok() {
+                Ok((writer, reader, files)) => {
+                    if opened.send(Ok((reader, files))).is_ok() {
                         writer.run(&waiting);
                     }
                 }
@@ -276,7 +316,7 @@ impl Store {
             }
         })?;
         let gone = |_| ErrorCode::Internal.error("the log's writer ended while it opened the log");
-        let mut reader = ready.await.map_err(gone)??;
+        let (mut reader, files) = ready.await.map_err(gone)??;
         let of_reader = Arc::clone(&figures);
         let reader = spawn("clawmux-log-read", move || {
             while let Ok(question) = asked.recv() {
@@ -286,7 +326,8 @@ impl Store {
             }
         })?;
         let pen = Pen { writer: Arc::new(RwLock::new(Some(writes))), figures: Arc::clone(&figures) };
-        Ok(Self { pen, reader: Some(questions), threads: vec![reader, writer], figures })
+        let threads = vec![reader, writer];
+        Ok(Self { pen, reader: Some(questions), threads, files: Some(files), backup: None, figures })
     }
 
     /// What sessions write with.
@@ -318,11 +359,49 @@ impl Store {
         Box::pin(async move { answered(answer).await? })
     }
 
+    /// Starts to make a copy.
+    fn back_up(&mut self, to: PathBuf) -> Result<oneshot::Receiver<Result<BackupReport, Error>>, Error> {
+        let files = self.files.clone().ok_or_else(closed)?;
+        if self.backup.as_mut().is_some_and(RunningBackup::goes_on) {
+            return Err(ErrorCode::Conflict.error("a copy is being made already: wait until it is done"));
+        }
+        let (done, answer) = oneshot::channel();
+        let (cancel, is_done) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let (canceled, now_done, figures) = (cancel.clone(), is_done.clone(), self.figures.clone());
+        let began = Instant::now();
+        let goes_on =
+            move || match () {
+                () if canceled.load(Relaxed) => Err(closed()),
+                () if began.elapsed() > backup::BACKUP_TIMEOUT => Err(ErrorCode::Timeout
+                    .error("the copy was not done in time and was given up: is the disk slow?")),
+                () => Ok(()),
+            };
+        let thread = spawn("clawmux-log-copy", move || {
+            tracing::info!(to = %to.display(), "a copy of the log is being made");
+            let result = backup::copy(&files, &to, &figures, goes_on);
+            figures.backup_pages_left.store(0, Relaxed);
+            match &result {
+                Ok(report) => tracing::info!(to = %to.display(), ?report, "the copy of the log is there"),
+                Err(error) => tracing::warn!(to = %to.display(), %error, "no copy of the log was made"),
+            }
+            drop(files);
+            now_done.store(true, Relaxed);
+            let _ = done.send(result);
+        })?;
+        self.backup = Some(RunningBackup { thread, cancel, done: is_done });
+        Ok(answer)
+    }
+
     /// Lets the threads finish, and waits for them.
     fn finish(&mut self) -> Pin<Box<dyn Future<Output = Result<(), Error>>>> {
         self.pen.put_down();
         self.reader = None;
-        let threads = std::mem::take(&mut self.threads);
+        self.files = None;
+        let mut threads = std::mem::take(&mut self.threads);
+        if let Some(RunningBackup { thread, cancel, .. }) = self.backup.take() {
+            cancel.store(true, Relaxed);
+            threads.insert(0, thread);
+        }
         Box::pin(async move {
             let late = |_| ErrorCode::Timeout.error("the log did not close in time");
             let panicked = |_| ErrorCode::Internal.error("a thread of the log panicked");
@@ -339,6 +418,15 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         self.pen.put_down();
+        if let Some(backup) = &self.backup {
+            backup.cancel.store(true, Relaxed);
+        }
+    }
+}
+
+impl RunningBackup {
+    fn goes_on(&mut self) -> bool {
+        !self.done.load(Relaxed) && matches!(self.thread.over.try_recv(), Err(TryRecvError::Empty))
     }
 }
 
@@ -470,6 +558,17 @@ impl Handler<UsageSince> for Store {
 
     fn handle(&mut self, asked: UsageSince, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.usage(&asked))
+    }
+}
+
+impl Handler<Backup> for Store {
+    type Result = ResponseFuture<Result<BackupReport, Error>>;
+
+    fn handle(&mut self, asked: Backup, _: &mut Self::Context) -> Self::Result {
+        let answer = self.back_up(asked.to);
+        Box::pin(async move {
+            answer?.await.map_err(|_| ErrorCode::Internal.error("the log failed over this copy"))?
+        })
     }
 }
 

@@ -435,7 +435,6 @@ async fn the_write_ahead_log_begins_anew_however_busy_the_writer_is() {
     let (bytes, written) = (wal.metadata().unwrap().len(), 1200 * 100_000);
     let seen = store.send(Observe).await.unwrap().state;
     assert!(bytes < written * 3 / 4, "{bytes} bytes for {written} written: {seen}");
-    assert!(seen["checkpoints"].as_u64().unwrap() > 3, "{seen}");
     store.send(Stop).await.unwrap().unwrap();
     assert!(wal.metadata().map_or(0, |meta| meta.len()) == 0, "what is closed is one file");
 }

@@ -34,11 +34,9 @@ use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::page;
 use clawmux_core::log::usage::UsageRecord;
 use clawmux_core::time::Timestamp;
-use rusqlite::wal::CheckpointMode;
 use rusqlite::{CachedStatement, Connection, params};
 use tokio::sync::oneshot;
 
-use crate::store::checkpoint::Checkpointer;
 use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
@@ -113,8 +111,6 @@ struct OpenRun {
 }
 
 pub(super) struct Writer {
-    /// Ends before the writer's connection does.
-    checkpointer: Checkpointer,
     db: Connection,
     files: Arc<Files>,
     shared: Arc<Shared>,
@@ -149,9 +145,7 @@ impl Writer {
                 |row| row.get(0),
             )
             .map_err(|e| sql(&e))?;
-        let checkpointer = Checkpointer::start(&mut db, Arc::clone(&files), Arc::clone(&figures))?;
         let mut writer = Self {
-            checkpointer,
             db,
             files,
             shared,
@@ -202,9 +196,8 @@ impl Writer {
             self.answer(&mut group);
         }
         while self.delete_some_alone() {}
-        let Self { checkpointer, db, .. } = self;
-        drop(checkpointer);
-        if let Err(error) = checkpoint(&db, CheckpointMode::TRUNCATE) {
+        self.rest();
+        if let Err(error) = self.checkpoint("TRUNCATE") {
             tracing::warn!(%error, "the log was not tidied at its end; the next start does it");
         }
     }
@@ -239,11 +232,6 @@ impl Writer {
         for (waiting, result) in group.drain(..).zip(results) {
             // Whoever does not wait any more has no use for the answer.
             let _ = waiting.done.send(result);
-        }
-        if self.checkpointer.committed()
-            && let Err(error) = checkpoint(&self.db, CheckpointMode::PASSIVE)
-        {
-            tracing::warn!(%error, "the write-ahead log can't be moved into the database; it is tried again");
         }
     }
 
@@ -440,7 +428,9 @@ impl Writer {
     /// What can wait until nobody waits.
     fn rest(&mut self) {
         if self.commits_since_rest > 0 {
-            self.checkpointer.ask();
+            if let Err(error) = self.checkpoint("PASSIVE") {
+                tracing::warn!(%error, "the write-ahead log could not be moved into the database");
+            }
             self.commits_since_rest = 0;
         }
         self.forget_idle_sessions();
@@ -455,16 +445,12 @@ impl Writer {
         }
     }
 
+    fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
+        self.db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))
+    }
+
     fn measure(&self) {
         self.figures.db_bytes.store(self.files.bytes(), Relaxed);
-    }
-}
-
-fn checkpoint(db: &Connection, mode: CheckpointMode) -> rusqlite::Result<()> {
-    match db.wal_checkpoint_v2(None::<&str>, mode) {
-        // Another is at it.
-        Err(e) if e.sqlite_error_code() == Some(rusqlite::ErrorCode::DatabaseBusy) => Ok(()),
-        done => done.map(|_| ()),
     }
 }
 
