@@ -161,6 +161,12 @@ impl Turn {
         let State::Asking { text, heard } = &mut self.state else {
             return Vec::new();
         };
+        // Unique in the whole run: a result that comes late must not be taken for that of a later
+        // step's call, and clients pair results with calls by their ids.
+        let is_taken = |heard: &[ToolCall], id: &CallId| {
+            let mut known = self.steps.iter().flat_map(|step| &step.calls).chain(heard);
+            known.any(|known| known.id == *id)
+        };
         let mut events = Vec::new();
         let mut piece = String::new();
         for delta in deltas {
@@ -169,7 +175,7 @@ impl Turn {
                 Delta::Text(more) => piece.push_str(&more),
                 Delta::ToolCall(mut call) => {
                     let mut number = heard.len();
-                    while call.id.as_str().is_empty() || heard.iter().any(|known| known.id == call.id) {
+                    while call.id.as_str().is_empty() || is_taken(heard, &call.id) {
                         call.id = CallId::new(format!("call_{step}_{number}"));
                         number += 1;
                     }
@@ -361,6 +367,18 @@ mod tests {
         let Some(Work::Act { calls, .. }) = turn.work() else { panic!("{:?}", turn.work()) };
         let ids: std::collections::HashSet<_> = calls.iter().map(|call| call.id.clone()).collect();
         assert_eq!((calls.len(), ids.len()), (5, 5), "{calls:?}");
+    }
+
+    #[test]
+    fn a_second_result_is_not_taken_for_that_of_a_later_step() {
+        let mut turn = Turn::new();
+        let result = ToolResult { call: "a".into(), content: "hi".into(), is_error: false };
+        feed(&mut turn, vec![call("a", OFFERED), finished(1)]);
+        turn.apply(&turn.returned(result.clone()).expect("open"));
+        feed(&mut turn, vec![call("a", OFFERED), finished(1)]);
+        assert_eq!(turn.returned(result), None, "it is that of the first step's call");
+        let Some(Work::Act { step: 1, calls }) = turn.work() else { panic!("{:?}", turn.work()) };
+        assert_eq!(calls[0].id.as_str(), "call_1_0");
     }
 
     #[test]
