@@ -1,0 +1,211 @@
+//! What the log says, read by somebody who knows the meaning of events and nothing of how a
+//! session works: the other opinion that the session is compared with.
+
+use clawmux_core::auth::Owner;
+use clawmux_core::event::{Event, Logged, Outcome};
+use clawmux_core::ids::{CallId, RunId, Seq};
+
+use crate::rules::{self, Check};
+
+/// One run, as far as the log goes.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub(crate) id: RunId,
+    pub(crate) seq: Seq,
+    pub(crate) content: String,
+    pub(crate) owner: Owner,
+    pub(crate) key: Option<String>,
+    pub(crate) stage: Stage,
+    /// Whether its turn came.
+    pub(crate) began: bool,
+    /// Its finished answers, and the one that an end cut off.
+    pub(crate) steps: Vec<Step>,
+    /// What the answer under way has said.
+    pub(crate) text: String,
+    /// The calls of the last answer, and whether each has its result.
+    pub(crate) calls: Vec<(CallId, bool)>,
+    /// The tokens of its steps.
+    pub(crate) tokens: u64,
+    /// The number of its end.
+    pub(crate) ended: Seq,
+}
+
+/// One answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) text: String,
+    pub(crate) calls: usize,
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Waiting,
+    Asking,
+    Acting,
+    /// Its last answer called nothing: only the end can follow.
+    Done,
+    Ended,
+}
+
+impl Run {
+    /// Whether a call of the last answer has no result.
+    pub(crate) fn is_open(&self, call: &CallId) -> bool {
+        self.calls.iter().any(|(known, returned)| known == call && !returned)
+    }
+
+    /// Whether the model said anything.
+    pub(crate) fn has_answer(&self) -> bool {
+        self.steps.iter().any(|step| !step.text.is_empty() || step.calls > 0)
+    }
+}
+
+/// All runs of a log.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Book {
+    runs: Vec<Run>,
+    /// In the order in which they ended after having begun.
+    past: Vec<usize>,
+    cleared: Seq,
+}
+
+impl Book {
+    /// What these events say.
+    pub(crate) fn of(events: &[Logged]) -> Check<Self> {
+        let mut book = Self::default();
+        for logged in events {
+            book.read(logged)?;
+        }
+        Ok(book)
+    }
+
+    pub(crate) fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+
+    pub(crate) fn run(&self, id: &RunId) -> Option<&Run> {
+        self.runs.iter().rev().find(|run| run.id == *id)
+    }
+
+    /// The run that has a key.
+    pub(crate) fn of_key(&self, owner: &Owner, key: &str) -> Option<&Run> {
+        self.runs.iter().find(|run| run.key.as_deref() == Some(key) && run.owner == *owner)
+    }
+
+    /// The one under way.
+    pub(crate) fn running(&self) -> Option<&Run> {
+        self.runs.iter().find(|run| matches!(run.stage, Stage::Asking | Stage::Acting | Stage::Done))
+    }
+
+    /// Those that wait, in order.
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = &Run> {
+        self.runs.iter().filter(|run| run.stage == Stage::Waiting)
+    }
+
+    /// Whether any has not ended.
+    pub(crate) fn is_open(&self) -> bool {
+        self.runs.iter().any(|run| run.stage != Stage::Ended)
+    }
+
+    /// Those that began and ended since the conversation was last forgotten, in order.
+    pub(crate) fn past(&self) -> impl Iterator<Item = &Run> + Clone {
+        self.past.iter().map(|index| &self.runs[*index]).filter(|run| run.ended > self.cleared)
+    }
+
+    /// The number of the last time the conversation was forgotten.
+    pub(crate) fn cleared(&self) -> Seq {
+        self.cleared
+    }
+
+    /// Reads the next event.
+    pub(crate) fn read(&mut self, logged: &Logged) -> Check {
+        let complaint = self.take_in(logged)?;
+        rules::the_log_makes_sense(logged, complaint)
+    }
+
+    /// Gives what is wrong with it, if anything is.
+    fn take_in(&mut self, logged: &Logged) -> Check<Option<&'static str>> {
+        let Some(id) = &logged.run else {
+            self.cleared = logged.seq;
+            return Ok((logged.event != Event::Cleared).then_some("an event without a run"));
+        };
+        if let Event::Prompted { content, owner, idempotency_key } = &logged.event {
+            let again = self.run(id).is_some()
+                || idempotency_key.as_ref().is_some_and(|key| self.of_key(owner, key).is_some());
+            self.runs.push(Run {
+                id: id.clone(),
+                seq: logged.seq,
+                content: content.clone(),
+                owner: owner.clone(),
+                key: idempotency_key.clone(),
+                stage: Stage::Waiting,
+                began: false,
+                steps: Vec::new(),
+                text: String::new(),
+                calls: Vec::new(),
+                tokens: 0,
+                ended: Seq(0),
+            });
+            return Ok(again.then_some("a second prompt of one run or one key"));
+        }
+        if logged.event == Event::Started {
+            rules::prompts_run_in_their_order(self.waiting().next().map(|run| &run.id), id)?;
+            if self.running().is_some() {
+                return Ok(Some("two runs at a time"));
+            }
+        }
+        let Some(index) = self.runs.iter().rposition(|run| run.id == *id) else {
+            return Ok(Some("a run without a prompt"));
+        };
+        let run = &mut self.runs[index];
+        rules::an_end_sums_up(run, logged)?;
+        match (&logged.event, run.stage) {
+            (Event::Started, Stage::Waiting) => {
+                run.stage = Stage::Asking;
+                run.began = true;
+            }
+            (Event::Text(text), Stage::Asking) => run.text.push_str(text),
+            (Event::Restarted, Stage::Asking) => run.text.clear(),
+            (Event::ToolCalled(call), Stage::Asking) => {
+                // Those of the answer before have their results.
+                run.calls.retain(|(_, returned)| !*returned);
+                if run.is_open(&call.id) {
+                    return Ok(Some("two calls of one answer with one id"));
+                }
+                run.calls.push((call.id.clone(), false));
+            }
+            (Event::StepEnded { usage }, Stage::Asking) => {
+                run.calls.retain(|(_, returned)| !*returned);
+                run.tokens += usage.total();
+                run.steps.push(Step { text: std::mem::take(&mut run.text), calls: run.calls.len() });
+                run.stage = if run.calls.is_empty() { Stage::Done } else { Stage::Acting };
+            }
+            (Event::ToolReturned(result), Stage::Acting) => {
+                let Some((_, returned)) =
+                    run.calls.iter_mut().find(|(call, returned)| *call == result.call && !*returned)
+                else {
+                    return Ok(Some("a result without an open call"));
+                };
+                *returned = true;
+                if run.calls.iter().all(|(_, returned)| *returned) {
+                    run.stage = Stage::Asking;
+                }
+            }
+            (Event::Ended { outcome, .. }, stage) if stage != Stage::Ended => {
+                if stage == Stage::Waiting && *outcome != Outcome::Aborted {
+                    return Ok(Some("a prompt that never began can only be aborted"));
+                }
+                if !run.text.is_empty() {
+                    run.steps.push(Step { text: std::mem::take(&mut run.text), calls: 0 });
+                }
+                run.stage = Stage::Ended;
+                run.ended = logged.seq;
+                if run.began {
+                    self.past.push(index);
+                }
+            }
+            _ => return Ok(Some("no move of this run")),
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,461 @@
+//! What drives a session, as the daemon's actor does: one unit is being written at a time; what was
+//! written is told and published, and only then; the model may be asked before, tools may not;
+//! work that no longer follows from the state is ended.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use clawmux_core::config::Recovery;
+use clawmux_core::error::ErrorCode;
+use clawmux_core::event::{Logged, ToolCall, ToolResult, Usage};
+use clawmux_core::ids::{RunId, Seq};
+use clawmux_core::provider::Delta;
+use clawmux_core::session::{Session, Submission, Submitted};
+use clawmux_core::turn::Work;
+
+use crate::book::Stage;
+use crate::log::Loaded;
+use crate::outside::{Outside, Reply, Request, Unit};
+use crate::rules::{self, Check};
+
+/// What a session is sent.
+#[derive(Clone, Debug)]
+pub(crate) enum Message {
+    Submit { request: usize },
+    Follow { request: usize, run: RunId, seq: Seq },
+    Abort(Option<RunId>),
+    Clear,
+    Drain,
+}
+
+/// The work under way.
+#[derive(Debug)]
+pub(crate) enum Doing {
+    Nothing,
+    Asking { run: RunId, step: usize, ear: Ear },
+    Acting { run: RunId, step: usize, open: Vec<ToolCall> },
+}
+
+/// How far the model is heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ear {
+    /// The connection is being opened.
+    Opening,
+    /// The next piece may come.
+    Open,
+    /// Not before the last piece is on its way to the log.
+    Shut,
+}
+
+/// What arrives though nobody waits for it any more.
+#[derive(Clone, Debug)]
+pub(crate) enum Late {
+    Answer { run: RunId, step: usize },
+    Result { run: RunId, result: ToolResult },
+}
+
+/// A piece of an answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Piece {
+    Opened,
+    Said(Vec<Delta>),
+    Failed,
+}
+
+/// A session that is awake.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) session: Session,
+    pub(crate) incarnation: u32,
+    pub(crate) doing: Doing,
+    pub(crate) mailbox: VecDeque<Message>,
+    pub(crate) late: Vec<Late>,
+    pub(crate) draining: bool,
+    /// Whether all that the whole log tells is in memory.
+    pub(crate) knows_all: bool,
+    writing: bool,
+    next: Vec<Reply>,
+    published: Seq,
+    /// Prompts that were accepted and are not over: the one under way, and those that wait.
+    running: Option<RunId>,
+    waiting: VecDeque<RunId>,
+    /// The run whose answer a restart cut off, until that is recorded.
+    cut_off: Option<RunId>,
+    /// The model said calls that are not in the log before the answer ends.
+    heard_calls: bool,
+}
+
+impl Driver {
+    /// Begins a session, or reads it back and recovers it. Nothing of its last incarnation may be on
+    /// its way to the log by now, else it would not know of it.
+    pub(crate) fn wake(
+        outside: &mut Outside<'_>,
+        loaded: Loaded,
+        incarnation: u32,
+        recovery: Recovery,
+        draining: bool,
+    ) -> Check<Self> {
+        let (cast, limits) = (outside.cast, outside.limits.clone());
+        let (key, owner) = (cast.session.clone(), cast.owners[0].clone());
+        let Loaded { events, head, reserved, complete } = loaded;
+        let mut session = if head == Seq(0) {
+            Session::new(key, owner, limits)
+        } else {
+            Session::restore(key, owner, limits, head, reserved, events)
+        };
+        if complete && compares(incarnation) {
+            let folded = fold(outside, outside.log.events().to_vec());
+            rules::the_state_is_the_fold_of_the_log(&session, &folded, "read back, and the whole log")?;
+        }
+        let book = outside.log.book();
+        let mut driver = Self {
+            incarnation,
+            doing: Doing::Nothing,
+            mailbox: VecDeque::new(),
+            late: Vec::new(),
+            draining,
+            knows_all: complete,
+            writing: false,
+            next: Vec::new(),
+            published: session.head(),
+            running: book.running().map(|run| run.id.clone()),
+            waiting: book.waiting().map(|run| run.id.clone()).collect(),
+            cut_off: book
+                .running()
+                .filter(|run| run.stage == Stage::Asking && recovery == Recovery::Resume)
+                .map(|run| run.id.clone()),
+            heard_calls: false,
+            session: {
+                if draining {
+                    session.drain();
+                }
+                session
+            },
+        };
+        if driver.running.is_some() {
+            match recovery {
+                Recovery::Resume => outside.figures.resumed += 1,
+                Recovery::Interrupt => outside.figures.interrupted += 1,
+            }
+        }
+        rules::what_is_under_way_is_read_back(driver.running.as_ref(), &driver.session)?;
+        driver.session.recover(outside.now, recovery, |tool| cast.is_idempotent(tool));
+        driver.moved()?;
+        Ok(driver)
+    }
+
+    /// Whether all that was decided is in the log.
+    pub(crate) fn is_written(&self) -> bool {
+        !self.writing && self.session.is_taken()
+    }
+
+    /// Whether nothing is left to do.
+    pub(crate) fn is_done(&self) -> bool {
+        self.session.is_idle() && self.is_written() && self.mailbox.is_empty() && self.next.is_empty()
+    }
+
+    /// Has what was decided written, and goes to work. Says whether the session stops.
+    pub(crate) fn proceed(&mut self, outside: &mut Outside<'_>) -> Check<bool> {
+        self.end_stale_work();
+        if !self.writing {
+            match self.session.take() {
+                Some(batch) => {
+                    if let Some(run) = self.cut_off.take() {
+                        rules::an_answer_that_starts_anew_says_so(&run, batch.events.first())?;
+                    }
+                    self.writing = true;
+                    outside.note(|| {
+                        let events: Vec<String> = batch.events.iter().map(brief).collect();
+                        let durable = if batch.durable { "durably" } else { "as text" };
+                        format!("to be written {durable}: {}", events.join(", "))
+                    });
+                    let replies = mem::take(&mut self.next);
+                    outside.pipeline.push_back(Unit { incarnation: self.incarnation, batch, replies });
+                }
+                None => {
+                    if let Some(run) = self.cut_off.take() {
+                        rules::an_answer_that_starts_anew_says_so(&run, None)?;
+                    }
+                    for reply in mem::take(&mut self.next) {
+                        outside.tell(reply)?;
+                    }
+                }
+            }
+        }
+        self.work(outside)?;
+        Ok(self.draining && self.is_written() && matches!(self.doing, Doing::Nothing))
+    }
+
+    /// A unit is in the log: it may be seen.
+    pub(crate) fn written(
+        &mut self,
+        outside: &mut Outside<'_>,
+        events: &[Logged],
+        replies: Vec<Reply>,
+    ) -> Check {
+        self.writing = false;
+        for reply in replies {
+            outside.tell(reply)?;
+        }
+        for logged in events {
+            rules::published_ranges_are_contiguous(self.published, logged)?;
+            self.published = logged.seq;
+            outside.publish(logged)?;
+        }
+        if self.is_written()
+            && let Some((run, Work::Ask { .. })) = self.session.work()
+        {
+            let messages = self.session.conversation(0);
+            rules::the_model_sees_every_call_with_its_result(&messages)?;
+            if self.knows_all && outside.limits.context_tokens > 1000 {
+                let (book, turns) = (outside.log.book(), outside.limits.episodic_turns);
+                rules::the_model_sees_what_the_log_says(book, turns, run, &messages)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end_stale_work(&mut self) {
+        let wanted = match (&self.doing, self.session.work()) {
+            (Doing::Nothing, _) => true,
+            (Doing::Asking { run, step, .. }, Some((now, Work::Ask { step: at })))
+            | (Doing::Acting { run, step, .. }, Some((now, Work::Act { step: at, .. }))) => {
+                run == now && *step == at
+            }
+            _ => false,
+        };
+        if !wanted {
+            self.end_work();
+        }
+    }
+
+    /// Ends what is under way; something of it may arrive all the same.
+    fn end_work(&mut self) {
+        self.heard_calls = false;
+        match mem::replace(&mut self.doing, Doing::Nothing) {
+            Doing::Nothing => {}
+            Doing::Asking { run, step, .. } => self.late.push(Late::Answer { run, step }),
+            Doing::Acting { run, open, .. } => self.late.extend(
+                open.into_iter().map(|call| Late::Result { run: run.clone(), result: result(&call) }),
+            ),
+        }
+    }
+
+    fn work(&mut self, outside: &mut Outside<'_>) -> Check {
+        if let Doing::Asking { ear, .. } = &mut self.doing {
+            if *ear == Ear::Shut && self.session.is_taken() {
+                *ear = Ear::Open;
+            }
+            return Ok(());
+        }
+        if self.draining || !matches!(self.doing, Doing::Nothing) {
+            return Ok(());
+        }
+        match self.session.work() {
+            Some((run, Work::Ask { step })) => {
+                let run = run.clone();
+                outside.ask(&run, step, self.incarnation)?;
+                self.doing = Doing::Asking { run, step, ear: Ear::Opening };
+            }
+            Some((run, Work::Act { step, calls })) if self.is_written() => {
+                let run = run.clone();
+                for call in &calls {
+                    outside.call(&run, step, call, self.incarnation)?;
+                }
+                self.doing = Doing::Acting { run, step, open: calls };
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A piece of the answer, or its end.
+    pub(crate) fn heard(&mut self, outside: &mut Outside<'_>, piece: Piece) -> Check<bool> {
+        let Doing::Asking { run, step, ear } = &mut self.doing else { return Ok(false) };
+        let (run, step) = (run.clone(), *step);
+        match piece {
+            Piece::Opened => {
+                *ear = Ear::Open;
+                return Ok(false);
+            }
+            Piece::Said(deltas) => {
+                *ear = Ear::Shut;
+                let calls = deltas.iter().any(|delta| matches!(delta, Delta::ToolCall(_)));
+                let finished = deltas.iter().any(|delta| matches!(delta, Delta::Finished { .. }));
+                self.heard_calls = (self.heard_calls || calls) && !finished;
+                self.session.said(outside.now, &run, step, deltas, outside.cast.offered());
+            }
+            Piece::Failed => {
+                self.end_work();
+                let error = ErrorCode::Provider.error("away");
+                self.session.failed(outside.now, &run, step, error, Usage::default());
+            }
+        }
+        self.moved()?;
+        self.proceed(outside)
+    }
+
+    /// A tool returns; `again`: and will do so once more.
+    pub(crate) fn returned(&mut self, outside: &mut Outside<'_>, index: usize, again: bool) -> Check<bool> {
+        let Doing::Acting { run, open, .. } = &mut self.doing else { return Ok(false) };
+        let call = open.swap_remove(index);
+        let (run, result) = (run.clone(), result(&call));
+        outside.note(|| format!("tool returns: {} of {run}", result.call));
+        if again {
+            self.late.push(Late::Result { run: run.clone(), result: result.clone() });
+        }
+        self.session.returned(outside.now, &run, result);
+        self.moved()?;
+        self.proceed(outside)
+    }
+
+    /// Something arrives that nobody waits for.
+    pub(crate) fn too_late(&mut self, outside: &mut Outside<'_>, late: Late, piece: Piece) -> Check {
+        outside.figures.too_late += 1;
+        outside.note(|| format!("too late: {late:?}"));
+        let before = self.session.head();
+        match late.clone() {
+            Late::Answer { run, step } => match piece {
+                Piece::Said(deltas) => {
+                    self.session.said(outside.now, &run, step, deltas, outside.cast.offered());
+                }
+                Piece::Opened | Piece::Failed => {
+                    let error = ErrorCode::Provider.error("away");
+                    self.session.failed(outside.now, &run, step, error, Usage::default());
+                }
+            },
+            Late::Result { run, result } => self.session.returned(outside.now, &run, result),
+        }
+        rules::what_comes_too_late_changes_nothing(before, &self.session, &late)
+    }
+
+    /// The next message is taken from the mailbox.
+    pub(crate) fn receive(&mut self, outside: &mut Outside<'_>) -> Check<bool> {
+        let Some(message) = self.mailbox.pop_front() else { return Ok(false) };
+        outside.note(|| format!("session receives {message:?}"));
+        match message {
+            Message::Submit { request } => return self.submit(outside, request),
+            Message::Follow { request, run, seq } => {
+                self.next.push(Reply::Accepted { request, run, seq, repeated: true });
+            }
+            Message::Abort(run) => self.abort(outside, run)?,
+            Message::Clear => {
+                self.session.clear(outside.now);
+                self.next.push(Reply::Cleared);
+            }
+            Message::Drain => {
+                self.draining = true;
+                self.session.drain();
+            }
+        }
+        self.moved()?;
+        self.proceed(outside)
+    }
+
+    fn submit(&mut self, outside: &mut Outside<'_>, request: usize) -> Check<bool> {
+        let Request { run, content, owner, key } = outside.requests[request].clone();
+        let limit = outside.limits.queue;
+        let full = self.waiting.len() >= limit;
+        // A run that is under way or waits is known by its key.
+        let known = key.as_ref().and_then(|key| {
+            let mut here = self.running.iter().chain(&self.waiting);
+            here.find(|here| {
+                outside
+                    .requests
+                    .iter()
+                    .any(|r| r.run == **here && r.owner == owner && r.key.as_ref() == Some(key))
+            })
+        });
+        let known = known.cloned();
+        let submission = Submission { run: run.clone(), content, owner, idempotency_key: key.clone() };
+        match self.session.submit(outside.now, submission) {
+            Ok(Submitted { run: given, seq, repeated }) => {
+                if let (Some(known), Some(key)) = (&known, &key) {
+                    rules::the_same_key_is_the_same_run(key, known, &given)?;
+                }
+                if !repeated {
+                    outside.figures.prompts += 1;
+                    self.waiting.push_back(run);
+                    self.moved()?;
+                    rules::the_queue_is_bounded(self.waiting.len(), limit, self.draining)?;
+                }
+                self.next.push(Reply::Accepted { request, run: given, seq, repeated });
+                self.proceed(outside)
+            }
+            Err(error) => {
+                rules::a_refusal_is_typed_and_has_a_reason(&error, full, self.draining)?;
+                outside.figures.refused += 1;
+                outside.note(|| format!("client is refused: {error}"));
+                Ok(false)
+            }
+        }
+    }
+
+    fn abort(&mut self, outside: &mut Outside<'_>, run: Option<RunId>) -> Check {
+        let wanted = run.as_ref().or(self.running.as_ref()).cloned();
+        let due = wanted.filter(|w| self.running.as_ref() == Some(w) || self.waiting.contains(w));
+        if run.is_none() || run == self.running {
+            self.end_work();
+        }
+        let given = self.session.abort(outside.now, run.as_ref(), Usage::default());
+        rules::abort_is_heard(run.as_ref(), due.as_ref(), given.as_ref(), self.session.running())?;
+        if let Some(given) = &given {
+            self.waiting.retain(|waiting| waiting != given);
+        }
+        self.next.push(Reply::Aborted(given));
+        Ok(())
+    }
+
+    /// Follows what the session did: the run under way may have ended, the next may have begun.
+    fn moved(&mut self) -> Check {
+        let now = self.session.running();
+        if now != self.running.as_ref() {
+            if let Some(now) = now {
+                rules::prompts_run_in_their_order(self.waiting.front(), now)?;
+                self.waiting.pop_front();
+            }
+            self.running = now.cloned();
+        }
+        rules::the_queue_holds_what_was_accepted(&self.session, self.waiting.len())?;
+        rules::the_next_prompt_begins(&self.session, self.draining)
+    }
+
+    /// The session ends here, however it does: what it knows is what its log will say.
+    pub(crate) fn end(mut self, outside: &Outside<'_>) -> Check {
+        if self.heard_calls || !self.knows_all || !compares(self.incarnation) {
+            return Ok(());
+        }
+        let mut events = outside.log.events().to_vec();
+        for unit in &outside.pipeline {
+            events.extend(unit.batch.events.iter().cloned());
+        }
+        events.extend(self.session.take().into_iter().flat_map(|batch| batch.events));
+        rules::the_state_is_the_fold_of_the_log(&self.session, &fold(outside, events), "live, and its log")
+    }
+}
+
+/// To compare whole states is dear: the first incarnation and some others have it done.
+fn compares(incarnation: u32) -> bool {
+    incarnation % 3 == 1
+}
+
+fn fold(outside: &Outside<'_>, events: Vec<Logged>) -> Session {
+    let (key, owner) = (outside.cast.session.clone(), outside.cast.owners[0].clone());
+    let head = events.last().map_or(Seq(0), |logged| logged.seq);
+    Session::restore(key, owner, outside.limits.clone(), head, outside.log.reserved(), events)
+}
+
+fn result(call: &ToolCall) -> ToolResult {
+    ToolResult { call: call.id.clone(), content: "done".into(), is_error: false }
+}
+
+/// An event in a line of the history.
+fn brief(logged: &Logged) -> String {
+    let run = logged.run.as_ref().map_or("-", RunId::as_str);
+    let numbers = if logged.first_seq == logged.seq {
+        logged.seq.to_string()
+    } else {
+        format!("{}..={}", logged.first_seq, logged.seq)
+    };
+    format!("[{numbers} {run} {:?}]", logged.event)
+}

@@ -1,0 +1,203 @@
+//! The log as a session knows it: what the store promises, and what a crash leaves of it.
+//!
+//! A unit is taken whole or not at all. A durable unit takes everything before it to the disk; one
+//! that is only text survives the end of the process, but a power loss may take any number of the
+//! last ones. A unit that was refused by a failing disk may still come back at the next crash, as
+//! long as nothing was written after it.
+
+use clawmux_core::auth::Owner;
+use clawmux_core::event::{Event, Logged};
+use clawmux_core::ids::{RunId, Seq};
+use clawmux_core::session::Batch;
+
+use crate::book::{Book, Stage};
+use crate::dice::Dice;
+use crate::rules::{self, Check};
+
+/// One session's log.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    events: Vec<Logged>,
+    book: Book,
+    reserved: Seq,
+    /// How many events are on the disk.
+    synced: usize,
+    /// Where the units after that end.
+    ends: Vec<usize>,
+    /// Whether it was written to since it was opened.
+    current: bool,
+    /// A unit that was refused, but may come back.
+    refused: Option<Batch>,
+}
+
+/// What a session is read back from.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) events: Vec<Logged>,
+    pub(crate) head: Seq,
+    pub(crate) reserved: Seq,
+    /// Whether all is in it that a session in memory would know.
+    pub(crate) complete: bool,
+}
+
+/// Why a unit is not in the log.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The disk failed.
+    Disk,
+    /// The key stands for another run.
+    Conflict,
+    /// It does not follow.
+    Order(String),
+}
+
+impl Log {
+    pub(crate) fn events(&self) -> &[Logged] {
+        &self.events
+    }
+
+    /// What a power loss leaves in any case.
+    pub(crate) fn durable(&self) -> &[Logged] {
+        &self.events[..self.synced]
+    }
+
+    pub(crate) fn book(&self) -> &Book {
+        &self.book
+    }
+
+    pub(crate) fn reserved(&self) -> Seq {
+        self.reserved
+    }
+
+    pub(crate) fn head(&self) -> Seq {
+        self.events.last().map_or(Seq(0), |logged| logged.seq)
+    }
+
+    /// Where a run with this key is.
+    pub(crate) fn find(&self, owner: &Owner, key: &str) -> Option<(RunId, Seq)> {
+        self.book.of_key(owner, key).map(|run| (run.id.clone(), run.seq))
+    }
+
+    /// Writes a unit, whole.
+    pub(crate) fn commit(&mut self, batch: &Batch) -> Check<Result<(), Refusal>> {
+        if let Err(refusal) = self.check(batch) {
+            return Ok(Err(refusal));
+        }
+        self.refused = None;
+        self.apply(batch)?;
+        Ok(Ok(()))
+    }
+
+    /// The disk fails while this is written.
+    pub(crate) fn fail(&mut self, batch: &Batch) -> Result<(), Refusal> {
+        self.refused = self.check(batch).is_ok().then(|| batch.clone());
+        Err(Refusal::Disk)
+    }
+
+    /// The disk takes what it has so far, because of another session for instance.
+    pub(crate) fn sync(&mut self) {
+        self.synced = self.events.len();
+        self.ends.clear();
+    }
+
+    fn apply(&mut self, batch: &Batch) -> Check {
+        rules::a_reserve_is_durable(batch)?;
+        let mut head = self.head();
+        let last = batch.events.last().map_or(head, |logged| logged.seq);
+        let durable = batch.durable || batch.reserve.is_some() || last > self.reserved;
+        for logged in &batch.events {
+            rules::numbers_have_no_gap(head, logged)?;
+            head = logged.seq;
+            self.book.read(logged)?;
+            self.events.push(logged.clone());
+        }
+        self.reserved = self.reserved.max(batch.reserve.unwrap_or_default());
+        self.current = true;
+        self.ends.push(self.events.len());
+        if durable {
+            self.sync();
+        }
+        Ok(())
+    }
+
+    fn check(&self, batch: &Batch) -> Result<(), Refusal> {
+        let Some(first) = batch.events.first() else { return Err(Refusal::Order("an empty unit".into())) };
+        let (head, top) = (self.head(), self.head().max(self.reserved));
+        // After a start numbers above the head may have been seen, where a run was under way.
+        let may_be_seen = !self.current && self.book.is_open();
+        if first.first_seq != head.next() || (may_be_seen && first.seq <= top) {
+            return Err(Refusal::Order(format!(
+                "{}..={} does not follow {head}, reserved up to {top}",
+                first.first_seq, first.seq
+            )));
+        }
+        let mut keys = Vec::new();
+        let taken = batch.events.iter().any(|logged| match &logged.event {
+            Event::Prompted { owner, idempotency_key: Some(key), .. } => {
+                let again = keys.contains(&(owner, key)) || self.find(owner, key).is_some();
+                keys.push((owner, key));
+                again
+            }
+            _ => false,
+        });
+        if taken { Err(Refusal::Conflict) } else { Ok(()) }
+    }
+
+    /// The process is gone. What was refused may turn out to be there.
+    pub(crate) fn crash(&mut self, dice: &mut Dice) -> Check {
+        if let Some(batch) = self.refused.take()
+            && dice.one_in(2)
+        {
+            self.apply(&batch)?;
+        }
+        self.current = false;
+        Ok(())
+    }
+
+    /// The power is gone too: gives what went with it.
+    pub(crate) fn lose_power(&mut self, dice: &mut Dice) -> Check<Vec<Logged>> {
+        let kept = dice.below(self.ends.len() + 1);
+        let events = if kept == 0 { self.synced } else { self.ends[kept - 1] };
+        let lost = self.events.split_off(events);
+        if !lost.is_empty() {
+            self.book = Book::of(&self.events)?;
+        }
+        // What is there after a start stays there.
+        self.sync();
+        Ok(lost)
+    }
+
+    /// The last `runs` ended runs and all that have not ended; text said in a row in one piece or
+    /// in several.
+    pub(crate) fn load(&self, runs: usize, dice: &mut Dice) -> Loaded {
+        let cleared = self.book.cleared();
+        let ended = |after: fn(&crate::book::Run) -> Seq| {
+            self.book.runs().iter().filter(move |r| r.stage == Stage::Ended && after(r) > cleared)
+        };
+        let count = ended(|run| run.seq).count();
+        let complete = count <= runs && count == ended(|run| run.ended).count();
+        let last: Vec<&RunId> =
+            ended(|run| run.seq).skip(count.saturating_sub(runs)).map(|r| &r.id).collect();
+        let open: Vec<&RunId> =
+            self.book.runs().iter().filter(|r| r.stage != Stage::Ended).map(|r| &r.id).collect();
+        let coalesce = dice.one_in(2);
+        let mut events: Vec<Logged> = Vec::with_capacity(self.events.len());
+        for logged in &self.events {
+            let Some(run) = &logged.run else { continue };
+            if !last.contains(&run) && !open.contains(&run) {
+                continue;
+            }
+            if coalesce
+                && let Event::Text(more) = &logged.event
+                && let Some(Logged { seq, run: before, event: Event::Text(text), .. }) = events.last_mut()
+                && (before.as_ref() == Some(run) && seq.next() == logged.first_seq)
+            {
+                text.push_str(more);
+                *seq = logged.seq;
+                continue;
+            }
+            events.push(logged.clone());
+        }
+        Loaded { events, head: self.head(), reserved: self.reserved, complete }
+    }
+}

@@ -1,0 +1,128 @@
+//! Session, turn and log, simulated: a hundred thousand short histories of clients, a provider,
+//! tools, a disk and crashes between any two steps, each of which follows from its seed alone.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`dice`] | chance, from a seed |
+//! | [`world`] | what happens, and in which order |
+//! | [`driver`] | what drives a session, as the daemon's actor does |
+//! | [`log`] | what the store promises, and what a crash leaves of it |
+//! | [`book`] | what the log says, read by somebody who knows no session |
+//! | [`outside`] | what outlives a session: what clients were told and saw, which effects there were |
+//! | [`rules`] | what must hold |
+//!
+//! `CLAWMUX_SIM_SEEDS=n` plays as many seeds; `CLAWMUX_SIM_SEED=n` plays one and prints it. A seed
+//! that fails is printed the same way.
+//!
+//! Deliberately absent: the real store and real time; the daemon's own crash tests have those.
+
+mod book;
+mod dice;
+mod driver;
+mod log;
+mod outside;
+mod rules;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use outside::{Cast, Figures, Trace};
+use rules::Broken;
+
+/// How many seeds are played where nobody says otherwise.
+const SEEDS: u64 = 100_000;
+
+/// How many threads play them.
+const THREADS: u64 = 2;
+
+/// From so many seeds on everything has to have happened.
+const ENOUGH: u64 = 20_000;
+
+/// Plays a seed; a panic is a breach like any other.
+fn play(seed: u64, cast: &Cast, trace: Option<&Trace>) -> Result<Figures, Broken> {
+    catch_unwind(AssertUnwindSafe(|| world::play(seed, cast, trace))).unwrap_or_else(|panic| {
+        let why = panic.downcast_ref::<String>().cloned();
+        let why = why.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+        Err(Broken { rule: "nothing panics", why: why.unwrap_or_default() })
+    })
+}
+
+/// Plays a seed and gives its history, with the breach at its end if there is one.
+fn history(seed: u64, cast: &Cast) -> (Vec<String>, Option<Broken>) {
+    let trace = Trace::default();
+    let broken = play(seed, cast, Some(&trace)).err();
+    (trace.into_inner(), broken)
+}
+
+fn setting(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
+}
+
+fn replay(seed: u64) {
+    let (steps, broken) = history(seed, &Cast::new());
+    for step in &steps {
+        println!("{step}");
+    }
+    if let Some(Broken { rule, why }) = broken {
+        panic!("seed {seed} breaks a rule: {rule}\n{why}\nit replays with CLAWMUX_SIM_SEED={seed}");
+    }
+}
+
+#[test]
+fn whatever_happens_the_promises_hold() {
+    if let Some(seed) = setting("CLAWMUX_SIM_SEED") {
+        return replay(seed);
+    }
+    let seeds = setting("CLAWMUX_SIM_SEEDS").unwrap_or(SEEDS);
+    let failing = AtomicU64::new(u64::MAX);
+    let mut figures = Figures::default();
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let failing = &failing;
+                scope.spawn(move || {
+                    let (cast, mut figures) = (Cast::new(), Figures::default());
+                    for seed in (thread..seeds).step_by(THREADS as usize) {
+                        if seed > failing.load(Relaxed) {
+                            break;
+                        }
+                        match play(seed, &cast, None) {
+                            Ok(played) => figures += played,
+                            Err(_) => {
+                                failing.fetch_min(seed, Relaxed);
+                            }
+                        }
+                    }
+                    figures
+                })
+            })
+            .collect();
+        for thread in threads {
+            figures += thread.join().expect("a thread that plays does not panic");
+        }
+    });
+    let failing = failing.into_inner();
+    if failing != u64::MAX {
+        replay(failing);
+        panic!("seed {failing} failed once and not again: something is not deterministic");
+    }
+    println!("{seeds} seeds: {figures:#?}");
+    if seeds >= ENOUGH {
+        let never = figures.never();
+        assert!(never.is_empty(), "never happened, so nothing is proved about it: {never:?}");
+    }
+}
+
+#[test]
+fn a_seed_replays_exactly() {
+    let cast = Cast::new();
+    for seed in 0..200 {
+        let (first, second) = (history(seed, &cast), history(seed, &cast));
+        assert_eq!(first.0, second.0, "seed {seed}");
+        assert!(first.0.len() > 20, "seed {seed} has a history: {:?}", first.0);
+        let (watched, unwatched) = (play(seed, &cast, Some(&Trace::default())), play(seed, &cast, None));
+        assert_eq!(watched.ok(), unwatched.ok(), "seed {seed}");
+    }
+}

@@ -1,0 +1,520 @@
+//! A history: what clients, the provider, tools, the disk and crashes do, in an order that follows
+//! from the seed; then quiet, in which everything has to come to its end.
+
+use std::collections::VecDeque;
+
+use clawmux_core::config::Recovery;
+use clawmux_core::event::{ToolCall, Usage};
+use clawmux_core::ids::RunId;
+use clawmux_core::provider::{Delta, Stop};
+use clawmux_core::session::Limits;
+use clawmux_core::time::Timestamp;
+use clawmux_core::turn::{CALLS_MAX, STEPS_MAX};
+use serde_json::{Value, json};
+
+use crate::book::Stage;
+use crate::dice::Dice;
+use crate::driver::{Doing, Driver, Ear, Message, Piece};
+use crate::log::Refusal;
+use crate::outside::{Cast, Figures, Outside, Request, Trace, Unit};
+use crate::rules::{self, Check};
+
+/// How many quiet steps may pass before everything is at its end.
+const QUIET_STEPS_MAX: usize = 4_000;
+
+/// What kind of a history it is: once in how many times something happens, 0 = never.
+#[derive(Debug)]
+struct Plan {
+    steps: usize,
+    recovery: Recovery,
+    crash: usize,
+    disk_failure: usize,
+    tools: usize,
+    unheard: usize,
+    keys: usize,
+    /// The model calls tools that are not there, for ever.
+    stubborn: bool,
+    /// An answer of more pieces than numbers are reserved.
+    flood: bool,
+}
+
+/// What can happen next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Move {
+    Submit,
+    Resend,
+    Abort,
+    Clear,
+    Deliver,
+    Commit,
+    Sync,
+    Hear,
+    Return,
+    Late,
+    Kill,
+    LosePower,
+    Panic,
+    Drain,
+    Sleep,
+    Wake,
+}
+
+/// A history under way.
+struct World<'a> {
+    dice: Dice,
+    plan: Plan,
+    outside: Outside<'a>,
+    driver: Option<Driver>,
+    /// What waits for the session to wake.
+    waiting: VecDeque<Message>,
+    /// Whether the daemon itself is gone.
+    dead: bool,
+    incarnations: u32,
+    quiet: bool,
+    words: u64,
+}
+
+/// Plays one seed through.
+pub(crate) fn play(seed: u64, cast: &Cast, trace: Option<&Trace>) -> Check<Figures> {
+    let mut dice = Dice::new(seed);
+    let plan = Plan {
+        steps: 20 + dice.below(61),
+        recovery: if dice.one_in(3) { Recovery::Interrupt } else { Recovery::Resume },
+        crash: dice.pick(&[0, 4, 10, 20]),
+        disk_failure: dice.pick(&[0, 0, 6, 20]),
+        tools: dice.pick(&[0, 1, 2, 4]),
+        unheard: dice.pick(&[0, 8, 20]),
+        keys: dice.pick(&[1, 2, 4]),
+        stubborn: dice.one_in(256),
+        flood: dice.one_in(1024),
+    };
+    let limits = Limits {
+        queue: 1 + dice.below(4),
+        episodic_turns: 1 + dice.below(3),
+        context_tokens: if dice.one_in(4) { 20 } else { 100_000 },
+    };
+    let outside = Outside::new(cast, limits, trace);
+    outside.note(|| format!("seed {seed}: {plan:?}, {:?}", outside.limits));
+    let mut world = World {
+        dice,
+        plan,
+        outside,
+        driver: None,
+        waiting: VecDeque::new(),
+        dead: false,
+        incarnations: 0,
+        quiet: false,
+        words: 0,
+    };
+    for _ in 0..world.plan.steps {
+        let step = world.choose();
+        world.step(step)?;
+    }
+    world.come_to_rest()?;
+    world.look_back()?;
+    let mut figures = world.outside.figures;
+    for logged in world.outside.log.events() {
+        figures.print =
+            figures.print.wrapping_mul(31).wrapping_add(rules::fingerprint(logged) ^ logged.seq.0);
+    }
+    Ok(figures)
+}
+
+impl World<'_> {
+    /// What happens next, out of what can.
+    fn choose(&mut self) -> Move {
+        let mut weights = [(Move::Sync, 1); 16];
+        let mut known = 1;
+        let mut may = |weight: usize, what: Move| {
+            if weight > 0 {
+                weights[known] = (what, weight);
+                known += 1;
+            }
+        };
+        may(if self.outside.pipeline.is_empty() { 0 } else { 14 }, Move::Commit);
+        if let Some(driver) = &self.driver {
+            may(if driver.mailbox.is_empty() { 0 } else { 14 }, Move::Deliver);
+            match &driver.doing {
+                Doing::Asking { ear: Ear::Opening | Ear::Open, .. } => may(14, Move::Hear),
+                Doing::Acting { open, .. } if !open.is_empty() => may(10, Move::Return),
+                _ => {}
+            }
+            may(if driver.late.is_empty() { 0 } else { 5 }, Move::Late);
+            may(usize::from(driver.is_done()) * 2, Move::Sleep);
+        } else if self.outside.pipeline.is_empty() {
+            may(14, Move::Wake);
+        }
+        if !self.quiet {
+            if !self.dead {
+                may(7, Move::Submit);
+                may(if self.outside.requests.is_empty() { 0 } else { 4 }, Move::Resend);
+                may(3, Move::Abort);
+                may(1, Move::Clear);
+            }
+            if let Some(driver) = &self.driver {
+                may(usize::from(!driver.draining), Move::Drain);
+            }
+            if self.dice.one_in(self.plan.crash) {
+                may(10, Move::Kill);
+                may(10, Move::LosePower);
+                may(if self.driver.is_some() { 10 } else { 0 }, Move::Panic);
+            }
+        }
+        let total: usize = weights[..known].iter().map(|(_, weight)| weight).sum();
+        let mut at = self.dice.below(total);
+        for (what, weight) in &weights[..known] {
+            if at < *weight {
+                return *what;
+            }
+            at -= weight;
+        }
+        Move::Sync
+    }
+
+    fn step(&mut self, what: Move) -> Check {
+        self.outside.now = Timestamp::from_millis(self.outside.now.as_millis() + 1);
+        self.outside.figures.steps += 1;
+        match what {
+            Move::Submit => self.submit(),
+            Move::Resend => self.resend(),
+            Move::Abort => self.abort(),
+            Move::Clear => self.send(Message::Clear),
+            Move::Deliver => return self.drive(|driver, outside| driver.receive(outside)),
+            Move::Commit => return self.commit(),
+            Move::Sync => self.outside.log.sync(),
+            Move::Hear => return self.hear(),
+            Move::Return => return self.tool_returns(),
+            Move::Late => return self.late(),
+            Move::Kill => return self.kill(),
+            Move::LosePower => return self.lose_power(),
+            Move::Panic => return self.panic(),
+            Move::Drain => {
+                self.outside.figures.drains += 1;
+                self.send(Message::Drain);
+            }
+            Move::Sleep => {
+                self.outside.figures.sleeps += 1;
+                self.outside.note(|| "the session sleeps".into());
+                return self.end_session();
+            }
+            Move::Wake => return self.wake(),
+        }
+        Ok(())
+    }
+
+    // What clients do.
+
+    fn submit(&mut self) {
+        let number = self.outside.requests.len();
+        let key = self.dice.one_in(self.plan.keys).then(|| format!("k{number}"));
+        let owner = self.outside.cast.owners[usize::from(self.dice.one_in(4))].clone();
+        self.request(Request { run: RunId::new(""), content: format!("p{number}"), owner, key });
+    }
+
+    /// A client that was not answered, or does not know, sends its prompt again under the same key;
+    /// sometimes somebody else uses the same key.
+    fn resend(&mut self) {
+        let count = self.outside.requests.len();
+        let mut request = self.outside.requests[self.dice.below(count)].clone();
+        if request.key.is_some() {
+            if self.dice.one_in(6) {
+                request.owner = self.outside.cast.owners[self.dice.below(2)].clone();
+            }
+            self.request(request);
+        }
+    }
+
+    /// To the session that has the key, else to the session: as the supervisor does it.
+    fn request(&mut self, request: Request) {
+        let number = self.outside.requests.len();
+        let run = RunId::new(format!("r{number}"));
+        let mut message = Message::Submit { request: number };
+        if let Some(key) = &request.key {
+            let name = (request.owner.clone(), key.clone());
+            if !self.outside.sent.contains(&name) {
+                match self.outside.log.find(&request.owner, key) {
+                    Some((run, seq)) => message = Message::Follow { request: number, run, seq },
+                    None => self.outside.sent.push(name),
+                }
+            }
+        }
+        self.outside.note(|| format!("client sends {run}: {request:?}"));
+        self.outside.requests.push(Request { run, ..request });
+        self.send(message);
+    }
+
+    fn abort(&mut self) {
+        let count = self.outside.requests.len();
+        let run = match self.dice.below(3) {
+            0 => None,
+            1 if count > 0 => Some(self.outside.requests[self.dice.below(count)].run.clone()),
+            _ => {
+                // What is known to wait or to be under way.
+                let open = self.outside.log.book().runs().iter().filter(|run| run.stage != Stage::Ended);
+                open.last().map(|run| run.id.clone())
+            }
+        };
+        self.send(Message::Abort(run));
+    }
+
+    fn send(&mut self, message: Message) {
+        match &mut self.driver {
+            Some(driver) => driver.mailbox.push_back(message),
+            None => self.waiting.push_back(message),
+        }
+    }
+
+    // What becomes of what the session does.
+
+    fn drive(&mut self, act: impl FnOnce(&mut Driver, &mut Outside<'_>) -> Check<bool>) -> Check {
+        let Some(driver) = &mut self.driver else { return Ok(()) };
+        if act(driver, &mut self.outside)? {
+            self.outside.note(|| "the session stops".into());
+            return self.end_session();
+        }
+        Ok(())
+    }
+
+    /// The next unit is written, or is not.
+    fn commit(&mut self) -> Check {
+        let Some(Unit { incarnation, batch, replies }) = self.outside.pipeline.pop_front() else {
+            return Ok(());
+        };
+        let fails = !self.quiet && self.dice.one_in(self.plan.disk_failure);
+        let result = if fails { self.outside.log.fail(&batch) } else { self.outside.log.commit(&batch)? };
+        let own = self.driver.as_mut().filter(|driver| driver.incarnation == incarnation);
+        self.outside.note(|| format!("the log: {result:?}, for the session that waits: {}", own.is_some()));
+        if own.is_none() {
+            self.outside.figures.late_units += 1;
+            return Ok(());
+        };
+        if let Err(refusal) = result {
+            match &refusal {
+                Refusal::Disk => self.outside.figures.disk_failures += 1,
+                Refusal::Conflict => self.outside.figures.conflicts += 1,
+                Refusal::Order(why) => {
+                    rules::the_log_takes_what_the_session_writes(Some(why))?;
+                }
+            }
+            // It is ahead of the log, and goes back to it.
+            self.driver = None;
+            self.outside.sent.clear();
+            return Ok(());
+        }
+        self.outside.figures.written += 1;
+        self.drive(|driver, outside| {
+            driver.written(outside, &batch.events, replies)?;
+            driver.proceed(outside)
+        })
+    }
+
+    fn wake(&mut self) -> Check {
+        // A daemon that is not told otherwise goes on where it was.
+        let recovery =
+            if !self.quiet && self.dice.one_in(10) { Recovery::Interrupt } else { self.plan.recovery };
+        self.dead = false;
+        self.incarnations += 1;
+        let runs = self.outside.limits.episodic_turns * 2;
+        let loaded = self.outside.log.load(runs, &mut self.dice);
+        self.outside.note(|| {
+            let head = loaded.head;
+            format!("incarnation {} is read back from {head}, {recovery:?}", self.incarnations)
+        });
+        let draining = !self.quiet && self.dice.one_in(20);
+        let mut driver = Driver::wake(&mut self.outside, loaded, self.incarnations, recovery, draining)?;
+        self.outside.promises_hold()?;
+        driver.mailbox = std::mem::take(&mut self.waiting);
+        self.driver = Some(driver);
+        self.drive(|driver, outside| driver.proceed(outside))
+    }
+
+    /// The session ends in order, or falls with nothing lost that it knew.
+    fn end_session(&mut self) -> Check {
+        self.outside.sent.clear();
+        match self.driver.take() {
+            Some(driver) => driver.end(&self.outside),
+            None => Ok(()),
+        }
+    }
+
+    // What goes wrong.
+
+    /// The daemon is gone, between any two steps: of what is on its way, the first units may have
+    /// been written.
+    fn die(&mut self) -> Check {
+        self.end_session()?;
+        self.waiting.clear();
+        while let Some(unit) = self.outside.pipeline.pop_front() {
+            if self.dice.one_in(2) || self.outside.log.commit(&unit.batch)?.is_err() {
+                break;
+            }
+        }
+        self.outside.pipeline.clear();
+        self.outside.log.crash(&mut self.dice)?;
+        self.dead = true;
+        Ok(())
+    }
+
+    fn kill(&mut self) -> Check {
+        self.outside.figures.kills += 1;
+        self.outside.note(|| "the daemon is killed".into());
+        self.die()
+    }
+
+    fn lose_power(&mut self) -> Check {
+        self.outside.figures.power_losses += 1;
+        self.die()?;
+        let lost = self.outside.log.lose_power(&mut self.dice)?;
+        self.outside.note(|| format!("the power is lost, and with it {lost:?}"));
+        self.outside.lose(&lost)
+    }
+
+    /// The session panics. What it sent to the log goes on its way; what it was about to send does
+    /// not.
+    fn panic(&mut self) -> Check {
+        self.outside.figures.panics += 1;
+        self.outside.note(|| "the session panics".into());
+        let incarnation = self.driver.as_ref().map(|driver| driver.incarnation);
+        self.end_session()?;
+        if self.dice.one_in(3) && self.outside.pipeline.back().map(|unit| unit.incarnation) == incarnation {
+            self.outside.pipeline.pop_back();
+        }
+        Ok(())
+    }
+
+    // What the provider and the tools do.
+
+    fn hear(&mut self) -> Check {
+        let Some(Driver { doing: Doing::Asking { ear, step, .. }, .. }) = &self.driver else { return Ok(()) };
+        let (ear, step) = (*ear, *step);
+        if self.plan.flood && ear == Ear::Open {
+            return self.flood();
+        }
+        let piece = if !self.quiet && self.dice.one_in(self.plan.unheard) {
+            Piece::Failed
+        } else if ear == Ear::Opening {
+            Piece::Opened
+        } else {
+            Piece::Said(self.deltas(step))
+        };
+        self.outside.note(|| format!("provider: {piece:?}"));
+        self.drive(|driver, outside| driver.heard(outside, piece))
+    }
+
+    /// What a model says in one go.
+    fn deltas(&mut self, step: usize) -> Vec<Delta> {
+        let mut deltas = Vec::new();
+        for _ in 0..self.dice.pick(&[0, 1, 1, 2]) {
+            deltas.push(self.text());
+        }
+        if self.plan.stubborn {
+            let tool = self.outside.cast.tools[2].clone();
+            deltas.push(Delta::ToolCall(ToolCall { id: "x".into(), name: tool, input: json!({}) }));
+            self.outside.figures.many_steps += u64::from(step + 1 == STEPS_MAX);
+        } else if !self.quiet && self.dice.one_in(self.plan.tools) {
+            let calls = if self.dice.one_in(100) { CALLS_MAX + 2 } else { 1 + self.dice.below(3) };
+            for _ in 0..calls {
+                let call = self.call();
+                deltas.push(Delta::ToolCall(call));
+            }
+        }
+        if self.plan.stubborn || self.dice.one_in(3) {
+            let stop = self.dice.pick(&[Stop::End, Stop::ToolUse, Stop::MaxTokens, Stop::Refused]);
+            let usage = (!self.dice.one_in(3)).then_some(Usage { input_tokens: 10, output_tokens: 1 });
+            deltas.push(Delta::Finished { stop, usage });
+            if self.dice.one_in(16) {
+                // What follows the end of an answer is no part of it.
+                deltas.push(self.text());
+            }
+        }
+        deltas
+    }
+
+    fn text(&mut self) -> Delta {
+        self.words += 1;
+        Delta::Text(format!("{} ", self.words))
+    }
+
+    fn call(&mut self) -> ToolCall {
+        let id = self.dice.pick(&[0, 1, 2, 3]);
+        let tool = self.dice.pick(&[0, 0, 1, 1, 1, 2]);
+        // What a model wrote that is not JSON is kept as text.
+        let input = if self.dice.one_in(8) { Value::from("{") } else { json!({}) };
+        let cast = self.outside.cast;
+        ToolCall { id: cast.calls[id].clone(), name: cast.tools[tool].clone(), input }
+    }
+
+    /// An answer of more pieces than numbers are reserved ahead, each written by itself.
+    fn flood(&mut self) -> Check {
+        self.plan.flood = false;
+        self.outside.figures.floods += 1;
+        let pieces = self.dice.pick(&[4_000, 4_200, 8_190, 8_200]);
+        self.outside.note(|| format!("provider: {pieces} pieces"));
+        for _ in 0..pieces {
+            while !self.outside.pipeline.is_empty() {
+                self.commit()?;
+            }
+            if !matches!(&self.driver, Some(Driver { doing: Doing::Asking { ear: Ear::Open, .. }, .. })) {
+                break;
+            }
+            let text = self.text();
+            self.drive(|driver, outside| driver.heard(outside, Piece::Said(vec![text])))?;
+        }
+        Ok(())
+    }
+
+    fn tool_returns(&mut self) -> Check {
+        let Some(Driver { doing: Doing::Acting { open, .. }, .. }) = &self.driver else { return Ok(()) };
+        let index = self.dice.below(open.len());
+        let again = self.dice.one_in(4);
+        self.drive(|driver, outside| driver.returned(outside, index, again))
+    }
+
+    fn late(&mut self) -> Check {
+        let piece = if self.dice.one_in(3) { Piece::Failed } else { Piece::Said(self.deltas(0)) };
+        let Some(driver) = &mut self.driver else { return Ok(()) };
+        let late = driver.late.swap_remove(self.dice.below(driver.late.len()));
+        driver.too_late(&mut self.outside, late, piece)
+    }
+
+    // The end.
+
+    /// Nothing fails any more, and nobody asks for anything: all that was accepted ends.
+    fn come_to_rest(&mut self) -> Check {
+        self.quiet = true;
+        self.outside.note(|| "quiet from here on".into());
+        for _ in 0..QUIET_STEPS_MAX {
+            let rests = self.driver.as_ref().is_some_and(|driver| driver.is_done() && !driver.draining);
+            if rests && self.outside.pipeline.is_empty() {
+                return Ok(());
+            }
+            let step = self.choose();
+            self.step(step)?;
+        }
+        rules::nothing_is_stuck(false, QUIET_STEPS_MAX, || format!("{:?}", self.driver))
+    }
+
+    /// All ended as promised; every key still stands for its run; the session takes a new prompt;
+    /// and what is read back is what was there.
+    fn look_back(&mut self) -> Check {
+        rules::every_prompt_ends(self.outside.log.book())?;
+        self.outside.promises_hold()?;
+        let sent = self.outside.requests.len();
+        for number in 0..sent {
+            let request = self.outside.requests[number].clone();
+            if request.key.is_some() {
+                self.request(request);
+            }
+        }
+        self.come_to_rest()?;
+        let number = self.outside.requests.len();
+        let (content, owner) = ("last".to_owned(), self.outside.cast.owners[0].clone());
+        self.request(Request { run: RunId::new(""), content, owner, key: Some("last".into()) });
+        self.come_to_rest()?;
+        let run = self.outside.run_of(number).cloned();
+        rules::nothing_is_stuck(run.is_some(), 0, || "the last prompt was not acknowledged".into())?;
+        rules::every_prompt_ends(self.outside.log.book())?;
+        self.outside.promises_hold()?;
+        self.end_session()
+    }
+}
