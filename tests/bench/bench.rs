@@ -18,6 +18,8 @@ mod limit;
 mod load;
 mod process;
 
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use load::Figures;
@@ -40,6 +42,11 @@ const SHAPES: [Shape; 2] = [
     Shape { name: "burst token", streams: 16, tokens: 40_000, pace: Duration::ZERO },
 ];
 const PINGS: usize = 20_000;
+/// Sessions that are made to see what one costs, so many at a time.
+const SESSIONS: usize = 2_000;
+const SESSIONS_AT_ONCE: usize = 50;
+/// They go to sleep within this time, or something is wrong.
+const SLEEPY: Duration = Duration::from_secs(180);
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -54,6 +61,7 @@ fn main() {
     for shape in SHAPES {
         tokens(&shape);
     }
+    sessions();
 }
 
 fn cores() -> usize {
@@ -92,17 +100,47 @@ fn pings() {
     report("ping", &ours, &limit);
 }
 
-fn tokens(shape: &Shape) {
-    let Shape { name, streams, tokens, pace } = *shape;
-    println!("{name}: {streams} streams of {tokens} tokens, one per {pace:?}");
-    let upstream = load::upstream(tokens, pace);
-    let home = tempfile::tempdir().expect("a temporary folder");
+/// A daemon whose model is at `upstream`.
+fn daemon_on(upstream: SocketAddr, home: &Path) -> Process {
     let config = format!(
         "[providers.bench]\nkind = \"openai\"\nbase_url = \"http://{upstream}/v1\"\n\
          [agents.main]\nprovider = \"bench\"\nmodel = \"bench\"\ntools = []\n\
          [limits]\nrequests_burst = 0\n"
     );
-    let daemon = Process::daemon(home.path(), &config);
+    Process::daemon(home, &config)
+}
+
+/// What a session costs that is awake and idle, and one that sleeps.
+fn sessions() {
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let daemon = daemon_on(load::upstream(20, Duration::ZERO), home.path());
+    load::streams(&daemon, SESSIONS_AT_ONCE, 20, true);
+    let (before, begun) = (daemon.resident_bytes() as f64, load::sessions(&daemon));
+    for _ in 0..SESSIONS / SESSIONS_AT_ONCE {
+        load::streams(&daemon, SESSIONS_AT_ONCE, 20, true);
+    }
+    let count = (load::sessions(&daemon) - begun) as f64;
+    let awake = daemon.resident_bytes() as f64;
+    let (begin, mut left) = (Instant::now(), usize::MAX);
+    while left > 0 && begin.elapsed() < SLEEPY {
+        std::thread::sleep(Duration::from_secs(1));
+        left = load::sessions(&daemon);
+    }
+    let asleep = daemon.resident_bytes() as f64;
+    let each = |now: f64| (now - before) / count / 1e3;
+    println!(
+        "idle session: {:.1} kB awake, {:.1} kB asleep (of {count}, {left} still awake)",
+        each(awake),
+        each(asleep)
+    );
+}
+
+fn tokens(shape: &Shape) {
+    let Shape { name, streams, tokens, pace } = *shape;
+    println!("{name}: {streams} streams of {tokens} tokens, one per {pace:?}");
+    let upstream = load::upstream(tokens, pace);
+    let home = tempfile::tempdir().expect("a temporary folder");
+    let daemon = daemon_on(upstream, home.path());
     let relay = Process::limit(&["limit-relay", &upstream.to_string()]);
     // Once to warm up: connections, caches, the allocator.
     load::streams(&daemon, 2, tokens, true);

@@ -96,6 +96,16 @@ fn connect(process: &Process) -> WebSocket<TcpStream> {
     tungstenite::client(request, stream).expect("it upgrades").0
 }
 
+/// How many sessions the daemon says are awake.
+pub fn sessions(process: &Process) -> usize {
+    let mut socket = connect(process);
+    socket.read().expect("hello");
+    socket.send(Message::text(r#"{"id":"1","method":"status"}"#)).expect("it takes frames");
+    let reply = socket.read().expect("a reply").into_text().expect("text");
+    let reply: serde_json::Value = serde_json::from_str(&reply).expect("JSON");
+    reply["result"]["sessions"].as_u64().expect("a number") as usize
+}
+
 /// Sequential pings; `hello` says that a first frame comes unasked.
 pub fn pings(process: &Process, count: usize, hello: bool) -> Figures {
     let mut socket = connect(process);
