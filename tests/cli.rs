@@ -203,12 +203,12 @@ async fn how_a_run_ends_is_the_exit_status() {
     const ABORTED: &[&str] =
         &[r#"{"id":"{id}","event":"error","data":"aborted"}"#, r#"{"id":"{id}","event":"done"}"#];
     const REFUSED: &[&str] = &[r#"{"id":"{id}","error":"token budget exceeded (session: 9500/10000)"}"#];
-    const CLOSES: &[&str] = &[r#"{"error":"draining","code":1001}"#];
+    const CLOSES: &[&str] = &[r#"{"error":"credential_revoked","code":4001}"#];
     for (frames, expected, stdout, says) in [
         (FAILS, 1, "so far\n", "error: provider error: [31mno"),
         (ABORTED, 130, "", "aborted"),
         (REFUSED, 1, "", "token budget exceeded (session: 9500/10000)"),
-        (CLOSES, 1, "", "draining"),
+        (CLOSES, 1, "", "credential_revoked"),
     ] {
         let ((status, out, stderr), _) = chat(scripted(None, frames).await, &["x"], |_| {}).await;
         assert_eq!((status, out.as_str()), (expected, stdout), "{stderr}");

@@ -78,6 +78,9 @@ impl Link {
                 Told::Closing { error, .. } if error == exoclaw::AUTH_FAILED => {
                     return Err(Failure::new(FAILED, "the daemon does not accept this token"));
                 }
+                Told::Closing { error, .. } if error == exoclaw::DRAINING => {
+                    return Err(Failure::new(UNREACHABLE, "the daemon stops"));
+                }
                 Told::Closing { error, .. } => {
                     return Err(Failure::new(
                         FAILED,

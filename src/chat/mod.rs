@@ -5,33 +5,41 @@
 //! under way, and leaves where none is. The session lives in the daemon: leaving ends nothing but
 //! this client.
 //!
-//! Absent: line editing beyond the terminal's own, history of input, reconnecting within a run.
+//! When the connection is lost, the daemon is waited for and the answer goes on where it was.
+//!
+//! Absent: line editing beyond the terminal's own, history of input.
 
+mod answer;
 mod link;
 mod screen;
 
 use std::io::{IsTerminal, Read, stdin};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use clawmux_actors::clock;
 use clawmux_core::auth::Secret;
 use clawmux_core::config::{Log, LogFormat};
 use clawmux_core::dialect::exoclaw::client::{self as exoclaw, StreamEvent, Told};
-use clawmux_core::ids::SessionKey;
+use clawmux_core::ids::{RunId, SessionKey};
 use serde_json::{Value, json};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
+use self::answer::{Answer, Show};
 use self::link::Link;
 use self::screen::Screen;
 use crate::cli::{Chat, Global};
 use crate::daemon::Embedded;
-use crate::exit::{FAILED, Failure, INTERRUPTED, USAGE};
+use crate::exit::{FAILED, Failure, INTERRUPTED, UNREACHABLE, USAGE};
 use crate::{admin_client, home, logging, settings};
 
 /// The most bytes of one message.
 const MESSAGE_BYTES_MAX: u64 = 8 << 20;
+/// How long a daemon that is gone is waited for, and how often it is looked for.
+const PATIENCE: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_millis(250);
 /// How long the probe of a listening daemon takes at most.
 const PROBE: Duration = Duration::from_secs(2);
 
@@ -55,10 +63,12 @@ pub(crate) fn run(global: &Global, options: &Chat) -> Result<(), Failure> {
             let link = Link::open(&url, token.as_ref()).await?;
             let interrupts = signal(SignalKind::interrupt())
                 .map_err(|error| Failure::new(FAILED, format!("cannot listen for Ctrl-C: {error}")))?;
-            let chat = Conversation { link, interrupts, session, prompts: 0, screen: Screen::new() };
+            let screen = Screen::new();
+            let chat =
+                Conversation { url: url.clone(), token, link, interrupts, session, prompts: 0, screen };
             match message {
                 Some(message) => chat.one_turn(&message).await,
-                None => chat.prompt(&url).await,
+                None => chat.prompt().await,
             }
         }
         .await;
@@ -174,6 +184,8 @@ enum Ended {
 }
 
 struct Conversation {
+    url: String,
+    token: Option<Secret>,
     link: Link,
     interrupts: Signal,
     session: SessionKey,
@@ -192,8 +204,9 @@ impl Conversation {
         }
     }
 
-    async fn prompt(mut self, url: &str) -> Result<(), Failure> {
-        self.screen.note(&format!("{} on {url}; Ctrl-C aborts an answer, Ctrl-D leaves", self.session));
+    async fn prompt(mut self) -> Result<(), Failure> {
+        let (session, url) = (&self.session, &self.url);
+        self.screen.note(&format!("{session} on {url}; Ctrl-C aborts an answer, Ctrl-D leaves"));
         let mut lines = lines();
         loop {
             self.screen.prompt();
@@ -202,7 +215,9 @@ impl Conversation {
                     line = lines.recv() => break line,
                     _ = self.interrupts.recv() => break None,
                     // Nothing is expected between runs, but the connection wants to be kept alive.
-                    told = self.link.next() => { told?; }
+                    told = self.link.next() => if let Err(lost) = told && !self.come_back(lost).await? {
+                        break None;
+                    }
                 }
             };
             let Some(line) = line else { break };
@@ -225,45 +240,99 @@ impl Conversation {
     async fn turn(&mut self, content: &str) -> Result<Ended, Failure> {
         self.prompts += 1;
         let id = format!("prompt-{}", self.prompts);
-        self.link.send(exoclaw::send(&id, &self.session, content)).await?;
-        let mut aborting = false;
+        let key = RunId::from_random(clock::random());
+        let prompt = exoclaw::send(&id, &self.session, content, key.as_str());
+        let abort = exoclaw::abort(&format!("abort-{}", self.prompts), &id);
+        let mut answer = Answer::default();
         let mut failure = None;
+        let mut aborting = false;
+        let mut sent = self.link.send(prompt.clone()).await;
         let ended = loop {
+            if let Err(lost) = sent {
+                if aborting || !self.come_back(lost).await? {
+                    break Ended::Left;
+                }
+                answer.is_told_again();
+                sent = self.link.send(prompt.clone()).await;
+                continue;
+            }
             let told = tokio::select! {
-                told = self.link.next() => told?,
+                told = self.link.next() => told,
                 _ = self.interrupts.recv() => {
                     if aborting {
                         break Ended::Left;
                     }
                     aborting = true;
-                    self.link.send(exoclaw::abort(&format!("abort-{}", self.prompts), &id)).await?;
+                    sent = self.link.send(abort.clone()).await;
                     continue;
                 }
             };
             match told {
-                Told::Event { id: of, event } if of == id => match event {
-                    StreamEvent::Text(text) => self.screen.answer(&text),
-                    StreamEvent::ToolUse { name, input } => self.screen.tool_call(&name, &input),
-                    StreamEvent::ToolResult { content, is_error } => {
-                        self.screen.tool_result(&content, is_error)
-                    }
-                    StreamEvent::Error(why) => failure = Some(why),
-                    StreamEvent::Done => {
-                        break match failure {
-                            None => Ended::Completed,
-                            Some(why) if why == exoclaw::ABORTED => Ended::Aborted,
-                            Some(why) => Ended::Failed(why),
-                        };
-                    }
-                    StreamEvent::Usage { .. } | StreamEvent::Unknown => {}
+                Err(lost) => sent = Err(lost),
+                Ok(Told::Event { id: of, event }) if of == id => match answer.tell(event) {
+                    Show::Nothing => {}
+                    Show::Text(text) => self.screen.answer(&text),
+                    Show::Instead(text) => self.screen.answer_instead(&text),
+                    Show::Event(event) => match event {
+                        StreamEvent::ToolUse { name, input } => self.screen.tool_call(&name, &input),
+                        StreamEvent::ToolResult { content, is_error } => {
+                            self.screen.tool_result(&content, is_error)
+                        }
+                        StreamEvent::Restart => {
+                            self.screen.note("the daemon was restarted and goes on with the answer");
+                        }
+                        StreamEvent::Error(why) => failure = Some(why),
+                        StreamEvent::Done => {
+                            break match failure {
+                                None => Ended::Completed,
+                                Some(why) if why == exoclaw::ABORTED => Ended::Aborted,
+                                Some(why) => Ended::Failed(why),
+                            };
+                        }
+                        StreamEvent::Text(_) | StreamEvent::Usage { .. } | StreamEvent::Unknown => {}
+                    },
                 },
-                Told::Answer { id: of, outcome: Err(why) } if of == id => break Ended::Failed(why),
-                Told::Closing { error, .. } => break Ended::Failed(format!("the daemon closes: {error}")),
-                _ => {}
+                Ok(Told::Answer { id: of, outcome: Err(why) }) if of == id => break Ended::Failed(why),
+                Ok(Told::Closing { error, .. }) if error == exoclaw::DRAINING => {
+                    sent = Err(Failure::new(UNREACHABLE, "the daemon stops"));
+                }
+                Ok(Told::Closing { error, .. }) => {
+                    break Ended::Failed(format!("the daemon closes: {error}"));
+                }
+                Ok(_) => {}
             }
         };
         self.screen.end_answer();
         Ok(ended)
+    }
+
+    /// Waits until the daemon is back; false where whoever sits here does not want to.
+    ///
+    /// # Errors
+    /// Status 69 where it is not back in time.
+    async fn come_back(&mut self, lost: Failure) -> Result<bool, Failure> {
+        self.screen.note(&format!("{}: waiting for the daemon, Ctrl-C leaves", lost.message));
+        let begun = Instant::now();
+        loop {
+            let opened = tokio::select! {
+                opened = Link::open(&self.url, self.token.as_ref()) => opened,
+                _ = self.interrupts.recv() => return Ok(false),
+            };
+            match opened {
+                Ok(link) => {
+                    self.link = link;
+                    return Ok(true);
+                }
+                Err(error) if error.status != UNREACHABLE || begun.elapsed() >= PATIENCE => {
+                    return Err(error);
+                }
+                Err(_) => {}
+            }
+            tokio::select! {
+                () = tokio::time::sleep(RETRY) => {}
+                _ = self.interrupts.recv() => return Ok(false),
+            }
+        }
     }
 }
 

@@ -42,6 +42,12 @@ impl Screen {
         }
     }
 
+    /// The answer anew, in place of what is there of it.
+    pub(super) fn answer_instead(&mut self, text: &str) {
+        self.end_answer();
+        self.answer(text);
+    }
+
     /// The answer is complete: it ends with a line end.
     pub(super) fn end_answer(&mut self) {
         if self.within_line {

@@ -67,6 +67,8 @@ pub enum StreamEvent {
         /// Written.
         output_tokens: u64,
     },
+    /// The daemon was restarted within a step: its text so far is void and comes anew.
+    Restart,
     /// The run failed; [`ABORTED`] where somebody ended it.
     Error(String),
     /// Nothing follows.
@@ -86,12 +88,15 @@ pub fn token(token: &str) -> String {
     json!({ "token": token }).to_string()
 }
 
-/// A prompt.
-pub fn send(id: &str, session: &SessionKey, content: &str) -> String {
+/// The word of [`Told::Closing`] for a daemon that stops.
+pub const DRAINING: &str = "draining";
+
+/// A prompt. Sent again with the same `key` it is the same run, told from its start.
+pub fn send(id: &str, session: &SessionKey, content: &str, key: &str) -> String {
     // The protocol wants channel and account of every client; the session says the same and more.
     let params = json!({
         "channel": session.channel(), "account": session.account(), "peer": session.peer(),
-        "session": session.as_str(), "content": content,
+        "session": session.as_str(), "content": content, "idempotency_key": key,
     });
     json!({ "id": id, "method": "chat.send", "params": params }).to_string()
 }
@@ -151,6 +156,7 @@ fn stream_event(event: &str, data: Value) -> StreamEvent {
             input_tokens: number("input_tokens"),
             output_tokens: number("output_tokens"),
         },
+        "restart" => StreamEvent::Restart,
         "error" => StreamEvent::Error(text(&data)),
         "done" => StreamEvent::Done,
         _ => StreamEvent::Unknown,
@@ -188,6 +194,7 @@ mod tests {
                 event(StreamEvent::Usage { input_tokens: 1, output_tokens: 2 }),
             ),
             (r#"{"id":"1","event":"error","data":"aborted"}"#, event(StreamEvent::Error(ABORTED.into()))),
+            (r#"{"id":"1","event":"restart"}"#, event(StreamEvent::Restart)),
             (r#"{"id":"1","event":"done"}"#, event(StreamEvent::Done)),
             (r#"{"id":"1","event":"new","data":[]}"#, event(StreamEvent::Unknown)),
             ("[]", Told::Unknown),
@@ -200,7 +207,7 @@ mod tests {
     #[test]
     fn a_prompt_names_its_session() {
         let session = SessionKey::new("main", "cli", "a:b", "main").unwrap();
-        let frame: Value = serde_json::from_str(&send("1", &session, "hi")).unwrap();
+        let frame: Value = serde_json::from_str(&send("1", &session, "hi", "k")).unwrap();
         assert_eq!(frame["params"]["session"], "main:cli:a%3Ab:main");
         assert_eq!(frame["params"]["account"], "a:b");
     }
