@@ -164,6 +164,6 @@ mod tests {
         let path = folder.path().join("clawmux.db");
         std::fs::write(&path, "not a database, but long enough to be looked at as one".repeat(100)).unwrap();
         let error = Files::claim(&path).unwrap().writer().unwrap_err();
-        assert!(error.message.contains("move it away"), "{error}");
+        assert!(error.message.contains("clawmux doctor"), "{error}");
     }
 }

@@ -24,7 +24,7 @@ mod writer;
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -312,7 +312,7 @@ impl Store {
                         writer.run(&waiting);
                     }
                 }
-                Err(error) => drop(opened.send(Err(error))),
+                Err(error) => drop(opened.send(Err(not_opened(&path, error)))),
             }
         })?;
         let gone = |_| ErrorCode::Internal.error("the log's writer ended while it opened the log");
@@ -594,6 +594,19 @@ async fn answered<T>(answer: oneshot::Receiver<T>) -> Result<T, Error> {
         Ok(Err(_)) => Err(ErrorCode::Internal.error("the log failed over this request")),
         Err(_) => Err(ErrorCode::Timeout.error("the log did not answer in time: is the disk stuck?")),
     }
+}
+
+/// Says which log, and who knows more.
+fn not_opened(path: &Path, mut error: Error) -> Error {
+    let name = path.display().to_string();
+    if !error.message.contains(&name) {
+        error.message = format!("can't open the log {name}: {}", error.message);
+    }
+    let is_about_files = matches!(error.code, ErrorCode::Internal | ErrorCode::Unavailable);
+    if is_about_files && !error.message.contains("clawmux doctor") {
+        error.message += ": clawmux doctor says what to do";
+    }
+    error
 }
 
 fn closed() -> Error {
