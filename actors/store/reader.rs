@@ -4,7 +4,7 @@
 //! Every answer comes from one view: what was committed at one moment, from the tables and, for
 //! steps that still stream, from memory.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use clawmux_core::auth::Owner;
@@ -78,9 +78,7 @@ impl Reader {
                 .query_map([session], span)?
                 .collect::<Result<Vec<_>, _>>()?,
             );
-            for span in &spans {
-                events_of(tx, session, span, |logged| loaded.events.push(logged))?;
-            }
+            events_of_runs(tx, session, spans, |logged| loaded.events.push(logged))?;
             loaded.events.sort_unstable_by_key(|logged| logged.seq);
             Ok(Some(loaded))
         })
@@ -361,6 +359,39 @@ fn events_of(
         if let Some(logged) = logged(row, Some(span.run.clone()), Seq(0))? {
             take(logged);
         }
+    }
+    Ok(())
+}
+
+/// The same of many runs, each stretch of the log read once: a run that waited in the queue spans
+/// those it waited for.
+fn events_of_runs(
+    tx: &Transaction<'_>,
+    session: i64,
+    mut spans: Vec<Span>,
+    mut take: impl FnMut(Logged),
+) -> Result<(), Failure> {
+    let mut statement = tx.prepare_cached(
+        "SELECT seq, first, at, kind, body, run FROM events
+         WHERE session = ? AND seq BETWEEN ? AND ? AND run IS NOT NULL ORDER BY seq",
+    )?;
+    spans.sort_unstable_by_key(|span| span.prompted);
+    let end = |span: &Span| span.ended.map_or(i64::MAX, integer);
+    let mut from = 0;
+    while let Some(first) = spans.get(from) {
+        let (begin, mut to, mut last) = (first.prompted, from, end(first));
+        while let Some(span) = spans.get(to).filter(|span| integer(span.prompted) <= last) {
+            (to, last) = (to + 1, last.max(end(span)));
+        }
+        let runs: HashMap<i64, &RunId> = spans[from..to].iter().map(|span| (span.row, &span.run)).collect();
+        let mut rows = statement.query(params![session, integer(begin), last])?;
+        while let Some(row) = rows.next()? {
+            let Some(run) = runs.get(&row.get(5)?) else { continue };
+            if let Some(logged) = logged(row, Some((*run).clone()), Seq(0))? {
+                take(logged);
+            }
+        }
+        from = to;
     }
     Ok(())
 }
