@@ -2,7 +2,6 @@
 //! from files, which the kernel counts for each process and no other load on the machine changes.
 
 #![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
-#![expect(clippy::print_stdout, reason = "figures for people")]
 
 mod support;
 

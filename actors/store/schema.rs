@@ -170,7 +170,7 @@ impl Kind {
     ///
     /// # Errors
     /// `Conflict` where it is not for this clawmux.
-    fn format(&self) -> Result<i64, Error> {
+    pub(super) fn format(&self) -> Result<i64, Error> {
         if let Some((what, advice)) = self.complaint() {
             return Err(ErrorCode::Conflict.error(format!("{what}: {advice} (clawmux doctor says more)")));
         }
