@@ -61,27 +61,19 @@ fn exit_statuses_are_those_scripts_know() {
 
 #[test]
 fn serve_says_what_is_wrong_with_a_log_it_can_not_open() {
-    type Spoil = fn(&Path);
-    let change = |sql: &'static str| {
-        move |path: &Path| rusqlite::Connection::open(path).unwrap().execute_batch(sql).unwrap()
-    };
-    let (newer, foreign) = (
-        change(
-            "CREATE TABLE meta (opened INTEGER, version TEXT); INSERT INTO meta VALUES (1, '9.1.0');
-             PRAGMA application_id = 1668052845; PRAGMA user_version = 99;",
-        ),
-        change("CREATE TABLE notes (text)"),
-    );
-    let garbage: Spoil = |path| std::fs::write(path, "no database ".repeat(1000)).unwrap();
-    let spoils: [(&dyn Fn(&Path), &str); 3] = [
-        (&newer, "format 99, this clawmux knows up to"),
-        (&foreign, "database of another program"),
-        (&garbage, "the log is damaged"),
-    ];
-    for (spoil, says) in spoils {
+    let newer = "CREATE TABLE meta (opened INTEGER, version TEXT); INSERT INTO meta VALUES (1, '9.1.0');
+                 PRAGMA application_id = 1668052845; PRAGMA user_version = 99;";
+    for (sql, says) in [
+        (Some(newer), "format 99, this clawmux knows up to"),
+        (Some("CREATE TABLE notes (text)"), "database of another program"),
+        (None, "the log is damaged"),
+    ] {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("clawmux.db");
-        spoil(&path);
+        match sql {
+            Some(sql) => rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap(),
+            None => std::fs::write(&path, "no database ".repeat(1000)).unwrap(),
+        }
         let before = std::fs::read(&path).unwrap();
         let (status, stdout, stderr) =
             output(&mut clawmux(home.path(), &["serve", "--listen", "127.0.0.1:0"]));
