@@ -400,7 +400,7 @@ impl Store {
         let mut threads = std::mem::take(&mut self.threads);
         if let Some(RunningBackup { thread, cancel, .. }) = self.backup.take() {
             cancel.store(true, Relaxed);
-            threads.insert(0, thread);
+            threads.push(thread);
         }
         Box::pin(async move {
             let late = |_| ErrorCode::Timeout.error("the log did not close in time");

@@ -163,6 +163,23 @@ async fn a_copy_replaces_nothing_and_leaves_nothing_where_it_fails() {
     assert_eq!(error.code, ErrorCode::Unavailable);
 }
 
+#[actix::test]
+async fn a_copy_under_way_ends_with_the_store_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("clawmux.db");
+    let store = Store::start(&path).await.unwrap();
+    for i in 0..100 {
+        let session = key(&i.to_string());
+        store.send(append(&session, &i.to_string(), 1, prompt(&"x".repeat(200_000)))).await.unwrap().unwrap();
+    }
+    let to = folder.path().join("copy");
+    let (copied, stopped) = futures::join!(store.send(Backup { to: to.clone() }), store.send(Stop));
+    stopped.unwrap().unwrap();
+    let error = copied.unwrap().expect_err("a copy of 20 MB takes longer than to stop it");
+    assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
+    assert_eq!(files_in(folder.path()), ["clawmux.db", "clawmux.db.lock"]);
+}
+
 // ---- older formats ----
 
 const FORMAT_1: &str = include_str!("fixtures/format-1.sql");
