@@ -10,7 +10,7 @@
 //! `Internal` error, and nothing of the append is applied.
 //!
 //! Deliberately absent: what a session's state is (that is a fold of its events), and snapshots of
-//! it: what a session loads is bounded by the number of runs it asks for.
+//! it: what a session loads is bounded by the number of runs it asks for, and by their bytes.
 
 mod backup;
 mod failure;
@@ -62,6 +62,8 @@ const USAGE_BYTES: usize = 64;
 const WRITE_BYTES_MAX: usize = 64 << 20;
 /// Questions that may wait.
 const READS_MAX: usize = 1024;
+/// How many bytes of ended runs wake a session: far more than a model is sent.
+pub const LOAD_BYTES_MAX: u64 = 8 << 20;
 /// How long the answer to a write or a question may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the threads may take to finish what waits when the store stops.
@@ -117,7 +119,8 @@ struct Thread {
 pub struct Load {
     /// The session.
     pub session: SessionKey,
-    /// So many of the runs that ended since the conversation was last cleared, the newest.
+    /// So many of the runs that ended since the conversation was last cleared, the newest; none
+    /// beyond the one with which they have [`LOAD_BYTES_MAX`].
     pub runs: usize,
 }
 

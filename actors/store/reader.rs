@@ -21,8 +21,8 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use super::files::Files;
 use super::live::Shared;
 use super::{
-    DAY_MS, Describe, Described, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, UsageSince,
-    failure,
+    DAY_MS, Describe, Described, FindRun, LOAD_BYTES_MAX, ListSessions, Load, Loaded, ReadEvents,
+    ReadHistory, UsageSince, failure,
 };
 
 pub(super) struct Reader {
@@ -332,14 +332,30 @@ impl Answer {
     }
 }
 
+/// The newest runs that ended, so many and not more once they have [`LOAD_BYTES_MAX`]; newest first.
 fn ended_runs(tx: &Transaction<'_>, session: i64, cleared: i64, limit: usize) -> Result<Vec<Span>, Failure> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = tx.prepare_cached(
         "SELECT id, run, prompted, ended FROM runs
          WHERE session = ? AND prompted > ? AND ended IS NOT NULL ORDER BY prompted DESC LIMIT ?",
     )?;
-    let spans = statement.query_map(params![session, cleared, limit], span)?;
-    Ok(spans.collect::<Result<_, _>>()?)
+    // The length of a large body is known without reading it.
+    let mut size = tx.prepare_cached(
+        "SELECT coalesce(sum(length(body)), 0) FROM events
+         WHERE session = ? AND seq BETWEEN ? AND ? AND run = ?",
+    )?;
+    let mut rows = statement.query(params![session, cleared, limit])?;
+    let (mut spans, mut bytes) = (Vec::new(), 0);
+    while bytes < LOAD_BYTES_MAX
+        && let Some(row) = rows.next()?
+    {
+        let span = span(row)?;
+        let ended = span.ended.map_or(i64::MAX, integer);
+        let within = params![session, integer(span.prompted), ended, span.row];
+        bytes += size.query_row(within, |row| number(row, 0))?;
+        spans.push(span);
+    }
+    Ok(spans)
 }
 
 /// The events of a run that are in the table, in order.
