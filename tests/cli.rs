@@ -60,6 +60,31 @@ fn exit_statuses_are_those_scripts_know() {
 }
 
 #[test]
+fn serve_says_what_is_wrong_with_a_log_it_can_not_open() {
+    let newer = "CREATE TABLE meta (opened INTEGER, version TEXT); INSERT INTO meta VALUES (1, '9.1.0');
+                 PRAGMA application_id = 1668052845; PRAGMA user_version = 99;";
+    for (sql, says) in [
+        (Some(newer), "format 99, this clawmux knows up to"),
+        (Some("CREATE TABLE notes (text)"), "database of another program"),
+        (None, "the log is damaged"),
+    ] {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("clawmux.db");
+        match sql {
+            Some(sql) => rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap(),
+            None => std::fs::write(&path, "no database ".repeat(1000)).unwrap(),
+        }
+        let before = std::fs::read(&path).unwrap();
+        let (status, stdout, stderr) =
+            output(&mut clawmux(home.path(), &["serve", "--listen", "127.0.0.1:0"]));
+        assert_eq!(status, 1, "{says}: {stdout}{stderr}");
+        assert!(stderr.contains(says) && stderr.contains("clawmux doctor"), "{says}: {stderr}");
+        assert!(stderr.contains(&path.display().to_string()), "{says}: {stderr}");
+        assert!(std::fs::read(&path).unwrap() == before, "{says}: it is not left as it was");
+    }
+}
+
+#[test]
 fn check_tells_everything_at_once() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("gateway.toml");

@@ -9,10 +9,11 @@
 use std::error::Error;
 use std::fs::File;
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clawmux_actors::observe::Observe;
-use clawmux_actors::store::{Append, Stop, Store};
+use clawmux_actors::store::{Append, Backup, Stop, Store};
 use clawmux_core::auth::Owner;
 use clawmux_core::event::{Event, Logged, Outcome, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
@@ -72,14 +73,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     }
     let sync_us = 1e6 / synced;
-    for durable in [0, 8] {
-        let path = folder.path().join(format!("mixed-{durable}.db"));
-        let took = actix::System::new().block_on(mixed(path, durable))?;
+    for (durable, copies) in [(0, false), (8, false), (0, true)] {
+        let path = folder.path().join(format!("mixed-{durable}-{copies}.db"));
+        let took = actix::System::new().block_on(mixed(path, durable, copies))?;
         let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize];
         for (name, us) in [("p50", at(0.5)), ("p99", at(0.99)), ("p99.9", at(0.999)), ("max", at(1.0))] {
             println!(
-                "text of 64 streams, {durable} of them durable: {name:>6} {us:>8} us until acknowledged, {:.2} of a sync of the file",
-                us as f64 / sync_us
+                "text of 64 streams, {durable} of them durable{}: {name:>6} {us:>8} us until acknowledged, {:.2} of a sync of the file",
+                if copies { ", beside copies of the log" } else { "" },
+                us as f64 / sync_us,
             );
         }
     }
@@ -87,9 +89,26 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// How long text of 64 sessions takes to be acknowledged, in microseconds, sorted. Beside some
-/// that write durably all the time; all the answers end at once, some times over.
-async fn mixed(path: std::path::PathBuf, durable: u64) -> Result<Vec<u128>, Box<dyn Error>> {
-    let store = Store::start(path).await?;
+/// that write durably all the time, or while one copy of the log after the other is made; all the
+/// answers end at once, some times over.
+async fn mixed(path: PathBuf, durable: u64, copies: bool) -> Result<Vec<u128>, Box<dyn Error>> {
+    let store = Store::start(path.clone()).await?;
+    let copying = actix::spawn({
+        let store = store.clone();
+        async move {
+            for number in 0.. {
+                let to = path.with_extension(format!("copy-{number}"));
+                let Ok(Ok(report)) = store.send(Backup { to: to.clone() }).await else { break };
+                println!("{report:?}");
+                if std::fs::remove_file(to).is_err() {
+                    break;
+                }
+            }
+        }
+    });
+    if !copies {
+        copying.abort();
+    }
     let mut took = Vec::new();
     for round in 0..4 {
         let streams = (0..64).map(|i| {
@@ -102,7 +121,7 @@ async fn mixed(path: std::path::PathBuf, durable: u64) -> Result<Vec<u128>, Box<
                     let mut append = append(session, if seq == 4 + MIXED_PIECES { END } else { seq.min(4) });
                     (append.events[0].first_seq, append.events[0].seq) = (Seq(seq), Seq(seq));
                     store.send(Append { durable: append.durable || i < durable, ..append }).await??;
-                    if i >= durable && seq > 3 {
+                    if i >= durable && (4..4 + MIXED_PIECES).contains(&seq) {
                         took.push(begin.elapsed().as_micros());
                     }
                     actix::clock::sleep(Duration::from_millis(5)).await;
@@ -114,6 +133,7 @@ async fn mixed(path: std::path::PathBuf, durable: u64) -> Result<Vec<u128>, Box<
     }
     println!("{}", store.send(Observe).await?.state);
     took.sort_unstable();
+    copying.abort();
     store.send(Stop).await??;
     Ok(took)
 }

@@ -6,9 +6,9 @@ use rusqlite::ErrorCode as Sqlite;
 /// The error of a failed statement.
 pub(super) fn sql(error: &rusqlite::Error) -> Error {
     match error.sqlite_error_code() {
-        Some(Sqlite::DatabaseCorrupt | Sqlite::NotADatabase) => ErrorCode::Internal.error(format!(
-            "the log is damaged ({error}): put a copy in its place, or move it away to start anew"
-        )),
+        Some(Sqlite::DatabaseCorrupt | Sqlite::NotADatabase) => {
+            ErrorCode::Internal.error(format!("the log is damaged ({error}): clawmux doctor says what to do"))
+        }
         Some(code) if about_the_disk(code) => {
             ErrorCode::Unavailable.error(format!("the log can't be written: {error}"))
         }
@@ -53,7 +53,7 @@ mod tests {
         assert_eq!(full.code, ErrorCode::Unavailable);
         assert!(full.message.starts_with("the log can't be written: "), "{full}");
         let damaged = sql(&failed(ffi::SQLITE_CORRUPT));
-        assert!(damaged.message.contains("move it away"), "{damaged}");
+        assert!(damaged.message.contains("clawmux doctor"), "{damaged}");
         assert_eq!(sql(&failed(ffi::SQLITE_CONSTRAINT)).code, ErrorCode::Internal);
         assert!(!is_about_the_disk(&failed(ffi::SQLITE_CONSTRAINT)));
     }

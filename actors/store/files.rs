@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use clawmux_core::error::{Error, ErrorCode};
 use rusqlite::{Connection, OpenFlags};
 
-use super::sql;
+use super::{schema, sql};
 
 /// How long a holder of the lock may be about to let go: a daemon that ends, or a child of ours
 /// between fork and exec, which has copies of all open files.
@@ -69,7 +69,13 @@ impl Files {
     }
 
     /// The connection that writes.
+    ///
+    /// # Errors
+    /// `Conflict` where the file is not for this clawmux; it is left as it was then.
     pub(super) fn writer(&self) -> Result<Connection, Error> {
+        let db = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE, |_| Ok(true))?;
+        schema::kind(&db).map_err(|e| sql(&e))?.format()?;
+        drop(db);
         self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE, |db| {
             let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
             db.pragma_update(None, "synchronous", "NORMAL")?;
@@ -164,6 +170,6 @@ mod tests {
         let path = folder.path().join("clawmux.db");
         std::fs::write(&path, "not a database, but long enough to be looked at as one".repeat(100)).unwrap();
         let error = Files::claim(&path).unwrap().writer().unwrap_err();
-        assert!(error.message.contains("move it away"), "{error}");
+        assert!(error.message.contains("clawmux doctor"), "{error}");
     }
 }

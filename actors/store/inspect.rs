@@ -226,10 +226,10 @@ impl Inspection<'_> {
     fn database(&mut self) {
         let begin = Instant::now();
         let path = self.path.display();
-        let mut magic = [0; 16];
+        let mut header = [0; 20];
         let read = File::open(self.path).and_then(|mut file| {
             let length = file.metadata()?.len();
-            if length > 0 { file.read_exact(&mut magic) } else { Ok(()) }
+            if length > 0 { file.read_exact(&mut header) } else { Ok(()) }
         });
         if let Err(e) = read
             && e.kind() != std::io::ErrorKind::UnexpectedEof
@@ -238,8 +238,13 @@ impl Inspection<'_> {
                 .found
                 .error(format!("can't read {path}: {e}"), "see to its permissions, and to the disk: dmesg");
         }
-        if magic != [0; 16] && &magic != b"SQLite format 3\0" {
+        let (magic, writers) = (&header[..16], header[18]);
+        if magic != [0; 16] && magic != b"SQLite format 3\0" {
             return self.damage(format!("{path} is no SQLite database, or its beginning is damaged"));
+        }
+        if writers > 2 {
+            return self
+                .damage(format!("the beginning of {path} says that only a newer SQLite may write it"));
         }
         let mut db = match self.open() {
             Ok(db) => db,
@@ -260,8 +265,7 @@ impl Inspection<'_> {
             )),
             Ok(Kind::Log(format)) => self.found.fine(format!("the log has format {format}, the present one")),
             Ok(other) => {
-                let error = other.format().err().map_or_else(String::new, |error| error.message);
-                let (what, advice) = error.split_once(": ").unwrap_or((&error, ""));
+                let (what, advice) = other.complaint().unwrap_or_default();
                 return self.found.error(what, advice);
             }
         }

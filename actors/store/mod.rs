@@ -10,7 +10,7 @@
 //! `Internal` error, and nothing of the append is applied.
 //!
 //! Deliberately absent: what a session's state is (that is a fold of its events), and snapshots of
-//! it: what a session loads is bounded by the number of runs it asks for.
+//! it: what a session loads is bounded by the number of runs it asks for, and by their bytes.
 
 mod backup;
 mod failure;
@@ -24,7 +24,7 @@ mod writer;
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -62,6 +62,8 @@ const USAGE_BYTES: usize = 64;
 const WRITE_BYTES_MAX: usize = 64 << 20;
 /// Questions that may wait.
 const READS_MAX: usize = 1024;
+/// How many bytes of ended runs wake a session: far more than a model is sent.
+pub const LOAD_BYTES_MAX: u64 = 8 << 20;
 /// How long the answer to a write or a question may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the threads may take to finish what waits when the store stops.
@@ -117,7 +119,8 @@ struct Thread {
 pub struct Load {
     /// The session.
     pub session: SessionKey,
-    /// So many of the runs that ended since the conversation was last cleared, the newest.
+    /// So many of the runs that ended since the conversation was last cleared, the newest; none
+    /// beyond the one with which they have [`LOAD_BYTES_MAX`].
     pub runs: usize,
 }
 
@@ -312,7 +315,7 @@ impl Store {
                         writer.run(&waiting);
                     }
                 }
-                Err(error) => drop(opened.send(Err(error))),
+                Err(error) => drop(opened.send(Err(not_opened(&path, error)))),
             }
         })?;
         let gone = |_| ErrorCode::Internal.error("the log's writer ended while it opened the log");
@@ -400,7 +403,7 @@ impl Store {
         let mut threads = std::mem::take(&mut self.threads);
         if let Some(RunningBackup { thread, cancel, .. }) = self.backup.take() {
             cancel.store(true, Relaxed);
-            threads.insert(0, thread);
+            threads.push(thread);
         }
         Box::pin(async move {
             let late = |_| ErrorCode::Timeout.error("the log did not close in time");
@@ -594,6 +597,19 @@ async fn answered<T>(answer: oneshot::Receiver<T>) -> Result<T, Error> {
         Ok(Err(_)) => Err(ErrorCode::Internal.error("the log failed over this request")),
         Err(_) => Err(ErrorCode::Timeout.error("the log did not answer in time: is the disk stuck?")),
     }
+}
+
+/// Says which log, and who knows more.
+fn not_opened(path: &Path, mut error: Error) -> Error {
+    let name = path.display().to_string();
+    if !error.message.contains(&name) {
+        error.message = format!("can't open the log {name}: {}", error.message);
+    }
+    let is_about_files = matches!(error.code, ErrorCode::Internal | ErrorCode::Unavailable);
+    if is_about_files && !error.message.contains("clawmux doctor") {
+        error.message += ": clawmux doctor says what to do";
+    }
+    error
 }
 
 fn closed() -> Error {

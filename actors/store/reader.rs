@@ -4,7 +4,7 @@
 //! Every answer comes from one view: what was committed at one moment, from the tables and, for
 //! steps that still stream, from memory.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use clawmux_core::auth::Owner;
@@ -21,8 +21,8 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use super::files::Files;
 use super::live::Shared;
 use super::{
-    DAY_MS, Describe, Described, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, UsageSince,
-    failure,
+    DAY_MS, Describe, Described, FindRun, LOAD_BYTES_MAX, ListSessions, Load, Loaded, ReadEvents,
+    ReadHistory, UsageSince, failure,
 };
 
 pub(super) struct Reader {
@@ -78,9 +78,7 @@ impl Reader {
                 .query_map([session], span)?
                 .collect::<Result<Vec<_>, _>>()?,
             );
-            for span in &spans {
-                events_of(tx, session, span, |logged| loaded.events.push(logged))?;
-            }
+            events_of_runs(tx, session, spans, |logged| loaded.events.push(logged))?;
             loaded.events.sort_unstable_by_key(|logged| logged.seq);
             Ok(Some(loaded))
         })
@@ -334,14 +332,30 @@ impl Answer {
     }
 }
 
+/// The newest runs that ended, so many and not more once they have [`LOAD_BYTES_MAX`]; newest first.
 fn ended_runs(tx: &Transaction<'_>, session: i64, cleared: i64, limit: usize) -> Result<Vec<Span>, Failure> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = tx.prepare_cached(
         "SELECT id, run, prompted, ended FROM runs
          WHERE session = ? AND prompted > ? AND ended IS NOT NULL ORDER BY prompted DESC LIMIT ?",
     )?;
-    let spans = statement.query_map(params![session, cleared, limit], span)?;
-    Ok(spans.collect::<Result<_, _>>()?)
+    // The length of a large body is known without reading it.
+    let mut size = tx.prepare_cached(
+        "SELECT coalesce(sum(length(body)), 0) FROM events
+         WHERE session = ? AND seq BETWEEN ? AND ? AND run = ?",
+    )?;
+    let mut rows = statement.query(params![session, cleared, limit])?;
+    let (mut spans, mut bytes) = (Vec::new(), 0);
+    while bytes < LOAD_BYTES_MAX
+        && let Some(row) = rows.next()?
+    {
+        let span = span(row)?;
+        let ended = span.ended.map_or(i64::MAX, integer);
+        let within = params![session, integer(span.prompted), ended, span.row];
+        bytes += size.query_row(within, |row| number(row, 0))?;
+        spans.push(span);
+    }
+    Ok(spans)
 }
 
 /// The events of a run that are in the table, in order.
@@ -361,6 +375,39 @@ fn events_of(
         if let Some(logged) = logged(row, Some(span.run.clone()), Seq(0))? {
             take(logged);
         }
+    }
+    Ok(())
+}
+
+/// The same of many runs, each stretch of the log read once: a run that waited in the queue spans
+/// those it waited for.
+fn events_of_runs(
+    tx: &Transaction<'_>,
+    session: i64,
+    mut spans: Vec<Span>,
+    mut take: impl FnMut(Logged),
+) -> Result<(), Failure> {
+    let mut statement = tx.prepare_cached(
+        "SELECT seq, first, at, kind, body, run FROM events
+         WHERE session = ? AND seq BETWEEN ? AND ? AND run IS NOT NULL ORDER BY seq",
+    )?;
+    spans.sort_unstable_by_key(|span| span.prompted);
+    let end = |span: &Span| span.ended.map_or(i64::MAX, integer);
+    let mut from = 0;
+    while let Some(first) = spans.get(from) {
+        let (begin, mut to, mut last) = (first.prompted, from, end(first));
+        while let Some(span) = spans.get(to).filter(|span| integer(span.prompted) <= last) {
+            (to, last) = (to + 1, last.max(end(span)));
+        }
+        let runs: HashMap<i64, &RunId> = spans[from..to].iter().map(|span| (span.row, &span.run)).collect();
+        let mut rows = statement.query(params![session, integer(begin), last])?;
+        while let Some(row) = rows.next()? {
+            let Some(run) = runs.get(&row.get(5)?) else { continue };
+            if let Some(logged) = logged(row, Some((*run).clone()), Seq(0))? {
+                take(logged);
+            }
+        }
+        from = to;
     }
     Ok(())
 }

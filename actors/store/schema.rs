@@ -145,27 +145,36 @@ pub(super) fn kind(db: &Connection) -> rusqlite::Result<Kind> {
 }
 
 impl Kind {
-    /// From which format on it is to be migrated.
-    ///
-    /// # Errors
-    /// `Conflict` where it is not for this clawmux.
-    pub(super) fn format(&self) -> Result<i64, Error> {
+    /// Why it is not for this clawmux, and what to do; none where it is.
+    pub(super) fn complaint(&self) -> Option<(String, String)> {
         match self {
-            Self::Empty => Ok(0),
-            Self::Log(format) => Ok(*format),
+            Self::Empty | Self::Log(_) => None,
             Self::Newer { format, version } => {
                 let by = version.as_ref().map_or_else(
                     || "the version that wrote it".into(),
                     |version| format!("clawmux {version}, which wrote it"),
                 );
-                Err(ErrorCode::Conflict.error(format!(
-                    "the log has format {format}, this clawmux knows up to {FORMAT}: use {by}, or a newer \
-                     one; or start with a copy from before the update"
-                )))
+                Some((
+                    format!("the log has format {format}, this clawmux knows up to {FORMAT}"),
+                    format!("use {by}, or a newer one; or put a copy from before the update in its place"),
+                ))
             }
-            Self::Foreign => Err(ErrorCode::Conflict
-                .error("the file is the database of another program: point store.path somewhere else")),
+            Self::Foreign => Some((
+                "the file is the database of another program, or its beginning is damaged".into(),
+                "point store.path somewhere else, or put a copy in its place".into(),
+            )),
         }
+    }
+
+    /// From which format on it is to be migrated.
+    ///
+    /// # Errors
+    /// `Conflict` where it is not for this clawmux.
+    pub(super) fn format(&self) -> Result<i64, Error> {
+        if let Some((what, advice)) = self.complaint() {
+            return Err(ErrorCode::Conflict.error(format!("{what}: {advice} (clawmux doctor says more)")));
+        }
+        Ok(if let Self::Log(format) = self { *format } else { 0 })
     }
 }
 

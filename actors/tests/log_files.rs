@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use actix::Addr;
 use clawmux_actors::store::{
-    Append, Backup, FindRun, Load, ReadEvents, ReadHistory, Stop, Store, Unfinished, UsageSince,
+    Append, Backup, FindRun, Finding, Load, ReadEvents, ReadHistory, Severity, Stop, Store, Unfinished,
+    UsageSince, inspect,
 };
 use clawmux_core::auth::Owner;
 use clawmux_core::error::ErrorCode;
@@ -161,6 +163,23 @@ async fn a_copy_replaces_nothing_and_leaves_nothing_where_it_fails() {
     assert_eq!(error.code, ErrorCode::Unavailable);
 }
 
+#[actix::test]
+async fn a_copy_under_way_ends_with_the_store_and_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("clawmux.db");
+    let store = Store::start(&path).await.unwrap();
+    for i in 0..100 {
+        let session = key(&i.to_string());
+        store.send(append(&session, &i.to_string(), 1, prompt(&"x".repeat(200_000)))).await.unwrap().unwrap();
+    }
+    let to = folder.path().join("copy");
+    let (copied, stopped) = futures::join!(store.send(Backup { to: to.clone() }), store.send(Stop));
+    stopped.unwrap().unwrap();
+    let error = copied.unwrap().expect_err("a copy of 20 MB takes longer than to stop it");
+    assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
+    assert_eq!(files_in(folder.path()), ["clawmux.db", "clawmux.db.lock"]);
+}
+
 // ---- older formats ----
 
 const FORMAT_1: &str = include_str!("fixtures/format-1.sql");
@@ -230,4 +249,302 @@ async fn an_interrupted_migration_leaves_the_format_before_it() {
     }
     drop(db);
     holds_what_format_1_held(&rest.path().join("clawmux.db")).await;
+}
+
+// ---- what an operator is told ----
+
+const WITHIN: Duration = Duration::from_secs(60);
+
+fn worst(found: &[Finding]) -> Severity {
+    found.iter().map(|finding| finding.severity).max().unwrap()
+}
+
+/// The one finding that is an error or a warning.
+#[track_caller]
+fn complaint(found: &[Finding]) -> &Finding {
+    let mut bad = found.iter().filter(|finding| finding.severity > Severity::Fine);
+    let (first, second) = (bad.next(), bad.next());
+    assert!(first.is_some() && second.is_none(), "{found:#?}");
+    first.unwrap()
+}
+
+fn bytes_of(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    let names = files_in(folder).into_iter().filter(|name| !name.ends_with("-shm"));
+    names.map(|name| (name.clone(), std::fs::read(folder.join(&name)).unwrap())).collect()
+}
+
+/// A log with some of everything, and what is only in its write-ahead log, as a crash leaves it.
+async fn crashed(folder: &Path) -> PathBuf {
+    let other = tempfile::tempdir().unwrap();
+    let path = other.path().join("clawmux.db");
+    Connection::open(&path).unwrap().execute_batch(FORMAT_1).unwrap();
+    let store = Store::start(&path).await.unwrap();
+    for i in 0..20_u64 {
+        let (session, run) = (key(&format!("s{i}")), format!("run-{i}"));
+        store.send(append(&session, &run, 1, prompt(&"p".repeat(3000)))).await.unwrap().unwrap();
+        for seq in 2..10 {
+            let text = Event::Text(format!("{seq} {}", "t".repeat(300)));
+            store.send(append(&session, &run, seq, text)).await.unwrap().unwrap();
+        }
+        let end = Event::Ended { outcome: Outcome::Completed, usage: Usage::default() };
+        if i % 2 == 0 {
+            store.send(append(&session, &run, 10, end)).await.unwrap().unwrap();
+        }
+    }
+    // Part of it in the log itself, part beside it.
+    Connection::open(&path).unwrap().query_row("PRAGMA wal_checkpoint", [], |_| Ok(())).unwrap();
+    store.send(append(&key("late"), "late", 1, prompt("hi"))).await.unwrap().unwrap();
+    for name in ["clawmux.db", "clawmux.db-wal"] {
+        let to = folder.join(name);
+        std::fs::copy(other.path().join(name), &to).unwrap();
+        std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+    store.send(Stop).await.unwrap().unwrap();
+    folder.join("clawmux.db")
+}
+
+#[actix::test]
+async fn a_sound_log_is_told_so_whether_it_is_open_or_not_and_nothing_is_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("clawmux.db");
+    let found = inspect(&path, WITHIN);
+    assert!(found[0].what.contains("clawmux serve makes it"), "{found:#?}");
+    assert_eq!(worst(&found), Severity::Fine);
+    assert_eq!(files_in(folder.path()), [""; 0], "a look makes no file");
+
+    let path = crashed(folder.path()).await;
+    let before = bytes_of(folder.path());
+    let found = inspect(&path, WITHIN);
+    assert_eq!(worst(&found), Severity::Fine, "{found:#?}");
+    assert!(found.iter().any(|f| f.what == "24 sessions, 14 runs that have not ended"), "{found:#?}");
+    assert!(found.iter().any(|f| f.what == "no daemon has the log open"), "{found:#?}");
+    assert_eq!(bytes_of(folder.path()), before);
+
+    let store = Store::start(&path).await.unwrap();
+    store.send(append(&key("b"), "r", 4, prompt("hi"))).await.unwrap().unwrap();
+    let before = bytes_of(folder.path());
+    let found = inspect(&path, WITHIN);
+    assert_eq!(worst(&found), Severity::Fine, "{found:#?}");
+    let open = format!("process {} has the log open", std::process::id());
+    assert!(found.iter().any(|f| f.what == open), "{found:#?}");
+    assert_eq!(bytes_of(folder.path()), before);
+    store.send(append(&key("b"), "r", 5, Event::Started)).await.unwrap().unwrap();
+    store.send(Stop).await.unwrap().unwrap();
+    let found = inspect(&path, WITHIN);
+    assert_eq!(worst(&found), Severity::Fine, "{found:#?}");
+
+    let found = inspect(&path, Duration::ZERO);
+    assert!(complaint(&found).what.contains("not looked through within 0 ms"), "{found:#?}");
+}
+
+#[actix::test]
+async fn what_is_wrong_with_a_log_is_named_with_what_to_do() {
+    type Spoil = fn(&Path);
+    let cases: [(Spoil, Severity, &str, &str); 15] = [
+        (
+            |p| std::fs::set_permissions(p, std::fs::Permissions::from_mode(0o644)).unwrap(),
+            Severity::Warning,
+            "others than its owner",
+            "chmod 600",
+        ),
+        (
+            |p| std::fs::set_permissions(p, std::fs::Permissions::from_mode(0o400)).unwrap(),
+            Severity::Error,
+            "may not be read and written",
+            "chmod 600",
+        ),
+        (
+            |p| std::fs::remove_file(p).unwrap(),
+            Severity::Error,
+            "-wal is there",
+            "put the log it belongs to back",
+        ),
+        (
+            |p| std::fs::write(with(p, "-wal"), "garbage".repeat(1000)).unwrap(),
+            Severity::Warning,
+            "no write-ahead log",
+            "a copy",
+        ),
+        (
+            |p| std::fs::write(p, "not a database ".repeat(1000)).unwrap(),
+            Severity::Error,
+            "no SQLite database",
+            ".recover",
+        ),
+        (|p| overwrite(p, 0, &[0; 100]), Severity::Error, "file is not a database", ".recover"),
+        (|p| overwrite(p, 4096, &[0xff; 20 * 4096]), Severity::Error, "malformed", "clawmux backup"),
+        (
+            |p| fold(p, |db| db.execute_batch("PRAGMA user_version = 77").unwrap()),
+            Severity::Error,
+            "format 77",
+            "use clawmux",
+        ),
+        (
+            |p| fold(p, |db| db.execute_batch("PRAGMA application_id = 5").unwrap()),
+            Severity::Error,
+            "another program",
+            "store.path",
+        ),
+        (
+            |p| fold(p, |db| db.execute_batch("DELETE FROM sessions WHERE id = 1").unwrap()),
+            Severity::Error,
+            "runs whose session is not there",
+            "copy",
+        ),
+        (
+            |p| fold(p, |db| db.execute_batch("UPDATE sessions SET head = 1 WHERE id = 1").unwrap()),
+            Severity::Error,
+            "beyond their last number",
+            "copy",
+        ),
+        (
+            |p| fold(p, |db| db.execute_batch("UPDATE deltas SET page = x'0101ffffff'").unwrap()),
+            Severity::Error,
+            "text that streams",
+            "copy",
+        ),
+        (
+            |p| fold(p, |db| db.execute_batch("UPDATE sessions SET key = 'x' WHERE id = 1").unwrap()),
+            Severity::Error,
+            "has the name \"x\"",
+            "copy",
+        ),
+        (
+            |p| fold(p, |db| db.execute_batch("DELETE FROM runs WHERE run = 'r1'").unwrap()),
+            Severity::Error,
+            "idempotency keys",
+            "copy",
+        ),
+        (
+            |p| fold(p, |db| db.execute_batch("DROP TABLE events").unwrap()),
+            Severity::Error,
+            "no such table",
+            "copy",
+        ),
+    ];
+    for (i, (spoil, severity, what, advice)) in cases.into_iter().enumerate() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = crashed(folder.path()).await;
+        spoil(&path);
+        let found = inspect(&path, WITHIN);
+        assert_eq!(worst(&found), severity, "case {i}: {found:#?}");
+        let named = found
+            .iter()
+            .any(|f| f.severity == severity && f.what.contains(what) && f.advice.contains(advice));
+        assert!(named, "case {i}: {what:?} in {found:#?}");
+    }
+}
+
+fn with(path: &Path, end: &str) -> PathBuf {
+    let mut path = path.as_os_str().to_owned();
+    path.push(end);
+    path.into()
+}
+
+fn overwrite(path: &Path, at: u64, bytes: &[u8]) {
+    std::os::unix::fs::FileExt::write_all_at(
+        &std::fs::File::options().write(true).open(path).unwrap(),
+        bytes,
+        at,
+    )
+    .unwrap();
+}
+
+/// Changes the log as one file, which then has nothing beside it.
+fn fold(path: &Path, change: impl FnOnce(&Connection)) {
+    let db = Connection::open(path).unwrap();
+    change(&db);
+    db.pragma_update_and_check(None, "journal_mode", "delete", |_| Ok(())).unwrap();
+}
+
+/// Whatever the bytes: a look at them ends with findings, a start with a log or an error that says
+/// what to do, a question with an answer or an error.
+#[test]
+fn no_damage_is_more_than_a_finding() {
+    let rounds: u64 =
+        std::env::var("CLAWMUX_TEST_DAMAGE_ROUNDS").map_or(60, |rounds| rounds.parse().unwrap());
+    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut draw = move |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        usize::try_from(random % below as u64).unwrap()
+    };
+    let sound = tempfile::tempdir().unwrap();
+    let (mut complaints, mut refusals) = (0, 0);
+    let system = actix::System::new();
+    let path = system.block_on(crashed(sound.path()));
+    let (db, wal) = (std::fs::read(&path).unwrap(), std::fs::read(with(&path, "-wal")).unwrap());
+    for round in 0..rounds {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("clawmux.db");
+        let (mut db, mut wal) = (db.clone(), wal.clone());
+        match draw(8) {
+            0 => db.truncate(draw(db.len())),
+            1 => wal = (0..draw(20_000)).map(|_| draw(256) as u8).collect(),
+            2 => wal.truncate(draw(wal.len())),
+            3 => {
+                let at = draw(wal.len());
+                wal[at] ^= 1 << draw(8);
+            }
+            4 => {
+                let (page, with) = (draw(db.len() / 4096), draw(256) as u8);
+                db[page * 4096..][..4096].fill(with);
+            }
+            5 => {
+                let at = draw(100);
+                db[at] = draw(256) as u8;
+            }
+            _ => {
+                for _ in 0..1 + draw(200) {
+                    let at = draw(db.len());
+                    db[at] = draw(256) as u8;
+                }
+            }
+        }
+        std::fs::write(&path, db).unwrap();
+        if !wal.is_empty() {
+            std::fs::write(with(&path, "-wal"), wal).unwrap();
+        }
+        for entry in folder.path().read_dir().unwrap() {
+            std::fs::set_permissions(entry.unwrap().path(), std::fs::Permissions::from_mode(0o600)).unwrap();
+        }
+        let found = inspect(&path, WITHIN);
+        complaints += usize::from(worst(&found) > Severity::Fine);
+        for finding in &found {
+            assert_eq!(
+                finding.advice.is_empty(),
+                finding.severity == Severity::Fine,
+                "round {round}: {found:#?}"
+            );
+        }
+        system.block_on(async {
+            let store = match Store::open(&path).await {
+                Ok(store) => actix::Actor::start(store),
+                Err(error) => {
+                    refusals += 1;
+                    assert_eq!(worst(&found), Severity::Error, "round {round}: {error}, but {found:#?}");
+                    assert!(error.message.contains("clawmux doctor"), "round {round}: {error}");
+                    return;
+                }
+            };
+            for i in 0..20 {
+                let session = key(&format!("s{i}"));
+                let _ = store.send(Load { session: session.clone(), runs: 9 }).await.unwrap();
+                let all =
+                    ReadEvents { session: session.clone(), after: Seq(0), run: None, max_bytes: usize::MAX };
+                let _ = store.send(all).await.unwrap();
+                let _ = store.send(ReadHistory { session, limit: 9, max_bytes: 1 << 20 }).await.unwrap();
+            }
+            let _ = store.send(Unfinished).await.unwrap();
+            let _ = store.send(append(&key("new"), "new", 1, prompt("hi"))).await.unwrap();
+            let to = folder.path().join("copy");
+            if let Ok(report) = store.send(Backup { to: to.clone() }).await.unwrap() {
+                assert_eq!(to.metadata().unwrap().len(), report.bytes);
+            }
+            let _ = store.send(Stop).await.unwrap();
+        });
+    }
+    println!("{rounds} rounds: {complaints} complaints, {refusals} refused starts");
+    assert!(complaints as u64 * 3 > rounds && refusals > 0, "{complaints} complaints, {refusals} refusals");
 }

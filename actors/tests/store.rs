@@ -10,12 +10,12 @@ use std::process::{Command, Stdio};
 use actix::Addr;
 use clawmux_actors::observe::Observe;
 use clawmux_actors::store::{
-    Append, Describe, Described, FindRun, ListSessions, Load, Loaded, ReadEvents, ReadHistory, RecordUsage,
-    SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageSince,
+    Append, Describe, Described, FindRun, LOAD_BYTES_MAX, ListSessions, Load, Loaded, ReadEvents,
+    ReadHistory, RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageSince,
 };
 use clawmux_core::auth::Owner;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Event, Logged, Outcome, ToolCall, Usage};
+use clawmux_core::event::{Event, Logged, Outcome, ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::usage::UsageRecord;
 use clawmux_core::reply::{Message, Role};
@@ -286,6 +286,31 @@ async fn history_drops_what_a_restart_made_void_and_keeps_what_an_abort_cut_off(
     assert_eq!(history(&store, &session, 9).await, []);
     assert_eq!(load(&store, &session, 9).await.unwrap().events, []);
     assert_eq!(read(&store, &session, 16).await, [logged(17, None, Event::Cleared)]);
+    store.send(Stop).await.unwrap().unwrap();
+}
+
+#[actix::test]
+async fn a_session_wakes_with_as_much_of_its_past_as_its_memory_may_have() {
+    let folder = Folder::new();
+    let (store, session) = (folder.store().await, key("a"));
+    for run in 0..6_u64 {
+        let content = "x".repeat(3 << 20);
+        let returned = Event::ToolReturned(ToolResult { call: "c".into(), content, is_error: false });
+        let events = vec![prompt("hi", None), returned, ended(Outcome::Completed)];
+        store
+            .send(append(&session, of_run(3 * run + 1, &format!("r{run}"), events), true))
+            .await
+            .unwrap()
+            .unwrap();
+    }
+    let waiting = of_run(19, "waiting", vec![prompt("and", None)]);
+    store.send(append(&session, waiting, true)).await.unwrap().unwrap();
+    let loaded = load(&store, &session, 6).await.unwrap();
+    let bytes = LOAD_BYTES_MAX.div_ceil(3 << 20);
+    let from = 19 - 3 * bytes;
+    assert_eq!(loaded.events.len() as u64, 3 * bytes + 1, "whole runs, the newest, and what waits");
+    assert_eq!(loaded.events[0].seq, Seq(from));
+    assert_eq!(load(&store, &session, 1).await.unwrap().events.len(), 4);
     store.send(Stop).await.unwrap().unwrap();
 }
 
