@@ -42,7 +42,7 @@ pub(crate) struct View {
     /// Whether it was let go: what still comes is passed over.
     pub(crate) is_detached: bool,
     /// Runs that were told by themselves meanwhile, up to their end.
-    left_out: Vec<RunId>,
+    pub(crate) left_out: Vec<RunId>,
     /// Whether the run's end was told.
     pub(crate) is_over: bool,
 }
@@ -144,24 +144,22 @@ impl Peer {
     pub(crate) fn look(&self, log: &Log) -> Check<u64> {
         let mut inbox = self.inbox.borrow_mut();
         let count = inbox.len() as u64;
+        let views = &mut *self.views.borrow_mut();
         for (ticket, event) in inbox.drain(..) {
             let logged = &event.logged;
-            let mut views = self.views.borrow_mut();
-            let own: Vec<RunId> = views.iter().filter_map(|view| view.run().cloned()).collect();
-            let told_elsewhere =
-                !self.lags.get() && views.iter().any(|v| !v.is_over && v.run() == logged.run.as_ref());
-            let view = views.iter_mut().find(|view| view.ticket == ticket);
-            let view = rules::an_answer_comes_before_its_events(view, logged)?;
+            let index = views.iter().position(|view| view.ticket == ticket);
+            let index = rules::an_answer_comes_before_its_events(index, logged)?;
+            let view = &views[index];
             if view.is_detached {
                 continue;
             }
             // What one that is given up asked for is forgotten; it asks for more at its own risk.
             if !self.lags.get() {
-                let left_out = logged.run.as_ref().is_some_and(|run| view.left_out.contains(run));
-                rules::nothing_is_told_under_two_tickets(view, told_elsewhere || left_out, logged)?;
+                rules::nothing_is_told_under_two_tickets(view, views, logged)?;
             }
             rules::what_is_told_is_the_log(log, logged)?;
-            rules::what_is_told_follows_what_was_told(log, view, &own, logged)?;
+            rules::what_is_told_follows_what_was_told(log, view, views, logged)?;
+            let view = &mut views[index];
             view.last = logged.seq;
             view.is_over = view.run().is_some() && matches!(logged.event, Event::Ended { .. });
             if view.is_over {

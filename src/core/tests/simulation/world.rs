@@ -107,7 +107,7 @@ pub(crate) fn play(seed: u64, cast: &Cast, trace: Option<&Trace>) -> Check<Figur
         clients: 1 + dice.below(3),
         room: dice.pick(&[0, 1, 3, 1000]),
         stubborn: dice.one_in(256),
-        flood: dice.one_in(1024),
+        flood: dice.one_in(4096),
     };
     let limits = Limits {
         queue: 1 + dice.below(4),
