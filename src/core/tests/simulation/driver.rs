@@ -5,15 +5,19 @@
 use std::collections::VecDeque;
 use std::mem;
 
+use clawmux_core::auth::Principal;
 use clawmux_core::config::Recovery;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Logged, ToolCall, ToolResult, Usage};
-use clawmux_core::ids::{RunId, Seq};
+use clawmux_core::follow::{Followers, Missing, Wanted};
+use clawmux_core::ids::{ConnectionId, RunId, Seq, Ticket};
 use clawmux_core::provider::Delta;
 use clawmux_core::session::{Session, Submission, Submitted};
 use clawmux_core::turn::Work;
 
 use crate::book::Stage;
+use crate::clients::{Asker, Way};
+use crate::dice::Dice;
 use crate::log::Loaded;
 use crate::outside::{Outside, Reply, Request, Unit};
 use crate::rules::{self, Check};
@@ -21,9 +25,14 @@ use crate::rules::{self, Check};
 /// What a session is sent.
 #[derive(Clone, Debug)]
 pub(crate) enum Message {
-    Submit { request: usize },
-    Follow { request: usize, run: RunId, seq: Seq },
+    Submit { request: usize, asker: Asker },
+    Follow { request: usize, asker: Asker, run: RunId, seq: Seq },
+    Attach { asker: Asker, after: Option<Seq> },
+    Detach { connection: ConnectionId, follow: Ticket },
+    More(ConnectionId),
+    Gone(ConnectionId),
     Abort(Option<RunId>),
+    Stop,
     Clear,
     Drain,
 }
@@ -62,6 +71,15 @@ pub(crate) enum Piece {
     Failed,
 }
 
+/// A read of the log for a follower.
+#[derive(Debug)]
+pub(crate) struct Read {
+    missing: Missing,
+    as_of: Seq,
+    /// What it found, once it has looked; nothing where it failed.
+    found: Option<Option<Vec<Logged>>>,
+}
+
 /// A session that is awake.
 #[derive(Debug)]
 pub(crate) struct Driver {
@@ -70,6 +88,10 @@ pub(crate) struct Driver {
     pub(crate) doing: Doing,
     pub(crate) mailbox: VecDeque<Message>,
     pub(crate) late: Vec<Late>,
+    pub(crate) followers: Followers<Way>,
+    pub(crate) reads: Vec<Read>,
+    /// Whether the log could not be read and is to be read again.
+    pub(crate) retrying: bool,
     pub(crate) draining: bool,
     /// Whether all that the whole log tells is in memory.
     pub(crate) knows_all: bool,
@@ -94,6 +116,7 @@ impl Driver {
         incarnation: u32,
         recovery: Recovery,
         draining: bool,
+        mut followers: Followers<Way>,
     ) -> Check<Self> {
         let (cast, limits) = (outside.cast, outside.limits.clone());
         let (key, owner) = (cast.session.clone(), cast.owners[0].clone());
@@ -103,16 +126,22 @@ impl Driver {
         } else {
             Session::restore(key, owner, limits, head, reserved, events)
         };
-        if complete && compares(incarnation) {
+        // To compare whole states is dear: it is done for some.
+        if complete && incarnation % 3 == 2 {
             let folded = fold(outside, outside.log.events().to_vec());
             rules::the_state_is_the_fold_of_the_log(&session, &folded, "read back, and the whole log")?;
         }
+        followers.fall_behind();
+        outside.peers.iter().for_each(|peer| peer.is_known_full.set(false));
         let book = outside.log.book();
         let mut driver = Self {
             incarnation,
             doing: Doing::Nothing,
             mailbox: VecDeque::new(),
             late: Vec::new(),
+            followers,
+            reads: Vec::new(),
+            retrying: false,
             draining,
             knows_all: complete,
             writing: false,
@@ -151,7 +180,8 @@ impl Driver {
 
     /// Whether nothing is left to do.
     pub(crate) fn is_done(&self) -> bool {
-        self.session.is_idle() && self.is_written() && self.mailbox.is_empty() && self.next.is_empty()
+        let nothing_comes = self.mailbox.is_empty() && self.next.is_empty() && self.reads.is_empty();
+        self.session.is_idle() && self.is_written() && nothing_comes && !self.retrying
     }
 
     /// Has what was decided written, and goes to work. Says whether the session stops.
@@ -177,13 +207,81 @@ impl Driver {
                         rules::an_answer_that_starts_anew_says_so(&run, None)?;
                     }
                     for reply in mem::take(&mut self.next) {
-                        outside.tell(reply)?;
+                        self.tell(outside, reply)?;
                     }
                 }
             }
         }
         self.work(outside)?;
+        self.catch_up(outside)?;
         Ok(self.draining && self.is_written() && matches!(self.doing, Doing::Nothing))
+    }
+
+    fn tell(&mut self, outside: &mut Outside<'_>, reply: Reply) -> Check {
+        let follow = match &reply {
+            Reply::Accepted { asker, run, seq, .. } => {
+                Some((asker.clone(), Wanted::Run(run.clone()), Seq(seq.0 - 1)))
+            }
+            Reply::Attached { asker, after } => Some((asker.clone(), Wanted::Session, *after)),
+            _ => None,
+        };
+        outside.tell(reply)?;
+        if let Some((asker, wanted, after)) = follow {
+            asker.follows(wanted.clone(), after);
+            // One that followed nothing any more is tried anew.
+            asker.peer.is_known_full.set(false);
+            let (who, principal) = ((asker.peer.connection, asker.ticket), Principal::local());
+            let road = || Way(asker.peer.clone());
+            self.followers.follow(who, &principal, (wanted, after), self.published, road);
+        }
+        Ok(())
+    }
+
+    /// Serves followers that fell behind from the log.
+    pub(crate) fn catch_up(&mut self, outside: &Outside<'_>) -> Check {
+        let as_of = self.published;
+        for missing in self.followers.missing() {
+            let peer = outside.peers.iter().find(|peer| peer.connection == missing.connection);
+            rules::nothing_is_read_for_one_that_is_full(peer.map(|peer| &**peer))?;
+            self.reads.push(Read { missing, as_of, found: None });
+        }
+        Ok(())
+    }
+
+    /// A read looks into the log, or, if it has looked, comes back with what it found.
+    pub(crate) fn read(
+        &mut self,
+        outside: &mut Outside<'_>,
+        index: usize,
+        fails: bool,
+        dice: &mut Dice,
+    ) -> Check {
+        let read = &mut self.reads[index];
+        if read.found.is_none() {
+            let Missing { run, after, .. } = &read.missing;
+            read.found = Some((!fails).then(|| outside.log.read(run.as_ref(), *after, dice)));
+            return Ok(());
+        }
+        let Read { missing, as_of, found } = self.reads.swap_remove(index);
+        let found = found.flatten();
+        let failed = found.is_none();
+        let events = found.unwrap_or_default();
+        let was_last = events.last().is_none_or(|logged| logged.seq >= as_of);
+        let is_all = !failed && was_last && as_of == self.published;
+        outside.figures.caught_up += u64::from(is_all);
+        outside.figures.unreadable += u64::from(failed);
+        outside.note(|| {
+            let events: Vec<String> = events.iter().map(brief).collect();
+            format!("read for {missing:?}: {}, all: {is_all}", events.join(", "))
+        });
+        self.followers.caught(&outside.cast.session, &missing, events, is_all);
+        outside.look()?;
+        if failed {
+            self.retrying = true;
+        } else {
+            self.catch_up(outside)?;
+        }
+        Ok(())
     }
 
     /// A unit is in the log: it may be seen.
@@ -195,13 +293,15 @@ impl Driver {
     ) -> Check {
         self.writing = false;
         for reply in replies {
-            outside.tell(reply)?;
+            self.tell(outside, reply)?;
         }
         for logged in events {
             rules::published_ranges_are_contiguous(self.published, logged)?;
             self.published = logged.seq;
             outside.publish(logged)?;
+            self.followers.publish(&outside.cast.session, logged.clone(), outside.lag_bytes_max);
         }
+        outside.look()?;
         if self.is_written()
             && let Some((run, Work::Ask { .. })) = self.session.work()
         {
@@ -334,9 +434,36 @@ impl Driver {
         let Some(message) = self.mailbox.pop_front() else { return Ok(false) };
         outside.note(|| format!("session receives {message:?}"));
         match message {
-            Message::Submit { request } => return self.submit(outside, request),
-            Message::Follow { request, run, seq } => {
-                self.next.push(Reply::Accepted { request, run, seq, repeated: true });
+            Message::Submit { request, asker } => return self.submit(outside, request, asker),
+            Message::Follow { request, asker, run, seq } => {
+                self.next.push(Reply::Accepted { request, asker, run, seq, repeated: true });
+            }
+            Message::Attach { asker, after } => {
+                let after = after.unwrap_or(self.session.head());
+                rules::who_comes_back_is_let_in(&self.session, after)?;
+                self.next.push(Reply::Attached { asker, after });
+            }
+            Message::Detach { connection, follow } => {
+                outside.figures.detached += u64::from(self.followers.unfollow(connection, follow));
+            }
+            Message::More(connection) => {
+                let peer = outside.peers.iter().find(|peer| peer.connection == connection);
+                peer.iter().for_each(|peer| peer.is_known_full.set(false));
+                self.followers.room(connection);
+                self.catch_up(outside)?;
+                return Ok(false);
+            }
+            Message::Gone(connection) => {
+                self.followers.forget(connection);
+                return Ok(false);
+            }
+            Message::Stop => {
+                self.end_work();
+                let due: Vec<RunId> = self.running.iter().chain(&self.waiting).cloned().collect();
+                let runs = self.session.stop(outside.now, Usage::default());
+                rules::stop_ends_all(&due, &runs, &self.session)?;
+                self.waiting.clear();
+                self.next.push(Reply::Stopped(runs));
             }
             Message::Abort(run) => self.abort(outside, run)?,
             Message::Clear => {
@@ -352,7 +479,7 @@ impl Driver {
         self.proceed(outside)
     }
 
-    fn submit(&mut self, outside: &mut Outside<'_>, request: usize) -> Check<bool> {
+    fn submit(&mut self, outside: &mut Outside<'_>, request: usize, asker: Asker) -> Check<bool> {
         let Request { run, content, owner, key } = outside.requests[request].clone();
         let limit = outside.limits.queue;
         let full = self.waiting.len() >= limit;
@@ -379,7 +506,7 @@ impl Driver {
                     self.moved()?;
                     rules::the_queue_is_bounded(self.waiting.len(), limit, self.draining)?;
                 }
-                self.next.push(Reply::Accepted { request, run: given, seq, repeated });
+                self.next.push(Reply::Accepted { request, asker, run: given, seq, repeated });
                 self.proceed(outside)
             }
             Err(error) => {
@@ -422,7 +549,7 @@ impl Driver {
 
     /// The session ends here, however it does: what it knows is what its log will say.
     pub(crate) fn end(mut self, outside: &Outside<'_>) -> Check {
-        if self.heard_calls || !self.knows_all || !compares(self.incarnation) {
+        if self.heard_calls || !self.knows_all || self.incarnation % 3 != 1 {
             return Ok(());
         }
         let mut events = outside.log.events().to_vec();
@@ -432,11 +559,6 @@ impl Driver {
         events.extend(self.session.take().into_iter().flat_map(|batch| batch.events));
         rules::the_state_is_the_fold_of_the_log(&self.session, &fold(outside, events), "live, and its log")
     }
-}
-
-/// To compare whole states is dear: the first incarnation and some others have it done.
-fn compares(incarnation: u32) -> bool {
-    incarnation % 3 == 1
 }
 
 fn fold(outside: &Outside<'_>, events: Vec<Logged>) -> Session {

@@ -73,6 +73,13 @@ impl Log {
         self.events.last().map_or(Seq(0), |logged| logged.seq)
     }
 
+    /// What covers any of these numbers.
+    pub(crate) fn between(&self, first: Seq, last: Seq) -> &[Logged] {
+        let from = self.events.partition_point(|logged| logged.seq < first);
+        let to = self.events.partition_point(|logged| logged.first_seq <= last);
+        &self.events[from.min(to)..to]
+    }
+
     /// Where a run with this key is.
     pub(crate) fn find(&self, owner: &Owner, key: &str) -> Option<(RunId, Seq)> {
         self.book.of_key(owner, key).map(|run| (run.id.clone(), run.seq))
@@ -180,24 +187,41 @@ impl Log {
             ended(|run| run.seq).skip(count.saturating_sub(runs)).map(|r| &r.id).collect();
         let open: Vec<&RunId> =
             self.book.runs().iter().filter(|r| r.stage != Stage::Ended).map(|r| &r.id).collect();
+        let wanted = |logged: &&Logged| {
+            logged.run.as_ref().is_some_and(|run| last.contains(&run) || open.contains(&run))
+        };
         let coalesce = dice.one_in(2);
-        let mut events: Vec<Logged> = Vec::with_capacity(self.events.len());
-        for logged in &self.events {
-            let Some(run) = &logged.run else { continue };
-            if !last.contains(&run) && !open.contains(&run) {
-                continue;
-            }
-            if coalesce
-                && let Event::Text(more) = &logged.event
-                && let Some(Logged { seq, run: before, event: Event::Text(text), .. }) = events.last_mut()
-                && (before.as_ref() == Some(run) && seq.next() == logged.first_seq)
-            {
-                text.push_str(more);
-                *seq = logged.seq;
-                continue;
-            }
-            events.push(logged.clone());
-        }
+        let events = gather(self.events.iter().filter(wanted), coalesce, usize::MAX);
         Loaded { events, head: self.head(), reserved: self.reserved, complete }
     }
+
+    /// What comes after a number, of one run or of all, at most so many events; text said in a row in
+    /// one piece or in several.
+    pub(crate) fn read(&self, run: Option<&RunId>, after: Seq, dice: &mut Dice) -> Vec<Logged> {
+        let from = self.events.partition_point(|logged| logged.seq <= after);
+        let wanted = |logged: &&Logged| run.is_none() || logged.run.as_ref() == run;
+        let (coalesce, most) = (dice.one_in(2), 1 + dice.below(6));
+        gather(self.events[from..].iter().filter(wanted), coalesce, most)
+    }
+}
+
+/// Copies of events, at most so many; consecutive pieces of a run's text as one where wanted.
+fn gather<'a>(events: impl Iterator<Item = &'a Logged>, coalesce: bool, most: usize) -> Vec<Logged> {
+    let mut gathered: Vec<Logged> = Vec::with_capacity(most.min(events.size_hint().1.unwrap_or(0)));
+    for logged in events {
+        if coalesce
+            && let Event::Text(more) = &logged.event
+            && let Some(Logged { seq, run, event: Event::Text(text), .. }) = gathered.last_mut()
+            && (*run == logged.run && seq.next() == logged.first_seq)
+        {
+            text.push_str(more);
+            *seq = logged.seq;
+            continue;
+        }
+        if gathered.len() == most {
+            break;
+        }
+        gathered.push(logged.clone());
+    }
+    gathered
 }

@@ -8,6 +8,7 @@
 //! | [`driver`] | what drives a session, as the daemon's actor does |
 //! | [`log`] | what the store promises, and what a crash leaves of it |
 //! | [`book`] | what the log says, read by somebody who knows no session |
+//! | [`clients`] | followers with little room, who check what they are told |
 //! | [`outside`] | what outlives a session: what clients were told and saw, which effects there were |
 //! | [`rules`] | what must hold |
 //!
@@ -16,7 +17,10 @@
 //!
 //! Deliberately absent: the real store and real time; the daemon's own crash tests have those.
 
+#![expect(clippy::print_stdout, reason = "a history is printed, and the figures")]
+
 mod book;
+mod clients;
 mod dice;
 mod driver;
 mod log;

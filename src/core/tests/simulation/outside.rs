@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use clawmux_core::auth::Owner;
 use clawmux_core::event::{Event, Logged, ToolCall};
@@ -10,6 +11,7 @@ use clawmux_core::ids::{CallId, PluginName, RunId, Seq, SessionKey};
 use clawmux_core::session::{Batch, Limits};
 use clawmux_core::time::Timestamp;
 
+use crate::clients::{Asker, Peer};
 use crate::log::Log;
 use crate::rules::{self, Check};
 
@@ -56,8 +58,10 @@ pub(crate) struct Request {
 /// What a client is answered once it is written.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
-    Accepted { request: usize, run: RunId, seq: Seq, repeated: bool },
+    Accepted { request: usize, asker: Asker, run: RunId, seq: Seq, repeated: bool },
+    Attached { asker: Asker, after: Seq },
     Aborted(Option<RunId>),
+    Stopped(Vec<RunId>),
     Cleared,
 }
 
@@ -120,6 +124,14 @@ figures! {
     refused,
     aborted,
     cleared,
+    stopped,
+    attached,
+    told,
+    caught_up,
+    unreadable,
+    lagging,
+    detached,
+    hung_up,
     asked,
     called,
     called_again,
@@ -152,6 +164,10 @@ pub(crate) struct Outside<'a> {
     /// Units on their way, in order.
     pub(crate) pipeline: VecDeque<Unit>,
     pub(crate) requests: Vec<Request>,
+    /// Those who are connected.
+    pub(crate) peers: Vec<Rc<Peer>>,
+    /// How far behind the log one may fall, in bytes of it.
+    pub(crate) lag_bytes_max: usize,
     /// Keys of prompts that were sent to the session and that it has not written yet.
     pub(crate) sent: Vec<(Owner, String)>,
     pub(crate) now: Timestamp,
@@ -175,6 +191,8 @@ impl<'a> Outside<'a> {
             log: Log::default(),
             pipeline: VecDeque::new(),
             requests: Vec::new(),
+            peers: Vec::new(),
+            lag_bytes_max: usize::MAX,
             sent: Vec::new(),
             now: Timestamp::from_millis(0),
             figures: Figures::default(),
@@ -199,7 +217,7 @@ impl<'a> Outside<'a> {
     pub(crate) fn tell(&mut self, reply: Reply) -> Check {
         self.note(|| format!("client is told {reply:?}"));
         match reply {
-            Reply::Accepted { request, run, seq, repeated } => {
+            Reply::Accepted { request, run, seq, repeated, .. } => {
                 rules::acknowledged_means_durable(&self.log, &run, seq)?;
                 let Request { owner, key, .. } = &self.requests[request];
                 if let Some(key) = key {
@@ -221,6 +239,14 @@ impl<'a> Outside<'a> {
                 self.figures.aborted += 1;
                 self.aborted.push(run);
             }
+            Reply::Stopped(runs) => {
+                for run in &runs {
+                    rules::an_acknowledged_abort_holds(self.log.book(), run)?;
+                }
+                self.figures.stopped += 1;
+                self.aborted.extend(runs);
+            }
+            Reply::Attached { .. } => self.figures.attached += 1,
             Reply::Aborted(None) => {}
             Reply::Cleared => self.figures.cleared += 1,
         }
@@ -232,6 +258,14 @@ impl<'a> Outside<'a> {
         rules::no_number_is_used_twice(self.seen.last().map_or(Seq(0), |(seq, _)| *seq), logged)?;
         rules::numbers_seen_are_reserved(&self.log, logged.seq)?;
         self.seen.push((logged.seq, rules::fingerprint(logged)));
+        Ok(())
+    }
+
+    /// Everybody looks at what has come.
+    pub(crate) fn look(&mut self) -> Check {
+        for peer in &self.peers {
+            self.figures.told += peer.look(&self.log)?;
+        }
         Ok(())
     }
 

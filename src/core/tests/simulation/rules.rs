@@ -10,6 +10,7 @@ use clawmux_core::session::{Batch, Session};
 use clawmux_core::turn::CALLS_MAX;
 
 use crate::book::{Book, Run, Stage};
+use crate::clients::{Peer, View};
 use crate::driver::Late;
 use crate::log::Log;
 
@@ -310,6 +311,96 @@ pub(crate) fn what_was_seen_is_in_the_log(log: &Log, seen: &[(Seq, u64)], lost: 
         demand(holds, "what was seen is in the log", || format!("number {seq}: the log has {there:?}"))?;
     }
     Ok(())
+}
+
+/// A client is told what it follows before anything of it.
+pub(crate) fn an_answer_comes_before_its_events(view: Option<usize>, logged: &Logged) -> Check<usize> {
+    view.ok_or_else(|| Broken {
+        rule: "an answer comes before its events",
+        why: format!("nobody was told that {logged:?} would come"),
+    })
+}
+
+/// Who follows a session is not told the runs there that are told to it by themselves.
+pub(crate) fn nothing_is_told_under_two_tickets(view: &View, views: &[View], logged: &Logged) -> Check {
+    let Some(run) = logged.run.as_ref().filter(|_| view.run().is_none()) else { return Ok(()) };
+    let elsewhere = views.iter().any(|other| !other.is_over && other.run() == Some(run));
+    demand(!elsewhere && !view.left_out.contains(run), "nothing is told under two tickets", || {
+        format!("{logged:?} was told to {view:?} too")
+    })
+}
+
+/// The log is read for those who have room for what it says.
+pub(crate) fn nothing_is_read_for_one_that_is_full(peer: Option<&Peer>) -> Check {
+    let full = peer.is_some_and(|peer| peer.is_known_full.get() && !peer.lags.get());
+    demand(!full, "nothing is read for one that is full", || format!("{peer:?}"))
+}
+
+/// What a client is told is what the log says; text may come in one piece.
+pub(crate) fn what_is_told_is_the_log(log: &Log, logged: &Logged) -> Check {
+    let covered = log.between(logged.first_seq, logged.seq);
+    let holds = match (covered, &logged.event) {
+        ([one], _) => one.event == logged.event && one.seq == logged.seq && one.run == logged.run,
+        (several, Event::Text(text)) => {
+            let mut rest = Some(text.as_str());
+            for logged_piece in several {
+                rest = match &logged_piece.event {
+                    Event::Text(piece) if logged_piece.run == logged.run => {
+                        rest.and_then(|rest| rest.strip_prefix(piece.as_str()))
+                    }
+                    _ => None,
+                };
+            }
+            rest == Some("")
+        }
+        _ => false,
+    };
+    demand(holds, "what is told is the log", || format!("{logged:?} was told; the log has {covered:?}"))
+}
+
+/// A client is told everything after its number, once and in order: but for one who follows the
+/// session, the runs that it asked for itself, and for one who follows a run, all others.
+pub(crate) fn what_is_told_follows_what_was_told(
+    log: &Log,
+    view: &View,
+    views: &[View],
+    logged: &Logged,
+) -> Check {
+    let due = view.last.next();
+    let whole = !matches!(logged.event, Event::Text(_));
+    let follows = logged.seq >= due && (logged.first_seq >= due || whole) && !view.is_over;
+    let left_out = if logged.first_seq > due { log.between(due, Seq(logged.first_seq.0 - 1)) } else { &[] };
+    let may_be_left_out = |logged: &&Logged| match (view.run(), &logged.run) {
+        (Some(wanted), run) => run.as_ref() != Some(wanted),
+        (None, Some(run)) => views.iter().any(|view| view.run() == Some(run)),
+        (None, None) => false,
+    };
+    let wrong = left_out.iter().find(|logged| !may_be_left_out(logged));
+    let wanted = view.run().is_none_or(|run| logged.run.as_ref() == Some(run));
+    demand(follows && wanted && wrong.is_none(), "what is told follows what was told", || {
+        format!("{logged:?} was told to {view:?}; left out was {wrong:?}")
+    })
+}
+
+/// A client that comes back with the last number it saw is let in.
+pub(crate) fn who_comes_back_is_let_in(session: &Session, after: Seq) -> Check {
+    demand(after <= session.head(), "who comes back is let in", || {
+        format!("a client saw number {after}; the session is at {}", session.head())
+    })
+}
+
+/// Nothing is kept for a connection that is gone.
+pub(crate) fn who_is_gone_is_forgotten(followers: usize, connected: usize) -> Check {
+    demand(followers <= connected, "who is gone is forgotten", || {
+        format!("{followers} connections are followed up, {connected} are there")
+    })
+}
+
+/// Who stops a session ends the run under way and all that wait, in order.
+pub(crate) fn stop_ends_all(due: &[RunId], ended: &[RunId], session: &Session) -> Check {
+    demand(due == ended && session.is_idle(), "stop ends all", || {
+        format!("{due:?} were to end, {ended:?} did; idle: {}", session.is_idle())
+    })
 }
 
 /// Every prompt in the log ends in exactly one end (a second one makes no sense to the log).

@@ -2,10 +2,12 @@
 //! from the seed; then quiet, in which everything has to come to its end.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use clawmux_core::config::Recovery;
 use clawmux_core::event::{ToolCall, Usage};
-use clawmux_core::ids::RunId;
+use clawmux_core::follow::Followers;
+use clawmux_core::ids::{RunId, Seq};
 use clawmux_core::provider::{Delta, Stop};
 use clawmux_core::session::Limits;
 use clawmux_core::time::Timestamp;
@@ -13,6 +15,7 @@ use clawmux_core::turn::{CALLS_MAX, STEPS_MAX};
 use serde_json::{Value, json};
 
 use crate::book::Stage;
+use crate::clients::{Peer, Way};
 use crate::dice::Dice;
 use crate::driver::{Doing, Driver, Ear, Message, Piece};
 use crate::log::Refusal;
@@ -32,6 +35,9 @@ struct Plan {
     tools: usize,
     unheard: usize,
     keys: usize,
+    /// How many clients there are, and how many events each takes at a time.
+    clients: usize,
+    room: usize,
     /// The model calls tools that are not there, for ever.
     stubborn: bool,
     /// An answer of more pieces than numbers are reserved.
@@ -51,6 +57,14 @@ enum Move {
     Hear,
     Return,
     Late,
+    Read,
+    Retry,
+    Connect,
+    Attach,
+    Detach,
+    Room,
+    HangUp,
+    Stop,
     Kill,
     LosePower,
     Panic,
@@ -67,6 +81,11 @@ struct World<'a> {
     driver: Option<Driver>,
     /// What waits for the session to wake.
     waiting: VecDeque<Message>,
+    /// Who followed the session that ended.
+    followers: Followers<Way>,
+    /// The last number that a client saw, of those that are to come back.
+    gone: Vec<Seq>,
+    connections: u64,
     /// Whether the daemon itself is gone.
     dead: bool,
     incarnations: u32,
@@ -85,15 +104,18 @@ pub(crate) fn play(seed: u64, cast: &Cast, trace: Option<&Trace>) -> Check<Figur
         tools: dice.pick(&[0, 1, 2, 4]),
         unheard: dice.pick(&[0, 8, 20]),
         keys: dice.pick(&[1, 2, 4]),
+        clients: 1 + dice.below(3),
+        room: dice.pick(&[0, 1, 3, 1000]),
         stubborn: dice.one_in(256),
-        flood: dice.one_in(1024),
+        flood: dice.one_in(4096),
     };
     let limits = Limits {
         queue: 1 + dice.below(4),
         episodic_turns: 1 + dice.below(3),
         context_tokens: if dice.one_in(4) { 20 } else { 100_000 },
     };
-    let outside = Outside::new(cast, limits, trace);
+    let mut outside = Outside::new(cast, limits, trace);
+    outside.lag_bytes_max = dice.pick(&[usize::MAX, usize::MAX, 600]);
     outside.note(|| format!("seed {seed}: {plan:?}, {:?}", outside.limits));
     let mut world = World {
         dice,
@@ -101,6 +123,9 @@ pub(crate) fn play(seed: u64, cast: &Cast, trace: Option<&Trace>) -> Check<Figur
         outside,
         driver: None,
         waiting: VecDeque::new(),
+        followers: Followers::default(),
+        gone: Vec::new(),
+        connections: 0,
         dead: false,
         incarnations: 0,
         quiet: false,
@@ -123,7 +148,7 @@ pub(crate) fn play(seed: u64, cast: &Cast, trace: Option<&Trace>) -> Check<Figur
 impl World<'_> {
     /// What happens next, out of what can.
     fn choose(&mut self) -> Move {
-        let mut weights = [(Move::Sync, 1); 16];
+        let mut weights = [(Move::Sync, 1); 24];
         let mut known = 1;
         let mut may = |weight: usize, what: Move| {
             if weight > 0 {
@@ -140,19 +165,36 @@ impl World<'_> {
                 _ => {}
             }
             may(if driver.late.is_empty() { 0 } else { 5 }, Move::Late);
-            may(usize::from(driver.is_done()) * 2, Move::Sleep);
+            may(driver.reads.len() * 8, Move::Read);
+            may(usize::from(driver.retrying) * 5, Move::Retry);
+            may(usize::from(driver.is_done() && driver.followers.is_empty()) * 2, Move::Sleep);
         } else if self.outside.pipeline.is_empty() {
             may(14, Move::Wake);
         }
+        let peers = &self.outside.peers;
+        if !self.dead {
+            let missed = self.quiet && !self.gone.is_empty();
+            may(
+                if missed || (!self.quiet && peers.len() < self.plan.clients) { 7 } else { 0 },
+                Move::Connect,
+            );
+            may(if peers.iter().any(|peer| peer.is_full.get()) { 5 } else { 0 }, Move::Room);
+            may(if peers.iter().any(|peer| peer.lags.get()) { 5 } else { 0 }, Move::HangUp);
+        }
         if !self.quiet {
-            if !self.dead {
+            if !self.dead && !peers.is_empty() {
+                may(2, Move::Attach);
+                may(1, Move::Detach);
+                may(1, Move::HangUp);
+                may(usize::from(self.dice.one_in(4)), Move::Stop);
                 may(7, Move::Submit);
                 may(if self.outside.requests.is_empty() { 0 } else { 4 }, Move::Resend);
                 may(3, Move::Abort);
                 may(1, Move::Clear);
             }
             if let Some(driver) = &self.driver {
-                may(usize::from(!driver.draining), Move::Drain);
+                let drains = !driver.draining && self.dice.one_in(3);
+                may(usize::from(drains), Move::Drain);
             }
             if self.dice.one_in(self.plan.crash) {
                 may(10, Move::Kill);
@@ -179,6 +221,19 @@ impl World<'_> {
             Move::Resend => self.resend(),
             Move::Abort => self.abort(),
             Move::Clear => self.send(Message::Clear),
+            Move::Stop => self.send(Message::Stop),
+            Move::Connect => self.connect(),
+            Move::Attach => self.attach(),
+            Move::Detach => self.detach(),
+            Move::Room => self.make_room(),
+            Move::HangUp => self.hang_up(),
+            Move::Read => return self.read(),
+            Move::Retry => {
+                if let Some(driver) = &mut self.driver {
+                    driver.retrying = false;
+                    return driver.catch_up(&self.outside);
+                }
+            }
             Move::Deliver => return self.drive(|driver, outside| driver.receive(outside)),
             Move::Commit => return self.commit(),
             Move::Sync => self.outside.log.sync(),
@@ -228,12 +283,13 @@ impl World<'_> {
     fn request(&mut self, request: Request) {
         let number = self.outside.requests.len();
         let run = RunId::new(format!("r{number}"));
-        let mut message = Message::Submit { request: number };
+        let asker = self.peer().asker();
+        let mut message = Message::Submit { request: number, asker: asker.clone() };
         if let Some(key) = &request.key {
             let name = (request.owner.clone(), key.clone());
             if !self.outside.sent.contains(&name) {
                 match self.outside.log.find(&request.owner, key) {
-                    Some((run, seq)) => message = Message::Follow { request: number, run, seq },
+                    Some((run, seq)) => message = Message::Follow { request: number, asker, run, seq },
                     None => self.outside.sent.push(name),
                 }
             }
@@ -243,6 +299,86 @@ impl World<'_> {
         self.send(message);
     }
 
+    /// One of those who are connected; in the end somebody who comes for that.
+    fn peer(&mut self) -> Rc<Peer> {
+        if self.outside.peers.is_empty() {
+            self.connect();
+        }
+        self.outside.peers[self.dice.below(self.outside.peers.len())].clone()
+    }
+
+    /// Somebody comes, or comes back and wants what it missed.
+    fn connect(&mut self) {
+        self.connections += 1;
+        let room = if self.quiet { usize::MAX } else { self.plan.room };
+        let peer = Peer::new(self.connections, room);
+        self.outside.peers.push(peer.clone());
+        let seen = self.gone.pop();
+        self.outside.note(|| format!("c{} connects, it saw {seen:?}", self.connections));
+        if seen.is_some() {
+            self.send(Message::Attach { asker: peer.asker(), after: seen });
+        }
+    }
+
+    /// A client follows the session, from now on or from some number on.
+    fn attach(&mut self) {
+        let peer = self.peer();
+        if peer.follow().is_none() {
+            let head = self.outside.log.head().0;
+            let after = match self.dice.below(3) {
+                0 => None,
+                1 => Some(Seq(0)),
+                _ => Some(Seq(self.dice.below(1 + head as usize) as u64)),
+            };
+            self.send(Message::Attach { asker: peer.asker(), after });
+        }
+    }
+
+    fn detach(&mut self) {
+        let peer = self.peer();
+        if let Some(follow) = peer.follow() {
+            self.outside.note(|| format!("c{} lets {follow:?} go", peer.connection.0));
+            peer.detach(follow);
+            self.send(Message::Detach { connection: peer.connection, follow });
+        }
+    }
+
+    /// A client that was slow reads on.
+    fn make_room(&mut self) {
+        let full = self.outside.peers.iter().find(|peer| peer.is_full.get());
+        let Some(peer) = full.cloned() else { return };
+        let room = if self.quiet { usize::MAX } else { 1 + self.dice.below(4) };
+        peer.room.set(peer.room.get().saturating_add(room));
+        peer.is_full.set(false);
+        self.send(Message::More(peer.connection));
+    }
+
+    /// A connection ends, first of all one that is too slow.
+    fn hang_up(&mut self) {
+        let count = self.outside.peers.len();
+        let lags = self.outside.peers.iter().position(|peer| peer.lags.get());
+        self.outside.figures.lagging += u64::from(lags.is_some());
+        self.outside.figures.hung_up += 1;
+        let peer = self.outside.peers.swap_remove(lags.unwrap_or_else(|| self.dice.below(count)));
+        self.outside.note(|| format!("c{} hangs up", peer.connection.0));
+        self.leave(&peer);
+        self.followers.forget(peer.connection);
+        self.send(Message::Gone(peer.connection));
+    }
+
+    /// What was followed is remembered.
+    fn leave(&mut self, peer: &Peer) {
+        peer.is_closed.set(true);
+        self.gone.extend(peer.seen());
+    }
+
+    fn read(&mut self) -> Check {
+        let Some(driver) = &mut self.driver else { return Ok(()) };
+        let index = self.dice.below(driver.reads.len());
+        let fails = !self.quiet && self.dice.one_in(12);
+        driver.read(&mut self.outside, index, fails, &mut self.dice)
+    }
+
     fn abort(&mut self) {
         let count = self.outside.requests.len();
         let run = match self.dice.below(3) {
@@ -250,8 +386,8 @@ impl World<'_> {
             1 if count > 0 => Some(self.outside.requests[self.dice.below(count)].run.clone()),
             _ => {
                 // What is known to wait or to be under way.
-                let open = self.outside.log.book().runs().iter().filter(|run| run.stage != Stage::Ended);
-                open.last().map(|run| run.id.clone())
+                let mut open = self.outside.log.book().runs().iter().filter(|run| run.stage != Stage::Ended);
+                open.next_back().map(|run| run.id.clone())
             }
         };
         self.send(Message::Abort(run));
@@ -269,8 +405,8 @@ impl World<'_> {
     fn drive(&mut self, act: impl FnOnce(&mut Driver, &mut Outside<'_>) -> Check<bool>) -> Check {
         let Some(driver) = &mut self.driver else { return Ok(()) };
         if act(driver, &mut self.outside)? {
-            self.outside.note(|| "the session stops".into());
-            return self.end_session();
+            self.outside.note(|| "the session stops, and the daemon".into());
+            return self.die();
         }
         Ok(())
     }
@@ -297,8 +433,8 @@ impl World<'_> {
                 }
             }
             // It is ahead of the log, and goes back to it.
-            self.driver = None;
             self.outside.sent.clear();
+            self.followers = self.driver.take().map(|driver| driver.followers).unwrap_or_default();
             return Ok(());
         }
         self.outside.figures.written += 1;
@@ -321,7 +457,9 @@ impl World<'_> {
             format!("incarnation {} is read back from {head}, {recovery:?}", self.incarnations)
         });
         let draining = !self.quiet && self.dice.one_in(20);
-        let mut driver = Driver::wake(&mut self.outside, loaded, self.incarnations, recovery, draining)?;
+        let followers = std::mem::take(&mut self.followers);
+        let number = self.incarnations;
+        let mut driver = Driver::wake(&mut self.outside, loaded, number, recovery, draining, followers)?;
         self.outside.promises_hold()?;
         driver.mailbox = std::mem::take(&mut self.waiting);
         self.driver = Some(driver);
@@ -331,10 +469,9 @@ impl World<'_> {
     /// The session ends in order, or falls with nothing lost that it knew.
     fn end_session(&mut self) -> Check {
         self.outside.sent.clear();
-        match self.driver.take() {
-            Some(driver) => driver.end(&self.outside),
-            None => Ok(()),
-        }
+        let Some(mut driver) = self.driver.take() else { return Ok(()) };
+        self.followers = std::mem::take(&mut driver.followers);
+        driver.end(&self.outside)
     }
 
     // What goes wrong.
@@ -344,6 +481,10 @@ impl World<'_> {
     fn die(&mut self) -> Check {
         self.end_session()?;
         self.waiting.clear();
+        self.followers = Followers::default();
+        for peer in std::mem::take(&mut self.outside.peers) {
+            self.leave(&peer);
+        }
         while let Some(unit) = self.outside.pipeline.pop_front() {
             if self.dice.one_in(2) || self.outside.log.commit(&unit.batch)?.is_err() {
                 break;
@@ -484,14 +625,24 @@ impl World<'_> {
         self.quiet = true;
         self.outside.note(|| "quiet from here on".into());
         for _ in 0..QUIET_STEPS_MAX {
-            let rests = self.driver.as_ref().is_some_and(|driver| driver.is_done() && !driver.draining);
-            if rests && self.outside.pipeline.is_empty() {
+            if self.rests() {
                 return Ok(());
             }
             let step = self.choose();
             self.step(step)?;
         }
-        rules::nothing_is_stuck(false, QUIET_STEPS_MAX, || format!("{:?}", self.driver))
+        rules::nothing_is_stuck(false, QUIET_STEPS_MAX, || {
+            format!("{:#?}\n{:?}", self.driver, self.outside.peers)
+        })
+    }
+
+    /// Whether nothing is left to do, and everybody was told everything.
+    fn rests(&self) -> bool {
+        let told = |peer: &Rc<Peer>| peer.has_everything(&self.outside.log);
+        self.driver.as_ref().is_some_and(|driver| driver.is_done() && !driver.draining)
+            && self.outside.pipeline.is_empty()
+            && self.gone.is_empty()
+            && self.outside.peers.iter().all(told)
     }
 
     /// All ended as promised; every key still stands for its run; the session takes a new prompt;
@@ -515,6 +666,9 @@ impl World<'_> {
         rules::nothing_is_stuck(run.is_some(), 0, || "the last prompt was not acknowledged".into())?;
         rules::every_prompt_ends(self.outside.log.book())?;
         self.outside.promises_hold()?;
+        // A session may not hear that a connection is gone; with the next event it finds out.
+        let followed = self.driver.as_ref().map_or(0, |driver| driver.followers.len());
+        rules::who_is_gone_is_forgotten(followed, self.outside.peers.len())?;
         self.end_session()
     }
 }
