@@ -16,6 +16,8 @@ use crate::support::PATIENCE;
 pub enum Stop {
     /// The connection is gone.
     Lost(String),
+    /// The daemon refused: as it may while it stops.
+    Refused(String),
     /// Something is as it must not be.
     Wrong(String),
 }
@@ -61,10 +63,13 @@ impl Line {
                 Err(_) => return Err(Stop::Wrong(format!("nothing came for {PATIENCE:?}"))),
             };
             match message {
-                Some(Ok(Message::Text(text))) => {
-                    return serde_json::from_str(&text)
-                        .map_err(|error| Stop::Wrong(format!("{error}: {text}")));
-                }
+                Some(Ok(Message::Text(text))) => match serde_json::from_str::<Value>(&text) {
+                    Ok(frame) if frame["error"] == "draining" => {
+                        return Err(Stop::Lost("the daemon says that it stops".into()));
+                    }
+                    Ok(frame) => return Ok(frame),
+                    Err(error) => return Err(Stop::Wrong(format!("{error}: {text}"))),
+                },
                 Some(Ok(Message::Close(close))) => return Err(Stop::Lost(format!("closed: {close:?}"))),
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(Stop::Lost(error.to_string())),
@@ -89,7 +94,7 @@ impl Line {
         let mut reply = self.reply(&id).await?;
         match reply.get_mut("result") {
             Some(result) => Ok(result.take()),
-            None => Err(Stop::Wrong(format!("{method} was refused: {reply}"))),
+            None => Err(Stop::Refused(format!("{method}: {reply}"))),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The daemon's lives: started on one home again and again, and killed at moments that the seed
-//! chooses: during the start, right after it, and right after something was seen.
+//! chooses: during the start, right after it, right after something was seen, and within a stop.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,66 +12,94 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, oneshot, watch};
 
+use crate::audit;
+use crate::line::{Line, Stop};
 use crate::plan::Random;
 use crate::support::daemon::{address_in, command};
 use crate::support::{PATIENCE, eventually};
 
-/// The longest life between two kills.
-const LIFE_MAX: Duration = Duration::from_millis(900);
+/// How long a life waits for what is to be seen before its end.
+/// Far longer than it takes, so that a busy machine gets as far between two kills as an idle one.
+const LIFE_MAX: Duration = Duration::from_secs(4);
+
+/// After so many lives each the database is checked as the kill left it.
+const CHECK_EVERY: u32 = 25;
 
 /// What clients see, and what a kill may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Seen {
     /// A client is there again and follows on.
     Resumed,
-    /// A prompt was acknowledged.
+    /// A prompt was acknowledged for the first time.
     Acknowledged,
+    /// A run's end was asked for and heard, or came too late.
+    Abort,
+    // What happens in a session.
+    Prompt,
     Text,
-    /// A tool's call is about to begin, or has.
     ToolUse,
     ToolResult,
     Restart,
-    Abort,
+    Usage,
+    Error,
     Done,
+}
+
+impl Seen {
+    /// What an event is seen as.
+    pub fn event(name: &str) -> Option<Self> {
+        Some(match name {
+            "prompt" => Self::Prompt,
+            "text" => Self::Text,
+            "tool_use" => Self::ToolUse,
+            "tool_result" => Self::ToolResult,
+            "restart" => Self::Restart,
+            "usage" => Self::Usage,
+            "error" => Self::Error,
+            "done" => Self::Done,
+            _ => return None,
+        })
+    }
 }
 
 /// When a life ends.
 #[derive(Clone, Copy, Debug)]
-pub enum Moment {
-    /// So long after the process was started, ready or not.
+enum Moment {
+    /// So long after the process was started, but no later than it is ready.
     Starting(Duration),
     /// So long after it said that it is ready.
     Ready(Duration),
     /// At once when this was seen so often.
     Seen(Seen, u64),
+    /// So long after it was told to stop, if it has not stopped then; it is told so after the first.
+    Stopping(Duration, Duration),
 }
 
 impl Moment {
     fn of(random: &mut Random) -> Self {
-        use Seen::*;
-        let seen = |kind, most| (kind, most);
-        match random.range(0, 99) {
-            0..10 => Self::Starting(Duration::from_micros(random.range(0, 80_000))),
-            10..22 => Self::Ready(Duration::from_micros(random.range(0, 60_000))),
-            22..40 => Self::Ready(Duration::from_millis(random.range(150, 700))),
-            _ => {
-                let kinds = [
-                    seen(Resumed, 64),
-                    seen(Acknowledged, 20),
-                    seen(Acknowledged, 80),
-                    seen(Text, 300),
-                    seen(ToolUse, 12),
-                    seen(ToolUse, 30),
-                    seen(ToolResult, 20),
-                    seen(Restart, 40),
-                    seen(Abort, 2),
-                    seen(Done, 8),
-                    seen(Done, 24),
-                ];
-                let (kind, most) = *random.pick(&kinds);
-                Self::Seen(kind, random.range(1, most))
-            }
+        let mut micros = |from, to| Duration::from_micros(random.range(from, to));
+        match micros(0, 99).as_micros() {
+            0..10 => return Self::Starting(micros(0, 50_000)),
+            10..18 => return Self::Ready(micros(0, 60_000)),
+            18..23 => return Self::Stopping(micros(0, 400_000), micros(0, 60_000)),
+            _ => {}
         }
+        let (seen, most) = *random.pick(&[
+            (Seen::Resumed, 64),
+            (Seen::Acknowledged, 8),
+            (Seen::Abort, 1),
+            (Seen::Text, 200),
+            (Seen::Text, 500),
+            (Seen::ToolUse, 2),
+            (Seen::ToolUse, 8),
+            (Seen::ToolUse, 16),
+            (Seen::ToolResult, 12),
+            (Seen::Restart, 40),
+            (Seen::Usage, 4),
+            (Seen::Done, 4),
+            (Seen::Done, 12),
+        ]);
+        Self::Seen(seen, random.range(1, most))
     }
 }
 
@@ -92,6 +120,7 @@ pub struct Lives {
     /// What was seen, over all lives.
     seen: RefCell<BTreeMap<Seen, u64>>,
     starts: RefCell<Vec<Duration>>,
+    kills: Cell<u32>,
     wrong: RefCell<Option<String>>,
     went_wrong: Notify,
 }
@@ -110,19 +139,19 @@ impl Lives {
             killed: Notify::new(),
             seen: RefCell::default(),
             starts: RefCell::default(),
+            kills: Cell::new(0),
             wrong: RefCell::default(),
             went_wrong: Notify::new(),
         }
     }
 
-    /// Starts and kills it so many times.
-    pub async fn kill(&self, times: u32) {
+    /// Starts it and kills it, so many times.
+    pub async fn kill(&self, times: u64) {
         let mut random = Random::new(self.seed, "moments");
-        for _ in 0..times {
-            let moment = Moment::of(&mut random);
-            self.live(moment).await;
-            if self.wrong.borrow().is_some() {
-                return;
+        while u64::from(self.kills.get()) < times && self.wrong.borrow().is_none() {
+            self.live(Moment::of(&mut random)).await;
+            if self.number.get().is_multiple_of(CHECK_EVERY) {
+                self.check_database();
             }
         }
     }
@@ -142,14 +171,45 @@ impl Lives {
                 self.until.set(Some((kind, times)));
                 let _ = tokio::time::timeout(LIFE_MAX, self.killed.notified()).await;
             }
+            Moment::Stopping(told, time) => {
+                tokio::time::sleep(told).await;
+                self.now.send_replace(None);
+                self.signal_term();
+                tokio::time::sleep(time).await;
+                if let Some(status) =
+                    self.process.borrow_mut().as_mut().and_then(|child| child.try_wait().ok()?)
+                    && status.success()
+                {
+                    self.process.take();
+                }
+            }
         }
         self.end();
+    }
+
+    /// The database as the kill left it, in a copy, so that the daemon finds it untouched.
+    fn check_database(&self) {
+        let copy = tempfile::tempdir().expect("a folder");
+        for name in ["clawmux.db", "clawmux.db-wal"] {
+            // The kernel's index of the log (`-shm`) is made anew.
+            if self.home.join(name).exists() {
+                std::fs::copy(self.home.join(name), copy.path().join(name)).expect("it is copied");
+            }
+        }
+        if let Err(why) = audit::database(&copy.path().join("clawmux.db")) {
+            self.wrong(&why);
+        }
     }
 
     /// Starts it for good.
     pub async fn stay(&self) {
         let ready = self.spawn();
         self.get_ready(ready).await;
+    }
+
+    /// A connection to the life under way.
+    pub async fn line(&self) -> Result<Line, Stop> {
+        Line::open(self.after(0).await.1).await
     }
 
     fn spawn(&self) -> oneshot::Receiver<SocketAddr> {
@@ -211,16 +271,21 @@ impl Lives {
             None => {
                 child.kill().expect("it is killed");
                 child.wait().expect("it is reaped");
+                self.kills.set(self.kills.get() + 1);
             }
         }
     }
 
-    /// SIGTERM, which must end it well.
-    pub fn terminate(&self) {
-        let mut child = self.process.take().expect("it runs");
-        let pid = child.id().to_string();
+    fn signal_term(&self) {
+        let pid = self.process.borrow().as_ref().expect("it runs").id().to_string();
         let sent = std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs");
         assert!(sent.success(), "SIGTERM is sent");
+    }
+
+    /// SIGTERM, which must end it well.
+    pub fn terminate(&self) {
+        self.signal_term();
+        let mut child = self.process.take().expect("it runs");
         let status = eventually("the daemon to stop", || child.try_wait().expect("it can be waited for"));
         assert!(status.success(), "a clean stop exits 0: {status}\n{}", self.log());
     }
@@ -232,19 +297,19 @@ impl Lives {
         newer.ok().and_then(|life| *life).expect("the sender is alive")
     }
 
-    /// Whether this life is still under way.
+    /// Whether this life is still under way, and not told to stop.
     pub fn is_now(&self, number: u32) -> bool {
         self.now.borrow().is_some_and(|(now, _)| now == number)
     }
 
-    /// How many lives there were.
-    pub fn number(&self) -> u32 {
-        self.number.get()
+    /// How many lives there were, and how many of them SIGKILL ended.
+    pub fn number(&self) -> (u32, u32) {
+        (self.number.get(), self.kills.get())
     }
 
-    /// How often this was seen.
-    pub fn count(&self, kind: Seen) -> u64 {
-        self.seen.borrow().get(&kind).copied().unwrap_or_default()
+    /// What was seen how often.
+    pub fn seen(&self) -> BTreeMap<Seen, u64> {
+        self.seen.borrow().clone()
     }
 
     /// How long it took to get ready: the median, and the longest.
@@ -269,20 +334,22 @@ impl Lives {
     /// Waits for `future`, but no longer than everything is as it must be.
     ///
     /// # Panics
-    /// With what went wrong, the seed, the end of the log, and where the home is.
+    /// As [`Self::fail`], with what went wrong.
     pub async fn unless_wrong<T>(&self, future: impl Future<Output = T>) -> T {
         tokio::select! {
             biased;
-            () = self.went_wrong.notified() => {
-                let wrong = self.wrong.take().unwrap_or_default();
-                self.process.take().map(|mut child| child.kill());
-                panic!(
-                    "{wrong}\nseed {} (CLAWMUX_CRASH_SEED), home {}, the daemon's log:\n{}",
-                    self.seed, self.home.display(), self.log()
-                );
-            }
+            () = self.went_wrong.notified() => self.fail(&self.wrong.take().unwrap_or_default()),
             output = future => output,
         }
+    }
+
+    /// Gives up.
+    ///
+    /// # Panics
+    /// Always: with the reason, the seed, the end of the log, and where the home is.
+    pub fn fail(&self, why: &str) -> ! {
+        let seed = format!("CLAWMUX_CRASH_SEED={}", self.seed);
+        panic!("{why}\n{seed}, home {}, the daemon's log:\n{}", self.home.display(), self.log());
     }
 
     /// What the daemon logged in its last lives.

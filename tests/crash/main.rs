@@ -18,6 +18,8 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod audit;
+mod follower;
 mod line;
 mod lives;
 mod model;
@@ -25,12 +27,14 @@ mod plan;
 mod record;
 mod speaker;
 mod story;
+mod telling;
 mod tool;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use lives::{Lives, Seen};
+use audit::Counts;
+use lives::Lives;
 use model::Model;
 use plan::{AGAIN, ONCE};
 use record::Record;
@@ -44,12 +48,20 @@ const SPOKEN_FOR: usize = 8;
 #[test]
 fn kill_9_loses_nothing_that_was_acknowledged_and_does_nothing_twice() {
     let kills = number("CLAWMUX_CRASH_KILLS").unwrap_or(200);
-    run(kills as u32, number("CLAWMUX_CRASH_SEED").unwrap_or(1), "resume");
+    let counts = run(kills, "resume");
+    assert_eq!(counts.interrupted_runs, 0, "every run goes on");
+    if kills >= 50 {
+        // Else it says nothing about what it is here for.
+        let Counts { restarts, interrupted_calls, repeated_calls, aborted, .. } = counts;
+        assert!(restarts > 0 && interrupted_calls > 0 && repeated_calls > 0 && aborted > 0, "{counts:?}");
+    }
 }
 
 #[test]
 fn runs_that_kill_9_cut_off_end_as_interrupted_where_the_operator_says_so() {
-    run(20, number("CLAWMUX_CRASH_SEED").unwrap_or(1), "interrupt");
+    let counts = run(20, "interrupt");
+    assert_eq!(counts.restarts, 0, "no run goes on");
+    assert!(counts.interrupted_runs > 0 && counts.completed > 0, "queued prompts run: {counts:?}");
 }
 
 fn number(variable: &str) -> Option<u64> {
@@ -57,7 +69,9 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is no number: {text}")))
 }
 
-fn run(kills: u32, seed: u64, recovery: &str) {
+/// Kills a daemon so many times, and checks all there is to check.
+fn run(kills: u64, recovery: &str) -> Counts {
+    let seed = number("CLAWMUX_CRASH_SEED").unwrap_or(1);
     let mut home = support::daemon::home();
     home.disable_cleanup(true);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -67,6 +81,7 @@ fn run(kills: u32, seed: u64, recovery: &str) {
             may_interrupt: recovery == "interrupt",
             is_closing: Cell::new(false),
             repeats: Cell::new(0),
+            bytes: Cell::new(0),
         });
         let model = Rc::new(Model::new(seed));
         let finder = company.clone();
@@ -84,6 +99,10 @@ fn run(kills: u32, seed: u64, recovery: &str) {
             .chunks(SPOKEN_FOR)
             .map(|sessions| tokio::task::spawn_local(speaker::speak(company.clone(), sessions.to_vec())));
         let speakers: Vec<_> = speakers.collect();
+        let follow = |record: &Rc<RefCell<Record>>| {
+            tokio::task::spawn_local(follower::follow(company.clone(), record.clone()))
+        };
+        let followers: Vec<_> = records.iter().map(follow).collect();
         let lives = &company.lives;
         lives.unless_wrong(lives.kill(kills)).await;
         company.is_closing.set(true);
@@ -91,22 +110,62 @@ fn run(kills: u32, seed: u64, recovery: &str) {
         for speaker in speakers {
             lives.unless_wrong(speaker).await.unwrap();
         }
-        let prompts: usize = records.iter().map(|record| record.borrow().prompts.len()).sum();
-        let acked: usize = records
-            .iter()
-            .map(|record| record.borrow().prompts.iter().filter(|prompt| prompt.accepted.is_some()).count())
-            .sum();
-        let effects = tool::effects(lives.logs());
-        let twice = effects.values().filter(|lives| lives.len() > 1).count();
-        println!(
-            "seed {seed}, {kills} kills, recovery {recovery}: {prompts} prompts, {acked} acknowledged, {} repeats",
-            company.repeats.get()
-        );
-        println!("model asked {} times, tool calls {}, run again {twice}", model.requests(), effects.len());
-        println!("restarts seen {}, time to ready {:?}", lives.count(Seen::Restart), lives.time_to_ready());
+        for follower in followers {
+            lives.unless_wrong(follower).await.unwrap();
+        }
+        let audit = async {
+            let mut line = lives.line().await?;
+            for record in &records {
+                audit::session(&mut line, record).await?;
+            }
+            Ok(())
+        };
+        lives.unless_wrong(audit).await.unwrap_or_else(|why: line::Stop| lives.fail(&format!("{why:?}")));
         lives.terminate();
+        let counted = audit::tools(&records, &tool::effects(lives.logs()));
+        let counts = counted.unwrap_or_else(|why| lives.fail(&why));
+        let checked = audit::database(&home.path().join("clawmux.db"));
+        let checked = checked.and_then(|()| audit::log(&home.path().join("clawmux.db"), counts.prompts));
+        checked.unwrap_or_else(|why| lives.fail(&why));
+        report(&company, &model, &counts);
+        counts
     };
     let tasks = tokio::task::LocalSet::new();
-    tasks.block_on(&runtime, all);
+    let counts = tasks.block_on(&runtime, all);
     home.disable_cleanup(false);
+    counts
+}
+
+fn report(company: &Company, model: &Model, counts: &Counts) {
+    let Company { lives, repeats, bytes, .. } = company;
+    let (number, kills) = lives.number();
+    let (median, longest) = lives.time_to_ready();
+    let seen: Vec<String> =
+        lives.seen().into_iter().map(|(seen, times)| format!("{seen:?} {times}").to_lowercase()).collect();
+    println!(
+        "seed {}: {number} lives, {kills} ended by SIGKILL; ready after {median:?}, at most {longest:?}",
+        lives.seed
+    );
+    println!(
+        "{} prompts acknowledged, all of them run once: {} aborted, {} interrupted; {} sent again with their keys",
+        counts.prompts,
+        counts.aborted,
+        counts.interrupted_runs,
+        repeats.get()
+    );
+    println!(
+        "{} steps asked of the model, {} restart markers; none asked again once it was finished",
+        model.requests(),
+        counts.restarts
+    );
+    println!(
+        "{} tool calls with {} effects: {} reported as interrupted, {} made again by the idempotent tool",
+        counts.calls, counts.effects, counts.interrupted_calls, counts.repeated_calls
+    );
+    println!(
+        "seen over all resumptions, without a gap or a repeat: {}; {} bytes",
+        seen.join(", "),
+        bytes.get()
+    );
+    println!("integrity of the database: ok");
 }

@@ -33,11 +33,6 @@ impl Model {
         *self.requests.borrow()
     }
 
-    /// How many prompts it knows.
-    pub fn prompts(&self) -> usize {
-        self.asked.borrow().len()
-    }
-
     /// Listens; `wrong` is told of every request that must not be.
     pub async fn listen(self: Rc<Self>, wrong: impl Fn(String) + Clone + 'static) -> SocketAddr {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");

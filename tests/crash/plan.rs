@@ -83,17 +83,19 @@ impl Script {
         let tools = if random.percent(45) { 0 } else { random.range(1, 3) };
         let steps = (0..=tools).map(|step| {
             let calls = if step == tools { 0 } else { random.range(1, 2) };
-            let pieces = random.range(if calls == 0 { 2 } else { 0 }, 9);
+            let pieces = random.range(if calls == 0 { 2 } else { 0 }, 8);
+            let first = random.range(0, 1) as usize;
             Step {
                 pieces: (0..pieces).map(|piece| format!("{prompt}/{step}/{piece} İ😀 ")).collect(),
-                pace_ms: random.range(4, 45),
+                pace_ms: random.range(2, 30),
                 calls: (0..calls)
                     .map(|call| {
                         let id = format!("{prompt}/{step}/call{call}");
                         // The tool takes the longer the more it is given.
-                        let pad = "x".repeat(random.range(1, 200) as usize);
+                        let pad = "x".repeat(random.range(0, 40) as usize);
                         let input = json!({"call": id, "pad": pad}).to_string();
-                        Call { tool: if random.percent(50) { ONCE } else { AGAIN }, id, input }
+                        // Two calls are of both tools, so that neither is busy for so many sessions.
+                        Call { tool: [ONCE, AGAIN][(first + call as usize) % 2], id, input }
                     })
                     .collect(),
             }

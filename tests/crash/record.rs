@@ -1,26 +1,23 @@
 //! What the clients of one session know: what they asked, what was promised, what they were told.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
 use crate::plan::{Random, Script, content};
 use crate::story::Story;
+use crate::telling::Telling;
 
 /// Frames kept for the message of a failed test.
 const TAIL: usize = 40;
 
 /// One session, as its clients know it.
 pub struct Record {
-    seed: u64,
+    pub seed: u64,
     pub account: String,
     pub prompts: Vec<Prompt>,
-    /// The last number a follower saw.
-    pub last: u64,
-    /// What followers were told, run by run.
-    pub followed: HashMap<String, Story>,
-    /// The same as it came, texts joined: to be told again from the start in the end.
-    pub log: Vec<Told>,
+    /// What its follower was told.
+    pub followed: Telling,
     pub random: Random,
     tail: VecDeque<String>,
 }
@@ -50,15 +47,6 @@ pub enum Abort {
     TooLate,
 }
 
-/// One event with the number it has.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Told {
-    pub seq: u64,
-    pub run: Option<String>,
-    pub event: String,
-    pub data: Value,
-}
-
 impl Record {
     /// Nothing yet.
     pub fn new(seed: u64, session: usize) -> Self {
@@ -68,9 +56,7 @@ impl Record {
             random: Random::new(seed, &account),
             account,
             prompts: Vec::new(),
-            last: 0,
-            followed: HashMap::new(),
-            log: Vec::new(),
+            followed: Telling::default(),
             tail: VecDeque::new(),
         }
     }
@@ -111,17 +97,17 @@ impl Record {
         self.prompts.iter().enumerate().filter(|(_, prompt)| prompt.told.is_none()).map(|(index, _)| index)
     }
 
-    /// The daemon acknowledges a prompt.
+    /// The daemon acknowledges a prompt; says whether for the first time.
     ///
     /// # Errors
     /// Where that is another run than before, or it overtook the prompt before it.
-    pub fn accept(&mut self, index: usize, run: &str, seq: u64) -> Result<(), String> {
+    pub fn accept(&mut self, index: usize, run: &str, seq: u64) -> Result<bool, String> {
         let name = self.prompts[index].name.clone();
         match &self.prompts[index].accepted {
             Some((known, at)) if known != run || *at != seq => {
                 return Err(format!("{name} was run {known} at {at} and is now {run} at {seq}"));
             }
-            Some(_) => return Ok(()),
+            Some(_) => return Ok(false),
             None => {}
         }
         for (at, other) in self.prompts.iter().enumerate() {
@@ -135,7 +121,7 @@ impl Record {
             }
         }
         self.prompts[index].accepted = Some((run.to_owned(), seq));
-        Ok(())
+        Ok(true)
     }
 
     /// Somebody who asked for a prompt was told its whole run.
@@ -167,11 +153,6 @@ impl Record {
             None => *abort != Abort::Heard,
         };
         if fits { Ok(()) } else { Err(format!("{name} ended with {:?}, its abort: {abort:?}", story.error)) }
-    }
-
-    /// The prompt with this run.
-    pub fn prompt_of(&self, run: &str) -> Option<usize> {
-        self.prompts.iter().position(|prompt| prompt.accepted.as_ref().is_some_and(|(known, _)| known == run))
     }
 
     /// Remembers a frame for the message of a failed test.

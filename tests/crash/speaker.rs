@@ -21,6 +21,8 @@ pub struct Company {
     pub is_closing: Cell<bool>,
     /// Requests that named a prompt which was acknowledged before.
     pub repeats: Cell<u64>,
+    /// What followers got, in bytes.
+    pub bytes: Cell<u64>,
 }
 
 /// A request in flight.
@@ -38,6 +40,9 @@ pub async fn speak(company: Rc<Company>, sessions: Vec<Rc<RefCell<Record>>>) {
         let speaker = Speaker { company: company.clone(), sessions: sessions.clone(), asked: HashMap::new() };
         match speaker.run(Line::open(address).await).await {
             Ok(()) => return,
+            // It is told to stop, and may refuse what comes.
+            Err(Stop::Refused(why)) if company.lives.is_now(life) => return company.lives.wrong(&why),
+            Err(Stop::Refused(_)) => {}
             Err(Stop::Lost(why)) if company.lives.is_now(life) => {
                 return company.lives.wrong(&format!("a speaker lost its connection: {why}"));
             }
@@ -67,7 +72,9 @@ impl Speaker {
                 return Ok(());
             }
             let frame = line.receive().await?;
-            self.hear(&frame, &mut line).await?;
+            if let Some((session, prompt)) = self.hear(&frame)? {
+                self.acknowledged(session, prompt, &mut line).await?;
+            }
         }
     }
 
@@ -93,8 +100,7 @@ impl Speaker {
             let prompt = {
                 let mut record = self.sessions[session].borrow_mut();
                 let open = record.open().count();
-                // One to three: what was asked first decides, so that it does not change all the time.
-                let depth = 1 + record.prompts.len() / 4 % 3;
+                let depth = [1, 1, 2, 3][record.prompts.len() / 4 % 4];
                 if open >= depth {
                     break;
                 }
@@ -118,55 +124,56 @@ impl Speaker {
         Ok(())
     }
 
-    async fn hear(&mut self, frame: &Value, line: &mut Line) -> Result<(), Stop> {
+    /// Takes a frame in; gives the prompt that it acknowledges.
+    fn hear(&mut self, frame: &Value) -> Result<Option<(usize, usize)>, Stop> {
         let id = frame["id"].as_str().unwrap_or_default();
         let Some(asked) = self.asked.get_mut(id) else {
             return Err(Stop::Wrong(format!("a frame for nobody: {frame}")));
         };
-        match asked {
+        if let Some(error) = frame["error"].as_str() {
+            return Err(Stop::Refused(format!("refused: {error}")));
+        }
+        let (session, prompt, story, accepted) = match asked {
             Asked::Abort { session, prompt } => {
                 let heard = frame["result"]["aborted"].as_bool().ok_or(format!("chat.abort: {frame}"))?;
                 let abort = if heard { Abort::Heard } else { Abort::TooLate };
                 self.sessions[*session].borrow_mut().prompts[*prompt].abort = abort;
                 self.asked.remove(id);
                 self.company.lives.saw(Seen::Abort);
-                Ok(())
+                return Ok(None);
             }
-            Asked::Prompt { session, prompt, story, accepted } => {
-                let (session, prompt) = (*session, *prompt);
-                let record = self.sessions[session].clone();
-                let mut record = record.borrow_mut();
-                record.note(&format!("asked: {frame}"));
-                let place = |why: String, record: &Record| {
-                    let name = &record.prompts[prompt].name;
-                    Stop::Wrong(format!("{name}: {why}\nframes of its session:\n{}", record.tail()))
-                };
-                let event = frame["event"].as_str().unwrap_or_default();
-                if !*accepted {
-                    let (run, seq) = (&frame["data"]["run"], &frame["data"]["seq"]);
-                    let ("accepted", Some(run), Some(seq)) = (event, run.as_str(), seq.as_u64()) else {
-                        return Err(place("was not accepted".into(), &record));
-                    };
-                    *accepted = true;
-                    record.accept(prompt, run, seq).map_err(|why| place(why, &record))?;
-                    self.company.lives.saw(Seen::Acknowledged);
-                    drop(record);
-                    return self.acknowledged(session, prompt, line).await;
-                }
-                let script = record.prompts[prompt].script.clone();
-                story.take(&script, event, &frame["data"]).map_err(|why| place(why, &record))?;
-                let done = event == "done";
-                if done {
-                    let story = std::mem::take(story);
-                    let may_interrupt = self.company.may_interrupt;
-                    record.check_end(prompt, &story, may_interrupt).map_err(|why| place(why, &record))?;
-                    record.tell(prompt, story).map_err(|why| place(why, &record))?;
-                    self.asked.remove(id);
-                    self.company.lives.saw(Seen::Done);
-                }
-                Ok(())
+            Asked::Prompt { session, prompt, story, accepted } => (*session, *prompt, story, accepted),
+        };
+        let mut record = self.sessions[session].borrow_mut();
+        record.note(&format!("asked: {frame}"));
+        let wrong = |why: String, record: &Record| {
+            let name = &record.prompts[prompt].name;
+            Stop::Wrong(format!("{name}: {why}\nframes of its session:\n{}", record.tail()))
+        };
+        let (event, data) = (frame["event"].as_str().unwrap_or_default(), &frame["data"]);
+        if !*accepted {
+            let ("accepted", Some(run), Some(seq)) = (event, data["run"].as_str(), data["seq"].as_u64())
+            else {
+                return Err(wrong("was not accepted".into(), &record));
+            };
+            *accepted = true;
+            let is_new = record.accept(prompt, run, seq).map_err(|why| wrong(why, &record))?;
+            drop(record);
+            if is_new {
+                self.company.lives.saw(Seen::Acknowledged);
             }
+            return Ok(Some((session, prompt)));
         }
+        let script = record.prompts[prompt].script.clone();
+        story.take(&script, event, data).map_err(|why| wrong(why, &record))?;
+        if story.done {
+            let story = std::mem::take(story);
+            let may_interrupt = self.company.may_interrupt;
+            record.check_end(prompt, &story, may_interrupt).map_err(|why| wrong(why, &record))?;
+            record.tell(prompt, story).map_err(|why| wrong(why, &record))?;
+            self.asked.remove(id);
+        }
+        Ok(None)
     }
 
     /// Some clients ask for an acknowledged prompt once more, and some for its end.

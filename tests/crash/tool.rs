@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::plan::{AGAIN, ONCE};
 
 /// Turns of a loop for each byte of input: what makes a call last.
-const TURNS: u64 = 60_000;
+const TURNS: u64 = 80_000;
 
 /// Logs its input, takes its time, and gives it back.
 fn module() -> Vec<u8> {
@@ -63,9 +63,12 @@ pub fn install(home: &Path) -> String {
     [entry(ONCE), entry(AGAIN)].concat()
 }
 
-/// The calls that were begun, with the lives in which they were.
-pub fn effects(logs: impl Iterator<Item = (u32, String)>) -> BTreeMap<String, Vec<u32>> {
-    let mut effects: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+/// The calls that were begun, each with the lives in which it was.
+pub type Effects = BTreeMap<String, Vec<u32>>;
+
+/// Reads them from the logs of all lives.
+pub fn effects(logs: impl Iterator<Item = (u32, String)>) -> Effects {
+    let mut effects = Effects::new();
     for (life, log) in logs {
         for line in log.lines().filter(|line| line.contains("plugin says")) {
             let call = line.split_once(r#"call\":\""#).and_then(|(_, rest)| rest.split_once('\\'));

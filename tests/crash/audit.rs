@@ -1,0 +1,166 @@
+//! The last account: what the clients know, the log told anew, the history, the traces of the tools
+//! and the database must agree.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use serde_json::{Value, json};
+
+use crate::follower::tell_anew;
+use crate::line::{Line, Stop};
+use crate::plan::{AGAIN, Outcome, content};
+use crate::record::Record;
+use crate::tool::Effects;
+
+/// What there was to count.
+#[derive(Debug, Default)]
+pub struct Counts {
+    pub prompts: usize,
+    pub completed: usize,
+    pub aborted: usize,
+    pub interrupted_runs: usize,
+    pub restarts: usize,
+    pub calls: usize,
+    pub interrupted_calls: usize,
+    /// Calls that were begun, and those of them that were begun again.
+    pub effects: usize,
+    pub repeated_calls: usize,
+}
+
+/// Holds a session's record against what the daemon says now.
+pub async fn session(line: &mut Line, record: &Rc<RefCell<Record>>) -> Result<(), Stop> {
+    let telling = tell_anew(line, record).await?;
+    let params = {
+        let mut params = record.borrow().session();
+        params["limit"] = json!(1000);
+        params
+    };
+    let history = line.call("chat.history", params).await?;
+    let record = record.borrow();
+    let Record { account, prompts, followed, .. } = &*record;
+    if telling.runs.len() != followed.runs.len() || telling.runs.len() != prompts.len() {
+        return Err(format!("{account}: {} runs of {} prompts", telling.runs.len(), prompts.len()).into());
+    }
+    let mut messages = Vec::new();
+    for ((prompt, run), anew) in prompts.iter().zip(&followed.runs).zip(&telling.runs) {
+        let name = &prompt.name;
+        let Some(told) = &prompt.told else { return Err(format!("{name} has no end").into()) };
+        if prompt.accepted.as_ref() != Some(&(run.id.clone(), run.seq)) {
+            return Err(
+                format!("{name}: accepted as {:?}, run {} at {}", prompt.accepted, run.id, run.seq).into()
+            );
+        }
+        let same =
+            |story: &crate::story::Story| story.steps == run.story.steps && story.error == run.story.error;
+        if !same(told) || !same(&anew.story) || (&anew.id, anew.seq) != (&run.id, run.seq) {
+            let [told, anew, run] = [told, &anew.story, &run.story];
+            return Err(format!("{name}:\nasked {told:?}\nfollowed {run:?}\nanew {anew:?}").into());
+        }
+        messages.push(("user", content(name), run.id.clone()));
+        if !run.story.text().is_empty() {
+            messages.push(("assistant", run.story.text(), run.id.clone()));
+        }
+    }
+    for (was, is) in followed.events.iter().zip(&telling.events) {
+        if was != is {
+            return Err(format!("{account}: followed {was:?}, and told anew {is:?}").into());
+        }
+    }
+    let kept = history["messages"].as_array().cloned().unwrap_or_default();
+    let kept: Vec<_> = kept.iter().map(message).collect();
+    let expected = &messages[messages.len().saturating_sub(kept.len())..];
+    if kept.is_empty() || kept != expected {
+        return Err(format!("{account}: history {kept:?}\ninstead of {expected:?}").into());
+    }
+    Ok(())
+}
+
+fn message(message: &Value) -> (&str, String, String) {
+    let text = |field: &str| message[field].as_str().unwrap_or_default();
+    (text("role"), text("content").to_owned(), text("run").to_owned())
+}
+
+/// Holds all records against the traces that the tools left.
+///
+/// # Errors
+/// Where a tool was called that nobody knows of, or twice.
+pub fn tools(records: &[Rc<RefCell<Record>>], effects: &Effects) -> Result<Counts, String> {
+    let mut counts = Counts { effects: effects.len(), ..Counts::default() };
+    let mut known = BTreeMap::new();
+    for record in records {
+        let record = record.borrow();
+        for (prompt, run) in record.prompts.iter().zip(&record.followed.runs) {
+            counts.prompts += 1;
+            counts.restarts += run.story.restarts;
+            match run.story.error.as_deref() {
+                Some("aborted") => counts.aborted += 1,
+                Some(_) => counts.interrupted_runs += 1,
+                None => counts.completed += 1,
+            }
+            for (told, step) in run.story.steps.iter().zip(&prompt.script.steps) {
+                for (result, call) in told.results.iter().zip(&step.calls) {
+                    known.insert(call.id.clone(), (call.tool, *result));
+                }
+            }
+        }
+    }
+    for (call, lives) in effects {
+        let Some((tool, _)) = known.get(call) else {
+            return Err(format!("{call} was made and not journaled"));
+        };
+        // Again means: after the kill that cut it off.
+        let mut distinct = lives.clone();
+        distinct.dedup();
+        if distinct.len() < lives.len() || (lives.len() > 1 && *tool != AGAIN) {
+            return Err(format!("{call} of {tool} was made in the lives {lives:?}"));
+        }
+        counts.repeated_calls += usize::from(lives.len() > 1);
+    }
+    for (call, (tool, result)) in &known {
+        counts.calls += 1;
+        counts.interrupted_calls += usize::from(*result == Some(Outcome::Interrupted));
+        if *result == Some(Outcome::Counted) && !effects.contains_key(call) {
+            return Err(format!("{call} of {tool} has a result and was never made"));
+        }
+    }
+    Ok(counts)
+}
+
+/// Asks the database itself.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn database(path: &Path) -> Result<(), String> {
+    let why = |error: rusqlite::Error| format!("{}: {error}", path.display());
+    let database = rusqlite::Connection::open(path).map_err(why)?;
+    let said: String = database.query_row("PRAGMA integrity_check", [], |row| row.get(0)).map_err(why)?;
+    if said == "ok" { Ok(()) } else { Err(format!("{}: {said}", path.display())) }
+}
+
+/// Holds the log itself against what it has to be when all runs have ended. Clients alone could not
+/// say that no number is missing: a frame also covers those that their protocol has no word for.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn log(path: &Path, prompts: usize) -> Result<(), String> {
+    let why = |error: rusqlite::Error| format!("{}: {error}", path.display());
+    let database = rusqlite::Connection::open(path).map_err(why)?;
+    let gaps = "SELECT count(*) FROM
+        (SELECT first, lag(seq, 1, 0) OVER (PARTITION BY session ORDER BY seq) AS before FROM events)
+        WHERE first <> before + 1";
+    for (query, expected) in [
+        (gaps, 0),
+        ("SELECT count(*) FROM runs", prompts),
+        ("SELECT count(*) FROM runs WHERE ended IS NULL", 0),
+        ("SELECT count(*) FROM idempotency", prompts),
+        ("SELECT count(DISTINCT run) FROM idempotency", prompts),
+    ] {
+        let found: i64 = database.query_row(query, [], |row| row.get(0)).map_err(why)?;
+        if usize::try_from(found) != Ok(expected) {
+            return Err(format!("{}: {query}: {found} instead of {expected}", path.display()));
+        }
+    }
+    Ok(())
+}
