@@ -87,6 +87,12 @@ fn check_log(home: &Path) -> HashMap<String, usize> {
     kinds
 }
 
+/// How many calls of the model were counted.
+fn usage_rows(home: &Path) -> usize {
+    let db = Connection::open_with_flags(home.join("clawmux.db"), OpenFlags::SQLITE_OPEN_READ_ONLY).unwrap();
+    db.query_row("SELECT count(*) FROM usage", [], |row| row.get::<_, i64>(0)).unwrap() as usize
+}
+
 #[test]
 fn a_full_disk_refuses_new_work_serves_what_is_there_and_is_over_when_it_is() {
     let home = daemon::home();
@@ -215,6 +221,14 @@ fn what_is_under_way_goes_on(operation: &str, error: i32, reason: &str) {
     assert!(daemon.terminate().success());
     let kinds = check_log(daemon.home());
     assert_eq!((kinds["prompted"], kinds["ended"]), (prompts.len() + 2, prompts.len() + 2), "{kinds:?}");
+    // Every run has one call of the model, that with a tool two, and two were cut off: they cost too.
+    let calls = prompts.len() + 2 + 1 + 2;
+    assert!(
+        usage_rows(daemon.home()) >= calls,
+        "{} of {calls} calls: {}",
+        usage_rows(daemon.home()),
+        daemon.log()
+    );
 }
 
 #[test]
