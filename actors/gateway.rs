@@ -118,6 +118,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
 
     let store = Store::open(config.store.path.clone()).await?;
     let (pen, store) = (store.pen(), store.start());
+    let log = pen.health();
     let now = clock::now();
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
     let totals = ask(&store, since).await??;
@@ -165,6 +166,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         unauthenticated: config.limits.unauthenticated,
         workers: 0,
         arbiters,
+        log,
     })
     .map_err(|error| ErrorCode::Unavailable.error(format!("can't serve: {error}")))?;
 

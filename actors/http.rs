@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::connection::link::Link;
 use crate::connection::registry::Registry;
 use crate::connection::{Connection, Protocol, Services, ws};
+use crate::store::Health;
 
 /// The protocols served over WebSocket.
 pub const PROTOCOLS: &[Protocol] = &[Protocol {
@@ -37,6 +38,9 @@ const LATER: &[(&str, &str)] = &[
 /// When somebody for whom there is no place may try again, in seconds.
 const RETRY_AFTER_SECS: u32 = 5;
 
+/// Why no work is taken where all is well.
+const NOT_READY: &str = "the daemon is starting or stopping";
+
 /// What requests are answered from.
 pub struct Front {
     /// What connections are given.
@@ -51,6 +55,8 @@ pub struct Front {
     pub registry: Arc<Registry>,
     /// Whether work is taken.
     pub ready: AtomicBool,
+    /// Whether it can be written down.
+    pub log: Health,
 }
 
 impl Front {
@@ -84,9 +90,17 @@ pub(crate) async fn serve(
     match (path, protocol) {
         ("/healthz" | "/health", _) => about(&request, StatusCode::OK, json!({ "ok": true })),
         ("/readyz", _) => {
-            let ready = front.ready.load(Relaxed);
-            let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-            about(&request, status, json!({ "ready": ready }))
+            let reason = match front.log.fault() {
+                _ if !front.ready.load(Relaxed) => Some(NOT_READY.into()),
+                fault => fault.map(|fault| fault.message),
+            };
+            match reason {
+                None => about(&request, StatusCode::OK, json!({ "ready": true })),
+                Some(reason) => {
+                    let body = json!({ "ready": false, "reason": reason });
+                    about(&request, StatusCode::SERVICE_UNAVAILABLE, body)
+                }
+            }
         }
         (_, Some(protocol)) if wants_upgrade => upgrade(&request, payload, &front, *protocol),
         (_, Some(protocol)) => answer(StatusCode::UPGRADE_REQUIRED)
@@ -124,7 +138,7 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
         return unavailable(&format!("too many connections (max_connections = {})", front.registry.max()));
     }
     if !front.ready.load(Relaxed) {
-        return unavailable("not ready: the daemon is starting or stopping");
+        return unavailable(&format!("not ready: {NOT_READY}"));
     }
     let required = front.services.authority.credentials_required(front.is_loopback(link), protocol.may_skip);
     let host = text_of(request, &header::HOST);

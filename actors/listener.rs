@@ -43,6 +43,7 @@ use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
 use crate::http::{Front, serve};
 use crate::memory;
 use crate::observe::{Observe, Observed};
+use crate::store::Health;
 
 /// How long a connection that is being closed may keep its socket.
 const RESET_GRACE: Duration = CLOSE_GRACE.saturating_mul(2);
@@ -73,6 +74,8 @@ pub struct ListenerSetup {
     pub workers: usize,
     /// Where they enter themselves.
     pub arbiters: Arbiters,
+    /// Whether the log can be written, which `/readyz` tells.
+    pub log: Health,
 }
 
 /// The actor.
@@ -163,6 +166,7 @@ impl Listener {
             protocols: setup.protocols,
             registry: registry.clone(),
             ready: AtomicBool::new(false),
+            log: setup.log,
         });
         let data = web::Data::from(front.clone());
         let arbiters = setup.arbiters;

@@ -36,6 +36,10 @@ const CALLS_MAX: usize = 256;
 const WAITING_MAX: usize = 1024;
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
+/// Usage records kept while the log can't be written, and how often they are tried again.
+const UNKEPT_MAX: usize = 4096;
+const KEEP_RETRY: Duration = Duration::from_secs(2);
+
 /// Grants provider calls, and meters them.
 pub struct ProviderSupervisor {
     config: Arc<Config>,
@@ -50,6 +54,8 @@ pub struct ProviderSupervisor {
     granted: u64,
     refused: u64,
     used: Usage,
+    /// Usage records that could not be written yet.
+    unkept: Vec<UsageRecord>,
 }
 
 /// Asks for leave to make one provider call. `request.model` is filled in from the agent's models,
@@ -87,6 +93,36 @@ pub struct BudgetStatus {
 }
 
 impl ProviderSupervisor {
+    /// Has a record written; where the log can't be, later.
+    fn keep(&mut self, record: UsageRecord, ctx: &mut Context<Self>) {
+        let Some(store) = &self.store else { return };
+        // Waits for room in the store's mailbox; there are never more than there were permits, and
+        // than may be kept for later.
+        let kept = store.send(RecordUsage(record.clone()));
+        ctx.spawn(kept.into_actor(self).map(|kept, this, ctx| match kept {
+            Ok(Ok(())) => {}
+            // Nothing of it was written, so that it can't count twice.
+            Ok(Err(error)) if error.code == ErrorCode::Unavailable => this.keep_later(record, ctx),
+            Ok(Err(error)) => tracing::error!(%error, "usage record lost"),
+            Err(error) => tracing::error!(%error, "usage record lost: store is gone"),
+        }));
+    }
+
+    fn keep_later(&mut self, record: UsageRecord, ctx: &mut Context<Self>) {
+        if self.unkept.len() >= UNKEPT_MAX {
+            tracing::error!(records = self.unkept.len(), "usage record lost: too many wait to be written");
+            return;
+        }
+        self.unkept.push(record);
+        if self.unkept.len() == 1 {
+            ctx.run_later(KEEP_RETRY, |this, ctx| {
+                for record in std::mem::take(&mut this.unkept) {
+                    this.keep(record, ctx);
+                }
+            });
+        }
+    }
+
     /// Reads the files of certificate authorities, so it belongs to the start of the daemon.
     /// `store` keeps usage records; `totals` is what it knows to be spent in the day and the month
     /// (see [`clawmux_core::meter::day_start`]).
@@ -115,6 +151,7 @@ impl ProviderSupervisor {
             granted: 0,
             refused: 0,
             used: Usage::default(),
+            unkept: Vec::new(),
         })
     }
 
@@ -235,15 +272,8 @@ impl Handler<Settle> for ProviderSupervisor {
         }
         self.used += usage;
         self.meter.settle(clock::now(), settle.reservation, usage);
-        let Some(store) = &self.store else { return };
         for record in settle.records {
-            // Waits for room in the store's mailbox; there are never more than there were permits.
-            let kept = store.send(RecordUsage(record));
-            ctx.spawn(kept.into_actor(self).map(|kept, _, _| match kept {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::error!(%error, "usage record lost"),
-                Err(error) => tracing::error!(%error, "usage record lost: store is gone"),
-            }));
+            self.keep(record, ctx);
         }
     }
 }
@@ -272,6 +302,7 @@ impl Handler<Observe> for ProviderSupervisor {
                 "calls_refused": self.refused,
                 "input_tokens": self.used.input_tokens,
                 "output_tokens": self.used.output_tokens,
+                "usage_records_waiting": self.unkept.len(),
                 "reserved_tokens": self.meter.reserved(),
                 "day_tokens": used(0),
                 "month_tokens": used(1),

@@ -3,7 +3,9 @@
 //! Finds the session (by the router, or by its key), wakes it from the log when it is first named,
 //! and forwards the request; answers what is about all sessions or the daemon. A session that ends
 //! because of a panic or a log it could not write is started anew with its followers, a few times;
-//! one that nobody needs is put to sleep. Holds no conversation and is not on the path of a token.
+//! one that nobody needs is put to sleep. While the log can't be written, prompts are refused with
+//! the reason, and sessions that fell over it are parked: it is no fault of theirs, so it counts as
+//! no fall, and they go on by themselves once the log can be written, a few at a time. Holds no conversation and is not on the path of a token.
 //!
 //! Two prompts with one idempotency key must become one run even where they name different
 //! sessions, so a key is looked up here, before a session sees it, and is remembered until the
@@ -50,6 +52,16 @@ const RESTART_WINDOW: Duration = Duration::from_secs(60);
 
 /// How long after a fall a session is read from the log again, times the number of falls.
 const RESTART_DELAY: Duration = Duration::from_millis(250);
+
+/// How long after the log can be written again parked sessions are woken, doubled each time it
+/// happens again within [`CALM`].
+const UNPARK_DELAY_MIN: Duration = Duration::from_millis(100);
+
+/// The longest that takes.
+const UNPARK_DELAY_MAX: Duration = Duration::from_secs(10);
+
+/// After so long without an outage the next one begins with the shortest delay.
+const CALM: Duration = Duration::from_secs(60);
 
 /// Requests that may wait for one session to wake.
 const WAITING_MAX: usize = 256;
@@ -100,6 +112,10 @@ pub struct SessionSupervisor {
     /// Which sessions a connection may follow, so that its end concerns no other.
     followed: HashMap<ConnectionId, HashSet<SessionKey>>,
     recovering: VecDeque<SessionKey>,
+    /// Whether it is waited for that the log can be written, for those that are parked.
+    parking: bool,
+    unpark_delay: Duration,
+    unparked: Option<Timestamp>,
     started: Timestamp,
     draining: bool,
     drained: Option<oneshot::Sender<()>>,
@@ -111,12 +127,16 @@ struct Entry {
     state: State,
     /// When it fell, lately.
     falls: VecDeque<Timestamp>,
+    /// Whether a run of it may wait to be gone on with, though nobody names it.
+    owed: bool,
     arbiter: Option<ArbiterHandle>,
 }
 
 enum State {
     /// Being read from the log; these wait for it.
     Waking { waiting: Vec<Routed>, feeds: Feeds },
+    /// Fell because the log can't be written: it goes on once it can.
+    Parked { feeds: Feeds },
     /// There; `sent` counts what it was sent.
     Awake { session: Addr<Session>, sent: u64 },
 }
@@ -227,6 +247,9 @@ impl SessionSupervisor {
             last_turn: None,
             followed: HashMap::new(),
             recovering: VecDeque::new(),
+            parking: false,
+            unpark_delay: UNPARK_DELAY_MIN,
+            unparked: None,
             started: clock::now(),
             draining: false,
             drained: None,
@@ -263,7 +286,11 @@ impl SessionSupervisor {
                 let prompt = Waiting { session, routed: Routed { asker, principal, order }, arbiter };
                 match submit.idempotency_key {
                     Some(key) => self.submit_once((owner, key), prompt, ctx),
-                    None => self.route_in_turn(prompt, ctx),
+                    None => match self.fault() {
+                        // It would only make the session fall.
+                        Some(fault) => prompt.routed.asker.reply(Err(fault)),
+                        None => self.route_in_turn(prompt, ctx),
+                    },
                 }
             }
             (Command::Abort { run, .. }, Some(session)) => {
@@ -436,6 +463,7 @@ impl SessionSupervisor {
                     prompt.routed.order = Order::Follow { run: run.clone(), seq: *seq };
                     self.route(prompt, ctx);
                 }
+                Ok(None) if let Some(fault) = self.fault() => prompt.routed.asker.reply(Err(fault)),
                 Ok(None) => {
                     // The first names the session, the others follow it there.
                     let sent = Lookup::Sent(prompt.session.clone());
@@ -460,6 +488,11 @@ impl SessionSupervisor {
         self.route_in_turn(Waiting { session, routed: Routed { asker, principal, order }, arbiter }, ctx);
     }
 
+    /// Why nothing can be written; none where it can.
+    fn fault(&self) -> Option<Error> {
+        self.setup.colleagues.pen.health().fault()
+    }
+
     /// Sends a request to its session, waking it where it sleeps and is needed.
     fn route(&mut self, waiting: Waiting, ctx: &mut Context<Self>) {
         let Waiting { session: key, routed, arbiter } = waiting;
@@ -472,6 +505,7 @@ impl SessionSupervisor {
             }
             followed.insert(key.clone());
         }
+        let fault = self.fault();
         let Some(entry) = self.sessions.get_mut(&key) else {
             // One that is about to be recovered has something under way.
             let routed = match routed.order {
@@ -505,6 +539,14 @@ impl SessionSupervisor {
                     routed
                 }
             },
+            State::Parked { feeds } => {
+                if let Some(fault) = fault {
+                    return routed.asker.reply(Err(fault));
+                }
+                let feeds = std::mem::take(feeds);
+                entry.state = State::Waking { waiting: vec![routed], feeds };
+                return self.wake(key, ctx);
+            }
             State::Waking { .. } => routed,
         };
         if let State::Waking { waiting, .. } = &mut entry.state {
@@ -548,13 +590,11 @@ impl SessionSupervisor {
             Ok(read) => read,
             Err(error) => {
                 refuse_all(waiting, &error);
-                if feeds.is_empty() {
-                    self.forget(&key);
-                } else {
-                    entry.state = State::Waking { waiting: Vec::new(), feeds };
-                    self.rest(key, ctx);
+                if feeds.is_empty() && !entry.owed {
+                    return self.forget(&key);
                 }
-                return;
+                entry.state = State::Waking { waiting: Vec::new(), feeds };
+                return self.rest(key, ctx);
             }
         };
         let profile = self.setup.agents.get(&AgentId::from(&*key.agent())).cloned();
@@ -604,6 +644,9 @@ impl SessionSupervisor {
 
     /// Reads a fallen session from the log again, after a rest.
     fn rest(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
+        if self.fault().is_some() {
+            return self.park(key, ctx);
+        }
         let now = clock::now();
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         entry.falls.push_back(now);
@@ -638,6 +681,49 @@ impl SessionSupervisor {
         ctx.run_later(delay, move |supervisor, ctx| supervisor.wake(key, ctx));
     }
 
+    /// Leaves a session asleep, its followers with it, until the log can be written.
+    fn park(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
+        if self.draining {
+            // It goes on at the next start.
+            return self.forget(&key);
+        }
+        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        if let State::Waking { waiting, feeds } = std::mem::take(&mut entry.state) {
+            entry.state = State::Parked { feeds };
+            let error = self.fault().unwrap_or_else(|| busy(&key));
+            refuse_all(waiting, &error);
+        }
+        if std::mem::replace(&mut self.parking, true) {
+            return;
+        }
+        let restored = self.setup.colleagues.pen.health().restored();
+        ctx.spawn(restored.into_actor(self).map(|(), supervisor, ctx| {
+            let now = clock::now();
+            let calm = supervisor.unparked.is_none_or(|last| now.since(last) > CALM);
+            let delay = if calm { UNPARK_DELAY_MIN } else { supervisor.unpark_delay * 2 };
+            supervisor.unpark_delay = delay.min(UNPARK_DELAY_MAX);
+            ctx.run_later(supervisor.unpark_delay, Self::unpark);
+        }));
+    }
+
+    fn parked(&self) -> Vec<SessionKey> {
+        let is_parked = |entry: &Entry| matches!(entry.state, State::Parked { .. });
+        self.sessions.iter().filter(|(_, entry)| is_parked(entry)).map(|(key, _)| key.clone()).collect()
+    }
+
+    fn unpark(&mut self, ctx: &mut Context<Self>) {
+        self.parking = false;
+        self.unparked = Some(clock::now());
+        let parked = self.parked();
+        if !parked.is_empty() {
+            tracing::info!(sessions = parked.len(), "going on with what the outage cut off");
+        }
+        self.recovering.extend(parked);
+        for _ in 0..RECOVERING_AT_ONCE {
+            self.recover_next(ctx);
+        }
+    }
+
     fn forget(&mut self, key: &SessionKey) {
         self.sessions.remove(key);
         self.keys.retain(|_, lookup| !matches!(lookup, Lookup::Sent(session) if session == key));
@@ -646,8 +732,15 @@ impl SessionSupervisor {
 
     fn recover_next(&mut self, ctx: &mut Context<Self>) {
         while let Some(key) = self.recovering.pop_front() {
-            if !self.sessions.contains_key(&key) {
-                self.sessions.insert(key.clone(), Entry::default());
+            let entry = self.sessions.entry(key.clone()).or_insert_with(|| Entry {
+                state: State::Parked { feeds: Feeds::default() },
+                owed: true,
+                ..Entry::default()
+            });
+            // One that was named meanwhile is on its way.
+            if let State::Parked { feeds } = &mut entry.state {
+                let feeds = std::mem::take(feeds);
+                entry.state = State::Waking { waiting: Vec::new(), feeds };
                 return self.wake(key, ctx);
             }
         }
@@ -765,7 +858,7 @@ impl Handler<Fallen> for SessionSupervisor {
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         let waiting = match std::mem::take(&mut entry.state) {
             State::Waking { waiting, .. } => waiting,
-            State::Awake { .. } => Vec::new(),
+            State::Awake { .. } | State::Parked { .. } => Vec::new(),
         };
         if panicked {
             tracing::error!(session = %key, "the session panicked: it starts anew from its log");
@@ -774,6 +867,7 @@ impl Handler<Fallen> for SessionSupervisor {
             return self.forget(&key);
         }
         entry.state = State::Waking { waiting, feeds };
+        entry.owed = !done;
         // What it had not written is not in the log: its keys may be used again.
         self.keys.retain(|_, lookup| !matches!(lookup, Lookup::Sent(session) if *session == key));
         if done { self.wake(key, ctx) } else { self.rest(key, ctx) }
@@ -813,7 +907,7 @@ impl Handler<Gone> for SessionSupervisor {
                     // Lost where the session is busy: it finds the connection closed by itself.
                     let _ = session.try_send(Forget(connection));
                 }
-                Some(State::Waking { feeds, .. }) => feeds.forget(connection),
+                Some(State::Waking { feeds, .. } | State::Parked { feeds }) => feeds.forget(connection),
                 None => {}
             }
         }
@@ -844,6 +938,9 @@ impl Handler<DrainSessions> for SessionSupervisor {
     fn handle(&mut self, _: DrainSessions, _: &mut Self::Context) -> Self::Result {
         self.draining = true;
         self.recovering.clear();
+        for key in self.parked() {
+            self.forget(&key);
+        }
         let (drained, done) = oneshot::channel();
         self.drained = Some(drained);
         for entry in self.sessions.values() {
@@ -875,15 +972,17 @@ impl Handler<Observe> for SessionSupervisor {
             .values()
             .filter_map(|entry| match &entry.state {
                 State::Awake { session, .. } => Some(session.clone()),
-                State::Waking { .. } => None,
+                State::Waking { .. } | State::Parked { .. } => None,
             })
             .collect();
+        let parked = self.parked().len();
         let state = json!({
             "awake": awake.len(),
-            "waking": self.sessions.len() - awake.len(),
+            "waking": self.sessions.len() - awake.len() - parked,
             "idempotency_keys_open": self.keys.len(),
             "requests_waiting": self.waiting,
             "recovering": self.recovering.len(),
+            "parked": parked,
             "draining": self.draining,
         });
         Box::pin(async move {
@@ -912,7 +1011,7 @@ impl Handler<Visit> for SessionSupervisor {
     fn handle(&mut self, Visit { key }: Visit, _: &mut Self::Context) -> Self::Result {
         match &self.sessions.get(&key)?.state {
             State::Awake { session, .. } => Some(session.clone()),
-            State::Waking { .. } => None,
+            State::Waking { .. } | State::Parked { .. } => None,
         }
     }
 }

@@ -89,6 +89,10 @@ fn banner(config: &Config) -> String {
 }
 
 async fn start(settings: &Settings, config: Config) -> Result<Running, Failure> {
+    // A limit on file sizes is then an error of the write, as a full disk is, and not the end of the
+    // process. The handler stays when what listens to it is dropped.
+    let outlived = signal(SignalKind::from_raw(libc::SIGXFSZ));
+    drop(outlived.map_err(|error| Failure::new(FAILED, format!("can't outlive SIGXFSZ: {error}")))?);
     let setup = Setup {
         config: Arc::new(config),
         home: settings.home.clone(),

@@ -37,7 +37,9 @@ pub(crate) fn check(log: &Log) -> Result<EnvFilter, Failure> {
 /// # Errors
 /// As [`check`].
 pub(crate) fn start(log: &Log) -> Result<(), Failure> {
-    let lines = tracing_subscriber::fmt().with_env_filter(check(log)?).with_writer(stderr);
+    // A line that can't be written is lost: to complain of it, to the same full disk, would panic.
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(check(log)?).log_internal_errors(false).with_writer(stderr);
     // That a subscriber is there already is the case in tests only.
     let _ = match log.format {
         LogFormat::Json => lines.json().flatten_event(true).try_init(),

@@ -350,7 +350,13 @@ impl Session {
 
     /// The log can't be written: the session in memory is ahead of it, so it goes back to it.
     fn fall(&mut self, error: &Error, answered: Vec<Answered>, ctx: &mut Context<Self>) {
-        tracing::warn!(session = %self.conversation.key(), %error, "the session goes back to its log");
+        let session = self.conversation.key();
+        if error.is_retryable() {
+            // Everybody's trouble, which the log tells once.
+            tracing::debug!(%session, %error, "the session goes back to its log");
+        } else {
+            tracing::warn!(%session, %error, "the session goes back to its log");
+        }
         for answered in answered.into_iter().chain(std::mem::take(&mut self.next)) {
             answered.asker.reply(Err(error.clone()));
         }

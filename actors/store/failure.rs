@@ -3,22 +3,40 @@
 use clawmux_core::error::{Error, ErrorCode};
 use rusqlite::ErrorCode as Sqlite;
 
+const FULL: &str = "the disk is full: free some space, work is then taken again";
+
 /// The error of a failed statement.
 pub(super) fn sql(error: &rusqlite::Error) -> Error {
     match error.sqlite_error_code() {
         Some(Sqlite::DatabaseCorrupt | Sqlite::NotADatabase) => {
             ErrorCode::Internal.error(format!("the log is damaged ({error}): clawmux doctor says what to do"))
         }
-        Some(code) if about_the_disk(code) => {
-            ErrorCode::Unavailable.error(format!("the log can't be written: {error}"))
-        }
+        Some(Sqlite::DiskFull) => cannot_be_written(FULL),
+        Some(code) if about_the_disk(code) => cannot_be_written(error),
         _ => ErrorCode::Internal.error(format!("the log failed: {error}")),
     }
+}
+
+/// The error of writing the files beside SQLite.
+pub(super) fn written(error: &std::io::Error) -> Error {
+    match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => cannot_be_written(FULL),
+        _ => cannot_be_written(error),
+    }
+}
+
+fn cannot_be_written(why: impl std::fmt::Display) -> Error {
+    ErrorCode::Unavailable.error(format!("the log can't be written: {why}"))
 }
 
 /// Whether the failure would hit every other statement as well.
 pub(super) fn is_about_the_disk(error: &rusqlite::Error) -> bool {
     error.sqlite_error_code().is_none_or(about_the_disk)
+}
+
+/// Whether it is one that passes, and that is all the operator's.
+pub(super) fn is_outage(error: &rusqlite::Error) -> bool {
+    error.sqlite_error_code().is_some_and(about_the_disk)
 }
 
 fn about_the_disk(code: Sqlite) -> bool {

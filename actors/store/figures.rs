@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
+use clawmux_core::error::Error;
 use serde_json::json;
+use tokio::sync::watch;
 
 /// What the store says of itself.
 #[derive(Debug, Default)]
@@ -23,6 +25,8 @@ pub(super) struct Figures {
     pub(super) commit_us_max: AtomicU64,
     pub(super) db_bytes: AtomicU64,
     pub(super) backup_pages_left: AtomicU64,
+    /// Why nothing can be written; none where it can.
+    pub(super) fault: watch::Sender<Option<Error>>,
 }
 
 impl Figures {
@@ -53,6 +57,7 @@ impl Figures {
             "commit_max_us": self.commit_us_max.load(Relaxed),
             "db_bytes": self.db_bytes.load(Relaxed),
             "backup_pages_left": self.backup_pages_left.load(Relaxed),
+            "fault": self.fault.borrow().as_ref().map(|fault| fault.message.clone()),
         })
     }
 }

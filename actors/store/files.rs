@@ -1,7 +1,7 @@
 //! The files of the log: made for their owner only, held by one daemon at a time.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use clawmux_core::error::{Error, ErrorCode};
 use rusqlite::{Connection, OpenFlags};
 
-use super::{schema, sql};
+use super::failure::{is_outage, sql, written};
+use super::schema;
 
 /// How long a holder of the lock may be about to let go: a daemon that ends, or a child of ours
 /// between fork and exec, which has copies of all open files.
@@ -20,8 +21,8 @@ const LOCK_POLL: Duration = Duration::from_millis(10);
 /// How long a statement waits for another process that looks into the database (a backup, say).
 const BUSY: Duration = Duration::from_secs(5);
 
-/// Past so many pages in the write-ahead log a commit moves them into the database itself.
-const WAL_PAGES_MAX: i64 = 8192;
+/// How much room there has to be before work is taken again after an outage.
+const ROOM_BYTES: usize = 1 << 20;
 
 /// The claim on a database. Whoever holds it is the only daemon on it.
 #[derive(Debug)]
@@ -79,7 +80,8 @@ impl Files {
         self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE, |db| {
             let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
             db.pragma_update(None, "synchronous", "NORMAL")?;
-            db.pragma_update(None, "wal_autocheckpoint", WAL_PAGES_MAX)?;
+            // The writer does that itself.
+            db.pragma_update(None, "wal_autocheckpoint", 0)?;
             db.pragma_update(None, "journal_size_limit", 64 << 20)?;
             Ok(mode == "wal")
         })
@@ -92,10 +94,29 @@ impl Files {
 
     /// The size of the database with what is not yet moved into it.
     pub(super) fn bytes(&self) -> u64 {
+        let size = |path: &Path| path.metadata().map_or(0, |meta| meta.len());
+        size(&self.path) + size(&self.wal())
+    }
+
+    /// The write-ahead log.
+    pub(super) fn wal(&self) -> PathBuf {
         let mut wal = self.path.as_os_str().to_owned();
         wal.push("-wal");
-        let size = |path: &Path| path.metadata().map_or(0, |meta| meta.len());
-        size(&self.path) + size(Path::new(&wal))
+        wal.into()
+    }
+
+    /// Whether there is room for some work, and not only for the next few bytes.
+    ///
+    /// # Errors
+    /// What a file that is this large and goes away again met.
+    pub(super) fn has_room(&self) -> io::Result<()> {
+        let mut path = self.path.as_os_str().to_owned();
+        path.push(".room");
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        let zeros = [0; 64 << 10];
+        let written = (0..ROOM_BYTES / zeros.len()).try_for_each(|_| file.write_all(&zeros));
+        let removed = std::fs::remove_file(&path);
+        written.and(removed)
     }
 
     fn connect(
@@ -119,7 +140,9 @@ impl Files {
                 Err(failed("its file system has no shared memory for a write-ahead log".into()))
             }
             Err(e) => {
-                let e = sql(&e);
+                // Of a full disk SQLite says that only where it writes its own files.
+                let room = if is_outage(&e) { self.has_room() } else { Ok(()) };
+                let e = room.map_or_else(|why| written(&why), |()| sql(&e));
                 Err(Error { message: format!("can't open the log {}: {e}", self.path.display()), ..e })
             }
         }

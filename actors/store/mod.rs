@@ -16,6 +16,7 @@ mod backup;
 mod failure;
 mod figures;
 mod files;
+mod health;
 mod inspect;
 mod live;
 mod reader;
@@ -53,6 +54,8 @@ use files::Files;
 use live::Shared;
 use reader::Reader;
 use writer::{Waiting, Write, Writer};
+
+pub use health::Health;
 
 /// Writes that may wait.
 const WRITES_MAX: usize = 4096;
@@ -441,6 +444,11 @@ impl Pen {
     pub fn append(&self, append: Append) -> ResponseFuture<Result<(), Error>> {
         let bytes = append.events.iter().map(|logged| logged.event.bytes()).sum();
         self.write(Write::Append(append), bytes)
+    }
+
+    /// Whether the log can be written.
+    pub fn health(&self) -> Health {
+        Health::new(&self.figures.fault)
     }
 
     fn write(&self, write: Write, bytes: usize) -> ResponseFuture<Result<(), Error>> {

@@ -116,6 +116,12 @@ impl Client {
         id
     }
 
+    /// Sends a request under this id; the connection may have ended.
+    pub fn try_request(&mut self, id: &str, method: &str, params: Value) -> Result<(), String> {
+        let request = json!({"id": id, "method": method, "params": params}).to_string();
+        self.socket.send(Message::text(request)).map_err(|error| error.to_string())
+    }
+
     /// Sends a prompt for an account of channel `websocket`; gives its id.
     pub fn prompt(&mut self, account: &str, content: &str) -> String {
         self.request("chat.send", json!({"channel": "websocket", "account": account, "content": content}))

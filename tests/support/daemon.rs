@@ -40,6 +40,11 @@ impl Daemon {
         Self::launch(Arc::new(home), config.to_owned(), env)
     }
 
+    /// As [`Self::at`], with an environment that was made.
+    pub fn at_with(home: tempfile::TempDir, config: &str, env: Vec<(String, String)>) -> Self {
+        Self::launch(Arc::new(home), config.to_owned(), env)
+    }
+
     fn launch(home: Arc<tempfile::TempDir>, config: String, env: Vec<(String, String)>) -> Self {
         std::fs::write(home.path().join("gateway.toml"), &config).expect("the configuration is written");
         let log = std::fs::File::options()
@@ -101,6 +106,19 @@ impl Daemon {
         self.relaunch()
     }
 
+    /// SIGKILL, and a new daemon on the same home that must not get ready: what it said.
+    pub fn kill_and_fail_to_restart(mut self) -> (Stopped, String) {
+        self.child.kill().expect("it is killed");
+        self.child.wait().expect("it is reaped");
+        let mut child = command(self.home());
+        child.args(["serve", "--listen", "127.0.0.1:0"]).envs(self.env.iter().map(|(k, v)| (k, v)));
+        let ended = child.output().expect("it runs");
+        let said = String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
+        assert!(!ended.status.success(), "it starts: {said}");
+        let stopped = Stopped { home: self.home.clone(), config: self.config.clone(), env: self.env.clone() };
+        (stopped, said)
+    }
+
     /// SIGTERM, and a new daemon on the same home.
     pub fn restart(mut self) -> Self {
         let status = self.terminate();
@@ -130,6 +148,20 @@ impl Daemon {
     /// A GET over plain HTTP: status and body.
     pub fn get(&self, path: &str) -> (u16, String) {
         get(self.address, path)
+    }
+}
+
+/// A home whose daemon is not running.
+pub struct Stopped {
+    home: Arc<tempfile::TempDir>,
+    config: String,
+    env: Vec<(String, String)>,
+}
+
+impl Stopped {
+    /// A new daemon on it.
+    pub fn start_again(self) -> Daemon {
+        Daemon::launch(self.home, self.config, self.env)
     }
 }
 

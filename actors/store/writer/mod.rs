@@ -10,8 +10,9 @@
 //! within a session stays.
 //!
 //! **When something fails** nothing of the group is applied, everybody in it is told, and what is
-//! kept in memory is read anew from the database. A failure that is not the disk's is not shared:
-//! each of the group is then tried alone. A panic counts as such a failure.
+//! kept in memory is read anew from the database. A failure of the disk is everybody's: see
+//! `trouble`. One that is not the disk's is not shared: each of the group is then tried alone. A
+//! panic counts as such a failure.
 //!
 //! **Text** goes into the log twice, for little: at once on a page for the group (one row for all
 //! sessions), and in one piece when its step is over. A page is deleted when no step that still
@@ -20,6 +21,8 @@
 mod append;
 #[cfg(test)]
 mod tests;
+mod trouble;
+mod wal;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -41,6 +44,7 @@ use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
 use crate::store::{Append, Figures, schema};
+use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
 /// The most writes of one transaction.
 const GROUP_MAX: usize = 1024;
@@ -52,6 +56,8 @@ const IDLE: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_millis(5);
 /// The most of them that one transaction deletes.
 const DEAD_MAX: usize = 32;
+/// Past so many frames the write-ahead log is moved into the database at once.
+const FRAMES_MAX: u64 = 8192;
 /// Sessions remembered besides those with a run that goes on.
 const SESSIONS_MAX: usize = 16_384;
 
@@ -131,12 +137,15 @@ pub(super) struct Writer {
     dead: BTreeSet<i64>,
     body: Vec<u8>,
     commits_since_rest: usize,
+    trouble: Trouble,
 }
 
 impl Writer {
     /// Opens the database and reads what goes on in it.
     pub(super) fn open(files: Arc<Files>, shared: Arc<Shared>, figures: Arc<Figures>) -> Result<Self, Error> {
         let mut db = files.writer()?;
+        // Nothing is built on what a killed process left before it is known to be on the disk.
+        secure(&db, &files).map_err(Unsure::into_error)?;
         schema::migrate(&mut db)?;
         let opened = db
             .query_row(
@@ -161,6 +170,7 @@ impl Writer {
             dead: BTreeSet::new(),
             body: Vec::new(),
             commits_since_rest: 0,
+            trouble: Trouble::default(),
         };
         let shared = Arc::clone(&writer.shared);
         writer.reload(&mut shared.enter())?;
@@ -172,13 +182,22 @@ impl Writer {
     pub(super) fn run(mut self, waiting: &Receiver<Waiting>) {
         let mut group = Vec::new();
         loop {
-            let patience = if self.dead.is_empty() { IDLE } else { SOON };
+            let outage = self.trouble.patience();
+            if outage.is_some_and(|patience| patience.is_zero()) {
+                self.try_again();
+                continue;
+            }
+            let patience = outage.unwrap_or(if self.dead.is_empty() { IDLE } else { SOON });
             let first = match waiting.recv_timeout(patience) {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if outage.is_some() => continue,
                 Err(RecvTimeoutError::Timeout) if self.delete_some_alone() => continue,
                 Err(RecvTimeoutError::Timeout) => {
                     self.rest();
+                    if self.trouble.is_there() {
+                        continue;
+                    }
                     let Ok(first) = waiting.recv() else { break };
                     first
                 }
@@ -195,9 +214,12 @@ impl Writer {
             group = late;
             self.answer(&mut group);
         }
-        while self.delete_some_alone() {}
-        self.rest();
-        if let Err(error) = self.checkpoint("TRUNCATE") {
+        while !self.trouble.is_there() && self.delete_some_alone() {}
+        // Closing moves the log too.
+        if self.may_move()
+            && let Err(error) = self.checkpoint("TRUNCATE")
+        {
+            leave_wal(&self.db);
             tracing::warn!(%error, "the log was not tidied at its end; the next start does it");
         }
     }
@@ -226,12 +248,32 @@ impl Writer {
         if group.is_empty() {
             return;
         }
-        let results = self.group(group);
+        let fault = if self.trouble.is_there() { self.figures.fault.borrow().clone() } else { None };
+        let results = match fault {
+            Some(fault) => vec![Err(fault); group.len()],
+            None => self.group(group),
+        };
         self.figures.queue.fetch_sub(group.len(), Relaxed);
         self.figures.queue_bytes.fetch_sub(group.iter().map(|waiting| waiting.bytes).sum(), Relaxed);
         for (waiting, result) in group.drain(..).zip(results) {
             // Whoever does not wait any more has no use for the answer.
             let _ = waiting.done.send(result);
+        }
+        self.bound_wal();
+    }
+
+    /// Moves the write-ahead log into the database once it is long. SQLite would do it by itself,
+    /// within the commit, and tell nobody that it failed.
+    fn bound_wal(&mut self) {
+        if self.trouble.is_there() {
+            return;
+        }
+        let moved = frames(&self.db).and_then(|frames| match frames {
+            ..FRAMES_MAX => Ok(()),
+            _ => self.checkpoint("PASSIVE"),
+        });
+        if let Err(error) = moved {
+            self.note(&error);
         }
     }
 
@@ -260,6 +302,7 @@ impl Writer {
                 return results;
             }
             Ok(Err(error)) if is_about_the_disk(&error) || group.len() == 1 => {
+                self.note(&error);
                 vec![Err(sql(&error)); group.len()]
             }
             Err(_) if group.len() == 1 => {
@@ -352,7 +395,8 @@ impl Writer {
         if let Err(error) = delete() {
             // The next group begins with what is committed, which has these pages still.
             self.stale = true;
-            tracing::warn!(%error, "text that is kept elsewhere by now can't be deleted; it is tried again");
+            self.note(&error);
+            tracing::debug!(%error, "text that is kept elsewhere by now can't be deleted; it is tried again");
             return false;
         }
         true
@@ -427,9 +471,9 @@ impl Writer {
 
     /// What can wait until nobody waits.
     fn rest(&mut self) {
-        if self.commits_since_rest > 0 {
+        if self.commits_since_rest > 0 && !self.trouble.is_there() {
             if let Err(error) = self.checkpoint("PASSIVE") {
-                tracing::warn!(%error, "the write-ahead log could not be moved into the database");
+                self.note(&error);
             }
             self.commits_since_rest = 0;
         }

@@ -89,6 +89,60 @@ fn a_full_disk_is_named_loses_nothing_and_passes() {
 }
 
 #[test]
+fn an_outage_refuses_all_alike_until_the_writer_itself_finds_it_over() {
+    let mut log = Log::new();
+    let health = crate::store::Health::new(&log.writer.figures.fault);
+    let pages: i64 = log.writer.db.query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
+    log.writer.db.execute_batch(&format!("PRAGMA max_page_count = {pages}")).unwrap();
+    let answer = |log: &mut Log, text: (u64, Event)| {
+        let (done, mut answer) = oneshot::channel();
+        let mut group = vec![Waiting { done, ..log.waiting(&[text]) }];
+        log.writer.answer(&mut group);
+        answer.try_recv().unwrap()
+    };
+    answer(&mut log, text(2, &"x".repeat(100_000))).unwrap_err();
+    let fault = health.fault().expect("there is an outage");
+    assert!(fault.message.starts_with("the log can't be written: the disk is full"), "{fault}");
+    // Though this one would fit.
+    assert_eq!(answer(&mut log, text(2, "y")).unwrap_err(), fault);
+    assert!(log.writer.trouble.patience().is_some());
+    log.writer.try_again();
+    assert_eq!(health.fault(), None);
+    answer(&mut log, text(2, "y")).unwrap();
+    assert_eq!(log.read(), [prompt(), text(2, "y")]);
+}
+
+#[test]
+fn after_a_failed_sync_nothing_is_tried_before_the_log_was_written_anew() {
+    let mut log = Log::new();
+    log.write(&[&[text(2, "a")]]).remove(0).unwrap();
+    let failed = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR_FSYNC);
+    log.writer.note(&rusqlite::Error::SqliteFailure(failed, None));
+    let wal = log.writer.files.wal();
+    let whole = std::fs::read(&wal).unwrap();
+    std::fs::write(&wal, [whole.as_slice(), b"of a transaction that was refused"].concat()).unwrap();
+    log.writer.try_again();
+    assert!(!log.writer.trouble.is_there());
+    log.write(&[&[text(3, "b")]]).remove(0).unwrap();
+    assert_eq!(log.read(), [prompt(), text(3, "ab")]);
+
+    // The kernel let go of a page: what is left has to be found out from the start.
+    log.writer.note(&rusqlite::Error::SqliteFailure(failed, None));
+    let whole = std::fs::read(&wal).unwrap();
+    let mut stale = whole.clone();
+    stale[32 + 24..][..4096].fill(0);
+    std::fs::write(&wal, &stale).unwrap();
+    log.writer.try_again();
+    assert!(log.writer.trouble.is_there());
+    let fault = log.writer.figures.fault.borrow().clone().unwrap();
+    assert!(fault.message.contains("restart clawmux"), "{fault}");
+    std::fs::write(&wal, &whole).unwrap();
+    log.writer.try_again();
+    assert!(log.writer.trouble.is_there(), "it stays so");
+    assert!(!log.writer.may_move(), "and nothing is moved from there into the database");
+}
+
+#[test]
 fn a_panic_concerns_nobody_but_who_caused_it() {
     let mut log = Log::new();
     let group = [log.waiting(&[text(2, "a")]), waiting(Write::Panic), log.waiting(&[text(3, "b")])];
