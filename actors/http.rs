@@ -49,8 +49,10 @@ pub struct Front {
     pub protocols: Vec<Protocol>,
     /// The connections there are.
     pub registry: Arc<Registry>,
-    /// Whether work is taken.
+    /// Whether connections are taken.
     pub ready: AtomicBool,
+    /// Whether new work is refused, while connections are taken.
+    pub draining: AtomicBool,
 }
 
 impl Front {
@@ -84,9 +86,10 @@ pub(crate) async fn serve(
     match (path, protocol) {
         ("/healthz" | "/health", _) => about(&request, StatusCode::OK, json!({ "ok": true })),
         ("/readyz", _) => {
-            let ready = front.ready.load(Relaxed);
+            let draining = front.draining.load(Relaxed);
+            let ready = front.ready.load(Relaxed) && !draining;
             let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-            about(&request, status, json!({ "ready": ready }))
+            about(&request, status, json!({ "ready": ready, "draining": draining }))
         }
         (_, Some(protocol)) if wants_upgrade => upgrade(&request, payload, &front, *protocol),
         (_, Some(protocol)) => answer(StatusCode::UPGRADE_REQUIRED)

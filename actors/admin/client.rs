@@ -1,0 +1,127 @@
+//! What the rest of the daemon knows of a connection of the operator's socket: a client like any
+//! other, under the principal `socket`, which may do everything and whose work is the operators'.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use actix::dev::SendError;
+use actix::prelude::*;
+use clawmux_core::auth::{Owner, Principal, Scopes};
+use clawmux_core::command::Command;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::{ConnectionId, Ticket};
+use clawmux_core::reply::Reply;
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::Daemon;
+use crate::deliver::{Client, Deliver};
+use crate::observe::{Observe, Observed};
+use crate::session_supervisor::{Dispatch, Gone};
+
+/// The first number of these connections: those that listeners accept count up from 1 and never get
+/// here.
+const FIRST_ID: u64 = 1 << 63;
+
+/// The actor.
+pub(super) struct AdminClient {
+    connection: ConnectionId,
+    dispatch: Recipient<Dispatch>,
+    gone: Recipient<Gone>,
+    tickets: u64,
+    /// Requests under way.
+    waiting: HashMap<Ticket, oneshot::Sender<Result<Reply, Error>>>,
+}
+
+/// Has a command executed.
+#[derive(Debug, Message)]
+#[rtype(result = "Result<(Ticket, Reply), Error>")]
+pub(super) struct Execute(pub(super) Command);
+
+impl AdminClient {
+    pub(super) fn new(daemon: &Arc<Daemon>) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self {
+            connection: ConnectionId(FIRST_ID + LAST.fetch_add(1, Relaxed)),
+            dispatch: daemon.dispatch.clone(),
+            gone: daemon.gone.clone(),
+            tickets: 0,
+            waiting: HashMap::new(),
+        }
+    }
+}
+
+impl Drop for AdminClient {
+    fn drop(&mut self) {
+        #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
+        self.gone.do_send(Gone { connection: self.connection });
+    }
+}
+
+impl Actor for AdminClient {
+    type Context = Context<Self>;
+}
+
+impl Handler<Execute> for AdminClient {
+    type Result = ResponseFuture<Result<(Ticket, Reply), Error>>;
+
+    fn handle(&mut self, Execute(command): Execute, ctx: &mut Self::Context) -> Self::Result {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        let (done, answer) = oneshot::channel();
+        let sent = self.dispatch.try_send(Dispatch {
+            ticket,
+            principal: Principal {
+                name: "socket".into(),
+                scopes: Scopes::ADMIN,
+                owner: Owner::Admins,
+                unlimited: true,
+            },
+            command,
+            client: Client { connection: self.connection, to: ctx.address().recipient() },
+            arbiter: Arbiter::current(),
+        });
+        match sent {
+            Ok(()) => drop(self.waiting.insert(ticket, done)),
+            Err(SendError::Full(_)) => {
+                let _ = done.send(Err(ErrorCode::Unavailable.error("the daemon is busy: try again")));
+            }
+            Err(SendError::Closed(_)) => {
+                let _ = done.send(Err(ErrorCode::Unavailable.error("the daemon is stopping")));
+            }
+        }
+        Box::pin(async move {
+            let lost = |_| ErrorCode::Unavailable.error("the request was lost: try again");
+            Ok((ticket, answer.await.map_err(lost)??))
+        })
+    }
+}
+
+impl Handler<Deliver> for AdminClient {
+    type Result = ();
+
+    fn handle(&mut self, delivery: Deliver, _: &mut Self::Context) {
+        match delivery {
+            Deliver::Reply(ticket, reply) => {
+                if let Some(waiting) = self.waiting.remove(&ticket) {
+                    // Nobody waits any more where the method's deadline has passed.
+                    let _ = waiting.send(reply);
+                }
+            }
+            // Nothing is followed yet.
+            Deliver::Event { .. } => {}
+        }
+    }
+}
+
+impl Handler<Observe> for AdminClient {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
+        Observed::leaf(
+            format!("admin connection {}", self.connection.0 - FIRST_ID + 1),
+            json!({ "waiting": self.waiting.len(), "requests_total": self.tickets }),
+        )
+    }
+}
