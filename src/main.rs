@@ -10,6 +10,7 @@ mod daemon;
 mod exit;
 mod home;
 mod logging;
+mod operator;
 mod settings;
 mod terminal;
 
@@ -35,7 +36,10 @@ fn main() -> ExitCode {
         }),
         Command::Chat(options) => chat::run(&global, &options),
         Command::Check => check::run(&global),
-        Command::Status(status) => admin_client::status(&global, status.json),
+        Command::Status(options) => operator::status::run(&global, options.json),
+        Command::Sessions(options) => operator::sessions::run(&global, &options),
+        Command::Session(command) => operator::session::run(&global, &command.command),
+        Command::Drain(options) => operator::drain::run(&global, &options),
         later => {
             let name = later.later().unwrap_or("this command");
             Err(Failure::new(FAILED, format!("{name} is not there yet")))

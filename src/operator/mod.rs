@@ -1,0 +1,19 @@
+//! The operator's commands: each asks the running daemon and shows what it says, as a table for
+//! people or as JSON for scripts.
+//!
+//! | file | command |
+//! |---|---|
+//! | `status` | `status` |
+//! | `sessions` | `sessions` |
+//! | `session` | `session show`, `abort`, `clear` |
+//! | `drain` | `drain` |
+//! | `transcript` | an event of a session, as people read it |
+//! | `table`, `when` | columns; points in time and spans |
+
+pub(crate) mod drain;
+pub(crate) mod session;
+pub(crate) mod sessions;
+pub(crate) mod status;
+mod table;
+mod transcript;
+pub(crate) mod when;
