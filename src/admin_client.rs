@@ -101,6 +101,27 @@ impl Link {
         }
     }
 
+    /// From here on the daemon may be silent for as long as it likes.
+    ///
+    /// # Errors
+    /// Where the connection is gone.
+    pub(crate) fn wait_without_end(&mut self) -> Result<(), Refused> {
+        self.stream.get_ref().set_read_timeout(None).map_err(|error| self.broken(&error))
+    }
+
+    /// What the daemon tells next, method and parameters; none when it closes.
+    ///
+    /// # Errors
+    /// Where the connection breaks.
+    pub(crate) fn next(&mut self) -> Result<Option<(String, Value)>, Refused> {
+        while let Some(line) = self.read()? {
+            if let Some(told) = notification(&line) {
+                return Ok(Some(told));
+            }
+        }
+        Ok(None)
+    }
+
     fn read(&mut self) -> Result<Option<Vec<u8>>, Refused> {
         let mut line = Vec::new();
         let read = self.stream.by_ref().take(BYTES_MAX).read_until(b'\n', &mut line);

@@ -97,10 +97,14 @@ pub(crate) struct Session {
 pub(crate) enum SessionCommand {
     /// Its log: prompts, text, tool calls and results, ends and restarts, with their numbers; times are UTC
     Show(Show),
+    /// What happens in it, as it happens, until Ctrl-C
+    Tail(Tail),
     /// End the run under way; what it had said is kept, and the next prompt in the queue starts
     Abort(Abort),
     /// Forget the conversation: the agent starts anew, the log is kept
     Clear(Named),
+    /// End the run under way and all that wait, and let the session sleep until it is named again
+    Stop(Named),
 }
 
 /// A session by its key.
@@ -125,6 +129,16 @@ pub(crate) struct Show {
     /// At most so many events
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
+}
+
+/// `session tail`
+#[derive(Args, Debug)]
+pub(crate) struct Tail {
+    #[command(flatten)]
+    pub(crate) named: Named,
+    /// From what comes after this number on, such as the last one seen [default: from now on]
+    #[arg(long, value_name = "SEQ")]
+    pub(crate) after: Option<u64>,
 }
 
 /// `session abort`

@@ -17,11 +17,16 @@ pub(crate) fn say(line: &str) {
 /// # Errors
 /// Status 1 where it can't be written, such as for want of space.
 pub(crate) fn put(line: &str) -> Result<bool, Failure> {
+    write(&format!("{line}\n"))
+}
+
+/// Writes text to stdout, at once; says whether anybody still reads.
+///
+/// # Errors
+/// As [`put`].
+pub(crate) fn write(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
-    let mut bytes = Vec::with_capacity(line.len() + 1);
-    bytes.extend_from_slice(line.as_bytes());
-    bytes.push(b'\n');
-    match out.write_all(&bytes).and_then(|()| out.flush()) {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Failure::new(FAILED, format!("cannot write the output: {error}"))),

@@ -4,7 +4,8 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 
 use serde_json::{Value, json};
 use support::client::Client;
@@ -42,6 +43,11 @@ fn json_of(daemon: &Daemon, args: &[&str]) -> Vec<Value> {
         .lines()
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
         .collect()
+}
+
+/// How many connections follow the one session there is.
+fn followers(daemon: &Daemon) -> u64 {
+    json_of(daemon, &["sessions", "--json"])[0]["followers"].as_u64().expect("a number")
 }
 
 /// A prompt whose answer is under way.
@@ -172,7 +178,7 @@ fn a_long_log_comes_in_pages_and_whoever_has_seen_enough_ends_it() {
 fn who_names_no_session_is_told_which_there_are() {
     let daemon = Daemon::start();
     Client::connect(daemon.address).chat("ada", "hi");
-    for command in ["show", "abort", "clear"] {
+    for command in ["show", "tail", "abort", "clear", "stop"] {
         for (wanted, says) in [
             (
                 "main:websocket:adda:main",
@@ -312,6 +318,204 @@ fn a_stop_tells_clients_and_what_it_cuts_off_goes_on_at_the_next_start() {
     assert_eq!(names[..4], ["prompt", "start", "text", "restart"], "{events:#?}");
     stdout_of(&daemon, &["session", "abort", ADA]);
     assert_eq!(client.stream(&again).events().last(), Some(&"done"));
+}
+
+/// `clawmux session tail ADA ..`, and the lines it writes.
+struct Tail {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    errors: mpsc::Receiver<String>,
+}
+
+impl Tail {
+    /// Started, and following.
+    fn start(daemon: &Daemon, args: &[&str]) -> Self {
+        let mut tail = Self::spawn(daemon, args);
+        tail.lines = lines_of(tail.child.stdout.take().expect("a pipe"));
+        tail
+    }
+
+    /// Started, and nobody reads what it writes.
+    fn spawn(daemon: &Daemon, args: &[&str]) -> Self {
+        let mut child = daemon::command(daemon.home())
+            .args(["session", "tail", ADA])
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let errors = lines_of(child.stderr.take().expect("a pipe"));
+        Self { child, lines: mpsc::channel().1, errors }
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("a line in time")
+    }
+
+    /// The next event of `--json`.
+    fn event(&self) -> Value {
+        serde_json::from_str(&self.line()).expect("JSON")
+    }
+
+    /// The events up to and with the first of this kind.
+    fn until(&self, kind: &str) -> Vec<Value> {
+        let mut events = Vec::new();
+        loop {
+            events.push(self.event());
+            if events.last().is_some_and(|event| event["event"] == kind) {
+                return events;
+            }
+        }
+    }
+
+    /// Its exit status, and all it said on stderr.
+    fn end(mut self) -> (Option<i32>, String) {
+        let status = eventually("the tail to end", || self.child.try_wait().expect("it can be waited for"));
+        (status.code(), self.errors.iter().collect::<Vec<_>>().join("\n"))
+    }
+}
+
+impl Drop for Tail {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines_of(from: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            let _ = sender.send(line);
+        }
+    });
+    lines
+}
+
+/// Makes sure that every number after `after` is covered once; gives the last.
+fn contiguous(after: u64, events: &[Value]) -> u64 {
+    events.iter().fold(after, |last, event| {
+        let first = event.get("first_seq").unwrap_or(&event["seq"]);
+        assert_eq!(first, last + 1, "{events:#?}");
+        event["seq"].as_u64().expect("a number")
+    })
+}
+
+#[test]
+fn a_session_is_followed_until_ctrl_c_and_across_an_abort() {
+    let daemon = Daemon::start();
+    let mut client = Client::connect(daemon.address);
+    client.chat("ada", "before");
+    let before = json_of(&daemon, &["session", "show", ADA, "--json"]);
+    let head = before.last().expect("events")["seq"].as_u64().expect("a number");
+
+    let now = Tail::start(&daemon, &["--json"]);
+    let all = Tail::start(&daemon, &["--json", "--after", "0"]);
+    let people = Tail::start(&daemon, &["--after", "1"]);
+    assert!(
+        people.errors.recv_timeout(PATIENCE).expect("a line").ends_with("after number 1; Ctrl-C ends it")
+    );
+    assert_eq!(contiguous(0, &all.until("end")), head, "first what was");
+    eventually("the tails to follow", || (followers(&daemon) == 3).then_some(()));
+
+    let slow = running(&mut client, "ada", "/slow 60");
+    let text = now.until("text");
+    let names: Vec<&Value> = text.iter().map(|event| &event["event"]).collect();
+    assert_eq!(names, ["prompt", "start", "text"], "{text:#?}");
+    assert_eq!(text[0]["content"], "/slow 60");
+    stdout_of(&daemon, &["session", "abort", ADA]);
+    client.stream(&slow);
+    let mut told = text;
+    told.extend(now.until("end"));
+    assert_eq!(told.last().expect("an end")["outcome"], "aborted");
+    let last = contiguous(head, &told);
+    assert_eq!(contiguous(head, &all.until("end")), last, "both were told the same");
+
+    let mut lines = String::new();
+    while !lines.contains("aborted; ") {
+        lines.push_str(&people.line());
+        lines.push('\n');
+    }
+    assert_eq!(lines.matches("  text  ").count(), 2, "text goes on within its line: {lines}");
+    for tail in [now, all, people] {
+        let killed = Command::new("kill").args(["-INT", &tail.child.id().to_string()]).status();
+        assert!(killed.expect("kill runs").success());
+        assert_eq!(tail.end().0, Some(0));
+    }
+
+    let (status, _, stderr) = run(&daemon, &["session", "tail", ADA, "--after", "99999"]);
+    assert!(status == 1 && stderr.contains("has no number 99999 yet"), "{stderr}");
+    let (status, _, stderr) = run(&daemon, &["session", "tail", "main:websocket:adda:main"]);
+    assert!(status == 1 && stderr.contains("did you mean main:websocket:ada:main?"), "{stderr}");
+}
+
+#[test]
+fn a_tail_that_is_not_read_for_a_while_misses_nothing() {
+    // Far less than what is prompted here: the daemon gives the tail up, and it comes back.
+    let daemon = Daemon::with("[gateway]\nmax_buffered_bytes = 1048576\n");
+    let mut client = Client::connect(daemon.address);
+    let slow = running(&mut client, "ada", "/slow 60");
+    let mut tail = Tail::spawn(&daemon, &["--json", "--after", "0"]);
+    eventually("the tail to follow", || (followers(&daemon) == 2).then_some(()));
+    let content = "x".repeat(200_000);
+    for _ in 0..40 {
+        client.prompt("ada", &content);
+    }
+    eventually("the prompts to be in the log", || {
+        (json_of(&daemon, &["sessions", "--json"])[0]["queued"] == 40).then_some(())
+    });
+    eventually("the daemon to give it up", || (followers(&daemon) == 1).then_some(()));
+    let mut other = Client::connect(daemon.address);
+    assert!(other.chat("bob", "are you there?").text().contains("there"), "others are served meanwhile");
+
+    tail.lines = lines_of(tail.child.stdout.take().expect("a pipe"));
+    let mut events = Vec::new();
+    let mut prompts = 0;
+    while prompts < 41 {
+        let event = tail.event();
+        prompts += usize::from(event["event"] == "prompt");
+        events.push(event);
+    }
+    contiguous(0, &events);
+    let said = tail.errors.recv_timeout(PATIENCE).expect("a line");
+    assert!(said.contains("too slow"), "{said}");
+    client.abort(&slow);
+}
+
+#[test]
+fn a_tail_ends_with_the_daemon_and_says_how_to_go_on() {
+    let mut daemon = Daemon::start();
+    Client::connect(daemon.address).chat("ada", "hi");
+    let tail = Tail::start(&daemon, &["--json", "--after", "0"]);
+    let last = contiguous(0, &tail.until("end"));
+    assert!(daemon.terminate().success());
+    let (status, said) = tail.end();
+    assert_eq!(status, Some(69), "{said}");
+    assert!(said.contains("the daemon is stopping"), "{said}");
+    assert!(
+        said.ends_with(&format!("to go on from here: clawmux session tail {ADA} --after {last}")),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_session_is_stopped_with_all_that_waits() {
+    let daemon = Daemon::start();
+    let mut client = Client::connect(daemon.address);
+    let slow = running(&mut client, "ada", "/slow 60");
+    let queued = client.prompt("ada", "never");
+    eventually("the prompt to be in the queue", || {
+        (json_of(&daemon, &["sessions", "--json"])[0]["queued"] == 1).then_some(())
+    });
+    assert!(stdout_of(&daemon, &["session", "stop", ADA]).starts_with("stopped: 2 runs were ended"));
+    assert_eq!((client.stream(&slow).error(), client.stream(&queued).error()), ("aborted", "aborted"));
+    eventually("the session to sleep", || {
+        (json_of(&daemon, &["sessions", "--json"])[0]["state"] == "asleep").then_some(())
+    });
+    assert!(stdout_of(&daemon, &["session", "stop", ADA]).starts_with("stopped: nothing was running"));
+    let answer = json_of(&daemon, &["session", "stop", ADA, "--json"]);
+    assert_eq!(answer, [json!({"session": ADA, "stopped": true, "runs": []})]);
+    assert!(client.chat("ada", "awake?").text().contains("awake"), "it wakes when named");
 }
 
 /// A program that speaks to the socket itself.

@@ -26,6 +26,8 @@ pub(super) struct Awake {
     pub(super) queued: u64,
     /// The last number of its log.
     pub(super) seq: u64,
+    /// How many connections follow it.
+    pub(super) followers: u64,
 }
 
 impl Activity {
@@ -40,7 +42,7 @@ impl Activity {
             let key = child.actor.strip_prefix("session ")?.to_owned();
             let run = child.state["run"].as_str().map(str::to_owned);
             let (queued, seq) = (number(&child.state, "queued"), number(&child.state, "seq"));
-            Some((key, Awake { run, queued, seq }))
+            Some((key, Awake { run, queued, seq, followers: number(&child.state, "followers") }))
         });
         Ok(Self {
             awake: awake.collect(),

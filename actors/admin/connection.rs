@@ -1,33 +1,39 @@
 //! One connection of the operator's socket, from its first line to its end.
 //!
-//! One request is answered before the next is read, so a flood waits in the client. Between answers,
-//! and while a long method goes on, notifications are written: the events a connection follows, and
-//! how far the method has come. When the daemon stops, each connection is told so.
+//! One request is answered before the next is read, so a flood waits in the client. Notifications are
+//! written between answers (`admin.session.event`: what the connection follows) and while a method goes
+//! on (how far it has come). The last line of a connection that the daemon ends is `admin.closing`, with
+//! its `reason`.
 
-use std::future::Future;
+use std::cell::Cell;
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::Published;
+use clawmux_core::ids::Ticket;
 use clawmux_core::jsonrpc;
 use serde_json::{Value, json};
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedWriteHalf;
 use tokio::sync::{mpsc, watch};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
-use super::client::AdminClient;
+use super::client::{AdminClient, Events};
+use super::event;
 use super::line::{Line, read_line};
 use super::methods::{self, Call};
 use super::{AdminSocket, Asked, Daemon, LINE_BYTES_MAX};
 
-/// How long a client may take over one line.
+/// How long a client may take over one line, unless it follows something.
 const IDLE: Duration = Duration::from_secs(300);
-/// How long a client may take to read one answer.
-const WRITE: Duration = Duration::from_secs(10);
+/// How long a client may take nothing of what is written.
+const WRITE: Duration = Duration::from_secs(30);
 /// Notifications of a method under way that may wait; more are left out.
 const PROGRESS_MAX: usize = 4;
 
@@ -38,68 +44,126 @@ pub(super) async fn serve(
     socket: Addr<AdminSocket>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let (read, mut write) = stream.into_split();
+    let (read, write) = stream.into_split();
     let mut read = BufReader::new(read);
-    let client = AdminClient::new(&daemon).start();
+    let (client, events) = AdminClient::new(&daemon);
+    // Ends with the last hold on it; what it follows is let go then.
+    let client = client.start();
+    let mut connection = Connection { daemon, client, events, write, follows: Rc::default() };
     let mut line = Vec::new();
     loop {
-        line.clear();
-        let read = tokio::select! {
-            read = timeout(IDLE, read_line(&mut read, &mut line)) => read,
-            _ = stopping.wait_for(|stopping| *stopping) => {
-                let _ = send(&mut write, farewell()).await;
-                break;
-            }
+        let idle = if connection.follows.get() == 0 { IDLE } else { Duration::MAX };
+        let next = tokio::select! {
+            read = timeout(idle, read_line(&mut read, &mut line)) => Next::Line(read),
+            event = connection.events.next() => Next::Event(event),
+            _ = stopping.wait_for(|stopping| *stopping) => Next::Stop,
         };
-        match read {
-            Ok(Ok(Line::Complete)) => {}
-            Ok(Ok(Line::TooLong)) => {
-                let why = format!("invalid request: a line is longer than {LINE_BYTES_MAX} bytes");
-                let _ =
-                    send(&mut write, jsonrpc::failure(&Value::Null, jsonrpc::INVALID_REQUEST, &why, None))
-                        .await;
-                break;
+        let done = match next {
+            Next::Line(Ok(Ok(Line::Complete))) => {
+                // Counting must not hold a request up: a full mailbox only loses a count.
+                let _ = socket.try_send(Asked);
+                let done = connection.respond(&line).await;
+                line.clear();
+                done
             }
-            Ok(Ok(Line::Ended) | Err(_)) | Err(_) => break,
-        }
-        // Counting must not hold a request up: a full mailbox only loses a count.
-        let _ = socket.try_send(Asked);
-        if respond(&line, &daemon, &client, &mut write).await.is_err() {
-            break;
+            Next::Line(Ok(Ok(Line::TooLong))) => {
+                let why = format!("invalid request: a line is longer than {LINE_BYTES_MAX} bytes");
+                let refusal = jsonrpc::failure(&Value::Null, jsonrpc::INVALID_REQUEST, &why, None);
+                let _ = connection.send(refusal).await;
+                return;
+            }
+            Next::Line(_) => return,
+            Next::Event(Some((follow, event))) => connection.tell(follow, &event).await,
+            Next::Event(None) => {
+                tracing::info!("admin socket: a connection is too slow: closing");
+                let reason = "too slow: it fell too far behind the log; go on after the last number seen";
+                return connection.close(reason).await;
+            }
+            Next::Stop => return connection.close("the daemon is stopping").await,
+        };
+        if done.is_err() {
+            return;
         }
     }
-    // Ends with the last hold on it; what it follows is let go then.
-    drop(client);
 }
 
-/// Answers one line; not an empty one, and not a request without an id.
-async fn respond(
-    line: &[u8],
-    daemon: &Arc<Daemon>,
-    client: &Addr<AdminClient>,
-    write: &mut OwnedWriteHalf,
-) -> io::Result<()> {
-    if line.iter().all(u8::is_ascii_whitespace) {
-        return Ok(());
-    }
-    let request = match jsonrpc::parse(line) {
-        Ok(request) => request,
-        Err(refusal) => return send(write, refusal).await,
-    };
-    let (progress, mut notices) = mpsc::channel(PROGRESS_MAX);
-    let call = Call { daemon: daemon.clone(), client: client.clone(), params: request.params, progress };
-    let outcome = call_method(&request.method, call);
-    tokio::pin!(outcome);
-    let outcome = loop {
-        tokio::select! {
-            biased;
-            outcome = &mut outcome => break outcome,
-            Some((method, params)) = notices.recv() => send(write, notification(method, &params)).await?,
+/// What there is to do.
+enum Next {
+    Line(Result<io::Result<Line>, Elapsed>),
+    Event(Option<(Ticket, Arc<Published>)>),
+    Stop,
+}
+
+struct Connection {
+    daemon: Arc<Daemon>,
+    client: Addr<AdminClient>,
+    events: Events,
+    write: OwnedWriteHalf,
+    follows: Rc<Cell<usize>>,
+}
+
+impl Connection {
+    /// Answers one line; not an empty one, and not a request without an id.
+    async fn respond(&mut self, line: &[u8]) -> io::Result<()> {
+        if line.iter().all(u8::is_ascii_whitespace) {
+            return Ok(());
         }
-    };
-    match request.id {
-        Some(id) => send(write, jsonrpc::answer(&id, outcome)).await,
-        None => Ok(()),
+        let request = match jsonrpc::parse(line) {
+            Ok(request) => request,
+            Err(refusal) => return self.send(refusal).await,
+        };
+        let (progress, mut notices) = mpsc::channel(PROGRESS_MAX);
+        let call = Call {
+            daemon: self.daemon.clone(),
+            client: self.client.clone(),
+            follows: self.follows.clone(),
+            params: request.params,
+            progress,
+        };
+        let outcome = call_method(&request.method, call);
+        tokio::pin!(outcome);
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                outcome = &mut outcome => break outcome,
+                Some((method, params)) = notices.recv() => self.send(notification(method, &params)).await?,
+            }
+        };
+        match request.id {
+            Some(id) => self.send(jsonrpc::answer(&id, outcome)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Tells an event of what the request with this ticket follows.
+    async fn tell(&mut self, follow: Ticket, event: &Published) -> io::Result<()> {
+        let mut params = event::to_json(&event.logged);
+        params["session"] = json!(event.session.as_str());
+        params["follow"] = json!(follow.0);
+        self.send(notification("admin.session.event", &params)).await?;
+        self.events.written(event);
+        Ok(())
+    }
+
+    async fn close(&mut self, reason: &str) {
+        let _ = self.send(notification("admin.closing", &json!({ "reason": reason }))).await;
+    }
+
+    /// Writes a line, as long as the client takes some of it now and then.
+    async fn send(&mut self, mut line: String) -> io::Result<()> {
+        line.push('\n');
+        let mut left = line.as_bytes();
+        while !left.is_empty() {
+            match timeout(WRITE, self.write.write(left)).await {
+                Ok(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => left = &left[written?..],
+                Err(_) => {
+                    tracing::info!("admin socket: a connection took nothing for {WRITE:?}: closing");
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+            }
+        }
+        Ok(())
     }
 }
 
@@ -117,18 +181,4 @@ async fn call_method(name: &str, call: Call) -> Result<Value, Error> {
 /// The line that tells something nobody waits for.
 fn notification(method: &str, params: &Value) -> String {
     json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string()
-}
-
-fn farewell() -> String {
-    notification("admin.closing", &json!({ "reason": "the daemon is stopping" }))
-}
-
-fn send(write: &mut OwnedWriteHalf, mut line: String) -> impl Future<Output = io::Result<()>> {
-    line.push('\n');
-    async move {
-        match timeout(WRITE, write.write_all(line.as_bytes())).await {
-            Ok(written) => written,
-            Err(_) => Err(io::ErrorKind::TimedOut.into()),
-        }
-    }
 }

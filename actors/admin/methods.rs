@@ -1,5 +1,7 @@
 //! The table of methods: what each is called, what it takes, how long it may take, and who answers.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +35,8 @@ pub(super) struct Call {
     pub(super) daemon: Arc<Daemon>,
     /// The connection it came on, as sessions know it.
     pub(super) client: Addr<AdminClient>,
+    /// How many things the connection follows.
+    pub(super) follows: Rc<Cell<usize>>,
     /// Its parameters, not looked at yet.
     pub(super) params: Value,
     /// Takes notifications (method and parameters) that tell how far it has come.
@@ -52,6 +56,18 @@ const METHODS: &[Method] = &[
         params: r#"{"session", "after_seq"?, "limit"?}"#,
         deadline: PROMPT,
         run: |call| Box::pin(session::show(call)),
+    },
+    Method {
+        name: "admin.session.tail",
+        params: r#"{"session", "after_seq"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(session::tail(call)),
+    },
+    Method {
+        name: "admin.session.stop",
+        params: r#"{"session"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(session::stop(call)),
     },
     Method {
         name: "admin.session.abort",

@@ -2,7 +2,7 @@
 
 use clawmux_core::command::{Command, Target};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::ids::{RunId, Seq, SessionKey, Ticket};
 use clawmux_core::reply::Reply;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,6 +19,8 @@ const PAGE: usize = 200;
 const PAGE_MAX: usize = 1000;
 /// A page ends once it has so many bytes of the log.
 const PAGE_BYTES_MAX: usize = 256 * 1024;
+/// Sessions that one connection may follow.
+const FOLLOWS_MAX: usize = 64;
 /// Among so many sessions, the latest used, one is looked for that may have been meant.
 const MEANT_AMONG: usize = 1000;
 /// So many are named.
@@ -54,6 +56,51 @@ pub(super) async fn show(call: Call) -> Result<Value, Error> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Tail {
+    session: String,
+    after_seq: Option<u64>,
+}
+
+/// `admin.session.tail`: `{"session", "follow", "after_seq", "head"}`; what comes after `after_seq`, which
+/// is `head` (the last number so far) where none was given, is told as `admin.session.event` with this
+/// `follow`, until the connection ends.
+pub(super) async fn tail(call: Call) -> Result<Value, Error> {
+    let Tail { session, after_seq } = call.params("admin.session.tail")?;
+    if call.follows.get() >= FOLLOWS_MAX {
+        let why = format!("one connection may follow {FOLLOWS_MAX} sessions: open another");
+        return Err(ErrorCode::Unavailable.error(why));
+    }
+    let (key, _) = existing(&call, &session).await?;
+    let command = Command::Attach { target: Target::Session(key), after: after_seq.map(Seq) };
+    match execute(&call, command).await? {
+        (follow, Reply::Attached { session, after, head }) => {
+            call.follows.set(call.follows.get() + 1);
+            Ok(json!({
+                "session": session.as_str(),
+                "follow": follow.0,
+                "after_seq": after.0,
+                "head": head.0,
+            }))
+        }
+        (_, other) => Err(unexpected(&other)),
+    }
+}
+
+/// `admin.session.stop`: `{"session", "stopped", "runs"}`, with the runs that were ended.
+pub(super) async fn stop(call: Call) -> Result<Value, Error> {
+    let Named { session } = call.params("admin.session.stop")?;
+    let (key, _) = existing(&call, &session).await?;
+    match execute(&call, Command::Stop { target: Target::Session(key) }).await? {
+        (_, Reply::Stopped { session, runs }) => {
+            let runs: Vec<&str> = runs.iter().map(RunId::as_str).collect();
+            Ok(json!({ "session": session.as_str(), "stopped": true, "runs": runs }))
+        }
+        (_, other) => Err(unexpected(&other)),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Abort {
     session: String,
     run: Option<String>,
@@ -65,12 +112,12 @@ pub(super) async fn abort(call: Call) -> Result<Value, Error> {
     let (key, _) = existing(&call, &session).await?;
     let command = Command::Abort { target: Target::Session(key.clone()), run: run.map(RunId::new) };
     match execute(&call, command).await? {
-        Reply::Aborted { run } => Ok(json!({
+        (_, Reply::Aborted { run }) => Ok(json!({
             "session": key.as_str(),
             "aborted": run.is_some(),
             "run": run.as_ref().map(RunId::as_str),
         })),
-        other => Err(unexpected(&other)),
+        (_, other) => Err(unexpected(&other)),
     }
 }
 
@@ -85,13 +132,13 @@ pub(super) async fn clear(call: Call) -> Result<Value, Error> {
     let Named { session } = call.params("admin.session.clear")?;
     let (key, _) = existing(&call, &session).await?;
     match execute(&call, Command::Clear { target: Target::Session(key) }).await? {
-        Reply::Cleared { session } => Ok(json!({ "session": session.as_str(), "cleared": true })),
-        other => Err(unexpected(&other)),
+        (_, Reply::Cleared { session }) => Ok(json!({ "session": session.as_str(), "cleared": true })),
+        (_, other) => Err(unexpected(&other)),
     }
 }
 
-async fn execute(call: &Call, command: Command) -> Result<Reply, Error> {
-    ask(&call.client, Execute(command)).await?.map(|(_, reply)| reply)
+async fn execute(call: &Call, command: Command) -> Result<(Ticket, Reply), Error> {
+    ask(&call.client, Execute(command)).await?
 }
 
 fn unexpected(reply: &Reply) -> Error {

@@ -60,6 +60,7 @@ fn session(listed: &Listed, activity: &Activity) -> Value {
         "state": state,
         "run": awake.and_then(|awake| awake.run.as_deref()),
         "queued": awake.map_or(0, |awake| awake.queued),
+        "followers": awake.map_or(0, |awake| awake.followers),
         "prompts": listed.prompts,
         "seq": awake.map_or(0, |awake| awake.seq).max(listed.head.0),
         "created_ms": listed.summary.created.as_millis(),

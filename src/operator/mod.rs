@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `status` | `status` |
 //! | `sessions` | `sessions` |
-//! | `session` | `session show`, `abort`, `clear` |
+//! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop` |
 //! | `drain` | `drain` |
 //! | `transcript` | an event of a session, as people read it |
 //! | `table`, `when` | columns; points in time and spans |
@@ -15,5 +15,6 @@ pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod status;
 mod table;
+mod tail;
 mod transcript;
 pub(crate) mod when;

@@ -1,8 +1,10 @@
 //! `clawmux session`: one session, its log and what can be done to it.
 
+use std::path::Path;
+
 use serde_json::{Value, json};
 
-use super::transcript;
+use super::{tail, transcript};
 use crate::admin_client::{call, home_of};
 use crate::cli::{Global, SessionCommand, Show};
 use crate::exit::Failure;
@@ -31,6 +33,15 @@ pub(crate) fn run(global: &Global, command: &SessionCommand) -> Result<(), Failu
                 }
             })
         }
+        SessionCommand::Tail(options) => tail::run(&home, options),
+        SessionCommand::Stop(named) => {
+            let answer = call(&home, "admin.session.stop", &json!({ "session": named.key }))?;
+            done(&answer, named.json, |answer| match answer["runs"].as_array().map_or(0, Vec::len) {
+                0 => "stopped: nothing was running, and it sleeps until it is named again".into(),
+                1 => "stopped: one run was ended, and it sleeps until it is named again".into(),
+                runs => format!("stopped: {runs} runs were ended, and it sleeps until it is named again"),
+            })
+        }
         SessionCommand::Clear(named) => {
             let answer = call(&home, "admin.session.clear", &json!({ "session": named.key }))?;
             done(&answer, named.json, |_| {
@@ -47,7 +58,7 @@ fn done(answer: &Value, as_json: bool, words: impl FnOnce(&Value) -> String) -> 
 
 /// Shows the log page by page, so that a long one is never in memory as a whole; whoever reads may
 /// take the time they want.
-fn show(home: &std::path::Path, options: &Show) -> Result<(), Failure> {
+fn show(home: &Path, options: &Show) -> Result<(), Failure> {
     let (mut after, mut left) = (options.after, options.limit.unwrap_or(u64::MAX));
     let mut shown = 0_u64;
     while left > 0 {
@@ -59,7 +70,7 @@ fn show(home: &std::path::Path, options: &Show) -> Result<(), Failure> {
         }
         for event in events {
             let line = if options.named.json { json_line(event) } else { transcript::lines(event) };
-            if !put(&line)? {
+            if !put(line.trim_end())? {
                 // Nobody reads any more.
                 return Ok(());
             }

@@ -50,8 +50,12 @@ pub(super) fn lines(event: &Value) -> String {
         visible(&run),
         visible(what)
     );
-    let said = visible(said.trim_end_matches('\n')).replace('\n', &format!("\n{:INDENT$}", ""));
-    format!("{head}  {said}").trim_end().to_owned()
+    if said.is_empty() { head.trim_end().to_owned() } else { format!("{head}  {}", indented(&said)) }
+}
+
+/// Text of several lines, each under where the first began.
+pub(super) fn indented(text: &str) -> String {
+    visible(text).replace('\n', &format!("\n{:INDENT$}", ""))
 }
 
 fn tokens(event: &Value) -> String {
@@ -73,7 +77,7 @@ mod tests {
             lines(&event)
         };
         assert_eq!(
-            said(json!({"event": "text", "first_seq": 3, "text": "two\nlines\n"})),
+            said(json!({"event": "text", "first_seq": 3, "text": "two\nlines"})),
             format!("3-7          1970-01-01 00:00:00  01234567  text      two\n{:INDENT$}lines", "")
         );
         for (event, ends) in [
