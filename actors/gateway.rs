@@ -281,6 +281,7 @@ impl Handler<AdminStatus> for Gateway {
     fn handle(&mut self, _: AdminStatus, _: &mut Self::Context) -> Self::Result {
         let listen: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         let home = self.setup.home.display().to_string();
+        let store = self.setup.config.store.path.display().to_string();
         let (sessions, draining) = (self.sessions.clone(), self.draining);
         Box::pin(async move {
             let status = ask(&sessions, GetStatus).await??;
@@ -288,6 +289,7 @@ impl Handler<AdminStatus> for Gateway {
                 "version": status.version,
                 "pid": std::process::id(),
                 "home": home,
+                "store": store,
                 "listen": listen,
                 "draining": draining,
                 "started_ms": status.started.as_millis(),

@@ -101,12 +101,12 @@ impl Link {
         }
     }
 
-    /// From here on the daemon may be silent for as long as it likes.
+    /// From here on the daemon may be silent for so long; for as long as it likes where none.
     ///
     /// # Errors
     /// Where the connection is gone.
-    pub(crate) fn wait_without_end(&mut self) -> Result<(), Refused> {
-        self.stream.get_ref().set_read_timeout(None).map_err(|error| self.broken(&error))
+    pub(crate) fn wait_for(&mut self, patience: Option<Duration>) -> Result<(), Refused> {
+        self.stream.get_ref().set_read_timeout(patience).map_err(|error| self.broken(&error))
     }
 
     /// What the daemon tells next, method and parameters; none when it closes.
@@ -136,7 +136,7 @@ impl Link {
     fn broken(&self, error: &std::io::Error) -> Refused {
         match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                unreachable(&self.socket, &format!("no answer within {PATIENCE:?}; see its log"))
+                unreachable(&self.socket, "no answer in time; see its log")
             }
             _ => unreachable(&self.socket, &error.to_string()),
         }

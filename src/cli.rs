@@ -165,6 +165,28 @@ pub(crate) struct Drain {
     pub(crate) json: bool,
 }
 
+/// `backup`
+#[derive(Args, Debug)]
+pub(crate) struct Backup {
+    /// Where the copy goes; must not exist yet
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `doctor`
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
+    /// Read the log for at most about so long; a large one is looked through as far as that goes
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) within: u64,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("expected a number above 0".into()),
@@ -236,12 +258,20 @@ pub(crate) enum Command {
     /// and logs can be read and runs aborted meanwhile. The daemon stays up until it is stopped (SIGTERM, which cuts
     /// runs at the end of their step after gateway.drain_timeout_ms, and the next start goes on with them).
     Drain(Drain),
-    /// A consistent copy of the live store (not there yet)
-    Backup(Later),
+    /// Make a consistent copy of the log, while the daemon works
+    ///
+    /// The daemon writes the copy, and so its user must be allowed to; where none runs it is made directly. It is one
+    /// file, checked and on the disk when the command ends. To restore it: stop the daemon, move the files of its log
+    /// away, copy FILE to where clawmux.db was (store.path), start the daemon.
+    Backup(Backup),
     /// The systemd units (not there yet)
     Unit(Later),
-    /// Look for what commonly goes wrong (not there yet)
-    Doctor(Later),
+    /// Look for what commonly goes wrong, and say what to do
+    ///
+    /// Looks at the configuration, the home and its disk, the daemon and its socket, and the log, whether a daemon runs
+    /// or not. Exit status 1 where something is wrong; warnings are not. Ports, keys, the model provider and the clock
+    /// are not looked at yet.
+    Doctor(Doctor),
 }
 
 impl Command {
@@ -254,7 +284,9 @@ impl Command {
             | Self::Status(_)
             | Self::Sessions(_)
             | Self::Session(_)
-            | Self::Drain(_) => return None,
+            | Self::Drain(_)
+            | Self::Backup(_)
+            | Self::Doctor(_) => return None,
             Self::Connections(_) => "connections",
             Self::Actors(_) => "actors",
             Self::Plugins(_) => "plugins",
@@ -270,9 +302,7 @@ impl Command {
             Self::Config(_) => "config",
             Self::Log(_) => "log",
             Self::Events(_) => "events",
-            Self::Backup(_) => "backup",
             Self::Unit(_) => "unit",
-            Self::Doctor(_) => "doctor",
         })
     }
 }

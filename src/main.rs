@@ -7,6 +7,7 @@ mod chat;
 mod check;
 mod cli;
 mod daemon;
+mod doctor;
 mod exit;
 mod home;
 mod logging;
@@ -39,6 +40,8 @@ fn main() -> ExitCode {
         Command::Status(options) => operator::status::run(&global, options.json),
         Command::Sessions(options) => operator::sessions::run(&global, &options),
         Command::Session(command) => operator::session::run(&global, &command.command),
+        Command::Backup(options) => operator::backup::run(&global, &options),
+        Command::Doctor(options) => doctor::run(&global, &options),
         Command::Drain(options) => operator::drain::run(&global, &options),
         later => {
             let name = later.later().unwrap_or("this command");

@@ -3,6 +3,7 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
@@ -516,6 +517,146 @@ fn a_session_is_stopped_with_all_that_waits() {
     let answer = json_of(&daemon, &["session", "stop", ADA, "--json"]);
     assert_eq!(answer, [json!({"session": ADA, "stopped": true, "runs": []})]);
     assert!(client.chat("ada", "awake?").text().contains("awake"), "it wakes when named");
+}
+
+#[test]
+fn a_copy_made_under_load_serves_the_same_sessions() {
+    let daemon = Daemon::start();
+    let mut client = Client::connect(daemon.address);
+    client.chat("ada", "remember heliotrope");
+    let before = stdout_of(&daemon, &["session", "show", ADA, "--json"]);
+    let mut busy = Client::connect(daemon.address);
+    let slow = running(&mut busy, "bob", "/slow 60");
+    let streams: Vec<String> = (0..8).map(|n| busy.prompt(&format!("user{n}"), "talk a while")).collect();
+
+    let elsewhere = daemon::home();
+    let file = elsewhere.path().join("clawmux.db");
+    let name = file.to_str().expect("text");
+    let mut command = daemon::command(daemon.home());
+    // The name is relative to whoever asks, not to the daemon.
+    let (status, stdout, stderr) =
+        finish(command.args(["backup", "clawmux.db"]).current_dir(elsewhere.path()));
+    assert_eq!(status, 0, "{stdout}{stderr}");
+    assert!(
+        stdout.starts_with(&format!("{name}: ")) && stdout.contains("to restore it: stop the daemon"),
+        "{stdout}"
+    );
+    for stream in streams {
+        assert_eq!(busy.stream(&stream).events().last(), Some(&"done"), "nobody is disturbed");
+    }
+    let (status, _, stderr) = run(&daemon, &["backup", name]);
+    assert!(status == 1 && stderr.contains("exists"), "{stderr}");
+    let (status, _, stderr) = run(&daemon, &["backup", "/nowhere/at/all"]);
+    assert!(status == 1 && stderr.contains("/nowhere/at"), "{stderr}");
+    let answer = Operator::connect(&daemon).ask("admin.backup", json!({"file": "relative"}));
+    assert_eq!(answer["error"]["code"], -32602, "{answer}");
+    busy.abort(&slow);
+
+    let copied = Daemon::at(elsewhere, "", &[]);
+    assert_eq!(stdout_of(&copied, &["session", "show", ADA, "--json"]), before);
+    let mut client = Client::connect(copied.address);
+    let history = client.call("chat.history", account("ada"));
+    assert_eq!(history["result"]["messages"][0]["content"], "remember heliotrope", "{history}");
+    let bob = json_of(&copied, &["sessions", "--json"])
+        .into_iter()
+        .find(|session| session["session"] == "main:websocket:bob:main")
+        .expect("what ran is in it too");
+    assert_eq!(bob["state"], "running", "and goes on: {bob}");
+
+    // Without a daemon it is made all the same.
+    let mut daemon = daemon;
+    assert!(daemon.terminate().success());
+    let again = copied.home().join("again.db");
+    let (status, stdout, stderr) = run(&daemon, &["backup", again.to_str().expect("text"), "--json"]);
+    assert_eq!(status, 0, "{stderr}");
+    assert!(stderr.contains("no daemon runs on this home"), "{stderr}");
+    let report: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!(report["sessions"], 10, "{report}");
+    assert_eq!(report["bytes"], again.metadata().expect("it is there").len());
+    let (status, _, stderr) = finish(daemon::command(daemon::home().path()).args(["backup", "/tmp/never"]));
+    assert!(status == 1 && stderr.contains("there is no log at"), "{stderr}");
+}
+
+#[test]
+fn the_doctor_finds_nothing_wrong_where_nothing_is() {
+    let home = daemon::home();
+    std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o700)).expect("it is ours");
+    let (status, stdout, stderr) = finish(daemon::command(home.path()).arg("doctor"));
+    assert_eq!(status, 0, "an empty home is fine: {stdout}{stderr}");
+    assert!(stdout.contains("none runs on this home"), "{stdout}");
+
+    let mut daemon = Daemon::at(home, "", &[]);
+    Client::connect(daemon.address).chat("ada", "hi");
+    let (status, stdout, stderr) = run(&daemon, &["doctor"]);
+    assert_eq!(status, 0, "{stdout}{stderr}");
+    for part in ["config", "home", "daemon", "disk", "log"] {
+        assert!(
+            stdout.lines().any(|line| line.starts_with(&format!("ok       {part} "))),
+            "{part}: {stdout}"
+        );
+    }
+    assert!(stdout.contains(&format!("(process {}) answers on", daemon.pid())), "{stdout}");
+    assert!(!stdout.contains("error "), "{stdout}");
+    let found = &json_of(&daemon, &["doctor", "--json"])[0];
+    assert_eq!(found["ok"], true, "{found}");
+    assert!(found["findings"].as_array().is_some_and(|list| list.len() >= 6), "{found}");
+
+    assert!(daemon.terminate().success());
+    let found = &json_of(&daemon, &["doctor", "--json"])[0];
+    assert_eq!(found["ok"], true, "{found}");
+    assert!(
+        found["findings"].as_array().expect("a list").iter().any(|f| f["what"] == "none runs on this home")
+    );
+}
+
+#[test]
+fn the_doctor_says_what_is_wrong_and_what_to_do() {
+    let mut daemon = Daemon::start();
+    let mut client = Client::connect(daemon.address);
+    for name in 0..20 {
+        client.prompt(&format!("user{name}"), &"much to keep ".repeat(200));
+    }
+    eventually("the prompts to be in the log", || {
+        (json_of(&daemon, &["sessions", "--json"]).len() == 20).then_some(())
+    });
+    stdout_of(&daemon, &["drain", "--timeout", "60"]);
+    let (status, stdout, _) = run(&daemon, &["doctor"]);
+    assert!(status == 0 && stdout.contains("it drains: new prompts are refused"), "a warning: {stdout}");
+
+    // A daemon that does not answer: stopped, as a debugger or a full disk would.
+    daemon.signal("STOP");
+    let asked = finish(daemon::command(daemon.home()).args(["doctor", "--within", "5"]));
+    daemon.signal("CONT");
+    let (status, stdout, stderr) = asked;
+    assert_eq!((status, stderr.trim()), (1, "something is wrong"), "{stdout}");
+    assert!(
+        stdout.contains(&format!("a daemon (process {}) holds this home and does not answer", daemon.pid())),
+        "{stdout}"
+    );
+    assert!(daemon.terminate().success());
+
+    let home = daemon.home();
+    std::fs::write(home.join("gateway.toml"), "[gateway]\nlissten = []\n").expect("it is written");
+    let log = home.join("clawmux.db");
+    let mut bytes = std::fs::read(&log).expect("it is read");
+    let half = bytes.len() / 2;
+    bytes[half..half + 4096].fill(0x5a);
+    std::fs::write(&log, bytes).expect("it is written");
+    let (status, stdout, stderr) = run(&daemon, &["doctor"]);
+    assert_eq!(status, 1, "{stdout}{stderr}");
+    let errors: Vec<&str> = stdout.lines().filter(|line| line.starts_with("error ")).collect();
+    assert!(
+        errors.iter().any(|line| line.contains("gateway.toml:2") && line.contains("lissten")),
+        "{stdout}"
+    );
+    assert!(
+        errors.iter().any(|line| line.starts_with("error    log") && line.contains("damaged")),
+        "{stdout}"
+    );
+    assert!(stdout.contains("-> "), "with what to do: {stdout}");
+    let (status, stdout, stderr) = run(&daemon, &["doctor", "--json"]);
+    let found: Value = serde_json::from_str(&stdout).expect("JSON");
+    assert_eq!((status, stderr.as_str(), &found["ok"]), (1, "", &json!(false)));
 }
 
 /// A program that speaks to the socket itself.

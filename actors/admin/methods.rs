@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::client::AdminClient;
-use super::{AdminStatus, Daemon, drain, session, sessions};
+use super::{AdminStatus, Daemon, backup, drain, session, sessions};
 
 /// How long a method may take that asks the daemon and its log.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -86,6 +86,12 @@ const METHODS: &[Method] = &[
         params: r#"{"on"?}"#,
         deadline: PROMPT,
         run: |call| Box::pin(drain::drain(call)),
+    },
+    Method {
+        name: "admin.backup",
+        params: r#"{"file"}"#,
+        deadline: backup::DEADLINE,
+        run: |call| Box::pin(backup::backup(call)),
     },
 ];
 

@@ -10,7 +10,7 @@
 //! | `client` | what the rest of the daemon knows of a connection |
 //! | `methods` | the table of methods, and which are not there yet |
 //! | `params` | parameters, read and refused in words |
-//! | `sessions`, `session`, `drain` | the methods, a group a file |
+//! | `sessions`, `session`, `drain`, `backup` | the methods, a group a file |
 //! | `activity` | what runs |
 //! | `event` | an event of a session, as JSON |
 //!
@@ -19,6 +19,7 @@
 //! name; batches.
 
 mod activity;
+mod backup;
 mod bound;
 mod client;
 mod connection;
@@ -57,7 +58,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Asks whoever runs the daemon how it is. The answer is an object with `version`, `pid`, `home`,
-/// `listen` (a list of `ADDR:PORT`, as bound), `draining`, `started_ms`, `uptime_ms`, `sessions`,
+/// `store` (the log's file), `listen` (a list of `ADDR:PORT`, as bound), `draining`, `started_ms`, `uptime_ms`, `sessions`,
 /// `connections` and `plugins` (counts); more keys may follow.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<Value, Error>")]

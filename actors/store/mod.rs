@@ -441,6 +441,18 @@ impl Store {
     }
 }
 
+/// Copies a log that no daemon has open, as [`Backup`] does; it stays of the format it is of. Blocks.
+///
+/// # Errors
+/// As [`Backup`]'s; `NotFound` where there is no log, `Conflict` where a daemon has it open.
+pub fn copy(path: &Path, to: &Path) -> Result<BackupReport, Error> {
+    if !path.is_file() {
+        return Err(ErrorCode::NotFound.error(format!("there is no log at {}", path.display())));
+    }
+    let files = Files::claim(path)?;
+    backup::copy(&files, to, &Figures::default(), || Ok(()))
+}
+
 impl Drop for Store {
     fn drop(&mut self) {
         self.pen.put_down();

@@ -6,10 +6,11 @@
 //! | `status` | `status` |
 //! | `sessions` | `sessions` |
 //! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop` |
-//! | `drain` | `drain` |
+//! | `drain`, `backup` | those |
 //! | `transcript` | an event of a session, as people read it |
 //! | `table`, `when` | columns; points in time and spans |
 
+pub(crate) mod backup;
 pub(crate) mod drain;
 pub(crate) mod session;
 pub(crate) mod sessions;

@@ -37,7 +37,7 @@ pub(super) fn run(home: &Path, options: &Tail) -> Result<(), Failure> {
         }
         // From here on it comes back without a gap.
         after = after.or(answer["after_seq"].as_u64());
-        link.wait_without_end()?;
+        link.wait_for(None)?;
         while let Some((method, params)) = link.next()? {
             match method.as_str() {
                 "admin.session.event" => {
