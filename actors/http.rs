@@ -89,7 +89,11 @@ pub(crate) async fn serve(
             let draining = front.draining.load(Relaxed);
             let ready = front.ready.load(Relaxed) && !draining;
             let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-            about(&request, status, json!({ "ready": ready, "draining": draining }))
+            let mut body = json!({ "ready": ready });
+            if draining {
+                body["draining"] = json!(true);
+            }
+            about(&request, status, body)
         }
         (_, Some(protocol)) if wants_upgrade => upgrade(&request, payload, &front, *protocol),
         (_, Some(protocol)) => answer(StatusCode::UPGRADE_REQUIRED)
