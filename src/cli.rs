@@ -103,7 +103,7 @@ pub(crate) enum SessionCommand {
     Abort(Abort),
     /// Forget the conversation: the agent starts anew, the log is kept
     Clear(Named),
-    /// End the run under way and all that wait, and let the session sleep until it is named again
+    /// End the run under way and all that wait, and let the session sleep once nobody follows it
     Stop(Named),
 }
 

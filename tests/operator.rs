@@ -443,6 +443,7 @@ fn a_session_is_followed_until_ctrl_c_and_across_an_abort() {
         assert!(killed.expect("kill runs").success());
         assert_eq!(tail.end().0, Some(0));
     }
+    eventually("the session to be let go", || (followers(&daemon) == 0).then_some(()));
 
     let (status, _, stderr) = run(&daemon, &["session", "tail", ADA, "--after", "99999"]);
     assert!(status == 1 && stderr.contains("has no number 99999 yet"), "{stderr}");

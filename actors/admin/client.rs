@@ -78,6 +78,11 @@ impl Events {
 #[rtype(result = "Result<(Ticket, Reply), Error>")]
 pub(super) struct Execute(pub(super) Command);
 
+/// The connection is closed. Needed, because the sessions it follows hold the actor.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub(super) struct Leave;
+
 impl AdminClient {
     pub(super) fn new(daemon: &Arc<Daemon>) -> (Self, Events) {
         static LAST: AtomicU64 = AtomicU64::new(0);
@@ -165,6 +170,14 @@ impl Handler<Deliver> for AdminClient {
             // Who would write it is gone, and soon so is this.
             Deliver::Event { ticket, event } => drop(self.events.send((ticket, event))),
         }
+    }
+}
+
+impl Handler<Leave> for AdminClient {
+    type Result = ();
+
+    fn handle(&mut self, _: Leave, ctx: &mut Self::Context) {
+        ctx.stop();
     }
 }
 

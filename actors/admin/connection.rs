@@ -24,7 +24,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
-use super::client::{AdminClient, Events};
+use super::client::{AdminClient, Events, Leave};
 use super::event;
 use super::line::{Line, read_line};
 use super::methods::{self, Call};
@@ -47,7 +47,6 @@ pub(super) async fn serve(
     let (read, write) = stream.into_split();
     let mut read = BufReader::new(read);
     let (client, events) = AdminClient::new(&daemon);
-    // Ends with the last hold on it; what it follows is let go then.
     let client = client.start();
     let mut connection = Connection { daemon, client, events, write, follows: Rc::default() };
     let mut line = Vec::new();
@@ -100,6 +99,13 @@ struct Connection {
     events: Events,
     write: OwnedWriteHalf,
     follows: Rc<Cell<usize>>,
+}
+
+impl Drop for Connection {
+    #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
+    fn drop(&mut self) {
+        self.client.do_send(Leave);
+    }
 }
 
 impl Connection {

@@ -33,7 +33,7 @@ pub(crate) fn run(global: &Global, options: &Backup) -> Result<(), Failure> {
     }
     let number = |name: &str| report[name].as_u64().unwrap_or(0);
     say(&format!(
-        "{}: {}, {} sessions, {} runs, in {}\nto restore it: stop the daemon, move the files of its log away \
+        "{}: {}, sessions: {}, runs: {}, in {}\nto restore it: stop the daemon, move the files of its log away \
          (clawmux.db, clawmux.db-wal, clawmux.db-shm: see store.path), copy this one to where clawmux.db was, \
          start the daemon",
         file.display(),

@@ -36,10 +36,13 @@ pub(crate) fn run(global: &Global, command: &SessionCommand) -> Result<(), Failu
         SessionCommand::Tail(options) => tail::run(&home, options),
         SessionCommand::Stop(named) => {
             let answer = call(&home, "admin.session.stop", &json!({ "session": named.key }))?;
-            done(&answer, named.json, |answer| match answer["runs"].as_array().map_or(0, Vec::len) {
-                0 => "stopped: nothing was running, and it sleeps until it is named again".into(),
-                1 => "stopped: one run was ended, and it sleeps until it is named again".into(),
-                runs => format!("stopped: {runs} runs were ended, and it sleeps until it is named again"),
+            done(&answer, named.json, |answer| {
+                let what = match answer["runs"].as_array().map_or(0, Vec::len) {
+                    0 => "nothing was running".to_owned(),
+                    1 => "one run was ended".to_owned(),
+                    runs => format!("{runs} runs were ended"),
+                };
+                format!("stopped: {what}; it sleeps once nobody follows it, and wakes when it is named")
             })
         }
         SessionCommand::Clear(named) => {

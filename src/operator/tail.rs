@@ -94,8 +94,9 @@ fn gone(refused: Refused, key: &str, after: Option<u64>) -> Failure {
 /// What is shown. Pieces of text of one run follow each other on the screen as they do in the answer.
 struct View {
     as_json: bool,
-    /// The run whose text the line shows that is not ended yet.
-    within: Option<String>,
+    /// The run whose text the line shows that is not ended yet, and the line ends at the end of that
+    /// text: they are shown when more of it follows.
+    within: Option<(String, String)>,
 }
 
 impl View {
@@ -111,20 +112,36 @@ impl View {
             return put(&json_line(&event));
         }
         let run = event["run"].as_str().unwrap_or_default();
-        let is_text = event["event"] == "text";
         let mut out = String::new();
-        if is_text && self.within.as_deref() == Some(run) {
-            out = transcript::indented(event["text"].as_str().unwrap_or_default());
+        if event["event"] == "text" {
+            let text = event["text"].as_str().unwrap_or_default();
+            let (text, ends) = text.split_at(text.trim_end_matches('\n').len());
+            match self.within.take() {
+                Some((within, mut before)) if within == run => {
+                    if text.is_empty() {
+                        before.push_str(ends);
+                        self.within = Some((within, before));
+                        return Ok(true);
+                    }
+                    out = transcript::indented(&(before + text));
+                }
+                other => {
+                    if other.is_some() {
+                        out.push('\n');
+                    }
+                    let mut event = event.clone();
+                    event["text"] = json!(text);
+                    out.push_str(&transcript::lines(&event));
+                }
+            }
+            self.within = Some((run.to_owned(), ends.to_owned()));
         } else {
-            if self.within.is_some() {
+            if self.within.take().is_some() {
                 out.push('\n');
             }
             out.push_str(&transcript::lines(event));
-            if !is_text {
-                out.push('\n');
-            }
+            out.push('\n');
         }
-        self.within = is_text.then(|| run.to_owned());
         write(&out)
     }
 

@@ -50,7 +50,11 @@ pub(super) fn lines(event: &Value) -> String {
         visible(&run),
         visible(what)
     );
-    if said.is_empty() { head.trim_end().to_owned() } else { format!("{head}  {}", indented(&said)) }
+    if said.is_empty() && what != "text" {
+        head.trim_end().to_owned()
+    } else {
+        format!("{head}  {}", indented(&said))
+    }
 }
 
 /// Text of several lines, each under where the first began.
