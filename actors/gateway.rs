@@ -32,7 +32,7 @@ use clawmux_core::session::Limits;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::admin::{self, AdminSocket, AdminStatus};
+use crate::admin::{self, AdminDrain, AdminSocket, AdminStatus};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
@@ -46,7 +46,7 @@ use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session::{Colleagues, Profile};
 use crate::session_supervisor::{
-    DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup,
+    DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
 use crate::store::{self, Store, UsageSince};
 
@@ -94,6 +94,7 @@ pub struct Gateway {
     listener: Addr<Listener>,
     admin: Option<Addr<AdminSocket>>,
     failed: Option<oneshot::Sender<Error>>,
+    draining: bool,
     stopping: bool,
 }
 
@@ -187,6 +188,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         listener: listener.clone(),
         admin: None,
         failed: Some(fail),
+        draining: false,
         stopping: false,
     }
     .start();
@@ -262,7 +264,15 @@ impl Handler<Serve> for Gateway {
     type Result = Result<(), Error>;
 
     fn handle(&mut self, Serve(bound): Serve, ctx: &mut Self::Context) -> Self::Result {
-        self.admin = Some(AdminSocket::start(bound, ctx.address().recipient())?);
+        let daemon = admin::Daemon {
+            status: ctx.address().recipient(),
+            drain: ctx.address().recipient(),
+            dispatch: self.sessions.clone().recipient(),
+            gone: self.sessions.clone().recipient(),
+            sessions: self.sessions.clone().recipient(),
+            store: self.store.clone(),
+        };
+        self.admin = Some(AdminSocket::start(bound, daemon)?);
         Ok(())
     }
 }
@@ -273,14 +283,17 @@ impl Handler<AdminStatus> for Gateway {
     fn handle(&mut self, _: AdminStatus, _: &mut Self::Context) -> Self::Result {
         let listen: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         let home = self.setup.home.display().to_string();
-        let sessions = self.sessions.clone();
+        let store = self.setup.config.store.path.display().to_string();
+        let (sessions, draining) = (self.sessions.clone(), self.draining);
         Box::pin(async move {
             let status = ask(&sessions, GetStatus).await??;
             Ok(json!({
                 "version": status.version,
                 "pid": std::process::id(),
                 "home": home,
+                "store": store,
                 "listen": listen,
+                "draining": draining,
                 "started_ms": status.started.as_millis(),
                 "uptime_ms": u64::try_from(clock::now().since(status.started).as_millis()).unwrap_or(u64::MAX),
                 "sessions": status.sessions,
@@ -291,11 +304,28 @@ impl Handler<AdminStatus> for Gateway {
     }
 }
 
+impl Handler<AdminDrain> for Gateway {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, AdminDrain { on }: AdminDrain, _: &mut Self::Context) -> Self::Result {
+        if std::mem::replace(&mut self.draining, on) != on {
+            tracing::info!(draining = on, "by the operator: new prompts are refused while draining");
+        }
+        let (listener, sessions) = (self.listener.clone(), self.sessions.clone());
+        Box::pin(async move {
+            // Said first, so that nobody is sent here to be refused.
+            ask(&listener, listener::Draining(on)).await?;
+            ask(&sessions, TakePrompts(!on)).await
+        })
+    }
+}
+
 impl Handler<Observe> for Gateway {
     type Result = ResponseFuture<Observed>;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
-        let state = json!({ "version": self.setup.version, "stopping": self.stopping });
+        let state =
+            json!({ "version": self.setup.version, "draining": self.draining, "stopping": self.stopping });
         let (store, sandbox, providers) = (self.store.clone(), self.sandbox.clone(), self.providers.clone());
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let admin = self.admin.clone();

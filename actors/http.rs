@@ -40,6 +40,8 @@ const RETRY_AFTER_SECS: u32 = 5;
 
 /// Why no work is taken where all is well.
 const NOT_READY: &str = "the daemon is starting or stopping";
+/// Why it is not while it drains.
+const DRAINING: &str = "draining: new work is refused";
 
 /// What requests are answered from.
 pub struct Front {
@@ -53,10 +55,12 @@ pub struct Front {
     pub protocols: Vec<Protocol>,
     /// The connections there are.
     pub registry: Arc<Registry>,
-    /// Whether work is taken.
+    /// Whether connections are taken.
     pub ready: AtomicBool,
     /// Whether it can be written down.
     pub log: Health,
+    /// Whether new work is refused, while connections are taken.
+    pub draining: AtomicBool,
 }
 
 impl Front {
@@ -92,6 +96,7 @@ pub(crate) async fn serve(
         ("/readyz", _) => {
             let reason = match front.log.fault() {
                 _ if !front.ready.load(Relaxed) => Some(NOT_READY.into()),
+                _ if front.draining.load(Relaxed) => Some(DRAINING.into()),
                 fault => fault.map(|fault| fault.message),
             };
             match reason {

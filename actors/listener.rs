@@ -89,10 +89,15 @@ pub struct Listener {
     trimmed: Timestamp,
 }
 
-/// From now on work is taken, or no longer.
+/// From now on connections are taken, or no longer.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Ready(pub bool);
+
+/// Whether `/readyz` says that no new work is taken, though connections are.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Draining(pub bool);
 
 /// Close every connection in its protocol's words, then everything else.
 #[derive(Clone, Copy, Debug, Message)]
@@ -167,6 +172,7 @@ impl Listener {
             registry: registry.clone(),
             ready: AtomicBool::new(false),
             log: setup.log,
+            draining: AtomicBool::new(false),
         });
         let data = web::Data::from(front.clone());
         let arbiters = setup.arbiters;
@@ -326,6 +332,14 @@ impl Handler<Ready> for Listener {
     }
 }
 
+impl Handler<Draining> for Listener {
+    type Result = ();
+
+    fn handle(&mut self, Draining(draining): Draining, _: &mut Self::Context) {
+        self.front.draining.store(draining, Relaxed);
+    }
+}
+
 impl Handler<Stop> for Listener {
     type Result = ResponseFuture<()>;
 
@@ -362,6 +376,7 @@ impl Handler<Observe> for Listener {
             state: json!({
                 "addresses": self.front.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "ready": self.front.ready.load(Relaxed),
+                "draining": self.front.draining.load(Relaxed),
                 "connections": links.len(),
                 "connections_max": registry.max(),
                 "unauthenticated": registry.unauthenticated(),

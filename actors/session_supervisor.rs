@@ -117,6 +117,8 @@ pub struct SessionSupervisor {
     unpark_delay: Duration,
     unparked: Option<Timestamp>,
     started: Timestamp,
+    /// Whether new prompts are refused, while what was accepted runs on.
+    closed: bool,
     draining: bool,
     drained: Option<oneshot::Sender<()>>,
 }
@@ -226,6 +228,11 @@ pub(crate) struct Kept {
 #[rtype(result = "Result<usize, Error>")]
 pub struct Recover;
 
+/// Takes new prompts, or refuses them from here on; what was accepted runs to its end.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct TakePrompts(pub bool);
+
 /// Begins nothing new; answered when every session has come to rest.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
@@ -251,6 +258,7 @@ impl SessionSupervisor {
             unpark_delay: UNPARK_DELAY_MIN,
             unparked: None,
             started: clock::now(),
+            closed: false,
             draining: false,
             drained: None,
         }
@@ -274,6 +282,10 @@ impl SessionSupervisor {
             Err(error) => return asker.reply(Err(error)),
         };
         match (command, session) {
+            // One with an idempotency key may be a repetition, which is told of its run.
+            (Command::Submit(submit), _) if self.closed && submit.idempotency_key.is_none() => {
+                asker.reply(Err(closed()));
+            }
             (Command::Submit(submit), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
                 let order = Order::Submit(Submission {
@@ -326,8 +338,9 @@ impl SessionSupervisor {
                 let store = self.setup.colleagues.store.clone();
                 let owner = (!principal.scopes.allows(Scope::Admin)).then(|| principal.owner.clone());
                 answer(ctx, asker, async move {
-                    let sessions = ask(&store, ListSessions { limit: LIST_MAX, owner }).await??;
-                    Ok(Reply::Sessions(sessions.into_iter().map(|(summary, _)| summary).collect()))
+                    let sessions =
+                        ask(&store, ListSessions { limit: LIST_MAX, owner, before: None }).await??;
+                    Ok(Reply::Sessions(sessions.into_iter().map(|listed| listed.summary).collect()))
                 });
             }
             (Command::Budget { .. }, session) => {
@@ -464,6 +477,7 @@ impl SessionSupervisor {
                     self.route(prompt, ctx);
                 }
                 Ok(None) if let Some(fault) = self.fault() => prompt.routed.asker.reply(Err(fault)),
+                Ok(None) if self.closed => prompt.routed.asker.reply(Err(closed())),
                 Ok(None) => {
                     // The first names the session, the others follow it there.
                     let sent = Lookup::Sent(prompt.session.clone());
@@ -806,6 +820,11 @@ fn busy(session: &SessionKey) -> Error {
     ErrorCode::Unavailable.error(format!("session {session} is busy: try again"))
 }
 
+/// Why a new prompt is refused while the daemon drains.
+fn closed() -> Error {
+    ErrorCode::Unavailable.error("the daemon is draining and takes no new prompts: try again when it is back")
+}
+
 #[expect(clippy::disallowed_methods, reason = "a lifecycle message to a child must not be lost")]
 fn drain(session: &Addr<Session>) {
     session.do_send(Drain);
@@ -932,6 +951,14 @@ impl Handler<Recover> for SessionSupervisor {
     }
 }
 
+impl Handler<TakePrompts> for SessionSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, TakePrompts(take): TakePrompts, _: &mut Self::Context) {
+        self.closed = !take;
+    }
+}
+
 impl Handler<DrainSessions> for SessionSupervisor {
     type Result = ResponseFuture<()>;
 
@@ -983,6 +1010,7 @@ impl Handler<Observe> for SessionSupervisor {
             "requests_waiting": self.waiting,
             "recovering": self.recovering.len(),
             "parked": parked,
+            "takes_prompts": !(self.closed || self.draining),
             "draining": self.draining,
         });
         Box::pin(async move {

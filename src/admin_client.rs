@@ -1,101 +1,177 @@
-//! Asks the running daemon over its Unix socket, and shows what it says.
+//! Asks the running daemon over its Unix socket.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clawmux_actors::admin::socket_path;
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::jsonrpc;
 use serde_json::{Value, json};
 
 use crate::cli::Global;
 use crate::exit::{FAILED, Failure, UNREACHABLE};
 use crate::home;
-use crate::terminal::{one_line, say};
+use crate::terminal::one_line;
 
 /// How long the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The most bytes of an answer.
+/// The most bytes of a line of the daemon's.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Asks the daemon of `home`. Blocks.
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// No daemon is there, or it went away: with what to tell people.
+    Unreachable(String),
+    /// The daemon says no.
+    Error(Error),
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Unreachable(why) => Self::new(UNREACHABLE, why),
+            // What others wrote may be in it.
+            Refused::Error(error) => Self::new(FAILED, one_line(&error.message, 2000)),
+        }
+    }
+}
+
+/// A connection to the daemon. Blocks.
+#[derive(Debug)]
+pub(crate) struct Link {
+    socket: PathBuf,
+    stream: BufReader<UnixStream>,
+    last_id: u64,
+}
+
+impl Link {
+    /// Connects to the daemon of `home`.
+    ///
+    /// # Errors
+    /// Where none is reachable.
+    pub(crate) fn open(home: &Path) -> Result<Self, Refused> {
+        let socket = socket_path(home);
+        let stream = UnixStream::connect(&socket).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => unreachable(&socket, "there is no socket"),
+            ErrorKind::ConnectionRefused => unreachable(&socket, "nobody listens there"),
+            _ => unreachable(&socket, &error.to_string()),
+        })?;
+        stream
+            .set_read_timeout(Some(PATIENCE))
+            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+            .map_err(|error| unreachable(&socket, &error.to_string()))?;
+        Ok(Self { socket, stream: BufReader::new(stream), last_id: 0 })
+    }
+
+    /// Asks, and gives what is told on the way (method and parameters) to `told`.
+    ///
+    /// # Errors
+    /// Where the daemon refuses or goes away.
+    pub(crate) fn call(
+        &mut self,
+        method: &str,
+        params: &Value,
+        mut told: impl FnMut(&str, &Value),
+    ) -> Result<Value, Refused> {
+        self.last_id += 1;
+        let request = jsonrpc::request(self.last_id, method, params) + "\n";
+        let asked = self.stream.get_mut().write_all(request.as_bytes());
+        loop {
+            // What refuses us may have said why before it closed, so read in any case.
+            let Some(line) = self.read()? else {
+                asked.map_err(|error| self.broken(&error))?;
+                return Err(unreachable(&self.socket, "it closed the connection"));
+            };
+            if let Some((method, params)) = notification(&line) {
+                told(&method, &params);
+                continue;
+            }
+            return jsonrpc::read_answer(&line).map_err(|error| match error.code {
+                ErrorCode::UnknownMethod => Refused::Error(ErrorCode::UnknownMethod.error(format!(
+                    "the running daemon does not know {method} ({}): it is of another version than this \
+                     clawmux, {}; restart it",
+                    error.message,
+                    env!("CARGO_PKG_VERSION")
+                ))),
+                _ => Refused::Error(error),
+            });
+        }
+    }
+
+    /// From here on the daemon may be silent for so long; for as long as it likes where none.
+    ///
+    /// # Errors
+    /// Where the connection is gone.
+    pub(crate) fn wait_for(&mut self, patience: Option<Duration>) -> Result<(), Refused> {
+        self.stream.get_ref().set_read_timeout(patience).map_err(|error| self.broken(&error))
+    }
+
+    /// What the daemon tells next, method and parameters; none when it closes.
+    ///
+    /// # Errors
+    /// Where the connection breaks.
+    pub(crate) fn next(&mut self) -> Result<Option<(String, Value)>, Refused> {
+        while let Some(line) = self.read()? {
+            if let Some(told) = notification(&line) {
+                return Ok(Some(told));
+            }
+        }
+        Ok(None)
+    }
+
+    fn read(&mut self) -> Result<Option<Vec<u8>>, Refused> {
+        let mut line = Vec::new();
+        let read = self.stream.by_ref().take(BYTES_MAX).read_until(b'\n', &mut line);
+        match read {
+            Ok(_) if line.ends_with(b"\n") => Ok(Some(line)),
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(None),
+            Err(error) => Err(self.broken(&error)),
+        }
+    }
+
+    fn broken(&self, error: &std::io::Error) -> Refused {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                unreachable(&self.socket, "no answer in time; see its log")
+            }
+            _ => unreachable(&self.socket, &error.to_string()),
+        }
+    }
+}
+
+fn unreachable(socket: &Path, why: &str) -> Refused {
+    let advice = if why.contains("no answer") { "" } else { "; start one with `clawmux serve`" };
+    Refused::Unreachable(format!("no daemon is reachable at {}: {why}{advice}", socket.display()))
+}
+
+/// What a line tells that answers nothing.
+fn notification(line: &[u8]) -> Option<(String, Value)> {
+    let mut value: Value = serde_json::from_slice(line).ok()?;
+    if value.get("id").is_some() {
+        return None;
+    }
+    let method = value.get("method")?.as_str()?.to_owned();
+    Some((method, value.get_mut("params").map(Value::take).unwrap_or_else(|| json!({}))))
+}
+
+/// Asks the daemon of `home` one thing. Blocks.
 ///
 /// # Errors
 /// Status 69 where none is reachable, 1 where it refuses or fails.
 pub(crate) fn call(home: &Path, method: &str, params: &Value) -> Result<Value, Failure> {
-    let socket = socket_path(home);
-    let unreachable = |why: &str| {
-        Failure::new(
-            UNREACHABLE,
-            format!("no daemon is reachable at {}: {why}; start one with `clawmux serve`", socket.display()),
-        )
-    };
-    let mut stream = UnixStream::connect(&socket).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => unreachable("there is no socket"),
-        ErrorKind::ConnectionRefused => unreachable("nobody listens there"),
-        _ => unreachable(&error.to_string()),
-    })?;
-    let broken = |error: std::io::Error| match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => unreachable(&format!("no answer within {PATIENCE:?}")),
-        _ => unreachable(&error.to_string()),
-    };
-    stream.set_read_timeout(Some(PATIENCE)).map_err(broken)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(broken)?;
-    let asked = stream.write_all((jsonrpc::request(1, method, params) + "\n").as_bytes());
-    let mut line = Vec::new();
-    // What refuses us may have said why before it closed, so read in any case.
-    let read = BufReader::new(stream).take(BYTES_MAX).read_until(b'\n', &mut line);
-    if line.is_empty() {
-        asked.and(read.map(drop)).map_err(broken)?;
-        return Err(unreachable("it closed the connection"));
-    }
-    jsonrpc::read_answer(&line).map_err(|error| Failure::new(FAILED, format!("{method}: {}", error.message)))
+    Ok(Link::open(home)?.call(method, params, |_, _| {})?)
 }
 
-/// `clawmux status`.
+/// Where the daemon's home is.
 ///
 /// # Errors
-/// As [`call`].
-pub(crate) fn status(global: &Global, as_json: bool) -> Result<(), Failure> {
-    let home = home::resolve(global.home.as_deref(), |name| std::env::var(name).ok())?;
-    let status = call(&home, "admin.status", &json!({}))?;
-    say(&if as_json { status.to_string() } else { table(&status) });
-    Ok(())
-}
-
-/// An object as lines of names and values. Milliseconds are told as people tell them.
-fn table(value: &Value) -> String {
-    let Value::Object(fields) = value else { return one_line(&value.to_string(), 1000) };
-    let rows: Vec<(String, String)> = fields
-        .iter()
-        .filter(|(name, _)| *name != "started_ms")
-        .map(|(name, value)| match (name.strip_suffix("_ms"), value.as_u64()) {
-            (Some(name), Some(ms)) => (name.replace('_', " "), duration(ms)),
-            _ => (name.replace('_', " "), plain(value)),
-        })
-        .collect();
-    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    let lines: Vec<String> = rows.iter().map(|(name, value)| format!("{name:<width$}  {value}")).collect();
-    lines.join("\n")
-}
-
-fn plain(value: &Value) -> String {
-    match value {
-        Value::String(text) => one_line(text, 1000),
-        Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(", "),
-        other => one_line(&other.to_string(), 1000),
-    }
-}
-
-fn duration(ms: u64) -> String {
-    let seconds = ms / 1000;
-    match (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
-        (0, 0, 0, s) => format!("{s}s"),
-        (0, 0, m, s) => format!("{m}m {s}s"),
-        (0, h, m, _) => format!("{h}h {m}m"),
-        (d, h, ..) => format!("{d}d {h}h"),
-    }
+/// Where nothing says so.
+pub(crate) fn home_of(global: &Global) -> Result<PathBuf, Failure> {
+    home::resolve(global.home.as_deref(), |name| std::env::var(name).ok())
 }
 
 #[cfg(test)]
@@ -103,21 +179,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_for_people() {
-        let status =
-            json!({"version": "1", "listen": ["a:1", "b:2"], "uptime_ms": 90_061_000, "x": "\u{1b}[2J"});
-        assert_eq!(table(&status), "listen   a:1, b:2\nuptime   1d 1h\nversion  1\nx        [2J");
-        assert_eq!(
-            ["5s", "2m 5s", "1h 0m"],
-            [5, 125, 3600].map(|s| duration(s * 1000)).each_ref().map(|s| s.as_str())
-        );
-    }
-
-    #[test]
     fn no_daemon_is_said_with_its_status() {
         let home = tempfile::tempdir().unwrap();
         let failure = call(home.path(), "admin.status", &json!({})).unwrap_err();
         assert_eq!(failure.status, UNREACHABLE);
         assert!(failure.message.contains("clawmux serve"), "{}", failure.message);
+    }
+
+    #[test]
+    fn what_answers_nothing_is_told_apart() {
+        let told = notification(br#"{"jsonrpc":"2.0","method":"m","params":{"a":1}}"#);
+        assert_eq!(told, Some(("m".to_owned(), json!({"a": 1}))));
+        for answer in [r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, r#"{"id":null,"error":{}}"#, "[", "{}"] {
+            assert_eq!(notification(answer.as_bytes()), None, "{answer}");
+        }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn run(global: &Global) -> Result<(), Failure> {
 }
 
 /// What only the file system knows, with what is in the files: first complaints, then warnings.
-fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
+pub(crate) fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
     let (mut complaints, mut warnings) = (Vec::new(), Vec::new());
     if let Err(failure) = logging::check(&config.log) {
         complaints.push(failure.message);

@@ -70,6 +70,130 @@ pub(crate) struct Status {
     pub(crate) json: bool,
 }
 
+/// `sessions`
+#[derive(Args, Debug)]
+pub(crate) struct Sessions {
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = positive)]
+    pub(crate) limit: usize,
+    /// All of them
+    #[arg(long, conflicts_with = "limit")]
+    pub(crate) all: bool,
+    /// As JSON, for scripts: one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `session`
+#[derive(Args, Debug)]
+pub(crate) struct Session {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub(crate) command: SessionCommand,
+}
+
+/// What can be done with one session.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SessionCommand {
+    /// Its log: prompts, text, tool calls and results, ends and restarts, with their numbers; times are UTC
+    Show(Show),
+    /// What happens in it, as it happens, until Ctrl-C
+    Tail(Tail),
+    /// End the run under way; what it had said is kept, and the next prompt in the queue starts
+    Abort(Abort),
+    /// Forget the conversation: the agent starts anew, the log is kept
+    Clear(Named),
+    /// End the run under way and all that wait, and let the session sleep once nobody follows it
+    Stop(Named),
+}
+
+/// A session by its key.
+#[derive(Args, Debug)]
+pub(crate) struct Named {
+    /// The session, as AGENT:CHANNEL:ACCOUNT:PEER; `clawmux sessions` lists them
+    #[arg(value_name = "KEY")]
+    pub(crate) key: String,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `session show`
+#[derive(Args, Debug)]
+pub(crate) struct Show {
+    #[command(flatten)]
+    pub(crate) named: Named,
+    /// Only what comes after this number
+    #[arg(long, value_name = "SEQ", default_value_t = 0)]
+    pub(crate) after: u64,
+    /// At most so many events
+    #[arg(long, value_name = "N")]
+    pub(crate) limit: Option<u64>,
+}
+
+/// `session tail`
+#[derive(Args, Debug)]
+pub(crate) struct Tail {
+    #[command(flatten)]
+    pub(crate) named: Named,
+    /// From what comes after this number on, such as the last one seen [default: from now on]
+    #[arg(long, value_name = "SEQ")]
+    pub(crate) after: Option<u64>,
+}
+
+/// `session abort`
+#[derive(Args, Debug)]
+pub(crate) struct Abort {
+    #[command(flatten)]
+    pub(crate) named: Named,
+    /// This run, which may still be queued, instead of the one under way
+    #[arg(long, value_name = "ID")]
+    pub(crate) run: Option<String>,
+}
+
+/// `drain`
+#[derive(Args, Debug)]
+pub(crate) struct Drain {
+    /// Wait at most so long for what runs; then the exit status is 1 and the daemon goes on draining
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) timeout: Option<u64>,
+    /// Take new prompts again
+    #[arg(long, conflicts_with = "timeout")]
+    pub(crate) off: bool,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `backup`
+#[derive(Args, Debug)]
+pub(crate) struct Backup {
+    /// Where the copy goes; must not exist yet
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `doctor`
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
+    /// Read the log for at most about so long; a large one is looked through as far as that goes
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub(crate) within: u64,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("expected a number above 0".into()),
+        Ok(number) => Ok(number),
+    }
+}
+
 /// The arguments of a command that is not there yet: all of them.
 #[derive(Args, Debug)]
 pub(crate) struct Later {
@@ -93,8 +217,8 @@ pub(crate) enum Command {
     Check,
     /// Ask the running daemon how it is
     Status(Status),
-    /// Sessions (not there yet)
-    Sessions(Later),
+    /// The sessions there are, the latest used first
+    Sessions(Sessions),
     /// Connections (not there yet)
     Connections(Later),
     /// Actors and their figures (not there yet)
@@ -111,8 +235,9 @@ pub(crate) enum Command {
     Devices(Later),
     /// API keys and JWTs (not there yet)
     Tokens(Later),
-    /// One session: show, tail, abort, clear, stop (not there yet)
-    Session(Later),
+    /// One session: its log, live events, control
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Session(Session),
     /// Approve or deny a tool call (not there yet)
     Approval(Later),
     /// Plugins at run time: load, unload, reload, call (not there yet)
@@ -127,22 +252,41 @@ pub(crate) enum Command {
     Log(Later),
     /// A live tail of all events (not there yet)
     Events(Later),
-    /// Stop taking work and finish what runs (not there yet)
-    Drain(Later),
-    /// A consistent copy of the live store (not there yet)
-    Backup(Later),
+    /// Stop taking new prompts and wait until what was accepted has run
+    ///
+    /// New prompts are refused (a client may try again later) and /readyz says 503; what was accepted runs to its end,
+    /// and logs can be read and runs aborted meanwhile. The daemon stays up until it is stopped (SIGTERM, which cuts
+    /// runs at the end of their step after gateway.drain_timeout_ms, and the next start goes on with them).
+    Drain(Drain),
+    /// Make a consistent copy of the log, while the daemon works
+    ///
+    /// The daemon writes the copy, and so its user must be allowed to; where none runs it is made directly. It is one
+    /// file, checked and on the disk when the command ends. To restore it: stop the daemon, move the files of its log
+    /// away, copy FILE to where clawmux.db was (store.path), start the daemon.
+    Backup(Backup),
     /// The systemd units (not there yet)
     Unit(Later),
-    /// Look for what commonly goes wrong (not there yet)
-    Doctor(Later),
+    /// Look for what commonly goes wrong, and say what to do
+    ///
+    /// Looks at the configuration, the home and its disk, the daemon and its socket, and the log, whether a daemon runs
+    /// or not. Exit status 1 where something is wrong; warnings are not. Ports, keys, the model provider and the clock
+    /// are not looked at yet.
+    Doctor(Doctor),
 }
 
 impl Command {
     /// Its name, where it is not there yet.
     pub(crate) fn later(&self) -> Option<&'static str> {
         Some(match self {
-            Self::Serve(_) | Self::Chat(_) | Self::Check | Self::Status(_) => return None,
-            Self::Sessions(_) => "sessions",
+            Self::Serve(_)
+            | Self::Chat(_)
+            | Self::Check
+            | Self::Status(_)
+            | Self::Sessions(_)
+            | Self::Session(_)
+            | Self::Drain(_)
+            | Self::Backup(_)
+            | Self::Doctor(_) => return None,
             Self::Connections(_) => "connections",
             Self::Actors(_) => "actors",
             Self::Plugins(_) => "plugins",
@@ -151,7 +295,6 @@ impl Command {
             Self::Approvals(_) => "approvals",
             Self::Devices(_) => "devices",
             Self::Tokens(_) => "tokens",
-            Self::Session(_) => "session",
             Self::Approval(_) => "approval",
             Self::Plugin(_) => "plugin",
             Self::Token(_) => "token",
@@ -159,10 +302,7 @@ impl Command {
             Self::Config(_) => "config",
             Self::Log(_) => "log",
             Self::Events(_) => "events",
-            Self::Drain(_) => "drain",
-            Self::Backup(_) => "backup",
             Self::Unit(_) => "unit",
-            Self::Doctor(_) => "doctor",
         })
     }
 }
@@ -177,11 +317,12 @@ mod tests {
         Cli::command().debug_assert();
         let help = Cli::command().render_long_help().to_string();
         for name in Cli::command().get_subcommands() {
-            let later = Cli::try_parse_from(["clawmux", name.get_name()])
-                .unwrap_or_else(|error| panic!("{}: {error}", name.get_name()))
-                .command
-                .later();
             let about = name.get_about().map(ToString::to_string).unwrap_or_default();
+            let later = match Cli::try_parse_from(["clawmux", name.get_name()]) {
+                Ok(cli) => cli.command.later(),
+                // It wants arguments, so it is there.
+                Err(_) => None,
+            };
             assert_eq!(later, about.contains("not there yet").then_some(name.get_name()), "{about}");
             assert!(help.contains(name.get_name()), "{help}");
         }
@@ -189,9 +330,7 @@ mod tests {
 
     #[test]
     fn later_commands_take_whatever_they_will_take() {
-        for line in
-            ["session tail main:cli:me:main --json", "unit --user", "backup FILE", "token create --role user"]
-        {
+        for line in ["plugin call echo --json", "unit --user", "token create --role user"] {
             let args = std::iter::once("clawmux").chain(line.split(' '));
             assert!(Cli::try_parse_from(args).unwrap().command.later().is_some(), "{line}");
         }

@@ -7,9 +7,11 @@ mod chat;
 mod check;
 mod cli;
 mod daemon;
+mod doctor;
 mod exit;
 mod home;
 mod logging;
+mod operator;
 mod settings;
 mod terminal;
 
@@ -35,7 +37,12 @@ fn main() -> ExitCode {
         }),
         Command::Chat(options) => chat::run(&global, &options),
         Command::Check => check::run(&global),
-        Command::Status(status) => admin_client::status(&global, status.json),
+        Command::Status(options) => operator::status::run(&global, options.json),
+        Command::Sessions(options) => operator::sessions::run(&global, &options),
+        Command::Session(command) => operator::session::run(&global, &command.command),
+        Command::Backup(options) => operator::backup::run(&global, &options),
+        Command::Doctor(options) => doctor::run(&global, &options),
+        Command::Drain(options) => operator::drain::run(&global, &options),
         later => {
             let name = later.later().unwrap_or("this command");
             Err(Failure::new(FAILED, format!("{name} is not there yet")))

@@ -3,9 +3,34 @@
 
 use std::io::{self, Write};
 
+use serde_json::Value;
+
+use crate::exit::{FAILED, Failure};
+
 /// Writes a line to stdout. That nobody reads it any more is no failure.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout().lock(), "{line}");
+}
+
+/// Writes a line to stdout, for whoever has many to write; says whether anybody still reads.
+///
+/// # Errors
+/// Status 1 where it can't be written, such as for want of space.
+pub(crate) fn put(line: &str) -> Result<bool, Failure> {
+    write(&format!("{line}\n"))
+}
+
+/// Writes text to stdout, at once; says whether anybody still reads.
+///
+/// # Errors
+/// As [`put`].
+pub(crate) fn write(text: &str) -> Result<bool, Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::new(FAILED, format!("cannot write the output: {error}"))),
+    }
 }
 
 /// Writes a line to stderr.
@@ -16,12 +41,40 @@ pub(crate) fn tell(line: &str) {
 /// `text` without what a terminal would obey or what would disguise it: control characters but
 /// line ends and tabs, and the characters that turn the direction of writing.
 pub(crate) fn harmless(text: &str) -> String {
-    text.chars()
-        .filter(|c| {
-            let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-            matches!(c, '\n' | '\t') || !(c.is_control() || turns)
-        })
-        .collect()
+    text.chars().filter(|c| matches!(c, '\n' | '\t') || !is_obeyed(*c)).collect()
+}
+
+/// `text` with what a terminal would obey written out, such as `\u{1b}`; line ends and tabs stay.
+pub(crate) fn visible(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if !matches!(c, '\n' | '\t') && is_obeyed(c) {
+            out.extend(c.escape_unicode());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// `value` as JSON on one line, in which also those characters are escaped that JSON lets stand and
+/// a terminal obeys.
+pub(crate) fn json_line(value: &Value) -> String {
+    let mut out = String::new();
+    for c in value.to_string().chars() {
+        // Outside of strings JSON has no such characters, and all of them fit into four digits.
+        if is_obeyed(c) {
+            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// Control characters, and those that turn the direction of writing.
+fn is_obeyed(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// `text` on one line of at most `chars_max` characters.
@@ -50,6 +103,10 @@ mod tests {
         fn nothing_is_left_to_obey(text in any::<String>(), most in 0_usize..20) {
             prop_assert!(!harmless(&text).chars().any(|c| c.is_control() && c != '\n' && c != '\t'));
             prop_assert!(one_line(&text, most).chars().count() <= most + 1);
+            prop_assert!(!visible(&text).chars().any(|c| is_obeyed(c) && c != '\n' && c != '\t'));
+            let line = json_line(&Value::String(text.clone()));
+            prop_assert!(!line.chars().any(is_obeyed));
+            prop_assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), Value::String(text));
         }
     }
 }

@@ -208,12 +208,38 @@ pub struct ReadHistory {
 
 /// Asks for sessions, the latest used first.
 #[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<Vec<(reply::SessionSummary, Owner)>, Error>")]
+#[rtype(result = "Result<Vec<Listed>, Error>")]
 pub struct ListSessions {
     /// At most so many.
     pub limit: usize,
     /// Only this owner's; none = all.
     pub owner: Option<Owner>,
+    /// Only those that come after this place; none = from the first on.
+    pub before: Option<Place>,
+}
+
+/// A session in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// What clients are told of it.
+    pub summary: reply::SessionSummary,
+    /// Whose it is.
+    pub owner: Owner,
+    /// The last number in its log; text that streams may be further.
+    pub head: Seq,
+    /// How many prompts it ever took.
+    pub prompts: u64,
+    /// Its place in the list.
+    pub place: Place,
+}
+
+/// Where a session stands among all, by when it was last used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// When, in milliseconds.
+    pub updated_ms: u64,
+    /// Which of those used at that moment.
+    pub row: i64,
 }
 
 /// Asks for the sessions with a run that has not ended.
@@ -421,6 +447,18 @@ impl Store {
     }
 }
 
+/// Copies a log that no daemon has open, as [`Backup`] does; it stays of the format it is of. Blocks.
+///
+/// # Errors
+/// As [`Backup`]'s; `NotFound` where there is no log, `Conflict` where a daemon has it open.
+pub fn copy(path: &Path, to: &Path) -> Result<BackupReport, Error> {
+    if !path.is_file() {
+        return Err(ErrorCode::NotFound.error(format!("there is no log at {}", path.display())));
+    }
+    let files = Files::claim(path)?;
+    backup::copy(&files, to, &Figures::default(), || Ok(()))
+}
+
 impl Drop for Store {
     fn drop(&mut self) {
         self.pen.put_down();
@@ -549,7 +587,7 @@ impl Handler<ReadHistory> for Store {
 }
 
 impl Handler<ListSessions> for Store {
-    type Result = ResponseFuture<Result<Vec<(reply::SessionSummary, Owner)>, Error>>;
+    type Result = ResponseFuture<Result<Vec<Listed>, Error>>;
 
     fn handle(&mut self, asked: ListSessions, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.sessions(&asked))

@@ -21,8 +21,8 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use super::files::Files;
 use super::live::Shared;
 use super::{
-    DAY_MS, Describe, Described, FindRun, LOAD_BYTES_MAX, ListSessions, Load, Loaded, ReadEvents,
-    ReadHistory, UsageSince, failure,
+    DAY_MS, Describe, Described, FindRun, LOAD_BYTES_MAX, ListSessions, Listed, Load, Loaded, Place,
+    ReadEvents, ReadHistory, UsageSince, failure,
 };
 
 pub(super) struct Reader {
@@ -204,32 +204,26 @@ impl Reader {
         })
     }
 
-    pub(super) fn sessions(&mut self, asked: &ListSessions) -> Result<Vec<(SessionSummary, Owner)>, Error> {
+    pub(super) fn sessions(&mut self, asked: &ListSessions) -> Result<Vec<Listed>, Error> {
         const COLUMNS: &str = "SELECT key, owner, created, updated,
-            EXISTS (SELECT 1 FROM runs WHERE session = sessions.id AND ended IS NULL) FROM sessions";
+            EXISTS (SELECT 1 FROM runs WHERE session = sessions.id AND ended IS NULL),
+            head, (SELECT count(*) FROM runs WHERE session = sessions.id), id FROM sessions";
+        const ORDER: &str = "(updated, id) < (?, ?) ORDER BY updated DESC, id DESC LIMIT ?";
         let limit = i64::try_from(asked.limit).unwrap_or(i64::MAX);
+        let (updated, row) =
+            asked.before.map_or((i64::MAX, i64::MAX), |place| (integer(place.updated_ms), place.row));
         self.view(None, |tx, _| {
-            let read = |row: &Row<'_>| {
-                let key: String = row.get(0)?;
-                let owner = Owner::from_name(&row.get::<_, String>(1)?);
-                Ok((key, owner, time(row, 2)?, time(row, 3)?, row.get::<_, bool>(4)?))
-            };
             let rows: Vec<_> = match &asked.owner {
                 Some(owner) => tx
-                    .prepare_cached(&format!("{COLUMNS} WHERE owner = ? ORDER BY updated DESC LIMIT ?"))?
-                    .query_map(params![owner.as_str(), limit], read)?
+                    .prepare_cached(&format!("{COLUMNS} WHERE owner = ? AND {ORDER}"))?
+                    .query_map(params![owner.as_str(), updated, row, limit], listed)?
                     .collect::<Result<_, _>>()?,
                 None => tx
-                    .prepare_cached(&format!("{COLUMNS} ORDER BY updated DESC LIMIT ?"))?
-                    .query_map([limit], read)?
+                    .prepare_cached(&format!("{COLUMNS} WHERE {ORDER}"))?
+                    .query_map(params![updated, row, limit], listed)?
                     .collect::<Result<_, _>>()?,
             };
-            rows.into_iter()
-                .map(|(key, owner, created, updated, running)| {
-                    let session = SessionKey::parse(&key)?;
-                    Ok((SessionSummary { session, created, updated, running }, owner))
-                })
-                .collect()
+            Ok(rows.into_iter().collect::<Result<_, Error>>()?)
         })
     }
 
@@ -452,6 +446,19 @@ fn logged(row: &Row<'_>, run: Option<RunId>, after: Seq) -> Result<Option<Logged
         return Ok(Segment::read(first, at, body)?.rest_after(run, after));
     }
     Ok(Some(Logged { first_seq: first, seq: last, run, at, event: record::read(kind, body)? }))
+}
+
+/// The session of a row `key, owner, created, updated, running, head, prompts, id`.
+fn listed(row: &Row<'_>) -> rusqlite::Result<Result<Listed, Error>> {
+    let key: String = row.get(0)?;
+    let (created, updated, running) = (time(row, 2)?, time(row, 3)?, row.get(4)?);
+    let owner = Owner::from_name(&row.get::<_, String>(1)?);
+    let (head, prompts) = (seq(row, 5)?, number(row, 6)?);
+    let place = Place { updated_ms: updated.as_millis(), row: row.get(7)? };
+    Ok(SessionKey::parse(&key).map(|session| {
+        let summary = SessionSummary { session, created, updated, running };
+        Listed { summary, owner, head, prompts, place }
+    }))
 }
 
 fn span(row: &Row<'_>) -> rusqlite::Result<Span> {

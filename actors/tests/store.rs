@@ -480,10 +480,10 @@ async fn sessions_are_listed_by_use_and_owner() {
         store.send(Append { owner, ..append(&key(&run), events, true) }).await.unwrap().unwrap();
     }
     let list = async |limit, owner| {
-        let listed = store.send(ListSessions { limit, owner }).await.unwrap().unwrap();
+        let listed = store.send(ListSessions { limit, owner, before: None }).await.unwrap().unwrap();
         listed
             .into_iter()
-            .map(|(s, owner)| (s.session, s.updated.as_millis(), s.running, owner))
+            .map(|s| (s.summary.session, s.summary.updated.as_millis(), s.summary.running, s.owner))
             .collect::<Vec<_>>()
     };
     let (a, b, c) = (
@@ -494,7 +494,23 @@ async fn sessions_are_listed_by_use_and_owner() {
     assert_eq!(list(9, None).await, [a.clone(), b.clone(), c.clone()]);
     assert_eq!(list(1, None).await, std::slice::from_ref(&a));
     assert_eq!(list(9, Some(ci)).await, [b]);
-    assert_eq!(list(9, Some(Owner::Admins)).await, [a, c]);
+    assert_eq!(list(9, Some(Owner::Admins)).await, [a.clone(), c.clone()]);
+
+    // Page by page, also where several were used at one moment.
+    for run in ["r3", "r4"] {
+        let mut events = of_run(1, run, vec![prompt("hi", None)]);
+        events[0].at = Timestamp::from_millis(20);
+        store.send(append(&key(run), events, true)).await.unwrap().unwrap();
+    }
+    let (mut seen, mut before) = (Vec::new(), None);
+    loop {
+        let page = store.send(ListSessions { limit: 2, owner: None, before }).await.unwrap().unwrap();
+        let Some(last) = page.last() else { break };
+        before = Some(last.place);
+        seen.extend(page.into_iter().map(|s| (s.summary.session, s.head, s.prompts)));
+    }
+    let one = |run: &str, head| (key(run), Seq(head), 1);
+    assert_eq!(seen, [one("r0", 2), one("r1", 2), one("r4", 1), one("r3", 1), one("r2", 1)]);
     store.send(Stop).await.unwrap().unwrap();
 }
 

@@ -126,6 +126,11 @@ impl Daemon {
         self.relaunch()
     }
 
+    /// A new daemon on the same home, where this one has stopped.
+    pub fn restart_stopped(self) -> Self {
+        self.relaunch()
+    }
+
     /// SIGTERM; gives its exit status.
     pub fn terminate(&mut self) -> ExitStatus {
         self.signal("TERM");

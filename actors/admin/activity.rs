@@ -1,0 +1,62 @@
+//! What runs: which sessions are awake and what each is about, as they say of themselves.
+
+use std::collections::HashMap;
+
+use clawmux_core::error::Error;
+use serde_json::Value;
+
+use super::Daemon;
+use super::methods::stopping;
+
+/// What runs.
+#[derive(Debug, Default)]
+pub(super) struct Activity {
+    /// The sessions that are awake, by their keys.
+    pub(super) awake: HashMap<String, Awake>,
+    /// How many are being read from the log, because they have something to do.
+    pub(super) waking: u64,
+}
+
+/// A session that is awake.
+#[derive(Debug, Default)]
+pub(super) struct Awake {
+    /// The run under way.
+    pub(super) run: Option<String>,
+    /// How many prompts wait.
+    pub(super) queued: u64,
+    /// The last number of its log.
+    pub(super) seq: u64,
+    /// How many connections follow it.
+    pub(super) followers: u64,
+}
+
+impl Activity {
+    /// Asks the sessions.
+    ///
+    /// # Errors
+    /// `Unavailable` where nobody can be asked any more.
+    pub(super) async fn now(daemon: &Daemon) -> Result<Self, Error> {
+        let observed = daemon.sessions.send(crate::observe::Observe).await.map_err(|_| stopping())?;
+        let number = |state: &Value, name: &str| state[name].as_u64().unwrap_or(0);
+        let awake = observed.children.iter().filter_map(|child| {
+            let key = child.actor.strip_prefix("session ")?.to_owned();
+            let run = child.state["run"].as_str().map(str::to_owned);
+            let (queued, seq) = (number(&child.state, "queued"), number(&child.state, "seq"));
+            Some((key, Awake { run, queued, seq, followers: number(&child.state, "followers") }))
+        });
+        Ok(Self {
+            awake: awake.collect(),
+            waking: number(&observed.state, "waking") + number(&observed.state, "recovering"),
+        })
+    }
+
+    /// Runs under way.
+    pub(super) fn running(&self) -> usize {
+        self.awake.values().filter(|session| session.run.is_some()).count()
+    }
+
+    /// Prompts that wait for their turn.
+    pub(super) fn queued(&self) -> u64 {
+        self.awake.values().map(|session| session.queued).sum()
+    }
+}

@@ -1,0 +1,197 @@
+//! The claim on a home: a lock file that a second daemon can't take, and the operator's socket, which
+//! goes away with it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
+use std::path::{Path, PathBuf};
+
+use clawmux_core::error::{Error, ErrorCode};
+
+/// A claimed home: its lock, and the bound socket. Both are let go when it is dropped.
+#[derive(Debug)]
+pub struct Bound {
+    listener: Option<StdListener>,
+    path: PathBuf,
+    /// Where a link to the path is, if it is not in the home.
+    link: Option<PathBuf>,
+    /// Held for its lock.
+    _lock: File,
+}
+
+/// Where the operator's socket of a home is.
+pub fn socket_path(home: &Path) -> PathBuf {
+    home.join(".xeno").join("gateway.sock")
+}
+
+impl Bound {
+    /// Claims `home` and binds its socket, or `elsewhere`. Blocks: call it before the daemon runs.
+    ///
+    /// # Errors
+    /// `Conflict` where another daemon has the home or the socket; `Unavailable` where the folder,
+    /// the lock or the socket can't be made.
+    pub fn new(home: &Path, elsewhere: Option<&Path>) -> Result<Self, Error> {
+        let folder = home.join(".xeno");
+        private_folder(&folder).map_err(|error| cannot("make the folder", &folder, &error))?;
+        let lock_path = folder.join("gateway.lock");
+        let lock = lock(&lock_path, home)?;
+        let usual = socket_path(home);
+        if fs::symlink_metadata(&usual).is_ok_and(|there| there.is_symlink()) {
+            // Left by a daemon that served elsewhere and died: we have its lock now.
+            fs::remove_file(&usual).map_err(|error| cannot("remove the stale link", &usual, &error))?;
+        }
+        let path = match elsewhere {
+            Some(path) => std::path::absolute(path).map_err(|error| cannot("find", path, &error))?,
+            None => usual.clone(),
+        };
+        clear_stale(&path)?;
+        let listener = StdListener::bind(&path)
+            .and_then(|listener| {
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o600))?;
+                listener.set_nonblocking(true)?;
+                Ok(listener)
+            })
+            .map_err(|error| cannot("bind the socket", &path, &error))?;
+        let mut bound = Self { listener: Some(listener), path, link: None, _lock: lock };
+        if bound.path != usual {
+            // So that the commands find it by its home, wherever it is.
+            clear_stale(&usual)?;
+            symlink(&bound.path, &usual).map_err(|error| cannot("link", &usual, &error))?;
+            bound.link = Some(usual);
+        }
+        Ok(bound)
+    }
+
+    /// The socket, once.
+    pub(super) fn take_listener(&mut self) -> Option<StdListener> {
+        self.listener.take()
+    }
+
+    /// Where the socket is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        // While the lock is held nobody else can have bound this path.
+        for path in self.link.iter().chain([&self.path]) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
+    let advice = match error.kind() {
+        // The kernel takes about a hundred bytes for the path of a socket.
+        io::ErrorKind::InvalidInput => "; take a shorter one with --socket or --home",
+        _ => "",
+    };
+    ErrorCode::Unavailable.error(format!("cannot {what} {}: {error}{advice}", path.display()))
+}
+
+/// A folder of our own that nobody else looks into.
+fn private_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    let metadata = fs::symlink_metadata(path)?;
+    if !metadata.is_dir() {
+        return Err(io::Error::other("it is not a folder"));
+    }
+    if metadata.mode() & 0o077 != 0 {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+fn lock(path: &Path, home: &Path) -> Result<File, Error> {
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(|error| cannot("open the lock", path, &error))?;
+    match file.try_lock() {
+        Ok(()) => {
+            // Who has it is for the message below only: that it can't be written is no reason to stop.
+            let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+            Ok(file)
+        }
+        Err(fs::TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = (&mut file).take(20).read_to_string(&mut pid);
+            let pid: String = pid.chars().filter(char::is_ascii_digit).collect();
+            Err(ErrorCode::Conflict.error(format!(
+                "a clawmux daemon{} runs on {} already: stop it, or give this one another --home",
+                if pid.is_empty() { String::new() } else { format!(" (pid {pid})") },
+                home.display()
+            )))
+        }
+        Err(fs::TryLockError::Error(error)) => Err(cannot("lock", path, &error)),
+    }
+}
+
+/// Removes a socket that nobody serves any more, and nothing else.
+fn clear_stale(path: &Path) -> Result<(), Error> {
+    let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
+    if !metadata.file_type().is_socket() {
+        return Err(
+            ErrorCode::Conflict.error(format!("{} is there and no socket: move it away", path.display()))
+        );
+    }
+    if StdStream::connect(path).is_ok() {
+        return Err(ErrorCode::Conflict.error(format!("somebody else serves the socket {}", path.display())));
+    }
+    fs::remove_file(path).map_err(|error| cannot("remove the stale socket", path, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_stale_sockets_are_removed() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("s");
+        drop(StdListener::bind(&path).unwrap());
+        assert!(path.exists(), "left behind by a process that died");
+        let bound = Bound::new(home.path(), Some(&path)).unwrap();
+        let other = tempfile::tempdir().unwrap();
+        let refused = Bound::new(other.path(), Some(&path)).unwrap_err();
+        assert!(refused.message.contains("somebody else serves"), "{}", refused.message);
+        drop(bound);
+        fs::write(&path, "precious").unwrap();
+        let refused = Bound::new(home.path(), Some(&path)).unwrap_err();
+        assert!(refused.message.contains("no socket"), "{}", refused.message);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        let long = home.path().join("x".repeat(200));
+        assert_eq!(Bound::new(home.path(), Some(&long)).unwrap_err().code, ErrorCode::Unavailable);
+    }
+
+    #[test]
+    fn a_path_too_long_for_a_socket_is_answered_with_what_to_do() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("s".repeat(120));
+        let refused = Bound::new(home.path(), Some(&path)).unwrap_err();
+        assert!(refused.message.ends_with("with --socket or --home"), "{}", refused.message);
+    }
+
+    #[test]
+    fn a_socket_elsewhere_is_found_from_the_home() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("elsewhere.sock");
+        let bound = Bound::new(home.path(), Some(&path)).unwrap();
+        assert_eq!(bound.path(), path);
+        StdStream::connect(socket_path(home.path())).unwrap();
+        drop(bound);
+        assert!(
+            fs::symlink_metadata(&path).is_err() && fs::symlink_metadata(socket_path(home.path())).is_err()
+        );
+        // As after a crash: a link that leads nowhere.
+        symlink(&path, socket_path(home.path())).unwrap();
+        drop(Bound::new(home.path(), None).unwrap());
+    }
+}

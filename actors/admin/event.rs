@@ -1,0 +1,144 @@
+//! An event of a session, as JSON.
+//!
+//! `{"seq", "first_seq"?, "at_ms", "run"?, "event", ..}`: `first_seq` is there where the event covers
+//! several numbers, and the rest depends on `event`.
+//!
+//! | `event` | besides |
+//! |---|---|
+//! | `prompt` | `content`, `owner` (null: the operators), `idempotency_key`? |
+//! | `start` | |
+//! | `text` | `text` |
+//! | `tool_call` | `call`, `tool`, `input` |
+//! | `tool_result` | `call`, `content`, `is_error` |
+//! | `step_end` | `input_tokens`, `output_tokens` |
+//! | `restart` | |
+//! | `end` | `outcome` (`completed`, `aborted`, `failed`), `error`? (`code`, `message`), `input_tokens`, `output_tokens` |
+//! | `clear` | |
+
+use clawmux_core::auth::Owner;
+use clawmux_core::event::{Event, Logged, Outcome, Usage};
+use clawmux_core::ids::RunId;
+use serde_json::{Value, json};
+
+/// It.
+pub(super) fn to_json(logged: &Logged) -> Value {
+    let (name, mut object) = match &logged.event {
+        Event::Prompted { content, owner, idempotency_key } => {
+            let mut prompt = json!({ "content": content, "owner": owner_name(owner) });
+            if let Some(key) = idempotency_key {
+                prompt["idempotency_key"] = json!(key);
+            }
+            ("prompt", prompt)
+        }
+        Event::Started => ("start", json!({})),
+        Event::Text(text) => ("text", json!({ "text": text })),
+        Event::ToolCalled(call) => (
+            "tool_call",
+            json!({ "call": call.id.as_str(), "tool": call.name.as_str(), "input": call.input }),
+        ),
+        Event::ToolReturned(result) => (
+            "tool_result",
+            json!({ "call": result.call.as_str(), "content": result.content, "is_error": result.is_error }),
+        ),
+        Event::StepEnded { usage } => ("step_end", tokens(*usage)),
+        Event::Restarted => ("restart", json!({})),
+        Event::Ended { outcome, usage } => {
+            let mut end = tokens(*usage);
+            end["outcome"] = json!(match outcome {
+                Outcome::Completed => "completed",
+                Outcome::Aborted => "aborted",
+                Outcome::Failed(error) => {
+                    end["error"] = json!({ "code": error.code.name(), "message": error.message });
+                    "failed"
+                }
+            });
+            ("end", end)
+        }
+        Event::Cleared => ("clear", json!({})),
+    };
+    object["event"] = json!(name);
+    object["seq"] = json!(logged.seq.0);
+    if logged.first_seq != logged.seq {
+        object["first_seq"] = json!(logged.first_seq.0);
+    }
+    object["at_ms"] = json!(logged.at.as_millis());
+    if let Some(run) = &logged.run {
+        object["run"] = json!(RunId::as_str(run));
+    }
+    object
+}
+
+/// Whose something is; null where it is the operators'.
+pub(super) fn owner_name(owner: &Owner) -> Value {
+    match owner {
+        Owner::Admins => Value::Null,
+        Owner::Credential(name) => json!(&**name),
+    }
+}
+
+fn tokens(usage: Usage) -> Value {
+    json!({ "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clawmux_core::error::ErrorCode;
+    use clawmux_core::event::{ToolCall, ToolResult};
+    use clawmux_core::ids::{CallId, PluginName, Seq};
+    use clawmux_core::time::Timestamp;
+
+    fn json_of(event: Event) -> Value {
+        to_json(&Logged { first_seq: Seq(3), seq: Seq(3), run: None, at: Timestamp::from_millis(7), event })
+    }
+
+    #[test]
+    fn every_event_has_its_words() {
+        let usage = Usage { input_tokens: 1, output_tokens: 2 };
+        let failed = Outcome::Failed(ErrorCode::Provider.error("no"));
+        let call = ToolCall { id: CallId::new("c"), name: PluginName::new("echo"), input: json!({"a": 1}) };
+        let result = ToolResult { call: CallId::new("c"), content: "x".into(), is_error: true };
+        let owner = Owner::from_name("ci");
+        for (event, expected) in [
+            (
+                Event::Prompted { content: "hi".into(), owner, idempotency_key: Some("k".into()) },
+                json!({"event": "prompt", "content": "hi", "owner": "ci", "idempotency_key": "k"}),
+            ),
+            (
+                Event::Prompted { content: "hi".into(), owner: Owner::Admins, idempotency_key: None },
+                json!({"event": "prompt", "content": "hi", "owner": null}),
+            ),
+            (Event::Started, json!({"event": "start"})),
+            (Event::Text("x".into()), json!({"event": "text", "text": "x"})),
+            (
+                Event::ToolCalled(call),
+                json!({"event": "tool_call", "call": "c", "tool": "echo", "input": {"a": 1}}),
+            ),
+            (
+                Event::ToolReturned(result),
+                json!({"event": "tool_result", "call": "c", "content": "x", "is_error": true}),
+            ),
+            (Event::StepEnded { usage }, json!({"event": "step_end", "input_tokens": 1, "output_tokens": 2})),
+            (Event::Restarted, json!({"event": "restart"})),
+            (
+                Event::Ended { outcome: failed, usage },
+                json!({"event": "end", "outcome": "failed", "error": {"code": "provider", "message": "no"},
+                       "input_tokens": 1, "output_tokens": 2}),
+            ),
+            (Event::Cleared, json!({"event": "clear"})),
+        ] {
+            let mut expected = expected;
+            expected["seq"] = json!(3);
+            expected["at_ms"] = json!(7);
+            assert_eq!(json_of(event), expected);
+        }
+    }
+
+    #[test]
+    fn a_range_of_numbers_is_told() {
+        let run = Some(RunId::new("r"));
+        let event = Event::Text("x".into());
+        let told = to_json(&Logged { first_seq: Seq(3), seq: Seq(9), run, at: Timestamp::default(), event });
+        assert_eq!((&told["first_seq"], &told["seq"], &told["run"]), (&json!(3), &json!(9), &json!("r")));
+    }
+}

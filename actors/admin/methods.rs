@@ -1,0 +1,162 @@
+//! The table of methods: what each is called, what it takes, how long it may take, and who answers.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::Addr;
+use clawmux_core::error::{Error, ErrorCode};
+use futures::future::LocalBoxFuture;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::client::AdminClient;
+use super::{AdminStatus, Daemon, backup, drain, session, sessions};
+
+/// How long a method may take that asks the daemon and its log.
+const PROMPT: Duration = Duration::from_secs(10);
+
+/// A method.
+pub(super) struct Method {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// What it takes, as people write it; `?` marks what may be left out.
+    pub(super) params: &'static str,
+    /// How long it may take.
+    pub(super) deadline: Duration,
+    /// Answers it.
+    pub(super) run: fn(Call) -> LocalBoxFuture<'static, Result<Value, Error>>,
+}
+
+/// A request for a method.
+pub(super) struct Call {
+    /// Those it may reach.
+    pub(super) daemon: Arc<Daemon>,
+    /// The connection it came on, as sessions know it.
+    pub(super) client: Addr<AdminClient>,
+    /// How many things the connection follows.
+    pub(super) follows: Rc<Cell<usize>>,
+    /// Its parameters, not looked at yet.
+    pub(super) params: Value,
+    /// Takes notifications (method and parameters) that tell how far it has come.
+    pub(super) progress: mpsc::Sender<(&'static str, Value)>,
+}
+
+const METHODS: &[Method] = &[
+    Method { name: "admin.status", params: "{}", deadline: PROMPT, run: |call| Box::pin(status(call)) },
+    Method {
+        name: "admin.sessions",
+        params: r#"{"limit"?, "before"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(sessions::list(call)),
+    },
+    Method {
+        name: "admin.session.show",
+        params: r#"{"session", "after_seq"?, "limit"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(session::show(call)),
+    },
+    Method {
+        name: "admin.session.tail",
+        params: r#"{"session", "after_seq"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(session::tail(call)),
+    },
+    Method {
+        name: "admin.session.stop",
+        params: r#"{"session"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(session::stop(call)),
+    },
+    Method {
+        name: "admin.session.abort",
+        params: r#"{"session", "run"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(session::abort(call)),
+    },
+    Method {
+        name: "admin.session.clear",
+        params: r#"{"session"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(session::clear(call)),
+    },
+    Method {
+        name: "admin.drain",
+        params: r#"{"on"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(drain::drain(call)),
+    },
+    Method {
+        name: "admin.backup",
+        params: r#"{"file"}"#,
+        deadline: backup::DEADLINE,
+        run: |call| Box::pin(backup::backup(call)),
+    },
+];
+
+/// Methods of the interface whose feature is not there yet.
+const LATER: [&str; 11] = [
+    "admin.connections",
+    "admin.actors",
+    "admin.plugins",
+    "admin.usage",
+    "admin.memory",
+    "admin.approvals",
+    "admin.devices",
+    "admin.tokens",
+    "admin.log",
+    "admin.events",
+    "admin.auth",
+];
+/// Families of such methods.
+const LATER_FAMILIES: [&str; 6] =
+    ["admin.approval.", "admin.plugin.", "admin.token.", "admin.device.", "admin.config.", "gateway."];
+
+/// The method of this name.
+///
+/// # Errors
+/// `UnknownMethod`, saying whether it will be there one day.
+pub(super) fn find(name: &str) -> Result<&'static Method, Error> {
+    if let Some(method) = METHODS.iter().find(|method| method.name == name) {
+        return Ok(method);
+    }
+    let later = LATER.contains(&name) || LATER_FAMILIES.iter().any(|family| name.starts_with(family));
+    let why = if later { format!("{name} is not there yet") } else { format!("unknown method: {name}") };
+    Err(ErrorCode::UnknownMethod.error(why))
+}
+
+/// What the method of this name takes.
+pub(super) fn params_of(name: &str) -> &'static str {
+    METHODS.iter().find(|method| method.name == name).map_or("{}", |method| method.params)
+}
+
+/// `admin.status`
+async fn status(call: Call) -> Result<Value, Error> {
+    call.takes_nothing("admin.status")?;
+    call.daemon.status.send(AdminStatus).await.unwrap_or_else(|_| Err(stopping()))
+}
+
+/// That who would answer is gone.
+pub(super) fn stopping() -> Error {
+    ErrorCode::Unavailable.error("the daemon is stopping")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_name_stands_twice_and_none_is_there_and_not_there() {
+        let mut seen = HashSet::new();
+        for name in METHODS.iter().map(|method| method.name).chain(LATER) {
+            assert!(seen.insert(name), "{name} stands twice");
+            assert!(name.starts_with("admin."), "{name}");
+        }
+        for method in METHODS {
+            assert!(!LATER_FAMILIES.iter().any(|family| method.name.starts_with(family)), "{}", method.name);
+            assert!(method.params.starts_with('{') && method.params.ends_with('}'), "{}", method.name);
+        }
+    }
+}

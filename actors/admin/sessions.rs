@@ -1,0 +1,69 @@
+//! `admin.sessions`: all sessions there are, the latest used first, a page at a time.
+//!
+//! What is used while somebody pages moves to the front and so may be missed by later pages.
+
+use clawmux_core::error::Error;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::activity::Activity;
+use super::event::owner_name;
+use super::methods::Call;
+use crate::ask::ask;
+use crate::store::{ListSessions, Listed, Place};
+
+/// Sessions on a page.
+const PAGE: usize = 100;
+/// The most on a page.
+const PAGE_MAX: usize = 1000;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Params {
+    limit: Option<usize>,
+    /// `next` of the page before: its time and row.
+    before: Option<(u64, i64)>,
+}
+
+/// Answers it: `{"sessions": [..], "next"?}`, with `next` where there are more.
+pub(super) async fn list(call: Call) -> Result<Value, Error> {
+    let Params { limit, before } = call.params("admin.sessions")?;
+    let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
+    let before = before.map(|(updated_ms, row)| Place { updated_ms, row });
+    let mut listed =
+        ask(&call.daemon.store, ListSessions { limit: limit + 1, owner: None, before }).await??;
+    let more = listed.len() > limit;
+    listed.truncate(limit);
+    let activity = Activity::now(&call.daemon).await?;
+    let next = listed.last().filter(|_| more).map(|last| json!([last.place.updated_ms, last.place.row]));
+    let sessions: Vec<Value> = listed.iter().map(|listed| session(listed, &activity)).collect();
+    let mut page = json!({ "sessions": sessions });
+    if let Some(next) = next {
+        page["next"] = next;
+    }
+    Ok(page)
+}
+
+fn session(listed: &Listed, activity: &Activity) -> Value {
+    let awake = activity.awake.get(listed.summary.session.as_str());
+    let state = match awake {
+        Some(awake) if awake.run.is_some() => "running",
+        Some(awake) if awake.queued > 0 => "queued",
+        Some(_) => "idle",
+        // A run that was cut off and waits to go on.
+        None if listed.summary.running => "queued",
+        None => "asleep",
+    };
+    json!({
+        "session": listed.summary.session.as_str(),
+        "owner": owner_name(&listed.owner),
+        "state": state,
+        "run": awake.and_then(|awake| awake.run.as_deref()),
+        "queued": awake.map_or(0, |awake| awake.queued),
+        "followers": awake.map_or(0, |awake| awake.followers),
+        "prompts": listed.prompts,
+        "seq": awake.map_or(0, |awake| awake.seq).max(listed.head.0),
+        "created_ms": listed.summary.created.as_millis(),
+        "updated_ms": listed.summary.updated.as_millis(),
+    })
+}

@@ -1,0 +1,104 @@
+//! `clawmux backup`: a consistent copy of the log, made by the daemon while it works, or by this
+//! process where none runs.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::path::Path;
+
+use clawmux_actors::store;
+use serde_json::{Value, json};
+
+use super::when::span;
+use crate::admin_client::{Link, Refused, home_of};
+use crate::cli::{Backup, Global};
+use crate::exit::{FAILED, Failure};
+use crate::settings;
+use crate::terminal::{json_line, say, tell};
+
+/// Runs it.
+///
+/// # Errors
+/// Status 1 where no copy could be made; nothing is left of it then.
+pub(crate) fn run(global: &Global, options: &Backup) -> Result<(), Failure> {
+    let home = home_of(global)?;
+    let file = std::path::absolute(&options.file)
+        .map_err(|error| Failure::new(FAILED, format!("{}: {error}", options.file.display())))?;
+    let report = match Link::open(&home) {
+        Ok(mut link) => by_daemon(&mut link, &file)?,
+        Err(Refused::Unreachable(_)) => alone(global, &file)?,
+        Err(refused) => return Err(refused.into()),
+    };
+    if options.json {
+        say(&json_line(&report));
+        return Ok(());
+    }
+    let number = |name: &str| report[name].as_u64().unwrap_or(0);
+    say(&format!(
+        "{}: {}, sessions: {}, runs: {}, in {}\nto restore it: stop the daemon, move the files of its log away \
+         (clawmux.db, clawmux.db-wal, clawmux.db-shm: see store.path), copy this one to where clawmux.db was, \
+         start the daemon",
+        file.display(),
+        size(number("bytes")),
+        number("sessions"),
+        number("runs"),
+        span(number("took_ms")),
+    ));
+    Ok(())
+}
+
+fn by_daemon(link: &mut Link, file: &Path) -> Result<Value, Failure> {
+    let params = json!({ "file": file.to_str().ok_or_else(|| {
+        Failure::new(FAILED, format!("{}: the name of the file is no UTF-8 text", file.display()))
+    })? });
+    let mut progress = Progress { shown: stderr().is_terminal(), pages: 0, within_line: false };
+    let report = link.call("admin.backup", &params, |_, told| progress.show(told["pages_left"].as_u64()));
+    progress.end();
+    Ok(report?)
+}
+
+/// Nobody else has the log open, and nobody gets it while it is copied.
+fn alone(global: &Global, file: &Path) -> Result<Value, Failure> {
+    let settings = settings::read(global, &[])?;
+    tell("no daemon runs on this home: copying its log directly");
+    let report = store::copy(&settings.config.store.path, file)?;
+    Ok(json!({
+        "file": file.display().to_string(),
+        "bytes": report.bytes,
+        "sessions": report.sessions,
+        "runs": report.runs,
+        "took_ms": report.took_ms,
+    }))
+}
+
+/// How far it is, for who watches.
+struct Progress {
+    shown: bool,
+    /// The most there ever were.
+    pages: u64,
+    within_line: bool,
+}
+
+impl Progress {
+    fn show(&mut self, left: Option<u64>) {
+        let left = left.unwrap_or(0);
+        self.pages = self.pages.max(left);
+        if !self.shown || self.pages == 0 {
+            return;
+        }
+        let done = 100 - left.saturating_mul(100) / self.pages;
+        let what = if left == 0 { "checking the copy" } else { "copied" };
+        let _ = write!(stderr().lock(), "\r{what}: {done:>3} %   ");
+        self.within_line = true;
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.within_line) {
+            let _ = writeln!(stderr().lock());
+        }
+    }
+}
+
+fn size(bytes: u64) -> String {
+    const KIB: u64 = 1 << 10;
+    const MIB: u64 = 1 << 20;
+    if bytes < 10 * MIB { format!("{} KiB", bytes / KIB) } else { format!("{} MiB", bytes / MIB) }
+}

@@ -1,0 +1,21 @@
+//! The operator's commands: each asks the running daemon and shows what it says, as a table for
+//! people or as JSON for scripts.
+//!
+//! | file | command |
+//! |---|---|
+//! | `status` | `status` |
+//! | `sessions` | `sessions` |
+//! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop` |
+//! | `drain`, `backup` | those |
+//! | `transcript` | an event of a session, as people read it |
+//! | `table`, `when` | columns; points in time and spans |
+
+pub(crate) mod backup;
+pub(crate) mod drain;
+pub(crate) mod session;
+pub(crate) mod sessions;
+pub(crate) mod status;
+mod table;
+mod tail;
+mod transcript;
+pub(crate) mod when;

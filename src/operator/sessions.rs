@@ -1,0 +1,88 @@
+//! `clawmux sessions`: those there are, the latest used first.
+
+use serde_json::{Value, json};
+
+use super::table::table;
+use super::when::{ago, now_ms};
+use crate::admin_client::{call, home_of};
+use crate::cli::{Global, Sessions};
+use crate::exit::Failure;
+use crate::terminal::{json_line, put, say, tell};
+
+/// Sessions asked for at once.
+const PAGE: usize = 500;
+
+/// Runs it. As JSON it is one object a line, and a page at a time, however many there are.
+///
+/// # Errors
+/// As [`call`].
+pub(crate) fn run(global: &Global, options: &Sessions) -> Result<(), Failure> {
+    let home = home_of(global)?;
+    let wanted = if options.all { usize::MAX } else { options.limit };
+    let (mut shown, mut before, mut rows) = (0, Value::Null, Vec::new());
+    let more = loop {
+        let page =
+            call(&home, "admin.sessions", &json!({ "limit": PAGE.min(wanted - shown), "before": before }))?;
+        let sessions = page["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        shown += sessions.len();
+        for session in sessions {
+            if !options.json {
+                rows.push(row(session, now_ms()));
+            } else if !put(&json_line(session))? {
+                // Nobody reads any more.
+                return Ok(());
+            }
+        }
+        before = page["next"].clone();
+        if before.is_null() || sessions.is_empty() || shown >= wanted {
+            break !before.is_null();
+        }
+    };
+    if !options.json {
+        if rows.is_empty() {
+            tell("there are no sessions yet: a client's first prompt makes one, such as `clawmux chat hi`");
+            return Ok(());
+        }
+        say(&table(["KEY", "OWNER", "STATE", "PROMPTS", "SEQ", "UPDATED"], &rows));
+    }
+    if more {
+        tell(&format!("the {shown} used last; there are more: --all, or --limit N"));
+    }
+    Ok(())
+}
+
+fn row(session: &Value, now_ms: u64) -> [String; 6] {
+    let text = |name: &str| session[name].as_str().unwrap_or("-").to_owned();
+    let number = |name: &str| session[name].as_u64().unwrap_or(0);
+    let state = match (text("state"), number("queued")) {
+        (state, 0) => state,
+        (state, queued) if state == "running" => format!("{state} +{queued}"),
+        (state, queued) => format!("{state} {queued}"),
+    };
+    [
+        text("session"),
+        text("owner"),
+        state,
+        number("prompts").to_string(),
+        number("seq").to_string(),
+        ago(number("updated_ms"), now_ms),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_waits() {
+        let mut session = json!({"session": "a:b:c:d", "owner": null, "state": "running", "queued": 2,
+                                 "prompts": 5, "seq": 60, "updated_ms": 0});
+        assert_eq!(row(&session, 60_000), ["a:b:c:d", "-", "running +2", "5", "60", "1m ago"]);
+        session["queued"] = json!(0);
+        session["owner"] = json!("ci");
+        assert_eq!(row(&session, 0)[1..3], ["ci", "running"]);
+        session["state"] = json!("queued");
+        session["queued"] = json!(3);
+        assert_eq!(row(&session, 0)[2], "queued 3");
+    }
+}

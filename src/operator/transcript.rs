@@ -1,0 +1,111 @@
+//! An event of a session, as people read it: number, time, run, and what happened.
+
+use serde_json::Value;
+
+use super::when::utc;
+use crate::terminal::visible;
+
+/// How much of a run's id is shown.
+const RUN_CHARS: usize = 8;
+/// Where what happened begins.
+const INDENT: usize = 53;
+
+/// Its lines. Text of several lines goes on under where it began.
+pub(super) fn lines(event: &Value) -> String {
+    let text = |name: &str| event[name].as_str().unwrap_or_default();
+    let number = |name: &str| event[name].as_u64().unwrap_or_default();
+    let seqs = match event["first_seq"].as_u64() {
+        Some(first) => format!("{first}-{}", number("seq")),
+        None => number("seq").to_string(),
+    };
+    let (what, said) = match text("event") {
+        "prompt" => {
+            let owner = event["owner"].as_str().map(|owner| format!("({owner}) ")).unwrap_or_default();
+            ("prompt", format!("{owner}{}", text("content")))
+        }
+        "start" => ("start", String::new()),
+        "text" => ("text", text("text").to_owned()),
+        "tool_call" => ("call", format!("{} {} [{}]", text("tool"), event["input"], text("call"))),
+        "tool_result" => {
+            let mark = if event["is_error"] == true { "failed: " } else { "" };
+            ("result", format!("{mark}{} [{}]", text("content"), text("call")))
+        }
+        "step_end" => ("step", tokens(event)),
+        "restart" => ("restart", "the daemon was restarted: this step's text so far is void".into()),
+        "end" => {
+            let why = match event["error"]["message"].as_str() {
+                Some(why) => format!(" ({why})"),
+                None => String::new(),
+            };
+            ("end", format!("{}{why}; {}", text("outcome"), tokens(event)))
+        }
+        "clear" => ("clear", "the conversation so far was forgotten".into()),
+        other => (other, event.to_string()),
+    };
+    let run: String = text("run").chars().take(RUN_CHARS).collect();
+    let head = format!(
+        "{:<11}  {}  {:<RUN_CHARS$}  {:<8}",
+        seqs,
+        utc(number("at_ms")),
+        visible(&run),
+        visible(what)
+    );
+    if said.is_empty() && what != "text" {
+        head.trim_end().to_owned()
+    } else {
+        format!("{head}  {}", indented(&said))
+    }
+}
+
+/// Text of several lines, each under where the first began.
+pub(super) fn indented(text: &str) -> String {
+    visible(text).replace('\n', &format!("\n{:INDENT$}", ""))
+}
+
+fn tokens(event: &Value) -> String {
+    let number = |name: &str| event[name].as_u64().unwrap_or_default();
+    format!("{} tokens in, {} out", number("input_tokens"), number("output_tokens"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn events_read_like_a_script() {
+        let said = |mut event: Value| {
+            event["seq"] = json!(7);
+            event["at_ms"] = json!(0);
+            event["run"] = json!("0123456789");
+            lines(&event)
+        };
+        assert_eq!(
+            said(json!({"event": "text", "first_seq": 3, "text": "two\nlines"})),
+            format!("3-7          1970-01-01 00:00:00  01234567  text      two\n{:INDENT$}lines", "")
+        );
+        for (event, ends) in [
+            (json!({"event": "prompt", "content": "hi", "owner": null}), "prompt    hi"),
+            (json!({"event": "prompt", "content": "hi", "owner": "ci"}), "prompt    (ci) hi"),
+            (json!({"event": "start"}), "start"),
+            (
+                json!({"event": "tool_call", "tool": "echo", "call": "c", "input": {"a": 1}}),
+                r#"call      echo {"a":1} [c]"#,
+            ),
+            (
+                json!({"event": "tool_result", "call": "c", "content": "no", "is_error": true}),
+                "failed: no [c]",
+            ),
+            (
+                json!({"event": "end", "outcome": "failed", "error": {"message": "away"}, "input_tokens": 1}),
+                "end       failed (away); 1 tokens in, 0 out",
+            ),
+            (json!({"event": "restart"}), "is void"),
+            (json!({"event": "clear"}), "forgotten"),
+            (json!({"event": "text", "text": "\u{1b}[2J\u{9b}x"}), r"\u{1b}[2J\u{9b}x"),
+        ] {
+            let line = said(event);
+            assert!(line.ends_with(ends), "{line}");
+        }
+    }
+}
