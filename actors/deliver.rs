@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use actix::{Message, Recipient};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Published;
-use clawmux_core::ids::{ConnectionId, Ticket};
+use clawmux_core::ids::{ConnectionId, Seq, Ticket};
 use clawmux_core::reply::Reply;
 
 /// How many bytes of events may be under way to one connection. An event may begin while there are
@@ -35,6 +35,8 @@ pub enum Deliver {
     Event {
         /// The request.
         ticket: Ticket,
+        /// The first number that is covered by it.
+        first: Seq,
         /// The event.
         event: Arc<Published>,
     },

@@ -180,7 +180,8 @@ impl Stage {
                     event: event_of(&json(&words[5..])?)?,
                 };
                 let event = Published::new(key_of(session)?, logged);
-                self.tell(Input::Event(Ticket(number(ticket)?), &event));
+                let (ticket, first) = (Ticket(number(ticket)?), event.logged.first_seq);
+                self.tell(Input::Event { ticket, first, event: &event });
             }
             ["fault", name] => {
                 self.tell(Input::Fault(match name {

@@ -168,7 +168,7 @@ impl Handler<Deliver> for AdminClient {
                 }
             }
             // Who would write it is gone, and soon so is this.
-            Deliver::Event { ticket, event } => drop(self.events.send((ticket, event))),
+            Deliver::Event { ticket, event, .. } => drop(self.events.send((ticket, event))),
         }
     }
 }

@@ -422,8 +422,8 @@ impl Handler<Deliver> for Connection {
                 self.answered(ticket);
                 self.tell(Input::Reply(ticket, reply), context);
             }
-            Deliver::Event { ticket, event } => {
-                self.tell(Input::Event(ticket, &event), context);
+            Deliver::Event { ticket, first, event } => {
+                self.tell(Input::Event { ticket, first, event: &event }, context);
                 self.outbox.owe(cost(&event), self.link.polls());
             }
         }

@@ -6,7 +6,7 @@ use actix::Recipient;
 use actix::dev::SendError;
 use clawmux_core::event::Published;
 use clawmux_core::follow::{self, Followers, Sent};
-use clawmux_core::ids::Ticket;
+use clawmux_core::ids::{Seq, Ticket};
 
 use crate::deliver::{Client, Deliver, More, cost};
 
@@ -34,12 +34,12 @@ impl Road {
 }
 
 impl follow::Road for Road {
-    fn send(&mut self, ticket: Ticket, event: &Arc<Published>) -> Sent {
+    fn send(&mut self, ticket: Ticket, first: Seq, event: &Arc<Published>) -> Sent {
         let cost = cost(event);
         if !self.client.window.take(cost, &self.from) {
             return Sent::Full;
         }
-        match self.client.to.try_send(Deliver::Event { ticket, event: event.clone() }) {
+        match self.client.to.try_send(Deliver::Event { ticket, first, event: event.clone() }) {
             Ok(()) => Sent::Taken,
             Err(SendError::Full(_)) => {
                 self.client.window.untake(cost, &self.from);

@@ -184,7 +184,7 @@ impl Peer {
     /// The next event and the request it is told under.
     async fn told(&mut self) -> (Ticket, Logged) {
         loop {
-            if let Deliver::Event { ticket, event } = self.next().await {
+            if let Deliver::Event { ticket, event, .. } = self.next().await {
                 if self.generous {
                     self.client.window.give_back(cost(&event), self.client.connection);
                 }

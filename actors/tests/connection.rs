@@ -112,7 +112,7 @@ impl Sessions {
                 if !telling.client.window.take(cost(&event), self.own.as_ref().unwrap()) {
                     break;
                 }
-                self.deliver(&telling.client, Deliver::Event { ticket: telling.ticket, event });
+                self.deliver(&telling.client, Deliver::Event { ticket: telling.ticket, first: seq, event });
                 self.seen.sent.fetch_add(1, SeqCst);
                 telling.next += 1;
             }

@@ -30,8 +30,9 @@ use crate::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
 
 /// The way to one connection.
 pub trait Road {
-    /// Sends an event to the cursor that `ticket` asked for.
-    fn send(&mut self, ticket: Ticket, event: &Arc<Published>) -> Sent;
+    /// Sends an event to the cursor that `ticket` asked for. It covers the numbers from `first` on:
+    /// those of events that were left out on purpose with it, but none that should have been sent.
+    fn send(&mut self, ticket: Ticket, first: Seq, event: &Arc<Published>) -> Sent;
 
     /// The connection has fallen too far behind and should be closed; said once.
     fn lag(&mut self);
@@ -88,6 +89,8 @@ struct Cursor {
     wanted: Wanted,
     /// The last number it was given, or need not be given.
     at: Seq,
+    /// The first number that the next event it is given covers.
+    first: Seq,
     pace: Pace,
     /// Bytes that were published since it was last live and that it has not got.
     lag_bytes: usize,
@@ -157,7 +160,7 @@ impl<R: Road> Followers<R> {
             feed.own.push((run.clone(), None));
         }
         let pace = if after < published { Pace::Behind } else { Pace::Live };
-        feed.cursors.push(Cursor { ticket, wanted, at: after, pace, lag_bytes: 0 });
+        feed.cursors.push(Cursor { ticket, wanted, at: after, first: after.next(), pace, lag_bytes: 0 });
     }
 
     /// Lets a cursor go; says whether it was there.
@@ -268,7 +271,7 @@ impl<R: Road> Followers<R> {
                 let Wanted::Run(run) = &feed.cursors[index].wanted else { continue };
                 let event = Published::new(session.clone(), end(run.clone()));
                 let cursor = feed.cursors.remove(index);
-                feed.road.send(cursor.ticket, &event);
+                feed.road.send(cursor.ticket, cursor.first, &event);
             }
         }
         self.drop_finished();
@@ -312,10 +315,18 @@ impl<R: Road> Feed<R> {
 
     /// Sends the event to a cursor that wants it, if the road has room.
     fn offer(&mut self, index: usize, event: &Arc<Published>) {
-        let Logged { seq, run, event: what, .. } = &event.logged;
+        let Logged { first_seq, seq, run, event: what, .. } = &event.logged;
         let cursor = &mut self.cursors[index];
         if !cursor.wants(&event.logged) {
             return;
+        }
+        if *first_seq > cursor.at.next() {
+            if cursor.wanted == Wanted::Session && cursor.pace == Pace::Live {
+                // Something between was not published to it: it is in the log.
+                cursor.pace = Pace::Behind;
+                return;
+            }
+            cursor.first = *first_seq;
         }
         let is_end = matches!(what, Event::Ended { .. });
         let own = run.as_ref().and_then(|run| self.own.iter().position(|(own, _)| own == run));
@@ -329,8 +340,8 @@ impl<R: Road> Feed<R> {
                 cursor.pace = Pace::Behind;
                 return;
             }
-            match self.road.send(cursor.ticket, event) {
-                Sent::Taken => {}
+            match self.road.send(cursor.ticket, cursor.first, event) {
+                Sent::Taken => cursor.first = seq.next(),
                 Sent::Full => {
                     self.is_full = true;
                     cursor.pace = Pace::Behind;
@@ -372,6 +383,8 @@ mod tests {
     struct Peer {
         room: usize,
         got: Vec<(Ticket, Seq)>,
+        /// Of each of them, the first number it covers.
+        firsts: Vec<Seq>,
         lags: usize,
     }
 
@@ -379,13 +392,14 @@ mod tests {
     struct Way(Rc<RefCell<Peer>>);
 
     impl Road for Way {
-        fn send(&mut self, ticket: Ticket, event: &Arc<Published>) -> Sent {
+        fn send(&mut self, ticket: Ticket, first: Seq, event: &Arc<Published>) -> Sent {
             let mut peer = self.0.borrow_mut();
             if peer.room == 0 {
                 return Sent::Full;
             }
             peer.room -= 1;
             peer.got.push((ticket, event.logged.seq));
+            peer.firsts.push(first);
             Sent::Taken
         }
 
@@ -568,7 +582,35 @@ mod tests {
             |ticket| got.iter().filter(|(t, _)| *t == Ticket(ticket)).map(|(_, s)| s.0).collect::<Vec<_>>();
         assert_eq!(told(0), [1, 2, 3, 4, 10, 11, 12, 13, 14]);
         assert_eq!(told(1), [5, 6, 7, 8, 9]);
+        let firsts = &world.peers[0].0.borrow().firsts;
+        let at = got.iter().position(|told| *told == (Ticket(0), Seq(10))).unwrap();
+        assert_eq!(firsts[at], Seq(5), "it covers what was told elsewhere");
         assert!(world.followers.feeds[&ConnectionId(0)].own.is_empty(), "nothing of it is remembered");
+    }
+
+    #[test]
+    fn what_was_not_published_is_read_and_what_is_not_there_is_not_covered() {
+        let mut world = World::new();
+        world.make_room(0, 1000);
+        world.follow(0, None, 0);
+        world.publish();
+        world.head += 2;
+        world.publish();
+        assert_eq!(world.peers[0].0.borrow().got.len(), 1, "it does not go past what it was not given");
+        for _ in 0..5 {
+            world.begin_reads();
+            world.end_read();
+        }
+        let peer = world.peers[0].0.borrow();
+        assert_eq!(peer.got.iter().map(|(_, seq)| seq.0).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert_eq!(peer.firsts, [Seq(1), Seq(2), Seq(3), Seq(4)]);
+        drop(peer);
+        // A log with a hole in it: the hole shows.
+        let missing = Missing { connection: ConnectionId(0), ticket: Ticket(0), run: None, after: Seq(4) };
+        world.followers.fall_behind();
+        assert_eq!(world.followers.missing(), std::slice::from_ref(&missing));
+        world.followers.caught(&key(), &missing, vec![event(9)], true);
+        assert_eq!(world.peers[0].0.borrow().firsts[4], Seq(9));
     }
 
     #[test]

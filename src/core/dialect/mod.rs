@@ -16,7 +16,7 @@ use crate::auth::{Credentials, Principal, Scope};
 use crate::command::{Command, Request};
 use crate::error::Error;
 use crate::event::Published;
-use crate::ids::{RunId, Ticket};
+use crate::ids::{RunId, Seq, Ticket};
 use crate::reply::Reply;
 use crate::time::Timestamp;
 
@@ -64,8 +64,17 @@ pub enum Input<'a> {
     Authenticated(Result<Principal, Error>),
     /// The answer to [`Action::Execute`]; exactly one per ticket.
     Reply(Ticket, Result<Reply, Error>),
-    /// Something happened in a session that the request with this ticket follows.
-    Event(Ticket, &'a Arc<Published>),
+    /// Something happened that a request follows.
+    Event {
+        /// The ticket of the request.
+        ticket: Ticket,
+        /// The first number that is covered by it: besides its own, those of events that this
+        /// connection was told under other tickets. One that does not follow the number before
+        /// means that the log has a hole.
+        first: Seq,
+        /// What.
+        event: &'a Arc<Published>,
+    },
     /// Something is wrong with the connection; the dialect says so in its words and closes.
     Fault(Fault),
     /// There is room to send again.

@@ -118,11 +118,17 @@ struct Stream {
 #[derive(Debug)]
 enum Told {
     Run(ToldRun),
-    /// Everything that happens in a session; `last` is the last number told.
-    Session {
-        session: SessionKey,
-        last: Seq,
-    },
+    Session(ToldSession),
+}
+
+/// All that a `session.attach` follows.
+#[derive(Debug)]
+struct ToldSession {
+    session: SessionKey,
+    /// The last number heard of.
+    heard: Seq,
+    /// The first number the next frame covers.
+    from: Seq,
 }
 
 /// The run of a `chat.send`.
@@ -166,7 +172,7 @@ impl Dialect for Exoclaw {
                 turn.send(wire::refusal(&Id::none(), "parse error: expected a text frame, got a binary one"));
             }
             (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
-            (Phase::Open, Input::Event(ticket, event)) => self.on_event(ticket, event, turn),
+            (Phase::Open, Input::Event { ticket, first, event }) => self.on_event(ticket, first, event, turn),
             (_, Input::Fault(fault)) => self.on_fault(fault, turn),
             (_, Input::Ended) => self.close(),
             // Before it is open a connection asks for nothing and follows nothing; a tick may come late.
@@ -176,7 +182,7 @@ impl Dialect for Exoclaw {
                 | Input::Frame(_)
                 | Input::Authenticated(_)
                 | Input::Reply(..)
-                | Input::Event(..)
+                | Input::Event { .. }
                 | Input::Drained
                 | Input::Tick,
             ) => {}
@@ -288,8 +294,7 @@ impl Exoclaw {
             let text = format!("unknown method: {}{note}", wire::clip(method));
             return turn.send(wire::refusal(&id, &text));
         };
-        let followed =
-            self.streams.iter().filter(|stream| matches!(stream.told, Told::Session { .. })).count();
+        let followed = self.streams.iter().filter(|stream| matches!(stream.told, Told::Session(_))).count();
         if self.pending.len() + self.streams.len() - followed >= IN_FLIGHT_MAX {
             let text = format!("too many requests in flight ({IN_FLIGHT_MAX}): wait for one to end");
             return turn.send(wire::refusal(&id, &text));
@@ -374,7 +379,7 @@ impl Exoclaw {
             Told::Run(told) if stream.id == id => {
                 Some((Target::Session(told.session.clone()), told.run.clone()))
             }
-            Told::Run(_) | Told::Session { .. } => None,
+            Told::Run(_) | Told::Session(_) => None,
         });
         let found = told.or_else(|| {
             self.pending.iter().find_map(|pending| match &pending.ask {
@@ -401,10 +406,10 @@ impl Exoclaw {
             Ok(id) => id,
             Err(error) => return refuse(error),
         };
-        let followed = self.streams.iter().position(|s| s.id == id && matches!(s.told, Told::Session { .. }));
+        let followed = self.streams.iter().position(|s| s.id == id && matches!(s.told, Told::Session(_)));
         let stream = followed.map(|at| self.streams.remove(at));
         match stream.map(|stream| (stream.ticket, stream.told)) {
-            Some((follow, Told::Session { session, .. })) => {
+            Some((follow, Told::Session(ToldSession { session, .. }))) => {
                 let target = Target::Session(session);
                 Call::plain(Scope::Read, READ, Ok(Command::Detach { target, follow }))
             }
@@ -429,8 +434,8 @@ impl Exoclaw {
             }
             (Ask::Attach, Ok(Reply::Attached { session, after, head })) => {
                 turn.send(wire::attached(&id, &session, head));
-                let told = Told::Session { session, last: after };
-                self.streams.push(Stream { ticket, id, told });
+                let told = ToldSession { session, heard: after, from: after.next() };
+                self.streams.push(Stream { ticket, id, told: Told::Session(told) });
             }
             (Ask::DetachNothing, Err(error)) if error.code == ErrorCode::NotFound => {
                 turn.send(wire::answer(&id, &Reply::Detached { found: false }));
@@ -447,7 +452,7 @@ impl Exoclaw {
         }
     }
 
-    fn on_event(&mut self, ticket: Ticket, event: &Arc<Published>, turn: &mut Turn<'_>) {
+    fn on_event(&mut self, ticket: Ticket, first: Seq, event: &Arc<Published>, turn: &mut Turn<'_>) {
         let Some(at) = self.streams.iter().position(|stream| stream.ticket == ticket) else { return };
         let stream = &mut self.streams[at];
         let payload = event.wire(SLOT, wire::payload);
@@ -460,7 +465,7 @@ impl Exoclaw {
                     self.streams.remove(at);
                 }
             }
-            Told::Session { last, .. } => tell_all(&stream.id, last, event, payload, turn),
+            Told::Session(told) => told.tell(&stream.id, first, event, payload, turn),
         }
     }
 }
@@ -487,16 +492,22 @@ impl ToldRun {
     }
 }
 
-/// Says what happened in a session, with its numbers. Frames follow each other without a gap: one
-/// also covers the numbers before it that exoclaw has no word for, or that were told elsewhere.
-fn tell_all(id: &Id, last: &mut Seq, event: &Published, payload: &str, turn: &mut Turn<'_>) {
-    let frames = payload.lines().count() as u64;
-    for (line, left) in payload.lines().zip((0..frames).rev()) {
-        let seq = Seq(event.logged.seq.0.saturating_sub(left));
-        // The beginning of an end that was cut off: the client has it.
-        if seq > *last {
-            turn.send(wire::numbered(id, line, last.next(), seq, event.logged.run.as_ref()));
-            *last = seq;
+impl ToldSession {
+    /// Says what happened in a session, with its numbers. A frame also covers the numbers before it
+    /// that exoclaw has no word for, or that were told elsewhere; never those of a hole in the log.
+    fn tell(&mut self, id: &Id, first: Seq, event: &Published, payload: &str, turn: &mut Turn<'_>) {
+        if first > self.heard.next() {
+            self.from = first;
+        }
+        self.heard = event.logged.seq;
+        let frames = payload.lines().count() as u64;
+        for (line, left) in payload.lines().zip((0..frames).rev()) {
+            let seq = Seq(event.logged.seq.0.saturating_sub(left));
+            // The beginning of an end that was cut off: the client has it.
+            if seq >= self.from {
+                turn.send(wire::numbered(id, line, self.from, seq, event.logged.run.as_ref()));
+                self.from = seq.next();
+            }
         }
     }
 }

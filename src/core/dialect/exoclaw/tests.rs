@@ -92,7 +92,8 @@ impl Peer {
             at: Timestamp::default(),
             event,
         };
-        self.tell(Input::Event(ticket, &Published::new(key(), logged)));
+        let event = Published::new(key(), logged);
+        self.tell(Input::Event { ticket, first: Seq(seq), event: &event });
     }
 }
 
@@ -137,9 +138,9 @@ fn an_event_is_encoded_once_for_all_connections() {
         event: Event::Text("İİİİ\n\u{2028}\"".into()),
     };
     let event = Published::new(key(), logged);
-    peers[0].tell(Input::Event(Ticket(1), &event));
+    peers[0].tell(Input::Event { ticket: Ticket(1), first: Seq(2), event: &event });
     let before = event.wire(SLOT, |_| panic!("it was encoded")).as_ptr();
-    peers[1].tell(Input::Event(Ticket(1), &event));
+    peers[1].tell(Input::Event { ticket: Ticket(1), first: Seq(2), event: &event });
     assert_eq!(event.wire(SLOT, |_| panic!("it was encoded")).as_ptr(), before);
     assert_eq!(peers[0].sent, peers[1].sent);
     assert_eq!(peers[0].sent[0]["data"], "İİİİ\n\u{2028}\"");

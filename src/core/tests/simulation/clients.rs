@@ -80,7 +80,7 @@ impl Asker {
 pub(crate) struct Way(pub(crate) Rc<Peer>);
 
 impl Road for Way {
-    fn send(&mut self, ticket: Ticket, event: &Arc<Published>) -> Sent {
+    fn send(&mut self, ticket: Ticket, _: Seq, event: &Arc<Published>) -> Sent {
         if self.0.is_closed.get() {
             return Sent::Closed;
         }
