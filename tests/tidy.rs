@@ -186,6 +186,8 @@ fn exoclaws_words_stay_in_its_dialect() {
             continue;
         }
         for (number, line) in source.code() {
+            // The operator's methods have names of their own.
+            let line = line.replace("admin.session.", "");
             for word in WORDS.iter().filter(|word| line.contains(*word)) {
                 breaches.push(format!("{}:{number}: {word}", source.path));
             }
