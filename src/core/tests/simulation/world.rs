@@ -589,7 +589,7 @@ impl World<'_> {
     fn flood(&mut self) -> Check {
         self.plan.flood = false;
         self.outside.figures.floods += 1;
-        let pieces = self.dice.pick(&[4_000, 4_200, 8_190, 8_200]);
+        let pieces = self.dice.pick(&[4_200, 8_200, 8_300]);
         self.outside.note(|| format!("provider: {pieces} pieces"));
         for _ in 0..pieces {
             while !self.outside.pipeline.is_empty() {
