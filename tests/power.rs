@@ -200,8 +200,7 @@ fn record(disk: &Disk, home: tempfile::TempDir) -> Vec<Fact> {
     let threads = live(&daemon, 4, &record, 6);
     drop(daemon);
     join(threads);
-    let facts = record.facts.lock().unwrap().clone();
-    facts
+    record.facts.lock().unwrap().clone()
 }
 
 /// What was checked.
