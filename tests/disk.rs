@@ -20,8 +20,8 @@ use support::client::{Client, Stream};
 use support::daemon::{self, Daemon};
 use support::eventually;
 
-/// Sessions say when they go back to the log.
-const FALLS: &str = "[log]\nfilter = \"info,clawmux_actors::session=debug\"\n";
+/// Sessions say when they go back to the log, and the log when it was tried again.
+const FALLS: &str = "[log]\nfilter = \"info,clawmux_actors::session=debug,clawmux_actors::store=debug\"\n";
 
 fn prompt(account: &str, content: &str, key: &str) -> Value {
     json!({"channel": "websocket", "account": account, "content": content, "idempotency_key": key})
@@ -190,6 +190,10 @@ fn what_is_under_way_goes_on(operation: &str, error: i32, reason: &str) {
             daemon.log().lines().any(|line| line.contains("goes back") && line.contains(&fell)).then_some(())
         });
     }
+    // Longer than a session may fall for reasons of its own.
+    eventually("the log to be tried again a few times", || {
+        (count(&daemon.log(), "it still can't be") >= 4).then_some(())
+    });
     not_ready(daemon.address, reason);
     reads_go_on(daemon.address, &mut client, "past", 1);
     assert_eq!(count(&daemon.log(), "new work is refused"), 1, "{}", daemon.log());

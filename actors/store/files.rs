@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clawmux_core::error::{Error, ErrorCode};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
 
 use super::failure::{is_outage, sql, written};
@@ -74,8 +75,11 @@ impl Files {
     /// # Errors
     /// `Conflict` where the file is not for this clawmux; it is left as it was then.
     pub(super) fn writer(&self) -> Result<Connection, Error> {
-        let db = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE, |_| Ok(true))?;
-        schema::kind(&db).map_err(|e| sql(&e))?.format()?;
+        let db = self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE, |db| {
+            // Closed, it would move what a killed process left, which may not be on the disk.
+            db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)
+        })?;
+        schema::kind(&db).map_err(|e| self.cannot_open(&e))?.format()?;
         drop(db);
         self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE, |db| {
             let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
@@ -139,13 +143,15 @@ impl Files {
             Ok((_, false)) => {
                 Err(failed("its file system has no shared memory for a write-ahead log".into()))
             }
-            Err(e) => {
-                // Of a full disk SQLite says that only where it writes its own files.
-                let room = if is_outage(&e) { self.has_room() } else { Ok(()) };
-                let e = room.map_or_else(|why| written(&why), |()| sql(&e));
-                Err(Error { message: format!("can't open the log {}: {e}", self.path.display()), ..e })
-            }
+            Err(e) => Err(self.cannot_open(&e)),
         }
+    }
+
+    fn cannot_open(&self, error: &rusqlite::Error) -> Error {
+        // Of a full disk SQLite says that only where it writes its own files.
+        let room = if is_outage(error) { self.has_room() } else { Ok(()) };
+        let e = room.map_or_else(|why| written(&why), |()| sql(error));
+        Error { message: format!("can't open the log {}: {e}", self.path.display()), ..e }
     }
 }
 

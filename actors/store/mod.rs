@@ -9,6 +9,10 @@
 //! begins with its prompt and nothing follows its end. Whoever breaks that is told with an
 //! `Internal` error, and nothing of the append is applied.
 //!
+//! While the disk is full or fails, whatever is to be written is refused with the reason, which
+//! [`Health`] tells anybody, and questions are answered; the writer finds out by itself when it is
+//! over.
+//!
 //! Deliberately absent: what a session's state is (that is a fold of its events), and snapshots of
 //! it: what a session loads is bounded by the number of runs it asks for, and by their bytes.
 

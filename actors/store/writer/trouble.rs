@@ -74,6 +74,8 @@ impl Writer {
         let calm = trouble.over.is_none_or(|over| now.duration_since(over) > CALM);
         if !trouble.is_there() {
             tracing::error!(%error, "new work is refused until the log can be written; reads go on");
+        } else {
+            tracing::debug!(%error, "it still can't be");
         }
         trouble.delay = if calm && !trouble.is_there() {
             RETRY_MIN
