@@ -574,10 +574,14 @@ impl SessionSupervisor {
 
     /// Reads a session from the log.
     fn wake(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
-        // Among them may be some that ended without an answer.
-        let load = Load { session: key.clone(), runs: self.setup.limits.episodic_turns * 2 };
-        let Colleagues { store, sandbox, .. } = self.setup.colleagues.clone();
+        let load = Load { session: key.clone(), runs: self.setup.limits.episodic_turns };
+        let Colleagues { store, pen, sandbox, .. } = self.setup.colleagues.clone();
+        // What the one that fell had sent may not be written yet.
+        let fell = self.sessions.get(&key).is_some_and(|entry| !entry.falls.is_empty());
         let read = async move {
+            if fell {
+                pen.settled(&load.session).await;
+            }
             let loaded = ask(&store, load).await??;
             let mut idempotent = HashSet::new();
             for tool in loaded.iter().flat_map(open_calls) {

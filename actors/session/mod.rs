@@ -301,10 +301,11 @@ impl Session {
     }
 
     /// Tells the supervisor that it is not needed, where it is not. Says whether that is so.
-    fn may_sleep(&self) -> bool {
+    fn may_sleep(&mut self) -> bool {
         if !self.conversation.is_idle() || !self.is_written() {
             return false;
         }
+        self.remains.feeds.forget_closed();
         if self.remains.feeds.is_empty() {
             let key = self.conversation.key().clone();
             // Lost where the supervisor is busy: it is said again later.

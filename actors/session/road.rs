@@ -52,4 +52,8 @@ impl follow::Road for Road {
     fn lag(&mut self) {
         self.client.window.lag();
     }
+
+    fn is_open(&self) -> bool {
+        self.client.to.connected()
+    }
 }

@@ -126,8 +126,9 @@ struct Thread {
 pub struct Load {
     /// The session.
     pub session: SessionKey,
-    /// So many of the runs that ended since the conversation was last cleared, the newest; none
-    /// beyond the one with which they have [`LOAD_BYTES_MAX`].
+    /// So many of the runs that ended since the conversation was last cleared and in which something
+    /// was said, the newest, and as many of those in which nothing was; none beyond the one with
+    /// which either have [`LOAD_BYTES_MAX`].
     pub runs: usize,
 }
 
@@ -486,6 +487,15 @@ impl Pen {
     pub fn append(&self, append: Append) -> ResponseFuture<Result<(), Error>> {
         let bytes = append.events.iter().map(|logged| logged.event.bytes()).sum();
         self.write(Write::Append(append), bytes)
+    }
+
+    /// Waits until what was appended to a session before is written or refused: a write whose sender
+    /// is gone may still be on its way.
+    pub async fn settled(&self, session: &SessionKey) {
+        let (session, owner) = (session.clone(), Owner::Admins);
+        let nothing = Append { session, owner, events: Vec::new(), durable: false, reserve: None };
+        // The writes of a session are done in their order; that there is nothing to do is no matter.
+        let _ = self.append(nothing).await;
     }
 
     /// Whether the log can be written.

@@ -69,7 +69,8 @@ impl Reader {
                 loaded.head = loaded.head.max(last.seq);
             }
             loaded.events = streaming;
-            let mut spans = ended_runs(tx, session, cleared, asked.runs)?;
+            let mut spans = ended_runs(tx, session, cleared, (true, asked.runs))?;
+            spans.extend(ended_runs(tx, session, cleared, (false, asked.runs))?);
             spans.extend(
                 tx.prepare_cached(
                     "SELECT id, run, prompted, ended FROM runs INDEXED BY runs_unfinished
@@ -327,18 +328,24 @@ impl Answer {
 }
 
 /// The newest runs that ended, so many and not more once they have [`LOAD_BYTES_MAX`]; newest first.
-fn ended_runs(tx: &Transaction<'_>, session: i64, cleared: i64, limit: usize) -> Result<Vec<Span>, Failure> {
+/// The newest runs that ended after `cleared`, those with an answer or those without.
+fn ended_runs(
+    tx: &Transaction<'_>,
+    session: i64,
+    cleared: i64,
+    (answered, limit): (bool, usize),
+) -> Result<Vec<Span>, Failure> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = tx.prepare_cached(
-        "SELECT id, run, prompted, ended FROM runs
-         WHERE session = ? AND prompted > ? AND ended IS NOT NULL ORDER BY prompted DESC LIMIT ?",
+        "SELECT id, run, prompted, ended FROM runs INDEXED BY runs_past
+         WHERE session = ? AND answered = ? AND ended > ? ORDER BY ended DESC LIMIT ?",
     )?;
     // The length of a large body is known without reading it.
     let mut size = tx.prepare_cached(
         "SELECT coalesce(sum(length(body)), 0) FROM events
          WHERE session = ? AND seq BETWEEN ? AND ? AND run = ?",
     )?;
-    let mut rows = statement.query(params![session, cleared, limit])?;
+    let mut rows = statement.query(params![session, answered, cleared, limit])?;
     let (mut spans, mut bytes) = (Vec::new(), 0);
     while bytes < LOAD_BYTES_MAX
         && let Some(row) = rows.next()?

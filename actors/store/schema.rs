@@ -105,6 +105,13 @@ CREATE TABLE usage_days (
     input_tokens  INTEGER NOT NULL,
     output_tokens INTEGER NOT NULL
 ) STRICT;
+ALTER TABLE runs ADD COLUMN answered INTEGER NOT NULL DEFAULT 0;   -- whether the model said anything
+UPDATE runs SET answered = EXISTS (
+    SELECT 1 FROM events e
+    WHERE e.session = runs.session AND e.seq BETWEEN runs.prompted AND coalesce(runs.ended, runs.settled)
+        AND e.run = runs.id AND e.kind IN ('text', 'tool_called')
+);
+CREATE INDEX runs_past ON runs (session, answered, ended) WHERE ended IS NOT NULL;
 INSERT INTO usage_days
     SELECT at / 86400000, sum(input_tokens), sum(output_tokens) FROM usage GROUP BY at / 86400000;
 ",

@@ -667,9 +667,19 @@ impl ModelSession {
 
     /// In the order in which prompts and answers belong together.
     fn load(&self, runs: usize) -> Vec<Logged> {
-        let done: Vec<RunId> =
-            self.since_cleared().into_iter().filter(|(_, over)| *over).map(|(run, _)| run).collect();
-        let mut wanted: HashSet<RunId> = done[done.len().saturating_sub(runs)..].iter().cloned().collect();
+        let of = |logged: &Logged, run: &RunId| logged.run.as_ref() == Some(run);
+        let answered = |run: &RunId| {
+            let said = |logged: &&Logged| matches!(logged.event, Event::Text(_) | Event::ToolCalled(_));
+            self.log.iter().filter(said).any(|logged| of(logged, run))
+        };
+        let cleared = self.log.iter().rposition(|logged| matches!(logged.event, Event::Cleared));
+        let ended = self.log[cleared.unwrap_or(0)..]
+            .iter()
+            .filter(|logged| matches!(logged.event, Event::Ended { .. }))
+            .filter_map(|logged| logged.run.clone());
+        let (said, silent): (Vec<RunId>, Vec<RunId>) = ended.partition(answered);
+        let newest = |done: Vec<RunId>| done[done.len().saturating_sub(runs)..].to_vec();
+        let mut wanted: HashSet<RunId> = newest(said).into_iter().chain(newest(silent)).collect();
         wanted.extend(self.open());
         coalesced(
             self.log.iter().filter(|logged| logged.run.as_ref().is_some_and(|run| wanted.contains(run))),

@@ -36,6 +36,9 @@ pub trait Road {
 
     /// The connection has fallen too far behind and should be closed; said once.
     fn lag(&mut self);
+
+    /// Whether somebody is at its end.
+    fn is_open(&self) -> bool;
 }
 
 /// What became of an event that was to be sent.
@@ -177,6 +180,11 @@ impl<R: Road> Followers<R> {
     /// The connection is gone.
     pub fn forget(&mut self, connection: ConnectionId) {
         self.feeds.remove(&connection);
+    }
+
+    /// Forgets connections that are gone and did not say so.
+    pub fn forget_closed(&mut self) {
+        self.feeds.retain(|_, feed| feed.road.is_open());
     }
 
     /// The session belongs to `owner` from now on: who may not see that follows no longer.
@@ -405,6 +413,10 @@ mod tests {
 
         fn lag(&mut self) {
             self.0.borrow_mut().lags += 1;
+        }
+
+        fn is_open(&self) -> bool {
+            true
         }
     }
 

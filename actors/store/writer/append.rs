@@ -21,6 +21,8 @@ const TOKENS_MAX: u64 = 1 << 44;
 const INSERT_EVENT: &str =
     "INSERT INTO events (session, seq, first, run, at, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?)";
 
+const ANSWERED: &str = "UPDATE runs SET answered = 1 WHERE id = ? AND answered = 0";
+
 impl Writer {
     /// Checks first and applies then, so that a refused append leaves no trace.
     pub(super) fn append(&mut self, live: &mut Live, append: &Append) -> Result<(), Failure> {
@@ -183,6 +185,12 @@ impl Writer {
                 } else if had_text {
                     self.cached("UPDATE runs SET settled = ?1 WHERE id = ?2")?.execute(params![seq, row])?;
                 }
+                if had_text {
+                    self.cached(ANSWERED)?.execute([row])?;
+                }
+            }
+            if let Event::ToolCalled(_) = logged.event {
+                self.cached(ANSWERED)?.execute([row])?;
             }
         }
         self.body.clear();

@@ -98,6 +98,10 @@ impl Road for Way {
     fn lag(&mut self) {
         self.0.lags.set(true);
     }
+
+    fn is_open(&self) -> bool {
+        !self.0.is_closed.get()
+    }
 }
 
 impl Peer {
