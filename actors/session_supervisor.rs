@@ -69,14 +69,17 @@ const WAITING_MAX: usize = 256;
 /// Sessions read from the log at once after a start.
 const RECOVERING_AT_ONCE: usize = 16;
 
-/// How many bytes of text a history has at most; the newest message is in it whatever its size.
-const HISTORY_BYTES_MAX: usize = 1024 * 1024;
+/// How many bytes a history has at most as JSON, so that a client that does not read it costs no
+/// more than it may; of the newest message there is as much in it as fits.
+const HISTORY_BYTES_MAX: usize = 256 * 1024;
 
 /// From so many on, sessions that sleep are dropped from what a connection is said to follow.
 const FOLLOWED_MAX: usize = 1024;
 
-/// Sessions in one list.
+/// Sessions in one list, and how many bytes they take at most: so much each besides its key.
 const LIST_MAX: usize = 1000;
+const LIST_BYTES_MAX: usize = 256 * 1024;
+const SUMMARY_BYTES: usize = 128;
 
 /// What the supervisor is made with.
 pub struct Setup {
@@ -321,17 +324,15 @@ impl SessionSupervisor {
             (Command::Stop { .. }, Some(session)) => {
                 self.order(Order::Stop, session, (asker, principal), arbiter, ctx);
             }
-            (Command::History { limit, .. }, Some(session)) => {
+            (Command::History { limit, before, .. }, Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
                 answer(ctx, asker, async move {
                     let max_bytes = HISTORY_BYTES_MAX;
-                    let messages = match described(&store, &session, &principal).await? {
-                        Some(_) => {
-                            ask(&store, ReadHistory { session: session.clone(), limit, max_bytes }).await??
-                        }
-                        None => Vec::new(),
+                    let history = match described(&store, &session, &principal).await? {
+                        Some(_) => ask(&store, ReadHistory { session, limit, before, max_bytes }).await??,
+                        None => History { session, messages: Vec::new(), more: false },
                     };
-                    Ok(Reply::History(History { session, messages }))
+                    Ok(Reply::History(history))
                 });
             }
             (Command::Sessions, _) => {
@@ -340,7 +341,12 @@ impl SessionSupervisor {
                 answer(ctx, asker, async move {
                     let sessions =
                         ask(&store, ListSessions { limit: LIST_MAX, owner, before: None }).await??;
-                    Ok(Reply::Sessions(sessions.into_iter().map(|listed| listed.summary).collect()))
+                    let mut left = LIST_BYTES_MAX;
+                    let fitting = sessions.into_iter().map_while(|listed| {
+                        left = left.checked_sub(listed.summary.session.as_str().len() + SUMMARY_BYTES)?;
+                        Some(listed.summary)
+                    });
+                    Ok(Reply::Sessions(fitting.collect()))
                 });
             }
             (Command::Budget { .. }, session) => {

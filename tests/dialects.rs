@@ -329,8 +329,10 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                     content: text(message, "content"),
                     at: Timestamp::from_millis(count(message, "at")),
                     run: text(message, "run").into(),
+                    clipped: message["clipped"] == true,
                 })
             })?,
+            more: value["more"] == true,
         }),
         "sessions" => Reply::Sessions(list(value, |session| {
             Ok(SessionSummary {
@@ -439,7 +441,10 @@ fn describe(command: &Command) -> String {
         }
         Command::Detach { target: whose, follow } => format!("detach {} {}", target(whose), follow.0),
         Command::Stop { target: whose } => format!("stop {}", target(whose)),
-        Command::History { target: whose, limit } => format!("history {} limit={limit}", target(whose)),
+        Command::History { target: whose, limit, before } => {
+            let before = before.as_ref().map(|before| format!("{}/{:?}", before.run, before.role));
+            format!("history {} limit={limit}{}", target(whose), optional("before", before.as_deref()))
+        }
         Command::Sessions => "sessions".into(),
         Command::Clear { target: whose } => format!("clear {}", target(whose)),
         Command::Budget { target: None } => "budget".into(),

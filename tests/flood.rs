@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use support::client::Client;
 use support::daemon::{self, Daemon};
 use support::process::{open_files, open_files_max, percentile, resident_bytes};
+use support::raw::{header, upgrade_request};
 use support::{PATIENCE, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -84,7 +85,7 @@ impl Kind {
 
     /// What it sends at once.
     fn opening(self) -> Vec<u8> {
-        let upgrade = || upgrade_request().into_bytes();
+        let upgrade = || upgrade_request("/ws").into_bytes();
         match self {
             Self::Silent => Vec::new(),
             Self::HalfLine => b"GET /ws HT".to_vec(),
@@ -139,20 +140,6 @@ impl Kind {
         }
         answer
     }
-}
-
-fn upgrade_request() -> String {
-    "GET /ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
-     Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        .to_owned()
-}
-
-/// The header of a masked frame, with a mask of zeros.
-fn header(first: u8, length: u64) -> Vec<u8> {
-    let mut bytes = vec![first, 0xff];
-    bytes.extend(length.to_be_bytes());
-    bytes.extend([0; 4]);
-    bytes
 }
 
 /// So many of each kind at once; how many of each were closed, and how many of these had read what
@@ -351,7 +338,7 @@ fn the_oldest_stranger_makes_room_and_nobody_who_was_let_in() {
                 std::thread::sleep(Duration::from_millis(5));
             }
         });
-        let upgrade = upgrade_request();
+        let upgrade = upgrade_request("/ws");
         let openings = [&b""[..], b"GET /ws HT", upgrade.as_bytes(), upgrade.as_bytes()];
         let (mut strangers, mut kept) = (0, VecDeque::new());
         while !guests.is_finished() && (strangers < 4 * crowds || guests_in.load(Relaxed) < 20) {
@@ -396,7 +383,7 @@ fn when_all_places_are_taken_that_is_said_and_the_operator_still_gets_through() 
     let more = crowd(daemon.address, b"", 100);
     let mut members: Vec<Client> = (0..8).map(|_| Client::connect_with(daemon.address, TOKEN)).collect();
     assert_eq!(strangers[0].receive(), json!({"error": "overloaded", "code": 1013}));
-    let turned_away = crowd(daemon.address, upgrade_request().as_bytes(), 100);
+    let turned_away = crowd(daemon.address, upgrade_request("/ws").as_bytes(), 100);
     for socket in &turned_away {
         let told = rest(socket);
         assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("retry-after: 5\r\n"), "{told}");

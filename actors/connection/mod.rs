@@ -358,7 +358,7 @@ impl Connection {
 /// reply may be large, all of it.
 fn weight(command: &Command) -> usize {
     match command {
-        Command::History { .. } | Command::Sessions => UNANSWERED_MARK,
+        Command::History { .. } | Command::Sessions | Command::LoadPlugin { .. } => UNANSWERED_MARK,
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status
         | Command::Abort { .. }
@@ -368,7 +368,6 @@ fn weight(command: &Command) -> usize {
         | Command::Clear { .. }
         | Command::Budget { .. }
         | Command::Plugins
-        | Command::LoadPlugin { .. }
         | Command::UnloadPlugin { .. } => 1,
     }
 }
@@ -424,7 +423,12 @@ impl Handler<Deliver> for Connection {
             }
             Deliver::Event { ticket, first, event } => {
                 self.tell(Input::Event { ticket, first, event: &event }, context);
-                self.outbox.owe(cost(&event), self.link.polls());
+                if self.link.buffered_bytes() == 0 {
+                    // It has no words for it, so the socket will not ask because of it.
+                    self.link.window().give_back(cost(&event), self.link.id());
+                } else {
+                    self.outbox.owe(cost(&event), self.link.polls());
+                }
             }
         }
     }

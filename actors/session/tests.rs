@@ -211,7 +211,7 @@ impl Peer {
     }
 
     async fn answer(&mut self, account: &str) -> String {
-        self.ask(Command::History { target: target(account), limit: 10 });
+        self.ask(Command::History { target: target(account), limit: 10, before: None });
         match self.reply().await {
             Ok(Reply::History(history)) => {
                 let last = history.messages.into_iter().rev().find(|m| m.role == Role::Assistant);
@@ -585,7 +585,7 @@ async fn a_session_of_somebody_else_is_not_there() {
     let stranger = user("bob");
     let session = Target::Session(SessionKey::parse(accepted.session.as_str()).unwrap());
     for command in [
-        Command::History { target: session.clone(), limit: 1 },
+        Command::History { target: session.clone(), limit: 1, before: None },
         Command::Clear { target: session.clone() },
         Command::Abort { target: session.clone(), run: None },
         Command::Budget { target: Some(session.clone()) },

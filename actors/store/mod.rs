@@ -40,6 +40,7 @@ use std::time::{Duration, Instant};
 
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, ResponseFuture, WrapFuture};
 use clawmux_core::auth::Owner;
+use clawmux_core::command::Before;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
@@ -201,13 +202,15 @@ pub struct ReadEvents {
 /// prompt and then its answer, which is what clients saw of it. A run that goes on has no answer
 /// yet.
 #[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<Vec<reply::Message>, Error>")]
+#[rtype(result = "Result<reply::History, Error>")]
 pub struct ReadHistory {
     /// The session.
     pub session: SessionKey,
     /// At most so many.
     pub limit: usize,
-    /// Not more once there are so many bytes of text; but at least one message.
+    /// Only those before this one.
+    pub before: Option<Before>,
+    /// At most so many bytes as JSON: the newest message is given all the same, as far as it fits.
     pub max_bytes: usize,
 }
 
@@ -593,7 +596,7 @@ impl Handler<ReadEvents> for Store {
 }
 
 impl Handler<ReadHistory> for Store {
-    type Result = ResponseFuture<Result<Vec<reply::Message>, Error>>;
+    type Result = ResponseFuture<Result<reply::History, Error>>;
 
     fn handle(&mut self, asked: ReadHistory, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.history(&asked))

@@ -14,7 +14,7 @@ use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::record;
 use clawmux_core::log::segment::Segment;
 use clawmux_core::log::usage::UsageTotals;
-use clawmux_core::reply::{Message, Role, SessionSummary};
+use clawmux_core::reply::{History, Message, Role, SessionSummary};
 use clawmux_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
@@ -175,33 +175,56 @@ impl Reader {
         })
     }
 
-    pub(super) fn history(&mut self, asked: &ReadHistory) -> Result<Vec<Message>, Error> {
+    pub(super) fn history(&mut self, asked: &ReadHistory) -> Result<History, Error> {
+        let history = |messages: VecDeque<Message>, more| History {
+            session: asked.session.clone(),
+            messages: messages.into(),
+            more,
+        };
         self.view(None, |tx, _| {
             let found = tx
                 .prepare_cached("SELECT id, cleared FROM sessions WHERE key = ?")?
                 .query_row([asked.session.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))
                 .optional()?;
-            let Some((session, cleared)) = found else { return Ok(Vec::new()) };
+            let Some((session, cleared)) = found else { return Ok(history(VecDeque::new(), false)) };
+            let mut last = i64::MAX;
+            if let Some(before) = &asked.before {
+                last = tx
+                    .prepare_cached("SELECT prompted FROM runs WHERE session = ? AND run = ?")?
+                    .query_row(params![session, before.run.as_str()], |row| row.get(0))
+                    .optional()?
+                    .ok_or_else(|| no_such_run(&asked.session, &before.run))?;
+            }
             let mut statement = tx.prepare_cached(
                 "SELECT id, run, prompted, ended FROM runs
-                 WHERE session = ? AND prompted > ? ORDER BY prompted DESC",
+                 WHERE session = ? AND prompted > ? AND prompted <= ? ORDER BY prompted DESC",
             )?;
-            let mut runs = statement.query(params![session, cleared])?;
+            let mut runs = statement.query(params![session, cleared, last])?;
             // Newest first, until there are enough.
-            let (mut messages, mut bytes) = (VecDeque::new(), 0_usize);
+            let (mut messages, mut left) = (VecDeque::new(), asked.max_bytes);
             while let Some(row) = runs.next()? {
                 let span = span(row)?;
-                let Conversation { prompt, answer } = conversation(tx, session, &span)?;
-                for message in [answer, prompt].into_iter().flatten() {
-                    bytes = bytes.saturating_add(message.content.len());
-                    let full = !messages.is_empty() && bytes > asked.max_bytes;
-                    if messages.len() == asked.limit || full {
-                        return Ok(messages.into());
+                let is_asked = |role| match &asked.before {
+                    Some(before) if before.run == span.run => {
+                        before.role == Role::Assistant && role == Role::User
                     }
+                    _ => true,
+                };
+                let Conversation { prompt, answer } = conversation(tx, session, &span)?;
+                for mut message in [answer, prompt].into_iter().flatten().filter(|m| is_asked(m.role)) {
+                    if messages.is_empty() {
+                        message.clip(asked.max_bytes);
+                    }
+                    // At a glance first: a message may have megabytes.
+                    let fits = || message.content.len() <= left && message.json_bytes() <= left;
+                    if messages.len() == asked.limit || !(messages.is_empty() || fits()) {
+                        return Ok(history(messages, true));
+                    }
+                    left = left.saturating_sub(message.json_bytes());
                     messages.push_front(message);
                 }
             }
-            Ok(messages.into())
+            Ok(history(messages, false))
         })
     }
 
@@ -291,6 +314,10 @@ struct Text<'a> {
     run: Option<&'a RunId>,
     after: Seq,
     bytes_max: usize,
+}
+
+fn no_such_run(session: &SessionKey, run: &RunId) -> Error {
+    ErrorCode::NotFound.error(format!("no such run in session {session}: {run}"))
 }
 
 /// Why there is no answer.
@@ -422,7 +449,7 @@ struct Conversation {
 /// The prompt and, once the run is over, the text of all its steps as clients saw it; but not
 /// what a restart made void.
 fn conversation(tx: &Transaction<'_>, session: i64, span: &Span) -> Result<Conversation, Failure> {
-    let message = |role, content, at| Message { role, content, at, run: span.run.clone() };
+    let message = |role, content, at| Message { role, content, at, run: span.run.clone(), clipped: false };
     let (mut prompt, mut answer) = (None, None);
     let (mut text, mut step_from) = (String::new(), 0);
     events_of(tx, session, span, |logged| match logged.event {

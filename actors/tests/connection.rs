@@ -708,7 +708,8 @@ async fn a_reader_that_takes_nothing_is_ended() {
     let mut slow = edge.client().await;
     let mut other = edge.client().await;
     say(&mut slow, prompt("1", "stream 100000 1000")).await;
-    edge.until("only one left", |observed| observed.children.len() == 1).await;
+    let observed = edge.until("only one left", |observed| observed.children.len() == 1).await;
+    assert_eq!(observed.state["closed"], json!({ "slow": 1 }));
     say(&mut other, json!({ "id": "1", "method": "ping" })).await;
     assert_eq!(next(&mut other).await["result"], "pong");
     let mut end = None;
@@ -722,6 +723,61 @@ async fn a_reader_that_takes_nothing_is_ended() {
         }
     })
     .await;
+}
+
+#[actix::test]
+async fn one_whose_actor_hears_nothing_is_ended_when_its_credential_is_revoked() {
+    let mut options = Options::default();
+    options.gateway.slow_consumer_timeout = 100 * STUCK;
+    let edge = Edge::start(options).await;
+    let mut deaf = edge.client().await;
+    say(&mut deaf, prompt("1", "stream 100000 1000")).await;
+    edge.until("blocked", |observed| observed.children[0].state["blocked"] == true).await;
+    let link = edge.seen.joined.lock().unwrap().pop().unwrap().link;
+    link.upgrade().unwrap().close(Fault::Revoked, clock::now());
+    let observed = edge.until("ended", |observed| observed.children.is_empty()).await;
+    assert_eq!(observed.state["closed"], json!({ "revoked": 1 }));
+    assert!(link.upgrade().is_none(), "nothing holds it");
+    drop(deaf);
+}
+
+/// What the kernel holds for this peer, in bytes.
+fn send_queue(edge: &Edge, peer: SocketAddr) -> usize {
+    let (local, remote) = (format!(":{:04X}", edge.address.port()), format!(":{:04X}", peer.port()));
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let fields = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let of_peer = |fields: &Vec<String>| fields[1].ends_with(&local) && fields[2].ends_with(&remote);
+    let fields = table.lines().skip(1).map(fields).find(of_peer).unwrap();
+    usize::from_str_radix(fields[4].split(':').next().unwrap(), 16).unwrap()
+}
+
+#[actix::test]
+async fn a_peer_that_says_goodbye_and_reads_nothing_leaves_no_socket_behind() {
+    let mut options = Options { status_reply_bytes: 1000, ..Options::default() };
+    options.gateway.slow_consumer_timeout = 100 * STUCK;
+    options.gateway.heartbeat_interval = 100 * STUCK;
+    options.gateway.heartbeat_timeout = 100 * STUCK;
+    let edge = Edge::start(options).await;
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let mut socket = socket.connect(edge.address).await.unwrap();
+    let peer = socket.local_addr().unwrap();
+    socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
+    let text = br#"{"id":"1","method":"status"}"#;
+    let ask = [header(0x81, text.len() as u64), text.to_vec()].concat();
+    // Until the kernel takes no more, and the daemon holds a little itself but hears us still.
+    let mut held = 0;
+    while held < 4 {
+        let before = send_queue(&edge, peer);
+        socket.write_all(&ask).await.unwrap();
+        actix::clock::sleep(Duration::from_millis(5)).await;
+        held = if before > 0 && send_queue(&edge, peer) == before { held + 1 } else { 0 };
+    }
+    let observed = edge.observe().await;
+    assert_eq!(observed.children[0].state["blocked"], false, "it is heard still: {observed:?}");
+    socket.write_all(&header(0x88, 0)).await.unwrap();
+    edge.until("gone", |observed| observed.children.is_empty()).await;
+    drop(socket);
 }
 
 #[actix::test]
@@ -787,6 +843,24 @@ async fn one_connection_too_many_is_told() {
     drop(first);
     edge.until("room", |observed| observed.children.len() == 1).await;
     edge.client().await;
+}
+
+#[actix::test]
+async fn a_place_is_for_those_who_show_who_they_are() {
+    let mut options = Options { credentials_required: true, ..Options::default() };
+    options.gateway.max_connections = 1;
+    let edge = Edge::start(options).await;
+    // Nobody has it when these upgrade.
+    let (mut first, mut second) = (edge.ws().await, edge.ws().await);
+    say(&mut first, json!({ "token": "right" })).await;
+    assert_eq!(next(&mut first).await["ok"], true);
+    say(&mut second, json!({ "token": "right" })).await;
+    assert_eq!(next(&mut second).await, json!({ "error": "overloaded", "code": 1013 }));
+    assert_eq!(closed(&mut second).await, 1013);
+    let answer = http(&edge, &upgrade_request("/ws", "")).await;
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("retry-after: 5"), "{answer}");
+    say(&mut first, json!({ "id": "1", "method": "ping" })).await;
+    assert_eq!(next(&mut first).await["result"], "pong");
 }
 
 /// A dialect that panics when it is told to.

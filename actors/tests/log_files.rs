@@ -197,11 +197,11 @@ async fn holds_what_format_1_held(path: &Path) {
     assert_eq!(unfinished, [key("a"), key("c")]);
     let asked = FindRun { owner: Owner::Admins, idempotency_key: "k3".into() };
     assert_eq!(store.send(asked).await.unwrap().unwrap(), Some((key("a"), RunId::from("r3"), Seq(13))));
-    let asked = |session| ReadHistory { session, limit: 9, max_bytes: usize::MAX };
+    let asked = |session| ReadHistory { session, limit: 9, before: None, max_bytes: usize::MAX };
     let said: Vec<String> =
-        store.send(asked(key("a"))).await.unwrap().unwrap().into_iter().map(|m| m.content).collect();
+        store.send(asked(key("a"))).await.unwrap().unwrap().messages.into_iter().map(|m| m.content).collect();
     assert_eq!(said, ["hi", "Let me look: ö", "again", "queued"]);
-    assert_eq!(store.send(asked(key("b"))).await.unwrap().unwrap(), [], "it was cleared");
+    assert_eq!(store.send(asked(key("b"))).await.unwrap().unwrap().messages, [], "it was cleared");
     let day_start = Timestamp::from_millis(1_700_092_800_000);
     let totals =
         store.send(UsageSince { day_start, month_start: Timestamp::default() }).await.unwrap().unwrap();
@@ -534,7 +534,10 @@ fn no_damage_is_more_than_a_finding() {
                 let all =
                     ReadEvents { session: session.clone(), after: Seq(0), run: None, max_bytes: usize::MAX };
                 let _ = store.send(all).await.unwrap();
-                let _ = store.send(ReadHistory { session, limit: 9, max_bytes: 1 << 20 }).await.unwrap();
+                let _ = store
+                    .send(ReadHistory { session, limit: 9, before: None, max_bytes: 1 << 20 })
+                    .await
+                    .unwrap();
             }
             let _ = store.send(Unfinished).await.unwrap();
             let _ = store.send(append(&key("new"), "new", 1, prompt("hi"))).await.unwrap();

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may")]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -14,6 +14,7 @@ use clawmux_actors::store::{
     ReadHistory, RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageSince,
 };
 use clawmux_core::auth::Owner;
+use clawmux_core::command::Before;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Outcome, ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
@@ -74,11 +75,11 @@ async fn load(store: &Addr<Store>, session: &SessionKey, runs: usize) -> Option<
 
 async fn history(store: &Addr<Store>, session: &SessionKey, limit: usize) -> Vec<(Role, String)> {
     let messages = store
-        .send(ReadHistory { session: session.clone(), limit, max_bytes: usize::MAX })
+        .send(ReadHistory { session: session.clone(), limit, before: None, max_bytes: usize::MAX })
         .await
         .unwrap()
         .unwrap();
-    messages.into_iter().map(|message| (message.role, message.content)).collect()
+    messages.messages.into_iter().map(|message| (message.role, message.content)).collect()
 }
 
 struct Folder {
@@ -275,10 +276,31 @@ async fn history_drops_what_a_restart_made_void_and_keeps_what_an_abort_cut_off(
     assert_eq!(history(&store, &session, 9).await, all);
     assert_eq!(history(&store, &session, 2).await, all[3..]);
     assert_eq!(history(&store, &session, 0).await, []);
-    let ask = ReadHistory { session: session.clone(), limit: 9, max_bytes: 1 };
+    // In pages of one message, either by number or by size.
+    for (limit, max_bytes) in [(1, usize::MAX), (9, 300)] {
+        let (mut pages, mut before) = (VecDeque::new(), None);
+        loop {
+            let ask = ReadHistory { session: session.clone(), limit, before, max_bytes };
+            let page = store.send(ask).await.unwrap().unwrap();
+            assert_eq!(page.messages.len(), 1);
+            let Message { role, content, run, clipped, .. } = page.messages.into_iter().next().unwrap();
+            assert!(!clipped, "{content}");
+            before = Some(Before { run, role });
+            pages.push_front((role, content));
+            if !page.more {
+                break;
+            }
+        }
+        assert_eq!(pages, all);
+    }
+    let ask = ReadHistory { session: session.clone(), limit: 9, before: None, max_bytes: 258 };
     let newest = store.send(ask).await.unwrap().unwrap();
-    assert_eq!(newest.len(), 1, "the newest one, whatever its size");
-    assert_eq!(newest[0].content, all.last().unwrap().1);
+    assert_eq!((newest.messages.len(), newest.more), (1, true), "the newest one, whatever its size");
+    assert_eq!((newest.messages[0].content.len(), newest.messages[0].clipped), (2, true));
+    assert!(all.last().unwrap().1.starts_with(&newest.messages[0].content));
+    let stranger = Some(Before { run: "none".into(), role: Role::User });
+    let ask = ReadHistory { session: session.clone(), limit: 9, before: stranger, max_bytes: 300 };
+    assert_eq!(store.send(ask).await.unwrap().unwrap_err().code, ErrorCode::NotFound);
     // The log itself drops nothing.
     assert!(read(&store, &session, 0).await.iter().any(|logged| logged.event == text("void")));
 
@@ -649,7 +671,13 @@ impl ModelSession {
         for (run, _) in self.since_cleared() {
             let (mut said, mut valid) = (String::new(), 0);
             for logged in self.log.iter().filter(|logged| logged.run.as_ref() == Some(&run)) {
-                let message = |role, content| Message { role, content, at: logged.at, run: run.clone() };
+                let message = |role, content| Message {
+                    role,
+                    content,
+                    at: logged.at,
+                    run: run.clone(),
+                    clipped: false,
+                };
                 match &logged.event {
                     Event::Prompted { content, .. } => messages.push(message(Role::User, content.clone())),
                     Event::Text(text) => said.push_str(text),
@@ -826,10 +854,15 @@ async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::History { session, limit } => {
                 let known = model.sessions.get(&session).unwrap_or(&blank);
                 let found = store
-                    .send(ReadHistory { session: key(&session.to_string()), limit, max_bytes: usize::MAX })
+                    .send(ReadHistory {
+                        session: key(&session.to_string()),
+                        limit,
+                        before: None,
+                        max_bytes: usize::MAX,
+                    })
                     .await
                     .unwrap();
-                prop_assert_eq!(found.unwrap(), known.history(limit));
+                prop_assert_eq!(found.unwrap().messages, known.history(limit));
             }
             Step::Reopen => {
                 store.send(Stop).await.unwrap().unwrap();

@@ -3,6 +3,7 @@
 use crate::auth::Scope;
 use crate::error::Error;
 use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::reply::Role;
 
 /// A request a dialect wants executed.
 #[derive(Debug)]
@@ -53,6 +54,15 @@ pub struct Submit {
     pub idempotency_key: Option<String>,
 }
 
+/// A message of a conversation, which older ones are asked for before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Before {
+    /// Its run.
+    pub run: RunId,
+    /// Who said it.
+    pub role: Role,
+}
+
 /// Everything that can be asked of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -73,6 +83,8 @@ pub enum Command {
         target: Target,
         /// At most so many messages, the newest.
         limit: usize,
+        /// Only those before this one.
+        before: Option<Before>,
     },
     /// The sessions the caller may see, the latest used first.
     Sessions,

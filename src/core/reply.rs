@@ -93,6 +93,8 @@ pub struct History {
     pub session: SessionKey,
     /// The messages, oldest first.
     pub messages: Vec<Message>,
+    /// Whether there are older ones, to be asked for before the oldest of these.
+    pub more: bool,
 }
 
 /// Who said a message.
@@ -115,6 +117,43 @@ pub struct Message {
     pub at: Timestamp,
     /// The run it belongs to.
     pub run: RunId,
+    /// Whether `content` is only the beginning.
+    pub clipped: bool,
+}
+
+impl Message {
+    /// What a message takes besides its text, at most, in bytes.
+    const ENVELOPE_BYTES: usize = 256;
+
+    /// How many bytes it takes as JSON, at most.
+    pub fn json_bytes(&self) -> usize {
+        self.content.bytes().map(escaped).sum::<usize>() + Self::ENVELOPE_BYTES
+    }
+
+    /// Keeps of the text what fits into so many bytes as JSON.
+    pub fn clip(&mut self, json_bytes_max: usize) {
+        let mut left = json_bytes_max.saturating_sub(Self::ENVELOPE_BYTES);
+        let fitting = self.content.bytes().map_while(|byte| {
+            left = left.checked_sub(escaped(byte))?;
+            Some(byte)
+        });
+        let kept = fitting.count();
+        let kept = self.content.floor_char_boundary(kept);
+        if kept < self.content.len() {
+            self.content.truncate(kept);
+            self.content.shrink_to_fit();
+            self.clipped = true;
+        }
+    }
+}
+
+/// How many bytes this one takes in a JSON string.
+const fn escaped(byte: u8) -> usize {
+    match byte {
+        b'"' | b'\\' | b'\n' | b'\r' | b'\t' | 0x08 | 0x0c => 2,
+        0x00..0x20 => 6,
+        _ => 1,
+    }
 }
 
 /// One session in a list.
@@ -176,4 +215,30 @@ pub struct PluginSummary {
     pub description: String,
     /// What it was granted, as written in the configuration.
     pub capabilities: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The bound is that of the real thing, and what is kept is a beginning.
+        #[test]
+        fn a_clipped_message_fits(content in "(a|\"|\\PC|[\\x00-\\x1f]|\u{130}){0,60}", max in 0usize..500) {
+            let mut message = Message {
+                role: Role::User,
+                content: content.clone(),
+                at: Timestamp::default(),
+                run: RunId::from("r"),
+                clipped: false,
+            };
+            let json = |text: &str| serde_json::to_string(text).map_or(usize::MAX, |json| json.len() - 2);
+            prop_assert_eq!(message.json_bytes(), json(&content) + Message::ENVELOPE_BYTES);
+            message.clip(max);
+            prop_assert!(content.starts_with(&message.content));
+            prop_assert_eq!(message.clipped, message.content.len() < content.len());
+            prop_assert!(message.content.is_empty() || message.json_bytes() <= max);
+        }
+    }
 }

@@ -9,6 +9,7 @@
 pub mod client;
 pub mod daemon;
 pub mod process;
+pub mod raw;
 
 use std::future::Future;
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 //! What the system says of a process.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// Resident memory, in bytes.
@@ -39,4 +40,29 @@ pub fn percentile(values: &[Duration], share: f64) -> Duration {
     sorted.sort_unstable();
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * share).round() as usize).copied().unwrap_or_default()
+}
+
+/// What the kernel holds for the peers of this port that they have not acknowledged, in bytes: one
+/// for each connection.
+pub fn send_queues(port: u16) -> Vec<usize> {
+    connected().into_iter().filter(|(local, ..)| *local == port).map(|(.., unsent)| unsent).collect()
+}
+
+/// How many are connected to this address.
+pub fn connections_to(address: SocketAddr) -> usize {
+    connected().into_iter().filter(|(_, remote, _)| *remote == address.port()).count()
+}
+
+/// Connections over IPv4 on this host: local port, remote port, bytes not acknowledged.
+fn connected() -> Vec<(u16, u16, usize)> {
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("the sockets of this host");
+    let port = |address: &str| u16::from_str_radix(address.split_once(':')?.1, 16).ok();
+    let read = |line: &str| {
+        let mut fields = line.split_whitespace().skip(1);
+        let (local, remote) = (port(fields.next()?)?, port(fields.next()?)?);
+        let is_connected = fields.next()? == "01";
+        let unsent = usize::from_str_radix(fields.next()?.split_once(':')?.0, 16).ok()?;
+        is_connected.then_some((local, remote, unsent))
+    };
+    table.lines().filter_map(read).collect()
 }

@@ -321,9 +321,11 @@ impl Exoclaw {
             "chat.abort" => self.abort(params),
             "chat.history" => {
                 let command = target().and_then(|target| {
-                    let limit = params.read::<wire::ChatHistory>(method)?.limit.unwrap_or(HISTORY_DEFAULT);
+                    let asked = params.read::<wire::ChatHistory<'_>>(method)?;
+                    let limit = asked.limit.unwrap_or(HISTORY_DEFAULT);
                     let limit = usize::try_from(limit.min(HISTORY_MAX)).unwrap_or(usize::MAX);
-                    Ok(Command::History { target, limit })
+                    let before = asked.before.as_deref().map(wire::before);
+                    Ok(Command::History { target, limit, before })
                 });
                 Call::plain(Scope::Read, READ, command)
             }

@@ -1,16 +1,18 @@
 //! exoclaw's frames as they are on the wire: what a client says, read with tolerance, and what it
 //! is told, written with care.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::command::{Route, Target};
+use crate::command::{Before, Route, Target};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Outcome, Published};
 use crate::ids::{RunId, Seq, SessionKey};
-use crate::reply::{Reply, Role};
+use crate::reply::{self, Reply, Role};
 
 /// The longest id a client may give, in bytes of JSON: it is echoed in every frame.
 pub(super) const ID_BYTES_MAX: usize = 1024;
@@ -202,8 +204,30 @@ impl ChatAbort<'_> {
 
 /// Of `chat.history`, besides the session.
 #[derive(Deserialize)]
-pub(super) struct ChatHistory {
+pub(super) struct ChatHistory<'a> {
     pub(super) limit: Option<u64>,
+    #[serde(borrow)]
+    pub(super) before: Option<Cow<'a, str>>,
+}
+
+/// What ends a mark that stands for an answer and not for its prompt.
+const ANSWER: &str = "/answer";
+
+/// The message that the mark `more` of a history stands for.
+pub(super) fn before(mark: &str) -> Before {
+    match mark.strip_suffix(ANSWER) {
+        Some(run) => Before { run: run.into(), role: Role::Assistant },
+        None => Before { run: mark.into(), role: Role::User },
+    }
+}
+
+/// The mark of the oldest message of a history, where there are older ones.
+fn more(history: &reply::History) -> Option<String> {
+    let oldest = history.messages.first().filter(|_| history.more)?;
+    Some(match oldest.role {
+        Role::User => oldest.run.as_str().to_owned(),
+        Role::Assistant => format!("{}{ANSWER}", oldest.run),
+    })
 }
 
 /// Of `session.attach`, besides the session.
@@ -433,6 +457,8 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
     struct History<'a> {
         session: &'a str,
         messages: Vec<Message<'a>>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        more: Option<String>,
     }
     #[derive(Serialize)]
     struct Message<'a> {
@@ -440,6 +466,8 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         content: &'a str,
         timestamp: u64,
         run: &'a str,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        clipped: bool,
     }
     #[derive(Serialize)]
     struct Session<'a> {
@@ -497,8 +525,10 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
                 content: &message.content,
                 timestamp: message.at.as_millis(),
                 run: message.run.as_str(),
+                clipped: message.clipped,
             });
-            result(id, &History { session: history.session.as_str(), messages: messages.collect() })
+            let (session, more) = (history.session.as_str(), more(history));
+            result(id, &History { session, messages: messages.collect(), more })
         }
         Reply::Sessions(sessions) => {
             let list: Vec<_> = sessions
