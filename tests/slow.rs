@@ -91,7 +91,7 @@ fn stuck(address: SocketAddr, n: usize) -> std::net::TcpStream {
     ask("a", "session.attach", with(source.clone(), "after_seq", 0));
     ask("p", "chat.send", with(place(&format!("stuck{n}")), "content", pace::ask(3, Duration::ZERO, 8)));
     // What can come in any size, and is work for the daemon: not for all of them.
-    for at in 0..if n % 4 == 0 { 20 } else { 0 } {
+    for at in 0..if n.is_multiple_of(4) { 20 } else { 0 } {
         ask(&format!("h{at}"), "chat.history", with(source.clone(), "limit", 1000));
     }
     socket.write_all(&frames).expect("it takes them");
