@@ -1,0 +1,214 @@
+//! Requests on their way to their sessions, in their order.
+//!
+//! Two prompts with one idempotency key must become one run even where they name different
+//! sessions, so a key is looked up here, before a session sees it, and is remembered until the
+//! session has written it. What comes in meanwhile does not overtake it: prompts, aborts and clears
+//! are done in the order they came.
+
+use actix::dev::SendError;
+use actix::prelude::*;
+use clawmux_core::auth::{Owner, Principal};
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::reply::Reply;
+use tokio::sync::oneshot;
+
+use super::requests::{answer, described, no_such};
+use super::{Entry, SessionSupervisor, State};
+use crate::ask::ask;
+use crate::deliver::Asker;
+use crate::session::{Feeds, Order, Routed};
+use crate::store::FindRun;
+
+/// Requests that may wait for one session to wake.
+const WAITING_MAX: usize = 256;
+
+/// From so many on, sessions that sleep are dropped from what a connection is said to follow.
+const FOLLOWED_MAX: usize = 1024;
+
+/// A request and the session it is for.
+pub(super) struct Waiting {
+    pub(super) session: SessionKey,
+    pub(super) routed: Routed,
+    pub(super) arbiter: ArbiterHandle,
+}
+
+/// What is known of an idempotency key.
+pub(super) enum Lookup {
+    /// Being looked up in the log; these prompts wait.
+    Searching(Vec<Waiting>),
+    /// Sent to this session, which has not written it yet.
+    Sent(SessionKey),
+}
+
+impl SessionSupervisor {
+    /// A prompt with an idempotency key: to the session that has it, else to the one it names.
+    pub(super) fn submit_once(&mut self, key: (Owner, String), mut prompt: Waiting, ctx: &mut Context<Self>) {
+        match self.keys.get_mut(&key) {
+            Some(Lookup::Searching(waiting)) if waiting.len() >= WAITING_MAX => {
+                let busy = ErrorCode::Unavailable.error("too many prompts wait with one idempotency key");
+                prompt.routed.asker.reply(Err(busy));
+            }
+            Some(Lookup::Searching(waiting)) => waiting.push(prompt),
+            Some(Lookup::Sent(session)) => {
+                prompt.session = session.clone();
+                self.route(prompt, ctx);
+            }
+            None => {
+                let find = FindRun { owner: key.0.clone(), idempotency_key: key.1.clone() };
+                self.keys.insert(key.clone(), Lookup::Searching(vec![prompt]));
+                let store = self.setup.colleagues.store.clone();
+                let found = async move { ask(&store, find).await.flatten() };
+                self.in_turn(found, move |supervisor, found, ctx| supervisor.found(key, found, ctx), ctx);
+            }
+        }
+    }
+
+    /// What the log says of a key that prompts wait for.
+    fn found(
+        &mut self,
+        key: (Owner, String),
+        found: Result<Option<(SessionKey, RunId, Seq)>, Error>,
+        ctx: &mut Context<Self>,
+    ) {
+        let Some(Lookup::Searching(waiting)) = self.keys.remove(&key) else { return };
+        for mut prompt in waiting {
+            match &found {
+                Ok(Some((session, run, seq))) => {
+                    prompt.session = session.clone();
+                    prompt.routed.order = Order::Follow { run: run.clone(), seq: *seq };
+                    self.route(prompt, ctx);
+                }
+                Ok(None) if let Some(fault) = self.fault() => prompt.routed.asker.reply(Err(fault)),
+                Ok(None) if self.closed => prompt.routed.asker.reply(Err(closed())),
+                Ok(None) => {
+                    // The first names the session, the others follow it there.
+                    let sent = Lookup::Sent(prompt.session.clone());
+                    if let Lookup::Sent(session) = self.keys.entry(key.clone()).or_insert(sent) {
+                        prompt.session = session.clone();
+                    }
+                    self.route(prompt, ctx);
+                }
+                Err(error) => prompt.routed.asker.reply(Err(error.clone())),
+            }
+        }
+    }
+
+    pub(super) fn order(
+        &mut self,
+        order: Order,
+        session: SessionKey,
+        (asker, principal): (Asker, Principal),
+        arbiter: ArbiterHandle,
+        ctx: &mut Context<Self>,
+    ) {
+        self.route_in_turn(Waiting { session, routed: Routed { asker, principal, order }, arbiter }, ctx);
+    }
+
+    /// Sends a request to its session, behind all that came before it.
+    pub(super) fn route_in_turn(&mut self, request: Waiting, ctx: &mut Context<Self>) {
+        if self.waiting == 0 {
+            return self.route(request, ctx);
+        }
+        self.in_turn(std::future::ready(()), |supervisor, (), ctx| supervisor.route(request, ctx), ctx);
+    }
+
+    /// Does what follows from `look` when everything before it is done.
+    fn in_turn<T: 'static>(
+        &mut self,
+        look: impl Future<Output = T> + 'static,
+        then: impl FnOnce(&mut Self, T, &mut Context<Self>) + 'static,
+        ctx: &mut Context<Self>,
+    ) {
+        let (done, turn) = oneshot::channel::<()>();
+        let before = self.last_turn.replace(turn);
+        self.waiting += 1;
+        let looked = async move {
+            let looked = look.await;
+            if let Some(before) = before {
+                // Never sent, only dropped.
+                let _ = before.await;
+            }
+            looked
+        };
+        ctx.spawn(looked.into_actor(self).map(move |looked, supervisor, ctx| {
+            supervisor.waiting -= 1;
+            then(supervisor, looked, ctx);
+            drop(done);
+        }));
+    }
+
+    /// Sends a request to its session, waking it where it sleeps and is needed.
+    pub(super) fn route(&mut self, waiting: Waiting, ctx: &mut Context<Self>) {
+        let Waiting { session: key, routed, arbiter } = waiting;
+        // The connection may be gone by now: then there is no entry, and none is made.
+        if let Order::Submit(_) | Order::Follow { .. } | Order::Attach { .. } = routed.order
+            && let Some(followed) = self.followed.get_mut(&routed.asker.client().connection)
+        {
+            if followed.len() >= FOLLOWED_MAX {
+                followed.retain(|key| self.sessions.contains_key(key));
+            }
+            followed.insert(key.clone());
+        }
+        let fault = self.fault();
+        let Some(entry) = self.sessions.get_mut(&key) else {
+            // One that is about to be recovered has something under way.
+            let routed = match routed.order {
+                _ if self.recovering.contains(&key) => routed,
+                Order::Abort { .. } => return routed.asker.reply(Ok(Reply::Aborted { run: None })),
+                Order::Detach { .. } => return routed.asker.reply(Ok(Reply::Detached { found: false })),
+                Order::Stop => {
+                    let (store, principal) = (self.setup.colleagues.store.clone(), routed.principal);
+                    return answer(ctx, routed.asker, async move {
+                        described(&store, &key, &principal).await?.ok_or_else(|| no_such(&key))?;
+                        Ok(Reply::Stopped { session: key, runs: Vec::new() })
+                    });
+                }
+                _ => routed,
+            };
+            let state = State::Waking { waiting: vec![routed], feeds: Feeds::default() };
+            let entry = Entry { state, arbiter: Some(arbiter), ..Entry::default() };
+            self.sessions.insert(key.clone(), entry);
+            return self.wake(key, ctx);
+        };
+        let routed = match &mut entry.state {
+            State::Awake { session, sent } => match session.try_send(routed) {
+                Ok(()) => {
+                    *sent += 1;
+                    return;
+                }
+                Err(SendError::Full(routed)) => return routed.asker.reply(Err(busy(&key))),
+                Err(SendError::Closed(routed)) => {
+                    // It fell, and its drop guard's message is on its way: that wakes it.
+                    entry.state = State::default();
+                    routed
+                }
+            },
+            State::Parked { feeds } => {
+                if let Some(fault) = fault {
+                    return routed.asker.reply(Err(fault));
+                }
+                let feeds = std::mem::take(feeds);
+                entry.state = State::Waking { waiting: vec![routed], feeds };
+                return self.wake(key, ctx);
+            }
+            State::Waking { .. } => routed,
+        };
+        if let State::Waking { waiting, .. } = &mut entry.state {
+            if waiting.len() < WAITING_MAX {
+                waiting.push(routed);
+            } else {
+                routed.asker.reply(Err(busy(&key)));
+            }
+        }
+    }
+}
+
+pub(super) fn busy(session: &SessionKey) -> Error {
+    ErrorCode::Unavailable.error(format!("session {session} is busy: try again"))
+}
+
+/// Why a new prompt is refused while the daemon drains.
+pub(super) fn closed() -> Error {
+    ErrorCode::Unavailable.error("the daemon is draining and takes no new prompts: try again when it is back")
+}

@@ -1,0 +1,202 @@
+//! What is asked: for the session it is about, or answered here.
+
+use actix::prelude::*;
+use clawmux_core::auth::{Principal, Scope};
+use clawmux_core::command::{Command, Submit, Target};
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::{AgentId, SessionKey};
+use clawmux_core::reply::{History, Reply};
+use clawmux_core::session::Submission;
+
+use super::order::{Waiting, closed};
+use super::{Asked, SessionSupervisor};
+use crate::ask::ask;
+use crate::deliver::Asker;
+use crate::provider_supervisor::BudgetStatus;
+use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
+use crate::session::{Colleagues, Order, Routed};
+use crate::store::{Describe, Described, ListSessions, ReadHistory, Store};
+
+/// How many bytes a history has at most as JSON, so that a client that does not read it costs no
+/// more than it may; of the newest message there is as much in it as fits.
+const HISTORY_BYTES_MAX: usize = 256 * 1024;
+
+/// Sessions in one list, and how many bytes they take at most: so much each besides its key.
+const LIST_MAX: usize = 1000;
+const LIST_BYTES_MAX: usize = 256 * 1024;
+const SUMMARY_BYTES: usize = 128;
+
+impl SessionSupervisor {
+    /// Takes a request: to its session, or to whoever answers it.
+    pub(super) fn dispatch(&mut self, request: Asked, ctx: &mut Context<Self>) {
+        let Asked { asker, principal, command, arbiter } = request;
+        let target = match &command {
+            Command::Submit(Submit { target, .. })
+            | Command::Abort { target, .. }
+            | Command::Attach { target, .. }
+            | Command::Detach { target, .. }
+            | Command::Stop { target }
+            | Command::Clear { target }
+            | Command::History { target, .. }
+            | Command::Budget { target: Some(target) } => Some(target),
+            _ => None,
+        };
+        let session = match target.map(|target| self.resolve(target)).transpose() {
+            Ok(session) => session,
+            Err(error) => return asker.reply(Err(error)),
+        };
+        match (command, session) {
+            // One with an idempotency key may be a repetition, which is told of its run.
+            (Command::Submit(submit), _) if self.closed && submit.idempotency_key.is_none() => {
+                asker.reply(Err(closed()));
+            }
+            (Command::Submit(submit), Some(session)) => {
+                self.followed.entry(asker.client().connection).or_default();
+                let order = Order::Submit(Submission {
+                    run: submit.run,
+                    content: submit.content,
+                    owner: principal.owner.clone(),
+                    idempotency_key: submit.idempotency_key.clone(),
+                });
+                let owner = principal.owner.clone();
+                let prompt = Waiting { session, routed: Routed { asker, principal, order }, arbiter };
+                match submit.idempotency_key {
+                    Some(key) => self.submit_once((owner, key), prompt, ctx),
+                    None => match self.fault() {
+                        // It would only make the session fall.
+                        Some(fault) => prompt.routed.asker.reply(Err(fault)),
+                        None => self.route_in_turn(prompt, ctx),
+                    },
+                }
+            }
+            (Command::Abort { run, .. }, Some(session)) => {
+                self.order(Order::Abort { run }, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Clear { .. }, Some(session)) => {
+                self.order(Order::Clear, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Attach { after, .. }, Some(session)) => {
+                self.followed.entry(asker.client().connection).or_default();
+                self.order(Order::Attach { after }, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Detach { follow, .. }, Some(session)) => {
+                self.order(Order::Detach { follow }, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Stop { .. }, Some(session)) => {
+                self.order(Order::Stop, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::History { limit, before, .. }, Some(session)) => {
+                let store = self.setup.colleagues.store.clone();
+                answer(ctx, asker, async move {
+                    let max_bytes = HISTORY_BYTES_MAX;
+                    let history = match described(&store, &session, &principal).await? {
+                        Some(_) => ask(&store, ReadHistory { session, limit, before, max_bytes }).await??,
+                        None => History { session, messages: Vec::new(), more: false },
+                    };
+                    Ok(Reply::History(history))
+                });
+            }
+            (Command::Sessions, _) => {
+                let store = self.setup.colleagues.store.clone();
+                let owner = (!principal.scopes.allows(Scope::Admin)).then(|| principal.owner.clone());
+                answer(ctx, asker, async move {
+                    let sessions =
+                        ask(&store, ListSessions { limit: LIST_MAX, owner, before: None }).await??;
+                    let mut left = LIST_BYTES_MAX;
+                    let fitting = sessions.into_iter().map_while(|listed| {
+                        left = left.checked_sub(listed.summary.session.as_str().len() + SUMMARY_BYTES)?;
+                        Some(listed.summary)
+                    });
+                    Ok(Reply::Sessions(fitting.collect()))
+                });
+            }
+            (Command::Budget { .. }, session) => {
+                let Colleagues { store, providers, .. } = self.setup.colleagues.clone();
+                answer(ctx, asker, async move {
+                    let session_spent = match session {
+                        None => None,
+                        Some(session) => {
+                            let described = described(&store, &session, &principal).await?;
+                            Some(described.map_or(0, |described| described.spent.total()))
+                        }
+                    };
+                    Ok(Reply::Budget(ask(&providers, BudgetStatus { session_spent }).await?))
+                });
+            }
+            (Command::Status, _) => {
+                let status = self.status();
+                answer(ctx, asker, async move { status.await.map(Reply::Status) });
+            }
+            (Command::Plugins, _) => {
+                let sandbox = self.setup.colleagues.sandbox.clone();
+                answer(ctx, asker, async move { Ok(Reply::Plugins(ask(&sandbox, ListPlugins).await?)) });
+            }
+            (Command::LoadPlugin { name, path }, _) => {
+                let sandbox = self.setup.colleagues.sandbox.clone();
+                answer(ctx, asker, async move {
+                    Ok(Reply::PluginLoaded(ask(&sandbox, LoadPlugin { name, path }).await??))
+                });
+            }
+            (Command::UnloadPlugin { name }, _) => {
+                let sandbox = self.setup.colleagues.sandbox.clone();
+                answer(ctx, asker, async move {
+                    ask(&sandbox, UnloadPlugin { name: name.clone() }).await??;
+                    Ok(Reply::PluginUnloaded { name })
+                });
+            }
+            (
+                Command::Submit(_)
+                | Command::Abort { .. }
+                | Command::Attach { .. }
+                | Command::Detach { .. }
+                | Command::Stop { .. }
+                | Command::Clear { .. }
+                | Command::History { .. },
+                None,
+            ) => {
+                unreachable!("a command with a target was resolved")
+            }
+        }
+    }
+
+    /// The session a target names.
+    fn resolve(&self, target: &Target) -> Result<SessionKey, Error> {
+        match target {
+            Target::Route(route) => self.setup.router.session_key(route),
+            Target::Session(key) => {
+                if self.setup.agents.contains_key(&AgentId::from(&*key.agent())) {
+                    Ok(key.clone())
+                } else {
+                    Err(ErrorCode::NotFound.error(format!("session {key}: no agent named {}", key.agent())))
+                }
+            }
+        }
+    }
+}
+
+/// What the log says of a session that may not have been written yet.
+pub(super) async fn described(
+    store: &Addr<Store>,
+    session: &SessionKey,
+    principal: &Principal,
+) -> Result<Option<Described>, Error> {
+    match ask(store, Describe { session: session.clone() }).await?? {
+        Some(described) if !principal.sees(&described.owner) => Err(no_such(session)),
+        described => Ok(described),
+    }
+}
+
+/// Answers a request when others have answered.
+pub(super) fn answer(
+    ctx: &mut Context<SessionSupervisor>,
+    asker: Asker,
+    reply: impl Future<Output = Result<Reply, Error>> + 'static,
+) {
+    ctx.spawn(actix::fut::wrap_future(async move {
+        asker.reply(reply.await);
+    }));
+}
+
+pub(super) fn no_such(session: &SessionKey) -> Error {
+    ErrorCode::NotFound.error(format!("no such session: {session}"))
+}

@@ -1,0 +1,254 @@
+//! Sessions that are read from the log: when they are first named, when they fell, when the daemon's
+//! end cut them off, and when the log can be written again.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use actix::prelude::*;
+use clawmux_core::config::Recovery;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::{Event, Logged, Outcome, Usage};
+use clawmux_core::ids::{AgentId, PluginName, Seq, SessionKey};
+use clawmux_core::session::Session as Conversation;
+
+use super::order::{Waiting, busy};
+use super::requests::no_such;
+use super::{Entry, SessionSupervisor, State, drain};
+use crate::ask::ask;
+use crate::clock;
+use crate::sandbox_supervisor::IsIdempotent;
+use crate::session::{Colleagues, Feeds, Order, Routed, Session};
+use crate::store::{Load, Loaded};
+
+/// How often a session may fall within [`RESTART_WINDOW`] before its run is ended.
+const RESTARTS_MAX: usize = 3;
+
+/// The span over which falls are counted.
+const RESTART_WINDOW: Duration = Duration::from_secs(60);
+
+/// How long after a fall a session is read from the log again, times the number of falls.
+const RESTART_DELAY: Duration = Duration::from_millis(250);
+
+/// How long after the log can be written again parked sessions are woken, doubled each time it
+/// happens again within [`CALM`].
+pub(super) const UNPARK_DELAY_MIN: Duration = Duration::from_millis(100);
+
+/// The longest that takes.
+const UNPARK_DELAY_MAX: Duration = Duration::from_secs(10);
+
+/// After so long without an outage the next one begins with the shortest delay.
+const CALM: Duration = Duration::from_secs(60);
+
+/// Sessions read from the log at once after a start.
+pub(super) const RECOVERING_AT_ONCE: usize = 16;
+
+impl SessionSupervisor {
+    /// Reads a session from the log.
+    pub(super) fn wake(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
+        let load = Load { session: key.clone(), runs: self.setup.limits.episodic_turns };
+        let Colleagues { store, pen, sandbox, .. } = self.setup.colleagues.clone();
+        // What the one that fell had sent may not be written yet.
+        let fell = self.sessions.get(&key).is_some_and(|entry| !entry.falls.is_empty());
+        let read = async move {
+            if fell {
+                pen.settled(&load.session).await;
+            }
+            let loaded = ask(&store, load).await??;
+            let mut idempotent = HashSet::new();
+            for tool in loaded.iter().flat_map(open_calls) {
+                if ask(&sandbox, IsIdempotent(tool.clone())).await? {
+                    idempotent.insert(tool);
+                }
+            }
+            Ok((loaded, idempotent))
+        };
+        ctx.spawn(read.into_actor(self).map(move |read, supervisor, ctx| supervisor.woken(key, read, ctx)));
+    }
+
+    /// What the log has of a session, and which of its tools may be called again.
+    fn woken(
+        &mut self,
+        key: SessionKey,
+        read: Result<(Option<Loaded>, HashSet<PluginName>), Error>,
+        ctx: &mut Context<Self>,
+    ) {
+        self.recover_next(ctx);
+        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        let State::Waking { waiting, feeds } = std::mem::take(&mut entry.state) else { return };
+        let (loaded, idempotent) = match read {
+            Ok(read) => read,
+            Err(error) => {
+                refuse_all(waiting, &error);
+                if feeds.is_empty() && !entry.owed {
+                    return self.forget(&key);
+                }
+                entry.state = State::Waking { waiting: Vec::new(), feeds };
+                return self.rest(key, ctx);
+            }
+        };
+        let profile = self.setup.agents.get(&AgentId::from(&*key.agent())).cloned();
+        let limits = self.setup.limits.clone();
+        let owner = waiting.iter().find_map(|routed| match &routed.order {
+            Order::Submit(_) | Order::Attach { .. } => Some(routed.principal.owner.clone()),
+            _ => None,
+        });
+        let (mut conversation, spent) = match (loaded, owner) {
+            (Some(Loaded { owner, head, reserved, spent, events }), _) => {
+                (Conversation::restore(key.clone(), owner, limits, head, reserved, events), spent)
+            }
+            (None, Some(owner)) => (Conversation::new(key.clone(), owner, limits), Usage::default()),
+            (None, None) => {
+                refuse_all(waiting, &no_such(&key));
+                return self.forget(&key);
+            }
+        };
+        let Some(profile) = profile else {
+            let why = format!("session {key}: no agent named {}", key.agent());
+            refuse_all(waiting, &ErrorCode::NotFound.error(why));
+            return self.forget(&key);
+        };
+        // One that keeps falling has its run ended rather than begun again.
+        let falling = entry.falls.len() > RESTARTS_MAX;
+        let recovery = if falling { Recovery::Interrupt } else { self.setup.recovery };
+        if self.draining {
+            // The actor hears of it after these requests; its conversation begins none of them.
+            conversation.drain();
+        }
+        conversation.recover(clock::now(), recovery, |tool| idempotent.contains(tool));
+
+        let (colleagues, supervisor) = (self.setup.colleagues.clone(), ctx.address());
+        let lag_bytes_max = self.setup.lag_bytes_max;
+        let arbiter = entry.arbiter.get_or_insert_with(|| self.setup.arbiters.next()).clone();
+        let session = Session::start_on(&arbiter, move || {
+            Session::new(conversation, spent, lag_bytes_max, profile, colleagues, supervisor, feeds)
+        });
+        entry.state = State::Awake { session: session.clone(), sent: 0 };
+        for routed in waiting {
+            self.route(Waiting { session: key.clone(), routed, arbiter: arbiter.clone() }, ctx);
+        }
+        if self.draining {
+            drain(&session);
+        }
+    }
+
+    /// Reads a fallen session from the log again, after a rest.
+    pub(super) fn rest(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
+        if self.fault().is_some() {
+            return self.park(key, ctx);
+        }
+        let now = clock::now();
+        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        entry.falls.push_back(now);
+        while entry.falls.front().is_some_and(|fall| now.since(*fall) > RESTART_WINDOW) {
+            entry.falls.pop_front();
+        }
+        let falls = entry.falls.len();
+        if falls > 2 * RESTARTS_MAX {
+            let why = format!("session {key} can't be brought back: see the daemon's log");
+            tracing::error!(session = %key, falls, "giving the session up until it is named again");
+            if let State::Waking { waiting, mut feeds } = std::mem::take(&mut entry.state) {
+                let error = ErrorCode::Unavailable.error(why);
+                refuse_all(waiting, &error);
+                let end = |run| Logged {
+                    first_seq: Seq(u64::MAX),
+                    seq: Seq(u64::MAX),
+                    run: Some(run),
+                    at: now,
+                    event: Event::Ended { outcome: Outcome::Failed(error.clone()), usage: Usage::default() },
+                };
+                feeds.end_runs(&key, end);
+                if !feeds.is_empty() {
+                    // Who follows it for good is told what comes, once it is back.
+                    entry.state = State::Waking { waiting: Vec::new(), feeds };
+                    ctx.run_later(RESTART_WINDOW, move |supervisor, ctx| supervisor.wake(key, ctx));
+                    return;
+                }
+            }
+            return self.forget(&key);
+        }
+        let delay = RESTART_DELAY * u32::try_from(falls).unwrap_or(u32::MAX);
+        ctx.run_later(delay, move |supervisor, ctx| supervisor.wake(key, ctx));
+    }
+
+    /// Leaves a session asleep, its followers with it, until the log can be written.
+    pub(super) fn park(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
+        if self.draining {
+            // It goes on at the next start.
+            return self.forget(&key);
+        }
+        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        if let State::Waking { waiting, feeds } = std::mem::take(&mut entry.state) {
+            entry.state = State::Parked { feeds };
+            let error = self.fault().unwrap_or_else(|| busy(&key));
+            refuse_all(waiting, &error);
+        }
+        if std::mem::replace(&mut self.parking, true) {
+            return;
+        }
+        let restored = self.setup.colleagues.pen.health().restored();
+        ctx.spawn(restored.into_actor(self).map(|(), supervisor, ctx| {
+            let now = clock::now();
+            let calm = supervisor.unparked.is_none_or(|last| now.since(last) > CALM);
+            let delay = if calm { UNPARK_DELAY_MIN } else { supervisor.unpark_delay * 2 };
+            supervisor.unpark_delay = delay.min(UNPARK_DELAY_MAX);
+            ctx.run_later(supervisor.unpark_delay, Self::unpark);
+        }));
+    }
+
+    pub(super) fn parked(&self) -> Vec<SessionKey> {
+        let is_parked = |entry: &Entry| matches!(entry.state, State::Parked { .. });
+        self.sessions.iter().filter(|(_, entry)| is_parked(entry)).map(|(key, _)| key.clone()).collect()
+    }
+
+    fn unpark(&mut self, ctx: &mut Context<Self>) {
+        self.parking = false;
+        self.unparked = Some(clock::now());
+        let parked = self.parked();
+        if !parked.is_empty() {
+            tracing::info!(sessions = parked.len(), "going on with what the outage cut off");
+        }
+        self.recovering.extend(parked);
+        for _ in 0..RECOVERING_AT_ONCE {
+            self.recover_next(ctx);
+        }
+    }
+
+    pub(super) fn recover_next(&mut self, ctx: &mut Context<Self>) {
+        while let Some(key) = self.recovering.pop_front() {
+            let entry = self.sessions.entry(key.clone()).or_insert_with(|| Entry {
+                state: State::Parked { feeds: Feeds::default() },
+                owed: true,
+                ..Entry::default()
+            });
+            // One that was named meanwhile is on its way.
+            if let State::Parked { feeds } = &mut entry.state {
+                let feeds = std::mem::take(feeds);
+                entry.state = State::Waking { waiting: Vec::new(), feeds };
+                return self.wake(key, ctx);
+            }
+        }
+    }
+}
+
+/// The tools of calls that may or may not have been made: those without a result.
+fn open_calls(loaded: &Loaded) -> HashSet<PluginName> {
+    let mut open = HashMap::new();
+    for logged in &loaded.events {
+        match &logged.event {
+            Event::ToolCalled(call) => {
+                open.insert(&call.id, &call.name);
+            }
+            Event::ToolReturned(result) => {
+                open.remove(&result.call);
+            }
+            _ => {}
+        }
+    }
+    open.into_values().cloned().collect()
+}
+
+fn refuse_all(waiting: Vec<Routed>, error: &Error) {
+    for routed in waiting {
+        routed.asker.reply(Err(error.clone()));
+    }
+}
