@@ -44,8 +44,8 @@ fn fill(path: &Path, sessions: u64) {
              INSERT INTO sessions (id, key, owner, created, updated, head, reserved, cleared, opened)
                  SELECT n, 'main:websocket:user-' || n || ':main', '', {now}, {now} + n,
                         4, 50, 0, 1 FROM n;
-             INSERT INTO runs (id, run, session, prompted, settled, ended)
-                 SELECT n, 'run-' || n, n, 1, 4, 4 FROM n;
+             INSERT INTO runs (id, run, session, prompted, settled, ended, progress)
+                 SELECT n, 'run-' || n, n, 1, 4, 4, 2 FROM n;
              INSERT INTO events (session, seq, first, run, at, kind, body)
                  SELECT n, 1, 1, n, {now}, 'prompted', CAST('{{\"content\":\"how are you?\",\"owner\":\"\"}}' AS BLOB) FROM n
                  UNION ALL
@@ -148,7 +148,8 @@ fn long_session(path: &Path, runs: u64, cleared: bool) {
                  WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {runs}) SELECT n FROM n;
              INSERT INTO sessions (id, key, owner, created, updated, head, reserved, cleared, opened)
                  VALUES (1, 'main:websocket:long:main', '', 1, 1, {last} + 2, 0, iif({cleared}, {last} + 2, 0), 1);
-             INSERT INTO runs (id, run, session, prompted, settled, ended) SELECT n, 'run-' || n, 1, 4 * n - 3, 4 * n, 4 * n FROM n;
+             INSERT INTO runs (id, run, session, prompted, settled, ended, progress)
+                 SELECT n, 'run-' || n, 1, 4 * n - 3, 4 * n, 4 * n, 2 FROM n;
              INSERT INTO runs (id, run, session, prompted, settled) SELECT {runs} + 1, 'late', 1, {last} + 1, {last} + 1;
              INSERT INTO events (session, seq, first, run, at, kind, body)
                  SELECT 1, 4 * n - 3, 4 * n - 3, n, 1, 'prompted', CAST('{{\"content\":\"how are you?\",\"owner\":\"\"}}' AS BLOB) FROM n

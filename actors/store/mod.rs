@@ -128,8 +128,8 @@ pub struct Load {
     /// The session.
     pub session: SessionKey,
     /// So many of the runs that ended since the conversation was last cleared and in which something
-    /// was said, the newest, and as many of those in which nothing was; none beyond the one with
-    /// which either have [`LOAD_BYTES_MAX`].
+    /// was said, the newest, and as many of those that were begun and in which nothing was; none
+    /// beyond the one with which either have [`LOAD_BYTES_MAX`].
     pub runs: usize,
 }
 

@@ -20,6 +20,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 use super::files::Files;
 use super::live::Shared;
+use super::schema::Progress;
 use super::{
     DAY_MS, Describe, Described, FindRun, LOAD_BYTES_MAX, ListSessions, Listed, Load, Loaded, Place,
     ReadEvents, ReadHistory, UsageSince, failure,
@@ -69,8 +70,8 @@ impl Reader {
                 loaded.head = loaded.head.max(last.seq);
             }
             loaded.events = streaming;
-            let mut spans = ended_runs(tx, session, cleared, (true, asked.runs))?;
-            spans.extend(ended_runs(tx, session, cleared, (false, asked.runs))?);
+            let mut spans = ended_runs(tx, session, cleared, (Progress::Answered, asked.runs))?;
+            spans.extend(ended_runs(tx, session, cleared, (Progress::Begun, asked.runs))?);
             spans.extend(
                 tx.prepare_cached(
                     "SELECT id, run, prompted, ended FROM runs INDEXED BY runs_unfinished
@@ -355,24 +356,24 @@ impl Answer {
 }
 
 /// The newest runs that ended, so many and not more once they have [`LOAD_BYTES_MAX`]; newest first.
-/// The newest runs that ended after `cleared`, those with an answer or those without.
+/// The newest runs that ended after `cleared` and came so far.
 fn ended_runs(
     tx: &Transaction<'_>,
     session: i64,
     cleared: i64,
-    (answered, limit): (bool, usize),
+    (progress, limit): (Progress, usize),
 ) -> Result<Vec<Span>, Failure> {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
     let mut statement = tx.prepare_cached(
         "SELECT id, run, prompted, ended FROM runs INDEXED BY runs_past
-         WHERE session = ? AND answered = ? AND ended > ? ORDER BY ended DESC LIMIT ?",
+         WHERE session = ? AND progress = ? AND ended > ? ORDER BY ended DESC LIMIT ?",
     )?;
     // The length of a large body is known without reading it.
     let mut size = tx.prepare_cached(
         "SELECT coalesce(sum(length(body)), 0) FROM events
          WHERE session = ? AND seq BETWEEN ? AND ? AND run = ?",
     )?;
-    let mut rows = statement.query(params![session, answered, cleared, limit])?;
+    let mut rows = statement.query(params![session, progress as i64, cleared, limit])?;
     let (mut spans, mut bytes) = (Vec::new(), 0);
     while bytes < LOAD_BYTES_MAX
         && let Some(row) = rows.next()?

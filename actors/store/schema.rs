@@ -105,17 +105,26 @@ CREATE TABLE usage_days (
     input_tokens  INTEGER NOT NULL,
     output_tokens INTEGER NOT NULL
 ) STRICT;
-ALTER TABLE runs ADD COLUMN answered INTEGER NOT NULL DEFAULT 0;   -- whether the model said anything
-UPDATE runs SET answered = EXISTS (
-    SELECT 1 FROM events e
+ALTER TABLE runs ADD COLUMN progress INTEGER NOT NULL DEFAULT 0;   -- 0 waited, 1 begun, 2 the model said something
+UPDATE runs SET progress = coalesce((
+    SELECT max(CASE WHEN e.kind IN ('text', 'tool_called') THEN 2 WHEN e.kind = 'started' THEN 1 END) FROM events e
     WHERE e.session = runs.session AND e.seq BETWEEN runs.prompted AND coalesce(runs.ended, runs.settled)
-        AND e.run = runs.id AND e.kind IN ('text', 'tool_called')
-);
-CREATE INDEX runs_past ON runs (session, answered, ended) WHERE ended IS NOT NULL;
+        AND e.run = runs.id
+), 0);
+CREATE INDEX runs_past ON runs (session, progress, ended) WHERE ended IS NOT NULL;
 INSERT INTO usage_days
     SELECT at / 86400000, sum(input_tokens), sum(output_tokens) FROM usage GROUP BY at / 86400000;
 ",
 ];
+
+/// How far a run came, as `runs.progress` says it; 0 = its turn never came.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Progress {
+    /// Its turn came.
+    Begun = 1,
+    /// The model said something.
+    Answered = 2,
+}
 
 /// The present format.
 pub(super) const FORMAT: i64 = MIGRATIONS.len() as i64;

@@ -318,21 +318,21 @@ async fn a_session_wakes_with_as_much_of_its_past_as_its_memory_may_have() {
     for run in 0..6_u64 {
         let content = "x".repeat(3 << 20);
         let returned = Event::ToolReturned(ToolResult { call: "c".into(), content, is_error: false });
-        let events = vec![prompt("hi", None), returned, ended(Outcome::Completed)];
+        let events = vec![prompt("hi", None), Event::Started, returned, ended(Outcome::Completed)];
         store
-            .send(append(&session, of_run(3 * run + 1, &format!("r{run}"), events), true))
+            .send(append(&session, of_run(4 * run + 1, &format!("r{run}"), events), true))
             .await
             .unwrap()
             .unwrap();
     }
-    let waiting = of_run(19, "waiting", vec![prompt("and", None)]);
+    let waiting = of_run(25, "waiting", vec![prompt("and", None)]);
     store.send(append(&session, waiting, true)).await.unwrap().unwrap();
     let loaded = load(&store, &session, 6).await.unwrap();
     let bytes = LOAD_BYTES_MAX.div_ceil(3 << 20);
-    let from = 19 - 3 * bytes;
-    assert_eq!(loaded.events.len() as u64, 3 * bytes + 1, "whole runs, the newest, and what waits");
+    let from = 25 - 4 * bytes;
+    assert_eq!(loaded.events.len() as u64, 4 * bytes + 1, "whole runs, the newest, and what waits");
     assert_eq!(loaded.events[0].seq, Seq(from));
-    assert_eq!(load(&store, &session, 1).await.unwrap().events.len(), 4);
+    assert_eq!(load(&store, &session, 1).await.unwrap().events.len(), 5);
     store.send(Stop).await.unwrap().unwrap();
 }
 
@@ -697,15 +697,28 @@ impl ModelSession {
     fn load(&self, runs: usize) -> Vec<Logged> {
         let of = |logged: &Logged, run: &RunId| logged.run.as_ref() == Some(run);
         let answered = |run: &RunId| {
-            let said = |logged: &&Logged| matches!(logged.event, Event::Text(_) | Event::ToolCalled(_));
-            self.log.iter().filter(said).any(|logged| of(logged, run))
+            let (mut said, mut answered) = (false, false);
+            for logged in self.log.iter().filter(|logged| of(logged, run)) {
+                match logged.event {
+                    Event::Text(_) => said = true,
+                    Event::ToolCalled(_) => answered = true,
+                    Event::Restarted => said = false,
+                    Event::StepEnded { .. } | Event::Ended { .. } => answered |= said,
+                    _ => {}
+                }
+            }
+            answered
         };
         let cleared = self.log.iter().rposition(|logged| matches!(logged.event, Event::Cleared));
         let ended = self.log[cleared.unwrap_or(0)..]
             .iter()
             .filter(|logged| matches!(logged.event, Event::Ended { .. }))
             .filter_map(|logged| logged.run.clone());
-        let (said, silent): (Vec<RunId>, Vec<RunId>) = ended.partition(answered);
+        let begun = |run: &RunId| {
+            self.log.iter().any(|logged| of(logged, run) && matches!(logged.event, Event::Started))
+        };
+        let (said, rest): (Vec<RunId>, Vec<RunId>) = ended.partition(answered);
+        let silent: Vec<RunId> = rest.into_iter().filter(begun).collect();
         let newest = |done: Vec<RunId>| done[done.len().saturating_sub(runs)..].to_vec();
         let mut wanted: HashSet<RunId> = newest(said).into_iter().chain(newest(silent)).collect();
         wanted.extend(self.open());

@@ -13,6 +13,7 @@ use rusqlite::{OptionalExtension, params, params_from_iter};
 use super::{Failure, OpenRun, State, Writer, integer, number, time};
 use crate::store::failure::refused;
 use crate::store::live::{Live, Place};
+use crate::store::schema::Progress;
 use crate::store::{Append, DAY_MS};
 
 /// The most tokens one usage row counts, so that no sum overflows.
@@ -21,7 +22,7 @@ const TOKENS_MAX: u64 = 1 << 44;
 const INSERT_EVENT: &str =
     "INSERT INTO events (session, seq, first, run, at, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?)";
 
-const ANSWERED: &str = "UPDATE runs SET answered = 1 WHERE id = ? AND answered = 0";
+const PROGRESS: &str = "UPDATE runs SET progress = ?1 WHERE id = ?2 AND progress < ?1";
 
 impl Writer {
     /// Checks first and applies then, so that a refused append leaves no trace.
@@ -185,13 +186,16 @@ impl Writer {
                 } else if had_text {
                     self.cached("UPDATE runs SET settled = ?1 WHERE id = ?2")?.execute(params![seq, row])?;
                 }
-                if had_text {
-                    self.cached(ANSWERED)?.execute([row])?;
+                // What a restart made void is no answer.
+                if had_text && !matches!(logged.event, Event::Restarted) {
+                    self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?;
                 }
             }
-            if let Event::ToolCalled(_) = logged.event {
-                self.cached(ANSWERED)?.execute([row])?;
-            }
+            match logged.event {
+                Event::Started => self.cached(PROGRESS)?.execute([Progress::Begun as i64, row])?,
+                Event::ToolCalled(_) => self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?,
+                _ => 0,
+            };
         }
         self.body.clear();
         let kind = record::write(&logged.event, &mut self.body);

@@ -36,8 +36,6 @@ pub(crate) struct Loaded {
     pub(crate) events: Vec<Logged>,
     pub(crate) head: Seq,
     pub(crate) reserved: Seq,
-    /// Whether all is in it that a session in memory would know.
-    pub(crate) complete: bool,
 }
 
 /// Why a unit is not in the log.
@@ -174,17 +172,20 @@ impl Log {
         Ok(lost)
     }
 
-    /// The last `runs` ended runs and all that have not ended; text said in a row in one piece or
-    /// in several.
+    /// The last `runs` ended runs with an answer, as many begun without, and all that have not ended; text
+    /// said in a row in one piece or in several.
     pub(crate) fn load(&self, runs: usize, dice: &mut Dice) -> Loaded {
         let cleared = self.book.cleared();
-        let ended = |after: fn(&crate::book::Run) -> Seq| {
-            self.book.runs().iter().filter(move |r| r.stage == Stage::Ended && after(r) > cleared)
+        let newest = |answered: bool| {
+            let ended =
+                |run: &&crate::book::Run| run.stage == Stage::Ended && run.began && run.ended > cleared;
+            let mut ended: Vec<_> =
+                self.book.runs().iter().filter(ended).filter(|run| run.has_answer() == answered).collect();
+            ended.sort_unstable_by_key(|run| std::cmp::Reverse(run.ended));
+            ended.truncate(runs);
+            ended
         };
-        let count = ended(|run| run.seq).count();
-        let complete = count <= runs && count == ended(|run| run.ended).count();
-        let last: Vec<&RunId> =
-            ended(|run| run.seq).skip(count.saturating_sub(runs)).map(|r| &r.id).collect();
+        let last: Vec<&RunId> = newest(true).into_iter().chain(newest(false)).map(|run| &run.id).collect();
         let open: Vec<&RunId> =
             self.book.runs().iter().filter(|r| r.stage != Stage::Ended).map(|r| &r.id).collect();
         let wanted = |logged: &&Logged| {
@@ -192,7 +193,7 @@ impl Log {
         };
         let coalesce = dice.one_in(2);
         let events = gather(self.events.iter().filter(wanted), coalesce, usize::MAX);
-        Loaded { events, head: self.head(), reserved: self.reserved, complete }
+        Loaded { events, head: self.head(), reserved: self.reserved }
     }
 
     /// What comes after a number, of one run or of all, at most so many events; text said in a row in

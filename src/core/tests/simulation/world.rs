@@ -450,7 +450,7 @@ impl World<'_> {
             if !self.quiet && self.dice.one_in(10) { Recovery::Interrupt } else { self.plan.recovery };
         self.dead = false;
         self.incarnations += 1;
-        let runs = self.outside.limits.episodic_turns * 2;
+        let runs = self.outside.limits.episodic_turns;
         let loaded = self.outside.log.load(runs, &mut self.dice);
         self.outside.note(|| {
             let head = loaded.head;
