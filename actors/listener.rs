@@ -41,7 +41,7 @@ use crate::connection::link::Link;
 use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
 use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
 use crate::http::{Front, serve};
-use crate::memory;
+use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
 use crate::store::Health;
 
@@ -54,11 +54,6 @@ const KEEP_ALIVE_MAX: Duration = Duration::from_secs(15);
 
 /// File descriptors kept for everything that is not a connection that may stay.
 const DESCRIPTORS_KEPT: u64 = 256 + 2 * (EXCESS + LEAVING_MAX) as u64;
-
-/// How many connections have to be gone, and for how long none of this may have been done, before
-/// what they held is given back to the system.
-const TRIM_CONNECTIONS: usize = 64;
-const TRIM_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What a listener starts with.
 pub struct ListenerSetup {
@@ -84,9 +79,7 @@ pub struct Listener {
     server: ServerHandle,
     /// Of connections whose output waits: what the peer had acknowledged, and since when.
     waiting: HashMap<ConnectionId, (u64, Timestamp)>,
-    /// The most connections since memory was given back, and when that was.
-    most: usize,
-    trimmed: Timestamp,
+    peak: Peak,
 }
 
 /// From now on connections are taken, or no longer.
@@ -230,7 +223,7 @@ impl Listener {
                 }
             }));
             let waiting = HashMap::new();
-            Self { front, server: handle, waiting, most: 0, trimmed: clock::now() }
+            Self { front, server: handle, waiting, peak: Peak::new(clock::now()) }
         });
         Ok((listener, addresses))
     }
@@ -255,11 +248,7 @@ impl Listener {
             self.look_at(link, now);
         }
         self.waiting.retain(|id, _| links.binary_search_by_key(id, |link| link.id()).is_ok());
-        self.most = self.most.max(links.len());
-        if self.most >= 2 * links.len() + TRIM_CONNECTIONS && now.since(self.trimmed) >= TRIM_INTERVAL {
-            (self.most, self.trimmed) = (links.len(), now);
-            memory::give_back();
-        }
+        self.peak.now(links.len(), now);
     }
 
     fn look_at(&mut self, link: &Link, now: Timestamp) {

@@ -4,8 +4,40 @@
 //! thousand strangers with a full buffer each the process stayed at 300 MB for good, all but 50 of
 //! it free. Where the allocator is another one, it is left to itself.
 
+use std::time::Duration;
+
+use clawmux_core::time::Timestamp;
+
+/// How many have to be gone, and for how long none of this may have been done, before what they
+/// held is given back.
+const GONE_MIN: usize = 64;
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// How many there were at most since memory was given back, and when that was.
+#[derive(Debug)]
+pub(crate) struct Peak {
+    most: usize,
+    at: Timestamp,
+}
+
+impl Peak {
+    /// There were none until now.
+    pub(crate) fn new(now: Timestamp) -> Self {
+        Self { most: 0, at: now }
+    }
+
+    /// There are so many now: where most of them are gone, what they held is given back.
+    pub(crate) fn now(&mut self, count: usize, now: Timestamp) {
+        self.most = self.most.max(count);
+        if self.most >= 2 * count + GONE_MIN && now.since(self.at) >= INTERVAL {
+            (self.most, self.at) = (count, now);
+            give_back();
+        }
+    }
+}
+
 /// Has the allocator give back what is free, on a thread of its own.
-pub(crate) fn give_back() {
+fn give_back() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
         let begun = crate::clock::now();

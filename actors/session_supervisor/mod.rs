@@ -36,12 +36,17 @@ use crate::ask::ask;
 use crate::clock;
 use crate::deliver::{Asker, Client};
 use crate::hub::{Connected, Hub};
+use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
 use crate::sandbox_supervisor::CountPlugins;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Profile, Routed, Session, Sleep};
 use crate::store::Unfinished;
 use order::Lookup;
 use waking::{RECOVERING_AT_ONCE, UNPARK_DELAY_MIN};
+
+/// How often is looked whether many sessions have gone to sleep, so that what they held is given
+/// back to the system.
+const PEAK_CHECK: Duration = Duration::from_secs(5);
 
 /// What the supervisor is made with.
 pub struct Setup {
@@ -86,6 +91,7 @@ pub struct SessionSupervisor {
     closed: bool,
     draining: bool,
     drained: Option<oneshot::Sender<()>>,
+    peak: Peak,
 }
 
 /// A session that is awake or about to be.
@@ -211,6 +217,7 @@ impl SessionSupervisor {
             closed: false,
             draining: false,
             drained: None,
+            peak: Peak::new(clock::now()),
         }
     }
 
@@ -258,6 +265,9 @@ impl Actor for SessionSupervisor {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(4096);
+        ctx.run_interval(PEAK_CHECK, |supervisor, _| {
+            supervisor.peak.now(supervisor.sessions.len(), clock::now());
+        });
     }
 }
 

@@ -126,6 +126,8 @@ fn sessions() {
         std::thread::sleep(Duration::from_secs(1));
         left = load::sessions(&daemon);
     }
+    // What they held is given back some seconds later.
+    std::thread::sleep(Duration::from_secs(12));
     let asleep = daemon.resident_bytes() as f64;
     let each = |now: f64| (now - before) / count / 1e3;
     println!(
