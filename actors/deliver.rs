@@ -76,15 +76,20 @@ impl Window {
     /// Takes room for an event of this [`cost`]. Where there is none, `from` is told [`More`] when
     /// there is.
     pub fn take(&self, cost: usize, from: &Recipient<More>) -> bool {
+        let has_room = self.has_room_for(from);
+        if has_room {
+            self.taken.fetch_add(cost, Ordering::SeqCst);
+        }
+        has_room
+    }
+
+    /// Whether there is room for an event. Where there is none, `from` is told [`More`] when there is.
+    pub fn has_room_for(&self, from: &Recipient<More>) -> bool {
         if !self.has_room() {
             self.wait(from);
-            // The connection looks for who waits after it gave back: one of both sees the other.
-            if !self.has_room() {
-                return false;
-            }
         }
-        self.taken.fetch_add(cost, Ordering::SeqCst);
-        true
+        // The connection looks for who waits after it gave back: one of both sees the other.
+        self.has_room()
     }
 
     /// Gives room back that was taken for an event that was not sent; `from` is told [`More`] when

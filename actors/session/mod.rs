@@ -25,7 +25,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::{Owner, Principal};
+use clawmux_core::auth::Principal;
 use clawmux_core::context::fit_soul;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Logged, ToolCall, ToolResult, Usage};
@@ -46,7 +46,7 @@ use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
 use crate::provider_supervisor::{Acquire, ProviderSupervisor};
 use crate::sandbox_supervisor::{CallTool, Cancel, SandboxSupervisor, Tools};
-use crate::session_supervisor::{Fallen, Idle, Kept, SessionSupervisor};
+use crate::session_supervisor::{Fallen, Held, Idle, SessionSupervisor};
 use crate::store::{Append, Pen, ReadEvents, Store};
 
 pub use road::{Feeds, Road};
@@ -126,8 +126,8 @@ struct Answered {
     reply: Reply,
     /// What the client follows from here on, after which number, on whose behalf.
     follow: Option<(Wanted, Seq, Principal)>,
-    /// A new prompt's idempotency key, which the supervisor need no longer remember.
-    key: Option<(Owner, String)>,
+    /// A prompt's idempotency key, which the supervisor need no longer remember then.
+    held: Option<Held>,
 }
 
 /// The work under way.
@@ -181,6 +181,8 @@ pub struct Routed {
     pub principal: Principal,
     /// What is asked.
     pub order: Order,
+    /// The idempotency key of a prompt, remembered until this is gone.
+    pub held: Option<Held>,
 }
 
 /// What can be asked of one session.
@@ -314,6 +316,13 @@ impl Session {
         true
     }
 
+    /// A session in which nothing happened is kept for those who wait for it, and no longer.
+    fn sleep_if_nothing_was(&mut self) {
+        if self.conversation.is_new() {
+            self.may_sleep();
+        }
+    }
+
     /// Whether all that was decided is in the log.
     fn is_written(&self) -> bool {
         !self.writing && self.conversation.is_taken()
@@ -365,7 +374,7 @@ impl Session {
     }
 
     fn tell(&mut self, answered: Vec<Answered>, ctx: &mut Context<Self>) {
-        for Answered { asker, reply, follow, key } in answered {
+        for Answered { asker, reply, follow, held } in answered {
             let (client, ticket) = (asker.client().clone(), asker.ticket());
             asker.reply(Ok(reply));
             if let (Some((wanted, after, principal)), Some(ticket)) = (follow, ticket) {
@@ -373,10 +382,7 @@ impl Session {
                 let road = || Road::new(client, ctx.address().recipient());
                 self.remains.feeds.follow(who, &principal, (wanted, after), self.published, road);
             }
-            if let Some((owner, key)) = key {
-                // A full mailbox only means that the key is remembered longer than needed.
-                let _ = self.remains.supervisor.try_send(Kept { owner, key });
-            }
+            drop(held);
         }
     }
 
@@ -616,33 +622,33 @@ impl Handler<Routed> for Session {
 
     fn handle(&mut self, routed: Routed, ctx: &mut Self::Context) {
         self.received += 1;
-        let Routed { asker, principal, order } = routed;
+        let Routed { asker, principal, order, held } = routed;
         let session = self.conversation.key().clone();
         let is_first = self.conversation.is_new();
-        // One who waits for a session that is yet to be has no claim to it.
-        if is_first
-            && let Order::Submit(submission) = &order
-            && submission.owner != *self.conversation.owner()
-        {
+        // Who waits for a session that is yet to be has no claim to it.
+        if is_first && let Order::Submit(submission) = &order {
             self.conversation.claim(&submission.owner);
             self.remains.feeds.claimed(&submission.owner);
         }
-        let is_there = !is_first || matches!(order, Order::Submit(_) | Order::Attach { .. });
+        let is_there = !is_first || !matches!(order, Order::Clear | Order::Stop);
         if !is_there || !(is_first || principal.sees(self.conversation.owner())) {
+            drop(held);
             return asker.reply(Err(ErrorCode::NotFound.error(format!("no such session: {session}"))));
         }
         let now = clock::now();
-        let mut answered = Answered { asker, reply: Reply::Aborted { run: None }, follow: None, key: None };
+        let mut answered = Answered { asker, reply: Reply::Aborted { run: None }, follow: None, held };
         match order {
             Order::Submit(submission) => {
-                let key = submission.idempotency_key.clone().map(|key| (submission.owner.clone(), key));
                 match self.conversation.submit(now, submission) {
                     Ok(Submitted { run, seq, repeated }) => {
                         answered.follow = Some((Wanted::Run(run.clone()), Seq(seq.0 - 1), principal));
-                        answered.key = key.filter(|_| !repeated);
                         answered.reply = Reply::Accepted(Accepted { session, run, seq, repeated });
                     }
-                    Err(error) => return answered.asker.reply(Err(error)),
+                    Err(error) => {
+                        // First of all, so that whoever hears of it may use the key elsewhere.
+                        drop(answered.held);
+                        return answered.asker.reply(Err(error));
+                    }
                 }
             }
             Order::Follow { run, seq } => {
@@ -681,6 +687,7 @@ impl Handler<Routed> for Session {
         }
         self.next.push(answered);
         self.proceed(ctx);
+        self.sleep_if_nothing_was();
     }
 }
 
@@ -698,6 +705,7 @@ impl Handler<Forget> for Session {
 
     fn handle(&mut self, Forget(connection): Forget, _: &mut Self::Context) {
         self.remains.feeds.forget(connection);
+        self.sleep_if_nothing_was();
     }
 }
 

@@ -56,4 +56,8 @@ impl follow::Road for Road {
     fn is_open(&self) -> bool {
         self.client.to.connected()
     }
+
+    fn has_room(&mut self) -> bool {
+        self.client.window.has_room_for(&self.from)
+    }
 }

@@ -99,7 +99,7 @@ impl World {
             limits: Limits { queue: 4, episodic_turns: 5, context_tokens: 5000 },
             recovery: Recovery::Resume,
             arbiters: Arbiters::default(),
-            lag_bytes_max: 1 << 20,
+            lag_bytes_max: 1 << 17,
             colleagues: Colleagues { store, pen, providers, sandbox },
             hub: Hub::default().start(),
             version: "test",
@@ -372,6 +372,62 @@ async fn a_session_that_is_yet_to_be_belongs_to_who_speaks_first() {
     waits.ask_as(user("ada"), Command::Attach { target: target("x"), after: None });
     assert!(waits.reply().await.unwrap_err().message.contains("no such session"));
     assert!(waits.inbox.try_recv().is_err(), "it heard nothing of what is not its own");
+}
+
+#[actix::test]
+async fn who_waits_for_a_session_with_its_later_owner_hears_nothing_of_it() {
+    let world = World::new().await;
+    let (mut bob, mut eve) = (world.peer(1), world.peer(2));
+    for peer in [("bob", &mut bob), ("eve", &mut eve)] {
+        peer.1.ask_as(user(peer.0), Command::Attach { target: target("x"), after: None });
+        peer.1.reply().await.unwrap();
+    }
+    bob.ask_as(user("bob"), prompt("x", "mine", None));
+    bob.rest().await;
+    assert!(eve.inbox.try_recv().is_err(), "bob was there first, and it was his to speak");
+}
+
+#[actix::test]
+async fn a_session_that_never_was_can_be_let_go_and_sleeps_then() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    let follow = peer.ask(Command::Attach { target: target("x"), after: None });
+    let Ok(Reply::Attached { session, .. }) = peer.reply().await else { panic!("attached") };
+    peer.ask(Command::Detach { target: target("x"), follow });
+    assert!(matches!(peer.reply().await, Ok(Reply::Detached { found: true })));
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while world.supervisor.send(Visit { key: session.clone() }).await.unwrap().is_some() {
+        assert!(tokio::time::Instant::now() < deadline, "it sleeps");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[actix::test]
+async fn a_refused_prompt_does_not_keep_its_idempotency_key() {
+    let world = World::new().await;
+    let (mut peer, mut bob) = (world.peer(1), world.peer(2));
+    peer.ask(prompt("ada", "/slow 100", None));
+    peer.accepted().await;
+    for n in 0..4 {
+        peer.ask(prompt("ada", &format!("number {n}"), None));
+    }
+    let refused = peer.ask(prompt("ada", "one too many", Some("k")));
+    loop {
+        if let Deliver::Reply(ticket, reply) = peer.next().await
+            && ticket == refused
+        {
+            assert!(reply.unwrap_err().message.contains("queue is full"));
+            break;
+        }
+    }
+    let mut other = world.peer(3);
+    other.ask(prompt("elsewhere", "for another session", Some("k")));
+    assert!(other.accepted().await.session.as_str().contains("elsewhere"));
+    // Nor does one that was refused because the session is somebody else's.
+    bob.ask_as(user("bob"), prompt("ada", "may I?", Some("k")));
+    assert!(bob.reply().await.unwrap_err().message.contains("no such session"));
+    bob.ask_as(user("bob"), prompt("bob", "may I here?", Some("k")));
+    assert!(bob.accepted().await.session.as_str().contains("bob"));
 }
 
 #[actix::test]

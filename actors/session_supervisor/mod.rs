@@ -13,7 +13,7 @@ mod order;
 mod requests;
 mod waking;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque, hash_map};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +41,7 @@ use crate::observe::{Observe, Observed};
 use crate::sandbox_supervisor::CountPlugins;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Profile, Routed, Session, Sleep};
 use crate::store::Unfinished;
+pub use order::Held;
 use order::Lookup;
 use waking::{RECOVERING_AT_ONCE, UNPARK_DELAY_MIN};
 
@@ -171,7 +172,7 @@ pub(crate) struct Idle {
     pub(crate) received: u64,
 }
 
-/// An idempotency key is in the log.
+/// A prompt with this idempotency key is in the log, or will not be.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct Kept {
@@ -228,7 +229,6 @@ impl SessionSupervisor {
 
     fn forget(&mut self, key: &SessionKey) {
         self.sessions.remove(key);
-        self.keys.retain(|_, lookup| !matches!(lookup, Lookup::Sent(session) if session == key));
         self.check_drained();
     }
 
@@ -303,8 +303,6 @@ impl Handler<Fallen> for SessionSupervisor {
         }
         entry.state = State::Waking { waiting, feeds };
         entry.owed = !done;
-        // What it had not written is not in the log: its keys may be used again.
-        self.keys.retain(|_, lookup| !matches!(lookup, Lookup::Sent(session) if *session == key));
         if done { self.wake(key, ctx) } else { self.rest(key, ctx) }
     }
 }
@@ -328,7 +326,14 @@ impl Handler<Kept> for SessionSupervisor {
     type Result = ();
 
     fn handle(&mut self, Kept { owner, key }: Kept, _: &mut Self::Context) {
-        self.keys.remove(&(owner, key));
+        if let hash_map::Entry::Occupied(mut lookup) = self.keys.entry((owner, key))
+            && let Lookup::Sent { held, .. } = lookup.get_mut()
+        {
+            *held -= 1;
+            if *held == 0 {
+                lookup.remove();
+            }
+        }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Requests on their way to their sessions, in their order.
 //!
 //! Two prompts with one idempotency key must become one run even where they name different
-//! sessions, so a key is looked up here, before a session sees it, and is remembered until the
-//! session has written it. What comes in meanwhile does not overtake it: prompts, aborts and clears
+//! sessions, so a key is looked up here, before a session sees it, and is remembered until all
+//! prompts with it are written or refused. What comes in meanwhile does not overtake it: prompts, aborts and clears
 //! are done in the order they came.
+
+use std::fmt;
 
 use actix::dev::SendError;
 use actix::prelude::*;
@@ -14,7 +16,7 @@ use clawmux_core::reply::Reply;
 use tokio::sync::oneshot;
 
 use super::requests::{answer, described, no_such};
-use super::{Entry, SessionSupervisor, State};
+use super::{Entry, Kept, SessionSupervisor, State};
 use crate::ask::ask;
 use crate::deliver::Asker;
 use crate::session::{Feeds, Order, Routed};
@@ -37,8 +39,29 @@ pub(super) struct Waiting {
 pub(super) enum Lookup {
     /// Being looked up in the log; these prompts wait.
     Searching(Vec<Waiting>),
-    /// Sent to this session, which has not written it yet.
-    Sent(SessionKey),
+    /// Sent to this session; so many prompts with it are neither written nor refused.
+    Sent { session: SessionKey, held: usize },
+}
+
+/// An idempotency key of a prompt that is on its way: while there is one, the key stands for the
+/// session it was sent to. Dropped when the prompt is written, refused or lost.
+pub struct Held {
+    key: (Owner, String),
+    supervisor: Addr<SessionSupervisor>,
+}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Held")
+    }
+}
+
+impl Drop for Held {
+    #[expect(clippy::disallowed_methods, reason = "a lost one would keep the key for ever; one per prompt")]
+    fn drop(&mut self) {
+        let (owner, key) = std::mem::replace(&mut self.key, (Owner::Admins, String::new()));
+        self.supervisor.do_send(Kept { owner, key });
+    }
 }
 
 impl SessionSupervisor {
@@ -50,8 +73,10 @@ impl SessionSupervisor {
                 prompt.routed.asker.reply(Err(busy));
             }
             Some(Lookup::Searching(waiting)) => waiting.push(prompt),
-            Some(Lookup::Sent(session)) => {
+            Some(Lookup::Sent { session, held }) => {
+                *held += 1;
                 prompt.session = session.clone();
+                prompt.routed.held = Some(Held { key, supervisor: ctx.address() });
                 self.route(prompt, ctx);
             }
             None => {
@@ -83,10 +108,12 @@ impl SessionSupervisor {
                 Ok(None) if self.closed => prompt.routed.asker.reply(Err(closed())),
                 Ok(None) => {
                     // The first names the session, the others follow it there.
-                    let sent = Lookup::Sent(prompt.session.clone());
-                    if let Lookup::Sent(session) = self.keys.entry(key.clone()).or_insert(sent) {
+                    let sent = Lookup::Sent { session: prompt.session.clone(), held: 0 };
+                    if let Lookup::Sent { session, held } = self.keys.entry(key.clone()).or_insert(sent) {
+                        *held += 1;
                         prompt.session = session.clone();
                     }
+                    prompt.routed.held = Some(Held { key: key.clone(), supervisor: ctx.address() });
                     self.route(prompt, ctx);
                 }
                 Err(error) => prompt.routed.asker.reply(Err(error.clone())),
@@ -102,7 +129,10 @@ impl SessionSupervisor {
         arbiter: ArbiterHandle,
         ctx: &mut Context<Self>,
     ) {
-        self.route_in_turn(Waiting { session, routed: Routed { asker, principal, order }, arbiter }, ctx);
+        self.route_in_turn(
+            Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter },
+            ctx,
+        );
     }
 
     /// Sends a request to its session, behind all that came before it.

@@ -59,7 +59,8 @@ impl SessionSupervisor {
                     idempotency_key: submit.idempotency_key.clone(),
                 });
                 let owner = principal.owner.clone();
-                let prompt = Waiting { session, routed: Routed { asker, principal, order }, arbiter };
+                let prompt =
+                    Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
                 match submit.idempotency_key {
                     Some(key) => self.submit_once((owner, key), prompt, ctx),
                     None => match self.fault() {

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::auth::Owner;
 use clawmux_core::config::Recovery;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Outcome, Usage};
@@ -88,16 +89,16 @@ impl SessionSupervisor {
         };
         let profile = self.setup.agents.get(&AgentId::from(&*key.agent())).cloned();
         let limits = self.setup.limits.clone();
-        let owner = waiting.iter().find_map(|routed| match &routed.order {
-            Order::Submit(_) | Order::Attach { .. } => Some(routed.principal.owner.clone()),
-            _ => None,
-        });
-        let (mut conversation, spent) = match (loaded, owner) {
-            (Some(Loaded { owner, head, reserved, spent, events }), _) => {
+        let begins = |routed: &Routed| matches!(routed.order, Order::Submit(_) | Order::Attach { .. });
+        let (mut conversation, spent) = match loaded {
+            Some(Loaded { owner, head, reserved, spent, events }) => {
                 (Conversation::restore(key.clone(), owner, limits, head, reserved, events), spent)
             }
-            (None, Some(owner)) => (Conversation::new(key.clone(), owner, limits), Usage::default()),
-            (None, None) => {
+            // It belongs to nobody until somebody speaks.
+            None if !feeds.is_empty() || waiting.iter().any(begins) => {
+                (Conversation::new(key.clone(), Owner::Admins, limits), Usage::default())
+            }
+            None => {
                 refuse_all(waiting, &no_such(&key));
                 return self.forget(&key);
             }

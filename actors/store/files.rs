@@ -64,10 +64,20 @@ impl Files {
         }
         // Whose lock it is, for the message above. Nothing depends on it.
         let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
+        let files = Self { path: path.to_owned(), _lock: lock };
+        let size = |path: &Path| path.metadata().map_or(0, |meta| meta.len());
+        if size(path) == 0 && size(&files.wal()) > 0 {
+            return Err(ErrorCode::Conflict.error(format!(
+                "there is no log in {}, but what was not yet moved into it is in {}: put the log it belongs to back, \
+                 or move that file away to begin anew; see clawmux doctor",
+                path.display(),
+                files.wal().display()
+            )));
+        }
         drop(open(path).map_err(|e| failed(path, e))?);
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| failed(folder, e))?;
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        Ok(files)
     }
 
     /// The connection that writes.
@@ -191,6 +201,20 @@ mod tests {
         assert!(error.message.contains(&format!("process {}", std::process::id())), "{error}");
         drop((db, files));
         Files::claim(&path).unwrap();
+    }
+
+    #[test]
+    fn a_write_ahead_log_without_its_log_is_not_taken_for_a_new_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("clawmux.db");
+        std::fs::write(folder.path().join("clawmux.db-wal"), "left").unwrap();
+        for _ in 0..2 {
+            let error = Files::claim(&path).unwrap_err();
+            assert_eq!(error.code, ErrorCode::Conflict);
+            assert!(error.message.contains("clawmux.db-wal: put the log it belongs to back"), "{error}");
+            std::fs::write(&path, "").unwrap();
+        }
+        assert_eq!(std::fs::read(folder.path().join("clawmux.db-wal")).unwrap(), b"left");
     }
 
     #[test]

@@ -126,6 +126,23 @@ impl Event {
             }
     }
 
+    /// The event with at most so many bytes of what somebody said to the model, a user or a tool;
+    /// none where that is all of it.
+    pub fn clipped(&self, bytes_max: usize) -> Option<Self> {
+        let cut = |text: &str| text[..text.floor_char_boundary(bytes_max)].to_owned();
+        match self {
+            Self::Prompted { content, owner, idempotency_key } if content.len() > bytes_max => {
+                let (owner, idempotency_key) = (owner.clone(), idempotency_key.clone());
+                Some(Self::Prompted { content: cut(content), owner, idempotency_key })
+            }
+            Self::ToolReturned(ToolResult { call, content, is_error }) if content.len() > bytes_max => {
+                let (call, content, is_error) = (call.clone(), cut(content), *is_error);
+                Some(Self::ToolReturned(ToolResult { call, content, is_error }))
+            }
+            _ => None,
+        }
+    }
+
     /// How many numbers it takes when it happens. The end of a run takes three, for clients of some
     /// protocols are told it in up to three messages (cost, error, end): each has a number of its
     /// own then, so that one who was cut off between them is told the rest.
@@ -162,6 +179,7 @@ pub struct Published {
     /// The event and its place in the log.
     pub logged: Logged,
     bytes: usize,
+    is_clipped: bool,
     wire: [OnceLock<Bytes>; DIALECTS],
 }
 
@@ -174,7 +192,18 @@ impl Published {
     /// Ready to be shared.
     pub fn new(session: SessionKey, logged: Logged) -> Arc<Self> {
         let bytes = logged.event.bytes();
-        Arc::new(Self { session, logged, bytes, wire: Default::default() })
+        Arc::new(Self { session, logged, bytes, is_clipped: false, wire: Default::default() })
+    }
+
+    /// Ready to be shared, after something was left out of it ([`Event::clipped`]).
+    pub fn clipped(session: SessionKey, logged: Logged) -> Arc<Self> {
+        let bytes = logged.event.bytes();
+        Arc::new(Self { session, logged, bytes, is_clipped: true, wire: Default::default() })
+    }
+
+    /// Whether something was left out of it.
+    pub fn is_clipped(&self) -> bool {
+        self.is_clipped
     }
 
     /// The payload in the words of the dialect with this index (below [`DIALECTS`]), encoded by

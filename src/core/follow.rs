@@ -39,7 +39,15 @@ pub trait Road {
 
     /// Whether somebody is at its end.
     fn is_open(&self) -> bool;
+
+    /// Whether there is room for an event; where not, [`Followers::room`] is to be called when there
+    /// is.
+    fn has_room(&mut self) -> bool;
 }
+
+/// The most bytes of a prompt or of a tool's result that who follows a session is told, so that one
+/// who does not read costs no more than for any other event. Who follows a run is told all of it.
+pub const CLIP_BYTES: usize = 32 * 1024;
 
 /// What became of an event that was to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,34 +224,38 @@ impl<R: Road> Followers<R> {
         if !self.feeds.values().any(wanted) {
             return;
         }
-        let event = Published::new(session.clone(), logged);
+        let short = logged.event.clipped(CLIP_BYTES);
+        let short =
+            short.map(|event| Published::clipped(session.clone(), Logged { event, ..logged.clone() }));
+        let whole = Published::new(session.clone(), logged);
+        let short = short.unwrap_or_else(|| whole.clone());
         for feed in self.feeds.values_mut() {
-            feed.publish(&event, lag_bytes_max);
+            feed.publish((&whole, &short), lag_bytes_max);
         }
         self.drop_finished();
     }
 
-    /// Which reads would help: one for each cursor that is behind and whose connection has room.
-    /// They count as under way until [`Self::caught`].
+    /// Which reads would help: one for each connection that has room and a cursor that is behind.
+    /// They count as under way until [`Self::caught`]; the cursors of a connection take turns.
     pub fn missing(&mut self) -> Vec<Missing> {
         let mut missing = Vec::new();
         for (connection, feed) in &mut self.feeds {
-            if feed.is_full {
+            if feed.is_full || feed.cursors.iter().any(|cursor| cursor.pace == Pace::Reading) {
                 continue;
             }
-            for cursor in feed.cursors.iter_mut().filter(|cursor| cursor.pace == Pace::Behind) {
-                cursor.pace = Pace::Reading;
-                let run = match &cursor.wanted {
-                    Wanted::Run(run) => Some(run.clone()),
-                    Wanted::Session => None,
-                };
-                missing.push(Missing {
-                    connection: *connection,
-                    ticket: cursor.ticket,
-                    run,
-                    after: cursor.at,
-                });
+            let Some(cursor) = feed.cursors.iter_mut().find(|cursor| cursor.pace == Pace::Behind) else {
+                continue;
+            };
+            if !feed.road.has_room() {
+                feed.is_full = true;
+                continue;
             }
+            cursor.pace = Pace::Reading;
+            let run = match &cursor.wanted {
+                Wanted::Run(run) => Some(run.clone()),
+                Wanted::Session => None,
+            };
+            missing.push(Missing { connection: *connection, ticket: cursor.ticket, run, after: cursor.at });
         }
         missing
     }
@@ -259,14 +271,23 @@ impl<R: Road> Followers<R> {
         for logged in events {
             // Each event may be the last of a run, and its cursor with it.
             let Some(index) = find(feed) else { break };
-            feed.offer(index, &Published::new(session.clone(), logged));
+            let short = match feed.cursors[index].wanted {
+                Wanted::Run(_) => None,
+                Wanted::Session => logged.event.clipped(CLIP_BYTES),
+            };
+            let event = match short {
+                Some(event) => Published::clipped(session.clone(), Logged { event, ..logged }),
+                None => Published::new(session.clone(), logged),
+            };
+            feed.offer(index, &event);
         }
         if let Some(index) = find(feed) {
-            let cursor = &mut feed.cursors[index];
+            let mut cursor = feed.cursors.remove(index);
             cursor.pace = if is_all { Pace::Live } else { Pace::Behind };
             if is_all {
                 cursor.lag_bytes = 0;
             }
+            feed.cursors.push(cursor);
         }
         self.drop_finished();
     }
@@ -301,10 +322,13 @@ impl Cursor {
 }
 
 impl<R: Road> Feed<R> {
-    fn publish(&mut self, event: &Arc<Published>, lag_bytes_max: usize) {
+    /// Sends the event to those of its cursors that are live: `whole` to who follows the run, else
+    /// `short`.
+    fn publish(&mut self, (whole, short): (&Arc<Published>, &Arc<Published>), lag_bytes_max: usize) {
         // Backwards: one that has come to its end leaves.
         for index in (0..self.cursors.len()).rev() {
             let Some(cursor) = self.cursors.get_mut(index) else { continue };
+            let event = if cursor.wanted == Wanted::Session { short } else { whole };
             if !cursor.wants(&event.logged) {
                 continue;
             }
@@ -380,7 +404,7 @@ impl<R: Road> Feed<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Outcome, Usage};
+    use crate::event::{Outcome, ToolResult, Usage};
     use crate::time::Timestamp;
     use proptest::prelude::*;
     use std::cell::RefCell;
@@ -393,6 +417,7 @@ mod tests {
         got: Vec<(Ticket, Seq)>,
         /// Of each of them, the first number it covers.
         firsts: Vec<Seq>,
+        bytes: usize,
         lags: usize,
     }
 
@@ -408,6 +433,7 @@ mod tests {
             peer.room -= 1;
             peer.got.push((ticket, event.logged.seq));
             peer.firsts.push(first);
+            peer.bytes += event.bytes();
             Sent::Taken
         }
 
@@ -417,6 +443,10 @@ mod tests {
 
         fn is_open(&self) -> bool {
             true
+        }
+
+        fn has_room(&mut self) -> bool {
+            self.0.borrow().room > 0
         }
     }
 
@@ -623,6 +653,47 @@ mod tests {
         assert_eq!(world.followers.missing(), std::slice::from_ref(&missing));
         world.followers.caught(&key(), &missing, vec![event(9)], true);
         assert_eq!(world.peers[0].0.borrow().firsts[4], Seq(9));
+    }
+
+    #[test]
+    fn who_follows_the_session_is_told_long_things_in_short_and_who_asked_for_them_is_told_all() {
+        let result = |content| Event::ToolReturned(ToolResult { call: "c".into(), content, is_error: false });
+        let long = |seq| Logged { event: result("é".repeat(CLIP_BYTES)), ..event(seq) };
+        let mut bytes = Vec::new();
+        for (of, is_read) in [(None, false), (None, true), (Some(0), false)] {
+            let mut world = World::new();
+            world.make_room(0, 1000);
+            world.follow(0, of, 0);
+            if is_read {
+                world.followers.fall_behind();
+                let missing = world.followers.missing().remove(0);
+                world.followers.caught(&key(), &missing, vec![long(1)], true);
+            } else {
+                world.followers.publish(&key(), long(1), usize::MAX);
+            }
+            bytes.push(world.peers[0].0.borrow().bytes);
+        }
+        assert!(
+            bytes[0] <= CLIP_BYTES + 100 && bytes[0] == bytes[1] && bytes[2] > 2 * CLIP_BYTES,
+            "{bytes:?}"
+        );
+    }
+
+    #[test]
+    fn a_connection_reads_for_one_cursor_at_a_time_and_they_take_turns() {
+        let mut world = World::new();
+        (0..4).for_each(|_| world.publish());
+        (0..3).for_each(|_| world.follow(0, None, 0));
+        assert_eq!(world.followers.missing(), [], "no room, no read");
+        world.make_room(0, 7);
+        let mut turns = Vec::new();
+        for _ in 0..3 {
+            let missing = world.followers.missing();
+            assert_eq!((missing.len(), world.followers.missing().len()), (1, 0));
+            turns.push(missing[0].ticket);
+            world.followers.caught(&key(), &missing[0], vec![event(1), event(2)], false);
+        }
+        assert_eq!(turns, [Ticket(0), Ticket(1), Ticket(2)]);
     }
 
     #[test]

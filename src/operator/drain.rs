@@ -28,6 +28,12 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
     let begun = Instant::now();
     let mut told = String::new();
     let answer = loop {
+        // Somebody may have called it off meanwhile, or started the daemon anew.
+        if !told.is_empty() && call(&home, "admin.status", &json!({}))?["draining"] != true {
+            let why =
+                "the daemon drains no more: it was called off (`clawmux drain --off`), or was started anew";
+            return Err(Failure::new(FAILED, why));
+        }
         let answer = ask(true)?;
         let left = left(&answer);
         if left.is_empty() {

@@ -507,7 +507,7 @@ impl ToldSession {
             let seq = Seq(event.logged.seq.0.saturating_sub(left));
             // The beginning of an end that was cut off: the client has it.
             if seq >= self.from {
-                turn.send(wire::numbered(id, line, self.from, seq, event.logged.run.as_ref()));
+                turn.send(wire::numbered(id, line, (self.from, seq), event));
                 self.from = seq.next();
             }
         }

@@ -309,16 +309,20 @@ pub(super) fn attached(id: &Id, session: &SessionKey, head: Seq) -> String {
     result(id, &Attached { session: session.as_str(), seq: head.0 })
 }
 
-/// One frame of an attached session: an event, the numbers it covers, and its run.
-pub(super) fn numbered(id: &Id, line: &str, first: Seq, seq: Seq, run: Option<&RunId>) -> String {
+/// One frame of an attached session: an event, the numbers it covers, its run, and whether something
+/// was left out.
+pub(super) fn numbered(id: &Id, line: &str, (first, seq): (Seq, Seq), event: &Published) -> String {
     use std::fmt::Write as _;
     let mut frame = String::with_capacity(96 + id.0.len() + line.len());
     let _ = write!(frame, "{{\"id\":{},{line},\"seq\":{seq}", id.0);
     if first < seq {
         let _ = write!(frame, ",\"first_seq\":{first}");
     }
-    if let Some(run) = run {
+    if let Some(run) = &event.logged.run {
         let _ = write!(frame, ",\"run\":{}", json(run.as_str()));
+    }
+    if event.is_clipped() {
+        frame.push_str(",\"clipped\":true");
     }
     frame.push('}');
     frame

@@ -102,6 +102,15 @@ impl Road for Way {
     fn is_open(&self) -> bool {
         !self.0.is_closed.get()
     }
+
+    fn has_room(&mut self) -> bool {
+        let has_room = self.0.room.get() > 0;
+        if !has_room {
+            self.0.is_full.set(true);
+            self.0.is_known_full.set(true);
+        }
+        has_room
+    }
 }
 
 impl Peer {
