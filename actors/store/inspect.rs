@@ -429,7 +429,7 @@ impl Inspection<'_> {
             what,
             format!(
                 "stop the daemon and keep {path} and {path}-wal; put a copy of clawmux backup in their place; or save \
-                 what can be read: sqlite3 {path} .recover | sqlite3 NEW, and put NEW in their place; or move them away to start anew"
+                 what can be read: sqlite3 {path} .recover | sqlite3 NEW, and put NEW in their place once clawmux doctor finds the sessions in it; or move them away to start anew"
             ),
         );
     }

@@ -246,6 +246,10 @@ impl<R: Road> Followers<R> {
             let Some(cursor) = feed.cursors.iter_mut().find(|cursor| cursor.pace == Pace::Behind) else {
                 continue;
             };
+            if !feed.road.is_open() {
+                feed.cursors.clear();
+                continue;
+            }
             if !feed.road.has_room() {
                 feed.is_full = true;
                 continue;
@@ -257,6 +261,7 @@ impl<R: Road> Followers<R> {
             };
             missing.push(Missing { connection: *connection, ticket: cursor.ticket, run, after: cursor.at });
         }
+        self.drop_finished();
         missing
     }
 
