@@ -457,7 +457,7 @@ fn a_session_is_followed_until_ctrl_c_and_across_an_abort() {
 #[test]
 fn a_tail_that_is_not_read_for_a_while_misses_nothing() {
     // Far less than what is prompted here: the daemon gives the tail up, and it comes back.
-    let daemon = Daemon::with("[gateway]\nmax_buffered_bytes = 1048576\n");
+    let daemon = Daemon::with("[gateway]\nmax_buffered_bytes = 262144\n");
     let mut client = Client::connect(daemon.address);
     let slow = running(&mut client, "ada", "/slow 60");
     let mut tail = Tail::spawn(&daemon, &["--json", "--after", "0"]);
