@@ -63,7 +63,8 @@ fn answer(socket: TcpStream, tokens: usize, pace: Duration) -> std::io::Result<(
     }
     request.read_exact(&mut vec![0; length])?;
     socket.write_all(
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\
+          connection: close\r\n\r\n",
     )?;
     let begin = Instant::now();
     for n in 0..tokens {
