@@ -53,11 +53,5 @@ pub(super) async fn backup(call: Call) -> Result<Value, Error> {
             }
         }
     };
-    Ok(json!({
-        "file": file.display().to_string(),
-        "bytes": report.bytes,
-        "sessions": report.sessions,
-        "runs": report.runs,
-        "took_ms": report.took_ms,
-    }))
+    Ok(report.to_json(&file))
 }

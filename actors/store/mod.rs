@@ -49,6 +49,7 @@ use clawmux_core::log::usage::{UsageRecord, UsageTotals};
 use clawmux_core::reply;
 use clawmux_core::time::Timestamp;
 pub use inspect::{Finding, Severity, inspect};
+use serde_json::{Value, json};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::timeout;
 
@@ -311,6 +312,19 @@ pub struct BackupReport {
     pub runs: u64,
     /// How long it took.
     pub took_ms: u64,
+}
+
+impl BackupReport {
+    /// What an operator is told of the copy in `file`.
+    pub fn to_json(&self, file: &Path) -> Value {
+        json!({
+            "file": file.display().to_string(),
+            "bytes": self.bytes,
+            "sessions": self.sessions,
+            "runs": self.runs,
+            "took_ms": self.took_ms,
+        })
+    }
 }
 
 /// Finishes what waits and closes the database. What comes after is answered with `Unavailable`.

@@ -60,13 +60,7 @@ fn alone(global: &Global, file: &Path) -> Result<Value, Failure> {
     let settings = settings::read(global, &[])?;
     tell("no daemon runs on this home: copying its log directly");
     let report = store::copy(&settings.config.store.path, file)?;
-    Ok(json!({
-        "file": file.display().to_string(),
-        "bytes": report.bytes,
-        "sessions": report.sessions,
-        "runs": report.runs,
-        "took_ms": report.took_ms,
-    }))
+    Ok(report.to_json(file))
 }
 
 /// How far it is, for who watches.
