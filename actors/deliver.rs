@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::{Message, Recipient};
+use clawmux_core::announcement::Announcement;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Published;
 use clawmux_core::ids::{ConnectionId, Seq, Ticket};
@@ -30,6 +31,9 @@ const ENVELOPE_BYTES: usize = 256;
 pub enum Deliver {
     /// The one answer to a request.
     Reply(Ticket, Result<Reply, Error>),
+    /// Something that is not about one session. Few of them are under way at a time: who announces
+    /// sees to that.
+    Announce(Arc<Announcement>),
     /// An event that the request with this ticket follows. When its frames have left for the socket
     /// the connection gives its [`cost`] back to its window.
     Event {

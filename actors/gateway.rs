@@ -23,7 +23,9 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::auth::authority::Authority;
+use clawmux_core::catalog::Catalog;
 use clawmux_core::config::Config;
+use clawmux_core::dialect;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::AgentId;
 use clawmux_core::meter::{day_start, month_start};
@@ -150,9 +152,16 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     .start();
 
     let services = Services {
-        version: setup.version.into(),
+        setup: dialect::Setup {
+            version: setup.version.into(),
+            subscriptions: config.limits.subscriptions,
+            max_payload_bytes: config.gateway.max_payload_bytes,
+            max_buffered_bytes: config.gateway.max_buffered_bytes,
+            catalog: Arc::new(Catalog::new(&config)),
+            started: clock::now(),
+            ..dialect::Setup::default()
+        },
         gateway: config.gateway.clone(),
-        subscriptions: config.limits.subscriptions,
         authority: authority.clone(),
         rates: Rates::new(&config.limits),
         dispatch: sessions.clone().recipient(),

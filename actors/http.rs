@@ -113,7 +113,7 @@ pub(crate) async fn serve(
             .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
         ("/", None) if wants_upgrade => not_yet("the OpenClaw protocol"),
         ("/", None) if is_reading(&request) => {
-            let mut page = format!("clawmux {}\n", front.services.version);
+            let mut page = format!("clawmux {}\n", front.services.setup.version);
             for Protocol { name, path, .. } in &front.protocols {
                 page.push_str(&format!("{name} clients: websocket at {path}. "));
             }

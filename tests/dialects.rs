@@ -27,7 +27,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use clawmux_core::auth::{Credentials, Owner, Principal, Scope, Scopes};
+use clawmux_core::auth::{Claim, Credentials, Owner, Principal, Scope, Scopes};
 use clawmux_core::command::{Command, Target};
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
@@ -72,6 +72,7 @@ fn run(script: &str, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> 
             credentials_required: auth,
             handshake_deadline: Timestamp::from_millis(HANDSHAKE_DEADLINE),
             subscriptions: 2,
+            ..Setup::default()
         }),
         now: Timestamp::from_millis(0),
         tickets: 0,
@@ -147,7 +148,7 @@ impl Stage {
                     owner: Owner::Credential(name.into()),
                     unlimited: false,
                 };
-                self.tell(Input::Authenticated(Ok(principal)));
+                self.tell(Input::Authenticated(Ok(principal.into())));
             }
             ["out"] => {
                 let error = ErrorCode::Unauthenticated.error("the token is not valid");
@@ -224,8 +225,10 @@ impl Stage {
             let line = match action {
                 Action::Send(Frame::Text(text)) => format!("< {text}"),
                 Action::Send(Frame::Binary(bytes)) => format!("<b {bytes:?}"),
-                Action::Authenticate(Credentials::None) => "? authenticate none".into(),
-                Action::Authenticate(Credentials::Token(token)) => {
+                Action::Authenticate(Claim { credentials: Credentials::None, .. }) => {
+                    "? authenticate none".into()
+                }
+                Action::Authenticate(Claim { credentials: Credentials::Token(token), .. }) => {
                     format!("? authenticate token {}", token.expose())
                 }
                 Action::Execute(ticket, request) => {
@@ -452,5 +455,7 @@ fn describe(command: &Command) -> String {
         Command::Plugins => "plugins".into(),
         Command::LoadPlugin { name, path } => format!("load {name}{}", optional("path", path.as_deref())),
         Command::UnloadPlugin { name } => format!("unload {name}"),
+        // The words of newer commands are their own names and fields.
+        other => format!("{other:?}"),
     }
 }

@@ -25,7 +25,7 @@ use actix::{
     Actor, ActorContext, ActorFuture, Addr, Arbiter, AsyncContext, Handler, Message, Recipient, SpawnHandle,
 };
 use clawmux_core::auth::authority::Authority;
-use clawmux_core::auth::{Credentials, Principal};
+use clawmux_core::auth::{Claim, Principal};
 use clawmux_core::command::{Command, Request};
 use clawmux_core::config::Gateway;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
@@ -62,12 +62,10 @@ const MAILBOX: usize = 8192;
 
 /// What all connections are given.
 pub struct Services {
-    /// The version that is told to clients.
-    pub version: Arc<str>,
+    /// What dialects are told of the daemon; what is about one connection is filled in when it opens.
+    pub setup: Setup,
     /// Limits and deadlines.
     pub gateway: Gateway,
-    /// The most sessions one connection may follow.
-    pub subscriptions: usize,
     /// Checks credentials.
     pub authority: Arc<Authority>,
     /// What principals may spend.
@@ -84,7 +82,7 @@ pub struct Services {
 
 impl fmt::Debug for Services {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Services").field("version", &self.version).finish_non_exhaustive()
+        f.debug_struct("Services").field("version", &self.setup.version).finish_non_exhaustive()
     }
 }
 
@@ -171,10 +169,10 @@ impl Connection {
         credentials_required: bool,
     ) -> Self {
         let dialect = (protocol.dialect)(Setup {
-            version: services.version.clone(),
             credentials_required,
             handshake_deadline: clock::now().after(services.gateway.handshake_timeout),
-            subscriptions: services.subscriptions,
+            connection: link.id(),
+            ..services.setup.clone()
         });
         let departure = Departure { link: link.clone(), services: services.clone(), joined: false };
         Self {
@@ -241,8 +239,8 @@ impl Connection {
         for action in actions.drain(..) {
             match action {
                 Action::Send(frame) => ws::send(context, &self.link, frame),
-                Action::Authenticate(credentials) => {
-                    answers.push_back(self.authenticate(&credentials));
+                Action::Authenticate(claim) => {
+                    answers.push_back(self.authenticate(&claim));
                 }
                 Action::Execute(ticket, request) => {
                     if let Err(error) = self.execute(ticket, request) {
@@ -256,9 +254,11 @@ impl Connection {
     }
 
     /// The check is done at once, so nothing is read before its answer.
-    fn authenticate(&mut self, credentials: &Credentials) -> Input<'static> {
-        let principal = match self.services.authority.authenticate(credentials, self.credentials_required) {
-            Ok(principal) => principal,
+    fn authenticate(&mut self, claim: &Claim) -> Input<'static> {
+        let authenticated =
+            self.services.authority.authenticate(&claim.credentials, self.credentials_required);
+        let principal = match authenticated {
+            Ok(principal) => principal.narrowed(claim.scopes),
             Err(error) => return Input::Authenticated(Err(error)),
         };
         if self.principal.is_none() {
@@ -272,7 +272,7 @@ impl Connection {
             self.services.join.do_send(Join { connection, principal: principal.name.clone(), link });
         }
         self.principal = Some(principal.clone());
-        Input::Authenticated(Ok(principal))
+        Input::Authenticated(Ok(principal.into()))
     }
 
     /// Scope, then rate, then whether it could be understood; and on its way it goes.
@@ -358,7 +358,12 @@ impl Connection {
 /// reply may be large, all of it.
 fn weight(command: &Command) -> usize {
     match command {
-        Command::History { .. } | Command::Sessions | Command::LoadPlugin { .. } => UNANSWERED_MARK,
+        Command::History { .. }
+        | Command::Transcript { .. }
+        | Command::Preview { .. }
+        | Command::Sessions
+        | Command::ListSessions(_)
+        | Command::LoadPlugin { .. } => UNANSWERED_MARK,
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status
         | Command::Abort { .. }
@@ -368,7 +373,19 @@ fn weight(command: &Command) -> usize {
         | Command::Clear { .. }
         | Command::Budget { .. }
         | Command::Plugins
-        | Command::UnloadPlugin { .. } => 1,
+        | Command::UnloadPlugin { .. }
+        | Command::FollowRun { .. }
+        | Command::Watch
+        | Command::Unwatch { .. }
+        | Command::DescribeSession { .. }
+        | Command::Exists { .. }
+        | Command::CreateSession { .. }
+        | Command::Configure { .. }
+        | Command::Reset { .. }
+        | Command::Compact { .. }
+        | Command::Delete { .. }
+        | Command::Overview => 1,
+        Command::Inject { content, .. } => 1 + content.len() / WEIGHED_BYTES,
     }
 }
 
@@ -421,6 +438,7 @@ impl Handler<Deliver> for Connection {
                 self.answered(ticket);
                 self.tell(Input::Reply(ticket, reply), context);
             }
+            Deliver::Announce(announcement) => self.tell(Input::Announced(&announcement), context),
             Deliver::Event { ticket, first, event } => {
                 self.tell(Input::Event { ticket, first, event: &event }, context);
                 if self.link.buffered_bytes() == 0 {

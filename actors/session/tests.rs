@@ -140,6 +140,8 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         run: RunId::from_random(clock::random()),
         content: content.into(),
         idempotency_key: key.map(str::to_owned),
+        attachments: Vec::new(),
+        thinking: None,
     })
 }
 
@@ -170,7 +172,7 @@ impl Peer {
     async fn reply(&mut self) -> Result<Reply, clawmux_core::error::Error> {
         match self.next().await {
             Deliver::Reply(_, reply) => reply,
-            Deliver::Event { event, .. } => panic!("an event overtook the reply: {event:?}"),
+            other => panic!("it overtook the reply: {other:?}"),
         }
     }
 
@@ -258,7 +260,7 @@ async fn all_that_waits_for_a_session_to_wake_reaches_it() {
                 reply.expect("not busy");
                 cleared += 1;
             }
-            Deliver::Event { .. } => {}
+            Deliver::Event { .. } | Deliver::Announce(_) => {}
         }
     }
 }
@@ -502,6 +504,8 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             run: unwanted.clone(),
             content: "/slow 60".into(),
             idempotency_key: Some(account.clone()),
+            attachments: Vec::new(),
+            thinking: None,
         };
         peer.ask(Command::Submit(submit));
         peer.ask(Command::Abort { target: elsewhere, run: Some(unwanted.clone()) });
@@ -513,7 +517,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
                     Reply::Aborted { run } => aborted = Some(run),
                     other => panic!("{other:?}"),
                 },
-                Deliver::Event { .. } => {}
+                Deliver::Event { .. } | Deliver::Announce(_) => {}
             }
         }
         seqs.sort();
@@ -650,6 +654,8 @@ async fn a_session_of_somebody_else_is_not_there() {
             run: RunId::from_random(clock::random()),
             content: "hi".into(),
             idempotency_key: None,
+            attachments: Vec::new(),
+            thinking: None,
         }),
     ] {
         let shown = format!("{command:?}");

@@ -37,6 +37,14 @@ impl SessionSupervisor {
             | Command::Detach { target, .. }
             | Command::Stop { target }
             | Command::Clear { target }
+            | Command::DescribeSession { target }
+            | Command::Transcript { target, .. }
+            | Command::CreateSession { target, .. }
+            | Command::Configure { target, .. }
+            | Command::Reset { target }
+            | Command::Compact { target, .. }
+            | Command::Delete { target }
+            | Command::Inject { target, .. }
             | Command::History { target, .. }
             | Command::Budget { target: Some(target) } => Some(target),
             _ => None,
@@ -145,6 +153,24 @@ impl SessionSupervisor {
                     Ok(Reply::PluginUnloaded { name })
                 });
             }
+            (
+                Command::FollowRun { .. }
+                | Command::Watch
+                | Command::Unwatch { .. }
+                | Command::ListSessions(_)
+                | Command::DescribeSession { .. }
+                | Command::Exists { .. }
+                | Command::Transcript { .. }
+                | Command::Preview { .. }
+                | Command::CreateSession { .. }
+                | Command::Configure { .. }
+                | Command::Reset { .. }
+                | Command::Compact { .. }
+                | Command::Delete { .. }
+                | Command::Inject { .. }
+                | Command::Overview,
+                _,
+            ) => asker.reply(Err(ErrorCode::Unavailable.error("not available yet"))),
             (
                 Command::Submit(_)
                 | Command::Abort { .. }

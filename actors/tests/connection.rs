@@ -24,6 +24,7 @@ use clawmux_core::auth::authority::{Authority, digest};
 use clawmux_core::auth::{Credentials, Scope, Scopes, Secret};
 use clawmux_core::command::Command;
 use clawmux_core::config::{ApiKey, Auth, Gateway, Limits, LoopbackPolicy};
+use clawmux_core::dialect::Setup;
 use clawmux_core::dialect::{Dialect, Fault, Input, Turn};
 use clawmux_core::event::{Event, Logged, Outcome, Published, Usage};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
@@ -258,8 +259,11 @@ impl Edge {
             api_keys: if options.credentials_required { vec![reader] } else { Vec::new() },
         };
         let services = Services {
-            subscriptions: options.limits.subscriptions,
-            version: "9.9.9".into(),
+            setup: Setup {
+                subscriptions: options.limits.subscriptions,
+                version: "9.9.9".into(),
+                ..Setup::default()
+            },
             gateway: options.gateway,
             authority: Arc::new(Authority::new(&auth)),
             rates: Rates::new(&options.limits),

@@ -1,9 +1,13 @@
 //! What a client can ask for, in nobody's words: every dialect translates into these.
 
+use crate::attachment::Attachment;
 use crate::auth::Scope;
 use crate::error::Error;
-use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::ids::{AgentId, PluginName, RunId, Seq, SessionKey, Ticket};
 use crate::reply::Role;
+use crate::settings::Patch;
+use crate::thinking::Thinking;
+use crate::time::Timestamp;
 
 /// A request a dialect wants executed.
 #[derive(Debug)]
@@ -52,6 +56,27 @@ pub struct Submit {
     pub content: String,
     /// The same key from the same owner is the same run.
     pub idempotency_key: Option<String>,
+    /// What it brings along.
+    pub attachments: Vec<Attachment>,
+    /// How much is thought over it; none = as the session is set.
+    pub thinking: Option<Thinking>,
+}
+
+/// Which sessions to list, the latest used first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionFilter {
+    /// At most so many.
+    pub limit: usize,
+    /// Only those written to since then.
+    pub active_since: Option<Timestamp>,
+    /// Only those of this agent.
+    pub agent: Option<AgentId>,
+    /// Only the one with this label.
+    pub label: Option<String>,
+    /// Only those whose key, label or title has this in it, whatever its case.
+    pub search: Option<String>,
+    /// Whether titles and last messages are wanted, which cost a look into each log.
+    pub with_texts: bool,
 }
 
 /// A message of a conversation, which older ones are asked for before.
@@ -64,7 +89,7 @@ pub struct Before {
 }
 
 /// Everything that can be asked of the daemon.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// How the daemon is.
     Status,
@@ -74,7 +99,7 @@ pub enum Command {
     Abort {
         /// The session.
         target: Target,
-        /// The run; none means the one under way.
+        /// The run, by its id or by its idempotency key; none means the one under way.
         run: Option<RunId>,
     },
     /// The last messages of a session.
@@ -108,6 +133,91 @@ pub enum Command {
         /// The ticket of the `Attach`.
         follow: Ticket,
     },
+    /// Follow one run, by its id or by the idempotency key the caller asked for it with: all of it,
+    /// up to its end. Answered like a repeated `Submit`.
+    FollowRun {
+        /// The run.
+        run: RunId,
+    },
+    /// Follow all sessions the caller may see, from now on.
+    Watch,
+    /// No longer.
+    Unwatch {
+        /// The ticket of the `Watch`.
+        watch: Ticket,
+    },
+    /// The sessions that fit a filter.
+    ListSessions(SessionFilter),
+    /// One session as in a list, with its texts.
+    DescribeSession {
+        /// The session.
+        target: Target,
+    },
+    /// Whether this session exists and the caller may see it.
+    Exists {
+        /// The session.
+        session: SessionKey,
+    },
+    /// The newest messages of a session in full: with their ids, tool results and costs.
+    Transcript {
+        /// The session.
+        target: Target,
+        /// At most so many messages, the newest.
+        limit: usize,
+        /// And at most so many bytes, as JSON.
+        bytes_max: usize,
+        /// As of which number the run under way is told; none = now.
+        at: Option<Seq>,
+    },
+    /// The last messages of some sessions, in short.
+    Preview {
+        /// The sessions.
+        targets: Vec<Target>,
+        /// At most so many messages of each.
+        limit: usize,
+        /// At most so many characters of each message.
+        chars_max: usize,
+    },
+    /// Make a session with these settings, if it is not there.
+    CreateSession {
+        /// The session.
+        target: Target,
+        /// Its settings.
+        patch: Patch,
+    },
+    /// Change a session's settings.
+    Configure {
+        /// The session.
+        target: Target,
+        /// What to change.
+        patch: Patch,
+    },
+    /// Begin a new conversation: what was said is forgotten, the settings stay.
+    Reset {
+        /// The session.
+        target: Target,
+    },
+    /// Forget all but the newest messages.
+    Compact {
+        /// The session.
+        target: Target,
+        /// How many to keep.
+        keep: usize,
+    },
+    /// Remove a session with all that is known of it.
+    Delete {
+        /// The session.
+        target: Target,
+    },
+    /// Put a message of the assistant into the conversation, outside any run.
+    Inject {
+        /// The session.
+        target: Target,
+        /// What it says.
+        content: String,
+    },
+    /// How the daemon is, who is connected, what went on lately.
+    Overview,
     /// End the run under way and all that wait, and let the session sleep.
     Stop {
         /// The session.

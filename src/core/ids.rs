@@ -94,7 +94,7 @@ impl fmt::Display for Seq {
 }
 
 /// One connection of this process. Not reused while the process lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(pub u64);
 
 /// Ties a request that a dialect asked to execute to its reply; counts up per connection.

@@ -8,6 +8,9 @@
 //! |---|---|
 //! | [`ids`], [`time`], [`error`] | the words everything else is said in |
 //! | [`command`], [`reply`], [`event`] | what a client can ask, what it is answered, what happens in a session |
+//! | [`announcement`] | what happens to the daemon as a whole |
+//! | [`attachment`], [`thinking`], [`settings`] | what a prompt brings along, how much is thought over it, what a session is set to |
+//! | [`catalog`] | the agents and models there are |
 //! | [`dialect`] | the four protocols: frames in, actions out |
 //! | [`session`], [`turn`], [`context`] | one conversation: its queue, its run, what the model sees |
 //! | [`follow`] | who follows a session, and how far each has come |
@@ -22,7 +25,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod announcement;
+pub mod attachment;
 pub mod auth;
+pub mod catalog;
 pub mod command;
 pub mod config;
 pub mod context;
@@ -39,5 +45,7 @@ pub mod provider;
 pub mod reply;
 pub mod router;
 pub mod session;
+pub mod settings;
+pub mod thinking;
 pub mod time;
 pub mod turn;

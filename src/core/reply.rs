@@ -1,10 +1,16 @@
 //! What a client is answered, in nobody's words.
 
-use crate::ids::{PluginName, RunId, Seq, SessionKey};
+use std::sync::Arc;
+
+use crate::auth::{About, Owner, Role as ClientRole, Scopes};
+use crate::config::ModelRef;
+use crate::event::Usage;
+use crate::ids::{CallId, ConnectionId, PluginName, RunId, Seq, SessionKey};
+use crate::settings::Settings;
 use crate::time::Timestamp;
 
 /// The answer to a [`Command`](crate::command::Command).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     /// To `Status`.
     Status(Status),
@@ -38,6 +44,43 @@ pub enum Reply {
         /// Whether it was followed.
         found: bool,
     },
+    /// To `Watch`; the events follow.
+    Watching,
+    /// To `Unwatch`: no event follows.
+    Unwatched,
+    /// To `ListSessions`.
+    SessionList(SessionList),
+    /// To `DescribeSession`; none where nothing was ever said in it.
+    Session(Option<Box<SessionRow>>),
+    /// To `Exists`.
+    Exists(bool),
+    /// To `Transcript`.
+    Transcript(Box<Transcript>),
+    /// To `Preview`, in the order that was asked.
+    Previews(Vec<Preview>),
+    /// To `CreateSession`, `Configure` and `Reset`: the session as it is now.
+    Settled(Box<SessionRow>),
+    /// To `Compact`.
+    Compacted {
+        /// How many messages are left.
+        kept: usize,
+        /// How many were forgotten.
+        forgotten: usize,
+    },
+    /// To `Delete`.
+    Deleted {
+        /// Whether it was there.
+        found: bool,
+    },
+    /// To `Inject`.
+    Injected {
+        /// The message's id.
+        message: String,
+        /// The number of its event.
+        seq: Seq,
+    },
+    /// To `Overview`.
+    Overview(Arc<Overview>),
     /// To `Stop`.
     Stopped {
         /// The session.
@@ -167,6 +210,206 @@ pub struct SessionSummary {
     pub updated: Timestamp,
     /// Whether a run is under way or queued.
     pub running: bool,
+}
+
+/// Sessions that fit a filter.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SessionList {
+    /// The sessions, the latest used first.
+    pub rows: Vec<SessionRow>,
+    /// How many there are besides the limit.
+    pub total: u64,
+}
+
+/// One session, as lists show it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionRow {
+    /// Its key.
+    pub session: SessionKey,
+    /// Tells its conversations apart: a new one begins with each reset.
+    pub session_id: String,
+    /// Whose it is.
+    pub owner: Owner,
+    /// What it is set to.
+    pub settings: Settings,
+    /// The model that answers next.
+    pub model: Option<ModelRef>,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When it was last written to.
+    pub updated: Timestamp,
+    /// The run under way, then those that wait, as clients name them ([`RunId`], or the idempotency
+    /// key where there is one).
+    pub running: Vec<RunId>,
+    /// The last run that began.
+    pub last_run: Option<LastRun>,
+    /// What its runs cost since the last reset.
+    pub usage: Usage,
+    /// The number of its last event.
+    pub head: Seq,
+    /// The first thing a user said, cut short; where it was asked for.
+    pub title: Option<String>,
+    /// The last message, cut short; where it was asked for.
+    pub last_message: Option<String>,
+}
+
+/// The last run of a session that began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LastRun {
+    /// The run, as clients name it.
+    pub run: RunId,
+    /// When it began.
+    pub started: Timestamp,
+    /// When it ended.
+    pub ended: Option<Timestamp>,
+    /// Whether it was aborted.
+    pub is_aborted: bool,
+}
+
+/// The newest part of a conversation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Transcript {
+    /// The session, as it is in lists; none where nothing was ever said in it.
+    pub row: Option<SessionRow>,
+    /// The messages, oldest first.
+    pub entries: Vec<Entry>,
+    /// How many messages the conversation has.
+    pub total: u64,
+    /// The number up to which the log was read.
+    pub head: Seq,
+    /// The run that was under way at the number that was asked for.
+    pub under_way: Option<UnderWay>,
+}
+
+/// A run in the midst of its answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnderWay {
+    /// The run.
+    pub run: RunId,
+    /// The idempotency key it was asked with.
+    pub idempotency_key: Option<String>,
+    /// What it said up to [`Self::seq`], steps joined by [`STEP_JOINT`].
+    pub text: String,
+    /// Where in `text` the step under way begins: what is from there on is void after a restart.
+    pub step_at: usize,
+    /// The number up to which that goes.
+    pub seq: Seq,
+    /// When it began.
+    pub started: Timestamp,
+}
+
+/// What stands between the texts of two steps of one run.
+pub const STEP_JOINT: &str = "\n\n";
+
+/// One message of a transcript.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Stable for ever, unique in the session.
+    pub id: String,
+    /// Its place in the conversation, from 1.
+    pub place: u64,
+    /// When it was said (for an answer: when it ended).
+    pub at: Timestamp,
+    /// The run it belongs to; none for an injected one.
+    pub run: Option<RunId>,
+    /// What it is.
+    pub said: Said,
+    /// Whether its text is only the beginning.
+    pub clipped: bool,
+}
+
+/// What a message of a transcript is.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Said {
+    /// By a user.
+    User {
+        /// What.
+        text: String,
+        /// The idempotency key of its run.
+        idempotency_key: Option<String>,
+        /// What it brought along: name, media type, bytes.
+        attachments: Vec<(Option<String>, &'static str, usize)>,
+    },
+    /// By the model: all steps of a run.
+    Assistant {
+        /// What.
+        text: String,
+        /// The model, where it is known.
+        model: Option<ModelRef>,
+        /// What the run cost.
+        usage: Usage,
+        /// Whether the run was aborted.
+        is_aborted: bool,
+        /// Why it failed.
+        error: Option<String>,
+    },
+    /// By a tool.
+    Tool {
+        /// The call.
+        call: CallId,
+        /// The tool.
+        name: PluginName,
+        /// What it answered.
+        text: String,
+        /// Whether it failed.
+        is_error: bool,
+    },
+}
+
+/// The last messages of one session, in short.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Preview {
+    /// The messages, oldest first; none where there is no such session.
+    pub messages: Option<Vec<(Role, String)>>,
+}
+
+/// How the daemon is and what went on lately; a picture that may be a second old.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overview {
+    /// Counts up with every picture that differs.
+    pub version: u64,
+    /// When it was taken.
+    pub at: Timestamp,
+    /// Since when the daemon is ready.
+    pub started: Timestamp,
+    /// How many sessions there are.
+    pub sessions: u64,
+    /// Those used last, a few.
+    pub recent: Vec<SessionRow>,
+    /// Who is connected.
+    pub presence: Arc<Presence>,
+}
+
+/// Who is connected, or was a short while ago.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Presence {
+    /// Counts up with every change.
+    pub version: u64,
+    /// The clients, the latest first.
+    pub present: Vec<Present>,
+}
+
+/// One client that is or was connected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Present {
+    /// Its connection; none for the daemon itself and for what was only told of.
+    pub connection: Option<ConnectionId>,
+    /// Where it comes from, without a port.
+    pub host: String,
+    /// What it says of itself.
+    pub about: About,
+    /// Its device.
+    pub device: Option<Arc<str>>,
+    /// As what it came.
+    pub role: ClientRole,
+    /// What it may do.
+    pub scopes: Scopes,
+    /// Why it is told of: `connect`, `disconnect`, `self`, or what a client said.
+    pub reason: String,
+    /// What was said of it, for people.
+    pub text: Option<String>,
+    /// When that was.
+    pub at: Timestamp,
 }
 
 /// The span of time a budget counts over.

@@ -9,6 +9,8 @@ pub mod gate;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::time::Timestamp;
+
 /// What a caller may do. Each protocol has its own names for these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
@@ -147,6 +149,13 @@ impl Principal {
         Self { name: "local".into(), scopes: Scopes::ADMIN, owner: Owner::Admins, unlimited: true }
     }
 
+    /// With no more scopes than were asked for.
+    #[must_use]
+    pub fn narrowed(self, asked: Option<Scopes>) -> Self {
+        let scopes = asked.map_or(self.scopes, |asked| self.scopes.and(asked));
+        Self { scopes, ..self }
+    }
+
     /// Whether it may see what belongs to `owner`.
     pub fn sees(&self, owner: &Owner) -> bool {
         self.scopes.allows(Scope::Admin) || self.owner == *owner
@@ -175,10 +184,104 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a client shows to be let in.
+/// What a connection asks to be let in as.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// What it shows.
+    pub credentials: Credentials,
+    /// The scopes it asks for; none = all that what it shows allows.
+    pub scopes: Option<Scopes>,
+    /// As what it comes.
+    pub role: Role,
+    /// The device it comes from, which has proven that it holds its key.
+    pub device: Option<DeviceClaim>,
+    /// What it says of itself.
+    pub about: About,
+}
+
+impl From<Credentials> for Claim {
+    fn from(credentials: Credentials) -> Self {
+        Self { credentials, ..Self::default() }
+    }
+}
+
+/// As what somebody connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// To use agents, or to run the daemon.
+    #[default]
+    Operator,
+    /// To be used by agents: it offers commands.
+    Node,
+}
+
+/// A device whose signature was found good.
 #[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceClaim {
+    /// Its id: the SHA-256 of its public key, in hexadecimal digits.
+    pub id: Arc<str>,
+    /// Its Ed25519 public key.
+    pub public_key: [u8; 32],
+    /// A device token shown besides the [`Credentials`].
+    pub token: Option<Secret>,
+}
+
+/// What a client says of itself; shown to operators and believed by nobody.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// Which program it is.
+    pub client_id: String,
+    /// Its version.
+    pub version: String,
+    /// In which way it runs, in its own words.
+    pub mode: String,
+    /// What it runs on.
+    pub platform: String,
+    /// What kind of device that is.
+    pub device_family: Option<String>,
+    /// Which model of it.
+    pub model_identifier: Option<String>,
+    /// Its name for people.
+    pub display_name: Option<String>,
+    /// Tells its instances apart.
+    pub instance_id: Option<String>,
+    /// What a node can do, in its own words.
+    pub caps: Vec<String>,
+    /// The commands a node takes.
+    pub commands: Vec<String>,
+    /// What its user allows it, by name.
+    pub permissions: Vec<(String, bool)>,
+}
+
+/// Somebody was let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// Who it is, with the scopes that were asked for and are allowed.
+    pub principal: Principal,
+    /// What its device may show from now on instead of a credential.
+    pub device_token: Option<DeviceToken>,
+}
+
+impl From<Principal> for Admitted {
+    fn from(principal: Principal) -> Self {
+        Self { principal, device_token: None }
+    }
+}
+
+/// A token for one device in one role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceToken {
+    /// The token.
+    pub token: Secret,
+    /// When it was first given out.
+    pub issued: Timestamp,
+}
+
+/// What a client shows to be let in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Credentials {
     /// Nothing: it hopes to be `local`.
+    #[default]
     None,
     /// The shared token or an API key.
     Token(Secret),

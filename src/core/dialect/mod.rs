@@ -8,15 +8,18 @@
 pub mod exoclaw;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use bytestring::ByteString;
 
-use crate::auth::{Credentials, Principal, Scope};
+use crate::announcement::Announcement;
+use crate::auth::{Admitted, Claim, Scope};
+use crate::catalog::Catalog;
 use crate::command::{Command, Request};
 use crate::error::Error;
 use crate::event::Published;
-use crate::ids::{RunId, Seq, Ticket};
+use crate::ids::{ConnectionId, RunId, Seq, Ticket};
 use crate::reply::Reply;
 use crate::time::Timestamp;
 
@@ -61,7 +64,7 @@ pub enum Input<'a> {
     /// The peer sent this.
     Frame(Frame),
     /// The answer to [`Action::Authenticate`].
-    Authenticated(Result<Principal, Error>),
+    Authenticated(Result<Admitted, Error>),
     /// The answer to [`Action::Execute`]; exactly one per ticket.
     Reply(Ticket, Result<Reply, Error>),
     /// Something happened that a request follows.
@@ -75,6 +78,9 @@ pub enum Input<'a> {
         /// What.
         event: &'a Arc<Published>,
     },
+    /// Something happened that is not about one session; the dialect tells its client what that may
+    /// know of it.
+    Announced(&'a Announcement),
     /// Something is wrong with the connection; the dialect says so in its words and closes.
     Fault(Fault),
     /// There is room to send again.
@@ -113,7 +119,7 @@ pub enum Action {
     /// Send a frame.
     Send(Frame),
     /// Check these; reading is suspended until [`Input::Authenticated`].
-    Authenticate(Credentials),
+    Authenticate(Claim),
     /// Execute a request; [`Input::Reply`] follows under the same ticket.
     Execute(Ticket, Request),
     /// Close with this code and reason (at most 123 bytes), after what was sent before it.
@@ -160,9 +166,14 @@ impl<'a> Turn<'a> {
         self.actions.push(Action::Send(Frame::Text(text.into())));
     }
 
-    /// Asks for these to be checked.
-    pub fn authenticate(&mut self, credentials: Credentials) {
-        self.actions.push(Action::Authenticate(credentials));
+    /// Asks for this to be checked.
+    pub fn authenticate(&mut self, claim: impl Into<Claim>) {
+        self.actions.push(Action::Authenticate(claim.into()));
+    }
+
+    /// Fresh random bytes.
+    pub fn random(&mut self) -> [u8; 16] {
+        (self.random)()
     }
 
     /// Asks for a command (or the reason there is none) to be executed.
@@ -180,7 +191,7 @@ impl<'a> Turn<'a> {
 }
 
 /// What a dialect is told of the daemon when its connection opens.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Setup {
     /// Version of clawmux.
     pub version: Arc<str>,
@@ -191,4 +202,18 @@ pub struct Setup {
     pub handshake_deadline: Timestamp,
     /// The most sessions the connection may follow at once.
     pub subscriptions: usize,
+    /// The connection, as its peer may know it.
+    pub connection: ConnectionId,
+    /// Whether the peer came over loopback to a socket that nobody else can reach.
+    pub is_loopback: bool,
+    /// The largest frame the peer may send once it is let in, in bytes.
+    pub max_payload_bytes: usize,
+    /// How far behind the peer may fall, in bytes of the log.
+    pub max_buffered_bytes: usize,
+    /// How often a protocol that has ticks sends one.
+    pub tick_interval: Duration,
+    /// The agents and models there are.
+    pub catalog: Arc<Catalog>,
+    /// Since when the daemon is ready.
+    pub started: Timestamp,
 }

@@ -38,7 +38,7 @@ use std::sync::Arc;
 
 use self::wire::{Id, Incoming, Params, Place};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
-use crate::auth::{Credentials, Principal, Scope, Secret};
+use crate::auth::{Admitted, Credentials, Scope, Secret};
 use crate::command::{Command, Submit, Target};
 use crate::error::{Error, ErrorCode};
 use crate::event::{Event, Outcome, Published};
@@ -183,6 +183,7 @@ impl Dialect for Exoclaw {
                 | Input::Authenticated(_)
                 | Input::Reply(..)
                 | Input::Event { .. }
+                | Input::Announced(_)
                 | Input::Drained
                 | Input::Tick,
             ) => {}
@@ -216,7 +217,7 @@ impl Exoclaw {
         }
     }
 
-    fn on_authenticated(&mut self, answer: Result<Principal, Error>, turn: &mut Turn<'_>) {
+    fn on_authenticated(&mut self, answer: Result<Admitted, Error>, turn: &mut Turn<'_>) {
         match answer {
             Ok(_) => {
                 self.phase = Phase::Open;
@@ -536,7 +537,8 @@ fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Call {
             let run = turn.run_id();
             let ask =
                 Ask::Chat { accepted: idempotency_key.is_some(), target: target.clone(), run: run.clone() };
-            let submit = Submit { target, run, content, idempotency_key };
+            let submit =
+                Submit { target, run, content, idempotency_key, attachments: Vec::new(), thinking: None };
             Call { needs: Scope::Write, cost: PROMPT, command: Ok(Command::Submit(submit)), ask }
         }
         Err(error) => Call::plain(Scope::Write, PROMPT, Err(error)),

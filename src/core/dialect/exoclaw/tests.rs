@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
+use crate::auth::{Claim, Principal};
 use crate::dialect::Action;
 use crate::event::{Logged, ToolCall, ToolResult, Usage};
 use crate::ids::CallId;
@@ -26,6 +27,7 @@ impl Peer {
             credentials_required,
             handshake_deadline: Timestamp::from_millis(100),
             subscriptions: 2,
+            ..Setup::default()
         };
         let mut peer = Self {
             dialect: Exoclaw::new(setup),
@@ -60,12 +62,12 @@ impl Peer {
                     self.sent.push(serde_json::from_str(&text).expect("every frame is JSON"));
                 }
                 Action::Send(Frame::Binary(_)) => panic!("exoclaw has no binary frames"),
-                Action::Authenticate(Credentials::None) => {
-                    self.tell(Input::Authenticated(Ok(Principal::local())));
+                Action::Authenticate(Claim { credentials: Credentials::None, .. }) => {
+                    self.tell(Input::Authenticated(Ok(Principal::local().into())));
                 }
-                Action::Authenticate(Credentials::Token(token)) => {
+                Action::Authenticate(Claim { credentials: Credentials::Token(token), .. }) => {
                     let answer = if token.expose() == "right" {
-                        Ok(Principal::local())
+                        Ok(Principal::local().into())
                     } else {
                         Err(ErrorCode::Unauthenticated.error("no"))
                     };

@@ -572,6 +572,18 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
             },
         ),
         Reply::PluginUnloaded { name } => result(id, &Unloaded { name: name.as_str(), unloaded: true }),
+        Reply::Watching
+        | Reply::Unwatched
+        | Reply::SessionList(_)
+        | Reply::Session(_)
+        | Reply::Exists(_)
+        | Reply::Transcript(_)
+        | Reply::Previews(_)
+        | Reply::Settled(_)
+        | Reply::Compacted { .. }
+        | Reply::Deleted { .. }
+        | Reply::Injected { .. }
+        | Reply::Overview(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
     }
 }
 

@@ -1,0 +1,50 @@
+//! What concerns many connections at once, in nobody's words.
+//!
+//! Announcements are about the state of the daemon and may be lost to a client that is behind: each
+//! can be asked for again, and a newer one says all that the older did. What must not be lost is in
+//! a session's log and reaches its followers as [`Event`](crate::event::Event)s.
+
+use std::sync::Arc;
+
+use crate::auth::Owner;
+use crate::ids::SessionKey;
+use crate::reply::{Overview, Presence};
+
+/// Something that whoever may know of it is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Announcement {
+    /// Who is connected.
+    Presence(Arc<Presence>),
+    /// How the daemon is.
+    Health(Arc<Overview>),
+    /// A session is not what it was in lists.
+    SessionChanged(SessionChange),
+}
+
+/// What changed of a session in lists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionChange {
+    /// The session.
+    pub session: SessionKey,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Why it changed, the latest of what was put together.
+    pub reason: ChangeReason,
+}
+
+/// Why a session changed in lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeReason {
+    /// It was made.
+    Created,
+    /// It was prompted, or a run began.
+    Started,
+    /// A run ended.
+    Ended,
+    /// Its settings changed.
+    Configured,
+    /// Its conversation was forgotten, all of it or the older part.
+    Reset,
+    /// It is gone.
+    Deleted,
+}
