@@ -159,6 +159,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             max_buffered_bytes: config.gateway.max_buffered_bytes,
             catalog: Arc::new(Catalog::new(&config)),
             started: clock::now(),
+            tick_interval: Duration::from_secs(15),
             ..dialect::Setup::default()
         },
         gateway: config.gateway.clone(),

@@ -349,6 +349,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             session: key_of(&text(value, "session"))?,
             after: Seq(count(value, "after")),
             head: Seq(count(value, "head")),
+            under_way: None,
         },
         "detached" => Reply::Detached { found: value.as_bool().unwrap_or_default() },
         "cleared" => Reply::Cleared { session: key_of(value.as_str().unwrap_or_default())? },

@@ -73,7 +73,7 @@ pub(super) async fn tail(call: Call) -> Result<Value, Error> {
     let (key, _) = existing(&call, &session).await?;
     let command = Command::Attach { target: Target::Session(key), after: after_seq.map(Seq) };
     match execute(&call, command).await? {
-        (follow, Reply::Attached { session, after, head }) => {
+        (follow, Reply::Attached { session, after, head, .. }) => {
             call.follows.set(call.follows.get() + 1);
             Ok(json!({
                 "session": session.as_str(),

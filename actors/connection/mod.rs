@@ -160,18 +160,19 @@ impl Drop for Departure {
 }
 
 impl Connection {
-    /// For a socket about to be upgraded. `credentials_required` says whether the peer must show
-    /// who it is.
+    /// For a socket about to be upgraded. `is_loopback`: it came over loopback to a socket that nobody
+    /// else can reach. `credentials_required`: the peer must show who it is.
     pub fn new(
         link: Arc<Link>,
         services: Arc<Services>,
         protocol: Protocol,
-        credentials_required: bool,
+        (is_loopback, credentials_required): (bool, bool),
     ) -> Self {
         let dialect = (protocol.dialect)(Setup {
             credentials_required,
             handshake_deadline: clock::now().after(services.gateway.handshake_timeout),
             connection: link.id(),
+            is_loopback,
             ..services.setup.clone()
         });
         let departure = Departure { link: link.clone(), services: services.clone(), joined: false };

@@ -153,13 +153,25 @@ impl SessionSupervisor {
                     Ok(Reply::PluginUnloaded { name })
                 });
             }
+            (Command::FollowRun { run }, _) => {
+                self.followed.entry(asker.client().connection).or_default();
+                self.follow_run(&run, (asker, principal), arbiter, ctx);
+            }
+            (Command::Exists { session }, _) => {
+                let store = self.setup.colleagues.store.clone();
+                answer(ctx, asker, async move {
+                    match described(&store, &session, &principal).await {
+                        Ok(described) => Ok(Reply::Exists(described.is_some())),
+                        Err(error) if error.code == ErrorCode::NotFound => Ok(Reply::Exists(false)),
+                        Err(error) => Err(error),
+                    }
+                });
+            }
             (
-                Command::FollowRun { .. }
-                | Command::Watch
+                Command::Watch
                 | Command::Unwatch { .. }
                 | Command::ListSessions(_)
                 | Command::DescribeSession { .. }
-                | Command::Exists { .. }
                 | Command::Transcript { .. }
                 | Command::Preview { .. }
                 | Command::CreateSession { .. }

@@ -181,6 +181,8 @@ pub struct FindRun {
     pub owner: Owner,
     /// The key.
     pub idempotency_key: String,
+    /// Whether it may be the id of a run, where it is no key.
+    pub or_id: bool,
 }
 
 /// Asks for the events of a session after a number, in order; text in one piece wherever its

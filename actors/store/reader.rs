@@ -102,6 +102,9 @@ impl Reader {
     }
 
     pub(super) fn find_run(&mut self, asked: &FindRun) -> Result<Option<(SessionKey, RunId, Seq)>, Error> {
+        let place = |row: &Row<'_>| {
+            Ok((row.get::<_, String>(0)?, RunId::new(row.get::<_, String>(1)?), seq(row, 2)?))
+        };
         self.view(None, |tx, _| {
             let found = tx
                 .prepare_cached(
@@ -109,10 +112,18 @@ impl Reader {
                      JOIN runs r ON r.id = i.run JOIN sessions s ON s.id = r.session
                      WHERE i.owner = ? AND i.key = ?",
                 )?
-                .query_row([asked.owner.as_str(), &asked.idempotency_key], |row| {
-                    Ok((row.get::<_, String>(0)?, RunId::new(row.get::<_, String>(1)?), seq(row, 2)?))
-                })
+                .query_row([asked.owner.as_str(), &asked.idempotency_key], place)
                 .optional()?;
+            let found = match found {
+                None if asked.or_id => tx
+                    .prepare_cached(
+                        "SELECT s.key, r.run, r.prompted FROM runs r
+                         JOIN sessions s ON s.id = r.session WHERE r.run = ?",
+                    )?
+                    .query_row([&asked.idempotency_key], place)
+                    .optional()?,
+                found => found,
+            };
             found.map(|(key, run, seq)| Ok((SessionKey::parse(&key)?, run, seq))).transpose()
         })
     }

@@ -38,6 +38,8 @@ pub enum Reply {
         after: Seq,
         /// The last number in the session so far.
         head: Seq,
+        /// The run that is under way at `after`; told only where that is `head`.
+        under_way: Option<Box<UnderWay>>,
     },
     /// To `Detach`: no event follows.
     Detached {
