@@ -4,6 +4,7 @@
 //! constant time and can't be printed.
 
 pub mod authority;
+pub mod device;
 pub mod gate;
 
 use std::fmt;
