@@ -308,9 +308,11 @@ mod tests {
         let crlf = pem.replace('\n', "\r\n");
         for public_key in [v2.public_key, "gTl3Dqh9F19Wo1Rmw0x+zMuNipG07jeiXfYPW4/Js5Q=", pem, &crlf] {
             for is_loopback in [true, false] {
-                let checked =
-                    check(&Proof { public_key, ..v2 }, &around(NONCE, is_loopback, NOW)).unwrap();
-                assert_eq!((&*checked.id, public_key_text(&checked.public_key).as_str()), (v2.id, v2.public_key));
+                let checked = check(&Proof { public_key, ..v2 }, &around(NONCE, is_loopback, NOW)).unwrap();
+                assert_eq!(
+                    (&*checked.id, public_key_text(&checked.public_key).as_str()),
+                    (v2.id, v2.public_key)
+                );
             }
         }
 
@@ -424,10 +426,20 @@ mod tests {
         let (early, far) = (NOW - 600_001, u64::MAX);
         let cases: Vec<(&str, Proof<'_>, Circumstances<'_>, Refusal)> = vec![
             ("another's id", Proof { id: &other.id, ..good.proof() }, here, Refusal::IdMismatch),
-            ("another's key", Proof { public_key: &other.public_key, ..good.proof() }, here, Refusal::IdMismatch),
+            (
+                "another's key",
+                Proof { public_key: &other.public_key, ..good.proof() },
+                here,
+                Refusal::IdMismatch,
+            ),
             ("no key", Proof { public_key: "", ..good.proof() }, here, Refusal::IdMismatch),
             ("no base64", Proof { public_key: "İİİİ", ..good.proof() }, here, Refusal::IdMismatch),
-            ("half a PEM", Proof { public_key: "-----BEGIN PUBLIC KEY-----", ..good.proof() }, here, Refusal::IdMismatch),
+            (
+                "half a PEM",
+                Proof { public_key: "-----BEGIN PUBLIC KEY-----", ..good.proof() },
+                here,
+                Refusal::IdMismatch,
+            ),
             ("upper case", Proof { id: &upper, ..good.proof() }, here, Refusal::IdMismatch),
             ("no time", Proof { signed_at_ms: None, ..good.proof() }, here, Refusal::Expired),
             ("late", good.proof(), around(NONCE, false, late), Refusal::Expired),
@@ -438,7 +450,12 @@ mod tests {
             ("other nonce", Proof { nonce: Some("other"), ..good.proof() }, here, Refusal::NonceMismatch),
             ("replayed", good.proof(), around("next", false, NOW), Refusal::NonceMismatch),
             ("no signature", Proof { signature: "", ..good.proof() }, here, Refusal::SignatureInvalid),
-            ("another's", Proof { signature: &other.signature, ..good.proof() }, here, Refusal::SignatureInvalid),
+            (
+                "another's",
+                Proof { signature: &other.signature, ..good.proof() },
+                here,
+                Refusal::SignatureInvalid,
+            ),
         ]
         .into_iter()
         .collect();
@@ -483,7 +500,12 @@ mod tests {
     }
 
     fn word() -> impl Strategy<Value = String> {
-        prop_oneof!["[a-z.]{0,12}", "\\PC{0,12}", Just("operator.admin".to_owned()), Just("İ|,\u{0}".to_owned())]
+        prop_oneof![
+            "[a-z.]{0,12}",
+            "\\PC{0,12}",
+            Just("operator.admin".to_owned()),
+            Just("İ|,\u{0}".to_owned())
+        ]
     }
 
     proptest! {
