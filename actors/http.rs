@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::connection::link::Link;
 use crate::connection::registry::Registry;
-use crate::connection::{Connection, Protocol, Services, ws};
+use crate::connection::{Approach, Connection, Protocol, Services, ws};
 use crate::store::Health;
 
 /// The protocols served over WebSocket.
@@ -162,7 +162,8 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
         tracing::warn!(peer = %link.peer(), origin = facts.origin, host = facts.host, "upgrade refused: {refusal}");
         return answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message));
     }
-    let connection = Connection::new(link.clone(), front.services.clone(), protocol, (is_loopback, required));
+    let approach = Approach { is_loopback, is_forwarded: facts.forwarded, credentials_required: required };
+    let connection = Connection::new(link.clone(), front.services.clone(), protocol, approach);
     ws::upgrade(request, payload, connection).unwrap_or_else(|refusal| refusal.error_response())
 }
 

@@ -137,11 +137,11 @@ pub(super) async fn clear(call: Call) -> Result<Value, Error> {
     }
 }
 
-async fn execute(call: &Call, command: Command) -> Result<(Ticket, Reply), Error> {
+pub(super) async fn execute(call: &Call, command: Command) -> Result<(Ticket, Reply), Error> {
     ask(&call.client, Execute(command)).await?
 }
 
-fn unexpected(reply: &Reply) -> Error {
+pub(super) fn unexpected(reply: &Reply) -> Error {
     tracing::error!(?reply, "a session answered something else than it was asked");
     ErrorCode::Internal.error("the session answered something else than it was asked: see the log")
 }

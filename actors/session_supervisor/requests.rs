@@ -12,6 +12,7 @@ use super::order::{Waiting, closed};
 use super::{Asked, SessionSupervisor};
 use crate::ask::ask;
 use crate::deliver::Asker;
+use crate::devices::Manage;
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
 use crate::session::{Colleagues, Order, Routed};
@@ -166,6 +167,11 @@ impl SessionSupervisor {
                         Err(error) => Err(error),
                     }
                 });
+            }
+            (Command::Device(command), _) => {
+                let manage = Manage { command, principal, asker };
+                // What does not fit is answered as it is dropped.
+                let _ = self.setup.devices.try_send(manage);
             }
             (
                 Command::Watch

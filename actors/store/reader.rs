@@ -295,7 +295,7 @@ impl Reader {
     }
 
     /// Answers from one view of the database; with what is asked of the text that streams, in order.
-    fn view<T>(
+    pub(super) fn view<T>(
         &mut self,
         streaming: Option<Text<'_>>,
         answer: impl FnOnce(&Transaction<'_>, Vec<Logged>) -> Result<T, Failure>,
@@ -321,7 +321,7 @@ impl Reader {
 }
 
 /// What of the text of steps that still stream.
-struct Text<'a> {
+pub(super) struct Text<'a> {
     session: &'a SessionKey,
     run: Option<&'a RunId>,
     after: Seq,
@@ -333,7 +333,7 @@ fn no_such_run(session: &SessionKey, run: &RunId) -> Error {
 }
 
 /// Why there is no answer.
-enum Failure {
+pub(super) enum Failure {
     Database(rusqlite::Error),
     Record(Error),
 }

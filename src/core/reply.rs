@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::auth::pairing::DeviceReply;
 use crate::auth::{About, Owner, Role as ClientRole, Scopes};
 use crate::config::ModelRef;
 use crate::event::Usage;
@@ -12,6 +13,8 @@ use crate::time::Timestamp;
 /// The answer to a [`Command`](crate::command::Command).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
+    /// To `Device`.
+    Device(Box<DeviceReply>),
     /// To `Status`.
     Status(Status),
     /// To `Submit`: the prompt is durable and will run.

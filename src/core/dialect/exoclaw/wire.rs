@@ -538,7 +538,8 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
             },
         ),
         Reply::PluginUnloaded { name } => result(id, &Unloaded { name: name.as_str(), unloaded: true }),
-        Reply::Watching
+        Reply::Device(_)
+        | Reply::Watching
         | Reply::Unwatched
         | Reply::SessionList(_)
         | Reply::Session(_)
