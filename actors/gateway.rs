@@ -155,13 +155,14 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         setup: dialect::Setup {
             version: setup.version.into(),
             subscriptions: config.limits.subscriptions,
-            max_payload_bytes: config.gateway.max_payload_bytes,
             max_buffered_bytes: config.gateway.max_buffered_bytes,
+            tick_interval: config.openclaw.tick_interval,
             catalog: Arc::new(Catalog::new(&config)),
             started: clock::now(),
             ..dialect::Setup::default()
         },
         gateway: config.gateway.clone(),
+        openclaw: config.openclaw.clone(),
         authority: authority.clone(),
         rates: Rates::new(&config.limits),
         dispatch: sessions.clone().recipient(),

@@ -24,6 +24,7 @@ pub const PROTOCOLS: &[Protocol] = &[Protocol {
     path: "/ws",
     name: "exoclaw",
     may_skip: true,
+    max_payload_bytes: |services| services.gateway.max_payload_bytes,
     dialect: |setup| Box::new(Exoclaw::new(setup)),
 }];
 

@@ -27,7 +27,7 @@ use actix::{
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::{Claim, Principal};
 use clawmux_core::command::{Command, Request};
-use clawmux_core::config::Gateway;
+use clawmux_core::config::{Gateway, OpenClaw};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::Ticket;
@@ -66,6 +66,8 @@ pub struct Services {
     pub setup: Setup,
     /// Limits and deadlines.
     pub gateway: Gateway,
+    /// What is special to connections of the OpenClaw protocol.
+    pub openclaw: OpenClaw,
     /// Checks credentials.
     pub authority: Arc<Authority>,
     /// What principals may spend.
@@ -95,6 +97,8 @@ pub struct Protocol {
     pub name: &'static str,
     /// Whether `auth.loopback = "skip"` is for it.
     pub may_skip: bool,
+    /// The largest frame after the handshake, in bytes.
+    pub max_payload_bytes: fn(&Services) -> usize,
     /// Makes its dialect.
     pub dialect: fn(Setup) -> Box<dyn Dialect>,
 }
@@ -172,6 +176,7 @@ impl Connection {
             credentials_required,
             handshake_deadline: clock::now().after(services.gateway.handshake_timeout),
             connection: link.id(),
+            max_payload_bytes: (protocol.max_payload_bytes)(&services),
             ..services.setup.clone()
         });
         let departure = Departure { link: link.clone(), services: services.clone(), joined: false };
@@ -262,7 +267,7 @@ impl Connection {
             Err(error) => return Input::Authenticated(Err(error)),
         };
         if self.principal.is_none() {
-            if !self.link.admit(principal.name.clone(), self.services.gateway.max_payload_bytes) {
+            if !self.link.admit(principal.name.clone(), (self.protocol.max_payload_bytes)(&self.services)) {
                 self.link.closes("overloaded", clock::now());
                 return Input::Fault(Fault::Overloaded);
             }

@@ -54,6 +54,8 @@ pub struct Config {
     pub limits: Limits,
     /// `[memory]`
     pub memory: Memory,
+    /// `[openclaw]`
+    pub openclaw: OpenClaw,
     /// `[store]`
     pub store: Store,
     /// `[log]`
@@ -205,6 +207,18 @@ pub struct Memory {
     pub episodic_turns: usize,
     /// The most tokens of soul and past turns together, estimated.
     pub context_tokens: usize,
+}
+
+/// `[openclaw]`: what is special to connections of the OpenClaw protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenClaw {
+    /// How often a connection is told that the daemon is there; clients close after two intervals of
+    /// silence.
+    pub tick_interval: Duration,
+    /// The largest frame after the handshake, in bytes.
+    pub max_payload_bytes: usize,
+    /// The folder of an installed Control UI, served at `/`.
+    pub control_ui: Option<PathBuf>,
 }
 
 /// `[store]`

@@ -42,6 +42,7 @@ impl Given<'_> {
             flags: &flags,
             home: Path::new("/home"),
             read_secret: &mut read_secret,
+            is_file: &mut |path| path.starts_with("/home/ui"),
         })
     }
 
@@ -279,7 +280,7 @@ fn a_section_that_is_none_and_a_key_that_is_a_section() {
 fn what_is_not_there_yet_is_warned_of_by_name() {
     let text = "[gateway]\nsocket_group = \"claw\"\n[scheduler]\nheartbeat_minutes = 30\nheartbeat_tokens = 20000\n\
                 [xeno]\nhome = \"/x\"\n[limits]\nagents = 3\n[auth.jwt]\nissuer = \"me\"\n[files]\nattachment_roots = [\"/\"]\n\
-                [approvals]\ntimeout_ms = 1\n[openclaw]\ntick_interval_ms = 1\n[log]\nformat = \"journald\"";
+                [approvals]\ntimeout_ms = 1\n[log]\nformat = \"journald\"";
     let warnings = lines(&toml(text).loaded().warnings);
     for name in [
         "gateway.socket_group",
@@ -289,7 +290,6 @@ fn what_is_not_there_yet_is_warned_of_by_name() {
         "auth.jwt.issuer",
         "files.attachment_roots",
         "approvals.timeout_ms",
-        "openclaw.tick_interval_ms",
         "log.format",
     ] {
         assert!(
@@ -297,11 +297,23 @@ fn what_is_not_there_yet_is_warned_of_by_name() {
             "{name}: {warnings:?}"
         );
     }
-    assert_eq!(warnings.len(), 9, "the default of heartbeat_tokens is not warned of: {warnings:?}");
+    assert_eq!(warnings.len(), 8, "the default of heartbeat_tokens is not warned of: {warnings:?}");
     assert!(!toml("[scheduler]\nheartbeet = 1").complaints().is_empty());
     let warnings =
         lines(&env(&[("CLAWMUX__XENO__HOME", "/x"), ("CLAWMUX_JWT_SECRET", "s")]).loaded().warnings);
     assert_eq!(warnings.len(), 2, "{warnings:?}");
+}
+
+#[test]
+fn the_control_ui_is_a_folder_with_a_page() {
+    let openclaw = toml("[openclaw]\ntick_interval_ms = 200\ncontrol_ui = \"ui\"").config().openclaw;
+    assert_eq!(openclaw.control_ui.as_deref(), Some(Path::new("/home/ui")));
+    assert_eq!(openclaw.tick_interval, Duration::from_millis(200));
+    assert_eq!(openclaw.max_payload_bytes, 26_214_400, "its own, not the gateway's");
+    let complaints = toml("[openclaw]\ntick_interval_ms = 1\ncontrol_ui = \"/elsewhere\"").complaints();
+    assert!(complaints[0].starts_with("gateway.toml:2: openclaw.tick_interval_ms"), "{complaints:?}");
+    assert!(complaints[1].starts_with("gateway.toml:3: openclaw.control_ui"), "{complaints:?}");
+    assert!(complaints[1].contains("no index.html in /elsewhere"), "{complaints:?}");
 }
 
 #[test]
