@@ -39,6 +39,7 @@ use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
 use crate::connection::Services;
+use crate::control_ui::ControlUi;
 use crate::http::PROTOCOLS;
 use crate::hub::{Broadcast, Hub, Notice};
 use crate::listener::{self, Listener, ListenerSetup};
@@ -174,6 +175,11 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         sockets,
         services: Arc::new(services),
         protocols: PROTOCOLS.to_vec(),
+        control_ui: config
+            .openclaw
+            .control_ui
+            .clone()
+            .map(|folder| ControlUi::new(folder, config.default_agent.clone(), setup.version.into())),
         unauthenticated: config.limits.unauthenticated,
         workers: 0,
         arbiters,

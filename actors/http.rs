@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use crate::connection::link::Link;
 use crate::connection::registry::Registry;
 use crate::connection::{Connection, Protocol, Services, ws};
+use crate::control_ui::ControlUi;
 use crate::store::Health;
 
 /// The protocols served over WebSocket.
@@ -56,6 +57,8 @@ pub struct Front {
     pub protocols: Vec<Protocol>,
     /// The connections there are.
     pub registry: Arc<Registry>,
+    /// The page that is served at `/`; none = a short text.
+    pub control_ui: Option<ControlUi>,
     /// Whether connections are taken.
     pub ready: AtomicBool,
     /// Whether it can be written down.
@@ -109,11 +112,11 @@ pub(crate) async fn serve(
             }
         }
         (_, Some(protocol)) if wants_upgrade => upgrade(&request, payload, &front, *protocol),
-        (_, Some(protocol)) => answer(StatusCode::UPGRADE_REQUIRED)
+        (path, Some(protocol)) if path != "/" => answer(StatusCode::UPGRADE_REQUIRED)
             .insert_header((header::UPGRADE, "websocket"))
             .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
         ("/", None) if wants_upgrade => not_yet("the OpenClaw protocol"),
-        ("/", None) if is_reading(&request) => {
+        ("/", _) if front.control_ui.is_none() && is_reading(&request) => {
             let mut page = format!("clawmux {}\n", front.services.setup.version);
             for Protocol { name, path, .. } in &front.protocols {
                 page.push_str(&format!("{name} clients: websocket at {path}. "));
@@ -121,9 +124,10 @@ pub(crate) async fn serve(
             page.push_str("Health: /healthz, /readyz.\n");
             answer(StatusCode::OK).body(page)
         }
-        _ => match LATER.iter().find(|(later, _)| covers(later, path)) {
-            Some((_, what)) => not_yet(what),
-            None => answer(StatusCode::NOT_FOUND).json(error("no such page")),
+        _ => match (LATER.iter().find(|(later, _)| covers(later, path)), &front.control_ui) {
+            (Some((_, what)), _) => not_yet(what),
+            (None, Some(page)) if !wants_upgrade => page.serve(&request).await,
+            (None, _) => answer(StatusCode::NOT_FOUND).json(error("no such page")),
         },
     }
 }

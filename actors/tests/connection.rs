@@ -279,6 +279,7 @@ impl Edge {
             sockets: bind(&["127.0.0.1:0".parse().unwrap()]).unwrap(),
             services: Arc::new(services),
             protocols: options.protocols,
+            control_ui: None,
             unauthenticated: options.limits.unauthenticated,
             workers: options.workers,
             arbiters: arbiters.clone(),

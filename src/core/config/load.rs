@@ -11,7 +11,8 @@ use std::time::Duration;
 use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
-    Budgets, Config, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin, Recovery, Store, credentials, models,
+    Budgets, Config, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin, Recovery, Store, credentials,
+    models,
 };
 use crate::auth::authority::Authority;
 use crate::ids::{AgentId, PluginName};
@@ -332,12 +333,7 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
     limits
 }
 
-fn openclaw(
-    mut s: Section,
-    r: &mut Report,
-    home: &Path,
-    is_file: &mut dyn FnMut(&Path) -> bool,
-) -> OpenClaw {
+fn openclaw(mut s: Section, r: &mut Report, home: &Path, is_file: &mut dyn FnMut(&Path) -> bool) -> OpenClaw {
     const HOUR_MS: u64 = 3_600_000;
     let tick_ms = s.integer(r, "tick_interval_ms", 15_000, 100..=HOUR_MS);
     let max_payload_bytes = s.count(r, "max_payload_bytes", 26_214_400, 1024..=1 << 30);
