@@ -8,6 +8,9 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::{Value as Json, json};
+
+use super::document::{shown, shown_file};
 use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
@@ -56,13 +59,39 @@ pub struct Loaded {
 /// Every complaint, in the order of the layers and lines.
 pub fn load(sources: Sources<'_>) -> Result<Loaded, Vec<Complaint>> {
     let (config, mut report) = read(sources)?;
-    report.complaints.sort();
-    report.complaints.dedup();
-    report.warnings.sort();
+    report.sort();
     if report.complaints.is_empty() {
         Ok(Loaded { config, warnings: report.warnings })
     } else {
         Err(report.complaints)
+    }
+}
+
+/// What is found in a configuration, whether one can run on it or not.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// What its strongest file says, as JSON. Here and in `effective`, [`HIDDEN`](super::HIDDEN)
+    /// stands for what may be a secret. Null where the file is no TOML.
+    pub file: Json,
+    /// What all keys say, whoever said it.
+    pub effective: Json,
+    /// Why one can't run on it.
+    pub complaints: Vec<Complaint>,
+    /// What has no effect or is probably not meant.
+    pub warnings: Vec<Complaint>,
+}
+
+/// Looks into a configuration. A file that is not there counts as one without text.
+pub fn examine(sources: Sources<'_>) -> Examined {
+    let no_file = File { name: "", text: "" };
+    let file = shown_file(sources.files.last().unwrap_or(&no_file)).unwrap_or_default();
+    match read(sources) {
+        Ok((_, mut report)) => {
+            report.sort();
+            let effective = shown(&report.effective);
+            Examined { file, effective, complaints: report.complaints, warnings: report.warnings }
+        }
+        Err(complaints) => Examined { file, effective: json!({}), complaints, warnings: Vec::new() },
     }
 }
 
@@ -159,7 +188,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
 }
 
 fn gateway(mut s: Section, r: &mut Report) -> (Gateway, Origin) {
-    let listen = match s.texts(r, "listen") {
+    let listen = match s.texts(r, "listen", Some(&["127.0.0.1:18789"])) {
         None => vec![SocketAddr::from(([127, 0, 0, 1], 18789))],
         Some(texts) => {
             let mut listen = Vec::with_capacity(texts.len());
@@ -185,7 +214,7 @@ fn gateway(mut s: Section, r: &mut Report) -> (Gateway, Origin) {
         }
     };
     let mut allowed_origins = Vec::new();
-    for origin in s.texts(r, "allowed_origins").unwrap_or_default() {
+    for origin in s.texts(r, "allowed_origins", Some(&[])).unwrap_or_default() {
         match normal_origin(&origin.value) {
             Some(normal) => allowed_origins.push(normal),
             None => r.complain(
@@ -253,7 +282,7 @@ fn plugins(sections: Vec<Section>, r: &mut Report, home: &Path) -> Vec<Plugin> {
                 ),
             );
         }
-        let capabilities = s.texts(r, "capabilities").map(|texts| {
+        let capabilities = s.texts(r, "capabilities", None).map(|texts| {
             let mut granted = Vec::with_capacity(texts.len());
             for text in texts {
                 match Capability::parse(&text.value) {

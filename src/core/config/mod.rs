@@ -7,6 +7,8 @@
 //! reads them key by key, and the rest of the modules check what the keys say together.
 
 mod credentials;
+mod document;
+mod keys;
 mod layers;
 mod load;
 mod models;
@@ -16,7 +18,9 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-pub use load::{EMBEDDED_PLUGINS, Loaded, Sources, load};
+pub use document::{HIDDEN, edit, patched};
+pub use keys::{Hint, Schema, schema};
+pub use load::{EMBEDDED_PLUGINS, Examined, Loaded, Sources, examine, load};
 pub use models::default_model;
 pub use tree::{Complaint, ENV_PREFIX, File, Flag, Origin};
 
