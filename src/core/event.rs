@@ -143,6 +143,12 @@ pub enum Event {
 const EVENT_BYTES: usize = 64;
 
 impl Event {
+    /// A prompt that brings nothing along, thought over as its session is set.
+    pub fn prompted(content: impl Into<String>, owner: Owner, idempotency_key: Option<String>) -> Self {
+        let (attachments, thinking) = (Vec::new(), None);
+        Self::Prompted { content: content.into(), owner, idempotency_key, attachments, thinking }
+    }
+
     /// How much it counts where bytes are bounded.
     pub fn bytes(&self) -> usize {
         EVENT_BYTES
