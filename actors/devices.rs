@@ -59,6 +59,7 @@ pub struct Manage {
 }
 
 /// Something to decide, and who waits for it.
+#[expect(clippy::large_enum_variant, reason = "a few under way at a time")]
 enum Question {
     Admit(Arrival, oneshot::Sender<Result<Admitted, Error>>),
     Manage(Manage),
