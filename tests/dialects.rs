@@ -30,6 +30,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clawmux_core::auth::pairing::CredentialFault;
 use clawmux_core::auth::{self, Claim, Credentials, Owner, Principal, Scope, Scopes};
 use clawmux_core::catalog::{AgentEntry, Catalog, ModelEntry};
 use clawmux_core::command::{Command, Target};
@@ -217,7 +218,7 @@ impl Stage {
                 self.tell(Input::Authenticated(Ok(principal.into())));
             }
             ["out"] => {
-                let error = ErrorCode::Unauthenticated.error("the token is not valid");
+                let error = CredentialFault::Mismatch { has_device_token: false }.error();
                 self.tell(Input::Authenticated(Err(error)));
             }
             ["accepted", ticket, session, run, seq] => {
