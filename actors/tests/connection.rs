@@ -990,15 +990,7 @@ async fn a_client_that_leaves_within_a_stream_is_forgotten() {
 async fn notices_of_the_hub_close_in_the_protocols_words() {
     let edge = Edge::start(Options::default()).await;
     let mut socket = edge.client().await;
-    let joined = within("the hub hears of it", async {
-        loop {
-            if let Some(join) = edge.seen.joined.lock().unwrap().pop() {
-                return join;
-            }
-            actix::clock::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    let joined = edge.joined().await;
     assert_eq!(&*joined.principal, "local");
     joined.link.upgrade().unwrap().close(Fault::Revoked, clock::now());
     assert_eq!(next(&mut socket).await, json!({ "error": "credential_revoked", "code": 4001 }));
@@ -1115,6 +1107,19 @@ async fn bound(required: bool, handshake_timeout: Duration) -> Edge {
 }
 
 impl Edge {
+    /// Who has joined, when there is one.
+    async fn joined(&self) -> Join {
+        within("somebody joins", async {
+            loop {
+                if let Some(join) = self.seen.joined.lock().unwrap().pop() {
+                    return join;
+                }
+                actix::clock::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await
+    }
+
     /// The device that waits for a decision, when there is one.
     async fn arrival(&self) -> (Admit, oneshot::Sender<Result<Admitted, Error>>) {
         within("a device arrives", async {
@@ -1159,7 +1164,7 @@ async fn what_comes_behind_a_device_waits_until_it_is_decided_about() {
     assert_eq!(text(&mut socket).await, "first");
     assert_eq!(text(&mut socket).await, "second");
     assert_eq!(text(&mut socket).await.len(), 100_000);
-    let joined = edge.seen.joined.lock().unwrap().pop().unwrap();
+    let joined = edge.joined().await;
     assert_eq!(joined.device, Some(("dev-1".into(), Role::Node)));
     joined.link.upgrade().unwrap().close(Fault::Revoked, clock::now());
     assert_eq!(closed(&mut socket).await, 4001);
@@ -1204,7 +1209,7 @@ async fn where_no_credential_is_required_no_device_is_looked_at() {
     socket.send(Message::text("dev-1")).await.unwrap();
     assert_eq!(text(&mut socket).await, "in as local");
     assert!(edge.seen.arrived.lock().unwrap().is_empty());
-    assert_eq!(edge.seen.joined.lock().unwrap().pop().unwrap().device, None);
+    assert_eq!(edge.joined().await.device, None);
 }
 
 #[actix::test]
