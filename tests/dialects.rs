@@ -217,14 +217,14 @@ impl Stage {
             ["paired", name, scopes, token] => {
                 let principal = principal(name, scopes)?;
                 let device_token =
-                    Some(DeviceToken { token: Secret::new(*token), issued: Timestamp::from_millis(5) });
+                    Some(DeviceToken { token: Secret::new(token), issued: Timestamp::from_millis(5) });
                 self.tell(Input::Authenticated(Ok(Admitted { principal, device_token })));
             }
             ["unpaired", device, request] => {
                 let required = PairingRequired {
-                    request: (*request).into(),
+                    request: request.into(),
                     reason: PairingReason::Scopes,
-                    device: (*device).into(),
+                    device: device.into(),
                     role: auth::Role::Operator,
                     scopes: Scopes::ADMIN,
                     approved_roles: vec![auth::Role::Operator],
@@ -471,6 +471,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                     at: Timestamp::from_millis(count(message, "at")),
                     run: text(message, "run").into(),
                     clipped: message["clipped"] == true,
+                    attachments: Vec::new(),
                 })
             })?,
             more: value["more"] == true,

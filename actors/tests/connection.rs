@@ -1156,7 +1156,7 @@ async fn what_comes_behind_a_device_waits_until_it_is_decided_about() {
     // More than is let in before a handshake; it is looked at when it is over.
     socket.feed(Message::text("x".repeat(100_000))).await.unwrap();
     socket.flush().await.unwrap();
-    let (Admit(arrival), decide) = edge.arrival().await;
+    let (Admit { arrival, .. }, decide) = edge.arrival().await;
     assert_eq!((&*arrival.device.id, arrival.claim.role, arrival.is_loopback), ("dev-1", Role::Node, true));
     assert!(edge.seen.joined.lock().unwrap().is_empty(), "nobody is in yet");
     decide.send(Ok(ada())).unwrap();
@@ -1219,6 +1219,6 @@ async fn a_device_behind_a_proxy_is_not_of_this_host() {
     request.headers_mut().insert("x-forwarded-for", "203.0.113.9".parse().unwrap());
     let (mut socket, _) = client_async_with_config(request, edge.tcp().await, None).await.unwrap();
     socket.send(Message::text("dev-1")).await.unwrap();
-    let (Admit(arrival), _decide) = edge.arrival().await;
+    let (Admit { arrival, .. }, _decide) = edge.arrival().await;
     assert!(!arrival.is_loopback);
 }
