@@ -19,6 +19,7 @@
 //! | [`auth`] | who is let in, and with which scopes |
 //! | [`meter`] | budgets: reserve before a call, settle after it |
 //! | [`plugin`] | manifests and grants of tools |
+//! | [`node`] | commands of nodes as tools |
 //! | [`log`] | how events are written down |
 //! | [`jsonrpc`] | the lines spoken on the Unix socket |
 //! | [`config`] | the configuration: raw, then validated |
@@ -40,6 +41,7 @@ pub mod ids;
 pub mod jsonrpc;
 pub mod log;
 pub mod meter;
+pub mod node;
 pub mod plugin;
 pub mod provider;
 pub mod reply;
