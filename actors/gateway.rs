@@ -48,7 +48,7 @@ use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
-use crate::session::{Colleagues, Profile};
+use crate::session::{Colleagues, Profile, Watchers};
 use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
@@ -149,6 +149,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             pen,
             providers: providers.clone(),
             sandbox: sandbox.clone(),
+            watchers: Watchers::default(),
         },
         hub: hub.clone(),
         devices: devices.clone().recipient(),

@@ -16,6 +16,7 @@
 mod road;
 #[cfg(test)]
 mod tests;
+mod watchers;
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -51,6 +52,7 @@ use crate::session_supervisor::{Fallen, Held, Idle, SessionSupervisor};
 use crate::store::{Append, Pen, ReadEvents, Store};
 
 pub use road::{Feeds, Road};
+pub use watchers::{Watcher, Watchers};
 
 /// The most of the log that one read of a cursor brings into memory, in bytes: a window full.
 const CATCH_UP_BYTES: usize = WINDOW_BYTES;
@@ -95,6 +97,8 @@ pub struct Colleagues {
     pub providers: Addr<ProviderSupervisor>,
     /// Calls tools.
     pub sandbox: Addr<SandboxSupervisor>,
+    /// Who watches all sessions.
+    pub watchers: Watchers,
 }
 
 /// One conversation.
@@ -113,6 +117,8 @@ pub struct Session {
     doing: Doing,
     /// The last number that may be seen.
     published: Seq,
+    /// Which comings and goings of those who watch were seen.
+    watchers_seen: u64,
     /// Messages taken from the supervisor.
     received: u64,
     draining: bool,
@@ -260,6 +266,7 @@ impl Session {
             next: Vec::new(),
             writing: false,
             doing: Doing::Nothing,
+            watchers_seen: 0,
             received: 0,
             draining: false,
             is_stopped: false,
@@ -309,7 +316,7 @@ impl Session {
             return false;
         }
         self.remains.feeds.forget_closed();
-        if self.remains.feeds.is_empty() {
+        if self.remains.feeds.is_unneeded() {
             let key = self.conversation.key().clone();
             // Lost where the supervisor is busy: it is said again later.
             let _ = self.remains.supervisor.try_send(Idle { key, received: self.received });
@@ -352,11 +359,31 @@ impl Session {
     /// In the log: may be seen.
     fn written(&mut self, events: Vec<Logged>, answered: Vec<Answered>, ctx: &mut Context<Self>) {
         self.tell(answered, ctx);
+        if let Some(first) = events.first() {
+            self.let_watch(Seq(first.first_seq.0 - 1), ctx);
+        }
         for logged in events {
             self.published = logged.seq;
             self.remains.feeds.publish(self.conversation.key(), logged, self.lag_bytes_max);
         }
         self.proceed(ctx);
+    }
+
+    /// Those who began to watch are told what comes after this number; those who ended it nothing.
+    fn let_watch(&mut self, after: Seq, ctx: &mut Context<Self>) {
+        let owner = self.conversation.owner();
+        let Some(all) = self.colleagues.watchers.since(&mut self.watchers_seen, owner) else { return };
+        let feeds = &mut self.remains.feeds;
+        feeds.keep_watching(|connection, ticket| {
+            all.iter().any(|watcher| (watcher.client.connection, watcher.ticket) == (connection, ticket))
+        });
+        for Watcher { client, ticket, principal } in all {
+            if !feeds.has(client.connection, ticket) {
+                let who = (client.connection, ticket);
+                let road = || Road::new(client, ctx.address().recipient());
+                feeds.follow(who, &principal, (Wanted::Watch, after), self.published, road);
+            }
+        }
     }
 
     /// The log can't be written: the session in memory is ahead of it, so it goes back to it.
@@ -389,6 +416,10 @@ impl Session {
 
     /// Serves followers that fell behind from the log.
     fn catch_up(&mut self, ctx: &mut Context<Self>) {
+        // What recovery decided is yet to be published, and a new session is nobody's yet.
+        if !self.writing && !self.conversation.is_new() {
+            self.let_watch(self.published, ctx);
+        }
         for missing in self.remains.feeds.missing() {
             let as_of = self.published;
             let read = self.colleagues.store.send(ReadEvents {

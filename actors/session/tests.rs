@@ -17,7 +17,7 @@ use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
 use tokio::sync::mpsc;
 
-use super::{Colleagues, Profile, Session};
+use super::{Colleagues, Profile, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
@@ -112,7 +112,7 @@ impl World {
             recovery: Recovery::Resume,
             arbiters: Arbiters::default(),
             lag_bytes_max: 1 << 17,
-            colleagues: Colleagues { store, pen, providers, sandbox },
+            colleagues: Colleagues { store, pen, providers, sandbox, watchers: Watchers::default() },
             hub,
             devices: devices.recipient(),
             version: "test",
@@ -685,4 +685,73 @@ async fn a_session_of_somebody_else_is_not_there() {
         let error = peer.reply().await.expect_err(&shown);
         assert!(error.message.contains("no such session"), "{shown}: {error}");
     }
+}
+
+/// What each of these accounts was told of, up to the end of a run in each.
+async fn watched(peer: &mut Peer, accounts: &[&str]) -> Vec<(String, Event)> {
+    let mut told: Vec<(String, Event)> = Vec::new();
+    let is_over = |told: &[(String, Event)], account: &&str| {
+        told.iter().any(|(of, event)| of == account && matches!(event, Event::Ended { .. }))
+    };
+    while !accounts.iter().all(|account| is_over(&told, account)) {
+        if let Deliver::Event { event, .. } = peer.next().await {
+            peer.client.window.give_back(cost(&event), peer.client.connection);
+            told.push((event.session.account().into_owned(), event.logged.event.clone()));
+        }
+    }
+    told
+}
+
+#[actix::test]
+async fn who_watches_is_told_all_it_may_see_and_keeps_nothing_awake() {
+    let world = World::new().await;
+    let (mut operator, mut ada) = (world.peer(1), world.peer(2));
+    operator.ask(Command::Watch);
+    assert_eq!(operator.reply().await.unwrap(), Reply::Watching);
+    operator.ask(Command::Watch);
+    assert!(operator.reply().await.is_err(), "once per connection");
+    ada.ask_as(user("ada"), Command::Watch);
+    assert_eq!(ada.reply().await.unwrap(), Reply::Watching);
+
+    // One session of each, which did not exist when they began to watch.
+    let (mut of_ada, mut of_bob) = (world.peer(3), world.peer(4));
+    of_bob.ask_as(user("bob"), prompt("bob", "hi", None));
+    of_bob.rest().await;
+    of_ada.ask_as(user("ada"), prompt("ada", "hi", None));
+    of_ada.rest().await;
+    let all = watched(&mut operator, &["ada", "bob"]).await;
+    for account in ["ada", "bob"] {
+        let of: Vec<&Event> = all.iter().filter(|(of, _)| of == account).map(|(_, event)| event).collect();
+        assert!(
+            matches!(of[..], [Event::Prompted { .. }, Event::Started, .., Event::Ended { .. }]),
+            "{of:?}"
+        );
+    }
+    let own = watched(&mut ada, &["ada"]).await;
+    assert!(own.iter().all(|(account, _)| account == "ada"), "not another's: {own:?}");
+
+    // Nobody needs the session: it sleeps, and is watched again as soon as something happens.
+    let key = SessionKey::new("main", "test", "ada", "main").unwrap();
+    let session = world.supervisor.send(Visit { key }).await.unwrap().unwrap();
+    of_ada.ask_as(user("ada"), Command::Stop { target: target("ada") });
+    of_ada.reply().await.unwrap();
+    tokio::time::timeout(PATIENCE, async {
+        while session.connected() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("it sleeps though it is watched");
+    of_ada.ask_as(user("ada"), prompt("ada", "again", None));
+    of_ada.rest().await;
+    let again = watched(&mut operator, &["ada"]).await;
+    assert!(matches!(&again[0].1, Event::Prompted { content, .. } if content == "again"), "{again:?}");
+    watched(&mut ada, &["ada"]).await;
+
+    operator.ask(Command::Unwatch { watch: Ticket(1) });
+    assert_eq!(operator.reply().await.unwrap(), Reply::Unwatched);
+    of_ada.ask_as(user("ada"), prompt("ada", "unseen", None));
+    of_ada.rest().await;
+    watched(&mut ada, &["ada"]).await;
+    assert!(operator.inbox.try_recv().is_err(), "it watches no longer");
 }

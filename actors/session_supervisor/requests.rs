@@ -15,7 +15,7 @@ use crate::deliver::Asker;
 use crate::devices::Manage;
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
-use crate::session::{Colleagues, Order, Routed};
+use crate::session::{Colleagues, Order, Routed, Watcher};
 use crate::store::{Describe, Described, ListSessions, ReadHistory, Store};
 
 /// How many bytes a history has at most as JSON, so that a client that does not read it costs no
@@ -135,6 +135,21 @@ impl SessionSupervisor {
                     Ok(Reply::Budget(ask(&providers, BudgetStatus { session_spent }).await?))
                 });
             }
+            (Command::Watch, _) => {
+                let Some(ticket) = asker.ticket() else { return };
+                let watcher = Watcher { client: asker.client().clone(), ticket, principal };
+                let watchers = &self.setup.colleagues.watchers;
+                if watchers.is_watching(watcher.client.connection) {
+                    return asker.reply(Err(ErrorCode::Conflict.error("this connection watches already")));
+                }
+                // Before any session can tell it something.
+                asker.reply(Ok(Reply::Watching));
+                watchers.add(watcher);
+            }
+            (Command::Unwatch { watch }, _) => {
+                self.setup.colleagues.watchers.remove(asker.client().connection, Some(watch));
+                asker.reply(Ok(Reply::Unwatched));
+            }
             (Command::Status, _) => {
                 let status = self.status();
                 answer(ctx, asker, async move { status.await.map(Reply::Status) });
@@ -176,9 +191,7 @@ impl SessionSupervisor {
                 let _ = self.setup.devices.try_send(manage);
             }
             (
-                Command::Watch
-                | Command::Unwatch { .. }
-                | Command::ListSessions(_)
+                Command::ListSessions(_)
                 | Command::DescribeSession { .. }
                 | Command::Transcript { .. }
                 | Command::Preview { .. }

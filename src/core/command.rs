@@ -188,9 +188,10 @@ pub enum Command {
         /// The run.
         run: RunId,
     },
-    /// Follow all sessions the caller may see, from now on.
+    /// Follow all sessions the caller may see, from now on; once per connection. Keeps none of them
+    /// awake.
     Watch,
-    /// No longer.
+    /// No longer. What was on its way may still come.
     Unwatch {
         /// The ticket of the `Watch`.
         watch: Ticket,

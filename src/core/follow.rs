@@ -207,6 +207,16 @@ impl<R: Road> Followers<R> {
         found
     }
 
+    /// Lets those go that watch, of whom `is_watching` says that they do no longer.
+    pub fn keep_watching(&mut self, is_watching: impl Fn(ConnectionId, Ticket) -> bool) {
+        for (connection, feed) in &mut self.feeds {
+            feed.cursors
+                .retain(|cursor| cursor.wanted != Wanted::Watch || is_watching(*connection, cursor.ticket));
+            feed.forget_own();
+        }
+        self.drop_finished();
+    }
+
     /// The connection is gone.
     pub fn forget(&mut self, connection: ConnectionId) {
         self.feeds.remove(&connection);
