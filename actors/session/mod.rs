@@ -26,24 +26,29 @@ use std::task::Poll;
 use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::announcement::{ChangeReason, SessionChange};
 use clawmux_core::auth::Principal;
 use clawmux_core::context::fit_soul;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Logged, ToolCall, ToolResult, Usage};
 use clawmux_core::follow::Wanted;
 use clawmux_core::ids::{AgentId, ConnectionId, PluginName, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::node::NodeTool;
 use clawmux_core::provider::{ChatRequest, Delta};
 use clawmux_core::reply::{Accepted, Reply};
 use clawmux_core::session::{Batch, Session as Conversation, Submission, Submitted};
 use clawmux_core::thinking::Thinking;
 use clawmux_core::turn::Work;
-use futures::StreamExt;
+use futures::future::LocalBoxFuture;
 use futures::stream::LocalBoxStream;
+use futures::{FutureExt, StreamExt};
 use serde_json::json;
 
 use crate::ask::{ask, gone};
 use crate::clock;
 use crate::deliver::{Asker, More, WINDOW_BYTES};
+use crate::hub::changes::Changes;
+use crate::nodes::{CallNode, Nodes, Offer};
 use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
 use crate::provider_supervisor::{Acquire, ProviderSupervisor};
@@ -80,10 +85,19 @@ pub struct Profile {
     pub soul: Arc<str>,
     /// The most tokens of one answer.
     pub max_tokens: u32,
-    /// The tools it is offered.
+    /// The plugins it is offered as tools.
     pub tools: Vec<PluginName>,
+    /// The commands of nodes it is offered as tools, while their node is connected.
+    pub node_tools: Vec<NodeTool>,
     /// Estimated tokens that soul and past turns may take together.
     pub context_tokens: usize,
+}
+
+impl Profile {
+    /// The names of all tools it may call.
+    fn offered(&self) -> Vec<PluginName> {
+        self.tools.iter().chain(self.node_tools.iter().map(|tool| &tool.name)).cloned().collect()
+    }
 }
 
 /// Those a session works with.
@@ -97,8 +111,12 @@ pub struct Colleagues {
     pub providers: Addr<ProviderSupervisor>,
     /// Calls tools.
     pub sandbox: Addr<SandboxSupervisor>,
+    /// Calls commands of nodes.
+    pub nodes: Addr<Nodes>,
     /// Who watches all sessions.
     pub watchers: Watchers,
+    /// Where it is noted what changed in lists.
+    pub changes: Changes,
 }
 
 /// One conversation.
@@ -108,6 +126,8 @@ pub struct Session {
     /// How far behind the log a client may fall, in bytes of it.
     lag_bytes_max: usize,
     profile: Arc<Profile>,
+    /// The names of all tools it may call.
+    offered: Vec<PluginName>,
     colleagues: Colleagues,
     remains: Remains,
     /// What is told when the unit after the one being written is written.
@@ -260,6 +280,7 @@ impl Session {
             conversation,
             account: Account::new(spent),
             lag_bytes_max,
+            offered: profile.offered(),
             profile,
             colleagues,
             remains: Remains { key, feeds, supervisor, done: false },
@@ -361,6 +382,10 @@ impl Session {
         self.tell(answered, ctx);
         if let Some(first) = events.first() {
             self.let_watch(Seq(first.first_seq.0 - 1), ctx);
+        }
+        if let Some(reason) = events.iter().rev().find_map(ChangeReason::of) {
+            let (session, owner) = (self.conversation.key().clone(), self.conversation.owner().clone());
+            self.colleagues.changes.note(SessionChange { session, owner, reason });
         }
         for logged in events {
             self.published = logged.seq;
@@ -530,8 +555,8 @@ impl Session {
             max_tokens: self.profile.max_tokens,
             thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
         };
-        let names = self.profile.tools.clone();
-        let Colleagues { providers, sandbox, .. } = self.colleagues.clone();
+        let (names, granted) = (self.profile.tools.clone(), self.profile.node_tools.clone());
+        let Colleagues { providers, sandbox, nodes, .. } = self.colleagues.clone();
         let acquire = Acquire {
             session: self.conversation.key().clone(),
             run: run.clone(),
@@ -543,6 +568,9 @@ impl Session {
             let mut acquire = acquire;
             if !names.is_empty() {
                 acquire.request.tools = ask(&sandbox, Tools { names }).await?;
+            }
+            if !granted.is_empty() {
+                acquire.request.tools.extend(ask(&nodes, Offer(granted)).await?);
             }
             let permit = providers.send(acquire).await.map_err(|_| gone::<ProviderSupervisor>())??;
             Ok(permit.open().boxed_local())
@@ -577,7 +605,7 @@ impl Session {
                 if let Doing::Asking { future, .. } = &mut self.doing {
                     *future = None;
                 }
-                self.conversation.said(clock::now(), run, step, deltas, &self.profile.tools);
+                self.conversation.said(clock::now(), run, step, deltas, &self.offered);
                 self.proceed(ctx);
             }
             Some(Err(error)) => self.unheard(run, step, error, ctx),
@@ -600,20 +628,10 @@ impl Session {
         let calls = calls
             .into_iter()
             .map(|call| {
-                let (id, cancel) = (call.id.clone(), Cancel::new());
-                let sent = self.colleagues.sandbox.send(CallTool {
-                    session: self.conversation.key().clone(),
-                    run: run.clone(),
-                    call,
-                    cancel: cancel.clone(),
-                });
+                let cancel = Cancel::new();
+                let result = self.call(run.clone(), call, cancel.clone());
                 let run = run.clone();
-                let returned = sent.into_actor(self).map(move |result, session, ctx| {
-                    let result = result.unwrap_or_else(|_| ToolResult {
-                        call: id,
-                        content: gone::<SandboxSupervisor>().message,
-                        is_error: true,
-                    });
+                let returned = result.into_actor(self).map(move |result, session, ctx| {
                     session.conversation.returned(clock::now(), &run, result);
                     session.proceed(ctx);
                 });
@@ -621,6 +639,24 @@ impl Session {
             })
             .collect();
         self.doing = Doing::Acting { run, step, calls };
+    }
+}
+
+impl Session {
+    /// Calls one tool: a granted command of a node, or a plugin.
+    fn call(&self, run: RunId, call: ToolCall, cancel: Cancel) -> LocalBoxFuture<'static, ToolResult> {
+        let (session, id) = (self.conversation.key().clone(), call.id.clone());
+        let lost = |error: Error| ToolResult { call: id, content: error.message, is_error: true };
+        match self.profile.node_tools.iter().find(|tool| tool.name == call.name).cloned() {
+            Some(tool) => {
+                let sent = self.colleagues.nodes.send(CallNode { session, run, tool, call });
+                async move { sent.await.unwrap_or_else(|_| lost(gone::<Nodes>())) }.boxed_local()
+            }
+            None => {
+                let sent = self.colleagues.sandbox.send(CallTool { session, run, call, cancel });
+                async move { sent.await.unwrap_or_else(|_| lost(gone::<SandboxSupervisor>())) }.boxed_local()
+            }
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is asked: for the session it is about, or answered here.
 
+use actix::dev::SendError;
 use actix::prelude::*;
 use clawmux_core::auth::{Principal, Scope};
 use clawmux_core::command::{Command, Submit, Target};
@@ -13,6 +14,8 @@ use super::{Asked, SessionSupervisor};
 use crate::ask::ask;
 use crate::deliver::Asker;
 use crate::devices::Manage;
+use crate::hub::{GetOverview, Tell};
+use crate::nodes::{Invoke, ListNodes, Resulted};
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
 use crate::session::{Colleagues, Order, Routed, Watcher};
@@ -154,6 +157,25 @@ impl SessionSupervisor {
                 let status = self.status();
                 answer(ctx, asker, async move { status.await.map(Reply::Status) });
             }
+            (Command::Overview, _) => {
+                hand_on(self.setup.hub.try_send(GetOverview { asker, principal }));
+            }
+            (Command::Tell(told), _) => hand_on(self.setup.hub.try_send(Tell { asker, told: *told })),
+            (Command::Nodes, _) => {
+                let nodes = self.setup.colleagues.nodes.clone();
+                answer(ctx, asker, async move { Ok(Reply::Nodes(ask(&nodes, ListNodes(principal)).await?)) });
+            }
+            (Command::InvokeNode(invoke), _) => {
+                hand_on(self.setup.colleagues.nodes.try_send(Invoke { asker, principal, invoke: *invoke }));
+            }
+            (Command::NodeResult { invocation, outcome }, _) => {
+                let nodes = self.setup.colleagues.nodes.clone();
+                let connection = asker.client().connection;
+                answer(ctx, asker, async move {
+                    ask(&nodes, Resulted { connection, invocation, outcome }).await?;
+                    Ok(Reply::Noted)
+                });
+            }
             (Command::Plugins, _) => {
                 let sandbox = self.setup.colleagues.sandbox.clone();
                 answer(ctx, asker, async move { Ok(Reply::Plugins(ask(&sandbox, ListPlugins).await?)) });
@@ -200,8 +222,7 @@ impl SessionSupervisor {
                 | Command::Reset { .. }
                 | Command::Compact { .. }
                 | Command::Delete { .. }
-                | Command::Inject { .. }
-                | Command::Overview,
+                | Command::Inject { .. },
                 _,
             ) => asker.reply(Err(ErrorCode::Unavailable.error("not available yet"))),
             (
@@ -255,6 +276,11 @@ pub(super) fn answer(
     ctx.spawn(actix::fut::wrap_future(async move {
         asker.reply(reply.await);
     }));
+}
+
+/// For one who answers by itself; where it is too busy, what it was sent says so by being dropped.
+fn hand_on<T>(sent: Result<(), SendError<T>>) {
+    drop(sent);
 }
 
 pub(super) fn no_such(session: &SessionKey) -> Error {

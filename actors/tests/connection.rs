@@ -16,6 +16,7 @@ use clawmux_actors::connection::{Protocol, Services};
 use clawmux_actors::deliver::{Client, Deliver, More, cost};
 use clawmux_actors::devices::Admit;
 use clawmux_actors::http::PROTOCOLS;
+use clawmux_actors::hub::overview::Overviews;
 use clawmux_actors::hub::{Join, Leave};
 use clawmux_actors::listener::{Listener, ListenerSetup, Ready, Stop, bind};
 use clawmux_actors::observe::{Observe, Observed};
@@ -290,6 +291,7 @@ impl Edge {
             devices: sessions.clone().recipient(),
             join: sessions.clone().recipient(),
             leave: sessions.recipient(),
+            overviews: Overviews::default(),
         };
         let arbiters = Arbiters::default();
         let (listener, addresses) = Listener::open(ListenerSetup {
@@ -912,6 +914,7 @@ async fn a_panic_ends_its_own_connection_only() {
         name: "fragile",
         may_skip: true,
         max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        is_announced_to: false,
         dialect: |_| Box::new(Fragile),
     });
     let edge = Edge::start(options).await;
@@ -999,7 +1002,7 @@ async fn notices_of_the_hub_close_in_the_protocols_words() {
         }
     })
     .await;
-    assert_eq!(&*joined.principal, "local");
+    assert_eq!(&*joined.principal.name, "local");
     joined.link.upgrade().unwrap().close(Fault::Revoked, clock::now());
     assert_eq!(next(&mut socket).await, json!({ "error": "credential_revoked", "code": 4001 }));
     assert_eq!(closed(&mut socket).await, 4001);
@@ -1109,6 +1112,7 @@ async fn bound(required: bool, handshake_timeout: Duration) -> Edge {
         name: "bound",
         may_skip: false,
         max_payload_bytes: |_| 1 << 20,
+        is_announced_to: false,
         dialect: |setup| Box::new(Bound { deadline: Some(setup.handshake_deadline), known: false }),
     });
     Edge::start(options).await
@@ -1160,7 +1164,11 @@ async fn what_comes_behind_a_device_waits_until_it_is_decided_about() {
     assert_eq!(text(&mut socket).await, "second");
     assert_eq!(text(&mut socket).await.len(), 100_000);
     let joined = edge.seen.joined.lock().unwrap().pop().unwrap();
-    assert_eq!(joined.device, Some(("dev-1".into(), Role::Node)));
+    let newcomer = &joined.newcomer;
+    assert_eq!(
+        (newcomer.device.as_deref(), newcomer.role, newcomer.is_paired),
+        (Some("dev-1"), Role::Node, true)
+    );
     joined.link.upgrade().unwrap().close(Fault::Revoked, clock::now());
     assert_eq!(closed(&mut socket).await, 4001);
 }
@@ -1204,7 +1212,7 @@ async fn where_no_credential_is_required_no_device_is_looked_at() {
     socket.send(Message::text("dev-1")).await.unwrap();
     assert_eq!(text(&mut socket).await, "in as local");
     assert!(edge.seen.arrived.lock().unwrap().is_empty());
-    assert_eq!(edge.seen.joined.lock().unwrap().pop().unwrap().device, None);
+    assert!(!edge.seen.joined.lock().unwrap().pop().unwrap().newcomer.is_paired);
 }
 
 #[actix::test]

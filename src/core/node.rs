@@ -1,4 +1,4 @@
-//! Commands of nodes that are granted to agents as tools.
+//! Nodes, and their commands that are granted to agents as tools.
 //!
 //! A node is a client that offers commands instead of asking for something: a phone's camera, a
 //! program on another machine. What it offers is nobody's to call but an operator's, until the
@@ -8,8 +8,12 @@
 //! two nodes go by at a time grants neither of them.
 
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
+use crate::auth::About;
 use crate::ids::PluginName;
+use crate::time::Timestamp;
 
 /// The longest name of a tool that every provider takes.
 const NAME_CHARS_MAX: usize = 64;
@@ -19,6 +23,87 @@ const NODE_CHARS_MAX: usize = 24;
 
 /// What such a grant begins with in the configuration.
 const PREFIX: &str = "node:";
+
+/// How long a node may take where nobody says.
+pub const INVOKE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The longest it may take whatever is said.
+pub const INVOKE_TIMEOUT_MAX: Duration = Duration::from_secs(10 * 60);
+
+/// The most bytes of an invocation's parameters.
+pub const PARAMS_BYTES_MAX: usize = 1024 * 1024;
+
+/// A node that is connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRow {
+    /// Its id: that of its device, else the instance it says it is.
+    pub id: Arc<str>,
+    /// What it says of itself.
+    pub about: About,
+    /// Where it comes from, without a port.
+    pub host: String,
+    /// Since when it is connected.
+    pub connected: Timestamp,
+}
+
+/// A wish that a node do something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvokeNode {
+    /// The node's id.
+    pub node: String,
+    /// One of the commands it declared.
+    pub command: String,
+    /// The parameters as JSON, at most [`PARAMS_BYTES_MAX`].
+    pub params: Option<String>,
+    /// How long it may take, at most [`INVOKE_TIMEOUT_MAX`].
+    pub timeout: Duration,
+    /// The same key from the same owner for the same node is the same invocation.
+    pub idempotency_key: Option<String>,
+}
+
+/// What a node is told to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invocation {
+    /// Under which its result is expected.
+    pub id: Arc<str>,
+    /// The node's id.
+    pub node: Arc<str>,
+    /// The command.
+    pub command: String,
+    /// The parameters as JSON.
+    pub params: Option<String>,
+    /// How long its result is waited for.
+    pub timeout: Duration,
+    /// The key it was asked with.
+    pub idempotency_key: Option<String>,
+}
+
+/// What became of an invocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invoked {
+    /// The node's id.
+    pub node: Arc<str>,
+    /// The command.
+    pub command: String,
+    /// The payload as JSON, if there is one; or why it failed.
+    pub outcome: Result<Option<String>, NodeFailure>,
+}
+
+/// Why a node did not do something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeFailure {
+    /// In the node's words, or one of [`Self::NOT_CONNECTED`], [`Self::TIMEOUT`].
+    pub code: String,
+    /// For people.
+    pub message: String,
+}
+
+impl NodeFailure {
+    /// It is not there, or left before it answered.
+    pub const NOT_CONNECTED: &str = "NOT_CONNECTED";
+    /// It did not answer in time.
+    pub const TIMEOUT: &str = "TIMEOUT";
+}
 
 /// One command of one node, granted to an agent.
 #[derive(Clone, Debug, PartialEq, Eq)]

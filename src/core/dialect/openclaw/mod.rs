@@ -193,6 +193,7 @@ impl Dialect for OpenClaw {
                 | Input::Reply(..)
                 | Input::Event { .. }
                 | Input::Announced(_)
+                | Input::Invoked(_)
                 | Input::Drained
                 | Input::Tick,
             ) => {}
