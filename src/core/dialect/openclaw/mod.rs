@@ -33,6 +33,7 @@ mod connect;
 mod follow;
 mod keys;
 mod method;
+mod nodes;
 mod slash;
 mod state;
 mod stream;
@@ -183,6 +184,7 @@ impl Dialect for OpenClaw {
                 self.on_event(ticket, event, turn);
             }
             (Phase::Open, Input::Announced(announcement)) => self.on_announced(announcement, turn),
+            (Phase::Open, Input::Invoked(invocation)) => self.tell_invocation(invocation, turn),
             (_, Input::Fault(fault)) => self.on_fault(fault, turn),
             (_, Input::Ended) => self.close(),
             (
