@@ -10,8 +10,9 @@
 //! | [`ProviderSupervisor`](provider_supervisor) | budgets, and who may call a model; the calls are in [`provider`] |
 //! | [`SandboxSupervisor`](sandbox_supervisor) | which plugins are loaded |
 //! | [`Plugin`](plugin) | one module and its instances; what confines them is in [`sandbox`] |
-//! | [`Hub`](hub) | who is connected |
+//! | [`Hub`](hub) | who is connected, and what concerns all of them |
 //! | [`Devices`](devices) | which devices are paired |
+//! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Store`](store) | the log |
 //! | [`AdminSocket`](admin) | the operator's socket |
 //!
@@ -32,6 +33,7 @@ pub mod http;
 pub mod hub;
 pub mod listener;
 mod memory;
+pub mod nodes;
 pub mod observe;
 pub mod plugin;
 pub mod provider;

@@ -344,6 +344,7 @@ impl Handler<Gone> for SessionSupervisor {
     type Result = ();
 
     fn handle(&mut self, Gone { connection }: Gone, _: &mut Self::Context) {
+        self.setup.colleagues.watchers.remove(connection, None);
         for key in self.followed.remove(&connection).unwrap_or_default() {
             match self.sessions.get_mut(&key).map(|entry| &mut entry.state) {
                 Some(State::Awake { session, .. }) => {
@@ -434,6 +435,7 @@ impl Handler<Observe> for SessionSupervisor {
             "requests_waiting": self.waiting,
             "recovering": self.recovering.len(),
             "parked": parked,
+            "watchers": self.setup.colleagues.watchers.len(),
             "takes_prompts": !(self.closed || self.draining),
             "draining": self.draining,
         });

@@ -300,6 +300,17 @@ impl Reader {
         })
     }
 
+    pub(super) fn count_sessions(&mut self, owner: Option<&Owner>) -> Result<u64, Error> {
+        self.view(None, |tx, _| {
+            let sql = match owner {
+                None => "SELECT count(*) FROM sessions WHERE ? IS NULL",
+                Some(_) => "SELECT count(*) FROM sessions WHERE owner = ?",
+            };
+            let owner = owner.map(Owner::as_str);
+            Ok(tx.prepare_cached(sql)?.query_row([owner], |row| number(row, 0))?)
+        })
+    }
+
     /// Answers from one view of the database; with what is asked of the text that streams, in order.
     pub(super) fn view<T>(
         &mut self,

@@ -1,13 +1,16 @@
 //! What a client is answered, in nobody's words.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::attachment::Attachment;
 use crate::auth::pairing::DeviceReply;
 use crate::auth::{About, Owner, Role as ClientRole, Scopes};
 use crate::config::ModelRef;
+use crate::error::Error;
 use crate::event::Usage;
 use crate::ids::{CallId, ConnectionId, PluginName, RunId, Seq, SessionKey};
+use crate::node::{Invoked, NodeRow};
 use crate::settings::Settings;
 use crate::time::Timestamp;
 
@@ -87,6 +90,12 @@ pub enum Reply {
     },
     /// To `Overview`.
     Overview(Arc<Overview>),
+    /// To `Tell`, `NodeResult` and `NodeEvent`: it was taken, or came too late to be of use.
+    Noted,
+    /// To `Nodes`, by name.
+    Nodes(Vec<NodeRow>),
+    /// To `InvokeNode`.
+    Invoked(Box<Invoked>),
     /// To `Stop`.
     Stopped {
         /// The session.
@@ -382,7 +391,8 @@ pub struct Preview {
     pub messages: Option<Vec<(Role, String)>>,
 }
 
-/// How the daemon is and what went on lately; a picture that may be a second old.
+/// How the daemon is and what went on lately, as far as the caller may see it; a picture that may be
+/// a second old.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overview {
     /// Counts up with every picture that differs.
@@ -395,6 +405,8 @@ pub struct Overview {
     pub sessions: u64,
     /// Those used last, a few.
     pub recent: Vec<SessionRow>,
+    /// Why prompts can't be taken at the moment; none where all is well.
+    pub fault: Option<Error>,
     /// Who is connected.
     pub presence: Arc<Presence>,
 }
@@ -427,6 +439,8 @@ pub struct Present {
     pub reason: String,
     /// What was said of it, for people.
     pub text: Option<String>,
+    /// For how long nobody touched it, as far as it was said.
+    pub idle: Option<Duration>,
     /// When that was.
     pub at: Timestamp,
 }

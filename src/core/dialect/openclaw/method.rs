@@ -5,7 +5,7 @@
 
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
-use super::{catalog, chat, devices, state};
+use super::{catalog, chat, devices, nodes, state};
 use crate::auth::{Role, Scope, Scopes};
 use crate::error::Error;
 
@@ -40,6 +40,10 @@ const fn admin(name: &'static str, cost: u32, handle: Handle) -> Method {
 
 const fn pair(name: &'static str, cost: u32, handle: Handle) -> Method {
     Method { name, role: Role::Operator, needs: Scope::Pair, cost, handle }
+}
+
+const fn node(name: &'static str, handle: Handle) -> Method {
+    Method { name, role: Role::Node, needs: Scope::Read, cost: 0, handle }
 }
 
 /// What a prompt costs.
@@ -79,6 +83,14 @@ pub(super) static METHODS: &[Method] = &[
     read("status", state::status),
     read("system-presence", state::system_presence),
     read("last-heartbeat", state::last_heartbeat),
+    admin("system-event", 1, state::system_event),
+    // Nodes.
+    read("node.list", nodes::list),
+    read("node.describe", nodes::describe),
+    write("node.invoke", 1, nodes::invoke),
+    node("node.invoke.result", nodes::result),
+    node("node.event", nodes::event),
+    node("skills.bins", nodes::skills_bins),
 ];
 
 /// The events that a client may be sent.
@@ -95,6 +107,7 @@ pub(super) const EVENTS: &[&str] = &[
     "device.pair.resolved",
     "node.pair.requested",
     "node.pair.resolved",
+    "node.invoke.request",
     "shutdown",
 ];
 

@@ -34,6 +34,7 @@ mod devices;
 mod follow;
 mod keys;
 mod method;
+mod nodes;
 mod slash;
 mod state;
 mod stream;
@@ -186,6 +187,7 @@ impl Dialect for OpenClaw {
                 self.on_event(ticket, event, turn);
             }
             (Phase::Open, Input::Announced(announcement)) => self.on_announced(announcement, turn),
+            (Phase::Open, Input::Invoked(invocation)) => self.tell_invocation(invocation, turn),
             (_, Input::Fault(fault)) => self.on_fault(fault, turn),
             (_, Input::Ended) => self.close(),
             (
@@ -196,6 +198,7 @@ impl Dialect for OpenClaw {
                 | Input::Reply(..)
                 | Input::Event { .. }
                 | Input::Announced(_)
+                | Input::Invoked(_)
                 | Input::Drained
                 | Input::Tick,
             ) => {}
