@@ -5,13 +5,14 @@
 //!            ├─ SandboxSupervisor ── Plugin ...
 //!            ├─ ProviderSupervisor   budgets, upstream calls
 //!            ├─ Hub                  who is connected
+//!            ├─ Configuration        the configuration files
 //!            ├─ SessionSupervisor ── Session ...
 //!            ├─ Listener ─────────── Connection ...
 //!            └─ AdminSocket          the operator
 //! ```
 //!
 //! Starts them in this order and stops them in reverse; knows no protocol. Sessions and plugins are
-//! started anew by their supervisors. These seven know each other's addresses, so that one that is
+//! started anew by their supervisors. These eight know each other's addresses, so that one that is
 //! gone can't be replaced alone: the gateway says so ([`Running::failed`]), whoever asked it has been
 //! told, what was acknowledged is in the log, and who runs the daemon starts all of it anew.
 
@@ -38,8 +39,10 @@ use crate::admin::{self, AdminDrain, AdminSocket, AdminStatus};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
+use crate::configuration::{Configuration, Layers};
 use crate::connection::Services;
 use crate::control_ui::ControlUi;
+use crate::daemon_log::DaemonLog;
 use crate::http::PROTOCOLS;
 use crate::hub::{Broadcast, Hub, Notice};
 use crate::listener::{self, Listener, ListenerSetup};
@@ -68,6 +71,10 @@ pub struct Setup {
     pub home: PathBuf,
     /// Where the operator's socket goes; none means into the home.
     pub socket: Option<PathBuf>,
+    /// What the configuration was made of.
+    pub layers: Layers,
+    /// The daemon's own log.
+    pub log: Arc<DaemonLog>,
     /// Version of clawmux.
     pub version: &'static str,
 }
@@ -93,6 +100,7 @@ pub struct Gateway {
     sandbox: Addr<SandboxSupervisor>,
     providers: Addr<ProviderSupervisor>,
     hub: Addr<Hub>,
+    configuration: Addr<Configuration>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     admin: Option<Addr<AdminSocket>>,
@@ -129,6 +137,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone()).start();
     let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?.start();
     let hub = Hub::default().start();
+    let configuration = Configuration::new(setup.layers.clone()).start();
     let arbiters = Arbiters::default();
     let sessions = SessionSupervisor::new(SessionSetup {
         router: Router::new(config.bindings.clone(), config.default_agent.clone()),
@@ -148,6 +157,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             sandbox: sandbox.clone(),
         },
         hub: hub.clone(),
+        configuration: configuration.clone(),
+        log: setup.log.clone(),
         version: setup.version,
     })
     .start();
@@ -200,6 +211,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         sandbox,
         providers,
         hub,
+        configuration,
         sessions,
         listener: listener.clone(),
         admin: None,
@@ -256,6 +268,7 @@ impl Gateway {
             ("sandbox supervisor", self.sandbox.connected()),
             ("provider supervisor", self.providers.connected()),
             ("hub", self.hub.connected()),
+            ("configuration", self.configuration.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
             ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
@@ -343,6 +356,7 @@ impl Handler<Observe> for Gateway {
         let state =
             json!({ "version": self.setup.version, "draining": self.draining, "stopping": self.stopping });
         let (store, sandbox, providers) = (self.store.clone(), self.sandbox.clone(), self.providers.clone());
+        let configuration = self.configuration.clone();
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let admin = self.admin.clone();
         Box::pin(async move {
@@ -351,6 +365,7 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&sandbox, Observe).await);
             children.extend(ask(&providers, Observe).await);
             children.extend(ask(&hub, Observe).await);
+            children.extend(ask(&configuration, Observe).await);
             children.extend(ask(&sessions, Observe).await);
             children.extend(ask(&listener, Observe).await);
             if let Some(admin) = admin {
@@ -408,7 +423,14 @@ mod tests {
         let mut config = Config::default();
         config.gateway.listen = vec![([127, 0, 0, 1], 0).into()];
         config.store.path = home.join("clawmux.db");
-        Setup { config: Arc::new(config), home: home.to_owned(), socket: None, version: "test" }
+        Setup {
+            config: Arc::new(config),
+            home: home.to_owned(),
+            socket: None,
+            version: "test",
+            layers: Layers::default(),
+            log: Arc::default(),
+        }
     }
 
     #[actix::test]

@@ -13,6 +13,7 @@
 //! | [`Hub`](hub) | who is connected |
 //! | [`Store`](store) | the log |
 //! | [`AdminSocket`](admin) | the operator's socket |
+//! | [`Configuration`](configuration) | the configuration files |
 //!
 //! Messages live with the actor that receives them. What they share: how a client is told
 //! ([`deliver`]), how an actor says how it is ([`observe`]), how a parent hears of a child's end
@@ -22,8 +23,10 @@ pub mod admin;
 pub mod arbiters;
 mod ask;
 pub mod clock;
+pub mod configuration;
 pub mod connection;
 pub mod control_ui;
+pub mod daemon_log;
 pub mod deliver;
 pub mod gateway;
 pub mod http;

@@ -368,6 +368,9 @@ fn weight(command: &Command) -> usize {
         | Command::Preview { .. }
         | Command::Sessions
         | Command::ListSessions(_)
+        | Command::Config(_)
+        | Command::LogTail { .. }
+        | Command::UsageDays { .. }
         | Command::LoadPlugin { .. } => UNANSWERED_MARK,
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status

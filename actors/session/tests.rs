@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use super::{Colleagues, Profile, Session};
 use crate::arbiters::Arbiters;
 use crate::clock;
+use crate::configuration::{Configuration, Layers};
 use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
 use crate::hub::Hub;
 use crate::provider_supervisor::ProviderSupervisor;
@@ -102,6 +103,8 @@ impl World {
             lag_bytes_max: 1 << 17,
             colleagues: Colleagues { store, pen, providers, sandbox },
             hub: Hub::default().start(),
+            configuration: Configuration::new(Layers::default()).start(),
+            log: Arc::default(),
             version: "test",
         })
         .start();

@@ -11,11 +11,12 @@ use clawmux_core::session::Submission;
 use super::order::{Waiting, closed};
 use super::{Asked, SessionSupervisor};
 use crate::ask::ask;
+use crate::configuration::Configure;
 use crate::deliver::Asker;
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
 use crate::session::{Colleagues, Order, Routed};
-use crate::store::{Describe, Described, ListSessions, ReadHistory, Store};
+use crate::store::{Describe, Described, ListSessions, ReadHistory, Store, UsageDays};
 
 /// How many bytes a history has at most as JSON, so that a client that does not read it costs no
 /// more than it may; of the newest message there is as much in it as fits.
@@ -131,6 +132,24 @@ impl SessionSupervisor {
                     };
                     Ok(Reply::Budget(ask(&providers, BudgetStatus { session_spent }).await?))
                 });
+            }
+            (Command::Config(request), _) => {
+                let configuration = self.setup.configuration.clone();
+                answer(ctx, asker, async move {
+                    let configure = Configure { request, by: principal.name };
+                    Ok(Reply::Config(Box::new(ask(&configuration, configure).await??)))
+                });
+            }
+            (Command::LogTail { cursor, lines_max, bytes_max }, _) => {
+                asker.reply(Ok(Reply::LogTail(self.setup.log.tail(cursor, lines_max, bytes_max))));
+            }
+            (Command::UsageDays { since }, _) => {
+                let store = self.setup.colleagues.store.clone();
+                answer(
+                    ctx,
+                    asker,
+                    async move { Ok(Reply::UsageDays(ask(&store, UsageDays { since }).await??)) },
+                );
             }
             (Command::Status, _) => {
                 let status = self.status();

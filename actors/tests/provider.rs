@@ -81,6 +81,7 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
             unauthenticated: 1,
         },
         memory: config::Memory { episodic_turns: 1, context_tokens: 1 },
+        openclaw: Config::default().openclaw,
         store: config::Store { path: "x".into(), recovery: config::Recovery::Resume },
         log: config::Log { format: config::LogFormat::Auto, filter: String::new() },
     }

@@ -1,5 +1,7 @@
 //! What a client can ask for, in nobody's words: every dialect translates into these.
 
+use serde_json::Value as Json;
+
 use crate::attachment::Attachment;
 use crate::auth::Scope;
 use crate::error::Error;
@@ -77,6 +79,22 @@ pub struct SessionFilter {
     pub search: Option<String>,
     /// Whether titles and last messages are wanted, which cost a look into each log.
     pub with_texts: bool,
+}
+
+/// What is asked of the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ConfigRequest {
+    /// How it is.
+    Get,
+    /// Have its file say this, if that is a configuration to run on.
+    Set {
+        /// What it shall say, in the words of [`ConfigSnapshot::file`](crate::reply::ConfigSnapshot::file).
+        asked: Json,
+        /// Whether it is a merge patch (RFC 7386) rather than all of it.
+        is_patch: bool,
+        /// The hash of what the caller has seen of it.
+        base_hash: String,
+    },
 }
 
 /// A message of a conversation, which older ones are asked for before.
@@ -218,6 +236,22 @@ pub enum Command {
     },
     /// How the daemon is, who is connected, what went on lately.
     Overview,
+    /// Look at the configuration, or change it.
+    Config(ConfigRequest),
+    /// The latest lines of the daemon's own log, or those since a place in it.
+    LogTail {
+        /// The place; none = the latest.
+        cursor: Option<u64>,
+        /// At most so many lines.
+        lines_max: usize,
+        /// And at most so many bytes.
+        bytes_max: usize,
+    },
+    /// What was spent on which model on which day.
+    UsageDays {
+        /// From the day of this time on.
+        since: Timestamp,
+    },
     /// End the run under way and all that wait, and let the session sleep.
     Stop {
         /// The session.
