@@ -43,8 +43,9 @@ use crate::configuration::{Configuration, Layers};
 use crate::connection::Services;
 use crate::control_ui::ControlUi;
 use crate::daemon_log::DaemonLog;
+use crate::devices::Devices;
 use crate::http::PROTOCOLS;
-use crate::hub::{Broadcast, Hub, Notice};
+use crate::hub::{Broadcast, Hub, Notice, Whose};
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::ProviderSupervisor;
@@ -101,6 +102,7 @@ pub struct Gateway {
     providers: Addr<ProviderSupervisor>,
     hub: Addr<Hub>,
     configuration: Addr<Configuration>,
+    devices: Addr<Devices>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     admin: Option<Addr<AdminSocket>>,
@@ -138,6 +140,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?.start();
     let hub = Hub::default().start();
     let configuration = Configuration::new(setup.layers.clone()).start();
+    let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let arbiters = Arbiters::default();
     let sessions = SessionSupervisor::new(SessionSetup {
         router: Router::new(config.bindings.clone(), config.default_agent.clone()),
@@ -159,6 +162,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         hub: hub.clone(),
         configuration: configuration.clone(),
         log: setup.log.clone(),
+        devices: devices.clone().recipient(),
         version: setup.version,
     })
     .start();
@@ -179,6 +183,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         rates: Rates::new(&config.limits),
         dispatch: sessions.clone().recipient(),
         gone: sessions.clone().recipient(),
+        devices: devices.clone().recipient(),
         join: hub.clone().recipient(),
         leave: hub.clone().recipient(),
     };
@@ -212,6 +217,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         providers,
         hub,
         configuration,
+        devices,
         sessions,
         listener: listener.clone(),
         admin: None,
@@ -269,6 +275,7 @@ impl Gateway {
             ("provider supervisor", self.providers.connected()),
             ("hub", self.hub.connected()),
             ("configuration", self.configuration.connected()),
+            ("devices", self.devices.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
             ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
@@ -358,7 +365,7 @@ impl Handler<Observe> for Gateway {
         let (store, sandbox, providers) = (self.store.clone(), self.sandbox.clone(), self.providers.clone());
         let configuration = self.configuration.clone();
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
-        let admin = self.admin.clone();
+        let (devices, admin) = (self.devices.clone(), self.admin.clone());
         Box::pin(async move {
             let mut children = Vec::new();
             children.extend(ask(&store, Observe).await);
@@ -366,6 +373,7 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&providers, Observe).await);
             children.extend(ask(&hub, Observe).await);
             children.extend(ask(&configuration, Observe).await);
+            children.extend(ask(&devices, Observe).await);
             children.extend(ask(&sessions, Observe).await);
             children.extend(ask(&listener, Observe).await);
             if let Some(admin) = admin {
@@ -395,7 +403,7 @@ impl Handler<Stop> for Gateway {
                     "some runs did not come to rest: they go on at the next start"
                 );
             }
-            let _ = ask(&hub, Broadcast { notice: Notice::Draining, principal: None }).await;
+            let _ = ask(&hub, Broadcast { notice: Notice::Draining, whose: Whose::All }).await;
             let close = async {
                 let _ = listener.send(listener::Stop).await;
                 if let Some(admin) = admin {

@@ -11,6 +11,7 @@
 //! | [`SandboxSupervisor`](sandbox_supervisor) | which plugins are loaded |
 //! | [`Plugin`](plugin) | one module and its instances; what confines them is in [`sandbox`] |
 //! | [`Hub`](hub) | who is connected |
+//! | [`Devices`](devices) | which devices are paired |
 //! | [`Store`](store) | the log |
 //! | [`AdminSocket`](admin) | the operator's socket |
 //! | [`Configuration`](configuration) | the configuration files |
@@ -28,6 +29,7 @@ pub mod connection;
 pub mod control_ui;
 pub mod daemon_log;
 pub mod deliver;
+pub mod devices;
 pub mod gateway;
 pub mod http;
 pub mod hub;

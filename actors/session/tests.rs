@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::{Owner, Principal, Scope, Scopes};
 use clawmux_core::command::{Command, Route, Submit, Target};
 use clawmux_core::config::{Config, Recovery};
@@ -21,6 +22,7 @@ use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::configuration::{Configuration, Layers};
 use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
+use crate::devices::Devices;
 use crate::hub::Hub;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
@@ -94,6 +96,8 @@ impl World {
             tools: vec!["echo".into()],
             context_tokens: 5000,
         };
+        let (authority, hub) = (Arc::new(Authority::new(&config.auth)), Hub::default().start());
+        let devices = Devices::open(authority, store.clone(), hub.clone()).await.unwrap().start();
         let supervisor = SessionSupervisor::new(Setup {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
@@ -102,9 +106,10 @@ impl World {
             arbiters: Arbiters::default(),
             lag_bytes_max: 1 << 17,
             colleagues: Colleagues { store, pen, providers, sandbox },
-            hub: Hub::default().start(),
+            hub,
             configuration: Configuration::new(Layers::default()).start(),
             log: Arc::default(),
+            devices: devices.recipient(),
             version: "test",
         })
         .start();

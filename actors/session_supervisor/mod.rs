@@ -37,6 +37,7 @@ use crate::clock;
 use crate::configuration::Configuration;
 use crate::daemon_log::DaemonLog;
 use crate::deliver::{Asker, Client};
+use crate::devices::Manage;
 use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
@@ -73,6 +74,8 @@ pub struct Setup {
     pub configuration: Addr<Configuration>,
     /// The daemon's own log.
     pub log: Arc<DaemonLog>,
+    /// Who answers what is about devices.
+    pub devices: Recipient<Manage>,
     /// Version of clawmux.
     pub version: &'static str,
 }

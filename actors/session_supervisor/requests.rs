@@ -13,6 +13,7 @@ use super::{Asked, SessionSupervisor};
 use crate::ask::ask;
 use crate::configuration::Configure;
 use crate::deliver::Asker;
+use crate::devices::Manage;
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
 use crate::session::{Colleagues, Order, Routed};
@@ -172,13 +173,30 @@ impl SessionSupervisor {
                     Ok(Reply::PluginUnloaded { name })
                 });
             }
+            (Command::FollowRun { run }, _) => {
+                self.followed.entry(asker.client().connection).or_default();
+                self.follow_run(&run, (asker, principal), arbiter, ctx);
+            }
+            (Command::Exists { session }, _) => {
+                let store = self.setup.colleagues.store.clone();
+                answer(ctx, asker, async move {
+                    match described(&store, &session, &principal).await {
+                        Ok(described) => Ok(Reply::Exists(described.is_some())),
+                        Err(error) if error.code == ErrorCode::NotFound => Ok(Reply::Exists(false)),
+                        Err(error) => Err(error),
+                    }
+                });
+            }
+            (Command::Device(command), _) => {
+                let manage = Manage { command, principal, asker };
+                // What does not fit is answered as it is dropped.
+                let _ = self.setup.devices.try_send(manage);
+            }
             (
-                Command::FollowRun { .. }
-                | Command::Watch
+                Command::Watch
                 | Command::Unwatch { .. }
                 | Command::ListSessions(_)
                 | Command::DescribeSession { .. }
-                | Command::Exists { .. }
                 | Command::Transcript { .. }
                 | Command::Preview { .. }
                 | Command::CreateSession { .. }

@@ -13,6 +13,8 @@
 //! | `idempotency` | which run a key stands for |
 //! | `usage` | what every model call cost |
 //! | `usage_days` | the sums of that for each day: what a month cost is asked at every start |
+//! | `devices` | the paired devices |
+//! | `device_grants` | what each may come as, and what its token is made of; the rest of it is `meta.device_secret` |
 //!
 //! A step of a migration is never changed once it was released: files that went through it are out
 //! there. A new one is added at the end.
@@ -114,6 +116,32 @@ UPDATE runs SET progress = coalesce((
 CREATE INDEX runs_past ON runs (session, progress, ended) WHERE ended IS NOT NULL;
 INSERT INTO usage_days
     SELECT at / 86400000, sum(input_tokens), sum(output_tokens) FROM usage GROUP BY at / 86400000;
+",
+    "
+ALTER TABLE meta ADD COLUMN device_secret BLOB NOT NULL DEFAULT x'';   -- what device tokens are made of
+UPDATE meta SET device_secret = randomblob(32);
+
+CREATE TABLE devices (
+    device     TEXT PRIMARY KEY,                -- SHA-256 of the key
+    public_key BLOB NOT NULL,
+    about      TEXT NOT NULL,                   -- what it says of itself, as JSON
+    peer       TEXT NOT NULL,                   -- where it came from
+    credential TEXT NOT NULL,                   -- the name of the credential it was paired with
+    created    INTEGER NOT NULL,
+    approved   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE device_grants (
+    device  TEXT NOT NULL,
+    role    TEXT NOT NULL,
+    scopes  TEXT NOT NULL,                      -- names, separated by spaces
+    salt    BLOB NOT NULL,
+    issued  INTEGER NOT NULL,
+    rotated INTEGER,
+    revoked INTEGER,
+    used    INTEGER,
+    PRIMARY KEY (device, role)
+) STRICT, WITHOUT ROWID;
 ",
 ];
 

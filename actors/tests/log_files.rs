@@ -195,7 +195,7 @@ async fn holds_what_format_1_held(path: &Path) {
     let mut unfinished = store.send(Unfinished).await.unwrap().unwrap();
     unfinished.sort();
     assert_eq!(unfinished, [key("a"), key("c")]);
-    let asked = FindRun { owner: Owner::Admins, idempotency_key: "k3".into() };
+    let asked = FindRun { owner: Owner::Admins, idempotency_key: "k3".into(), or_id: false };
     assert_eq!(store.send(asked).await.unwrap().unwrap(), Some((key("a"), RunId::from("r3"), Seq(13))));
     let asked = |session| ReadHistory { session, limit: 9, before: None, max_bytes: usize::MAX };
     let said: Vec<String> =
