@@ -122,6 +122,9 @@ pub(crate) async fn serve(
             }
         }
         (_, Some(protocol)) if wants_upgrade => upgrade(&request, payload, &front, *protocol),
+        (path, Some(protocol)) if path != "/" => answer(StatusCode::UPGRADE_REQUIRED)
+            .insert_header((header::UPGRADE, "websocket"))
+            .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
         ("/", _) if front.control_ui.is_none() && is_reading(&request) => {
             let mut page = format!("clawmux {}\n", front.services.setup.version);
             for Protocol { name, path, .. } in &front.protocols {
@@ -129,11 +132,6 @@ pub(crate) async fn serve(
             }
             page.push_str("Health: /healthz, /readyz.\n");
             answer(StatusCode::OK).body(page)
-        }
-        (path, Some(protocol)) if path != "/" || front.control_ui.is_none() => {
-            answer(StatusCode::UPGRADE_REQUIRED)
-                .insert_header((header::UPGRADE, "websocket"))
-                .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name)))
         }
         _ => match (LATER.iter().find(|(later, _)| covers(later, path)), &front.control_ui) {
             (Some((_, what)), _) => not_yet(what),

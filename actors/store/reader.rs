@@ -4,11 +4,14 @@
 //! Every answer comes from one view: what was committed at one moment, from the tables and, for
 //! steps that still stream, from memory.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
+use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
 use clawmux_core::config::ModelRef;
+use clawmux_core::context::Showing;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
@@ -75,16 +78,19 @@ impl Reader {
             }
             loaded.events = streaming;
             let mut spans = ended_runs(tx, session, cleared, (Progress::Answered, asked.runs))?;
+            let answered: Vec<RunId> = spans.iter().map(|span| span.run.clone()).collect();
             spans.extend(ended_runs(tx, session, cleared, (Progress::Begun, asked.runs))?);
-            spans.extend(
-                tx.prepare_cached(
+            let unfinished: Vec<Span> = tx
+                .prepare_cached(
                     "SELECT id, run, prompted, ended FROM runs INDEXED BY runs_unfinished
                      WHERE session = ? AND ended IS NULL",
                 )?
                 .query_map([session], span)?
-                .collect::<Result<Vec<_>, _>>()?,
-            );
+                .collect::<Result<_, _>>()?;
+            let open: HashSet<RunId> = unfinished.iter().map(|span| span.run.clone()).collect();
+            spans.extend(unfinished);
             events_of_runs(tx, session, spans, |logged| loaded.events.push(logged))?;
+            attach(tx, session, &mut loaded.events, &open, &answered)?;
             loaded.events.sort_unstable_by_key(|logged| logged.seq);
             Ok(Some(loaded))
         })
@@ -481,6 +487,46 @@ fn events_of_runs(
     Ok(())
 }
 
+/// Gives prompts the bytes of what they brought along: all of those that have not ended, and of those
+/// that were answered, the newest first, what the model may still be shown.
+fn attach(
+    tx: &Transaction<'_>,
+    session: i64,
+    events: &mut [Logged],
+    open: &HashSet<RunId>,
+    answered: &[RunId],
+) -> Result<(), Failure> {
+    let mut statement =
+        tx.prepare_cached("SELECT data FROM attachments WHERE session = ? AND seq = ? AND place = ?")?;
+    let mut read = |seq: Seq, place: i64, attachment: &mut Attachment| -> Result<(), Failure> {
+        let data =
+            statement.query_row(params![session, integer(seq.0), place], |row| row.get(0)).optional()?;
+        attachment.restore(data.map_or_else(Bytes::new, |data: Vec<u8>| data.into()));
+        Ok(())
+    };
+    let mut past: HashMap<RunId, (Seq, &mut Vec<Attachment>)> = HashMap::new();
+    for Logged { seq, run, event, .. } in events {
+        let (Event::Prompted { attachments, .. }, Some(run)) = (event, run) else { continue };
+        if open.contains(run) {
+            for (place, attachment) in (0..).zip(attachments) {
+                read(*seq, place, attachment)?;
+            }
+        } else if !attachments.is_empty() {
+            past.insert(run.clone(), (*seq, attachments));
+        }
+    }
+    let mut showing = Showing::new(usize::try_from(LOAD_BYTES_MAX).unwrap_or(usize::MAX));
+    for run in answered {
+        let Some((seq, attachments)) = past.remove(run) else { continue };
+        for (place, attachment) in (0..).zip(attachments) {
+            if showing.shows(attachment) {
+                read(seq, place, attachment)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// What was said in a run.
 struct Conversation {
     prompt: Option<Message>,
@@ -490,16 +536,26 @@ struct Conversation {
 /// The prompt and, once the run is over, the text of all its steps as clients saw it; but not
 /// what a restart made void.
 fn conversation(tx: &Transaction<'_>, session: i64, span: &Span) -> Result<Conversation, Failure> {
-    let message = |role, content, at| Message { role, content, at, run: span.run.clone(), clipped: false };
+    let message = |role, content, at, attachments| Message {
+        role,
+        content,
+        at,
+        run: span.run.clone(),
+        clipped: false,
+        attachments,
+    };
     let (mut prompt, mut answer) = (None, None);
     let (mut text, mut step_from) = (String::new(), 0);
     events_of(tx, session, span, |logged| match logged.event {
-        Event::Prompted { content, .. } => prompt = Some(message(Role::User, content, logged.at)),
+        Event::Prompted { content, attachments, .. } => {
+            prompt = Some(message(Role::User, content, logged.at, attachments));
+        }
         Event::Text(piece) => text.push_str(&piece),
         Event::StepEnded { .. } => step_from = text.len(),
         Event::Restarted => text.truncate(step_from),
         Event::Ended { .. } if !text.is_empty() => {
-            answer = Some(message(Role::Assistant, std::mem::take(&mut text), logged.at));
+            let text = std::mem::take(&mut text);
+            answer = Some(message(Role::Assistant, text, logged.at, Vec::new()));
         }
         _ => {}
     })?;
@@ -517,8 +573,8 @@ fn logged(row: &Row<'_>, run: Option<RunId>, after: Seq) -> Result<Option<Logged
     let (last, first, at) = (seq(row, 0)?, seq(row, 1)?, time(row, 2)?);
     let kind = row.get_ref(3)?.as_str().map_err(rusqlite::Error::from)?;
     let body = row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?;
-    if let (record::TEXT, Some(run)) = (kind, &run) {
-        return Ok(Segment::read(first, at, body)?.rest_after(run, after));
+    if let (Some(of), Some(run)) = (record::streamed(kind), &run) {
+        return Ok(Segment::read(of, first, at, body)?.rest_after(run, after));
     }
     Ok(Some(Logged { first_seq: first, seq: last, run, at, event: record::read(kind, body)? }))
 }

@@ -1108,6 +1108,7 @@ async fn bound(required: bool, handshake_timeout: Duration) -> Edge {
         path: "/bound",
         name: "bound",
         may_skip: false,
+        max_payload_bytes: |_| 1 << 20,
         dialect: |setup| Box::new(Bound { deadline: Some(setup.handshake_deadline), known: false }),
     });
     Edge::start(options).await

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
+use crate::attachment::Attachment;
 use crate::auth::pairing::DeviceReply;
 use crate::auth::{About, Owner, Role as ClientRole, Scopes};
 use crate::config::ModelRef;
@@ -175,20 +176,33 @@ pub struct Message {
     pub run: RunId,
     /// Whether `content` is only the beginning.
     pub clipped: bool,
+    /// What it brought along, without the bytes.
+    pub attachments: Vec<Attachment>,
 }
 
 impl Message {
     /// What a message takes besides its text, at most, in bytes.
     const ENVELOPE_BYTES: usize = 256;
 
+    /// What an attachment takes besides its name, at most, in bytes.
+    const ATTACHMENT_BYTES: usize = 128;
+
     /// How many bytes it takes as JSON, at most.
     pub fn json_bytes(&self) -> usize {
-        self.content.bytes().map(escaped).sum::<usize>() + Self::ENVELOPE_BYTES
+        self.content.bytes().map(escaped).sum::<usize>() + self.envelope_bytes()
+    }
+
+    fn envelope_bytes(&self) -> usize {
+        let name = |attachment: &Attachment| {
+            attachment.name().unwrap_or_default().bytes().map(escaped).sum::<usize>()
+        };
+        let attachments = self.attachments.iter().map(|attachment| name(attachment) + Self::ATTACHMENT_BYTES);
+        attachments.sum::<usize>() + Self::ENVELOPE_BYTES
     }
 
     /// Keeps of the text what fits into so many bytes as JSON.
     pub fn clip(&mut self, json_bytes_max: usize) {
-        let mut left = json_bytes_max.saturating_sub(Self::ENVELOPE_BYTES);
+        let mut left = json_bytes_max.saturating_sub(self.envelope_bytes());
         let fitting = self.content.bytes().map_while(|byte| {
             left = left.checked_sub(escaped(byte))?;
             Some(byte)
@@ -547,6 +561,7 @@ mod tests {
                 at: Timestamp::default(),
                 run: RunId::from("r"),
                 clipped: false,
+                attachments: Vec::new(),
             };
             let json = |text: &str| serde_json::to_string(text).map_or(usize::MAX, |json| json.len() - 2);
             prop_assert_eq!(message.json_bytes(), json(&content) + Message::ENVELOPE_BYTES);

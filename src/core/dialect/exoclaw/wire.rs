@@ -325,7 +325,7 @@ pub(super) fn payload(published: &Published) -> Bytes {
         output_tokens: u64,
     }
     let text = match &published.logged.event {
-        Event::Started | Event::StepEnded { .. } => String::new(),
+        Event::Started | Event::StepEnded { .. } | Event::Thought(_) | Event::Sealed(_) => String::new(),
         Event::Prompted { content, .. } => line("prompt", content),
         Event::Cleared => "\"event\":\"clear\"".to_owned(),
         Event::Restarted => "\"event\":\"restart\"".to_owned(),

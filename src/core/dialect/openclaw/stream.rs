@@ -205,7 +205,7 @@ impl Told {
                 self.thought = String::new();
             }
             Event::Ended { outcome, usage } => return Some(self.end(outcome, *usage, now, frames)),
-            Event::Prompted { .. } | Event::Cleared => {}
+            Event::Prompted { .. } | Event::Cleared | Event::Thought(_) | Event::Sealed(_) => {}
         }
         None
     }
