@@ -1,7 +1,7 @@
 //! What is asked: for the session it is about, or answered here.
 
 use actix::prelude::*;
-use clawmux_core::auth::{Principal, Scope};
+use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::command::{Command, Submit, Target};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, SessionKey};
@@ -51,6 +51,12 @@ impl SessionSupervisor {
             | Command::Budget { target: Some(target) } => Some(target),
             _ => None,
         };
+        let is_about_the_daemon =
+            matches!(command, Command::Config(_) | Command::LogTail { .. } | Command::UsageDays { .. });
+        if is_about_the_daemon && principal.owner != Owner::Admins {
+            // They tell of everybody's doings; who may read has a right to his own.
+            return asker.reply(Err(ErrorCode::Forbidden.error("this is for operators of the daemon")));
+        }
         let session = match target.map(|target| self.resolve(target)).transpose() {
             Ok(session) => session,
             Err(error) => return asker.reply(Err(error)),

@@ -5,7 +5,7 @@
 
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
-use super::{catalog, chat, state};
+use super::{catalog, chat, lists, logs, settings, state, usage};
 use crate::auth::{Role, Scope, Scopes};
 use crate::error::Error;
 
@@ -63,6 +63,19 @@ pub(super) static METHODS: &[Method] = &[
     read("status", state::status),
     read("system-presence", state::system_presence),
     read("last-heartbeat", state::last_heartbeat),
+    // Its configuration, log and spending. Whoever is no operator is refused by the daemon.
+    read("config.get", settings::config_get),
+    read("config.schema", settings::config_schema),
+    admin("config.set", 2, settings::config_set),
+    admin("config.apply", 2, settings::config_set),
+    admin("config.patch", 2, settings::config_patch),
+    read("logs.tail", logs::tail),
+    read("usage.status", usage::status),
+    read("usage.cost", usage::cost),
+    // What there is of other kinds.
+    read("skills.status", lists::skills),
+    read("channels.status", lists::channels),
+    admin("exec.approvals.get", 0, lists::exec_approvals),
 ];
 
 /// The events that a client may be sent.

@@ -32,10 +32,14 @@ mod chat;
 mod connect;
 mod follow;
 mod keys;
+mod lists;
+mod logs;
 mod method;
+mod settings;
 mod slash;
 mod state;
 mod stream;
+mod usage;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
