@@ -6,6 +6,7 @@
 //!            ├─ ProviderSupervisor   budgets, upstream calls
 //!            ├─ Nodes                clients that offer commands
 //!            ├─ Hub                  who is connected
+//!            ├─ Configuration        the configuration files
 //!            ├─ SessionSupervisor ── Session ...
 //!            ├─ Listener ─────────── Connection ...
 //!            └─ AdminSocket          the operator
@@ -39,8 +40,10 @@ use crate::admin::{self, AdminDrain, AdminSocket, AdminStatus};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
+use crate::configuration::{Configuration, Layers};
 use crate::connection::Services;
 use crate::control_ui::ControlUi;
+use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
 use crate::http::PROTOCOLS;
 use crate::hub::changes::Changes;
@@ -73,6 +76,10 @@ pub struct Setup {
     pub home: PathBuf,
     /// Where the operator's socket goes; none means into the home.
     pub socket: Option<PathBuf>,
+    /// What the configuration was made of.
+    pub layers: Layers,
+    /// The daemon's own log.
+    pub log: Arc<DaemonLog>,
     /// Version of clawmux.
     pub version: &'static str,
 }
@@ -99,6 +106,7 @@ pub struct Gateway {
     providers: Addr<ProviderSupervisor>,
     nodes: Addr<Nodes>,
     hub: Addr<Hub>,
+    configuration: Addr<Configuration>,
     devices: Addr<Devices>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
@@ -147,6 +155,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         overviews: overviews.clone(),
     })
     .start();
+    let configuration = Configuration::new(setup.layers.clone()).start();
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let arbiters = Arbiters::default();
     let sessions = SessionSupervisor::new(SessionSetup {
@@ -170,6 +179,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             changes,
         },
         hub: hub.clone(),
+        configuration: configuration.clone(),
+        log: setup.log.clone(),
         devices: devices.clone().recipient(),
         version: setup.version,
     })
@@ -226,6 +237,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         providers,
         nodes,
         hub,
+        configuration,
         devices,
         sessions,
         listener: listener.clone(),
@@ -291,6 +303,7 @@ impl Gateway {
             ("provider supervisor", self.providers.connected()),
             ("nodes actor", self.nodes.connected()),
             ("hub", self.hub.connected()),
+            ("configuration", self.configuration.connected()),
             ("devices", self.devices.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
@@ -379,6 +392,7 @@ impl Handler<Observe> for Gateway {
         let state =
             json!({ "version": self.setup.version, "draining": self.draining, "stopping": self.stopping });
         let (store, sandbox, providers) = (self.store.clone(), self.sandbox.clone(), self.providers.clone());
+        let configuration = self.configuration.clone();
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
         Box::pin(async move {
@@ -388,6 +402,7 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&providers, Observe).await);
             children.extend(ask(&nodes, Observe).await);
             children.extend(ask(&hub, Observe).await);
+            children.extend(ask(&configuration, Observe).await);
             children.extend(ask(&devices, Observe).await);
             children.extend(ask(&sessions, Observe).await);
             children.extend(ask(&listener, Observe).await);
@@ -446,7 +461,14 @@ mod tests {
         let mut config = Config::default();
         config.gateway.listen = vec![([127, 0, 0, 1], 0).into()];
         config.store.path = home.join("clawmux.db");
-        Setup { config: Arc::new(config), home: home.to_owned(), socket: None, version: "test" }
+        Setup {
+            config: Arc::new(config),
+            home: home.to_owned(),
+            socket: None,
+            version: "test",
+            layers: Layers::default(),
+            log: Arc::default(),
+        }
     }
 
     #[actix::test]

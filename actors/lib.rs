@@ -15,6 +15,7 @@
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Store`](store) | the log |
 //! | [`AdminSocket`](admin) | the operator's socket |
+//! | [`Configuration`](configuration) | the configuration files |
 //!
 //! Messages live with the actor that receives them. What they share: how a client is told
 //! ([`deliver`]), how an actor says how it is ([`observe`]), how a parent hears of a child's end
@@ -24,8 +25,10 @@ pub mod admin;
 pub mod arbiters;
 mod ask;
 pub mod clock;
+pub mod configuration;
 pub mod connection;
 pub mod control_ui;
+pub mod daemon_log;
 pub mod deliver;
 pub mod devices;
 pub mod gateway;

@@ -480,6 +480,9 @@ fn weight(command: &Command) -> usize {
         | Command::Sessions
         | Command::Device(_)
         | Command::ListSessions(_)
+        | Command::Config(_)
+        | Command::LogTail { .. }
+        | Command::UsageDays { .. }
         | Command::LoadPlugin { .. } => UNANSWERED_MARK,
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status

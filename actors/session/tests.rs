@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use super::{Colleagues, Profile, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
+use crate::configuration::{Configuration, Layers};
 use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
 use crate::devices::Devices;
 use crate::hub::Hub;
@@ -128,6 +129,8 @@ impl World {
                 changes: Changes::default(),
             },
             hub,
+            configuration: Configuration::new(Layers::default()).start(),
+            log: Arc::default(),
             devices: devices.recipient(),
             version: "test",
         })

@@ -34,6 +34,8 @@ use tokio::sync::oneshot;
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
+use crate::configuration::Configuration;
+use crate::daemon_log::DaemonLog;
 use crate::deliver::{Asker, Client};
 use crate::devices::Manage;
 use crate::hub::{Connected, Hub};
@@ -68,6 +70,10 @@ pub struct Setup {
     pub colleagues: Colleagues,
     /// Who is connected.
     pub hub: Addr<Hub>,
+    /// The configuration files.
+    pub configuration: Addr<Configuration>,
+    /// The daemon's own log.
+    pub log: Arc<DaemonLog>,
     /// Who answers what is about devices.
     pub devices: Recipient<Manage>,
     /// Version of clawmux.

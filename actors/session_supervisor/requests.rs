@@ -2,7 +2,7 @@
 
 use actix::dev::SendError;
 use actix::prelude::*;
-use clawmux_core::auth::{Principal, Scope};
+use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::command::{Command, Submit, Target};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, SessionKey};
@@ -12,6 +12,7 @@ use clawmux_core::session::Submission;
 use super::order::{Waiting, closed};
 use super::{Asked, SessionSupervisor};
 use crate::ask::ask;
+use crate::configuration::Configure;
 use crate::deliver::Asker;
 use crate::devices::Manage;
 use crate::hub::{GetOverview, Tell};
@@ -19,7 +20,7 @@ use crate::nodes::{Invoke, ListNodes, Resulted};
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
 use crate::session::{Colleagues, Order, Routed, Watcher};
-use crate::store::{Describe, Described, ListSessions, ReadHistory, Store};
+use crate::store::{Describe, Described, ListSessions, ReadHistory, Store, UsageDays};
 
 /// How many bytes a history has at most as JSON, so that a client that does not read it costs no
 /// more than it may; of the newest message there is as much in it as fits.
@@ -53,6 +54,12 @@ impl SessionSupervisor {
             | Command::Budget { target: Some(target) } => Some(target),
             _ => None,
         };
+        let is_about_the_daemon =
+            matches!(command, Command::Config(_) | Command::LogTail { .. } | Command::UsageDays { .. });
+        if is_about_the_daemon && principal.owner != Owner::Admins {
+            // They tell of everybody's doings; who may read has a right to his own.
+            return asker.reply(Err(ErrorCode::Forbidden.error("this is for operators of the daemon")));
+        }
         let session = match target.map(|target| self.resolve(target)).transpose() {
             Ok(session) => session,
             Err(error) => return asker.reply(Err(error)),
@@ -152,6 +159,24 @@ impl SessionSupervisor {
             (Command::Unwatch { watch }, _) => {
                 self.setup.colleagues.watchers.remove(asker.client().connection, Some(watch));
                 asker.reply(Ok(Reply::Unwatched));
+            }
+            (Command::Config(request), _) => {
+                let configuration = self.setup.configuration.clone();
+                answer(ctx, asker, async move {
+                    let configure = Configure { request, by: principal.name };
+                    Ok(Reply::Config(Box::new(ask(&configuration, configure).await??)))
+                });
+            }
+            (Command::LogTail { cursor, lines_max, bytes_max }, _) => {
+                asker.reply(Ok(Reply::LogTail(self.setup.log.tail(cursor, lines_max, bytes_max))));
+            }
+            (Command::UsageDays { since }, _) => {
+                let store = self.setup.colleagues.store.clone();
+                answer(
+                    ctx,
+                    asker,
+                    async move { Ok(Reply::UsageDays(ask(&store, UsageDays { since }).await??)) },
+                );
             }
             (Command::Status, _) => {
                 let status = self.status();

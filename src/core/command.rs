@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value as Json;
+
 use crate::attachment::Attachment;
 use crate::auth::{About, Role as ClientRole, Scope, Scopes, Secret};
 use crate::error::Error;
@@ -98,6 +100,22 @@ pub struct Told {
     pub reason: Option<String>,
     /// For how long nobody touched it.
     pub idle: Option<Duration>,
+}
+
+/// What is asked of the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ConfigRequest {
+    /// How it is.
+    Get,
+    /// Have its file say this, if that is a configuration to run on.
+    Set {
+        /// What it shall say, in the words of [`ConfigSnapshot::file`](crate::reply::ConfigSnapshot::file).
+        asked: Json,
+        /// Whether it is a merge patch (RFC 7386) rather than all of it.
+        is_patch: bool,
+        /// The hash of what the caller has seen of it.
+        base_hash: String,
+    },
 }
 
 /// A message of a conversation, which older ones are asked for before.
@@ -301,6 +319,22 @@ pub enum Command {
         invocation: Arc<str>,
         /// Its payload as JSON, if there is one; or why it failed.
         outcome: Result<Option<String>, NodeFailure>,
+    },
+    /// Look at the configuration, or change it.
+    Config(ConfigRequest),
+    /// The latest lines of the daemon's own log, or those since a place in it.
+    LogTail {
+        /// The place; none = the latest.
+        cursor: Option<u64>,
+        /// At most so many lines.
+        lines_max: usize,
+        /// And at most so many bytes.
+        bytes_max: usize,
+    },
+    /// What was spent on which model on which day.
+    UsageDays {
+        /// From the day of this time on.
+        since: Timestamp,
     },
     /// End the run under way and all that wait, and let the session sleep.
     Stop {

@@ -553,6 +553,9 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         | Reply::Overview(_)
         | Reply::Noted
         | Reply::Nodes(_)
-        | Reply::Invoked(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
+        | Reply::Invoked(_)
+        | Reply::Config(_)
+        | Reply::LogTail(_)
+        | Reply::UsageDays(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
     }
 }

@@ -5,7 +5,7 @@
 
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
-use super::{catalog, chat, devices, nodes, state};
+use super::{catalog, chat, devices, lists, logs, nodes, settings, state, usage};
 use crate::auth::{Role, Scope, Scopes};
 use crate::error::Error;
 
@@ -91,6 +91,19 @@ pub(super) static METHODS: &[Method] = &[
     node("node.invoke.result", nodes::result),
     node("node.event", nodes::event),
     node("skills.bins", nodes::skills_bins),
+    // Its configuration, log and spending. Whoever is no operator is refused by the daemon.
+    read("config.get", settings::config_get),
+    read("config.schema", settings::config_schema),
+    admin("config.set", 2, settings::config_set),
+    admin("config.apply", 2, settings::config_set),
+    admin("config.patch", 2, settings::config_patch),
+    read("logs.tail", logs::tail),
+    read("usage.status", usage::status),
+    read("usage.cost", usage::cost),
+    // What there is of other kinds.
+    read("skills.status", lists::skills),
+    read("channels.status", lists::channels),
+    admin("exec.approvals.get", 0, lists::exec_approvals),
 ];
 
 /// The events that a client may be sent.

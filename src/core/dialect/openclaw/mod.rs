@@ -33,11 +33,15 @@ mod connect;
 mod devices;
 mod follow;
 mod keys;
+mod lists;
+mod logs;
 mod method;
 mod nodes;
+mod settings;
 mod slash;
 mod state;
 mod stream;
+mod usage;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
