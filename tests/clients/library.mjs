@@ -1,7 +1,8 @@
 // What a program does with openclaw-node: one run through it, told as a line of JSON.
 const { OpenClawClient } = await import(process.env.LIBRARY);
 const [url, token] = process.argv.slice(2);
-const client = new OpenClawClient({ url, token: token || undefined, deviceIdentityPath: `${process.env.HOME}/device.json` });
+const options = { url, token: token || undefined, deviceIdentityPath: `${process.env.HOME}/device.json` };
+const client = new OpenClawClient(options);
 const told = {};
 const deadline = setTimeout(() => end("out of time"), 45_000);
 
@@ -47,10 +48,16 @@ try {
   told.waited = await client.agentWait(told.sent.runId, { timeoutMs: 20_000 });
   told.after = await client.sessions.history(sessionKey);
   told.failed = await chat("ask another lake", { sessionKey }).catch((error) => [{ type: "thrown", text: String(error) }]);
-  told.reset = await client.sessions.reset(sessionKey);
-  told.deleted = await client.sessions.delete(sessionKey);
-  told.config = Object.keys(await client.config.get());
+  told.refused = await client.sessions.reset(sessionKey).catch(String);
   await client.disconnect();
+
+  // What it may not do with the scopes it asks for by itself, it may as an admin.
+  const admin = new OpenClawClient({ ...options, scopes: ["operator.admin"] });
+  await admin.connect();
+  told.reset = await admin.sessions.reset(sessionKey);
+  told.deleted = await admin.sessions.delete(sessionKey);
+  told.config = Object.keys(await admin.config.get());
+  await admin.disconnect();
   clearTimeout(deadline);
   end();
 } catch (error) {

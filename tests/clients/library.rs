@@ -69,5 +69,6 @@ fn a_program(auth: Auth) {
     let once = after.iter().filter(|message| **message == said("assistant", "Here I am.")).count();
     assert_eq!(once, 1, "{after:#?}");
     assert!(told["failed"].to_string().contains("no such lake"), "{:#}", told["failed"]);
-    assert_eq!(told["deleted"]["ok"], true, "{told:#}");
+    assert!(told["refused"].to_string().contains("missing scope: operator.admin"), "{}", told["refused"]);
+    assert_eq!((&told["reset"]["ok"], &told["deleted"]["ok"]), (&true.into(), &true.into()), "{told:#}");
 }
