@@ -110,8 +110,7 @@ fn settings(stage: &Stage, terminal: &Terminal) {
     });
 
     terminal.enter("/models");
-    terminal
-        .wait("the list of models", |screen| 
+    terminal.wait("the list of models", |screen| {
         // Theirs lists what it knows by itself first.
         screen.contains("search:") && (screen.contains("/test-model") || stage.daemon().is_none())
     });
