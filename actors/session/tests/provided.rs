@@ -22,7 +22,7 @@ async fn world(kind: ProviderKind, upstream: &Upstream) -> World {
     let (base_url, api_key) = (upstream.base_url(), Some(Secret::new("k")));
     let provider = config::Provider { kind, base_url, api_key, ca_file: None };
     config.providers.insert("up".into(), provider);
-    let agent = config.agents.get_mut("main").expect("the default agent");
+    let agent = config.agents.get_mut(&AgentId::from("main")).expect("the default agent");
     agent.models = vec![ModelRef { provider: "up".into(), model: "test-model".into() }];
     World::with(config).await
 }
@@ -129,7 +129,8 @@ async fn an_image_arrives_unchanged_and_thoughts_come_through_and_go_back() {
             let body = upstream.requests()[request].body.clone();
             match kind {
                 ProviderKind::Anthropic => {
-                    let asked = json!({"type": "enabled", "budget_tokens": 4096});
+                    // The answer keeps its room beside the thoughts.
+                    let asked = json!({"type": "enabled", "budget_tokens": 1000 + 4096 - 1024});
                     assert_eq!((&body["thinking"], &body["max_tokens"]), (&asked, &json!(1000 + 4096)));
                 }
                 _ => assert_eq!(body["reasoning_effort"], "medium", "{body}"),
