@@ -32,7 +32,7 @@ use clawmux_core::command::{Command, Target};
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::event::{Event, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
+use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey, Ticket};
 use clawmux_core::reply::{
     Accepted, Budget, History, Message, Period, PluginSummary, Reply, Role, SessionSummary, Status,
@@ -395,7 +395,7 @@ fn event_of(value: &Value) -> Result<Event, String> {
         }),
         "step_ended" => Event::StepEnded { usage },
         "restarted" => Event::Restarted,
-        "cleared" => Event::Cleared,
+        "cleared" => Event::Cleared(Forgotten::Past),
         "completed" => Event::Ended { outcome: Outcome::Completed, usage },
         "aborted" => Event::Ended { outcome: Outcome::Aborted, usage },
         "failed" => {

@@ -3,11 +3,14 @@
 use crate::provider::ChatMessage;
 use crate::turn::Turn;
 
+/// What a model is told that a user said before something that was said without a prompt.
+pub const NO_PROMPT: &str = "(no prompt)";
+
 /// A past turn: a prompt and what the model made of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exchange {
-    /// What the user said.
-    pub prompt: String,
+    /// What the user said; none for what was said in the model's name without a prompt.
+    pub prompt: Option<String>,
     /// What the model did.
     pub turn: Turn,
 }
@@ -37,7 +40,7 @@ pub fn conversation(
         .iter()
         .rev()
         .take_while(|exchange| {
-            let cost = estimate_turn(&exchange.prompt, &exchange.turn);
+            let cost = estimate_turn(exchange.prompt.as_deref().unwrap_or_default(), &exchange.turn);
             let fits = cost <= left;
             left = left.saturating_sub(cost);
             fits
@@ -45,7 +48,11 @@ pub fn conversation(
         .count();
     let mut messages = Vec::new();
     for exchange in &past[past.len() - fitting..] {
-        messages.push(ChatMessage::User(exchange.prompt.clone()));
+        match &exchange.prompt {
+            Some(prompt) => messages.push(ChatMessage::User(prompt.clone())),
+            // Providers want a user to begin, and both to speak in turns.
+            None => messages.push(ChatMessage::User(NO_PROMPT.into())),
+        }
         messages.extend(exchange.turn.messages());
     }
     messages.push(ChatMessage::User(prompt.to_owned()));
@@ -74,7 +81,20 @@ mod tests {
         let mut turn = Turn::new();
         turn.apply(&Event::Text(answer.into()));
         turn.apply(&Event::StepEnded { usage: Usage::default() });
-        Exchange { prompt: prompt.into(), turn }
+        Exchange { prompt: Some(prompt.into()), turn }
+    }
+
+    #[test]
+    fn what_was_said_without_a_prompt_is_seen_and_a_user_always_begins() {
+        let note = Exchange { prompt: None, ..exchange("", "a note") };
+        let past = [note.clone(), exchange("hi", "yes"), note];
+        let past: Vec<_> = past.iter().collect();
+        let seen = conversation(0, &past, "now", &Turn::new(), 1000);
+        let roles: String =
+            seen.iter().map(|m| if matches!(m, ChatMessage::User(_)) { 'u' } else { 'a' }).collect();
+        assert_eq!(roles, "uauauau");
+        assert_eq!(seen[1], seen[5]);
+        assert!(matches!(&seen[5], ChatMessage::Assistant { text, .. } if text == "a note"));
     }
 
     #[test]
