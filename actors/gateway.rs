@@ -129,6 +129,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?.start();
     let hub = Hub::default().start();
     let arbiters = Arbiters::default();
+    let catalog = Arc::new(Catalog::new(&config));
     let sessions = SessionSupervisor::new(SessionSetup {
         router: Router::new(config.bindings.clone(), config.default_agent.clone()),
         agents: profiles(&config)?,
@@ -145,6 +146,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             pen,
             providers: providers.clone(),
             sandbox: sandbox.clone(),
+            catalog: catalog.clone(),
         },
         hub: hub.clone(),
         version: setup.version,
@@ -157,7 +159,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             subscriptions: config.limits.subscriptions,
             max_payload_bytes: config.gateway.max_payload_bytes,
             max_buffered_bytes: config.gateway.max_buffered_bytes,
-            catalog: Arc::new(Catalog::new(&config)),
+            catalog,
             started: clock::now(),
             ..dialect::Setup::default()
         },

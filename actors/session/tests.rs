@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::auth::{Owner, Principal, Scope, Scopes};
+use clawmux_core::catalog::Catalog;
 use clawmux_core::command::{Command, Route, Submit, Target};
 use clawmux_core::config::{Config, Recovery};
 use clawmux_core::event::{Event, Logged, Outcome};
@@ -86,6 +87,7 @@ impl World {
         let providers = ProviderSupervisor::new(config.clone(), None, totals).unwrap().start();
         let sandbox = SandboxSupervisor::new(Vec::new(), home.path().to_owned()).start();
         let id = AgentId::from("main");
+        let catalog = Arc::new(Catalog::new(&config));
         let profile = Profile {
             id: id.clone(),
             soul: "".into(),
@@ -100,7 +102,7 @@ impl World {
             recovery: Recovery::Resume,
             arbiters: Arbiters::default(),
             lag_bytes_max: 1 << 17,
-            colleagues: Colleagues { store, pen, providers, sandbox },
+            colleagues: Colleagues { store, pen, providers, sandbox, catalog },
             hub: Hub::default().start(),
             version: "test",
         })

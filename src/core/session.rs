@@ -320,6 +320,13 @@ impl Session {
         Ok(())
     }
 
+    /// Makes a session in which nothing happened yet.
+    pub fn create(&mut self, now: Timestamp) {
+        if self.is_new() {
+            self.emit(now, None, Event::Configured(Box::default()));
+        }
+    }
+
     /// Takes something said in the model's name under this id, outside any prompt's run. Gives its
     /// number.
     pub fn inject(&mut self, now: Timestamp, id: RunId, content: String) -> Seq {
