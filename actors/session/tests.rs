@@ -1,5 +1,7 @@
 //! Sessions with everything they work with, driven by a connection that is only a mailbox.
 
+mod changes;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,7 +86,7 @@ impl World {
         let store = Store::open(home.path().join("clawmux.db")).await.unwrap();
         let (pen, store) = (store.pen(), store.start());
         let totals = UsageTotals::default();
-        let providers = ProviderSupervisor::new(config.clone(), None, totals).unwrap().start();
+        let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals).unwrap().start();
         let sandbox = SandboxSupervisor::new(Vec::new(), home.path().to_owned()).start();
         let id = AgentId::from("main");
         let catalog = Arc::new(Catalog::new(&config));
