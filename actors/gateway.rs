@@ -39,8 +39,9 @@ use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
 use crate::connection::Services;
+use crate::devices::Devices;
 use crate::http::PROTOCOLS;
-use crate::hub::{Broadcast, Hub, Notice};
+use crate::hub::{Broadcast, Hub, Notice, Whose};
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::ProviderSupervisor;
@@ -92,6 +93,7 @@ pub struct Gateway {
     sandbox: Addr<SandboxSupervisor>,
     providers: Addr<ProviderSupervisor>,
     hub: Addr<Hub>,
+    devices: Addr<Devices>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     admin: Option<Addr<AdminSocket>>,
@@ -128,6 +130,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone()).start();
     let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?.start();
     let hub = Hub::default().start();
+    let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let arbiters = Arbiters::default();
     let catalog = Arc::new(Catalog::new(&config));
     let sessions = SessionSupervisor::new(SessionSetup {
@@ -149,6 +152,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             catalog: catalog.clone(),
         },
         hub: hub.clone(),
+        devices: devices.clone().recipient(),
         version: setup.version,
     })
     .start();
@@ -161,6 +165,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             max_buffered_bytes: config.gateway.max_buffered_bytes,
             catalog,
             started: clock::now(),
+            tick_interval: Duration::from_secs(15),
             ..dialect::Setup::default()
         },
         gateway: config.gateway.clone(),
@@ -168,6 +173,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         rates: Rates::new(&config.limits),
         dispatch: sessions.clone().recipient(),
         gone: sessions.clone().recipient(),
+        devices: devices.clone().recipient(),
         join: hub.clone().recipient(),
         leave: hub.clone().recipient(),
     };
@@ -195,6 +201,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         sandbox,
         providers,
         hub,
+        devices,
         sessions,
         listener: listener.clone(),
         admin: None,
@@ -251,6 +258,7 @@ impl Gateway {
             ("sandbox supervisor", self.sandbox.connected()),
             ("provider supervisor", self.providers.connected()),
             ("hub", self.hub.connected()),
+            ("devices", self.devices.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
             ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
@@ -339,13 +347,14 @@ impl Handler<Observe> for Gateway {
             json!({ "version": self.setup.version, "draining": self.draining, "stopping": self.stopping });
         let (store, sandbox, providers) = (self.store.clone(), self.sandbox.clone(), self.providers.clone());
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
-        let admin = self.admin.clone();
+        let (devices, admin) = (self.devices.clone(), self.admin.clone());
         Box::pin(async move {
             let mut children = Vec::new();
             children.extend(ask(&store, Observe).await);
             children.extend(ask(&sandbox, Observe).await);
             children.extend(ask(&providers, Observe).await);
             children.extend(ask(&hub, Observe).await);
+            children.extend(ask(&devices, Observe).await);
             children.extend(ask(&sessions, Observe).await);
             children.extend(ask(&listener, Observe).await);
             if let Some(admin) = admin {
@@ -375,7 +384,7 @@ impl Handler<Stop> for Gateway {
                     "some runs did not come to rest: they go on at the next start"
                 );
             }
-            let _ = ask(&hub, Broadcast { notice: Notice::Draining, principal: None }).await;
+            let _ = ask(&hub, Broadcast { notice: Notice::Draining, whose: Whose::All }).await;
             let close = async {
                 let _ = listener.send(listener::Stop).await;
                 if let Some(admin) = admin {

@@ -12,20 +12,24 @@ use actix_web::http::{Method, StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
 use clawmux_core::auth::gate::{Gate, RequestFacts, is_forwarding_header};
 use clawmux_core::dialect::exoclaw::Exoclaw;
+use clawmux_core::dialect::openclaw::OpenClaw;
 use serde_json::{Value, json};
 
 use crate::connection::link::Link;
 use crate::connection::registry::Registry;
-use crate::connection::{Connection, Protocol, Services, ws};
+use crate::connection::{Approach, Connection, Protocol, Services, ws};
 use crate::store::Health;
 
 /// The protocols served over WebSocket.
-pub const PROTOCOLS: &[Protocol] = &[Protocol {
-    path: "/ws",
-    name: "exoclaw",
-    may_skip: true,
-    dialect: |setup| Box::new(Exoclaw::new(setup)),
-}];
+pub const PROTOCOLS: &[Protocol] = &[
+    Protocol { path: "/ws", name: "exoclaw", may_skip: true, dialect: |setup| Box::new(Exoclaw::new(setup)) },
+    Protocol {
+        path: "/",
+        name: "openclaw",
+        may_skip: false,
+        dialect: |setup| Box::new(OpenClaw::new(setup)),
+    },
+];
 
 /// Paths that belong to what is not there yet, and what that is.
 const LATER: &[(&str, &str)] = &[
@@ -108,11 +112,7 @@ pub(crate) async fn serve(
             }
         }
         (_, Some(protocol)) if wants_upgrade => upgrade(&request, payload, &front, *protocol),
-        (_, Some(protocol)) => answer(StatusCode::UPGRADE_REQUIRED)
-            .insert_header((header::UPGRADE, "websocket"))
-            .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
-        ("/", None) if wants_upgrade => not_yet("the OpenClaw protocol"),
-        ("/", None) if is_reading(&request) => {
+        ("/", _) if is_reading(&request) => {
             let mut page = format!("clawmux {}\n", front.services.setup.version);
             for Protocol { name, path, .. } in &front.protocols {
                 page.push_str(&format!("{name} clients: websocket at {path}. "));
@@ -120,6 +120,9 @@ pub(crate) async fn serve(
             page.push_str("Health: /healthz, /readyz.\n");
             answer(StatusCode::OK).body(page)
         }
+        (_, Some(protocol)) => answer(StatusCode::UPGRADE_REQUIRED)
+            .insert_header((header::UPGRADE, "websocket"))
+            .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
         _ => match LATER.iter().find(|(later, _)| covers(later, path)) {
             Some((_, what)) => not_yet(what),
             None => answer(StatusCode::NOT_FOUND).json(error("no such page")),
@@ -145,7 +148,8 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
     if !front.ready.load(Relaxed) {
         return unavailable(&format!("not ready: {NOT_READY}"));
     }
-    let required = front.services.authority.credentials_required(front.is_loopback(link), protocol.may_skip);
+    let is_loopback = front.is_loopback(link);
+    let required = front.services.authority.credentials_required(is_loopback, protocol.may_skip);
     let host = text_of(request, &header::HOST);
     // A target that names another host than the header does is for a proxy, and of no host here.
     let target = request.uri().authority().map(|authority| authority.as_str());
@@ -158,7 +162,8 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
         tracing::warn!(peer = %link.peer(), origin = facts.origin, host = facts.host, "upgrade refused: {refusal}");
         return answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message));
     }
-    let connection = Connection::new(link.clone(), front.services.clone(), protocol, required);
+    let approach = Approach { is_loopback, is_forwarded: facts.forwarded, credentials_required: required };
+    let connection = Connection::new(link.clone(), front.services.clone(), protocol, approach);
     ws::upgrade(request, payload, connection).unwrap_or_else(|refusal| refusal.error_response())
 }
 

@@ -9,12 +9,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use actix::prelude::*;
+use clawmux_core::announcement::Announcement;
+use clawmux_core::auth::Role;
 use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
 use serde_json::json;
 
 use crate::clock;
 use crate::connection::link::Link;
+use crate::deliver::Deliver;
 use crate::observe::{Observe, Observed};
 
 /// Who is connected.
@@ -26,6 +29,8 @@ pub struct Hub {
 #[derive(Debug)]
 struct Present {
     principal: Arc<str>,
+    device: Option<(Arc<str>, Role)>,
+    to: Recipient<Deliver>,
     link: Weak<Link>,
 }
 
@@ -37,6 +42,10 @@ pub struct Join {
     pub connection: ConnectionId,
     /// The principal's name.
     pub principal: Arc<str>,
+    /// The paired device it comes from, and as what.
+    pub device: Option<(Arc<str>, Role)>,
+    /// Where it takes announcements.
+    pub to: Recipient<Deliver>,
     /// What ends it; held by the connection.
     pub link: Weak<Link>,
 }
@@ -58,15 +67,32 @@ pub enum Notice {
     Revoked,
 }
 
-/// Tells every connection, or those of one principal.
+/// Tells some connections, or all.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Broadcast {
     /// What.
     pub notice: Notice,
-    /// Whose connections; none means all.
-    pub principal: Option<Arc<str>>,
+    /// Whose connections.
+    pub whose: Whose,
 }
+
+/// Some of the connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// All.
+    All,
+    /// Those of the principal with this name.
+    Principal(Arc<str>),
+    /// Those of this device, in this role or in any.
+    Device(Arc<str>, Option<Role>),
+}
+
+/// Tells all connections; each tells its client what that may know of it. One that has no room for
+/// it misses it.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Announce(pub Arc<Announcement>);
 
 /// How many connections are present?
 #[derive(Clone, Copy, Debug, Message)]
@@ -84,8 +110,9 @@ impl Actor for Hub {
 impl Handler<Join> for Hub {
     type Result = ();
 
-    fn handle(&mut self, Join { connection, principal, link }: Join, _: &mut Self::Context) {
-        self.present.insert(connection, Present { principal, link });
+    fn handle(&mut self, join: Join, _: &mut Self::Context) {
+        let Join { connection, principal, device, to, link } = join;
+        self.present.insert(connection, Present { principal, device, to, link });
     }
 }
 
@@ -100,17 +127,40 @@ impl Handler<Leave> for Hub {
 impl Handler<Broadcast> for Hub {
     type Result = ();
 
-    fn handle(&mut self, Broadcast { notice, principal }: Broadcast, _: &mut Self::Context) {
+    fn handle(&mut self, Broadcast { notice, whose }: Broadcast, _: &mut Self::Context) {
         let fault = match notice {
             Notice::Draining => Fault::Draining,
             Notice::Revoked => Fault::Revoked,
         };
         for present in self.present.values() {
-            if principal.as_ref().is_none_or(|name| *name == present.principal)
+            if whose.includes(present)
                 && let Some(link) = present.link.upgrade()
             {
                 link.close(fault, clock::now());
             }
+        }
+    }
+}
+
+impl Handler<Announce> for Hub {
+    type Result = ();
+
+    fn handle(&mut self, Announce(announcement): Announce, _: &mut Self::Context) {
+        for present in self.present.values() {
+            let _ = present.to.try_send(Deliver::Announce(announcement.clone()));
+        }
+    }
+}
+
+impl Whose {
+    fn includes(&self, present: &Present) -> bool {
+        match self {
+            Self::All => true,
+            Self::Principal(name) => *name == present.principal,
+            Self::Device(device, role) => present
+                .device
+                .as_ref()
+                .is_some_and(|(id, as_what)| id == device && role.is_none_or(|role| role == *as_what)),
         }
     }
 }

@@ -11,6 +11,7 @@
 //! | [`SandboxSupervisor`](sandbox_supervisor) | which plugins are loaded |
 //! | [`Plugin`](plugin) | one module and its instances; what confines them is in [`sandbox`] |
 //! | [`Hub`](hub) | who is connected |
+//! | [`Devices`](devices) | which devices are paired |
 //! | [`Store`](store) | the log |
 //! | [`AdminSocket`](admin) | the operator's socket |
 //!
@@ -24,6 +25,7 @@ mod ask;
 pub mod clock;
 pub mod connection;
 pub mod deliver;
+pub mod devices;
 pub mod gateway;
 pub mod http;
 pub mod hub;

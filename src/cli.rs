@@ -194,6 +194,42 @@ fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// `devices`
+#[derive(Args, Debug)]
+pub(crate) struct Devices {
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `device`
+#[derive(Args, Debug)]
+pub(crate) struct Device {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub(crate) command: DeviceCommand,
+}
+
+/// What can be done with one device.
+#[derive(Debug, Subcommand)]
+pub(crate) enum DeviceCommand {
+    /// Let in a device that waits: it is paired and comes in the next time it connects
+    Approve(OneDevice),
+    /// Void the tokens of a device and close its connections; or do not let in one that waits
+    Revoke(OneDevice),
+}
+
+/// A device, or a request that waits.
+#[derive(Args, Debug)]
+pub(crate) struct OneDevice {
+    /// The id of the request or of the device, or its beginning; `clawmux devices` lists them
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// The arguments of a command that is not there yet: all of them.
 #[derive(Args, Debug)]
 pub(crate) struct Later {
@@ -231,8 +267,8 @@ pub(crate) enum Command {
     Memory(Later),
     /// Tool calls that wait for approval (not there yet)
     Approvals(Later),
-    /// Paired devices (not there yet)
-    Devices(Later),
+    /// Devices that are paired, and those that wait for approval
+    Devices(Devices),
     /// API keys and JWTs (not there yet)
     Tokens(Later),
     /// One session: its log, live events, control
@@ -244,8 +280,9 @@ pub(crate) enum Command {
     Plugin(Later),
     /// Create or revoke API keys and JWTs (not there yet)
     Token(Later),
-    /// Approve or revoke a device (not there yet)
-    Device(Later),
+    /// Approve or revoke a device
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Device(Device),
     /// Live configuration: get, set, reload (not there yet)
     Config(Later),
     /// The daemon's log level (not there yet)
@@ -284,6 +321,8 @@ impl Command {
             | Self::Status(_)
             | Self::Sessions(_)
             | Self::Session(_)
+            | Self::Devices(_)
+            | Self::Device(_)
             | Self::Drain(_)
             | Self::Backup(_)
             | Self::Doctor(_) => return None,
@@ -293,12 +332,10 @@ impl Command {
             Self::Usage(_) => "usage",
             Self::Memory(_) => "memory",
             Self::Approvals(_) => "approvals",
-            Self::Devices(_) => "devices",
             Self::Tokens(_) => "tokens",
             Self::Approval(_) => "approval",
             Self::Plugin(_) => "plugin",
             Self::Token(_) => "token",
-            Self::Device(_) => "device",
             Self::Config(_) => "config",
             Self::Log(_) => "log",
             Self::Events(_) => "events",

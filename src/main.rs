@@ -40,6 +40,8 @@ fn main() -> ExitCode {
         Command::Status(options) => operator::status::run(&global, options.json),
         Command::Sessions(options) => operator::sessions::run(&global, &options),
         Command::Session(command) => operator::session::run(&global, &command.command),
+        Command::Devices(options) => operator::devices::list(&global, &options),
+        Command::Device(command) => operator::devices::run(&global, &command.command),
         Command::Backup(options) => operator::backup::run(&global, &options),
         Command::Doctor(options) => doctor::run(&global, &options),
         Command::Drain(options) => operator::drain::run(&global, &options),

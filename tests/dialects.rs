@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `# text` | a comment |
 //! | `setup open` or `setup auth` | whether a credential is required; `open` unless said |
+//! | `setup after FILE` | the steps of this script of the same folder come first |
 //! | `> text` | the client sends a text frame |
 //! | `>b hex` | the client sends a binary frame |
 //! | `@ ms` | the clock is at this; where the dialect's deadline is reached, it is told |
@@ -17,7 +18,8 @@
 //! | `! event TICKET SESSION RUN SEQ json` | an event that the request with this ticket follows: an object with one member, named as in `event_of`; no run is `-`, several numbers are `3..5` |
 //! | `! fault NAME` / `! ended` | something is wrong with the connection; the peer left |
 //! | `< text` | the gateway sends this frame |
-//! | `? authenticate none` or `... token TEXT` | credentials are to be checked |
+//! | `<~ json` | the gateway sends a frame that holds this: objects may have more members |
+//! | `? authenticate none` or `... token TEXT` | credentials are to be checked; role, scopes and device follow where they are asked for |
 //! | `? TICKET SCOPE COST command` | a request is to be executed; runs are `run1`, `run2`, .. |
 //! | `x CODE reason` | the gateway closes |
 
@@ -25,17 +27,23 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use clawmux_core::auth::{Claim, Credentials, Owner, Principal, Scope, Scopes};
+use clawmux_core::auth::{self, Claim, Credentials, Owner, Principal, Scope, Scopes};
+use clawmux_core::catalog::{AgentEntry, Catalog, ModelEntry};
 use clawmux_core::command::{Command, Target};
+use clawmux_core::config::ModelRef;
 use clawmux_core::dialect::exoclaw::Exoclaw;
+use clawmux_core::dialect::openclaw::OpenClaw;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
-use clawmux_core::ids::{RunId, Seq, SessionKey, Ticket};
+use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
-    Accepted, Budget, History, Message, Period, PluginSummary, Reply, Role, SessionSummary, Status,
+    Accepted, Budget, Entry, History, Message, Overview, Period, PluginSummary, Reply, Role, Said,
+    SessionSummary, Status, Transcript, UnderWay,
 };
 use clawmux_core::time::Timestamp;
 use serde_json::Value;
@@ -48,6 +56,11 @@ fn exoclaw() {
     run_all("exoclaw", 15, |setup| Box::new(Exoclaw::new(setup)));
 }
 
+#[test]
+fn openclaw() {
+    run_all("openclaw", 5, |setup| Box::new(OpenClaw::new(setup)));
+}
+
 fn run_all(dialect: &str, at_least: usize, make: fn(Setup) -> Box<dyn Dialect>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(dialect);
     let mut scripts: Vec<_> =
@@ -55,7 +68,7 @@ fn run_all(dialect: &str, at_least: usize, make: fn(Setup) -> Box<dyn Dialect>) 
     scripts.sort();
     let mut complaints = String::new();
     for script in &scripts {
-        if let Err(complaint) = run(&std::fs::read_to_string(script).unwrap(), make) {
+        if let Err(complaint) = run(script, make) {
             let _ = writeln!(complaints, "{}:{complaint}\n", script.display());
         }
     }
@@ -64,7 +77,8 @@ fn run_all(dialect: &str, at_least: usize, make: fn(Setup) -> Box<dyn Dialect>) 
 }
 
 /// Runs one script; the complaint begins with the number of a line.
-fn run(script: &str, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> {
+fn run(path: &Path, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> {
+    let script = &std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let auth = script.lines().any(|line| line == "setup auth");
     let mut stage = Stage {
         dialect: make(Setup {
@@ -72,6 +86,12 @@ fn run(script: &str, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> 
             credentials_required: auth,
             handshake_deadline: Timestamp::from_millis(HANDSHAKE_DEADLINE),
             subscriptions: 2,
+            connection: ConnectionId(7),
+            is_loopback: true,
+            max_payload_bytes: 26_214_400,
+            max_buffered_bytes: 16_777_216,
+            tick_interval: Duration::from_secs(15),
+            catalog: Arc::new(catalog()),
             ..Setup::default()
         }),
         now: Timestamp::from_millis(0),
@@ -80,6 +100,16 @@ fn run(script: &str, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> 
         heard: Vec::new(),
     };
     stage.tell(Input::Opened);
+    for line in script.lines() {
+        if let Some(before) = line.strip_prefix("setup after ") {
+            let before = std::fs::read_to_string(path.with_file_name(before)).map_err(|e| e.to_string())?;
+            let steps = before.lines().filter(|line| line.starts_with(['>', '!', '@']));
+            for step in steps {
+                stage.step(step).map_err(|why| format!("before: {why}: {step}"))?;
+            }
+            stage.heard.clear();
+        }
+    }
     let mut expected: Vec<String> = Vec::new();
     let mut begun = 0;
     let lines = script.lines().enumerate().map(|(at, line)| (at + 1, line));
@@ -87,12 +117,12 @@ fn run(script: &str, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> 
         if line.is_empty() || line.starts_with('#') || line.starts_with("setup ") {
             continue;
         }
-        if line.starts_with("< ") || line.starts_with("? ") || line.starts_with("x ") {
+        if ["< ", "<~ ", "? ", "x "].iter().any(|kind| line.starts_with(kind)) {
             expected.push(line.to_owned());
             continue;
         }
         let heard = std::mem::take(&mut stage.heard);
-        if heard != expected {
+        if !is_as_expected(&heard, &expected) {
             let (heard, expected) = (heard.join("\n    "), expected.join("\n    "));
             return Err(format!("{begun}: expected\n    {expected}\n  but it was\n    {heard}"));
         }
@@ -103,6 +133,42 @@ fn run(script: &str, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> 
         }
     }
     Ok(())
+}
+
+/// The agents and models there are in every script.
+fn catalog() -> Catalog {
+    let model = ModelRef { provider: "offline".into(), model: "offline".into() };
+    Catalog {
+        default_agent: Some("main".into()),
+        agents: vec![AgentEntry { id: "main".into(), model: model.clone(), fallback: Vec::new() }],
+        models: vec![ModelEntry { model, kind: ProviderKind::Offline }],
+    }
+}
+
+/// Whether the lines are the same, or hold what a `<~` asks for.
+fn is_as_expected(heard: &[String], expected: &[String]) -> bool {
+    let fits = |(heard, expected): (&String, &String)| match expected.strip_prefix("<~ ") {
+        None => heard == expected,
+        Some(part) => {
+            let json = |text: &str| serde_json::from_str::<Value>(text).ok();
+            let heard = heard.strip_prefix("< ").and_then(json);
+            heard.zip(json(part)).is_some_and(|(heard, part)| holds(&heard, &part))
+        }
+    };
+    heard.len() == expected.len() && heard.iter().zip(expected).all(fits)
+}
+
+/// Whether `whole` is `part` but for members that its objects have besides.
+fn holds(whole: &Value, part: &Value) -> bool {
+    match (whole, part) {
+        (Value::Object(whole), Value::Object(part)) => {
+            part.iter().all(|(name, part)| whole.get(name).is_some_and(|whole| holds(whole, part)))
+        }
+        (Value::Array(whole), Value::Array(part)) => {
+            whole.len() == part.len() && whole.iter().zip(part).all(|(whole, part)| holds(whole, part))
+        }
+        _ => whole == part,
+    }
 }
 
 struct Stage {
@@ -225,12 +291,7 @@ impl Stage {
             let line = match action {
                 Action::Send(Frame::Text(text)) => format!("< {text}"),
                 Action::Send(Frame::Binary(bytes)) => format!("<b {bytes:?}"),
-                Action::Authenticate(Claim { credentials: Credentials::None, .. }) => {
-                    "? authenticate none".into()
-                }
-                Action::Authenticate(Claim { credentials: Credentials::Token(token), .. }) => {
-                    format!("? authenticate token {}", token.expose())
-                }
+                Action::Authenticate(claim) => authentication(&claim),
                 Action::Execute(ticket, request) => {
                     if let Ok(Command::Submit(submit)) = &request.command {
                         self.runs.push(submit.run.clone());
@@ -253,6 +314,23 @@ impl Stage {
         }
         line
     }
+}
+
+fn authentication(claim: &Claim) -> String {
+    let mut line = match &claim.credentials {
+        Credentials::None => "? authenticate none".to_owned(),
+        Credentials::Token(token) => format!("? authenticate token {}", token.expose()),
+    };
+    if claim.role != auth::Role::Operator {
+        let _ = write!(line, " role={:?}", claim.role);
+    }
+    if let Some(scopes) = claim.scopes {
+        let _ = write!(line, " scopes={scopes:?}");
+    }
+    if let Some(device) = &claim.device {
+        let _ = write!(line, " device={}", device.id);
+    }
+    line
 }
 
 fn number(text: &str) -> Result<u64, String> {
@@ -304,6 +382,43 @@ fn list<T>(value: &Value, item: impl Fn(&Value) -> Result<T, String>) -> Result<
     value.as_array().ok_or("expected a list")?.iter().map(item).collect()
 }
 
+fn under_way_of(value: &Value) -> Option<UnderWay> {
+    value.is_object().then(|| UnderWay {
+        run: text(value, "run").into(),
+        idempotency_key: value["key"].as_str().map(str::to_owned),
+        text: text(value, "text"),
+        step_at: count(value, "step_at") as usize,
+        seq: Seq(count(value, "seq")),
+        started: Timestamp::from_millis(count(value, "started")),
+    })
+}
+
+fn entry_of(value: &Value) -> Result<Entry, String> {
+    let said = match value["role"].as_str() {
+        Some("user") => Said::User {
+            text: text(value, "text"),
+            idempotency_key: value["key"].as_str().map(str::to_owned),
+            attachments: Vec::new(),
+        },
+        Some("assistant") => Said::Assistant {
+            text: text(value, "text"),
+            model: None,
+            usage: Usage::default(),
+            is_aborted: value["aborted"] == true,
+            error: None,
+        },
+        _ => return Err("no such role".into()),
+    };
+    Ok(Entry {
+        id: text(value, "id"),
+        place: count(value, "place"),
+        at: Timestamp::from_millis(count(value, "at")),
+        run: value["run"].as_str().map(RunId::from),
+        said,
+        clipped: false,
+    })
+}
+
 fn reply_of(value: &Value) -> Result<Reply, String> {
     let (name, value) = member(value)?;
     let plugin = |value: &Value| {
@@ -345,10 +460,28 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                 running: session["running"] == true,
             })
         })?),
+        "overview" => {
+            Reply::Overview(Arc::new(Overview { sessions: count(value, "sessions"), ..Overview::default() }))
+        }
+        "watching" => Reply::Watching,
+        "unwatched" => Reply::Unwatched,
+        "exists" => Reply::Exists(value == true),
+        "stopped" => Reply::Stopped {
+            session: key_of(&text(value, "session"))?,
+            runs: list(&value["runs"], |run| Ok(run.as_str().unwrap_or_default().into()))?,
+        },
+        "transcript" => Reply::Transcript(Box::new(Transcript {
+            head: Seq(count(value, "head")),
+            total: count(value, "total"),
+            entries: list(&value["entries"], entry_of)?,
+            under_way: under_way_of(&value["under_way"]),
+            row: None,
+        })),
         "attached" => Reply::Attached {
             session: key_of(&text(value, "session"))?,
             after: Seq(count(value, "after")),
             head: Seq(count(value, "head")),
+            under_way: under_way_of(&value["under_way"]).map(Box::new),
         },
         "detached" => Reply::Detached { found: value.as_bool().unwrap_or_default() },
         "cleared" => Reply::Cleared { session: key_of(value.as_str().unwrap_or_default())? },

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::client::AdminClient;
-use super::{AdminStatus, Daemon, backup, drain, session, sessions};
+use super::{AdminStatus, Daemon, backup, devices, drain, session, sessions};
 
 /// How long a method may take that asks the daemon and its log.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -82,6 +82,30 @@ const METHODS: &[Method] = &[
         run: |call| Box::pin(session::clear(call)),
     },
     Method {
+        name: "admin.devices",
+        params: "{}",
+        deadline: PROMPT,
+        run: |call| Box::pin(devices::list(call)),
+    },
+    Method {
+        name: "admin.device.approve",
+        params: r#"{"request"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(devices::approve(call)),
+    },
+    Method {
+        name: "admin.device.reject",
+        params: r#"{"request"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(devices::reject(call)),
+    },
+    Method {
+        name: "admin.device.revoke",
+        params: r#"{"device", "role"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(devices::revoke(call)),
+    },
+    Method {
         name: "admin.drain",
         params: r#"{"on"?}"#,
         deadline: PROMPT,
@@ -96,22 +120,21 @@ const METHODS: &[Method] = &[
 ];
 
 /// Methods of the interface whose feature is not there yet.
-const LATER: [&str; 11] = [
+const LATER: [&str; 10] = [
     "admin.connections",
     "admin.actors",
     "admin.plugins",
     "admin.usage",
     "admin.memory",
     "admin.approvals",
-    "admin.devices",
     "admin.tokens",
     "admin.log",
     "admin.events",
     "admin.auth",
 ];
 /// Families of such methods.
-const LATER_FAMILIES: [&str; 6] =
-    ["admin.approval.", "admin.plugin.", "admin.token.", "admin.device.", "admin.config.", "gateway."];
+const LATER_FAMILIES: [&str; 5] =
+    ["admin.approval.", "admin.plugin.", "admin.token.", "admin.config.", "gateway."];
 
 /// The method of this name.
 ///

@@ -73,7 +73,7 @@ pub(super) async fn tail(call: Call) -> Result<Value, Error> {
     let (key, _) = existing(&call, &session).await?;
     let command = Command::Attach { target: Target::Session(key), after: after_seq.map(Seq) };
     match execute(&call, command).await? {
-        (follow, Reply::Attached { session, after, head }) => {
+        (follow, Reply::Attached { session, after, head, .. }) => {
             call.follows.set(call.follows.get() + 1);
             Ok(json!({
                 "session": session.as_str(),
@@ -137,11 +137,11 @@ pub(super) async fn clear(call: Call) -> Result<Value, Error> {
     }
 }
 
-async fn execute(call: &Call, command: Command) -> Result<(Ticket, Reply), Error> {
+pub(super) async fn execute(call: &Call, command: Command) -> Result<(Ticket, Reply), Error> {
     ask(&call.client, Execute(command)).await?
 }
 
-fn unexpected(reply: &Reply) -> Error {
+pub(super) fn unexpected(reply: &Reply) -> Error {
     tracing::error!(?reply, "a session answered something else than it was asked");
     ErrorCode::Internal.error("the session answered something else than it was asked: see the log")
 }

@@ -53,6 +53,7 @@ pub struct Link {
     taken: AtomicU64,
     closing: AtomicU64,
     unanswered: AtomicUsize,
+    awaits: AtomicBool,
     requested: AtomicU64,
     dialect: OnceLock<&'static str>,
     principal: OnceLock<Arc<str>>,
@@ -94,6 +95,7 @@ impl Link {
             taken: AtomicU64::new(0),
             closing: AtomicU64::new(0),
             unanswered: AtomicUsize::new(0),
+            awaits: AtomicBool::new(false),
             requested: AtomicU64::new(0),
             dialect: OnceLock::new(),
             principal: OnceLock::new(),
@@ -211,7 +213,12 @@ impl Link {
 
     /// Whether there is room for what the next frame may bring about.
     pub(super) fn may_read(&self) -> bool {
-        self.has_room() && self.unanswered.load(Relaxed) < UNANSWERED_MARK
+        self.has_room() && self.unanswered.load(Relaxed) < UNANSWERED_MARK && !self.awaits.load(Relaxed)
+    }
+
+    /// Nothing more is read from it until it is known who it is.
+    pub(super) fn awaits_answer(&self, awaits: bool) {
+        self.awaits.store(awaits, Relaxed);
     }
 
     /// Whether less is unsent than should be at most.

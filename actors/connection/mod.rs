@@ -22,10 +22,12 @@ use std::time::Duration;
 
 use actix::dev::SendError;
 use actix::{
-    Actor, ActorContext, ActorFuture, Addr, Arbiter, AsyncContext, Handler, Message, Recipient, SpawnHandle,
+    Actor, ActorContext, ActorFuture, ActorFutureExt, Addr, Arbiter, AsyncContext, Handler, Message,
+    Recipient, SpawnHandle, WrapFuture,
 };
 use clawmux_core::auth::authority::Authority;
-use clawmux_core::auth::{Claim, Principal};
+use clawmux_core::auth::pairing::Arrival;
+use clawmux_core::auth::{Admitted, Claim, Principal, Role};
 use clawmux_core::command::{Command, Request};
 use clawmux_core::config::Gateway;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
@@ -38,6 +40,7 @@ use self::link::Link;
 use self::outbox::Outbox;
 use crate::clock;
 use crate::deliver::{Client, Deliver, cost};
+use crate::devices::Admit;
 use crate::hub::{Join, Leave};
 use crate::observe::{Observe, Observed};
 use crate::rates::Rates;
@@ -52,6 +55,9 @@ pub const UNANSWERED_MARK: usize = 32;
 
 /// How many bytes of a prompt weigh as much as a small request.
 const WEIGHED_BYTES: usize = 64 * 1024;
+
+/// How long it may take to decide about a device.
+const ADMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a peer has to answer a Close before the socket is closed.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(1);
@@ -68,6 +74,8 @@ pub struct Services {
     pub gateway: Gateway,
     /// Checks credentials.
     pub authority: Arc<Authority>,
+    /// Who decides about those who come from a device.
+    pub devices: Recipient<Admit>,
     /// What principals may spend.
     pub rates: Rates,
     /// Where requests go.
@@ -104,7 +112,7 @@ pub struct Connection {
     link: Arc<Link>,
     services: Arc<Services>,
     protocol: Protocol,
-    credentials_required: bool,
+    approach: Approach,
     dialect: Box<dyn Dialect>,
     principal: Option<Principal>,
     client: Option<Client>,
@@ -119,9 +127,29 @@ pub struct Connection {
     departure: Departure,
 }
 
+/// How a peer came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Approach {
+    /// Whether it came over loopback to a socket that nobody else can reach.
+    pub is_loopback: bool,
+    /// Whether a proxy sent it.
+    pub is_forwarded: bool,
+    /// Whether it must show who it is.
+    pub credentials_required: bool,
+}
+
+impl Approach {
+    /// Whether it is somebody on this host, as far as can be told.
+    fn is_local(self) -> bool {
+        self.is_loopback && !self.is_forwarded
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
+    /// Somebody was asked who the peer is; nothing is read until the answer.
+    Waiting,
     /// A Close was sent; the peer's is awaited.
     Closing,
 }
@@ -160,16 +188,11 @@ impl Drop for Departure {
 }
 
 impl Connection {
-    /// For a socket about to be upgraded. `credentials_required` says whether the peer must show
-    /// who it is.
-    pub fn new(
-        link: Arc<Link>,
-        services: Arc<Services>,
-        protocol: Protocol,
-        credentials_required: bool,
-    ) -> Self {
+    /// For a socket about to be upgraded.
+    pub fn new(link: Arc<Link>, services: Arc<Services>, protocol: Protocol, approach: Approach) -> Self {
         let dialect = (protocol.dialect)(Setup {
-            credentials_required,
+            credentials_required: approach.credentials_required,
+            is_loopback: approach.is_local(),
             handshake_deadline: clock::now().after(services.gateway.handshake_timeout),
             connection: link.id(),
             ..services.setup.clone()
@@ -179,7 +202,7 @@ impl Connection {
             link,
             services,
             protocol,
-            credentials_required,
+            approach,
             dialect,
             principal: None,
             client: None,
@@ -239,9 +262,7 @@ impl Connection {
         for action in actions.drain(..) {
             match action {
                 Action::Send(frame) => ws::send(context, &self.link, frame),
-                Action::Authenticate(claim) => {
-                    answers.push_back(self.authenticate(&claim));
-                }
+                Action::Authenticate(claim) => answers.extend(self.authenticate(claim, context)),
                 Action::Execute(ticket, request) => {
                     if let Err(error) = self.execute(ticket, request) {
                         answers.push_back(Input::Reply(ticket, Err(error)));
@@ -253,26 +274,82 @@ impl Connection {
         self.actions = actions;
     }
 
-    /// The check is done at once, so nothing is read before its answer.
-    fn authenticate(&mut self, claim: &Claim) -> Input<'static> {
-        let authenticated =
-            self.services.authority.authenticate(&claim.credentials, self.credentials_required);
-        let principal = match authenticated {
-            Ok(principal) => principal.narrowed(claim.scopes),
-            Err(error) => return Input::Authenticated(Err(error)),
+    /// Checks what somebody claims: at once, so that nothing is read before the answer; or, for one
+    /// who comes from a device, soon, and nothing is read until then.
+    fn authenticate(&mut self, claim: Claim, context: &mut ws::Context) -> Option<Input<'static>> {
+        let required = self.approach.credentials_required;
+        if required && let Some(device) = claim.device.clone() {
+            self.ask_devices(
+                Arrival {
+                    claim,
+                    device,
+                    peer: self.link.peer().ip().to_canonical(),
+                    is_loopback: self.approach.is_local(),
+                },
+                context,
+            );
+            return None;
+        }
+        let authenticated = self.services.authority.authenticate(&claim.credentials, required);
+        Some(match authenticated {
+            Ok(principal) => self.admitted(principal.narrowed(claim.scopes).into(), None),
+            Err(error) => Input::Authenticated(Err(error)),
+        })
+    }
+
+    /// The dialect's deadline for the handshake goes on meanwhile.
+    fn ask_devices(&mut self, arrival: Arrival, context: &mut ws::Context) {
+        self.phase = Phase::Waiting;
+        self.link.awaits_answer(true);
+        let device = (arrival.device.id.clone(), arrival.claim.role);
+        let answer = self.services.devices.send(Admit(arrival));
+        let answer = async move {
+            let asked = tokio::time::timeout(ADMIT_TIMEOUT, answer).await;
+            let why = match asked {
+                Ok(Ok(answer)) => return answer,
+                Ok(Err(_)) => "the daemon is stopping",
+                Err(_) => "it takes too long, try again",
+            };
+            Err(ErrorCode::Unavailable.error(format!("unavailable: {why}")))
         };
-        if self.principal.is_none() {
+        context.spawn(answer.into_actor(self).map(|answer, connection, context| {
+            if connection.phase == Phase::Waiting {
+                connection.phase = Phase::Open;
+                let input = match answer {
+                    Ok(admitted) => connection.admitted(admitted, Some(device)),
+                    Err(error) => Input::Authenticated(Err(error)),
+                };
+                connection.tell(input, context);
+            }
+            connection.link.awaits_answer(false);
+            // What came meanwhile is asked for anew where anything is new in the context.
+            context.spawn(actix::fut::ready(()));
+        }));
+    }
+
+    /// Takes it in, where there is a place for it. `device`: as what it comes from which.
+    fn admitted(&mut self, admitted: Admitted, device: Option<(Arc<str>, Role)>) -> Input<'static> {
+        let principal = &admitted.principal;
+        if self.principal.is_none()
+            && let Some(client) = &self.client
+        {
             if !self.link.admit(principal.name.clone(), self.services.gateway.max_payload_bytes) {
                 self.link.closes("overloaded", clock::now());
                 return Input::Fault(Fault::Overloaded);
             }
             self.departure.joined = true;
-            let (connection, link) = (self.link.id(), Arc::downgrade(&self.link));
+            let join = Join {
+                connection: self.link.id(),
+                principal: principal.name.clone(),
+                device,
+                to: client.to.clone(),
+                link: Arc::downgrade(&self.link),
+            };
             #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
-            self.services.join.do_send(Join { connection, principal: principal.name.clone(), link });
+            self.services.join.do_send(join);
         }
         self.principal = Some(principal.clone());
-        Input::Authenticated(Ok(principal.into()))
+        Input::Authenticated(Ok(admitted))
     }
 
     /// Scope, then rate, then whether it could be understood; and on its way it goes.
@@ -362,6 +439,7 @@ fn weight(command: &Command) -> usize {
         | Command::Transcript { .. }
         | Command::Preview { .. }
         | Command::Sessions
+        | Command::Device(_)
         | Command::ListSessions(_)
         | Command::LoadPlugin { .. } => UNANSWERED_MARK,
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,

@@ -785,6 +785,8 @@ impl Handler<Routed> for Session {
             }
             Order::Attach { after } => {
                 let head = self.conversation.head();
+                let under_way =
+                    if after.is_none() { self.conversation.under_way().map(Box::new) } else { None };
                 let after = after.unwrap_or(head);
                 if after > head {
                     return answered.asker.reply(Err(ErrorCode::InvalidRequest.error(format!(
@@ -792,7 +794,7 @@ impl Handler<Routed> for Session {
                     ))));
                 }
                 answered.follow = Some((Wanted::Session, after, principal));
-                answered.reply = Answering::With(Reply::Attached { session, after, head });
+                answered.reply = Answering::With(Reply::Attached { session, after, head, under_way });
             }
             Order::Detach { follow } => {
                 let connection = answered.asker.client().connection;
@@ -807,7 +809,7 @@ impl Handler<Routed> for Session {
                 self.is_stopped = true;
             }
             Order::Abort { run } => {
-                let under_way = run.is_none() || run.as_ref() == self.conversation.running();
+                let under_way = run.as_ref().is_none_or(|run| self.conversation.is_running(run));
                 let partial = if under_way { self.end_work(ctx) } else { Usage::default() };
                 answered.reply = Answering::With(Reply::Aborted {
                     run: self.conversation.abort(now, run.as_ref(), partial),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::{Owner, Principal, Scope, Scopes};
 use clawmux_core::catalog::Catalog;
 use clawmux_core::command::{Command, Route, Submit, Target};
@@ -23,6 +24,7 @@ use super::{Colleagues, Profile, Session};
 use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
+use crate::devices::Devices;
 use crate::hub::Hub;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
@@ -86,7 +88,8 @@ impl World {
         let store = Store::open(home.path().join("clawmux.db")).await.unwrap();
         let (pen, store) = (store.pen(), store.start());
         let totals = UsageTotals::default();
-        let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals).unwrap().start();
+        let providers =
+            ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals).unwrap().start();
         let sandbox = SandboxSupervisor::new(Vec::new(), home.path().to_owned()).start();
         let id = AgentId::from("main");
         let catalog = Arc::new(Catalog::new(&config));
@@ -97,6 +100,8 @@ impl World {
             tools: vec!["echo".into()],
             context_tokens: 5000,
         };
+        let (authority, hub) = (Arc::new(Authority::new(&config.auth)), Hub::default().start());
+        let devices = Devices::open(authority, store.clone(), hub.clone()).await.unwrap().start();
         let supervisor = SessionSupervisor::new(Setup {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
@@ -105,7 +110,8 @@ impl World {
             arbiters: Arbiters::default(),
             lag_bytes_max: 1 << 17,
             colleagues: Colleagues { store, pen, providers, sandbox, catalog },
-            hub: Hub::default().start(),
+            hub,
+            devices: devices.recipient(),
             version: "test",
         })
         .start();

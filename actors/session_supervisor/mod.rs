@@ -35,6 +35,7 @@ use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::{Asker, Client};
+use crate::devices::Manage;
 use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
@@ -67,6 +68,8 @@ pub struct Setup {
     pub colleagues: Colleagues,
     /// Who is connected.
     pub hub: Addr<Hub>,
+    /// Who answers what is about devices.
+    pub devices: Recipient<Manage>,
     /// Version of clawmux.
     pub version: &'static str,
 }

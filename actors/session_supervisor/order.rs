@@ -80,7 +80,7 @@ impl SessionSupervisor {
                 self.route(prompt, ctx);
             }
             None => {
-                let find = FindRun { owner: key.0.clone(), idempotency_key: key.1.clone() };
+                let find = FindRun { owner: key.0.clone(), idempotency_key: key.1.clone(), or_id: false };
                 self.keys.insert(key.clone(), Lookup::Searching(vec![prompt]));
                 let store = self.setup.colleagues.store.clone();
                 let found = async move { ask(&store, find).await.flatten() };
@@ -119,6 +119,33 @@ impl SessionSupervisor {
                 Err(error) => prompt.routed.asker.reply(Err(error.clone())),
             }
         }
+    }
+
+    /// Follows a run, by its id or its idempotency key, wherever it is.
+    pub(super) fn follow_run(
+        &mut self,
+        run: &RunId,
+        (asker, principal): (Asker, Principal),
+        arbiter: ArbiterHandle,
+        ctx: &mut Context<Self>,
+    ) {
+        let idempotency_key = run.as_str().to_owned();
+        let find = FindRun { owner: principal.owner.clone(), idempotency_key, or_id: true };
+        let store = self.setup.colleagues.store.clone();
+        let found = async move { ask(&store, find).await.flatten() };
+        let unknown = ErrorCode::NotFound.error(format!("no such run: {run}"));
+        self.in_turn(
+            found,
+            move |supervisor, found, ctx| match found {
+                Ok(Some((session, run, seq))) => {
+                    let routed = Routed { asker, principal, order: Order::Follow { run, seq }, held: None };
+                    supervisor.route(Waiting { session, routed, arbiter }, ctx);
+                }
+                Ok(None) => asker.reply(Err(unknown)),
+                Err(error) => asker.reply(Err(error)),
+            },
+            ctx,
+        );
     }
 
     pub(super) fn order(

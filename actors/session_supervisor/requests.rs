@@ -16,6 +16,7 @@ use super::order::{Waiting, closed};
 use super::{Asked, SessionSupervisor};
 use crate::ask::ask;
 use crate::deliver::Asker;
+use crate::devices::Manage;
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
 use crate::session::{Colleagues, Order, Routed};
@@ -283,7 +284,16 @@ impl SessionSupervisor {
                     Ok(Reply::PluginUnloaded { name })
                 });
             }
-            (Command::FollowRun { .. } | Command::Watch | Command::Unwatch { .. } | Command::Overview, _) => {
+            (Command::FollowRun { run }, _) => {
+                self.followed.entry(asker.client().connection).or_default();
+                self.follow_run(&run, (asker, principal), arbiter, ctx);
+            }
+            (Command::Device(command), _) => {
+                let manage = Manage { command, principal, asker };
+                // What does not fit is answered as it is dropped.
+                let _ = self.setup.devices.try_send(manage);
+            }
+            (Command::Watch | Command::Unwatch { .. } | Command::Overview, _) => {
                 asker.reply(Err(ErrorCode::Unavailable.error("not available yet")))
             }
             (

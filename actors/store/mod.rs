@@ -17,6 +17,7 @@
 //! it: what a session loads is bounded by the number of runs it asks for, and by their bytes.
 
 mod backup;
+mod devices;
 mod failure;
 mod figures;
 mod files;
@@ -40,6 +41,7 @@ use std::time::{Duration, Instant};
 
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, ResponseFuture, WrapFuture};
 use clawmux_core::auth::Owner;
+use clawmux_core::auth::pairing::{Change, Device};
 use clawmux_core::command::{Before, SessionFilter};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Logged, Usage};
@@ -70,6 +72,8 @@ const WRITES_MAX: usize = 4096;
 const USAGE_BYTES: usize = 64;
 /// What a deletion counts, in bytes.
 const DELETE_BYTES: usize = 64;
+/// What a changed device counts, in bytes.
+const DEVICE_BYTES: usize = 2048;
 /// How many bytes of them; a single one may have more.
 const WRITE_BYTES_MAX: usize = 64 << 20;
 /// Questions that may wait.
@@ -196,6 +200,8 @@ pub struct FindRun {
     pub owner: Owner,
     /// The key.
     pub idempotency_key: String,
+    /// Whether it may be the id of a run, where it is no key.
+    pub or_id: bool,
 }
 
 /// Asks for the events of a session after a number, in order; text in one piece wherever its
@@ -344,6 +350,30 @@ pub struct Unfinished;
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<(), Error>")]
 pub struct RecordUsage(pub UsageRecord);
+
+/// Asks for all paired devices.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Devices, Error>")]
+pub struct ReadDevices;
+
+/// The paired devices.
+pub struct Devices {
+    /// What their tokens are made of, besides their salts.
+    pub secret: Vec<u8>,
+    /// They.
+    pub devices: Vec<Device>,
+}
+
+/// Changes paired devices, all or none. Answered when that will survive the end of the process, or,
+/// where `durable`, a power cut.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct WriteDevices {
+    /// What changes.
+    pub changes: Vec<Change>,
+    /// Whether a power cut must not take it.
+    pub durable: bool,
+}
 
 /// Asks what was spent since these times.
 #[derive(Clone, Copy, Debug, Message)]
@@ -674,6 +704,23 @@ impl Handler<RecordUsage> for Store {
 
     fn handle(&mut self, RecordUsage(usage): RecordUsage, _: &mut Self::Context) -> Self::Result {
         self.pen.write(Write::Usage(usage), USAGE_BYTES)
+    }
+}
+
+impl Handler<WriteDevices> for Store {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, asked: WriteDevices, _: &mut Self::Context) -> Self::Result {
+        let bytes = asked.changes.len() * DEVICE_BYTES;
+        self.pen.write(Write::Devices(asked), bytes)
+    }
+}
+
+impl Handler<ReadDevices> for Store {
+    type Result = ResponseFuture<Result<Devices, Error>>;
+
+    fn handle(&mut self, _: ReadDevices, _: &mut Self::Context) -> Self::Result {
+        self.ask(Reader::devices)
     }
 }
 

@@ -13,6 +13,8 @@
 //! | `idempotency` | which run a key stands for |
 //! | `usage` | what every model call cost |
 //! | `usage_days` | the sums of that for each day: what a month cost is asked at every start |
+//! | `devices` | the paired devices |
+//! | `device_grants` | what each may come as, and what its token is made of; the rest of it is `meta.device_secret` |
 //!
 //! A step of a migration is never changed once it was released: files that went through it are out
 //! there. A new one is added at the end.
@@ -115,8 +117,8 @@ CREATE INDEX runs_past ON runs (session, progress, ended) WHERE ended IS NOT NUL
 INSERT INTO usage_days
     SELECT at / 86400000, sum(input_tokens), sum(output_tokens) FROM usage GROUP BY at / 86400000;
 ",
-    // What lists and histories say of a session without a look into its log.
     "
+-- What lists and histories say of a session without a look into its log.
 ALTER TABLE sessions ADD COLUMN label TEXT;                                 -- as in settings
 ALTER TABLE sessions ADD COLUMN settings BLOB NOT NULL DEFAULT X'7B7D';     -- that of the last Configured
 ALTER TABLE sessions ADD COLUMN reset INTEGER NOT NULL DEFAULT 0;           -- number of the last Cleared that began a new conversation
@@ -167,6 +169,31 @@ UPDATE sessions SET preview = coalesce((
 ), '');
 UPDATE runs SET provider = u.provider, model = u.model
     FROM (SELECT run, provider, model, max(at) FROM usage GROUP BY run) u WHERE u.run = runs.run;
+
+ALTER TABLE meta ADD COLUMN device_secret BLOB NOT NULL DEFAULT x'';   -- what device tokens are made of
+UPDATE meta SET device_secret = randomblob(32);
+
+CREATE TABLE devices (
+    device     TEXT PRIMARY KEY,                -- SHA-256 of the key
+    public_key BLOB NOT NULL,
+    about      TEXT NOT NULL,                   -- what it says of itself, as JSON
+    peer       TEXT NOT NULL,                   -- where it came from
+    credential TEXT NOT NULL,                   -- the name of the credential it was paired with
+    created    INTEGER NOT NULL,
+    approved   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE device_grants (
+    device  TEXT NOT NULL,
+    role    TEXT NOT NULL,
+    scopes  TEXT NOT NULL,                      -- names, separated by spaces
+    salt    BLOB NOT NULL,
+    issued  INTEGER NOT NULL,
+    rotated INTEGER,
+    revoked INTEGER,
+    used    INTEGER,
+    PRIMARY KEY (device, role)
+) STRICT, WITHOUT ROWID;
 ",
 ];
 

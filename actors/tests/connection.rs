@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use actix::{Actor, Addr, Context, Handler, Recipient};
+use actix::{Actor, Addr, Context, Handler, Recipient, ResponseFuture};
 use actix_web::rt::net::TcpStream;
 use clawmux_actors::arbiters::Arbiters;
 use clawmux_actors::clock;
 use clawmux_actors::connection::{Protocol, Services};
 use clawmux_actors::deliver::{Client, Deliver, More, cost};
+use clawmux_actors::devices::Admit;
 use clawmux_actors::http::PROTOCOLS;
 use clawmux_actors::hub::{Join, Leave};
 use clawmux_actors::listener::{Listener, ListenerSetup, Ready, Stop, bind};
@@ -21,11 +22,14 @@ use clawmux_actors::observe::{Observe, Observed};
 use clawmux_actors::rates::Rates;
 use clawmux_actors::session_supervisor::{Dispatch, Gone};
 use clawmux_core::auth::authority::{Authority, digest};
-use clawmux_core::auth::{Credentials, Scope, Scopes, Secret};
+use clawmux_core::auth::{
+    Admitted, Claim, Credentials, DeviceClaim, Owner, Principal, Role, Scope, Scopes, Secret,
+};
 use clawmux_core::command::Command;
 use clawmux_core::config::{ApiKey, Auth, Gateway, Limits, LoopbackPolicy};
 use clawmux_core::dialect::Setup;
 use clawmux_core::dialect::{Dialect, Fault, Input, Turn};
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Outcome, Published, Usage};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::reply::{Accepted, Reply, Status};
@@ -33,6 +37,7 @@ use clawmux_core::time::Timestamp;
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::oneshot;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
@@ -51,6 +56,8 @@ struct Seen {
     gone: Mutex<Vec<ConnectionId>>,
     joined: Mutex<Vec<Join>>,
     left: Mutex<Vec<ConnectionId>>,
+    /// Devices nobody has decided about, each with where it comes from.
+    arrived: Mutex<Vec<(Admit, oneshot::Sender<Result<Admitted, Error>>)>>,
 }
 
 /// Stands for sessions: the prompt `stream N SIZE` is answered with N pieces of text of SIZE bytes;
@@ -192,6 +199,16 @@ impl Handler<Leave> for Sessions {
     }
 }
 
+impl Handler<Admit> for Sessions {
+    type Result = ResponseFuture<Result<Admitted, Error>>;
+
+    fn handle(&mut self, admit: Admit, _: &mut Self::Context) -> Self::Result {
+        let (decide, decision) = oneshot::channel();
+        self.seen.arrived.lock().unwrap().push((admit, decide));
+        Box::pin(async move { decision.await.unwrap() })
+    }
+}
+
 /// How a listener is to be.
 struct Options {
     gateway: Gateway,
@@ -269,6 +286,7 @@ impl Edge {
             rates: Rates::new(&options.limits),
             dispatch: sessions.clone().recipient(),
             gone: sessions.clone().recipient(),
+            devices: sessions.clone().recipient(),
             join: sessions.clone().recipient(),
             leave: sessions.recipient(),
         };
@@ -1004,4 +1022,151 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
     assert!(get(&edge, "/readyz").await.starts_with("HTTP/1.1 503"));
     assert!(http(&edge, &upgrade_request("/ws", "")).await.starts_with("HTTP/1.1 503"));
     assert!(get(&edge, "/healthz").await.starts_with("HTTP/1.1 200"));
+}
+
+/// A dialect whose first frame is a device's claim; what comes then it repeats.
+struct Bound {
+    deadline: Option<Timestamp>,
+    known: bool,
+}
+
+impl Dialect for Bound {
+    fn handle(&mut self, input: Input<'_>, turn: &mut Turn<'_>) {
+        match input {
+            Input::Frame(clawmux_core::dialect::Frame::Text(text)) if !self.known => {
+                self.known = true;
+                let device = DeviceClaim { id: (&*text).into(), public_key: [0; 32], token: None };
+                turn.authenticate(Claim { device: Some(device), role: Role::Node, ..Claim::default() });
+            }
+            Input::Frame(clawmux_core::dialect::Frame::Text(text)) => turn.send(text),
+            Input::Authenticated(Ok(admitted)) => {
+                self.deadline = None;
+                turn.send(format!("in as {}", admitted.principal.name));
+            }
+            Input::Authenticated(Err(error)) => turn.close(1008, error.message),
+            Input::Tick => turn.close(1000, "too late"),
+            Input::Fault(Fault::Revoked) => turn.close(4001, "revoked"),
+            _ => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        self.deadline
+    }
+}
+
+async fn bound(required: bool, handshake_timeout: Duration) -> Edge {
+    let mut options = Options { credentials_required: required, ..Options::default() };
+    options.gateway.handshake_timeout = handshake_timeout;
+    options.protocols.push(Protocol {
+        path: "/bound",
+        name: "bound",
+        may_skip: false,
+        dialect: |setup| Box::new(Bound { deadline: Some(setup.handshake_deadline), known: false }),
+    });
+    Edge::start(options).await
+}
+
+impl Edge {
+    /// The device that waits for a decision, when there is one.
+    async fn arrival(&self) -> (Admit, oneshot::Sender<Result<Admitted, Error>>) {
+        within("a device arrives", async {
+            loop {
+                if let Some(arrived) = self.seen.arrived.lock().unwrap().pop() {
+                    return arrived;
+                }
+                actix::clock::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await
+    }
+}
+
+fn ada() -> Admitted {
+    let owner = Owner::Credential("ada".into());
+    Principal { name: "ada".into(), scopes: Scopes::USER, owner, unlimited: false }.into()
+}
+
+async fn text(socket: &mut Socket) -> String {
+    match message(socket).await.unwrap().unwrap() {
+        Message::Text(text) => text.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[actix::test]
+async fn what_comes_behind_a_device_waits_until_it_is_decided_about() {
+    let edge = bound(true, STUCK).await;
+    let mut socket = edge.upgraded("/bound").await.unwrap();
+    for frame in ["dev-1", "first", "second"] {
+        socket.feed(Message::text(frame)).await.unwrap();
+    }
+    // More than is let in before a handshake; it is looked at when it is over.
+    socket.feed(Message::text("x".repeat(100_000))).await.unwrap();
+    socket.flush().await.unwrap();
+    let (Admit(arrival), decide) = edge.arrival().await;
+    assert_eq!((&*arrival.device.id, arrival.claim.role, arrival.is_loopback), ("dev-1", Role::Node, true));
+    assert!(edge.seen.joined.lock().unwrap().is_empty(), "nobody is in yet");
+    decide.send(Ok(ada())).unwrap();
+    assert_eq!(text(&mut socket).await, "in as ada");
+    assert_eq!(text(&mut socket).await, "first");
+    assert_eq!(text(&mut socket).await, "second");
+    assert_eq!(text(&mut socket).await.len(), 100_000);
+    let joined = edge.seen.joined.lock().unwrap().pop().unwrap();
+    assert_eq!(joined.device, Some(("dev-1".into(), Role::Node)));
+    joined.link.upgrade().unwrap().close(Fault::Revoked, clock::now());
+    assert_eq!(closed(&mut socket).await, 4001);
+}
+
+#[actix::test]
+async fn who_is_not_let_in_hears_why_and_what_came_behind_is_dropped() {
+    let edge = bound(true, STUCK).await;
+    let mut socket = edge.upgraded("/bound").await.unwrap();
+    socket.feed(Message::text("dev-1")).await.unwrap();
+    socket.feed(Message::text("first")).await.unwrap();
+    socket.flush().await.unwrap();
+    let (_, decide) = edge.arrival().await;
+    decide.send(Err(ErrorCode::Forbidden.error("not you"))).unwrap();
+    assert_eq!(closed(&mut socket).await, 1008);
+    assert!(edge.seen.joined.lock().unwrap().is_empty());
+}
+
+#[actix::test]
+async fn the_deadline_of_the_handshake_holds_while_somebody_decides() {
+    let edge = bound(true, Duration::from_millis(50)).await;
+    let mut socket = edge.upgraded("/bound").await.unwrap();
+    socket.send(Message::text("dev-1")).await.unwrap();
+    let (_, decide) = edge.arrival().await;
+    assert_eq!(closed(&mut socket).await, 1000);
+    // The answer comes too late and lets nobody in.
+    let _ = decide.send(Ok(ada()));
+    drop(socket);
+    within("it is gone", async {
+        while edge.seen.gone.lock().unwrap().is_empty() {
+            actix::clock::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+    assert!(edge.seen.joined.lock().unwrap().is_empty());
+}
+
+#[actix::test]
+async fn where_no_credential_is_required_no_device_is_looked_at() {
+    let edge = bound(false, STUCK).await;
+    let mut socket = edge.upgraded("/bound").await.unwrap();
+    socket.send(Message::text("dev-1")).await.unwrap();
+    assert_eq!(text(&mut socket).await, "in as local");
+    assert!(edge.seen.arrived.lock().unwrap().is_empty());
+    assert_eq!(edge.seen.joined.lock().unwrap().pop().unwrap().device, None);
+}
+
+#[actix::test]
+async fn a_device_behind_a_proxy_is_not_of_this_host() {
+    let edge = bound(true, STUCK).await;
+    let mut request = format!("ws://{}/bound", edge.address).into_client_request().unwrap();
+    request.headers_mut().insert("x-forwarded-for", "203.0.113.9".parse().unwrap());
+    let (mut socket, _) = client_async_with_config(request, edge.tcp().await, None).await.unwrap();
+    socket.send(Message::text("dev-1")).await.unwrap();
+    let (Admit(arrival), _decide) = edge.arrival().await;
+    assert!(!arrival.is_loopback);
 }

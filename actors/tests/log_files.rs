@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use actix::Addr;
 use clawmux_actors::store::{
-    Append, Backup, FindRun, Finding, Load, ReadEvents, ReadHistory, ReadTranscript, Severity, Stop, Store, Unfinished,
-    UsageSince, inspect,
+    Append, Backup, FindRun, Finding, Load, ReadEvents, ReadHistory, ReadTranscript, Severity, Stop, Store,
+    Unfinished, UsageSince, inspect,
 };
 use clawmux_core::auth::Owner;
 use clawmux_core::error::ErrorCode;
@@ -197,7 +197,7 @@ async fn holds_what_format_1_held(path: &Path) {
     let mut unfinished = store.send(Unfinished).await.unwrap().unwrap();
     unfinished.sort();
     assert_eq!(unfinished, [key("a"), key("c")]);
-    let asked = FindRun { owner: Owner::Admins, idempotency_key: "k3".into() };
+    let asked = FindRun { owner: Owner::Admins, idempotency_key: "k3".into(), or_id: false };
     assert_eq!(store.send(asked).await.unwrap().unwrap(), Some((key("a"), RunId::from("r3"), Seq(13))));
     let asked = |session| ReadHistory { session, limit: 9, before: None, max_bytes: usize::MAX };
     let said: Vec<String> =
@@ -275,7 +275,10 @@ async fn a_log_of_format_2_is_brought_up_with_what_lists_and_histories_say() {
     assert_eq!((row.usage.total(), row.settings), (687, Settings::default()));
 
     let (row, total, words) = told(&store, "bob").await;
-    assert_eq!((total, &words[..]), (2, &["1 user new words", "2 assistant You said:"].map(String::from)[..]));
+    assert_eq!(
+        (total, &words[..]),
+        (2, &["1 user new words", "2 assistant You said:"].map(String::from)[..])
+    );
     assert_eq!(row.title.as_deref(), Some("new words"));
 
     let (row, total, words) = told(&store, "eve").await;

@@ -397,7 +397,7 @@ async fn of_all_who_bring_one_idempotency_key_one_wins_and_the_others_find_it() 
             let run = format!("r{i}");
             let events = of_run(1, &run, vec![prompt("hi", Some("same"))]);
             let result = store.send(append(&key(&run), events, true)).await.unwrap();
-            let asked = FindRun { owner: Owner::Admins, idempotency_key: "same".into() };
+            let asked = FindRun { owner: Owner::Admins, idempotency_key: "same".into(), or_id: false };
             let found = store.send(asked).await.unwrap().unwrap().expect("it is there once anybody is told");
             (i, result, found)
         }
@@ -416,7 +416,7 @@ async fn of_all_who_bring_one_idempotency_key_one_wins_and_the_others_find_it() 
     }
     // Within another owner the key is free.
     let owner = Owner::Credential("ci".into());
-    let asked = FindRun { owner: owner.clone(), idempotency_key: "same".into() };
+    let asked = FindRun { owner: owner.clone(), idempotency_key: "same".into(), or_id: false };
     assert_eq!(store.send(asked).await.unwrap().unwrap(), None);
     let event = Event::Prompted { content: "hi".into(), owner, idempotency_key: Some("same".into()) };
     store.send(append(&key("ci"), of_run(1, "ci", vec![event]), true)).await.unwrap().unwrap();
@@ -1104,7 +1104,7 @@ async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
         }
     }
     for (name, found) in &model.keys {
-        let asked = FindRun { owner: Owner::Admins, idempotency_key: name.to_string() };
+        let asked = FindRun { owner: Owner::Admins, idempotency_key: name.to_string(), or_id: false };
         let (session, run, seq) = found.clone();
         prop_assert_eq!(
             store.send(asked).await.unwrap().unwrap(),
@@ -1320,7 +1320,7 @@ async fn a_power_cut_takes_no_durable_event_and_no_number_comes_again() {
         assert_eq!(loaded.events, coalesced(log.iter().take(usize::try_from(head).unwrap())));
         lost += 30 - head;
         assert_eq!(loaded.reserved, Seq(100), "round {round}");
-        let asked = FindRun { owner: Owner::Admins, idempotency_key: "k".into() };
+        let asked = FindRun { owner: Owner::Admins, idempotency_key: "k".into(), or_id: false };
         assert!(store.send(asked).await.unwrap().unwrap().is_some(), "round {round}");
         let at = |seq| append(&session, vec![logged(seq, Some("r"), Event::Restarted)], true);
         store.send(at(head + 1)).await.unwrap().expect_err("a number that a client may have seen");

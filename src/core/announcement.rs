@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use crate::auth::Owner;
+use crate::auth::pairing::News;
 use crate::ids::SessionKey;
 use crate::reply::{Overview, Presence};
 
@@ -19,6 +20,8 @@ pub enum Announcement {
     Health(Arc<Overview>),
     /// A session is not what it was in lists.
     SessionChanged(SessionChange),
+    /// A device wants in, or was let in.
+    Pairing(Arc<News>),
 }
 
 /// What changed of a session in lists.

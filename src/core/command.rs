@@ -1,7 +1,7 @@
 //! What a client can ask for, in nobody's words: every dialect translates into these.
 
 use crate::attachment::Attachment;
-use crate::auth::Scope;
+use crate::auth::{Role as ClientRole, Scope, Scopes, Secret};
 use crate::error::Error;
 use crate::ids::{AgentId, PluginName, RunId, Seq, SessionKey, Ticket};
 use crate::reply::Role;
@@ -88,9 +88,58 @@ pub struct Before {
     pub role: Role,
 }
 
+/// What can be asked about paired devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceCommand {
+    /// Those that are paired, and those that wait for approval.
+    List,
+    /// Let one in that waits.
+    Approve {
+        /// The request.
+        request: String,
+    },
+    /// Do not.
+    Reject {
+        /// The request.
+        request: String,
+    },
+    /// Forget a device: it has to be paired anew.
+    Remove {
+        /// The device.
+        device: String,
+    },
+    /// Give a device another token; the one it has holds no longer.
+    Rotate {
+        /// The device.
+        device: String,
+        /// Which of its tokens.
+        role: ClientRole,
+        /// How far the new one goes; none = as far as the old one.
+        scopes: Option<Scopes>,
+    },
+    /// Let a device no longer come as this.
+    Revoke {
+        /// The device.
+        device: String,
+        /// As what; none = as anything.
+        role: Option<ClientRole>,
+    },
+    /// Whether a token is that of a device.
+    Verify {
+        /// The device.
+        device: String,
+        /// As what it comes.
+        role: ClientRole,
+        /// The token.
+        token: Secret,
+    },
+}
+
 /// Everything that can be asked of the daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
+    /// Something about paired devices.
+    Device(DeviceCommand),
     /// How the daemon is.
     Status,
     /// A prompt; its run's events follow the reply.

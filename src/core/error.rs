@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::auth::Scope;
+use crate::auth::pairing::{CredentialFault, PairingRequired};
 
 /// What kind of failure it is. Closed: a dialect's `match` over it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,6 +108,10 @@ pub enum Detail {
         /// Its value.
         limit: u64,
     },
+    /// What is wrong with what was shown to be let in.
+    Credential(CredentialFault),
+    /// The device has to be approved first.
+    Pairing(Box<PairingRequired>),
 }
 
 /// A failure, as clients, the log and operators are told of it.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::auth::pairing::DeviceReply;
 use crate::auth::{About, Owner, Role as ClientRole, Scopes};
 use crate::config::ModelRef;
 use crate::event::Usage;
@@ -12,6 +13,8 @@ use crate::time::Timestamp;
 /// The answer to a [`Command`](crate::command::Command).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
+    /// To `Device`.
+    Device(Box<DeviceReply>),
     /// To `Status`.
     Status(Status),
     /// To `Submit`: the prompt is durable and will run.
@@ -38,6 +41,8 @@ pub enum Reply {
         after: Seq,
         /// The last number in the session so far.
         head: Seq,
+        /// The run that is under way at `after`; told only where that is `head`.
+        under_way: Option<Box<UnderWay>>,
     },
     /// To `Detach`: no event follows.
     Detached {

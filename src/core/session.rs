@@ -21,6 +21,7 @@ use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Forgotten, Logged, Outcome, ToolResult, Usage};
 use crate::ids::{PluginName, RunId, Seq, SessionKey};
 use crate::provider::{ChatMessage, Delta};
+use crate::reply::UnderWay;
 use crate::settings::{Patch, Settings};
 use crate::time::Timestamp;
 use crate::turn::{Turn, Work};
@@ -95,6 +96,13 @@ impl Past {
     }
 }
 
+impl Prompt {
+    /// Whether its run has this id, or was asked for with this idempotency key.
+    fn is_named(&self, run: &RunId) -> bool {
+        self.run == *run || self.idempotency_key.as_deref() == Some(run.as_str())
+    }
+}
+
 /// Events to be written as one unit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Batch {
@@ -120,6 +128,8 @@ pub struct Session {
     queue: VecDeque<Prompt>,
     run: Option<(Prompt, Turn)>,
     settings: Settings,
+    /// When the run under way began.
+    began: Timestamp,
     draining: bool,
     unwritten: Vec<Logged>,
 }
@@ -138,6 +148,7 @@ impl Session {
             past: VecDeque::new(),
             queue: VecDeque::new(),
             run: None,
+            began: Timestamp::default(),
             draining: false,
             unwritten: Vec::new(),
         }
@@ -208,6 +219,25 @@ impl Session {
         self.run.as_ref().map(|(prompt, _)| &prompt.run)
     }
 
+    /// Whether the run under way is the one with this id or this idempotency key.
+    pub fn is_running(&self, run: &RunId) -> bool {
+        self.run.as_ref().is_some_and(|(prompt, _)| prompt.is_named(run))
+    }
+
+    /// The run under way with what it said so far.
+    pub fn under_way(&self) -> Option<UnderWay> {
+        let (prompt, turn) = self.run.as_ref()?;
+        let (text, step_at) = turn.text();
+        Some(UnderWay {
+            run: prompt.run.clone(),
+            idempotency_key: prompt.idempotency_key.clone(),
+            text,
+            step_at,
+            seq: self.head,
+            started: self.began,
+        })
+    }
+
     /// How many prompts wait.
     pub fn queued(&self) -> usize {
         self.queue.len()
@@ -252,15 +282,21 @@ impl Session {
         Ok(Submitted { run, seq, repeated: false })
     }
 
-    /// Ends a run, the one under way where none is named, with what was said so far. Gives the run
+    /// Ends a run, by its id or its idempotency key, or the one under way where none is named, with what was said so far. Gives the run
     /// that was ended; none where it is not under way and not queued. `partial` is what the answer
     /// under way has cost.
     pub fn abort(&mut self, now: Timestamp, run: Option<&RunId>, partial: Usage) -> Option<RunId> {
-        let run = run.or(self.running())?.clone();
+        let run = match run {
+            None => self.running()?,
+            Some(run) => {
+                let under_way = self.run.iter().map(|(prompt, _)| prompt);
+                &under_way.chain(&self.queue).find(|prompt| prompt.is_named(run))?.run
+            }
+        };
+        let run = run.clone();
         let end = if self.running() == Some(&run) {
             self.run.as_ref().and_then(|(_, turn)| turn.end(Outcome::Aborted, partial))?
         } else {
-            self.queue.iter().find(|prompt| prompt.run == run)?;
             Event::Ended { outcome: Outcome::Aborted, usage: Usage::default() }
         };
         self.emit(now, Some(run.clone()), end);
@@ -511,6 +547,7 @@ impl Session {
             Event::Started => {
                 if let Some(at) = self.queue.iter().position(|prompt| prompt.run == *run) {
                     self.run = self.queue.remove(at).map(|prompt| (prompt, Turn::new()));
+                    self.began = logged.at;
                 }
             }
             event => {

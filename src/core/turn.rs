@@ -22,6 +22,7 @@ use crate::error::ErrorCode;
 use crate::event::{Event, Outcome, ToolCall, ToolResult, Usage};
 use crate::ids::{CallId, PluginName};
 use crate::provider::{ChatMessage, Delta};
+use crate::reply::STEP_JOINT;
 
 /// The most answers a model may give within one run.
 pub const STEPS_MAX: usize = 32;
@@ -117,6 +118,26 @@ impl Turn {
     /// Tokens of all finished steps.
     pub fn usage(&self) -> Usage {
         self.usage
+    }
+
+    /// What was said so far, the texts of steps joined by [`STEP_JOINT`], and where in it the step
+    /// under way begins.
+    pub fn text(&self) -> (String, usize) {
+        let mut all = String::new();
+        let mut add = |text: &str| {
+            if !text.is_empty() {
+                if !all.is_empty() {
+                    all.push_str(STEP_JOINT);
+                }
+                all.push_str(text);
+            }
+            all.len()
+        };
+        let step_at = self.steps.iter().map(|step| add(&step.text)).last().unwrap_or_default();
+        if let State::Asking { text, .. } = &self.state {
+            add(text);
+        }
+        (all, step_at)
     }
 
     /// Takes in one event of this run.

@@ -6,11 +6,13 @@
 //! | `status` | `status` |
 //! | `sessions` | `sessions` |
 //! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop` |
+//! | `devices` | `devices`, `device approve`, `device revoke` |
 //! | `drain`, `backup` | those |
 //! | `transcript` | an event of a session, as people read it |
 //! | `table`, `when` | columns; points in time and spans |
 
 pub(crate) mod backup;
+pub(crate) mod devices;
 pub(crate) mod drain;
 pub(crate) mod session;
 pub(crate) mod sessions;

@@ -1,8 +1,8 @@
 //! What is done to a session besides prompting it: settings, new conversations, deletion, lists.
 
 use clawmux_core::command::SessionFilter;
-use clawmux_core::reply::{Preview, Said, SessionRow, Transcript};
 use clawmux_core::error::ErrorCode;
+use clawmux_core::reply::{Preview, Said, SessionRow, Transcript};
 use clawmux_core::settings::Patch;
 
 use super::*;
@@ -12,14 +12,7 @@ fn label(label: &str) -> Patch {
 }
 
 fn filter() -> SessionFilter {
-    SessionFilter {
-        limit: 10,
-        active_since: None,
-        agent: None,
-        label: None,
-        search: None,
-        with_texts: true,
-    }
+    SessionFilter { limit: 10, active_since: None, agent: None, label: None, search: None, with_texts: true }
 }
 
 impl Peer {
@@ -89,7 +82,8 @@ async fn a_session_is_made_configured_and_read_back() {
     peer.asks(Command::Stop { target: target() }).await.unwrap();
     let woken = peer.settled(Command::Configure { target: target(), patch: Patch::default() }).await;
     assert_eq!(woken.settings, cleared.settings);
-    let other = Principal { owner: Owner::Credential("eve".into()), scopes: Scopes::USER, ..Principal::local() };
+    let other =
+        Principal { owner: Owner::Credential("eve".into()), scopes: Scopes::USER, ..Principal::local() };
     for command in [
         Command::Configure { target: target(), patch: label("mine") },
         Command::Reset { target: target() },
@@ -104,7 +98,9 @@ async fn a_session_is_made_configured_and_read_back() {
     peer.ask_as(other.clone(), Command::DescribeSession { target: target() });
     assert!(matches!(peer.reply().await, Ok(Reply::Session(None))));
     peer.ask_as(other, Command::ListSessions(filter()));
-    assert!(matches!(peer.reply().await, Ok(Reply::SessionList(list)) if list.rows.is_empty() && list.total == 0));
+    assert!(
+        matches!(peer.reply().await, Ok(Reply::SessionList(list)) if list.rows.is_empty() && list.total == 0)
+    );
 }
 
 #[actix::test]
@@ -143,7 +139,10 @@ async fn a_new_conversation_knows_nothing_of_the_old_one() {
     peer.settled(Command::Configure { target: target("ada"), patch: label("Ada") }).await;
     let before = peer.transcript("ada", None).await.row.unwrap();
     assert_eq!(before.title.as_deref(), Some("remember the smew"));
-    assert_eq!(before.last_run.as_ref().map(|run| (run.run.clone(), run.is_aborted)), Some((accepted.run, false)));
+    assert_eq!(
+        before.last_run.as_ref().map(|run| (run.run.clone(), run.is_aborted)),
+        Some((accepted.run, false))
+    );
 
     // Something is under way and something waits: both end.
     peer.ask(prompt("ada", "/slow 600", None));
@@ -199,7 +198,8 @@ async fn only_the_newest_messages_are_kept_and_a_note_is_among_them() {
     let compact = Command::Compact { target: target("ada"), keep: 2 };
     assert!(matches!(peer.asks(compact).await, Ok(Reply::Compacted { kept: 3, forgotten: 4 })));
     let after = peer.transcript("ada", None).await;
-    let ids = |entries: &[clawmux_core::reply::Entry]| entries.iter().map(|e| e.id.clone()).collect::<Vec<_>>();
+    let ids =
+        |entries: &[clawmux_core::reply::Entry]| entries.iter().map(|e| e.id.clone()).collect::<Vec<_>>();
     assert_eq!(ids(&after.entries), ids(&before.entries[4..]), "what is kept stays what it was");
     assert_eq!(after.entries.iter().map(|entry| entry.place).collect::<Vec<_>>(), [1, 2, 3]);
 
@@ -226,12 +226,18 @@ async fn what_is_deleted_is_gone_for_everybody() {
     follower.reply().await.unwrap();
     peer.ask(prompt("ada", "/slow 600", None));
     peer.accepted().await;
-    assert!(matches!(peer.asks(Command::Delete { target: target("ada") }).await, Ok(Reply::Deleted { found: true })));
+    assert!(matches!(
+        peer.asks(Command::Delete { target: target("ada") }).await,
+        Ok(Reply::Deleted { found: true })
+    ));
     let mut last = follower.event().await;
     while last.event != Event::Deleted {
         last = follower.event().await;
     }
-    assert!(matches!(peer.asks(Command::Delete { target: target("ada") }).await, Ok(Reply::Deleted { found: false })));
+    assert!(matches!(
+        peer.asks(Command::Delete { target: target("ada") }).await,
+        Ok(Reply::Deleted { found: false })
+    ));
     assert_eq!(peer.list(filter()).await, (vec!["bob".to_owned()], 1));
     assert!(peer.transcript("ada", None).await.row.is_none());
     let session = first.session.clone();
@@ -265,10 +271,20 @@ async fn sessions_are_found_by_what_they_are() {
         (SessionFilter { label: Some("birds".into()), ..filter() }, &[]),
         (SessionFilter { agent: Some("main".into()), ..filter() }, &all),
         (SessionFilter { agent: Some("mai".into()), ..filter() }, &[]),
-        (SessionFilter { active_since: Some(clock::now().after(std::time::Duration::from_secs(9))), ..filter() }, &[]),
+        (
+            SessionFilter {
+                active_since: Some(clock::now().after(std::time::Duration::from_secs(9))),
+                ..filter()
+            },
+            &[],
+        ),
     ] {
         let (rows, total) = peer.list(filter.clone()).await;
-        assert_eq!((&rows[..], total as usize), (&found.iter().map(ToString::to_string).collect::<Vec<_>>()[..], found.len()), "{filter:?}");
+        assert_eq!(
+            (&rows[..], total as usize),
+            (&found.iter().map(ToString::to_string).collect::<Vec<_>>()[..], found.len()),
+            "{filter:?}"
+        );
     }
     let (rows, total) = peer.list(SessionFilter { limit: 1, ..filter() }).await;
     assert_eq!((rows.len(), total), (1, 3));

@@ -111,6 +111,9 @@ impl Reader {
         &mut self,
         asked: &FindRun,
     ) -> Result<Option<(SessionKey, RunId, Seq)>, Error> {
+        let place = |row: &Row<'_>| {
+            Ok((row.get::<_, String>(0)?, RunId::new(row.get::<_, String>(1)?), seq(row, 2)?))
+        };
         self.view(None, |tx, _| {
             let found = tx
                 .prepare_cached(
@@ -118,10 +121,18 @@ impl Reader {
                      JOIN runs r ON r.id = i.run JOIN sessions s ON s.id = r.session
                      WHERE i.owner = ? AND i.key = ?",
                 )?
-                .query_row([asked.owner.as_str(), &asked.idempotency_key], |row| {
-                    Ok((row.get::<_, String>(0)?, RunId::new(row.get::<_, String>(1)?), seq(row, 2)?))
-                })
+                .query_row([asked.owner.as_str(), &asked.idempotency_key], place)
                 .optional()?;
+            let found = match found {
+                None if asked.or_id => tx
+                    .prepare_cached(
+                        "SELECT s.key, r.run, r.prompted FROM runs r
+                         JOIN sessions s ON s.id = r.session WHERE r.run = ?",
+                    )?
+                    .query_row([&asked.idempotency_key], place)
+                    .optional()?,
+                found => found,
+            };
             found.map(|(key, run, seq)| Ok((SessionKey::parse(&key)?, run, seq))).transpose()
         })
     }
@@ -241,7 +252,7 @@ impl Reader {
     }
 
     /// Answers from one view of the database; with what is asked of the text that streams, in order.
-    fn view<T>(
+    pub(super) fn view<T>(
         &mut self,
         streaming: Option<Text<'_>>,
         answer: impl FnOnce(&Transaction<'_>, Streaming) -> Result<T, Failure>,
@@ -277,7 +288,7 @@ struct Streaming {
 }
 
 /// What of the text of steps that still stream.
-struct Text<'a> {
+pub(super) struct Text<'a> {
     session: &'a SessionKey,
     run: Option<&'a RunId>,
     after: Seq,
@@ -293,7 +304,7 @@ impl<'a> Text<'a> {
 }
 
 /// Why there is no answer.
-enum Failure {
+pub(super) enum Failure {
     Database(rusqlite::Error),
     Record(Error),
 }

@@ -43,7 +43,7 @@ use tokio::sync::oneshot;
 use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
-use crate::store::{Append, Figures, schema};
+use crate::store::{Append, Figures, WriteDevices, schema};
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
 /// The most writes of one transaction.
@@ -67,6 +67,7 @@ pub(super) enum Write {
     Append(Append),
     Usage(UsageRecord),
     Delete(SessionKey),
+    Devices(WriteDevices),
     #[cfg(test)]
     Panic,
 }
@@ -344,6 +345,7 @@ impl Writer {
                 Write::Append(append) => self.append(live, append),
                 Write::Usage(usage) => self.record_usage(usage).map_err(Failure::Database),
                 Write::Delete(session) => self.delete(live, session),
+                Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
             };
@@ -374,6 +376,7 @@ impl Writer {
                     || self.sessions.get(&append.session).is_none_or(|state| last > state.reserved)
             }
             Write::Usage(_) | Write::Delete(_) => true,
+            Write::Devices(devices) => devices.durable,
             #[cfg(test)]
             Write::Panic => false,
         }
@@ -410,7 +413,7 @@ impl Writer {
         true
     }
 
-    fn cached(&self, sql: &str) -> rusqlite::Result<CachedStatement<'_>> {
+    pub(super) fn cached(&self, sql: &str) -> rusqlite::Result<CachedStatement<'_>> {
         self.db.prepare_cached(sql)
     }
 
@@ -511,7 +514,7 @@ fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-fn time(at: Timestamp) -> i64 {
+pub(super) fn time(at: Timestamp) -> i64 {
     integer(at.as_millis())
 }
 

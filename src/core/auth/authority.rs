@@ -9,6 +9,7 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
+use super::pairing::CredentialFault;
 use super::{Credentials, Owner, Principal, Scope, Scopes};
 use crate::config::{Auth, LoopbackPolicy};
 use crate::error::{Error, ErrorCode};
@@ -85,7 +86,7 @@ impl Authority {
             return Ok(Principal::local());
         }
         let Credentials::Token(token) = credentials else {
-            return Err(ErrorCode::Unauthenticated.error("a token or an API key is required"));
+            return Err(CredentialFault::Missing.error());
         };
         let shown = digest(token.expose());
         let mut found = u32::MAX;
@@ -96,7 +97,12 @@ impl Authority {
             .ok()
             .and_then(|index| self.known.get(index))
             .map(|known| known.principal.clone())
-            .ok_or_else(|| ErrorCode::Unauthenticated.error("the token is not valid"))
+            .ok_or_else(|| CredentialFault::Mismatch { has_device_token: false }.error())
+    }
+
+    /// Who shows the credential of this name, where it is configured.
+    pub fn named(&self, name: &str) -> Option<&Principal> {
+        self.known.iter().map(|known| &known.principal).find(|principal| *principal.name == *name)
     }
 
     /// Whether it is safe to listen on these addresses.

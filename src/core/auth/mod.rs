@@ -4,7 +4,9 @@
 //! constant time and can't be printed.
 
 pub mod authority;
+pub mod device;
 pub mod gate;
+pub mod pairing;
 
 use std::fmt;
 use std::sync::Arc;
@@ -87,6 +89,17 @@ impl Scopes {
     /// Whether `scope` is in it.
     pub fn allows(self, scope: Scope) -> bool {
         self.0 & bit(scope) != 0
+    }
+
+    /// Whether all of `other` is in it.
+    pub fn holds(self, other: Self) -> bool {
+        self.and(other) == other
+    }
+
+    /// What is in either.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     /// What is in both.
@@ -215,6 +228,24 @@ pub enum Role {
     Node,
 }
 
+impl Role {
+    /// Every role.
+    pub const ALL: [Self; 2] = [Self::Operator, Self::Node];
+
+    /// Its name, as clients and the store know it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Operator => "operator",
+            Self::Node => "node",
+        }
+    }
+
+    /// The role of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
+
 /// A device whose signature was found good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceClaim {
@@ -285,6 +316,16 @@ pub enum Credentials {
     None,
     /// The shared token or an API key.
     Token(Secret),
+}
+
+impl Credentials {
+    /// The token that is shown.
+    pub fn token(&self) -> Option<&Secret> {
+        match self {
+            Self::None => None,
+            Self::Token(token) => Some(token),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 //! routes, and fixtures.
 
 pub mod exoclaw;
+mod json;
+pub mod openclaw;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -37,7 +37,8 @@ mod wire;
 
 use std::sync::Arc;
 
-use self::wire::{Id, Incoming, Params, Place};
+use self::wire::{Id, Incoming, Place};
+use super::json::{Params, clip, invalid};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::auth::{Admitted, Credentials, Scope, Secret};
 use crate::command::{Command, Submit, Target};
@@ -284,7 +285,7 @@ impl Exoclaw {
             && (self.streams.iter().any(|stream| stream.id == id)
                 || self.pending.iter().any(|pending| pending.id == id));
         if clash {
-            let text = format!("id {} is in use by a request in flight", wire::clip(id.as_json()));
+            let text = format!("id {} is in use by a request in flight", clip(id.as_json()));
             return turn.send(wire::refusal(&id, &text));
         }
         if method == "ping" {
@@ -293,7 +294,7 @@ impl Exoclaw {
         let Some(call) = self.call(method, params, turn) else {
             let later = method == "memory.search";
             let note = if later { " (not available yet)" } else { "" };
-            let text = format!("unknown method: {}{note}", wire::clip(method));
+            let text = format!("unknown method: {}{note}", clip(method));
             return turn.send(wire::refusal(&id, &text));
         };
         let followed = self.streams.iter().filter(|stream| matches!(stream.told, Told::Session(_))).count();
@@ -352,7 +353,7 @@ impl Exoclaw {
             "plugin.load" | "plugin.unload" => {
                 let command = params.read::<wire::PluginParams>(method).and_then(|plugin| {
                     let name = plugin.name.filter(|name| !name.trim().is_empty());
-                    let name = name.ok_or_else(|| wire::invalid(method, "missing field `name`"))?;
+                    let name = name.ok_or_else(|| invalid(method, "missing field `name`"))?;
                     let name = PluginName::from(name);
                     Ok(if method == "plugin.load" {
                         Command::LoadPlugin { name, path: plugin.path }
@@ -436,7 +437,7 @@ impl Exoclaw {
                     ToldRun { session: accepted.session, run: accepted.run, begun: wanted, keyed: wanted };
                 self.streams.push(Stream { ticket, id, told: Told::Run(told) });
             }
-            (Ask::Attach, Ok(Reply::Attached { session, after, head })) => {
+            (Ask::Attach, Ok(Reply::Attached { session, after, head, .. })) => {
                 turn.send(wire::attached(&id, &session, head));
                 let told = ToldSession { session, heard: after, from: after.next() };
                 self.streams.push(Stream { ticket, id, told: Told::Session(told) });
@@ -527,15 +528,15 @@ fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Call {
     let read = || {
         let target = params.read::<Place>(method)?.target(method)?;
         let chat = params.read::<wire::ChatSend>(method)?;
-        let content = chat.content.ok_or_else(|| wire::invalid(method, "missing field `content`"))?;
+        let content = chat.content.ok_or_else(|| invalid(method, "missing field `content`"))?;
         if content.trim().is_empty() {
-            return Err(wire::invalid(method, "content is blank"));
+            return Err(invalid(method, "content is blank"));
         }
         if let Some(key) = &chat.idempotency_key
             && (key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX)
         {
             let why = format!("idempotency_key must have 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes");
-            return Err(wire::invalid(method, &why));
+            return Err(invalid(method, &why));
         }
         Ok((target, content, chat.idempotency_key))
     };

@@ -9,6 +9,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::command::{Before, Route, Target};
+use crate::dialect::json::{Params, clip, even_null, invalid, json, object};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Outcome, Published};
 use crate::ids::{RunId, Seq, SessionKey};
@@ -16,9 +17,6 @@ use crate::reply::{self, Reply, Role};
 
 /// The longest id a client may give, in bytes of JSON: it is echoed in every frame.
 pub(super) const ID_BYTES_MAX: usize = 1024;
-
-/// How much of a client's own text an error repeats, in bytes.
-const QUOTE_BYTES_MAX: usize = 200;
 
 /// The id of a request, as JSON, in the type it came in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,11 +73,6 @@ struct Fields<'a> {
     token: Option<&'a RawValue>,
 }
 
-/// A member that is there, whatever it holds.
-fn even_null<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<&'de RawValue>, D::Error> {
-    <&RawValue>::deserialize(input).map(Some)
-}
-
 /// The token in a first frame.
 pub(super) fn token(text: &str) -> Option<String> {
     #[derive(Deserialize)]
@@ -110,33 +103,6 @@ pub(super) fn read(text: &str) -> Incoming<'_> {
         (None, Some(_)) => Incoming::Token,
         (None, None) => broken(id, "missing field `method`"),
     }
-}
-
-/// The parameters of a request, not read yet.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Params<'a>(Option<&'a RawValue>);
-
-impl<'a> Params<'a> {
-    /// Reads them as `T`; absent ones are an empty object.
-    pub(super) fn read<T: Deserialize<'a>>(self, method: &str) -> Result<T, Error> {
-        object(self.0.map_or("{}", RawValue::get)).map_err(|why| {
-            // A position within the parameters would be taken for one within the frame.
-            invalid(method, why.rsplit_once(" at line ").map_or(&*why, |(what, _)| what))
-        })
-    }
-}
-
-/// A struct's derived reader also takes an array; a frame is an object.
-fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, String> {
-    if !text.trim_start().starts_with('{') && serde_json::from_str::<&RawValue>(text).is_ok() {
-        return Err("expected an object".into());
-    }
-    serde_json::from_str(text).map_err(|error| error.to_string())
-}
-
-/// The refusal of parameters.
-pub(super) fn invalid(method: &str, why: &str) -> Error {
-    ErrorCode::InvalidRequest.error(format!("invalid {method} params: {}", clip(why)))
 }
 
 /// The fields that name a session.
@@ -574,7 +540,8 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
             },
         ),
         Reply::PluginUnloaded { name } => result(id, &Unloaded { name: name.as_str(), unloaded: true }),
-        Reply::Watching
+        Reply::Device(_)
+        | Reply::Watching
         | Reply::Unwatched
         | Reply::SessionList(_)
         | Reply::Session(_)
@@ -587,14 +554,4 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         | Reply::Injected { .. }
         | Reply::Overview(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
     }
-}
-
-/// JSON of a value that always has one: no map key but text, no writer that fails.
-fn json<T: Serialize + ?Sized>(value: &T) -> String {
-    serde_json::to_string(value).unwrap_or_else(|_| "null".into())
-}
-
-/// The beginning of `text`, cut at a character.
-pub(super) fn clip(text: &str) -> &str {
-    if text.len() <= QUOTE_BYTES_MAX { text } else { &text[..text.floor_char_boundary(QUOTE_BYTES_MAX)] }
 }

@@ -1,0 +1,271 @@
+//! Which devices may come in, as what, and with which tokens: the rules, without their storage.
+//!
+//! Whoever shows a credential may pair the device it comes from: over loopback at once, from
+//! elsewhere after somebody with the pairing scope approved it. A paired device gets one token for
+//! each role it comes in, which it may show instead of a credential from then on, and only together
+//! with a proof that it holds its key. Scopes and roles grow by the same road and never by themselves.
+//!
+//! **A device is its credential's.** It belongs to the owner of the credential it was paired with and
+//! is never allowed more than that one is now; where the credential is gone, so is the pairing. A
+//! device that shows another credential is let in as that one, and its pairing stays as it is.
+//!
+//! **Tokens are derived**, not kept: a keyed hash of the device, the role and a random salt, under a
+//! secret of the store. So a token can be told again in every handshake and after every restart,
+//! while no token stands anywhere; to revoke or to rotate is to forget the salt, and no salt comes
+//! twice. Whoever can read the store (or a copy of it) can make the tokens of those salts, but uses
+//! none without the key of its device.
+//!
+//! Nothing here changes by being asked: a [`Step`] says what has to be written down first and is then
+//! [applied](Registry::apply). Requests that wait for approval are the exception: they live a few
+//! minutes, and a client whose request was lost asks again.
+
+mod registry;
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{About, Owner, Principal, Role, Scope, Scopes, Secret};
+use crate::error::{Detail, Error, ErrorCode};
+use crate::time::Timestamp;
+
+pub use registry::{Arrival, Change, DEVICES_MAX, Moment, PENDING_LIFE, PENDING_MAX, Registry, Step};
+
+/// A paired device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its id: the SHA-256 of its public key, in hexadecimal digits.
+    pub id: Arc<str>,
+    /// Its Ed25519 public key.
+    pub public_key: [u8; 32],
+    /// What it said of itself when it was paired; cut short, without control characters.
+    pub about: About,
+    /// The address it came from then.
+    pub peer: IpAddr,
+    /// The name of the credential it was paired with.
+    pub credential: Arc<str>,
+    /// When it was first paired.
+    pub created: Timestamp,
+    /// When that was last approved of, by somebody or silently.
+    pub approved: Timestamp,
+    /// What it may come as; one a role.
+    pub grants: Vec<Grant>,
+}
+
+/// What a device may do in one role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The role.
+    pub role: Role,
+    /// The scopes it was granted.
+    pub scopes: Scopes,
+    /// What its token is made of.
+    pub salt: [u8; 16],
+    /// When it was first granted.
+    pub issued: Timestamp,
+    /// When its token was last exchanged.
+    pub rotated: Option<Timestamp>,
+    /// Since when it holds no longer.
+    pub revoked: Option<Timestamp>,
+    /// When it was last used; about a minute exact.
+    pub used: Option<Timestamp>,
+}
+
+/// A device that waits for approval.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pending {
+    /// The request's id.
+    pub id: String,
+    /// The device's id.
+    pub device: Arc<str>,
+    /// Its public key.
+    pub public_key: [u8; 32],
+    /// What it says of itself.
+    pub about: About,
+    /// Where it comes from.
+    pub peer: IpAddr,
+    /// The credential it showed.
+    pub credential: Arc<str>,
+    /// Whose that is.
+    pub owner: Owner,
+    /// As what it wants to come.
+    pub role: Role,
+    /// The scopes it wants.
+    pub scopes: Scopes,
+    /// When it asked first.
+    pub at: Timestamp,
+    /// Whether it is paired already and wants more.
+    pub is_repair: bool,
+}
+
+/// What whoever may pair devices is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// Somebody has to decide.
+    Requested(Arc<Pending>),
+    /// It is decided.
+    Resolved {
+        /// The request; one of its own where nobody had to be asked.
+        request: String,
+        /// The device.
+        device: Arc<str>,
+        /// As what it comes.
+        role: Role,
+        /// Whose it is.
+        owner: Owner,
+        /// Whether it may come in.
+        is_approved: bool,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+impl News {
+    /// Whether this principal may hear of it.
+    pub fn is_for(&self, principal: &Principal) -> bool {
+        let owner = match self {
+            Self::Requested(pending) => &pending.owner,
+            Self::Resolved { owner, .. } => owner,
+        };
+        principal.scopes.allows(Scope::Pair) && sees(principal, owner)
+    }
+}
+
+/// Why a credential does not let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CredentialFault {
+    /// None was shown.
+    Missing,
+    /// It is none that holds. The device may have a token to try instead.
+    Mismatch {
+        /// Whether it has.
+        has_device_token: bool,
+    },
+    /// The device token holds no longer, or is another device's or role's.
+    DeviceToken,
+    /// The device token does not go so far.
+    DeviceScopes,
+}
+
+/// Why a device has to be approved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PairingReason {
+    /// It is not paired.
+    NotPaired,
+    /// It wants to come as something else.
+    Role,
+    /// It wants more scopes.
+    Scopes,
+}
+
+/// That a device has to be approved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PairingRequired {
+    /// The request that waits.
+    pub request: String,
+    /// Why.
+    pub reason: PairingReason,
+    /// The device.
+    pub device: Arc<str>,
+    /// As what it wants to come.
+    pub role: Role,
+    /// The scopes it wants.
+    pub scopes: Scopes,
+    /// As what it may come already.
+    pub approved_roles: Vec<Role>,
+    /// The scopes it has already, in the role it asks for.
+    pub approved_scopes: Scopes,
+}
+
+/// The devices, for people.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceList {
+    /// Those that wait, the latest first.
+    pub pending: Vec<Pending>,
+    /// Those that are paired, the latest approved first.
+    pub paired: Vec<Device>,
+}
+
+/// What was done to a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceReply {
+    /// To `List`.
+    List(DeviceList),
+    /// To `Approve`: what is paired now.
+    Approved {
+        /// The request.
+        request: String,
+        /// As what it may come.
+        role: Role,
+        /// The device.
+        device: Box<Device>,
+    },
+    /// To `Reject`.
+    Rejected {
+        /// The request.
+        request: String,
+        /// The device.
+        device: Arc<str>,
+    },
+    /// To `Remove`.
+    Removed {
+        /// The device.
+        device: Arc<str>,
+    },
+    /// To `Rotate`.
+    Rotated {
+        /// The device.
+        device: Arc<str>,
+        /// The role.
+        role: Role,
+        /// The new token.
+        token: Secret,
+        /// How far it goes.
+        scopes: Scopes,
+        /// When.
+        at: Timestamp,
+    },
+    /// To `Revoke`.
+    Revoked {
+        /// The device.
+        device: Arc<str>,
+        /// The roles that hold no longer.
+        roles: Vec<Role>,
+        /// When.
+        at: Timestamp,
+    },
+    /// To `Verify`: the device, if the token is its.
+    Verified(Option<Box<Device>>),
+}
+
+impl Device {
+    /// What it may do in this role; none where that was revoked.
+    pub fn live(&self, role: Role) -> Option<&Grant> {
+        self.grants.iter().find(|grant| grant.role == role && grant.revoked.is_none())
+    }
+
+    /// When it was last used, or paired.
+    pub fn used(&self) -> Timestamp {
+        self.grants.iter().filter_map(|grant| grant.used).fold(self.approved, Timestamp::max)
+    }
+}
+
+impl CredentialFault {
+    /// It as an error.
+    pub fn error(self) -> Error {
+        let message = match self {
+            Self::Missing => "a token or an API key is required",
+            Self::Mismatch { .. } => "the token is not valid",
+            Self::DeviceToken => "the device token is not valid: it was revoked or exchanged",
+            Self::DeviceScopes => "the device token does not go so far: connect with a credential",
+        };
+        ErrorCode::Unauthenticated.error(message).with(Detail::Credential(self))
+    }
+}
+
+/// Whether devices of this owner are the principal's to see: all are an operator's, also one that
+/// asked for the pairing scope alone.
+fn sees(principal: &Principal, owner: &Owner) -> bool {
+    principal.owner == Owner::Admins || principal.owner == *owner
+}

@@ -1,0 +1,652 @@
+//! The rules themselves, over what is paired and what waits.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
+
+use super::{
+    CredentialFault, Device, DeviceList, DeviceReply, Grant, News, PairingReason, PairingRequired, Pending,
+    sees,
+};
+use crate::auth::authority::Authority;
+use crate::auth::{About, Admitted, Claim, DeviceClaim, DeviceToken, Owner, Principal, Role, Scopes, Secret};
+use crate::command::DeviceCommand;
+use crate::error::{Detail, Error, ErrorCode};
+use crate::ids::RunId;
+use crate::reply::Reply;
+use crate::time::Timestamp;
+
+/// How long a request waits for approval.
+pub const PENDING_LIFE: Duration = Duration::from_secs(5 * 60);
+/// The most requests that wait, of one credential. Beyond it the oldest makes room.
+pub const PENDING_MAX: usize = 32;
+/// The most devices paired with one credential. Beyond it the one not used for longest makes room.
+pub const DEVICES_MAX: usize = 1024;
+/// How exactly it is kept when a device was last used.
+const USED_RESOLUTION: Duration = Duration::from_secs(60);
+/// The most characters that are kept of anything a client says of itself.
+const ABOUT_CHARS_MAX: usize = 128;
+/// How many bytes of the keyed hash a token has.
+const TOKEN_BYTES: usize = 16;
+
+/// Something to write down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The device is as this now.
+    Put(Device),
+    /// There is no such device.
+    Remove(Arc<str>),
+}
+
+/// What follows from a question.
+#[derive(Debug)]
+pub struct Step<A> {
+    /// The answer, once the rest is done.
+    pub answer: Result<A, Error>,
+    /// What has to be written down before the answer is told.
+    pub changes: Vec<Change>,
+    /// Whether that may be lost in a power cut, and need not be waited for.
+    pub is_idle: bool,
+    /// The request that this settles.
+    pub settles: Option<String>,
+    /// Who is to be told what.
+    pub news: Vec<News>,
+    /// Whose connections end: those of this device, in this role or in all.
+    pub ends: Vec<(Arc<str>, Option<Role>)>,
+}
+
+impl<A> Step<A> {
+    fn of(answer: Result<A, Error>) -> Self {
+        Self {
+            answer,
+            changes: Vec::new(),
+            is_idle: false,
+            settles: None,
+            news: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+}
+
+/// Somebody who comes from a device.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// What it claims, with its device.
+    pub claim: Claim,
+    /// The device; its proof was checked.
+    pub device: DeviceClaim,
+    /// Where it comes from.
+    pub peer: IpAddr,
+    /// Whether that is this host, by a socket that nobody else can reach, and no proxy.
+    pub is_loopback: bool,
+}
+
+/// What time it is, and randomness.
+pub struct Moment<'a> {
+    /// What time it is.
+    pub now: Timestamp,
+    /// Gives fresh random bytes.
+    pub random: &'a mut dyn FnMut() -> [u8; 16],
+}
+
+/// The devices and the requests that wait.
+pub struct Registry {
+    authority: Arc<Authority>,
+    secret: Vec<u8>,
+    devices: BTreeMap<Arc<str>, Device>,
+    /// The oldest first.
+    pending: Vec<Pending>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry")
+            .field("devices", &self.devices.len())
+            .field("pending", &self.pending.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Registry {
+    /// Of what is written down. `secret` is the store's.
+    pub fn new(authority: Arc<Authority>, secret: Vec<u8>, devices: Vec<Device>) -> Self {
+        let devices = devices.into_iter().map(|device| (device.id.clone(), device)).collect();
+        Self { authority, secret, devices, pending: Vec::new() }
+    }
+
+    /// How many devices are paired, and how many wait.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.devices.len(), self.pending.len())
+    }
+
+    /// Whether somebody is let in.
+    pub fn admit(&mut self, arrival: &Arrival, at: &mut Moment<'_>) -> Step<Admitted> {
+        self.expire(at.now);
+        match self.authority.authenticate(&arrival.claim.credentials, true) {
+            Ok(principal) => self.admit_credential(principal, arrival, at),
+            Err(error) => self.admit_token(error, arrival, at),
+        }
+    }
+
+    /// By a credential that holds.
+    fn admit_credential(
+        &mut self,
+        principal: Principal,
+        arrival: &Arrival,
+        at: &mut Moment<'_>,
+    ) -> Step<Admitted> {
+        let (role, now) = (arrival.claim.role, at.now);
+        let principal = principal.narrowed(arrival.claim.scopes);
+        let wanted = principal.scopes;
+        let known = self.paired(&arrival.device.id).cloned();
+        let reason = match &known {
+            None => PairingReason::NotPaired,
+            Some(device) if device.credential != principal.name => {
+                if arrival.is_loopback {
+                    return Step::of(Ok(principal.into()));
+                }
+                PairingReason::NotPaired
+            }
+            Some(device) => match device.live(role) {
+                None => PairingReason::Role,
+                Some(grant) if !grant.scopes.holds(wanted) => PairingReason::Scopes,
+                Some(grant) => {
+                    let admitted =
+                        Admitted { principal, device_token: Some(self.device_token(device, grant)) };
+                    return self.used(device.clone(), role, admitted, now);
+                }
+            },
+        };
+        if !arrival.is_loopback {
+            return self.request(reason, known.as_ref(), &principal, wanted, arrival, at);
+        }
+        let device = self.granted(known, &arrival.into(), &principal.name, wanted, at);
+        let mut step = Step::of(Ok(Admitted { principal: principal.clone(), device_token: None }));
+        if let (Ok(admitted), Some(grant)) = (&mut step.answer, device.live(role)) {
+            admitted.device_token = Some(self.device_token(&device, grant));
+        }
+        step.news.push(News::Resolved {
+            request: fresh_id(at),
+            device: device.id.clone(),
+            role,
+            owner: principal.owner,
+            is_approved: true,
+            at: now,
+        });
+        self.put(&mut step, device);
+        step
+    }
+
+    /// By the token of the device.
+    fn admit_token(&self, refused: Error, arrival: &Arrival, at: &Moment<'_>) -> Step<Admitted> {
+        let role = arrival.claim.role;
+        let shown = arrival.claim.credentials.token();
+        let Some(device) = self.paired(&arrival.device.id) else {
+            let fault = match (shown, &arrival.device.token) {
+                (_, Some(_)) => CredentialFault::DeviceToken,
+                _ => return Step::of(Err(refused)),
+            };
+            return Step::of(Err(fault.error()));
+        };
+        let grant = device.grants.iter().find(|grant| grant.role == role);
+        let matching = grant.filter(|grant| {
+            let token = self.token(&device.id, role, &grant.salt);
+            let is_it =
+                |shown: &Secret| bool::from(shown.expose().as_bytes().ct_eq(token.expose().as_bytes()));
+            arrival.device.token.iter().chain(shown).any(is_it)
+        });
+        let Some(grant) = matching.filter(|grant| grant.revoked.is_none()) else {
+            let fault = if matching.is_some() || arrival.device.token.is_some() {
+                CredentialFault::DeviceToken
+            } else if shown.is_some() {
+                let has_device_token = grant.is_some_and(|grant| grant.revoked.is_none());
+                CredentialFault::Mismatch { has_device_token }
+            } else {
+                CredentialFault::Missing
+            };
+            return Step::of(Err(fault.error()));
+        };
+        // Looked up when the device was.
+        let Some(credential) = self.authority.named(&device.credential) else {
+            return Step::of(Err(CredentialFault::DeviceToken.error()));
+        };
+        let allowed = credential.scopes.and(arrival.claim.scopes.unwrap_or(grant.scopes));
+        if !grant.scopes.holds(allowed) {
+            return Step::of(Err(CredentialFault::DeviceScopes.error()));
+        }
+        let principal = Principal { scopes: allowed, ..credential.clone() };
+        let admitted = Admitted { principal, device_token: Some(self.device_token(device, grant)) };
+        self.used(device.clone(), role, admitted, at.now)
+    }
+
+    /// A device whose credential is still there.
+    fn paired(&self, id: &str) -> Option<&Device> {
+        self.devices.get(id).filter(|device| self.authority.named(&device.credential).is_some())
+    }
+
+    /// Lets a request wait, or the same one wait on.
+    fn request(
+        &mut self,
+        reason: PairingReason,
+        known: Option<&Device>,
+        principal: &Principal,
+        wanted: Scopes,
+        arrival: &Arrival,
+        at: &mut Moment<'_>,
+    ) -> Step<Admitted> {
+        let role = arrival.claim.role;
+        let known = known.filter(|device| device.credential == principal.name);
+        let of_this = |pending: &Pending| pending.device == arrival.device.id && pending.role == role;
+        let is_same = |pending: &Pending| pending.scopes == wanted && pending.credential == principal.name;
+        let mut news = Vec::new();
+        let request = match self.pending.iter().find(|p| of_this(p)).filter(|p| is_same(p)) {
+            Some(pending) => pending.id.clone(),
+            None => {
+                // What somebody is about to approve does not become more under the same id.
+                self.pending.retain(|pending| !of_this(pending));
+                let mine = |pending: &Pending| pending.credential == principal.name;
+                if self.pending.iter().filter(|pending| mine(pending)).count() >= PENDING_MAX
+                    && let Some(oldest) = self.pending.iter().position(mine)
+                {
+                    self.pending.remove(oldest);
+                }
+                let pending = Pending {
+                    id: fresh_id(at),
+                    device: arrival.device.id.clone(),
+                    public_key: arrival.device.public_key,
+                    about: clipped(&arrival.claim.about),
+                    peer: arrival.peer,
+                    credential: principal.name.clone(),
+                    owner: principal.owner.clone(),
+                    role,
+                    scopes: wanted,
+                    at: at.now,
+                    is_repair: known.is_some(),
+                };
+                self.pending.push(pending.clone());
+                news.push(News::Requested(Arc::new(pending.clone())));
+                pending.id
+            }
+        };
+        let grants = || known.into_iter().flat_map(|device| &device.grants).filter(|g| g.revoked.is_none());
+        let required = PairingRequired {
+            request,
+            reason,
+            device: arrival.device.id.clone(),
+            role,
+            scopes: wanted,
+            approved_roles: grants().map(|grant| grant.role).collect(),
+            approved_scopes: grants().find(|grant| grant.role == role).map_or(Scopes::NONE, |g| g.scopes),
+        };
+        let error = ErrorCode::Forbidden
+            .error(format!("pairing required: approve request {} (clawmux device approve)", required.request))
+            .with(Detail::Pairing(Box::new(required)));
+        Step { news, ..Step::of(Err(error)) }
+    }
+
+    /// The device with this role and these scopes besides what it has.
+    fn granted(
+        &self,
+        known: Option<Device>,
+        wish: &Wish<'_>,
+        credential: &Arc<str>,
+        scopes: Scopes,
+        at: &mut Moment<'_>,
+    ) -> Device {
+        let mut device = known.filter(|device| device.credential == *credential).unwrap_or_else(|| Device {
+            id: wish.device.clone(),
+            public_key: wish.public_key,
+            about: About::default(),
+            peer: wish.peer,
+            credential: credential.clone(),
+            created: at.now,
+            approved: at.now,
+            grants: Vec::new(),
+        });
+        device.about = clipped(wish.about);
+        device.peer = wish.peer;
+        device.approved = at.now;
+        let fresh = Grant {
+            role: wish.role,
+            scopes,
+            salt: (at.random)(),
+            issued: at.now,
+            rotated: None,
+            revoked: None,
+            used: Some(at.now),
+        };
+        match device.grants.iter_mut().find(|grant| grant.role == wish.role) {
+            Some(grant) if grant.revoked.is_none() => grant.scopes = grant.scopes.or(scopes),
+            Some(grant) => *grant = Grant { rotated: Some(at.now), issued: grant.issued, ..fresh },
+            None => device.grants.push(fresh),
+        }
+        device
+    }
+
+    /// Has a device written down, and makes room for it.
+    fn put<A>(&self, step: &mut Step<A>, device: Device) {
+        if !self.devices.contains_key(&device.id) {
+            let of_this = || self.devices.values().filter(|other| other.credential == device.credential);
+            if of_this().count() >= DEVICES_MAX
+                && let Some(idle) = of_this().min_by_key(|other| other.used())
+            {
+                step.changes.push(Change::Remove(idle.id.clone()));
+                step.ends.push((idle.id.clone(), None));
+            }
+        }
+        step.changes.push(Change::Put(device));
+    }
+
+    /// Notes that it was used, now and then.
+    fn used(&self, mut device: Device, role: Role, admitted: Admitted, now: Timestamp) -> Step<Admitted> {
+        let mut step = Step::of(Ok(admitted));
+        step.is_idle = true;
+        if let Some(grant) = device.grants.iter_mut().find(|grant| grant.role == role)
+            && grant.used.is_none_or(|used| now.since(used) >= USED_RESOLUTION)
+        {
+            grant.used = Some(now);
+            step.changes.push(Change::Put(device));
+        }
+        step
+    }
+
+    /// Answers somebody who may pair devices.
+    pub fn answer(
+        &mut self,
+        command: DeviceCommand,
+        principal: &Principal,
+        at: &mut Moment<'_>,
+    ) -> Step<Reply> {
+        self.expire(at.now);
+        let step = match command {
+            DeviceCommand::List => Step::of(Ok(DeviceReply::List(self.list(principal)))),
+            DeviceCommand::Approve { request } => self.approve(&request, principal, at),
+            DeviceCommand::Reject { request } => self.reject(&request, principal, at),
+            DeviceCommand::Remove { device } => self.remove(&device, principal),
+            DeviceCommand::Rotate { device, role, scopes } => {
+                self.rotate(&device, role, scopes, principal, at)
+            }
+            DeviceCommand::Revoke { device, role } => self.revoke(&device, role, principal, at),
+            DeviceCommand::Verify { device, role, token } => self.verify(&device, role, &token, principal),
+        };
+        Step {
+            answer: step.answer.map(|reply| Reply::Device(Box::new(reply))),
+            changes: step.changes,
+            is_idle: step.is_idle,
+            settles: step.settles,
+            news: step.news,
+            ends: step.ends,
+        }
+    }
+
+    fn list(&self, principal: &Principal) -> DeviceList {
+        let mut pending: Vec<_> =
+            self.pending.iter().filter(|pending| sees(principal, &pending.owner)).cloned().collect();
+        pending.reverse();
+        let mut paired: Vec<_> =
+            self.devices.keys().filter_map(|id| self.seen(id, principal).ok()).cloned().collect();
+        paired.sort_by_key(|device| std::cmp::Reverse(device.approved));
+        DeviceList { pending, paired }
+    }
+
+    fn approve(&self, request: &str, principal: &Principal, at: &mut Moment<'_>) -> Step<DeviceReply> {
+        let pending = match self.waiting(request, principal) {
+            Ok(pending) => pending,
+            Err(error) => return Step::of(Err(error)),
+        };
+        if !principal.scopes.holds(pending.scopes) {
+            return Step::of(Err(denied("approval")));
+        }
+        let allowed = self.authority.named(&pending.credential).map(|credential| credential.scopes);
+        let Some(allowed) = allowed else { return Step::of(Err(unknown_request())) };
+        let known = self.devices.get(&pending.device).cloned();
+        let ended = known.as_ref().filter(|device| device.credential != pending.credential);
+        let ends = ended.map(|device| (device.id.clone(), None)).into_iter().collect();
+        let mut device =
+            self.granted(known, &pending.into(), &pending.credential, pending.scopes.and(allowed), at);
+        if let Some(grant) = device.grants.iter_mut().find(|grant| grant.role == pending.role) {
+            grant.used = grant.used.filter(|_| grant.issued != at.now);
+        }
+        let mut step = Step::of(Ok(DeviceReply::Approved {
+            request: pending.id.clone(),
+            role: pending.role,
+            device: Box::new(device.clone()),
+        }));
+        step.settles = Some(pending.id.clone());
+        step.news.push(resolved(pending, true, at.now));
+        step.ends = ends;
+        self.put(&mut step, device);
+        step
+    }
+
+    fn reject(&self, request: &str, principal: &Principal, at: &Moment<'_>) -> Step<DeviceReply> {
+        match self.waiting(request, principal) {
+            Err(error) => Step::of(Err(error)),
+            Ok(pending) => Step {
+                settles: Some(pending.id.clone()),
+                news: vec![resolved(pending, false, at.now)],
+                ..Step::of(Ok(DeviceReply::Rejected {
+                    request: pending.id.clone(),
+                    device: pending.device.clone(),
+                }))
+            },
+        }
+    }
+
+    fn remove(&self, device: &str, principal: &Principal) -> Step<DeviceReply> {
+        match self.seen(device, principal) {
+            Err(error) => Step::of(Err(error)),
+            Ok(device) => Step {
+                changes: vec![Change::Remove(device.id.clone())],
+                ends: vec![(device.id.clone(), None)],
+                ..Step::of(Ok(DeviceReply::Removed { device: device.id.clone() }))
+            },
+        }
+    }
+
+    fn rotate(
+        &self,
+        device: &str,
+        role: Role,
+        scopes: Option<Scopes>,
+        principal: &Principal,
+        at: &mut Moment<'_>,
+    ) -> Step<DeviceReply> {
+        let mut device = match self.seen(device, principal) {
+            Ok(device) => device.clone(),
+            Err(error) => return Step::of(Err(error)),
+        };
+        let allowed =
+            self.authority.named(&device.credential).map_or(Scopes::NONE, |credential| credential.scopes);
+        let Some(grant) =
+            device.grants.iter_mut().find(|grant| grant.role == role && grant.revoked.is_none())
+        else {
+            return Step::of(Err(unknown_device()));
+        };
+        grant.scopes = scopes.unwrap_or(grant.scopes).and(allowed);
+        // Who is told the token could come in with it from that device.
+        if !principal.scopes.holds(grant.scopes) {
+            return Step::of(Err(denied("rotation")));
+        }
+        grant.salt = (at.random)();
+        grant.rotated = Some(at.now);
+        let (salt, scopes) = (grant.salt, grant.scopes);
+        let token = self.token(&device.id, role, &salt);
+        let id = device.id.clone();
+        Step {
+            changes: vec![Change::Put(device)],
+            ends: vec![(id.clone(), Some(role))],
+            ..Step::of(Ok(DeviceReply::Rotated { device: id, role, token, scopes, at: at.now }))
+        }
+    }
+
+    fn revoke(
+        &self,
+        device: &str,
+        role: Option<Role>,
+        principal: &Principal,
+        at: &mut Moment<'_>,
+    ) -> Step<DeviceReply> {
+        let mut device = match self.seen(device, principal) {
+            Ok(device) => device.clone(),
+            Err(error) => return Step::of(Err(error)),
+        };
+        let mut roles = Vec::new();
+        for grant in device.grants.iter_mut().filter(|grant| role.is_none_or(|role| grant.role == role)) {
+            grant.revoked.get_or_insert(at.now);
+            roles.push(grant.role);
+        }
+        if roles.is_empty() {
+            return Step::of(Err(unknown_device()));
+        }
+        let id = device.id.clone();
+        Step {
+            changes: vec![Change::Put(device)],
+            ends: roles.iter().map(|role| (id.clone(), Some(*role))).collect(),
+            ..Step::of(Ok(DeviceReply::Revoked { device: id, roles, at: at.now }))
+        }
+    }
+
+    fn verify(&self, device: &str, role: Role, token: &Secret, principal: &Principal) -> Step<DeviceReply> {
+        let device = self.seen(device, principal).ok().filter(|device| {
+            device.live(role).is_some_and(|grant| {
+                let real = self.token(&device.id, role, &grant.salt);
+                bool::from(real.expose().as_bytes().ct_eq(token.expose().as_bytes()))
+            })
+        });
+        Step::of(Ok(DeviceReply::Verified(device.cloned().map(Box::new))))
+    }
+
+    /// What was written down holds from now on.
+    pub fn apply(&mut self, changes: &[Change], settles: Option<&str>) {
+        for change in changes {
+            match change {
+                Change::Put(device) => drop(self.devices.insert(device.id.clone(), device.clone())),
+                Change::Remove(id) => drop(self.devices.remove(id)),
+            }
+        }
+        if let Some(request) = settles {
+            self.pending.retain(|pending| pending.id != request);
+        }
+    }
+
+    fn expire(&mut self, now: Timestamp) {
+        self.pending.retain(|pending| now.since(pending.at) < PENDING_LIFE);
+    }
+
+    fn waiting(&self, request: &str, principal: &Principal) -> Result<&Pending, Error> {
+        let found = self.pending.iter().find(|pending| pending.id == request);
+        found.filter(|pending| sees(principal, &pending.owner)).ok_or_else(unknown_request)
+    }
+
+    /// The device, where the principal may know of it. Those whose credential is gone are the operators'.
+    fn seen(&self, id: &str, principal: &Principal) -> Result<&Device, Error> {
+        let device = self.devices.get(id).ok_or_else(unknown_device)?;
+        let owner = self.authority.named(&device.credential).map_or(&Owner::Admins, |p| &p.owner);
+        if sees(principal, owner) { Ok(device) } else { Err(unknown_device()) }
+    }
+
+    fn device_token(&self, device: &Device, grant: &Grant) -> DeviceToken {
+        DeviceToken {
+            token: self.token(&device.id, grant.role, &grant.salt),
+            issued: grant.rotated.unwrap_or(grant.issued),
+        }
+    }
+
+    fn token(&self, device: &str, role: Role, salt: &[u8; 16]) -> Secret {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).expect("HMAC takes a key of any length");
+        for part in [b"clawmux device token", device.as_bytes(), role.name().as_bytes(), salt] {
+            mac.update(part);
+            mac.update(&[0]);
+        }
+        let bytes = mac.finalize().into_bytes();
+        Secret::new(bytes.iter().take(TOKEN_BYTES).map(|byte| format!("{byte:02x}")).collect::<String>())
+    }
+}
+
+/// A device that is to be paired.
+struct Wish<'a> {
+    device: Arc<str>,
+    public_key: [u8; 32],
+    about: &'a About,
+    peer: IpAddr,
+    role: Role,
+}
+
+impl<'a> From<&'a Arrival> for Wish<'a> {
+    fn from(arrival: &'a Arrival) -> Self {
+        Self {
+            device: arrival.device.id.clone(),
+            public_key: arrival.device.public_key,
+            about: &arrival.claim.about,
+            peer: arrival.peer,
+            role: arrival.claim.role,
+        }
+    }
+}
+
+impl<'a> From<&'a Pending> for Wish<'a> {
+    fn from(pending: &'a Pending) -> Self {
+        Self {
+            device: pending.device.clone(),
+            public_key: pending.public_key,
+            about: &pending.about,
+            peer: pending.peer,
+            role: pending.role,
+        }
+    }
+}
+
+fn resolved(pending: &Pending, is_approved: bool, at: Timestamp) -> News {
+    News::Resolved {
+        request: pending.id.clone(),
+        device: pending.device.clone(),
+        role: pending.role,
+        owner: pending.owner.clone(),
+        is_approved,
+        at,
+    }
+}
+
+fn fresh_id(at: &mut Moment<'_>) -> String {
+    RunId::from_random((at.random)()).as_str().to_owned()
+}
+
+fn unknown_request() -> Error {
+    ErrorCode::NotFound.error("unknown requestId")
+}
+
+fn unknown_device() -> Error {
+    ErrorCode::NotFound.error("unknown deviceId/role")
+}
+
+fn denied(what: &str) -> Error {
+    ErrorCode::Forbidden
+        .error(format!("device pairing {what} denied: it takes all scopes that the device gets"))
+}
+
+/// What is kept of what a client says of itself: enough to know it by, and nothing a terminal obeys.
+fn clipped(about: &About) -> About {
+    let clip = |text: &String| -> String {
+        text.chars().filter(|c| !c.is_control()).take(ABOUT_CHARS_MAX).collect()
+    };
+    let maybe = |text: &Option<String>| text.as_ref().map(clip).filter(|text| !text.is_empty());
+    About {
+        client_id: clip(&about.client_id),
+        version: clip(&about.version),
+        mode: clip(&about.mode),
+        platform: clip(&about.platform),
+        device_family: maybe(&about.device_family),
+        model_identifier: maybe(&about.model_identifier),
+        display_name: maybe(&about.display_name),
+        instance_id: None,
+        caps: Vec::new(),
+        commands: Vec::new(),
+        permissions: Vec::new(),
+    }
+}

@@ -1,0 +1,116 @@
+//! What there is to choose from: agents, models, commands. It follows from the configuration, so it
+//! is answered at once.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Call, OpenClaw, Request, keys, slash, wire};
+use crate::catalog::{AgentEntry, ModelEntry};
+use crate::config::ModelRef;
+use crate::dialect::Turn;
+use crate::error::{Error, ErrorCode};
+use crate::provider::ProviderKind;
+
+/// What clients are told of a context window that nobody named. They show it and do nothing else.
+pub(super) const CONTEXT_TOKENS: u64 = 128_000;
+
+/// How clients name a model.
+pub(super) fn model_name(model: &ModelRef) -> String {
+    format!("{}/{}", model.provider, model.model)
+}
+
+impl OpenClaw {
+    /// The agent that answers those who name none.
+    pub(super) fn default_agent(&self) -> &str {
+        self.setup.catalog.default_agent.as_ref().map_or(keys::MAIN, |agent| agent.as_str())
+    }
+
+    /// The model of an agent, or of the default one.
+    pub(super) fn model_of(&self, agent: &str) -> Option<&ModelRef> {
+        let catalog = &self.setup.catalog;
+        let agent = catalog.agent(agent).or_else(|| catalog.agent(self.default_agent()));
+        agent.map(|agent| &agent.model)
+    }
+
+    /// The payload of `agents.list`. Without a model the Control UI would not send anything.
+    pub(super) fn agents(&self) -> Value {
+        let agent = |agent: &AgentEntry| {
+            let fallbacks: Vec<_> = agent.fallback.iter().map(model_name).collect();
+            json!({
+                "id": agent.id.as_str(),
+                "name": agent.id.as_str(),
+                "model": { "primary": model_name(&agent.model), "fallbacks": fallbacks },
+            })
+        };
+        json!({
+            "defaultId": self.default_agent(),
+            "mainKey": keys::MAIN,
+            "scope": "per-sender",
+            "agents": self.setup.catalog.agents.iter().map(agent).collect::<Vec<_>>(),
+        })
+    }
+
+    fn models(&self) -> Value {
+        self.setup.catalog.models.iter().map(model).collect()
+    }
+}
+
+fn model(entry: &ModelEntry) -> Value {
+    json!({
+        "id": entry.model.model,
+        "name": entry.model.model,
+        "provider": entry.model.provider,
+        "contextWindow": CONTEXT_TOKENS,
+        "reasoning": entry.kind != ProviderKind::OpenAi,
+        "input": ["text", "image"],
+        "available": true,
+    })
+}
+
+/// `agents.list`.
+pub(super) fn agents_list(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    Ok(Call::Answer(dialect.agents()))
+}
+
+/// `agent.identity.get`.
+pub(super) fn agent_identity(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    _: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Identity {
+        agent_id: Option<String>,
+        session_key: Option<String>,
+    }
+    let asked: Identity = request.read()?;
+    let of_session =
+        asked.session_key.as_deref().and_then(|key| key.strip_prefix("agent:")?.split(':').next());
+    let id = asked.agent_id.as_deref().or(of_session).unwrap_or(dialect.default_agent());
+    if dialect.setup.catalog.agent(id).is_none() {
+        return Err(ErrorCode::NotFound.error(format!("no agent named {}", wire::complaint(id))));
+    }
+    let avatar = id.chars().next().map(|first| first.to_uppercase().to_string());
+    Ok(Call::Answer(json!({ "agentId": id, "name": id, "avatar": avatar })))
+}
+
+/// `models.list`.
+pub(super) fn models_list(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    Ok(Call::Answer(json!({ "models": dialect.models() })))
+}
+
+/// `commands.list`.
+pub(super) fn commands_list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    Ok(Call::Answer(json!({ "commands": slash::list() })))
+}
+
+/// `chat.metadata`.
+pub(super) fn metadata(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    Ok(Call::Answer(json!({ "models": dialect.models(), "commands": slash::list() })))
+}
+
+/// `question.list`: clawmux has no questions, and pages ask every few seconds.
+pub(super) fn question_list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    Ok(Call::Answer(json!({ "questions": [] })))
+}

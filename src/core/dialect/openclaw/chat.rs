@@ -1,0 +1,571 @@
+//! Talking: prompts, what becomes of them, and what was said.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::stream::{End, Told, said, usage_of, wire_run};
+use super::wire::Failure;
+use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
+use crate::attachment::Attachment;
+use crate::command::{Command, Submit};
+use crate::dialect::Turn;
+use crate::error::{Error, ErrorCode};
+use crate::event::Outcome;
+use crate::ids::{RunId, Seq, SessionKey};
+use crate::reply::{Entry, Reply, Said, Transcript, UnderWay};
+use crate::thinking::Thinking;
+use crate::time::Timestamp;
+
+/// The most bytes an idempotency key may have.
+const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+
+/// How many messages a history has where the client does not say, and at most.
+const HISTORY_DEFAULT: u64 = 200;
+const HISTORY_MAX: u64 = 1000;
+
+/// How many bytes a history has at most, as JSON.
+const HISTORY_BYTES_MAX: usize = 256 * 1024;
+
+/// How long `agent.wait` waits where the client does not say, and at most.
+const WAIT_DEFAULT: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// How many `agent.wait` of one connection may wait at once.
+const WAITING_MAX: usize = 256;
+
+/// Words that end what runs when they are all of a message. (Source: Clawdbot's gateway.)
+const STOP_WORDS: [&str; 7] = ["/stop", "stop", "esc", "abort", "wait", "exit", "interrupt"];
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Send<'a> {
+    #[serde(borrow)]
+    session_key: Option<Cow<'a, str>>,
+    message: Option<String>,
+    thinking: Option<String>,
+    #[serde(borrow)]
+    attachments: Option<Vec<Attached<'a>>>,
+    idempotency_key: Option<String>,
+}
+
+/// A file of a prompt.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Attached<'a> {
+    mime_type: Option<String>,
+    file_name: Option<String>,
+    #[serde(borrow)]
+    content: Option<Cow<'a, str>>,
+}
+
+/// What a prompt is made of.
+struct Prompt {
+    session: SessionKey,
+    key: String,
+    content: String,
+    /// The name that the client gave its run.
+    name: Option<String>,
+    thinking: Option<Thinking>,
+    attachments: Vec<Attachment>,
+}
+
+/// Reads a prompt; none where it is not known yet which session it is for.
+fn prompt(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Option<Prompt>, Error> {
+    let asked: Send<'_> = request.read()?;
+    let content = asked.message.ok_or_else(|| request.invalid("must have required property 'message'"))?;
+    let attachments = asked.attachments.unwrap_or_default();
+    if content.trim().is_empty() && attachments.is_empty() {
+        return Err(request.invalid("at /message: must not be blank"));
+    }
+    let name = asked.idempotency_key.filter(|key| !key.is_empty());
+    if name.as_ref().is_some_and(|key| key.len() > IDEMPOTENCY_KEY_BYTES_MAX) {
+        let why = format!("at /idempotencyKey: must have at most {IDEMPOTENCY_KEY_BYTES_MAX} bytes");
+        return Err(request.invalid(&why));
+    }
+    let thinking = asked.thinking.as_deref().map(|level| thinking(request, level)).transpose()?;
+    let attachments =
+        attachments.into_iter().map(|file| attachment(request, file)).collect::<Result<_, _>>()?;
+    let key = asked.session_key.as_deref().unwrap_or(keys::MAIN).to_owned();
+    let Some(session) = dialect.session(request, Some(&key), turn)? else { return Ok(None) };
+    Ok(Some(Prompt { session, key, content, name, thinking, attachments }))
+}
+
+fn thinking(request: &Request<'_>, level: &str) -> Result<Thinking, Error> {
+    Thinking::from_name(level).ok_or_else(|| {
+        request.invalid(&format!(
+            "at /thinking: no such level: {} (use off|minimal|low|medium|high|xhigh)",
+            wire::complaint(level)
+        ))
+    })
+}
+
+fn attachment(request: &Request<'_>, file: Attached<'_>) -> Result<Attachment, Error> {
+    let name = file.file_name.as_deref().unwrap_or("attachment");
+    let _ = (&file.mime_type, &file.content);
+    Err(request.invalid(&format!(
+        "at /attachments: {} can't be taken: attachments are not available yet",
+        wire::complaint(name)
+    )))
+}
+
+impl Prompt {
+    /// The command, for the run `run`.
+    fn submit(self, run: RunId) -> Command {
+        Command::Submit(Submit {
+            target: target(&self.session),
+            run,
+            content: self.content,
+            idempotency_key: self.name,
+            attachments: self.attachments,
+            thinking: self.thinking,
+        })
+    }
+}
+
+/// `chat.send`: answered at once with the run's name; what it says comes as events.
+pub(super) fn send(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    let prompt = match prompt(dialect, request, turn) {
+        Ok(Some(prompt)) => prompt,
+        Ok(None) => return Ok(Call::Elsewhere),
+        Err(error) => {
+            dialect.tell_refused(request, &error, turn);
+            return Err(error);
+        }
+    };
+    dialect.follow(&prompt.session, &prompt.key, None, turn);
+    if STOP_WORDS.iter().any(|word| prompt.content.trim().eq_ignore_ascii_case(word)) {
+        return Call::ask(Command::Stop { target: target(&prompt.session) }, stopped);
+    }
+    let run = turn.run_id();
+    let (key, name) = (prompt.key.clone(), prompt.name.clone().unwrap_or_else(|| run.to_string()));
+    if let Some(command) = slash::parse(&prompt.content) {
+        return slash::answer(
+            dialect,
+            command,
+            slash::Asked { session: prompt.session, key, run: name },
+            turn,
+        );
+    }
+    Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply {
+        Ok(Reply::Accepted(accepted)) => {
+            dialect.expect(&accepted.run, &name, &key);
+            let status = if accepted.repeated { "in_flight" } else { "started" };
+            Ok(Call::Answer(json!({ "runId": name, "status": status })))
+        }
+        Ok(_) => Err(misfit()),
+        Err(error) => {
+            // Moltz shows nothing of a refusal that is only an answer.
+            dialect.emit("chat", &stream::failed(&name, &key, &error), turn);
+            Err(error)
+        }
+    })
+}
+
+impl OpenClaw {
+    /// A run that the client asked for itself is told under the names it gave.
+    fn expect(&mut self, run: &RunId, name: &str, key: &str) {
+        if self.ended.contains(run) {
+            return;
+        }
+        let protocol = self.protocol;
+        let told = self.runs.entry(run.clone()).or_insert_with(|| Told::new(protocol, name, Some(key)));
+        told.tell_as(key);
+        // Who waited for it before it was there.
+        told.waiting
+            .extend(self.vain.extract_if(.., |(_, run, _)| run == name).map(|(id, _, until)| (id, until)));
+    }
+
+    /// Tells a client that looks at nothing but events that its prompt was refused.
+    fn tell_refused(&mut self, request: &Request<'_>, error: &Error, turn: &mut Turn<'_>) {
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Names {
+            session_key: Option<String>,
+            idempotency_key: Option<String>,
+        }
+        if let Ok(Names { session_key, idempotency_key: Some(run) }) = request.read() {
+            let key = session_key.as_deref().unwrap_or(keys::MAIN);
+            self.emit("chat", &stream::failed(&run, key, error), turn);
+        }
+    }
+
+    /// The names on the wire of these runs.
+    fn names(&self, runs: &[RunId]) -> Vec<String> {
+        runs.iter().map(|run| self.runs.get(run).map_or(run.as_str(), |told| told.run()).to_owned()).collect()
+    }
+}
+
+/// The answer to whoever stopped a session.
+fn stopped(dialect: &mut OpenClaw, reply: Result<Reply, Error>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let runs = match reply {
+        Ok(Reply::Stopped { runs, .. }) => dialect.names(&runs),
+        Ok(Reply::Aborted { run }) => dialect.names(run.as_slice()),
+        Ok(_) => return Err(misfit()),
+        // Nothing was ever said in it.
+        Err(error) if error.code == ErrorCode::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    Ok(Call::Answer(json!({ "ok": true, "aborted": !runs.is_empty(), "runIds": runs })))
+}
+
+/// `chat.abort`: one run, or all of a session.
+pub(super) fn abort(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Abort {
+        session_key: Option<String>,
+        run_id: Option<String>,
+    }
+    let asked: Abort = request.read()?;
+    let Some(session) = dialect.session(request, asked.session_key.as_deref(), turn)? else {
+        return Ok(Call::Elsewhere);
+    };
+    let Some(run) = asked.run_id else {
+        return Call::ask(Command::Stop { target: target(&session) }, stopped);
+    };
+    let told = dialect.runs.values().find(|told| told.run() == run).and_then(Told::key);
+    if let Some(key) = told.map(str::to_owned)
+        && dialect.session(request, Some(&key), turn)?.is_some_and(|told_in| told_in != session)
+    {
+        return Err(ErrorCode::InvalidRequest.error("runId does not match sessionKey"));
+    }
+    Call::ask(Command::Abort { target: target(&session), run: Some(run.into()) }, stopped)
+}
+
+/// `chat.history`.
+pub(super) fn history(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    transcript(dialect, request, turn, |dialect, transcript, key| dialect.history_payload(transcript, key))
+}
+
+/// `chat.startup`: the history with what else a page shows first.
+pub(super) fn startup(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    transcript(dialect, request, turn, |dialect, transcript, key| {
+        let mut payload = dialect.history_payload(transcript, key);
+        payload["agentsList"] = dialect.agents();
+        payload
+    })
+}
+
+/// Reads a session's history and follows it from where that ends.
+fn transcript(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    turn: &mut Turn<'_>,
+    payload: fn(&OpenClaw, &Transcript, &str) -> Value,
+) -> Result<Call, Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct History {
+        session_key: Option<String>,
+        limit: Option<u64>,
+        max_bytes: Option<u64>,
+        after_seq: Option<u64>,
+    }
+    let asked: History = request.read()?;
+    let limit = asked.limit.unwrap_or(HISTORY_DEFAULT).clamp(1, HISTORY_MAX);
+    let bytes_max = asked.max_bytes.map_or(HISTORY_BYTES_MAX, |bytes| {
+        usize::try_from(bytes).unwrap_or(usize::MAX).min(HISTORY_BYTES_MAX)
+    });
+    let key = asked.session_key.unwrap_or_else(|| keys::MAIN.into());
+    let Some(session) = dialect.session(request, Some(&key), turn)? else { return Ok(Call::Elsewhere) };
+    let after = asked.after_seq.map(Seq);
+    let command = Command::Transcript {
+        target: target(&session),
+        limit: usize::try_from(limit).unwrap_or(usize::MAX),
+        bytes_max,
+        at: after,
+    };
+    Call::ask(command, move |dialect, reply, turn| {
+        let transcript = match reply {
+            Ok(Reply::Transcript(transcript)) => transcript,
+            Ok(_) => return Err(misfit()),
+            Err(error) if error.code == ErrorCode::NotFound => Box::default(),
+            Err(error) => return Err(error),
+        };
+        let answer = payload(dialect, &transcript, &key);
+        // A number that is not there yet is of a log that was put back to an older copy.
+        let after = after.unwrap_or(transcript.head).min(transcript.head);
+        dialect.follow(&session, &key, Some((after, transcript.under_way.clone())), turn);
+        Ok(Call::Answer(answer))
+    })
+}
+
+impl OpenClaw {
+    fn history_payload(&self, transcript: &Transcript, key: &str) -> Value {
+        let row = transcript.row.as_ref();
+        let mut payload = json!({
+            "sessionKey": key,
+            "messages": transcript.entries.iter().map(message).collect::<Vec<_>>(),
+            "thinkingLevel": row.and_then(|row| row.settings.thinking).unwrap_or(Thinking::Off).name(),
+        });
+        if let Some(row) = row {
+            payload["sessionId"] = row.session_id.as_str().into();
+            if let Some(level) = row.settings.display.get("verboseLevel") {
+                payload["verboseLevel"] = level.clone();
+            }
+        }
+        payload["hasMore"] = (transcript.total > transcript.entries.len() as u64).into();
+        payload["totalMessages"] = transcript.total.into();
+        payload["defaults"] = self.session_defaults();
+        if let Some(row) = row {
+            payload["sessionInfo"] = self.session_row(row);
+        }
+        if let Some(UnderWay { run, idempotency_key, text, seq, .. }) = &transcript.under_way {
+            let run = wire_run(run, idempotency_key.as_deref());
+            payload["inFlightRun"] = json!({ "runId": run, "text": text, "seq": seq.0 });
+        }
+        payload
+    }
+}
+
+/// A message of a history.
+fn message(entry: &Entry) -> Value {
+    let text = |text: &str| json!([{ "type": "text", "text": text }]);
+    let mut message = match &entry.said {
+        Said::User { text: said, idempotency_key, attachments } => {
+            let mut content = text(said);
+            for (name, media_type, bytes) in attachments {
+                let name = name.as_deref().unwrap_or("attachment");
+                let note = format!("[{name}: {media_type}, {bytes} bytes]");
+                if let Some(content) = content.as_array_mut() {
+                    content.push(json!({ "type": "text", "text": note }));
+                }
+            }
+            let mut message = json!({ "role": "user", "content": content });
+            let run = entry.run.as_ref().map(|run| wire_run(run, idempotency_key.as_deref()));
+            if let Some(run) = run {
+                message["idempotencyKey"] = format!("{run}:user").into();
+            }
+            message
+        }
+        Said::Assistant { text: said, model, usage, is_aborted, error } => {
+            let stop = match (is_aborted, error) {
+                (true, _) => "aborted",
+                (false, Some(_)) => "error",
+                (false, None) => "stop",
+            };
+            let mut message = json!({
+                "role": "assistant",
+                "content": text(said),
+                "usage": usage_of(*usage),
+                "stopReason": stop,
+            });
+            if let Some(model) = model {
+                message["api"] = "clawmux".into();
+                message["provider"] = model.provider.as_str().into();
+                message["model"] = model.model.as_str().into();
+            }
+            if let Some(error) = error {
+                message["errorMessage"] = error.as_str().into();
+            }
+            message
+        }
+        Said::Tool { call, name, text: said, is_error } => json!({
+            "role": "toolResult",
+            "toolCallId": call.as_str(),
+            "toolName": name.as_str(),
+            "content": text(said),
+            "isError": is_error,
+        }),
+    };
+    message["timestamp"] = entry.at.as_millis().into();
+    message["__openclaw"] = json!({ "id": entry.id, "seq": entry.place });
+    message
+}
+
+/// `chat.inject`: a message of the assistant that no model said.
+pub(super) fn inject(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Inject {
+        session_key: Option<String>,
+        message: Option<String>,
+        label: Option<String>,
+    }
+    let asked: Inject = request.read()?;
+    let message = asked.message.filter(|message| !message.trim().is_empty());
+    let message =
+        message.ok_or_else(|| request.invalid("must have required property 'message', not blank"))?;
+    let key = asked.session_key.unwrap_or_else(|| keys::MAIN.into());
+    let Some(session) = dialect.session(request, Some(&key), turn)? else { return Ok(Call::Elsewhere) };
+    dialect.follow(&session, &key, None, turn);
+    let content = match asked.label.filter(|label| !label.is_empty()) {
+        Some(label) => format!("[{label}]\n\n{message}"),
+        None => message,
+    };
+    let text = content.clone();
+    Call::ask(Command::Inject { target: target(&session), content }, move |dialect, reply, turn| match reply?
+    {
+        Reply::Injected { message, .. } => {
+            let run = format!("inject-{message}");
+            dialect.emit("chat", &said(&run, &key, 0, &text, turn.now(), false), turn);
+            Ok(Call::Answer(json!({ "ok": true, "messageId": message })))
+        }
+        _ => Err(misfit()),
+    })
+}
+
+/// `agent`: answered twice, when the prompt is accepted and when its run has ended.
+pub(super) fn agent(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Agent {
+        agent_id: Option<String>,
+        session_key: Option<String>,
+    }
+    let asked: Agent = request.read()?;
+    let Some(mut prompt) = prompt(dialect, request, turn)? else { return Ok(Call::Elsewhere) };
+    if let (Some(agent), None) = (&asked.agent_id, &asked.session_key) {
+        if dialect.setup.catalog.agent(agent).is_none() {
+            return Err(request.invalid(&format!("at /agentId: no agent named {}", wire::complaint(agent))));
+        }
+        prompt.key = format!("agent:{agent}:{}", keys::MAIN);
+        let Some(session) = dialect.session(request, Some(&prompt.key), turn)? else {
+            return Ok(Call::Elsewhere);
+        };
+        prompt.session = session;
+    }
+    dialect.follow(&prompt.session, &prompt.key, None, turn);
+    let run = turn.run_id();
+    let (key, id) = (prompt.key.clone(), request.id.to_owned());
+    let name = prompt.name.clone().unwrap_or_else(|| run.to_string());
+    Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply? {
+        Reply::Accepted(accepted) => {
+            dialect.expect(&accepted.run, &name, &key);
+            let accepted_at = turn.now().as_millis();
+            let payload = json!({ "runId": name, "status": "accepted", "acceptedAt": accepted_at });
+            turn.send(wire::answer(&id, &payload));
+            if let Some(told) = dialect.runs.get_mut(&accepted.run) {
+                told.asked.push(id);
+            }
+            Ok(Call::Elsewhere)
+        }
+        _ => Err(misfit()),
+    })
+}
+
+/// The second answer to `agent`.
+pub(super) fn agent_ended(id: &str, told: &Told, end: &End, now: Timestamp) -> String {
+    // It was made by us.
+    let text: String = serde_json::from_str(&format!("\"{}\"", end.text)).unwrap_or_default();
+    let started = told.started.unwrap_or(now);
+    let duration = u64::try_from(now.since(started).as_millis()).unwrap_or(u64::MAX);
+    let payloads = if text.is_empty() { json!([]) } else { json!([{ "text": text, "mediaUrl": null }]) };
+    let result = json!({
+        "payloads": payloads,
+        "meta": {
+            "durationMs": duration,
+            "agentMeta": { "usage": usage_of(end.usage) },
+            "aborted": end.outcome == Outcome::Aborted,
+        },
+    });
+    match &end.outcome {
+        Outcome::Completed | Outcome::Aborted => {
+            let summary = if end.outcome == Outcome::Completed { "completed" } else { "aborted" };
+            let payload =
+                json!({ "runId": told.run(), "status": "ok", "summary": summary, "result": result });
+            wire::answer(id, &payload)
+        }
+        Outcome::Failed(error) => {
+            let payload = json!({ "runId": told.run(), "status": "error", "summary": error.message });
+            let failure = Failure { code: "UNAVAILABLE", ..Failure::of(error, super::Protocol::Three) };
+            wire::refusal_with(id, &payload, &failure)
+        }
+    }
+}
+
+/// `agent.wait`: answered when the run has ended, or after a while.
+pub(super) fn agent_wait(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Wait {
+        run_id: Option<String>,
+        timeout_ms: Option<u64>,
+    }
+    let asked: Wait = request.read()?;
+    let name = asked.run_id.filter(|run| !run.is_empty());
+    let name = name.ok_or_else(|| request.invalid("must have required property 'runId'"))?;
+    let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis).min(WAIT_MAX);
+    let (until, id) = (turn.now().after(timeout), request.id.to_owned());
+    let waiting: usize = dialect.runs.values().map(|told| told.waiting.len()).sum();
+    if waiting + dialect.vain.len() >= WAITING_MAX {
+        return Err(ErrorCode::RateLimited.error(format!("too many agent.wait at once ({WAITING_MAX})")));
+    }
+    if let Some(told) = dialect.runs.values_mut().find(|told| told.run() == name) {
+        told.waiting.push((id, until));
+        return Ok(Call::Elsewhere);
+    }
+    Call::ask(Command::FollowRun { run: name.as_str().into() }, move |dialect, reply, _| {
+        match reply {
+            Ok(Reply::Accepted(accepted)) => {
+                // One that was told to its end is read again, for its end.
+                dialect.ended.retain(|run| *run != accepted.run);
+                let protocol = dialect.protocol;
+                let told =
+                    dialect.runs.entry(accepted.run).or_insert_with(|| Told::new(protocol, &name, None));
+                told.waiting.push((id, until));
+            }
+            Ok(_) => return Err(misfit()),
+            Err(error) if error.code == ErrorCode::NotFound => dialect.vain.push((id, name, until)),
+            Err(error) => return Err(error),
+        }
+        Ok(Call::Elsewhere)
+    })
+}
+
+/// The answer to an `agent.wait` whose run has ended.
+pub(super) fn waited(told: &Told, end: &End, now: Timestamp) -> Value {
+    let mut payload = json!({ "runId": told.run(), "status": "ok", "endedAt": now.as_millis() });
+    if let Some(started) = told.started {
+        payload["startedAt"] = started.as_millis().into();
+    }
+    match &end.outcome {
+        Outcome::Completed => {}
+        Outcome::Aborted => payload["stopReason"] = "aborted".into(),
+        Outcome::Failed(error) => {
+            payload["status"] = "error".into();
+            payload["error"] = error.message.as_str().into();
+        }
+    }
+    payload
+}
+
+/// The answer to an `agent.wait` that waited for nothing.
+pub(super) fn waited_in_vain(run: &str) -> Value {
+    json!({ "runId": run, "status": "timeout" })
+}

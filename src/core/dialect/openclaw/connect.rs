@@ -1,0 +1,297 @@
+//! The handshake: challenge, `connect`, hello-ok.
+//!
+//! What a `connect` may be refused for is looked at in the order of Clawdbot's gateway: parameters,
+//! protocol number, role, device, credential, pairing. Whoever shows a credential that holds needs
+//! no device. Every refusal is an answer and then a Close with the same words; clients of protocol 4
+//! go by `details.code`, and without one they would try again for ever.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::method::{EVENTS, METHODS, Who, scopes_asked, scopes_granted};
+use super::wire::{Failure, Incoming, Protocol};
+use super::{Call, OpenClaw, Phase, keys, state, wire};
+use crate::auth::{About, Admitted, Claim, Credentials, Role, Scopes, Secret};
+use crate::command::Command;
+use crate::dialect::{Frame, Turn};
+use crate::error::{Error, ErrorCode};
+use crate::reply::{Overview, Reply};
+
+/// The reason of a Close has room for so many bytes.
+const REASON_BYTES_MAX: usize = 123;
+
+/// The parameters of `connect`, as far as anything follows from them.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Connect {
+    min_protocol: u64,
+    max_protocol: u64,
+    client: Client,
+    role: Option<String>,
+    scopes: Option<Vec<String>>,
+    caps: Option<Vec<String>>,
+    commands: Option<Vec<String>>,
+    permissions: Option<std::collections::BTreeMap<String, bool>>,
+    auth: Option<Auth>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Client {
+    id: String,
+    version: Option<String>,
+    platform: Option<String>,
+    mode: Option<String>,
+    display_name: Option<String>,
+    device_family: Option<String>,
+    model_identifier: Option<String>,
+    instance_id: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Auth {
+    token: Option<String>,
+    password: Option<String>,
+    device_token: Option<String>,
+}
+
+/// Holds secrets.
+impl std::fmt::Debug for Auth {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[secret]")
+    }
+}
+
+/// A handshake under way.
+#[derive(Debug, Default)]
+pub(super) struct Greeting {
+    /// The id of the `connect`.
+    id: String,
+    /// The scopes it asked for.
+    scopes: Vec<String>,
+    /// What it showed, for the words of a refusal.
+    showed: Showed,
+    /// What was let in.
+    admitted: Option<Admitted>,
+}
+
+/// What a `connect` showed to be let in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Showed {
+    #[default]
+    Nothing,
+    Token,
+    Password,
+}
+
+impl OpenClaw {
+    /// Sends the nonce that a device has to sign.
+    pub(super) fn challenge(&mut self, turn: &mut Turn<'_>) {
+        self.phase = Phase::Waiting;
+        self.nonce = uuid::Builder::from_random_bytes(turn.random()).into_uuid().to_string();
+        let payload = json!({ "nonce": self.nonce, "ts": turn.now().as_millis() });
+        turn.send(wire::event("connect.challenge", &payload.to_string(), wire::Rest::default()));
+    }
+
+    /// Nothing came in time, or nothing that could be answered.
+    pub(super) fn on_deadline(&mut self, turn: &mut Turn<'_>) {
+        if turn.now() >= self.setup.handshake_deadline {
+            self.end(1000, "", turn);
+        }
+    }
+
+    /// The first frame: a `connect`, or the end.
+    pub(super) fn on_first(&mut self, frame: &Frame, turn: &mut Turn<'_>) {
+        let text = match frame {
+            Frame::Text(text) => Some(&**text),
+            Frame::Binary(bytes) => std::str::from_utf8(bytes).ok(),
+        };
+        let (id, method, params) = match text.map_or(Incoming::Garbage, wire::read) {
+            Incoming::Request { id, method, params } => (id, method, params),
+            Incoming::Garbage => return self.end(1000, "", turn),
+            Incoming::Event | Incoming::Broken(..) => {
+                return self.end(1008, "invalid handshake: first request must be connect", turn);
+            }
+        };
+        if method != "connect" {
+            let failure = Failure::new("INVALID_REQUEST", "invalid handshake: first request must be connect");
+            return self.refuse(&id, &failure, 1008, turn);
+        }
+        match params.read::<Connect>("connect") {
+            Ok(connect) => self.on_connect(id, connect, turn),
+            Err(error) => self.refuse(&id, &Failure::new("INVALID_REQUEST", error.message), 1008, turn),
+        }
+    }
+
+    fn on_connect(&mut self, id: String, connect: Connect, turn: &mut Turn<'_>) {
+        let (min, max) = (connect.min_protocol, connect.max_protocol);
+        if max < Protocol::Three as u64 || min > Protocol::Four as u64 || min > max {
+            let failure = Failure::new("INVALID_REQUEST", "protocol mismatch").with(json!({
+                "code": "PROTOCOL_MISMATCH",
+                "clientMinProtocol": min,
+                "clientMaxProtocol": max,
+                "expectedProtocol": Protocol::Four as u64,
+                "minimumProbeProtocol": Protocol::Three as u64,
+            }));
+            return self.refuse(&id, &failure, 1002, turn);
+        }
+        self.protocol = if max >= Protocol::Four as u64 { Protocol::Four } else { Protocol::Three };
+        let role = match connect.role.as_deref() {
+            None | Some("operator") => Role::Operator,
+            Some("node") => Role::Node,
+            Some(_) => {
+                return self.refuse(&id, &Failure::new("INVALID_REQUEST", "invalid role"), 1008, turn);
+            }
+        };
+        let scopes = connect.scopes.unwrap_or_default();
+        let auth = connect.auth.unwrap_or_default();
+        let given = |text: Option<String>| text.filter(|text| !text.is_empty());
+        let (showed, secret) = match (given(auth.token), given(auth.password), given(auth.device_token)) {
+            (Some(token), _, _) => (Showed::Token, Some(token)),
+            (None, Some(password), _) => (Showed::Password, Some(password)),
+            (None, None, Some(token)) => (Showed::Token, Some(token)),
+            (None, None, None) => (Showed::Nothing, None),
+        };
+        let credentials = match secret {
+            Some(secret) if self.setup.credentials_required => Credentials::Token(Secret::new(secret)),
+            _ => Credentials::None,
+        };
+        if self.setup.credentials_required && showed == Showed::Nothing {
+            let failure = Failure::new("NOT_PAIRED", "device identity required")
+                .with(json!({ "code": "DEVICE_IDENTITY_REQUIRED" }));
+            return self.refuse(&id, &failure, 1008, turn);
+        }
+        let asked = match role {
+            Role::Operator => scopes_asked(&scopes),
+            // What a node may do follows from its role.
+            Role::Node => Some(Scopes::READONLY),
+        };
+        let client = connect.client;
+        self.caps = connect.caps.clone().unwrap_or_default();
+        let about = About {
+            client_id: client.id,
+            version: client.version.unwrap_or_default(),
+            mode: client.mode.unwrap_or_default(),
+            platform: client.platform.unwrap_or_default(),
+            device_family: client.device_family,
+            model_identifier: client.model_identifier,
+            display_name: client.display_name,
+            instance_id: client.instance_id,
+            caps: connect.caps.unwrap_or_default(),
+            commands: connect.commands.unwrap_or_default(),
+            permissions: connect.permissions.unwrap_or_default().into_iter().collect(),
+        };
+        self.greeting = Greeting { id, scopes, showed, admitted: None };
+        self.who.role = role;
+        self.phase = Phase::Checking;
+        turn.authenticate(Claim { credentials, scopes: asked, role, device: None, about });
+    }
+
+    /// Says no, and why, and closes.
+    fn refuse(&mut self, id: &str, failure: &Failure, code: u16, turn: &mut Turn<'_>) {
+        turn.send(wire::refusal(id, failure));
+        let reason = &failure.message[..failure.message.floor_char_boundary(REASON_BYTES_MAX)];
+        self.end(code, reason, turn);
+    }
+
+    /// Let in, or not. What hello-ok tells of the daemon is asked for first.
+    pub(super) fn on_authenticated(&mut self, answer: Result<Admitted, Error>, turn: &mut Turn<'_>) {
+        match answer {
+            Ok(admitted) => {
+                self.who = Who { role: self.who.role, scopes: admitted.principal.scopes };
+                self.greeting.admitted = Some(admitted);
+                self.phase = Phase::Greeting;
+                self.ask_aside(Command::Overview, turn, |dialect, reply, turn| {
+                    let overview = match reply {
+                        Ok(Reply::Overview(overview)) => overview,
+                        _ => Overview::default().into(),
+                    };
+                    dialect.greet(&overview, turn);
+                    Ok(Call::Elsewhere)
+                });
+            }
+            Err(error) => {
+                let id = std::mem::take(&mut self.greeting.id);
+                let failure = self.not_let_in(&error);
+                self.refuse(&id, &failure, 1008, turn);
+            }
+        }
+    }
+
+    fn not_let_in(&self, error: &Error) -> Failure {
+        if error.code != ErrorCode::Unauthenticated {
+            return Failure::of(error, self.protocol);
+        }
+        let (what, code) = match self.greeting.showed {
+            Showed::Nothing => ("token missing", "AUTH_TOKEN_MISSING"),
+            Showed::Token => ("token mismatch", "AUTH_TOKEN_MISMATCH"),
+            Showed::Password => ("password mismatch", "AUTH_PASSWORD_MISMATCH"),
+        };
+        let hint = "give the token that clawmux was configured with, or an api key";
+        Failure::new("INVALID_REQUEST", format!("unauthorized: gateway {what} ({hint})")).with(json!({
+            "code": code,
+            "authReason": code.trim_start_matches("AUTH_").to_lowercase(),
+            "canRetryWithDeviceToken": false,
+            "recommendedNextStep": "update_auth_credentials",
+        }))
+    }
+
+    /// Sends hello-ok, and takes what came behind the handshake.
+    fn greet(&mut self, overview: &Overview, turn: &mut Turn<'_>) {
+        let greeting = std::mem::take(&mut self.greeting);
+        let Some(admitted) = greeting.admitted else { return };
+        let scopes = match self.who.role {
+            Role::Operator => scopes_granted(&greeting.scopes, admitted.principal.scopes),
+            Role::Node => Vec::new(),
+        };
+        let mut auth = json!({
+            "role": if self.who.role == Role::Node { "node" } else { "operator" },
+            "scopes": scopes,
+        });
+        if let Some(device) = &admitted.device_token {
+            auth["deviceToken"] = device.token.expose().into();
+            auth["issuedAtMs"] = device.issued.as_millis().into();
+        }
+        let methods: Vec<_> =
+            METHODS.iter().filter(|method| method.role == self.who.role).map(|method| method.name).collect();
+        let agent = self.default_agent();
+        let now = turn.now();
+        let payload = json!({
+            "type": "hello-ok",
+            "protocol": self.protocol as u64,
+            "server": {
+                "version": &*self.setup.version,
+                "connId": self.setup.connection.0.to_string(),
+            },
+            "features": { "methods": methods, "events": EVENTS },
+            "snapshot": {
+                "presence": state::presence_entries(&overview.presence),
+                "health": self.health_payload(overview, now),
+                "stateVersion": { "presence": overview.presence.version, "health": overview.version },
+                "uptimeMs": u64::try_from(now.since(self.setup.started).as_millis()).unwrap_or(u64::MAX),
+                "sessionDefaults": {
+                    "defaultAgentId": agent,
+                    "mainKey": keys::MAIN,
+                    "mainSessionKey": format!("agent:{agent}:{}", keys::MAIN),
+                    "scope": "per-sender",
+                },
+            },
+            "auth": auth,
+            "policy": {
+                "maxPayload": self.setup.max_payload_bytes,
+                "maxBufferedBytes": self.setup.max_buffered_bytes,
+                "tickIntervalMs": u64::try_from(self.setup.tick_interval.as_millis()).unwrap_or(u64::MAX),
+            },
+        });
+        turn.send(wire::answer(&greeting.id, &payload));
+        self.phase = Phase::Open;
+        self.next_tick = now.after(self.setup.tick_interval);
+        if self.who.role == Role::Operator {
+            self.watch_all(turn);
+        }
+        while let Some(frame) = self.early.pop_front() {
+            self.on_frame(&frame, turn);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The sessions a connection follows, and how what happens in them reaches it.
+//!
+//! A client of this protocol does not say what it follows: it names a session, and is told of it
+//! from then on. Its runs come under the ticket of the attachment, or under that of the request that
+//! asked for them; whichever it is, a run is told once, by its number in the log.
+
+use std::sync::Arc;
+
+use super::stream::{End, Frame, Told, wire_run};
+use super::{Call, OpenClaw, chat, keys, target};
+use crate::command::Command;
+use crate::dialect::Turn;
+use crate::event::{Event, Published};
+use crate::ids::{RunId, Seq, SessionKey, Ticket};
+use crate::reply::{Reply, UnderWay};
+
+/// How many runs that were told to their end are remembered, so that none is told again.
+const ENDED_MAX: usize = 256;
+
+/// A session that the client named.
+#[derive(Debug)]
+pub(super) struct Followed {
+    /// How the client called it last.
+    pub(super) key: String,
+    /// The attachment; none while it is asked for.
+    ticket: Option<Ticket>,
+    /// Everything after this number is told.
+    pub(super) from: Seq,
+    /// When it was last named, counted in requests: the session that was not named for longest makes
+    /// room for another.
+    named: u64,
+    /// Whether `session.message` events are wanted.
+    pub(super) wants_messages: bool,
+}
+
+impl OpenClaw {
+    /// Follows all sessions, until one is named.
+    pub(super) fn watch_all(&mut self, turn: &mut Turn<'_>) {
+        let ticket = self.ask_aside(Command::Watch, turn, |_, _, _| Ok(Call::Elsewhere));
+        self.watch = Some(ticket);
+    }
+
+    /// The client named a session: it is followed from here on. Where it says up to which number it
+    /// knows it (and what was under way there), from that number on.
+    pub(super) fn follow(
+        &mut self,
+        session: &SessionKey,
+        key: &str,
+        known: Option<(Seq, Option<UnderWay>)>,
+        turn: &mut Turn<'_>,
+    ) {
+        self.named += 1;
+        let named = self.named;
+        if let Some(watch) = self.watch.take() {
+            self.ask_aside(Command::Unwatch { watch }, turn, |_, _, _| Ok(Call::Elsewhere));
+        }
+        let mut wants_messages = false;
+        if let Some(followed) = self.followed.get_mut(session) {
+            followed.key = key.to_owned();
+            followed.named = named;
+            wants_messages = followed.wants_messages;
+            match &known {
+                // What lies before it was attached is told again, and only that.
+                Some((after, _)) if *after < followed.from && followed.ticket.is_some() => {}
+                _ => return,
+            }
+            self.unfollow(session, turn);
+        }
+        if self.followed.len() >= self.setup.subscriptions
+            && let Some(oldest) = self.followed.iter().min_by_key(|(_, f)| f.named).map(|(k, _)| k.clone())
+        {
+            self.unfollow(&oldest, turn);
+        }
+        let after = known.as_ref().map(|(after, _)| *after);
+        if let Some((_, Some(under_way))) = known {
+            self.resume(&under_way, key);
+        }
+        let followed = Followed {
+            key: key.to_owned(),
+            ticket: None,
+            from: after.unwrap_or_default(),
+            named,
+            wants_messages,
+        };
+        self.followed.insert(session.clone(), followed);
+        let (attach, session) = (Command::Attach { target: target(session), after }, session.clone());
+        self.ask_aside(attach, turn, move |dialect, reply, _| {
+            match reply {
+                Ok(Reply::Attached { after, under_way, .. }) => {
+                    let key = dialect.followed.get_mut(&session).map(|followed| {
+                        followed.from = after;
+                        followed.key.clone()
+                    });
+                    if let (Some(under_way), Some(key)) = (under_way, key) {
+                        dialect.resume(&under_way, &key);
+                    }
+                }
+                // What the client asked of the session says what is wrong with it.
+                _ => drop(dialect.followed.remove(&session)),
+            }
+            Ok(Call::Elsewhere)
+        });
+    }
+
+    /// The attachment to a session was made under this ticket.
+    pub(super) fn attached(&mut self, ticket: Ticket, session: &SessionKey) {
+        if let Some(followed) = self.followed.get_mut(session) {
+            followed.ticket = Some(ticket);
+        }
+    }
+
+    fn unfollow(&mut self, session: &SessionKey, turn: &mut Turn<'_>) {
+        if let Some(Followed { ticket: Some(follow), .. }) = self.followed.remove(session) {
+            let detach = Command::Detach { target: target(session), follow };
+            self.ask_aside(detach, turn, |_, _, _| Ok(Call::Elsewhere));
+        }
+    }
+
+    /// A run that is under way is told from where it is on.
+    fn resume(&mut self, under_way: &UnderWay, key: &str) {
+        if self.ended.contains(&under_way.run) {
+            return;
+        }
+        let name = wire_run(&under_way.run, under_way.idempotency_key.as_deref());
+        let told = Told::new(self.protocol, name, Some(key)).resumed(under_way);
+        self.runs.entry(under_way.run.clone()).or_insert(told);
+    }
+
+    /// Something happened in a session.
+    pub(super) fn on_event(&mut self, ticket: Ticket, event: &Arc<Published>, turn: &mut Turn<'_>) {
+        let Some(run) = &event.logged.run else { return };
+        if self.ended.contains(run) {
+            return;
+        }
+        let is_watched = self.watch == Some(ticket);
+        if !self.runs.contains_key(run) {
+            let key = match self.followed.get(&event.session) {
+                Some(followed) => followed.key.clone(),
+                None if is_watched => keys::write(&event.session),
+                None => return,
+            };
+            let told = match &event.logged.event {
+                Event::Prompted { idempotency_key, .. } => {
+                    Told::new(self.protocol, wire_run(run, idempotency_key.as_deref()), Some(&key))
+                }
+                // Its beginning was not seen, so its text can't be told.
+                _ if is_watched => return,
+                _ => Told::new(self.protocol, run.as_str(), Some(&key)),
+            };
+            self.runs.insert(run.clone(), told);
+        }
+        let Some(told) = self.runs.get_mut(run) else { return };
+        let mut frames = Vec::new();
+        let end = told.take(&event.logged, &mut frames);
+        if end.is_none() {
+            told.tell_due(turn.now(), &mut frames);
+        }
+        self.send_all(frames, turn);
+        if let Some(end) = end {
+            self.run_ended(run, &end, turn);
+        }
+    }
+
+    fn run_ended(&mut self, run: &RunId, end: &End, turn: &mut Turn<'_>) {
+        if self.ended.len() >= ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(run.clone());
+        let Some(told) = self.runs.remove(run) else { return };
+        for id in &told.asked {
+            turn.send(chat::agent_ended(id, &told, end, turn.now()));
+        }
+        for (id, _) in &told.waiting {
+            turn.send(super::wire::answer(id, &chat::waited(&told, end, turn.now())));
+        }
+    }
+
+    fn send_all(&mut self, frames: Vec<Frame>, turn: &mut Turn<'_>) {
+        for frame in frames {
+            match frame {
+                Frame::Chat(payload) => self.emit("chat", &payload, turn),
+                Frame::Agent(payload) => self.emit("agent", &payload, turn),
+            }
+        }
+    }
+
+    /// Tells what is due of all runs; who waited long enough is told that.
+    pub(super) fn tell_due(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now();
+        let mut frames = Vec::new();
+        for told in self.runs.values_mut() {
+            told.tell_due(now, &mut frames);
+            let in_vain: Vec<_> = told.waiting.extract_if(.., |(_, until)| *until <= now).collect();
+            for (id, _) in in_vain {
+                turn.send(super::wire::answer(&id, &chat::waited_in_vain(told.run())));
+            }
+        }
+        self.send_all(frames, turn);
+    }
+}

@@ -1,0 +1,143 @@
+//! Every method: its name, who may call it, what it costs, and what reads its parameters.
+//!
+//! The scope is looked at before anything else, so that somebody without `operator.admin` is not
+//! told which other methods exist. (Source: the scopes of Clawdbot's gateway.)
+
+use super::wire::{Failure, Protocol, scope_name};
+use super::{Call, OpenClaw, Request, Turn};
+use super::{catalog, chat, state};
+use crate::auth::{Role, Scope, Scopes};
+use crate::error::Error;
+
+/// One method.
+pub(super) struct Method {
+    /// Its name.
+    pub(super) name: &'static str,
+    /// As what one has to be connected.
+    pub(super) role: Role,
+    /// The scope an operator needs.
+    pub(super) needs: Scope,
+    /// What it costs, in units of `[limits]`.
+    pub(super) cost: u32,
+    /// Reads its parameters, and answers or asks the daemon.
+    pub(super) handle: Handle,
+}
+
+/// Reads the parameters of a request, and answers or asks the daemon.
+type Handle = fn(&mut OpenClaw, &Request<'_>, &mut Turn<'_>) -> Result<Call, Error>;
+
+const fn read(name: &'static str, handle: Handle) -> Method {
+    Method { name, role: Role::Operator, needs: Scope::Read, cost: 0, handle }
+}
+
+const fn write(name: &'static str, cost: u32, handle: Handle) -> Method {
+    Method { name, role: Role::Operator, needs: Scope::Write, cost, handle }
+}
+
+const fn admin(name: &'static str, cost: u32, handle: Handle) -> Method {
+    Method { name, role: Role::Operator, needs: Scope::Admin, cost, handle }
+}
+
+/// What a prompt costs.
+const PROMPT: u32 = 5;
+
+/// All of them, by topic. `connect` is the handshake's and has no row.
+pub(super) static METHODS: &[Method] = &[
+    // Talking.
+    write("chat.send", PROMPT, chat::send),
+    write("chat.abort", 1, chat::abort),
+    read("chat.history", chat::history),
+    read("chat.startup", chat::startup),
+    read("chat.metadata", catalog::metadata),
+    admin("chat.inject", 1, chat::inject),
+    write("agent", PROMPT, chat::agent),
+    write("agent.wait", 0, chat::agent_wait),
+    // What there is to choose from.
+    read("agents.list", catalog::agents_list),
+    read("agent.identity.get", catalog::agent_identity),
+    read("models.list", catalog::models_list),
+    read("commands.list", catalog::commands_list),
+    read("question.list", catalog::question_list),
+    // The daemon.
+    read("health", state::health),
+    read("status", state::status),
+    read("system-presence", state::system_presence),
+    read("last-heartbeat", state::last_heartbeat),
+];
+
+/// The events that a client may be sent.
+pub(super) const EVENTS: &[&str] = &[
+    "connect.challenge",
+    "chat",
+    "agent",
+    "tick",
+    "presence",
+    "health",
+    "sessions.changed",
+    "session.message",
+    "shutdown",
+];
+
+/// Who is let in on a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Who {
+    /// As what.
+    pub(super) role: Role,
+    /// With which scopes.
+    pub(super) scopes: Scopes,
+}
+
+/// The method of this name, for somebody who may call it.
+pub(super) fn find(name: &str, who: &Who, protocol: Protocol) -> Result<&'static Method, Failure> {
+    let method = METHODS.iter().find(|method| method.name == name);
+    let role = method.map_or(Role::Operator, |method| method.role);
+    if role != who.role {
+        let role = if who.role == Role::Node { "node" } else { "operator" };
+        return Err(Failure::new("INVALID_REQUEST", format!("unauthorized role: {role}")));
+    }
+    let needs = method.map_or(Scope::Admin, |method| method.needs);
+    if who.role == Role::Operator && !who.scopes.allows(needs) {
+        return Err(Failure::missing_scope(needs, protocol));
+    }
+    method.ok_or_else(|| {
+        Failure::new("INVALID_REQUEST", format!("unknown method: {}", super::wire::complaint(name)))
+    })
+}
+
+/// The scopes a client asked for, by name: those that we know, and whether it asked for any. Writing
+/// includes reading.
+pub(super) fn scopes_asked(names: &[String]) -> Option<Scopes> {
+    if names.is_empty() {
+        return None;
+    }
+    let known = Scope::ALL.into_iter().filter(|scope| {
+        let name = scope_name(*scope);
+        names.iter().any(|asked| asked == name)
+            || (*scope == Scope::Read && names.iter().any(|asked| asked == "operator.write"))
+    });
+    Some(Scopes::of(&known.collect::<Vec<_>>()))
+}
+
+/// The names of the scopes that were granted, in the order they were asked for. Who has all of them
+/// has those that we do not know as well.
+pub(super) fn scopes_granted(asked: &[String], granted: Scopes) -> Vec<String> {
+    if asked.is_empty() {
+        let all = [Scope::Admin, Scope::Read, Scope::Write, Scope::Approve, Scope::Pair];
+        return all
+            .into_iter()
+            .filter(|scope| granted.allows(*scope))
+            .map(|scope| scope_name(scope).into())
+            .collect();
+    }
+    let holds = |name: &String| match Scope::ALL.into_iter().find(|scope| scope_name(*scope) == name) {
+        Some(scope) => granted.allows(scope),
+        None => name.starts_with("operator.") && granted.allows(Scope::Admin),
+    };
+    let mut names: Vec<String> = Vec::new();
+    for name in asked {
+        if holds(name) && !names.contains(name) {
+            names.push(name.clone());
+        }
+    }
+    names
+}

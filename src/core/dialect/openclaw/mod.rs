@@ -1,0 +1,484 @@
+//! The gateway protocol of Clawdbot (number 3) and OpenClaw (number 4).
+//!
+//! ```text
+//!   New ──► Waiting ── connect ──► Checking ── let in ──► Greeting ── hello-ok ──► Open
+//!            │ challenge sent,        │ refused             │ what hello-ok tells      │ fault,
+//!            │ nothing in time        ▼                     ▼ is asked for             ▼ peer gone
+//!            └─────────────────────► Closed ◄───────────────┴──────────────────────────┘
+//! ```
+//!
+//! What a request may be is one table ([`method`]): a row has the method's name, its scope and cost,
+//! and the function that reads its parameters. That answers at once or asks the daemon, and then
+//! makes the answer of the reply, or asks on.
+//!
+//! A connection that names a session in a request follows it from then on ([`follow`]): what
+//! happens in it is told as `chat` and `agent` events ([`stream`]). One that never named a session
+//! is told of all it may see.
+//!
+//! How a connection ends: refused handshakes are in [`connect`]; else
+//!
+//! | why | code |
+//! |---|---|
+//! | frame over the limit | 1009 |
+//! | reads too slowly, silent for too long, credential revoked or expired | 1008 |
+//! | too many connections | 1013 |
+//! | daemon stops (after a `shutdown` event) | 1012 |
+//!
+//! Deliberately absent: `cron.*`, `exec.approval.*` and whatever else [`method`] has no row for; it
+//! is refused by name and not among the `features` a client is told.
+
+mod catalog;
+mod chat;
+mod connect;
+mod follow;
+mod keys;
+mod method;
+mod slash;
+mod state;
+mod stream;
+mod wire;
+
+use std::collections::{HashMap, VecDeque};
+
+use serde_json::Value;
+
+use self::follow::Followed;
+use self::keys::Named;
+use self::method::{Method, Who};
+use self::stream::Told;
+use self::wire::{Failure, Incoming, Protocol, Rest};
+use super::json::Params;
+use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use crate::announcement::Announcement;
+use crate::auth::{Role, Scope, Scopes};
+use crate::command::{Command, Target};
+use crate::error::{Error, ErrorCode};
+use crate::ids::{RunId, SessionKey, Ticket};
+use crate::reply::Reply;
+use crate::time::Timestamp;
+
+/// How many requests of one connection may wait for an answer at once.
+const IN_FLIGHT_MAX: usize = 256;
+
+/// How many frames may wait for the end of the handshake.
+const EARLY_MAX: usize = 32;
+
+/// OpenClaw, on one connection.
+pub struct OpenClaw {
+    setup: Setup,
+    phase: Phase,
+    greeting: connect::Greeting,
+    nonce: String,
+    protocol: Protocol,
+    /// Who is let in.
+    who: Who,
+    /// What the client said it can do.
+    caps: Vec<String>,
+    /// What came behind the handshake, before its end.
+    early: VecDeque<Frame>,
+    pending: HashMap<Ticket, Pending>,
+    /// Requests that wait until it is known which session their key stands for.
+    locating: HashMap<String, Vec<(String, String)>>,
+    /// Which sessions keys stand for that could be either of two.
+    located: HashMap<String, SessionKey>,
+    /// The sessions that were named.
+    followed: HashMap<SessionKey, Followed>,
+    /// What is told of all sessions, while none was named.
+    watch: Option<Ticket>,
+    /// Runs that are being told, or waited for.
+    runs: HashMap<RunId, Told>,
+    /// Runs whose end was told lately.
+    ended: VecDeque<RunId>,
+    /// `agent.wait` of runs that nobody knows.
+    vain: Vec<(String, String, Timestamp)>,
+    /// Whether changes of sessions are told.
+    is_subscribed: bool,
+    /// How often a session was named.
+    named: u64,
+    /// The number of the last event.
+    event_seq: u64,
+    /// The versions of presence and health that were told last.
+    state_version: (u64, u64),
+    next_tick: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    New,
+    Waiting,
+    Checking,
+    Greeting,
+    Open,
+    Closed,
+}
+
+/// A request that waits for its reply; or something the dialect asked for itself, without an id.
+struct Pending {
+    id: Option<String>,
+    then: Then,
+}
+
+/// What to do with the reply to a command.
+type Then = Box<dyn FnOnce(&mut OpenClaw, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error>>;
+
+/// What becomes of a request.
+enum Call {
+    /// This is the answer.
+    Answer(Value),
+    /// The daemon is to be asked, and then this done.
+    Ask(Command, Then),
+    /// It is answered elsewhere, once.
+    Elsewhere,
+}
+
+impl Call {
+    /// Asks the daemon; `then` makes the answer.
+    fn ask(
+        command: Command,
+        then: impl FnOnce(&mut OpenClaw, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error> + 'static,
+    ) -> Result<Self, Error> {
+        Ok(Self::Ask(command, Box::new(then)))
+    }
+}
+
+/// A request of a client that may make it.
+struct Request<'a> {
+    id: &'a str,
+    method: &'static Method,
+    params: Params<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// Its parameters; those that are not named in `T` are ignored.
+    fn read<T: serde::Deserialize<'a>>(&self) -> Result<T, Error> {
+        self.params.read(self.method.name)
+    }
+
+    /// The refusal of its parameters.
+    fn invalid(&self, why: &str) -> Error {
+        super::json::invalid(self.method.name, why)
+    }
+}
+
+/// The reply is to another command: a fault of clawmux.
+fn misfit() -> Error {
+    ErrorCode::Internal.error("internal error: the reply does not fit the request")
+}
+
+impl Dialect for OpenClaw {
+    fn handle(&mut self, input: Input<'_>, turn: &mut Turn<'_>) {
+        match (self.phase, input) {
+            (Phase::Closed, _) => {}
+            (Phase::New, Input::Opened) => self.challenge(turn),
+            (Phase::Waiting, Input::Frame(frame)) => self.on_first(&frame, turn),
+            (Phase::Checking | Phase::Greeting, Input::Frame(frame)) => self.on_early(frame, turn),
+            (Phase::Waiting | Phase::Checking | Phase::Greeting, Input::Tick) => self.on_deadline(turn),
+            (Phase::Checking, Input::Authenticated(answer)) => self.on_authenticated(answer, turn),
+            (Phase::Open, Input::Frame(frame)) => self.on_frame(&frame, turn),
+            (Phase::Open, Input::Tick) => self.on_tick(turn),
+            (Phase::Greeting | Phase::Open, Input::Reply(ticket, reply)) => {
+                self.on_reply(ticket, reply, turn)
+            }
+            (Phase::Greeting | Phase::Open, Input::Event { ticket, event, .. }) => {
+                self.on_event(ticket, event, turn);
+            }
+            (Phase::Open, Input::Announced(announcement)) => self.on_announced(announcement, turn),
+            (_, Input::Fault(fault)) => self.on_fault(fault, turn),
+            (_, Input::Ended) => self.close(),
+            (
+                _,
+                Input::Opened
+                | Input::Frame(_)
+                | Input::Authenticated(_)
+                | Input::Reply(..)
+                | Input::Event { .. }
+                | Input::Announced(_)
+                | Input::Drained
+                | Input::Tick,
+            ) => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        match self.phase {
+            Phase::New | Phase::Closed => None,
+            Phase::Waiting | Phase::Checking | Phase::Greeting => Some(self.setup.handshake_deadline),
+            Phase::Open => {
+                let runs = self.runs.values().filter_map(Told::deadline);
+                let vain = self.vain.iter().map(|(_, _, deadline)| *deadline);
+                runs.chain(vain).chain([self.next_tick]).min()
+            }
+        }
+    }
+}
+
+impl OpenClaw {
+    /// For a connection that is about to open.
+    pub fn new(setup: Setup) -> Self {
+        Self {
+            setup,
+            phase: Phase::New,
+            greeting: connect::Greeting::default(),
+            nonce: String::new(),
+            protocol: Protocol::Three,
+            who: Who { role: Role::Operator, scopes: Scopes::NONE },
+            caps: Vec::new(),
+            early: VecDeque::new(),
+            pending: HashMap::new(),
+            locating: HashMap::new(),
+            located: HashMap::new(),
+            followed: HashMap::new(),
+            watch: None,
+            runs: HashMap::new(),
+            ended: VecDeque::new(),
+            vain: Vec::new(),
+            is_subscribed: false,
+            named: 0,
+            event_seq: 0,
+            state_version: (0, 0),
+            next_tick: Timestamp::default(),
+        }
+    }
+
+    fn close(&mut self) {
+        self.phase = Phase::Closed;
+        self.early = VecDeque::new();
+        self.pending = HashMap::new();
+        self.locating = HashMap::new();
+        self.followed = HashMap::new();
+        self.runs = HashMap::new();
+        self.vain = Vec::new();
+    }
+
+    /// Closes, with these last words to whoever waits for an answer.
+    fn end(&mut self, code: u16, reason: &str, turn: &mut Turn<'_>) {
+        turn.close(code, reason);
+        self.close();
+    }
+
+    fn on_fault(&mut self, fault: Fault, turn: &mut Turn<'_>) {
+        let (code, reason) = match fault {
+            Fault::Oversize { limit } => (1009, format!("a frame may have {limit} bytes")),
+            Fault::Slow => (1008, "slow consumer".into()),
+            Fault::Idle => (1008, "was silent for too long".into()),
+            Fault::Revoked => (1008, "unauthorized: the credential was revoked".into()),
+            Fault::Expired => (1008, "unauthorized: the credential expired".into()),
+            Fault::Overloaded => (1013, "too many connections, try later".into()),
+            Fault::Draining => {
+                let failure =
+                    Failure::of(&ErrorCode::Unavailable.error("the daemon is stopping"), self.protocol);
+                for id in std::mem::take(&mut self.pending).into_values().filter_map(|pending| pending.id) {
+                    turn.send(wire::refusal(&id, &failure));
+                }
+                if self.phase == Phase::Open {
+                    self.emit("shutdown", r#"{"reason":"service restart","restartExpectedMs":null}"#, turn);
+                }
+                (1012, "service restart".into())
+            }
+        };
+        self.end(code, &reason, turn);
+    }
+
+    /// Sends an event, with the connection's next number.
+    fn emit(&mut self, name: &str, payload: &str, turn: &mut Turn<'_>) {
+        self.event_seq += 1;
+        turn.send(wire::event(name, payload, Rest { seq: Some(self.event_seq), state_version: None }));
+    }
+
+    /// Sends an event that has state with versions.
+    fn emit_state(&mut self, name: &str, payload: &Value, state_version: (u64, u64), turn: &mut Turn<'_>) {
+        self.event_seq += 1;
+        let rest = Rest { seq: Some(self.event_seq), state_version: Some(state_version) };
+        turn.send(wire::event(name, &payload.to_string(), rest));
+    }
+
+    /// Something came behind the handshake, before its end.
+    fn on_early(&mut self, frame: Frame, turn: &mut Turn<'_>) {
+        if self.early.len() >= EARLY_MAX {
+            return self.end(1008, "too many frames before hello-ok", turn);
+        }
+        self.early.push_back(frame);
+    }
+
+    fn on_frame(&mut self, frame: &Frame, turn: &mut Turn<'_>) {
+        let text = match frame {
+            Frame::Text(text) => Some(&**text),
+            Frame::Binary(bytes) => std::str::from_utf8(bytes).ok(),
+        };
+        match text.map_or(Incoming::Garbage, wire::read) {
+            Incoming::Request { id, method, params } => self.on_request(&id, &method, params, turn),
+            Incoming::Broken(id, why) => {
+                let failure = Failure::new("INVALID_REQUEST", format!("invalid request frame: {why}"));
+                turn.send(wire::refusal(id.as_deref().unwrap_or("invalid"), &failure));
+            }
+            // What is not JSON has nothing to be answered under.
+            Incoming::Event | Incoming::Garbage => {}
+        }
+    }
+
+    /// Role and scope, then whether there is such a method, then its parameters.
+    fn on_request(&mut self, id: &str, name: &str, params: Params<'_>, turn: &mut Turn<'_>) {
+        if name == "connect" {
+            let failure = Failure::new("INVALID_REQUEST", "connect is only valid as the first request");
+            return turn.send(wire::refusal(id, &failure));
+        }
+        let method = match method::find(name, &self.who, self.protocol) {
+            Ok(method) => method,
+            Err(failure) => return turn.send(wire::refusal(id, &failure)),
+        };
+        if self.pending.len() >= IN_FLIGHT_MAX {
+            let why = format!("too many requests in flight ({IN_FLIGHT_MAX}): wait for one to be answered");
+            let failure = Failure::of(&ErrorCode::RateLimited.error(why), self.protocol);
+            return turn.send(wire::refusal(id, &failure));
+        }
+        let call = (method.handle)(self, &Request { id, method, params }, turn);
+        match call {
+            // What it costs is spent all the same, and a rate that is used up is said first.
+            Err(error) if method.cost > 0 => {
+                let ticket = turn.execute(self.granted(method.needs), method.cost, Err(error));
+                self.pending.insert(
+                    ticket,
+                    Pending {
+                        id: Some(id.into()),
+                        then: Box::new(|_, reply, _| Err(reply.err().unwrap_or_else(misfit))),
+                    },
+                );
+            }
+            call => self.proceed(Some(id.to_owned()), (method.needs, method.cost), call, turn),
+        }
+    }
+
+    /// The scope under which the connection is let do what `needs` this one.
+    fn granted(&self, needs: Scope) -> Scope {
+        if self.who.role == Role::Node { Scope::Read } else { needs }
+    }
+
+    /// Answers, or asks on.
+    fn proceed(
+        &mut self,
+        id: Option<String>,
+        (needs, cost): (Scope, u32),
+        call: Result<Call, Error>,
+        turn: &mut Turn<'_>,
+    ) {
+        match (call, id) {
+            (Ok(Call::Ask(command, then)), id) => {
+                let ticket = turn.execute(self.granted(needs), cost, Ok(command));
+                self.pending.insert(ticket, Pending { id, then });
+            }
+            (Ok(Call::Answer(payload)), Some(id)) => turn.send(wire::answer(&id, &payload)),
+            (Err(error), Some(id)) => turn.send(wire::refusal(&id, &Failure::of(&error, self.protocol))),
+            (Ok(Call::Elsewhere), _) | (Ok(Call::Answer(_)) | Err(_), None) => {}
+        }
+    }
+
+    /// Asks the daemon for something no client waits for.
+    fn ask_aside(
+        &mut self,
+        command: Command,
+        turn: &mut Turn<'_>,
+        then: impl FnOnce(&mut OpenClaw, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error> + 'static,
+    ) -> Ticket {
+        let ticket = turn.execute(self.granted(Scope::Read), 0, Ok(command));
+        self.pending.insert(ticket, Pending { id: None, then: Box::new(then) });
+        ticket
+    }
+
+    fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
+        let Some(Pending { id, then }) = self.pending.remove(&ticket) else { return };
+        if let Ok(Reply::Attached { session, .. }) = &reply {
+            // Its events come under this ticket.
+            self.attached(ticket, session);
+        }
+        let call = then(self, reply, turn);
+        self.proceed(id, (Scope::Read, 0), call, turn);
+    }
+
+    /// The session a client's key stands for. Where that is not known yet the request waits until it
+    /// is, and `None` says so.
+    fn session(
+        &mut self,
+        request: &Request<'_>,
+        key: Option<&str>,
+        turn: &mut Turn<'_>,
+    ) -> Result<Option<SessionKey>, Error> {
+        let key = key.unwrap_or(keys::MAIN);
+        let (first, second) = match keys::read(key, self.default_agent())? {
+            Named::One(session) => return Ok(Some(session)),
+            Named::Either(first, second) => (first, second),
+        };
+        if let Some(session) = self.located.get(key) {
+            return Ok(Some(session.clone()));
+        }
+        let held = (
+            request.id.to_owned(),
+            format!(
+                r#"{{"type":"req","id":{},"method":{},"params":{}}}"#,
+                super::json::json(request.id),
+                super::json::json(request.method.name),
+                request.params.0.map_or("{}", |params| params.get())
+            ),
+        );
+        let waiting = self.locating.entry(key.to_owned()).or_default();
+        waiting.push(held);
+        if waiting.len() > 1 {
+            return Ok(None);
+        }
+        let key = key.to_owned();
+        self.ask_aside(Command::Exists { session: first.clone() }, turn, move |dialect, reply, turn| {
+            let waiting = dialect.locating.remove(&key).unwrap_or_default();
+            match reply {
+                Ok(reply) => {
+                    let session = if reply == Reply::Exists(true) { first } else { second };
+                    dialect.located.insert(key, session);
+                    for (_, frame) in waiting {
+                        dialect.on_frame(&Frame::Text(frame.into()), turn);
+                    }
+                }
+                Err(error) => {
+                    let failure = Failure::of(&error, dialect.protocol);
+                    waiting.iter().for_each(|(id, _)| turn.send(wire::refusal(id, &failure)));
+                }
+            }
+            Ok(Call::Elsewhere)
+        });
+        Ok(None)
+    }
+
+    fn on_announced(&mut self, announcement: &Announcement, turn: &mut Turn<'_>) {
+        if self.who.role == Role::Node {
+            return;
+        }
+        match announcement {
+            Announcement::Presence(presence) => self.tell_presence(presence, turn),
+            Announcement::Health(overview) => self.tell_health(overview, turn),
+            Announcement::SessionChanged(change) => self.tell_session_changed(change, turn),
+        }
+    }
+
+    fn on_tick(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now();
+        self.tell_due(turn);
+        for (id, run, _) in self.vain.extract_if(.., |(_, _, deadline)| *deadline <= now) {
+            turn.send(wire::answer(&id, &chat::waited_in_vain(&run)));
+        }
+        if now >= self.next_tick {
+            self.next_tick = now.after(self.setup.tick_interval);
+            self.emit("tick", &format!(r#"{{"ts":{}}}"#, now.as_millis()), turn);
+        }
+    }
+}
+
+/// The target of a command about this session.
+fn target(session: &SessionKey) -> Target {
+    Target::Session(session.clone())
+}
+
+impl std::fmt::Debug for OpenClaw {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OpenClaw").field("phase", &self.phase).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+//! Commands that people type into a conversation: answered by the daemon, heard by no model.
+
+use serde_json::{Value, json};
+
+use super::stream::said;
+use super::{Call, OpenClaw, catalog, misfit, target};
+use crate::command::Command;
+use crate::dialect::Turn;
+use crate::error::{Error, ErrorCode};
+use crate::ids::SessionKey;
+use crate::reply::Reply;
+use crate::settings::Patch;
+use crate::thinking::Thinking;
+
+/// One command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Slash {
+    Help,
+    Status,
+    Reset,
+    Compact,
+    Models,
+    /// The model to use; none asks which one it is.
+    Model(Option<String>),
+    /// The level; none asks which one it is.
+    Think(Option<String>),
+}
+
+/// Name, whether it takes an argument, and what it does.
+const COMMANDS: [(&str, bool, &str); 9] = [
+    ("help", false, "Say which commands there are"),
+    ("status", false, "Say how the session is"),
+    ("new", false, "Begin a new conversation"),
+    ("reset", false, "Begin a new conversation"),
+    ("stop", false, "End what runs"),
+    ("compact", false, "Forget all but the newest messages"),
+    ("models", false, "Say which models there are"),
+    ("model", true, "Use another model in this session"),
+    ("think", true, "Say how much the model should think: off, minimal, low, medium, high, xhigh"),
+];
+
+/// How many messages `/compact` leaves.
+const COMPACT_KEEP: usize = 20;
+
+/// The command that a message is; none where it is for the model.
+pub(super) fn parse(message: &str) -> Option<Slash> {
+    let line = message.trim().strip_prefix('/')?;
+    let (name, rest) = line.split_once([' ', ':']).unwrap_or((line, ""));
+    let rest = Some(rest.trim()).filter(|rest| !rest.is_empty()).map(str::to_owned);
+    Some(match (name.to_ascii_lowercase().as_str(), rest) {
+        ("help" | "commands", None) => Slash::Help,
+        ("status", None) => Slash::Status,
+        ("new" | "reset", None) => Slash::Reset,
+        ("compact", None) => Slash::Compact,
+        ("models", None) => Slash::Models,
+        ("model", model) => Slash::Model(model),
+        ("think" | "thinking" | "t", level) => Slash::Think(level),
+        _ => return None,
+    })
+}
+
+/// The commands as `commands.list` has them.
+pub(super) fn list() -> Value {
+    let command = |(name, takes_argument, description): &(&str, bool, &str)| {
+        json!({
+            "name": name,
+            "textAliases": [format!("/{name}")],
+            "description": description,
+            "category": "session",
+            "source": "native",
+            "scope": "both",
+            "acceptsArgs": takes_argument,
+        })
+    };
+    COMMANDS.iter().map(command).collect()
+}
+
+/// Where a command was typed, and the name of the run that answers it.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) session: SessionKey,
+    pub(super) key: String,
+    pub(super) run: String,
+}
+
+/// What is said of the reply; none where it is to another command.
+type Tell = fn(&OpenClaw, Reply) -> Option<String>;
+
+/// Does what the command says; the answer to its request is followed by a `chat` event with the text.
+pub(super) fn answer(
+    dialect: &mut OpenClaw,
+    command: Slash,
+    asked: Asked,
+    _: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    let whose = || target(&asked.session);
+    let (ask, tell): (Command, Tell) = match command {
+        Slash::Help => (describe(&asked), |_, _| Some(help())),
+        Slash::Models => (describe(&asked), |dialect, _| {
+            let models = dialect.setup.catalog.models.iter();
+            let lines: Vec<_> =
+                models.map(|entry| format!("- {}", catalog::model_name(&entry.model))).collect();
+            Some(format!("Models:\n{}", lines.join("\n")))
+        }),
+        Slash::Status | Slash::Model(None) | Slash::Think(None) => (describe(&asked), |dialect, reply| {
+            let Reply::Session(row) = reply else { return None };
+            let row = row.as_deref();
+            let model =
+                row.and_then(|row| row.model.as_ref()).or_else(|| dialect.model_of(dialect.default_agent()));
+            let model = model.map_or_else(|| "none".into(), catalog::model_name);
+            let thinking = row.and_then(|row| row.settings.thinking).unwrap_or(Thinking::Off).name();
+            let (usage, running) = row.map_or_else(Default::default, |row| (row.usage, row.running.len()));
+            Some(format!(
+                "clawmux {}\nmodel: {model}\nthinking: {thinking}\ntokens: {} in, {} out\nruns: {running}",
+                dialect.setup.version, usage.input_tokens, usage.output_tokens
+            ))
+        }),
+        Slash::Reset => (Command::Reset { target: whose() }, |_, reply| {
+            matches!(reply, Reply::Settled(_)).then(|| "A new conversation begins.".into())
+        }),
+        Slash::Compact => {
+            (Command::Compact { target: whose(), keep: COMPACT_KEEP }, |_, reply| match reply {
+                Reply::Compacted { kept, forgotten } => {
+                    Some(format!("{forgotten} messages were forgotten, {kept} are left."))
+                }
+                _ => None,
+            })
+        }
+        Slash::Model(Some(model)) => {
+            let model = (model != "default").then_some(model);
+            let patch = Patch { model: Some(model), ..Patch::default() };
+            (Command::Configure { target: whose(), patch }, |dialect, reply| match reply {
+                Reply::Settled(row) => {
+                    let model = row.model.as_ref().or_else(|| dialect.model_of(dialect.default_agent()));
+                    Some(format!("model: {}", model.map_or_else(|| "none".into(), catalog::model_name)))
+                }
+                _ => None,
+            })
+        }
+        Slash::Think(Some(level)) => {
+            let level = Thinking::from_name(&level.to_ascii_lowercase()).ok_or_else(|| {
+                ErrorCode::InvalidRequest.error("no such level (use off|minimal|low|medium|high|xhigh)")
+            });
+            let level = match level {
+                Ok(level) => level,
+                Err(error) => return say(asked, Err(error)),
+            };
+            let patch = Patch { thinking: Some(Some(level)), ..Patch::default() };
+            (Command::Configure { target: whose(), patch }, |_, reply| match reply {
+                Reply::Settled(row) => {
+                    Some(format!("thinking: {}", row.settings.thinking.unwrap_or(Thinking::Off).name()))
+                }
+                _ => None,
+            })
+        }
+    };
+    let _ = dialect;
+    Call::ask(ask, move |dialect, reply, turn| {
+        let text = reply.and_then(|reply| tell(dialect, reply).ok_or_else(misfit));
+        let call = say(asked.clone(), text.clone());
+        dialect.say_after(&asked, text, turn);
+        call
+    })
+}
+
+fn describe(asked: &Asked) -> Command {
+    Command::DescribeSession { target: target(&asked.session) }
+}
+
+fn help() -> String {
+    let lines = COMMANDS.iter().map(|(name, _, what)| format!("/{name} - {what}"));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The answer to the request; what it says comes as an event.
+fn say(asked: Asked, _: Result<String, Error>) -> Result<Call, Error> {
+    Ok(Call::Answer(json!({ "runId": asked.run, "status": "started" })))
+}
+
+impl OpenClaw {
+    fn say_after(&mut self, asked: &Asked, text: Result<String, Error>, turn: &mut Turn<'_>) {
+        let text = text.unwrap_or_else(|error| error.message);
+        self.emit("chat", &said(&asked.run, &asked.key, 0, &text, turn.now(), true), turn);
+    }
+}

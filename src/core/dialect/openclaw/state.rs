@@ -1,0 +1,202 @@
+//! How the daemon is, and who is connected.
+
+use serde_json::{Value, json};
+
+use super::{Call, OpenClaw, Request, catalog, keys, misfit};
+use crate::announcement::{ChangeReason, SessionChange};
+use crate::auth::Role;
+use crate::command::Command;
+use crate::dialect::Turn;
+use crate::error::Error;
+use crate::reply::{Overview, Presence, Present, Reply, SessionRow};
+use crate::time::Timestamp;
+
+/// Who is connected, in the protocol's words.
+pub(super) fn presence_entries(presence: &Presence) -> Value {
+    presence.present.iter().map(entry).collect()
+}
+
+fn entry(present: &Present) -> Value {
+    let about = &present.about;
+    let mut entry = json!({
+        "host": present.host,
+        "version": about.version,
+        "platform": about.platform,
+        "mode": about.mode,
+        "reason": present.reason,
+        "roles": [if present.role == Role::Node { "node" } else { "operator" }],
+        "ts": present.at.as_millis(),
+    });
+    let optional = [
+        ("deviceFamily", about.device_family.as_deref()),
+        ("modelIdentifier", about.model_identifier.as_deref()),
+        ("instanceId", about.instance_id.as_deref()),
+        ("deviceId", present.device.as_deref()),
+        ("text", present.text.as_deref()),
+    ];
+    for (name, value) in optional {
+        if let Some(value) = value {
+            entry[name] = value.into();
+        }
+    }
+    entry
+}
+
+impl OpenClaw {
+    /// The payload of `health`.
+    pub(super) fn health_payload(&self, overview: &Overview, now: Timestamp) -> Value {
+        let recent: Vec<_> = overview
+            .recent
+            .iter()
+            .map(|row| {
+                let age = u64::try_from(now.since(row.updated).as_millis()).unwrap_or(u64::MAX);
+                json!({ "key": keys::write(&row.session), "updatedAt": row.updated.as_millis(), "age": age })
+            })
+            .collect();
+        let sessions = json!({ "path": "clawmux", "count": overview.sessions, "recent": recent });
+        let agent = self.default_agent();
+        let agents: Vec<_> = self
+            .setup
+            .catalog
+            .agents
+            .iter()
+            .map(|entry| {
+                json!({
+                    "agentId": entry.id.as_str(),
+                    "isDefault": entry.id.as_str() == agent,
+                    "heartbeat": {
+                        "enabled": false, "every": "0m", "everyMs": null, "prompt": "", "target": "last",
+                        "ackMaxChars": 0,
+                    },
+                    "sessions": sessions,
+                })
+            })
+            .collect();
+        json!({
+            "ok": true,
+            "ts": now.as_millis(),
+            "durationMs": 0,
+            "channels": {},
+            "channelOrder": [],
+            "channelLabels": {},
+            "heartbeatSeconds": 0,
+            "defaultAgentId": agent,
+            "agents": agents,
+            "sessions": sessions,
+        })
+    }
+
+    /// A session as a row of a list.
+    pub(super) fn session_row(&self, row: &SessionRow) -> Value {
+        let mut value = json!({
+            "key": keys::write(&row.session),
+            "kind": "direct",
+            "agentId": &*row.session.agent(),
+            "sessionId": row.session_id,
+            "updatedAt": row.updated.as_millis(),
+            "contextTokens": catalog::CONTEXT_TOKENS,
+            "hasActiveRun": !row.running.is_empty(),
+            "activeRunIds": row.running.iter().map(|run| run.as_str()).collect::<Vec<_>>(),
+            "status": if row.running.is_empty() { "done" } else { "running" },
+        });
+        let model = row.model.as_ref().or_else(|| self.model_of(&row.session.agent()));
+        if let Some(model) = model {
+            value["modelProvider"] = model.provider.as_str().into();
+            value["model"] = model.model.as_str().into();
+        }
+        value
+    }
+
+    /// What a session has that is set to nothing.
+    pub(super) fn session_defaults(&self) -> Value {
+        let mut value = json!({ "contextTokens": catalog::CONTEXT_TOKENS });
+        if let Some(model) = self.model_of(self.default_agent()) {
+            value["modelProvider"] = model.provider.as_str().into();
+            value["model"] = model.model.as_str().into();
+        }
+        value
+    }
+
+    pub(super) fn tell_presence(&mut self, presence: &Presence, turn: &mut Turn<'_>) {
+        let payload = json!({ "presence": presence_entries(presence) });
+        self.state_version.0 = presence.version;
+        self.emit_state("presence", &payload, self.state_version, turn);
+    }
+
+    pub(super) fn tell_health(&mut self, overview: &Overview, turn: &mut Turn<'_>) {
+        let payload = self.health_payload(overview, turn.now());
+        self.state_version = (overview.presence.version, overview.version);
+        self.emit_state("health", &payload, self.state_version, turn);
+    }
+
+    pub(super) fn tell_session_changed(&mut self, change: &SessionChange, turn: &mut Turn<'_>) {
+        if !self.is_subscribed {
+            return;
+        }
+        let reason = match change.reason {
+            ChangeReason::Created => "create",
+            ChangeReason::Started => "send",
+            ChangeReason::Ended => "run",
+            ChangeReason::Configured => "patch",
+            ChangeReason::Reset => "reset",
+            ChangeReason::Deleted => "delete",
+        };
+        let key = self.followed.get(&change.session).map(|followed| followed.key.clone());
+        let key = key.unwrap_or_else(|| keys::write(&change.session));
+        let payload = json!({ "sessionKey": key, "reason": reason, "ts": turn.now().as_millis() });
+        self.emit("sessions.changed", &payload.to_string(), turn);
+    }
+}
+
+/// Asks for the overview and answers with what `payload` makes of it.
+fn overview(payload: fn(&OpenClaw, &Overview, Timestamp) -> Value) -> Result<Call, Error> {
+    Call::ask(Command::Overview, move |dialect, reply, turn| match reply? {
+        Reply::Overview(overview) => Ok(Call::Answer(payload(dialect, &overview, turn.now()))),
+        _ => Err(misfit()),
+    })
+}
+
+/// `health`.
+pub(super) fn health(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    overview(OpenClaw::health_payload)
+}
+
+/// `status`.
+pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    overview(|dialect, overview, now| {
+        let recent: Vec<_> = overview
+            .recent
+            .iter()
+            .map(|row| {
+                let mut value = dialect.session_row(row);
+                value["age"] = u64::try_from(now.since(row.updated).as_millis()).unwrap_or(u64::MAX).into();
+                value["flags"] = json!([]);
+                value
+            })
+            .collect();
+        let agent = dialect.default_agent();
+        json!({
+            "version": &*dialect.setup.version,
+            "heartbeat": { "defaultAgentId": agent, "agents": [] },
+            "channelSummary": [],
+            "queuedSystemEvents": [],
+            "sessions": {
+                "paths": ["clawmux"],
+                "count": overview.sessions,
+                "defaults": dialect.session_defaults(),
+                "recent": recent,
+                "byAgent": [],
+            },
+        })
+    })
+}
+
+/// `system-presence`.
+pub(super) fn system_presence(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    overview(|_, overview, _| presence_entries(&overview.presence))
+}
+
+/// `last-heartbeat`: there is no scheduler yet, so there was none.
+pub(super) fn last_heartbeat(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    Ok(Call::Answer(Value::Null))
+}
