@@ -39,6 +39,7 @@ use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
 use crate::connection::Services;
+use crate::control_ui::ControlUi;
 use crate::devices::Devices;
 use crate::http::PROTOCOLS;
 use crate::hub::{Broadcast, Hub, Notice, Whose};
@@ -161,14 +162,14 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         setup: dialect::Setup {
             version: setup.version.into(),
             subscriptions: config.limits.subscriptions,
-            max_payload_bytes: config.gateway.max_payload_bytes,
             max_buffered_bytes: config.gateway.max_buffered_bytes,
+            tick_interval: config.openclaw.tick_interval,
             catalog,
             started: clock::now(),
-            tick_interval: Duration::from_secs(15),
             ..dialect::Setup::default()
         },
         gateway: config.gateway.clone(),
+        openclaw: config.openclaw.clone(),
         authority: authority.clone(),
         rates: Rates::new(&config.limits),
         dispatch: sessions.clone().recipient(),
@@ -181,6 +182,11 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         sockets,
         services: Arc::new(services),
         protocols: PROTOCOLS.to_vec(),
+        control_ui: config
+            .openclaw
+            .control_ui
+            .clone()
+            .map(|folder| ControlUi::new(folder, config.default_agent.clone(), setup.version.into())),
         unauthenticated: config.limits.unauthenticated,
         workers: 0,
         arbiters,

@@ -18,15 +18,23 @@ use serde_json::{Value, json};
 use crate::connection::link::Link;
 use crate::connection::registry::Registry;
 use crate::connection::{Approach, Connection, Protocol, Services, ws};
+use crate::control_ui::ControlUi;
 use crate::store::Health;
 
 /// The protocols served over WebSocket.
 pub const PROTOCOLS: &[Protocol] = &[
-    Protocol { path: "/ws", name: "exoclaw", may_skip: true, dialect: |setup| Box::new(Exoclaw::new(setup)) },
+    Protocol {
+        path: "/ws",
+        name: "exoclaw",
+        may_skip: true,
+        max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        dialect: |setup| Box::new(Exoclaw::new(setup)),
+    },
     Protocol {
         path: "/",
         name: "openclaw",
         may_skip: false,
+        max_payload_bytes: |services| services.openclaw.max_payload_bytes,
         dialect: |setup| Box::new(OpenClaw::new(setup)),
     },
 ];
@@ -59,6 +67,8 @@ pub struct Front {
     pub protocols: Vec<Protocol>,
     /// The connections there are.
     pub registry: Arc<Registry>,
+    /// The page that is served at `/`; none = a short text.
+    pub control_ui: Option<ControlUi>,
     /// Whether connections are taken.
     pub ready: AtomicBool,
     /// Whether it can be written down.
@@ -112,7 +122,10 @@ pub(crate) async fn serve(
             }
         }
         (_, Some(protocol)) if wants_upgrade => upgrade(&request, payload, &front, *protocol),
-        ("/", _) if is_reading(&request) => {
+        (path, Some(protocol)) if path != "/" => answer(StatusCode::UPGRADE_REQUIRED)
+            .insert_header((header::UPGRADE, "websocket"))
+            .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
+        ("/", _) if front.control_ui.is_none() && is_reading(&request) => {
             let mut page = format!("clawmux {}\n", front.services.setup.version);
             for Protocol { name, path, .. } in &front.protocols {
                 page.push_str(&format!("{name} clients: websocket at {path}. "));
@@ -120,12 +133,10 @@ pub(crate) async fn serve(
             page.push_str("Health: /healthz, /readyz.\n");
             answer(StatusCode::OK).body(page)
         }
-        (_, Some(protocol)) => answer(StatusCode::UPGRADE_REQUIRED)
-            .insert_header((header::UPGRADE, "websocket"))
-            .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
-        _ => match LATER.iter().find(|(later, _)| covers(later, path)) {
-            Some((_, what)) => not_yet(what),
-            None => answer(StatusCode::NOT_FOUND).json(error("no such page")),
+        _ => match (LATER.iter().find(|(later, _)| covers(later, path)), &front.control_ui) {
+            (Some((_, what)), _) => not_yet(what),
+            (None, Some(page)) if !wants_upgrade => page.serve(&request).await,
+            (None, _) => answer(StatusCode::NOT_FOUND).json(error("no such page")),
         },
     }
 }

@@ -24,6 +24,7 @@ pub mod arbiters;
 mod ask;
 pub mod clock;
 pub mod connection;
+pub mod control_ui;
 pub mod deliver;
 pub mod devices;
 pub mod gateway;

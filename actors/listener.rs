@@ -40,6 +40,7 @@ use crate::clock;
 use crate::connection::link::Link;
 use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
 use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
+use crate::control_ui::ControlUi;
 use crate::http::{Front, serve};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
@@ -63,6 +64,8 @@ pub struct ListenerSetup {
     pub services: Arc<Services>,
     /// The protocols served; see [`PROTOCOLS`](crate::http::PROTOCOLS).
     pub protocols: Vec<Protocol>,
+    /// The page that is served at `/`; none = a short text.
+    pub control_ui: Option<ControlUi>,
     /// The most connections before their handshake.
     pub unauthenticated: usize,
     /// Threads that serve connections; 0 = one per core.
@@ -163,6 +166,7 @@ impl Listener {
             addresses: addresses.clone(),
             protocols: setup.protocols,
             registry: registry.clone(),
+            control_ui: setup.control_ui,
             ready: AtomicBool::new(false),
             log: setup.log,
             draining: AtomicBool::new(false),

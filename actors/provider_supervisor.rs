@@ -18,7 +18,7 @@ use clawmux_core::event::Usage;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
 use clawmux_core::log::usage::{UsageRecord, UsageTotals};
 use clawmux_core::meter::{Meter, Reservation};
-use clawmux_core::provider::{ChatRequest, ProviderKind, encode, estimate_tokens, offline};
+use clawmux_core::provider::{ChatRequest, encode, estimate_input, output_tokens};
 use clawmux_core::reply::Budget;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -59,7 +59,8 @@ pub struct ProviderSupervisor {
 }
 
 /// Asks for leave to make one provider call. `request.model` is filled in from the agent's models,
-/// `request.max_tokens` is the agent's at most and clamped to what the budgets leave.
+/// `request.max_tokens` is the agent's at most, with room for the thoughts it asks for added, and clamped
+/// to what the budgets leave.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<Permit, Error>")]
 pub struct Acquire {
@@ -211,13 +212,10 @@ impl ProviderSupervisor {
         let (candidates, max_tokens) = self.candidates(&agent, model.as_ref())?;
         let first = &candidates[0];
         request.model.clone_from(&first.model);
-        request.max_tokens = request.max_tokens.min(max_tokens);
+        request.max_tokens = output_tokens(request.max_tokens.min(max_tokens), request.thinking);
         let encode = |request: &ChatRequest| encode(first.endpoint.kind, &first.endpoint.base_url, request);
         let mut body = encode(&request);
-        let input = match first.endpoint.kind {
-            ProviderKind::Offline => offline::input_tokens(&request),
-            ProviderKind::Anthropic | ProviderKind::OpenAi => estimate_tokens(body.len() as u64),
-        };
+        let input = estimate_input(first.endpoint.kind, &request, body.len());
         let (reservation, output) =
             self.meter.reserve(clock::now(), account.spent().total(), input, request.max_tokens)?;
         if output != request.max_tokens {

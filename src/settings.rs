@@ -59,6 +59,7 @@ pub(crate) fn read(global: &Global, listen: &[String]) -> Result<Settings, Failu
         flags: &flags,
         home: &home,
         read_secret: &mut |path| text(path),
+        is_file: &mut |path| path.is_file(),
     })
     .map_err(|complaints| {
         let lines: Vec<String> = complaints.iter().map(Complaint::to_string).collect();

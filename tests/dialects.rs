@@ -509,11 +509,7 @@ fn event_of(value: &Value) -> Result<Event, String> {
     let (name, value) = member(value)?;
     let usage = Usage { input_tokens: count(value, "input"), output_tokens: count(value, "output") };
     Ok(match name {
-        "prompted" => Event::Prompted {
-            content: value.as_str().unwrap_or_default().to_owned(),
-            owner: Owner::Admins,
-            idempotency_key: None,
-        },
+        "prompted" => Event::prompted(value.as_str().unwrap_or_default(), Owner::Admins, None),
         "started" => Event::Started,
         "text" => Event::Text(value.as_str().unwrap_or_default().to_owned()),
         "called" => Event::ToolCalled(ToolCall {

@@ -5,9 +5,11 @@
 //!
 //! | `event` | besides |
 //! |---|---|
-//! | `prompt` | `content`, `owner` (null: the operators), `idempotency_key`? |
+//! | `prompt` | `content`, `owner` (null: the operators), `idempotency_key`?, `attachments`? (`name`, `type`, `bytes` of each), `thinking`? |
 //! | `start` | |
 //! | `text` | `text` |
+//! | `thought` | `text` |
+//! | `sealed` | `thoughts` (how many go back to the provider) |
 //! | `tool_call` | `call`, `tool`, `input` |
 //! | `tool_result` | `call`, `content`, `is_error` |
 //! | `step_end` | `input_tokens`, `output_tokens` |
@@ -20,6 +22,7 @@
 //! | `configure` | `label`, `model`, `thinking`, `display` |
 //! | `delete` | |
 
+use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Usage};
 use clawmux_core::ids::RunId;
@@ -29,15 +32,25 @@ use serde_json::{Value, json};
 /// It.
 pub(super) fn to_json(logged: &Logged) -> Value {
     let (name, mut object) = match &logged.event {
-        Event::Prompted { content, owner, idempotency_key } => {
+        Event::Prompted { content, owner, idempotency_key, attachments, thinking } => {
             let mut prompt = json!({ "content": content, "owner": owner_name(owner) });
             if let Some(key) = idempotency_key {
                 prompt["idempotency_key"] = json!(key);
+            }
+            if !attachments.is_empty() {
+                let told =
+                    |a: &Attachment| json!({ "name": a.name(), "type": a.media_type(), "bytes": a.bytes() });
+                prompt["attachments"] = attachments.iter().map(told).collect();
+            }
+            if let Some(thinking) = thinking {
+                prompt["thinking"] = json!(thinking.name());
             }
             ("prompt", prompt)
         }
         Event::Started => ("start", json!({})),
         Event::Text(text) => ("text", json!({ "text": text })),
+        Event::Thought(text) => ("thought", json!({ "text": text })),
+        Event::Sealed(seals) => ("sealed", json!({ "thoughts": seals.len() })),
         Event::ToolCalled(call) => (
             "tool_call",
             json!({ "call": call.id.as_str(), "tool": call.name.as_str(), "input": call.input }),
@@ -105,6 +118,7 @@ mod tests {
     use clawmux_core::error::ErrorCode;
     use clawmux_core::event::{ToolCall, ToolResult};
     use clawmux_core::ids::{CallId, PluginName, Seq};
+    use clawmux_core::thinking::Thinking;
     use clawmux_core::time::Timestamp;
 
     fn json_of(event: Event) -> Value {
@@ -120,15 +134,28 @@ mod tests {
         let owner = Owner::from_name("ci");
         for (event, expected) in [
             (
-                Event::Prompted { content: "hi".into(), owner, idempotency_key: Some("k".into()) },
+                Event::prompted("hi", owner, Some("k".into())),
                 json!({"event": "prompt", "content": "hi", "owner": "ci", "idempotency_key": "k"}),
             ),
             (
-                Event::Prompted { content: "hi".into(), owner: Owner::Admins, idempotency_key: None },
+                Event::prompted("hi", Owner::Admins, None),
                 json!({"event": "prompt", "content": "hi", "owner": null}),
             ),
             (Event::Started, json!({"event": "start"})),
+            (
+                Event::Prompted {
+                    content: "look".into(),
+                    owner: Owner::Admins,
+                    idempotency_key: None,
+                    attachments: vec![Attachment::new(Some("a.txt"), None, "x".into()).expect("text")],
+                    thinking: Some(Thinking::Low),
+                },
+                json!({"event": "prompt", "content": "look", "owner": null, "thinking": "low",
+                       "attachments": [{"name": "a.txt", "type": "text/plain", "bytes": 1}]}),
+            ),
             (Event::Text("x".into()), json!({"event": "text", "text": "x"})),
+            (Event::Thought("x".into()), json!({"event": "thought", "text": "x"})),
+            (Event::Sealed(vec![]), json!({"event": "sealed", "thoughts": 0})),
             (
                 Event::ToolCalled(call),
                 json!({"event": "tool_call", "call": "c", "tool": "echo", "input": {"a": 1}}),

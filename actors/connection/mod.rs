@@ -29,7 +29,7 @@ use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::pairing::Arrival;
 use clawmux_core::auth::{Admitted, Claim, Principal, Role};
 use clawmux_core::command::{Command, Request};
-use clawmux_core::config::Gateway;
+use clawmux_core::config::{Gateway, OpenClaw};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::Ticket;
@@ -72,6 +72,8 @@ pub struct Services {
     pub setup: Setup,
     /// Limits and deadlines.
     pub gateway: Gateway,
+    /// What is special to connections of the OpenClaw protocol.
+    pub openclaw: OpenClaw,
     /// Checks credentials.
     pub authority: Arc<Authority>,
     /// Who decides about those who come from a device.
@@ -103,6 +105,8 @@ pub struct Protocol {
     pub name: &'static str,
     /// Whether `auth.loopback = "skip"` is for it.
     pub may_skip: bool,
+    /// The largest frame after the handshake, in bytes.
+    pub max_payload_bytes: fn(&Services) -> usize,
     /// Makes its dialect.
     pub dialect: fn(Setup) -> Box<dyn Dialect>,
 }
@@ -195,6 +199,7 @@ impl Connection {
             is_loopback: approach.is_local(),
             handshake_deadline: clock::now().after(services.gateway.handshake_timeout),
             connection: link.id(),
+            max_payload_bytes: (protocol.max_payload_bytes)(&services),
             ..services.setup.clone()
         });
         let departure = Departure { link: link.clone(), services: services.clone(), joined: false };
@@ -333,7 +338,7 @@ impl Connection {
         if self.principal.is_none()
             && let Some(client) = &self.client
         {
-            if !self.link.admit(principal.name.clone(), self.services.gateway.max_payload_bytes) {
+            if !self.link.admit(principal.name.clone(), (self.protocol.max_payload_bytes)(&self.services)) {
                 self.link.closes("overloaded", clock::now());
                 return Input::Fault(Fault::Overloaded);
             }

@@ -40,7 +40,8 @@ pub(crate) fn upgrade(
     connection: Connection,
 ) -> Result<HttpResponse, actix_web::Error> {
     let link = connection.link.clone();
-    let largest = connection.services.gateway.max_payload_bytes.max(HANDSHAKE_BYTES_MAX);
+    let allowed = (connection.protocol.max_payload_bytes)(&connection.services);
+    let largest = allowed.max(HANDSHAKE_BYTES_MAX);
     let guarded = Guarded::new(payload, link.clone());
     let response = WsResponseBuilder::new(connection, request, guarded).frame_size(largest).start()?;
     Ok(response.map_body(|_, inner| Counted { inner, link }).map_into_boxed_body())

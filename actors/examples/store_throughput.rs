@@ -155,12 +155,12 @@ fn append(session: u64, seq: u64) -> Append {
     let run = Some(RunId::new(format!("r{session}")));
     let (owner, usage) = (Owner::Admins, Usage::default());
     let event = match seq {
-        1 => Event::Prompted { content: "a prompt of usual length".repeat(3), owner, idempotency_key: None },
+        1 => Event::prompted("a prompt of usual length".repeat(3), owner, None),
         2 | 3 => Event::Started,
         END => Event::Ended { outcome: Outcome::Completed, usage },
         _ => Event::Text(" token".into()),
     };
-    let durable = !matches!(event, Event::Text(_));
+    let durable = event.streamed().is_none();
     let at = Timestamp::from_millis(1_700_000_000_000 + seq);
     Append {
         session: SessionKey::new("main", "bench", &session.to_string(), "main")

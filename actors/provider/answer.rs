@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::Usage;
+use clawmux_core::event::{Proof, Usage};
 use clawmux_core::provider::offline::{self, Step};
 use clawmux_core::provider::{ChatRequest, Decoder, Delta, encode};
 use futures::future::LocalBoxFuture;
@@ -34,7 +34,7 @@ use super::{Candidate, Charge, Deadlines, Permit};
 /// How much is read before what was decoded is handed on, in bytes.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
 
-/// How large an answer may be in all, text and tool calls together, in bytes; and how many tools it
+/// How large an answer may be in all, text, thoughts and tool calls together, in bytes; and how many tools it
 /// may call. More than a model writes, and little enough to keep and to look through.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 const ANSWER_CALLS_MAX: usize = 128;
@@ -162,12 +162,17 @@ impl Answer {
         let bytes: usize = deltas
             .iter()
             .map(|delta| match delta {
-                Delta::Text(text) => text.len(),
+                Delta::Text(text) | Delta::Thinking(text) => text.len(),
                 Delta::ToolCall(call) => call.name.as_str().len() + call.input.to_string().len(),
-                Delta::Finished { .. } => 0,
+                Delta::Sealed(_) | Delta::Finished { .. } => 0,
             })
             .sum();
-        self.said_bytes = self.said_bytes.saturating_add(bytes);
+        let proofs = deltas.iter().map(|delta| match delta {
+            Delta::Sealed(Proof::Signature(proof) | Proof::Redacted(proof)) => proof.len(),
+            _ => 0,
+        });
+        // No output of the model, but kept like it.
+        self.said_bytes = self.said_bytes.saturating_add(bytes).saturating_add(proofs.sum());
         let Some((charge, _)) = &mut self.held else { return };
         charge.add(bytes as u64, wire);
         if let Some(Delta::Finished { usage, .. }) = deltas.last_mut() {

@@ -37,6 +37,7 @@ use clawmux_core::provider::{ChatRequest, Delta};
 use clawmux_core::reply::{Accepted, Reply};
 use clawmux_core::session::{Batch, Session as Conversation, Submission, Submitted};
 use clawmux_core::settings::Patch;
+use clawmux_core::thinking::Thinking;
 use clawmux_core::turn::Work;
 use futures::StreamExt;
 use futures::stream::LocalBoxStream;
@@ -610,6 +611,7 @@ impl Session {
             messages: self.conversation.conversation(soul.len()),
             tools: Vec::new(),
             max_tokens: self.profile.max_tokens,
+            thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
         };
         let names = self.profile.tools.clone();
         let Colleagues { providers, sandbox, .. } = self.colleagues.clone();

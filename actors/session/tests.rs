@@ -31,6 +31,10 @@ use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
 use crate::store::Store;
 
+mod provided;
+#[path = "../../tests/support/upstream.rs"]
+mod upstream;
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Makes a session panic.
@@ -83,8 +87,12 @@ struct World {
 
 impl World {
     async fn new() -> Self {
+        Self::with(Config::default()).await
+    }
+
+    async fn with(config: Config) -> Self {
         let home = tempfile::tempdir().unwrap();
-        let config = Arc::new(Config::default());
+        let config = Arc::new(config);
         let store = Store::open(home.path().join("clawmux.db")).await.unwrap();
         let (pen, store) = (store.pen(), store.start());
         let totals = UsageTotals::default();

@@ -81,6 +81,8 @@ impl SessionSupervisor {
                     content: submit.content,
                     owner: principal.owner.clone(),
                     idempotency_key: submit.idempotency_key.clone(),
+                    attachments: submit.attachments,
+                    thinking: submit.thinking,
                 });
                 let owner = principal.owner.clone();
                 let prompt =

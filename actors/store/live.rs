@@ -1,6 +1,6 @@
-//! The text of steps that still stream, shared by the writer and the reader.
+//! The text and the thoughts of steps that still stream, shared by the writer and the reader.
 //!
-//! Such text lies on pages that nobody searches; what is asked of it is answered from here. The
+//! They lie on pages that nobody searches; what is asked of them is answered from here. The
 //! writer holds it from before a group's first change until the group is committed, the reader
 //! while it opens its view of the database and copies what it needs: so the two always agree.
 //! Both pass a turnstile first, else a busy writer would take the lock again before a waiting
@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::event::Logged;
+use clawmux_core::event::{Logged, Streamed};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::segment::Segment;
 use clawmux_core::time::Timestamp;
@@ -53,7 +53,12 @@ pub(super) struct Live {
 
 impl Live {
     /// Adds a piece; says whether the run was not on this page before.
-    pub(super) fn push(&mut self, place: Place<'_>, seq: Seq, at: Timestamp, text: &str) -> bool {
+    pub(super) fn push(
+        &mut self,
+        place: Place<'_>,
+        (seq, at): (Seq, Timestamp),
+        (of, text): (Streamed, &str),
+    ) -> bool {
         // Looked up first, so that the key is cloned only for the first piece.
         let runs = match self.sessions.get_mut(place.session) {
             Some(runs) => runs,
@@ -65,9 +70,9 @@ impl Live {
             runs.len() - 1
         });
         let run = &mut runs[index];
-        let joined = run.segments.last_mut().is_some_and(|segment| segment.push(seq, at, text));
+        let joined = run.segments.last_mut().is_some_and(|segment| segment.push(of, seq, at, text));
         if !joined {
-            run.segments.push(Segment::new(seq, at, text));
+            run.segments.push(Segment::new(of, seq, at, text));
         }
         let fresh = run.pages.last() != Some(&place.page);
         if fresh {

@@ -10,6 +10,7 @@
 //! | `runs` | one row a run: from where to where it is in the log, and up to where its text is in `events` |
 //! | `events` | the log itself, but for the text of steps that still stream |
 //! | `deltas` | that text: one row for each group commit, of all sessions together |
+//! | `attachments` | the bytes of what prompts brought along; what they are is in `events` |
 //! | `idempotency` | which run a key stands for |
 //! | `usage` | what every model call cost |
 //! | `usage_days` | the sums of that for each day: what a month cost is asked at every start |
@@ -194,6 +195,14 @@ CREATE TABLE device_grants (
     used    INTEGER,
     PRIMARY KEY (device, role)
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE attachments (
+    session INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,                   -- number of the prompt
+    place   INTEGER NOT NULL,                   -- among those of the prompt, from 0
+    data    BLOB NOT NULL,
+    PRIMARY KEY (session, seq, place)
+) STRICT;
 ",
 ];
 

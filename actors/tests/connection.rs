@@ -26,7 +26,7 @@ use clawmux_core::auth::{
     Admitted, Claim, Credentials, DeviceClaim, Owner, Principal, Role, Scope, Scopes, Secret,
 };
 use clawmux_core::command::Command;
-use clawmux_core::config::{ApiKey, Auth, Gateway, Limits, LoopbackPolicy};
+use clawmux_core::config::{ApiKey, Auth, Config, Gateway, Limits, LoopbackPolicy, OpenClaw};
 use clawmux_core::dialect::Setup;
 use clawmux_core::dialect::{Dialect, Fault, Input, Turn};
 use clawmux_core::error::{Error, ErrorCode};
@@ -282,6 +282,7 @@ impl Edge {
                 ..Setup::default()
             },
             gateway: options.gateway,
+            openclaw: OpenClaw { max_payload_bytes: 1 << 21, ..Config::default().openclaw },
             authority: Arc::new(Authority::new(&auth)),
             rates: Rates::new(&options.limits),
             dispatch: sessions.clone().recipient(),
@@ -296,6 +297,7 @@ impl Edge {
             sockets: bind(&["127.0.0.1:0".parse().unwrap()]).unwrap(),
             services: Arc::new(services),
             protocols: options.protocols,
+            control_ui: None,
             unauthenticated: options.limits.unauthenticated,
             workers: options.workers,
             arbiters: arbiters.clone(),
@@ -909,6 +911,7 @@ async fn a_panic_ends_its_own_connection_only() {
         path: "/fragile",
         name: "fragile",
         may_skip: true,
+        max_payload_bytes: |services| services.gateway.max_payload_bytes,
         dialect: |_| Box::new(Fragile),
     });
     let edge = Edge::start(options).await;
@@ -922,6 +925,49 @@ async fn a_panic_ends_its_own_connection_only() {
     say(&mut steady, json!({ "id": "1", "method": "ping" })).await;
     assert_eq!(next(&mut steady).await["result"], "pong");
     edge.until("one left", |observed| observed.children.len() == 1).await;
+}
+
+/// Says how many bytes it was told.
+struct Measures;
+
+impl Dialect for Measures {
+    fn handle(&mut self, input: Input<'_>, turn: &mut Turn<'_>) {
+        match input {
+            Input::Opened => turn.authenticate(Credentials::None),
+            Input::Frame(frame) => turn.send(frame.len().to_string()),
+            Input::Fault(Fault::Oversize { limit }) => turn.send(format!("at most {limit}")),
+            _ => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        None
+    }
+}
+
+#[actix::test]
+async fn each_protocol_has_a_largest_frame_of_its_own() {
+    let mut options = Options::default();
+    options.protocols.push(Protocol {
+        path: "/roomy",
+        name: "roomy",
+        may_skip: true,
+        max_payload_bytes: |services| services.openclaw.max_payload_bytes,
+        dialect: |_| Box::new(Measures),
+    });
+    let edge = Edge::start(options).await;
+    let mut roomy = edge.upgraded("/roomy").await.unwrap();
+    for bytes in [3 << 19, 1 << 21] {
+        roomy.send(Message::text("x".repeat(bytes))).await.unwrap();
+        assert_eq!(message(&mut roomy).await.unwrap().unwrap(), Message::text(bytes.to_string()));
+    }
+    roomy.send(Message::text("x".repeat((1 << 21) + 1))).await.unwrap();
+    assert_eq!(message(&mut roomy).await.unwrap().unwrap(), Message::text("at most 2097152"));
+    assert_eq!(closed(&mut roomy).await, 1009);
+    let mut other = edge.client().await;
+    other.send(Message::text("x".repeat(3 << 19))).await.unwrap();
+    assert_eq!(next(&mut other).await, json!({ "error": "frame_too_large", "code": 1009 }));
+    assert_eq!(closed(&mut other).await, 1009);
 }
 
 #[actix::test]
@@ -1062,6 +1108,7 @@ async fn bound(required: bool, handshake_timeout: Duration) -> Edge {
         path: "/bound",
         name: "bound",
         may_skip: false,
+        max_payload_bytes: |_| 1 << 20,
         dialect: |setup| Box::new(Bound { deadline: Some(setup.handshake_deadline), known: false }),
     });
     Edge::start(options).await

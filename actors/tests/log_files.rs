@@ -35,7 +35,7 @@ fn append(session: &SessionKey, run: &str, seq: u64, event: Event) -> Append {
 }
 
 fn prompt(content: &str) -> Event {
-    Event::Prompted { content: content.into(), owner: Owner::Admins, idempotency_key: None }
+    Event::prompted(content, Owner::Admins, None)
 }
 
 async fn read(store: &Addr<Store>, session: &SessionKey) -> Vec<Logged> {

@@ -23,6 +23,7 @@ use clawmux_core::ids::SessionKey;
 use clawmux_core::log::usage::{UsageRecord, UsageTotals};
 use clawmux_core::provider::{ChatMessage, ChatRequest, Delta, ProviderKind, Stop, ToolSpec};
 use clawmux_core::reply::{Budget, Period};
+use clawmux_core::thinking::Thinking;
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -81,6 +82,7 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
             unauthenticated: 1,
         },
         memory: config::Memory { episodic_turns: 1, context_tokens: 1 },
+        openclaw: Config::default().openclaw,
         store: config::Store { path: "x".into(), recovery: config::Recovery::Resume },
         log: config::Log { format: config::LogFormat::Auto, filter: String::new() },
     }
@@ -120,13 +122,14 @@ fn acquire(text: &str) -> Acquire {
         request: ChatRequest {
             model: String::new(),
             system: "Be kind.".into(),
-            messages: vec![ChatMessage::User(text.into())],
+            messages: vec![ChatMessage::user(text)],
             tools: vec![ToolSpec {
                 name: "echo".into(),
                 description: "says it again".into(),
                 input_schema: json!({"type": "object"}),
             }],
             max_tokens: 1_000,
+            thinking: Thinking::Off,
         },
         account: Account::default(),
     }

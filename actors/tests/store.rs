@@ -14,14 +14,17 @@ use clawmux_actors::store::{
     ReadEvents, ReadHistory, ReadTranscript, RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished,
     UsageSince,
 };
+use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
 use clawmux_core::command::Before;
+use clawmux_core::context::PAST_IMAGE_BYTES_MAX;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::usage::UsageRecord;
 use clawmux_core::reply::{Message, Role, Said, Transcript};
 use clawmux_core::settings::Settings;
+use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
 use futures::future::join_all;
 use proptest::prelude::*;
@@ -38,7 +41,7 @@ fn logged(seq: u64, run: Option<&str>, event: Event) -> Logged {
 
 fn prompt(content: &str, idempotency_key: Option<&str>) -> Event {
     let idempotency_key = idempotency_key.map(str::to_owned);
-    Event::Prompted { content: content.into(), owner: Owner::Admins, idempotency_key }
+    Event::prompted(content, Owner::Admins, idempotency_key)
 }
 
 fn text(piece: &str) -> Event {
@@ -418,7 +421,7 @@ async fn of_all_who_bring_one_idempotency_key_one_wins_and_the_others_find_it() 
     let owner = Owner::Credential("ci".into());
     let asked = FindRun { owner: owner.clone(), idempotency_key: "same".into(), or_id: false };
     assert_eq!(store.send(asked).await.unwrap().unwrap(), None);
-    let event = Event::Prompted { content: "hi".into(), owner, idempotency_key: Some("same".into()) };
+    let event = Event::prompted("hi", owner, Some("same".into()));
     store.send(append(&key("ci"), of_run(1, "ci", vec![event]), true)).await.unwrap().unwrap();
     store.send(Stop).await.unwrap().unwrap();
 }
@@ -590,6 +593,63 @@ async fn a_second_daemon_on_one_database_is_refused() {
     assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
 }
 
+#[actix::test]
+async fn what_prompts_bring_along_is_read_by_who_wakes_the_session_and_by_nobody_else() {
+    let folder = Folder::new();
+    let (mut store, session) = (folder.store().await, key("a"));
+    let large = PAST_IMAGE_BYTES_MAX / 2 - 1;
+    let brings = |number, attachments: Vec<Attachment>| Event::Prompted {
+        content: format!("prompt {number}"),
+        owner: Owner::Admins,
+        idempotency_key: None,
+        attachments,
+        thinking: Some(Thinking::Low),
+    };
+    let mut seq = 1;
+    for number in 0..3 {
+        let prompted = brings(number, vec![file("a,b"), image(number, large)]);
+        let events = vec![prompted, Event::Started, text("nice"), step_ended(), ended(Outcome::Completed)];
+        let events = of_run(seq, &format!("r{number}"), events);
+        seq += events.len() as u64;
+        store.send(append(&session, events, true)).await.unwrap().unwrap();
+    }
+    let unanswered = vec![brings(3, vec![image(3, 50)]), Event::Started, ended(Outcome::Aborted)];
+    store.send(append(&session, of_run(seq, "r3", unanswered), true)).await.unwrap().unwrap();
+    let waits = of_run(seq + 3, "r4", vec![brings(4, vec![image(4, 3 * large), file("x")])]);
+    store.send(append(&session, waits, true)).await.unwrap().unwrap();
+    for is_reopened in [false, true] {
+        if is_reopened {
+            store.send(Stop).await.unwrap().unwrap();
+            store = folder.store().await;
+        }
+        let loaded = load(&store, &session, 9).await.unwrap();
+        let held = loaded.events.iter().filter_map(|logged| match &logged.event {
+            Event::Prompted { attachments, thinking: Some(Thinking::Low), .. } => Some(attachments),
+            _ => None,
+        });
+        let whole: Vec<Vec<bool>> =
+            held.clone().map(|of| of.iter().map(|a| a.bytes() == a.data().len()).collect()).collect();
+        assert_eq!(
+            whole,
+            [vec![true, false], vec![true, true], vec![true, true], vec![false], vec![true, true]],
+            "the newest images that fit, and all of what is yet to be answered"
+        );
+        let last = held.last().unwrap();
+        assert_eq!(last, &[image(4, 3 * large), file("x")]);
+
+        let told = read(&store, &session, 0).await;
+        let bytes: usize = told.iter().map(|logged| logged.event.bytes()).sum();
+        assert!(bytes < 4096, "{bytes} bytes of {told:?}");
+        let asked = ReadHistory { session: session.clone(), limit: 1, before: None, max_bytes: 10_000 };
+        let history = store.send(asked).await.unwrap().unwrap();
+        let named: Vec<_> =
+            history.messages[0].attachments.iter().map(|a| (a.name(), a.media_type(), a.bytes())).collect();
+        assert_eq!(named, [(Some("a.jpg"), "image/jpeg", 3 * large), (None, "text/csv", 1)]);
+        assert!(history.messages[0].attachments.iter().all(|a| a.data().is_empty()));
+    }
+    store.send(Stop).await.unwrap().unwrap();
+}
+
 // ---- against a model ----
 
 /// What to do, in terms that make sense in every state: numbers are taken modulo what there is.
@@ -608,10 +668,11 @@ enum Step {
 
 #[derive(Clone, Debug)]
 enum Act {
-    Prompt(Option<u8>),
+    Prompt(Option<u8>, bool),
     /// The first that waits, where none is under way.
     Start,
     Text(usize, String),
+    Thought(usize, String),
     Tool(usize),
     StepEnd(usize),
     Restart(usize),
@@ -624,7 +685,9 @@ enum Act {
 
 fn act() -> impl Strategy<Value = Act> {
     prop_oneof![
-        3 => proptest::option::weighted(0.2, 0u8..4).prop_map(Act::Prompt),
+        3 => (proptest::option::weighted(0.2, 0u8..4), proptest::bool::weighted(0.3))
+            .prop_map(|(key, brings)| Act::Prompt(key, brings)),
+        4 => (0usize..4, "[a-zİ]{0,5}").prop_map(|(run, text)| Act::Thought(run, text)),
         3 => Just(Act::Start),
         8 => (0usize..4, "[a-zİ]{0,5}").prop_map(|(run, text)| Act::Text(run, text)),
         1 => (0usize..4).prop_map(Act::Tool),
@@ -764,6 +827,10 @@ impl ModelSession {
                 at: logged.at,
                 run: logged.run.clone().unwrap(),
                 clipped: false,
+                attachments: match without_data(logged).event {
+                    Event::Prompted { attachments, .. } => attachments,
+                    _ => Vec::new(),
+                },
             })
             .collect();
         messages[messages.len().saturating_sub(limit)..].to_vec()
@@ -825,20 +892,45 @@ impl ModelSession {
         let mut wanted: HashSet<RunId> =
             newest(said).into_iter().chain(newest(silent)).chain(newest(injected)).collect();
         wanted.extend(self.open());
-        coalesced(
+        // Nobody is shown what a prompt without an answer brought along, unless it is yet to be answered.
+        let shown = |logged: &Logged| {
+            let run = logged.run.as_ref();
+            run.is_some_and(|run| self.open().contains(run) || answered(run))
+        };
+        let log = coalesced(
             self.log.iter().filter(|logged| logged.run.as_ref().is_some_and(|run| wanted.contains(run))),
-        )
+        );
+        log.into_iter().map(|logged| if shown(&logged) { logged } else { without_data(&logged) }).collect()
     }
 }
 
-/// Pieces of text of one run whose numbers follow each other, in one; texts are small here.
+/// An event as it is read by all but who wakes a session.
+fn without_data(logged: &Logged) -> Logged {
+    let mut logged = logged.clone();
+    logged.event.let_go();
+    logged
+}
+
+fn image(number: u64, bytes: usize) -> Attachment {
+    let mut data = b"\xff\xd8\xff".to_vec();
+    data.extend(number.to_le_bytes());
+    data.resize(bytes, 7);
+    Attachment::new(Some("a.jpg"), Some("image/jpeg"), data.into()).unwrap()
+}
+
+fn file(text: &str) -> Attachment {
+    Attachment::new(None, Some("text/csv"), text.to_owned().into()).unwrap()
+}
+
+/// Pieces of text or thoughts of one run whose numbers follow each other, in one; they are small here.
 fn coalesced<'a>(log: impl Iterator<Item = &'a Logged>) -> Vec<Logged> {
     let mut out: Vec<Logged> = Vec::new();
     for logged in log {
-        if let (Some(last), Event::Text(piece)) = (out.last_mut(), &logged.event)
+        if let (Some(last), Some((of, piece))) = (out.last_mut(), logged.event.streamed())
             && last.run == logged.run
             && last.seq.next() == logged.first_seq
-            && let Event::Text(text) = &mut last.event
+            && last.event.streamed().is_some_and(|(last, _)| last == of)
+            && let Event::Text(text) | Event::Thought(text) = &mut last.event
         {
             text.push_str(piece);
             (last.seq, last.at) = (logged.seq, logged.at);
@@ -876,7 +968,7 @@ impl Model {
             let open = after.open();
             let pick = |at: usize| open.get(at % open.len().max(1)).cloned();
             let (run, event) = match act {
-                Act::Prompt(idempotency) => {
+                Act::Prompt(idempotency, brings) => {
                     self.run_count += 1;
                     let run = RunId::new(format!("run-{}", self.run_count));
                     after.runs.push((run.clone(), false));
@@ -884,7 +976,12 @@ impl Model {
                         fine &= keys.insert(*name, (session, run.clone(), Seq(next))).is_none();
                     }
                     let name = idempotency.map(|name| name.to_string());
-                    (Some(run), prompt(&format!("p{next}"), name.as_deref()))
+                    let mut event = prompt(&format!("p{next}"), name.as_deref());
+                    if let (true, Event::Prompted { attachments, thinking, .. }) = (*brings, &mut event) {
+                        attachments.extend([image(next, 20), file(&format!("file {next}"))]);
+                        *thinking = Some(Thinking::High);
+                    }
+                    (Some(run), event)
                 }
                 Act::Clear(None) => (None, Event::Cleared(Forgotten::Past)),
                 Act::Clear(Some(back)) => {
@@ -912,6 +1009,7 @@ impl Model {
                     (pick(*at), Event::ToolReturned(result))
                 }
                 Act::Text(at, piece) => (pick(*at), text(piece)),
+                Act::Thought(at, piece) => (pick(*at), Event::Thought(piece.clone())),
                 Act::StepEnd(at) => (pick(*at), step_ended()),
                 Act::Restart(at) => (pick(*at), Event::Restarted),
                 Act::End(at, how) => {
@@ -1032,7 +1130,7 @@ async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
                     .filter(|_| !known.runs.is_empty())
                     .map(|at| known.runs[at % known.runs.len()].0.clone());
                 let wanted = known.log.iter().filter(|l| l.seq.0 > after && (run.is_none() || l.run == run));
-                let expected = coalesced(wanted);
+                let expected: Vec<Logged> = coalesced(wanted).iter().map(without_data).collect();
                 let asked =
                     ReadEvents { session: key(&session.to_string()), after: Seq(after), run, max_bytes };
                 let found = store.send(asked).await.unwrap().unwrap();
@@ -1161,6 +1259,7 @@ async fn appends_for_ever(store: &Addr<Store>, i: u64) {
             None => {
                 let run = format!("s{i}-{}", seq + 1);
                 let mut events = vec![prompt("go", Some(&run)), Event::Started];
+                events.push(Event::Thought(format!("{} ", seq + 1)));
                 events.extend((0..7).map(|n| Event::Text(format!("{n}/{} ", seq + 1))));
                 events.extend([step_ended(), ended(Outcome::Completed)]);
                 (RunId::from(run.as_str()), events)
@@ -1168,7 +1267,7 @@ async fn appends_for_ever(store: &Addr<Store>, i: u64) {
         };
         for event in events {
             seq += 1;
-            let is_text = matches!(event, Event::Text(_));
+            let is_text = event.streamed().is_some();
             let reserve = matches!(event, Event::Started | Event::Restarted).then_some(Seq(seq + 20));
             let logged = logged(seq, Some(run.as_str()), event);
             let append = Append { reserve, ..append(&session, vec![logged], !is_text) };

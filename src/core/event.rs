@@ -6,10 +6,12 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use serde_json::Value;
 
+use crate::attachment::{self, Attachment};
 use crate::auth::Owner;
 use crate::error::Error;
 use crate::ids::{CallId, PluginName, RunId, Seq, SessionKey};
 use crate::settings::Settings;
+use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
 /// Tokens a provider counted.
@@ -58,6 +60,28 @@ pub struct ToolResult {
     pub is_error: bool,
 }
 
+/// What a provider wants back with a thought, so that the model can go on from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Nothing but the thought itself.
+    Bare,
+    /// A signature over the thought.
+    Signature(String),
+    /// The thought, encrypted: it has no text.
+    Redacted(String),
+}
+
+/// The end of a thought, to which a provider wants something back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// How many bytes of the step's thoughts it covers: those after the seal before it.
+    pub thought_bytes: usize,
+    /// How many bytes of the step's text were said before it.
+    pub text_bytes: usize,
+    /// What goes back with it.
+    pub proof: Proof,
+}
+
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -91,11 +115,20 @@ pub enum Event {
         owner: Owner,
         /// The idempotency key, if one was given.
         idempotency_key: Option<String>,
+        /// What it brings along.
+        attachments: Vec<Attachment>,
+        /// How much is to be thought over it; none = as the session is set.
+        thinking: Option<Thinking>,
     },
     /// The run's turn has come.
     Started,
     /// The model said a piece of text.
     Text(String),
+    /// The model thought a piece: no part of its answer.
+    Thought(String),
+    /// Of the thoughts of an answer that asks for tools: what goes back to the provider with the
+    /// tools' results. Journaled together with the calls.
+    Sealed(Vec<Seal>),
     /// The model asked for a tool: the intent, journaled before the call is made.
     ToolCalled(ToolCall),
     /// The tool answered.
@@ -133,12 +166,21 @@ pub enum Event {
 const EVENT_BYTES: usize = 64;
 
 impl Event {
+    /// A prompt that brings nothing along, thought over as its session is set.
+    pub fn prompted(content: impl Into<String>, owner: Owner, idempotency_key: Option<String>) -> Self {
+        let (attachments, thinking) = (Vec::new(), None);
+        Self::Prompted { content: content.into(), owner, idempotency_key, attachments, thinking }
+    }
+
     /// How much it counts where bytes are bounded.
     pub fn bytes(&self) -> usize {
         EVENT_BYTES
             + match self {
-                Self::Prompted { content, .. } => content.len(),
-                Self::Text(text) => text.len(),
+                Self::Prompted { content, attachments, .. } => {
+                    content.len() + attachment::held_bytes(attachments)
+                }
+                Self::Text(text) | Self::Thought(text) => text.len(),
+                Self::Sealed(seals) => seals.iter().map(Seal::bytes).sum(),
                 Self::ToolCalled(call) => call.input.to_string().len(),
                 Self::ToolReturned(result) => result.content.len(),
                 Self::Injected { content } => content.len(),
@@ -157,9 +199,12 @@ impl Event {
     pub fn clipped(&self, bytes_max: usize) -> Option<Self> {
         let cut = |text: &str| text[..text.floor_char_boundary(bytes_max)].to_owned();
         match self {
-            Self::Prompted { content, owner, idempotency_key } if content.len() > bytes_max => {
+            Self::Prompted { content, owner, idempotency_key, attachments, thinking }
+                if content.len() > bytes_max =>
+            {
                 let (owner, idempotency_key) = (owner.clone(), idempotency_key.clone());
-                Some(Self::Prompted { content: cut(content), owner, idempotency_key })
+                let (attachments, thinking) = (attachments.clone(), *thinking);
+                Some(Self::Prompted { content: cut(content), owner, idempotency_key, attachments, thinking })
             }
             Self::ToolReturned(ToolResult { call, content, is_error }) if content.len() > bytes_max => {
                 let (call, content, is_error) = (call.clone(), cut(content), *is_error);
@@ -172,11 +217,57 @@ impl Event {
         }
     }
 
+    /// What kind of stream it is a piece of, and the piece; none for what happens at once.
+    pub fn streamed(&self) -> Option<(Streamed, &str)> {
+        match self {
+            Self::Text(text) => Some((Streamed::Text, text)),
+            Self::Thought(text) => Some((Streamed::Thought, text)),
+            _ => None,
+        }
+    }
+
+    /// Lets go of the bytes of attachments, which nobody but the model is shown.
+    pub fn let_go(&mut self) {
+        if let Self::Prompted { attachments, .. } = self {
+            attachments.iter_mut().for_each(Attachment::let_go);
+        }
+    }
+
     /// How many numbers it takes when it happens. The end of a run takes three, for clients of some
     /// protocols are told it in up to three messages (cost, error, end): each has a number of its
     /// own then, so that one who was cut off between them is told the rest.
     pub fn numbers(&self) -> u64 {
         if matches!(self, Self::Ended { .. }) { 3 } else { 1 }
+    }
+}
+
+impl Seal {
+    /// How much it counts where bytes are bounded.
+    fn bytes(&self) -> usize {
+        EVENT_BYTES
+            + match &self.proof {
+                Proof::Bare => 0,
+                Proof::Signature(proof) | Proof::Redacted(proof) => proof.len(),
+            }
+    }
+}
+
+/// What a model streams: pieces that follow each other, of which a reader may get several as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Streamed {
+    /// [`Event::Text`]
+    Text,
+    /// [`Event::Thought`]
+    Thought,
+}
+
+impl Streamed {
+    /// The event of a piece of it.
+    pub fn event(self, piece: String) -> Event {
+        match self {
+            Self::Text => Event::Text(piece),
+            Self::Thought => Event::Thought(piece),
+        }
     }
 }
 
@@ -218,16 +309,20 @@ impl Published {
         self.bytes
     }
 
-    /// Ready to be shared.
+    /// Ready to be shared, without the bytes of attachments.
     pub fn new(session: SessionKey, logged: Logged) -> Arc<Self> {
-        let bytes = logged.event.bytes();
-        Arc::new(Self { session, logged, bytes, is_clipped: false, wire: Default::default() })
+        Self::share(session, logged, false)
     }
 
     /// Ready to be shared, after something was left out of it ([`Event::clipped`]).
     pub fn clipped(session: SessionKey, logged: Logged) -> Arc<Self> {
+        Self::share(session, logged, true)
+    }
+
+    fn share(session: SessionKey, mut logged: Logged, is_clipped: bool) -> Arc<Self> {
+        logged.event.let_go();
         let bytes = logged.event.bytes();
-        Arc::new(Self { session, logged, bytes, is_clipped: true, wire: Default::default() })
+        Arc::new(Self { session, logged, bytes, is_clipped, wire: Default::default() })
     }
 
     /// Whether something was left out of it.

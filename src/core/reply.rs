@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::attachment::Attachment;
 use crate::auth::pairing::DeviceReply;
 use crate::auth::{About, Owner, Role as ClientRole, Scopes};
 use crate::config::ModelRef;
@@ -167,20 +168,32 @@ pub struct Message {
     pub run: RunId,
     /// Whether `content` is only the beginning.
     pub clipped: bool,
+    /// What it brought along, without the bytes.
+    pub attachments: Vec<Attachment>,
 }
 
 impl Message {
     /// What a message takes besides its text, at most, in bytes.
     const ENVELOPE_BYTES: usize = 256;
 
+    /// What an attachment takes besides its name, at most, in bytes.
+    const ATTACHMENT_BYTES: usize = 128;
+
     /// How many bytes it takes as JSON, at most.
     pub fn json_bytes(&self) -> usize {
-        json_bytes(&self.content) + Self::ENVELOPE_BYTES
+        json_bytes(&self.content) + self.envelope_bytes()
+    }
+
+    fn envelope_bytes(&self) -> usize {
+        let name = |attachment: &Attachment| json_bytes(attachment.name().unwrap_or_default());
+        let attachments = self.attachments.iter().map(|attachment| name(attachment) + Self::ATTACHMENT_BYTES);
+        attachments.sum::<usize>() + Self::ENVELOPE_BYTES
     }
 
     /// Keeps of the text what fits into so many bytes as JSON.
     pub fn clip(&mut self, json_bytes_max: usize) {
-        self.clipped |= clip(&mut self.content, json_bytes_max.saturating_sub(Self::ENVELOPE_BYTES));
+        let bytes_max = json_bytes_max.saturating_sub(self.envelope_bytes());
+        self.clipped |= clip(&mut self.content, bytes_max);
     }
 }
 
@@ -383,8 +396,8 @@ pub enum Said {
         text: String,
         /// The idempotency key of its run.
         idempotency_key: Option<String>,
-        /// What it brought along: name, media type, bytes.
-        attachments: Vec<(Option<String>, &'static str, usize)>,
+        /// What it brought along, without the bytes.
+        attachments: Vec<Attachment>,
     },
     /// By the model: all steps of a run.
     Assistant {
@@ -531,6 +544,7 @@ mod tests {
                 at: Timestamp::default(),
                 run: RunId::from("r"),
                 clipped: false,
+                attachments: Vec::new(),
             };
             let json = |text: &str| serde_json::to_string(text).map_or(usize::MAX, |json| json.len() - 2);
             prop_assert_eq!(message.json_bytes(), json(&content) + Message::ENVELOPE_BYTES);

@@ -14,15 +14,17 @@
 
 use std::collections::VecDeque;
 
+use crate::attachment::{self, Attachment};
 use crate::auth::Owner;
 use crate::config::Recovery;
-use crate::context::{self, Exchange};
+use crate::context::{self, Exchange, Showing};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Forgotten, Logged, Outcome, ToolResult, Usage};
 use crate::ids::{PluginName, RunId, Seq, SessionKey};
 use crate::provider::{ChatMessage, Delta};
 use crate::reply::UnderWay;
 use crate::settings::{Patch, Settings};
+use crate::thinking::Thinking;
 use crate::time::Timestamp;
 use crate::turn::{Turn, Work};
 
@@ -30,7 +32,8 @@ use crate::turn::{Turn, Work};
 /// reservation, so that no number a client saw is used twice.
 pub const SEQ_RESERVE: u64 = 8192;
 
-/// How many bytes of prompts may wait in one session. A single prompt may always wait.
+/// How many bytes of prompts, with what they bring along, may wait in one session. A single prompt may
+/// always wait.
 pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The bounds of a session.
@@ -55,6 +58,10 @@ pub struct Submission {
     pub owner: Owner,
     /// The same key from the same owner is the same run.
     pub idempotency_key: Option<String>,
+    /// What it brings along.
+    pub attachments: Vec<Attachment>,
+    /// How much is to be thought over it; none = as the session is set.
+    pub thinking: Option<Thinking>,
 }
 
 /// What became of a [`Submission`].
@@ -76,6 +83,8 @@ struct Prompt {
     content: String,
     owner: Owner,
     idempotency_key: Option<String>,
+    attachments: Vec<Attachment>,
+    thinking: Option<Thinking>,
 }
 
 /// What is over and not forgotten.
@@ -91,8 +100,9 @@ struct Past {
 impl Past {
     /// What it takes of the context, in estimated tokens.
     fn cost(&self) -> usize {
-        let content = self.prompt.as_ref().map_or("", |prompt| &prompt.content);
-        context::estimate_turn(content, &self.turn)
+        let prompt = self.prompt.as_ref().map(|prompt| (&*prompt.content, &*prompt.attachments));
+        let (content, attachments) = prompt.unwrap_or_default();
+        context::estimate_turn(content, attachments, &self.turn)
     }
 }
 
@@ -256,11 +266,13 @@ impl Session {
     /// Takes a prompt into the queue; its turn begins at once where nothing is under way.
     ///
     /// # Errors
-    /// `Unavailable` where the queue is full or the daemon is stopping.
+    /// `Unavailable` where the queue is full or the daemon is stopping, `TooLarge` where it brings along
+    /// too much.
     pub fn submit(&mut self, now: Timestamp, submission: Submission) -> Result<Submitted, Error> {
         if let Some(known) = self.find(&submission) {
             return Ok(Submitted { run: known.run.clone(), seq: known.seq, repeated: true });
         }
+        attachment::check(&submission.attachments)?;
         if self.draining {
             return Err(ErrorCode::Unavailable.error("the daemon is stopping: try again when it is back"));
         }
@@ -270,14 +282,18 @@ impl Session {
                 .error(format!("the session's queue is full ({limit} prompts wait): try again later"))
                 .with(Detail::Limit { name: "limits.queue", limit: limit as u64 }));
         }
-        let waiting: usize = self.queue.iter().map(|prompt| prompt.content.len()).sum();
-        if waiting > 0 && waiting.saturating_add(submission.content.len()) > QUEUE_BYTES_MAX {
+        let bytes = |content: &str, attachments| content.len() + attachment::held_bytes(attachments);
+        let waiting: usize =
+            self.queue.iter().map(|prompt| bytes(&prompt.content, &prompt.attachments)).sum();
+        let more = bytes(&submission.content, &submission.attachments);
+        if waiting > 0 && waiting.saturating_add(more) > QUEUE_BYTES_MAX {
             return Err(ErrorCode::Unavailable.error(format!(
                 "the session's queue is full ({waiting} bytes of prompts wait): try again later"
             )));
         }
-        let Submission { run, content, owner, idempotency_key } = submission;
-        let seq = self.emit(now, Some(run.clone()), Event::Prompted { content, owner, idempotency_key });
+        let Submission { run, content, owner, idempotency_key, attachments, thinking } = submission;
+        let prompted = Event::Prompted { content, owner, idempotency_key, attachments, thinking };
+        let seq = self.emit(now, Some(run.clone()), prompted);
         self.start_next(now);
         Ok(Submitted { run, seq, repeated: false })
     }
@@ -427,23 +443,26 @@ impl Session {
     /// where nothing is under way.
     pub fn conversation(&self, soul_bytes: usize) -> Vec<ChatMessage> {
         let Some((prompt, turn)) = &self.run else { return Vec::new() };
-        let past: Vec<Exchange> = self
-            .past
-            .iter()
-            .filter(|past| past.turn.has_answer())
-            .map(|past| Exchange {
-                prompt: past.prompt.as_ref().map(|prompt| prompt.content.clone()),
-                turn: past.turn.clone(),
-            })
-            .collect();
-        let past: Vec<&Exchange> = past.iter().collect();
-        context::conversation(soul_bytes, &past, &prompt.content, turn, self.limits.context_tokens)
+        let exchange = |prompt: Option<&Prompt>, turn: &Turn| Exchange {
+            prompt: prompt.map(|prompt| prompt.content.clone()),
+            attachments: prompt.map(|prompt| prompt.attachments.clone()).unwrap_or_default(),
+            turn: turn.clone(),
+        };
+        let under_way = exchange(Some(prompt), turn);
+        let past = self.past.iter().filter(|past| past.turn.has_answer());
+        let past: Vec<Exchange> = past.map(|past| exchange(past.prompt.as_ref(), &past.turn)).collect();
+        context::conversation(soul_bytes, &past, &under_way, self.limits.context_tokens)
+    }
+
+    /// How much is to be thought over the prompt under way; none = as the session is set.
+    pub fn thinking(&self) -> Option<Thinking> {
+        self.run.as_ref().and_then(|(prompt, _)| prompt.thinking)
     }
 
     /// What has to be written, as one unit; none where nothing has.
     pub fn take(&mut self) -> Option<Batch> {
         let last = self.unwritten.last()?.seq;
-        let mut durable = self.unwritten.iter().any(|logged| !matches!(logged.event, Event::Text(_)));
+        let mut durable = self.unwritten.iter().any(|logged| logged.event.streamed().is_none());
         let mut reserve = None;
         if last > self.reserved || (durable && last.0 + SEQ_RESERVE / 2 > self.reserved.0) {
             durable = true;
@@ -494,17 +513,20 @@ impl Session {
     /// Adds to the past, and lets go of what the model will never see: turns that are too many, and
     /// those that don't fit into the context beside the newer ones. Prompts without an answer are
     /// kept for their idempotency keys alone and bounded by themselves, so that those that fail
-    /// while a provider is away do not push out what the model has to know.
+    /// while a provider is away do not push out what the model has to know. Attachments that are no
+    /// longer shown are let go.
     fn keep(&mut self, mut ended: Past) {
         if let Some(prompt) = &mut ended.prompt
             && !ended.turn.has_answer()
         {
             prompt.content = String::new();
+            prompt.attachments = Vec::new();
         }
         self.past.push_back(ended);
+        let mut showing = Showing::beside(self.limits.context_tokens);
         let (mut answered, mut unanswered, mut left) = (0, 0, Some(self.limits.context_tokens));
         let mut kept = VecDeque::with_capacity(self.past.len());
-        for past in std::mem::take(&mut self.past).into_iter().rev() {
+        for mut past in std::mem::take(&mut self.past).into_iter().rev() {
             let seen = if past.turn.has_answer() {
                 answered += 1;
                 left = left.and_then(|left| left.checked_sub(past.cost()));
@@ -514,6 +536,11 @@ impl Session {
                 unanswered <= self.limits.episodic_turns
             };
             if seen {
+                for attachment in past.prompt.iter_mut().flat_map(|prompt| &mut prompt.attachments) {
+                    if !showing.shows(attachment) {
+                        attachment.let_go();
+                    }
+                }
                 kept.push_front(past);
             }
         }
@@ -537,13 +564,17 @@ impl Session {
                 let turn = Turn::of_text(content);
                 self.keep(Past { prompt: None, turn, ended: logged.seq });
             }
-            Event::Prompted { content, owner, idempotency_key } => self.queue.push_back(Prompt {
-                run: run.clone(),
-                seq: logged.seq,
-                content: content.clone(),
-                owner: owner.clone(),
-                idempotency_key: idempotency_key.clone(),
-            }),
+            Event::Prompted { content, owner, idempotency_key, attachments, thinking } => {
+                self.queue.push_back(Prompt {
+                    run: run.clone(),
+                    seq: logged.seq,
+                    content: content.clone(),
+                    owner: owner.clone(),
+                    idempotency_key: idempotency_key.clone(),
+                    attachments: attachments.clone(),
+                    thinking: *thinking,
+                })
+            }
             Event::Started => {
                 if let Some(at) = self.queue.iter().position(|prompt| prompt.run == *run) {
                     self.run = self.queue.remove(at).map(|prompt| (prompt, Turn::new()));
@@ -596,7 +627,15 @@ mod tests {
             content: format!("prompt {run}"),
             owner: Owner::Admins,
             idempotency_key: Some(format!("key {run}")),
+            attachments: Vec::new(),
+            thinking: None,
         }
+    }
+
+    fn image(bytes: usize) -> Attachment {
+        let mut data = b"\xff\xd8\xff".to_vec();
+        data.resize(bytes, 0);
+        Attachment::new(Some("a.jpg"), None, data.into()).unwrap()
     }
 
     fn answer(text: &str) -> Vec<Delta> {
@@ -649,6 +688,45 @@ mod tests {
         session.abort(NOW, Some(&"waits".into()), NONE);
         let huge = Submission { content: "x".repeat(QUEUE_BYTES_MAX + 1), ..prompt("d") };
         session.submit(NOW, huge).expect("one may always wait");
+    }
+
+    #[test]
+    fn what_prompts_bring_along_counts_and_too_much_is_refused_before_it_is_taken() {
+        let mut session = Session::new(key(), Owner::Admins, Limits { queue: 64, ..limits() });
+        let large = |run: &str| Submission { attachments: vec![image(9 << 20)], ..prompt(run) };
+        session.submit(NOW, large("running")).unwrap();
+        session.submit(NOW, large("waits")).unwrap();
+        let error = session.submit(NOW, large("c")).unwrap_err();
+        assert!(error.code == ErrorCode::Unavailable && error.message.contains("queue is full"), "{error}");
+        let head = session.head();
+        let many = Submission { attachments: vec![image(9 << 20); 2], ..prompt("d") };
+        assert_eq!(session.submit(NOW, many).unwrap_err().code, ErrorCode::TooLarge);
+        assert_eq!(session.head(), head);
+    }
+
+    #[test]
+    fn a_session_holds_bounded_bytes_of_past_images_and_the_model_is_told_of_the_others() {
+        let mut session = Session::new(key(), Owner::Admins, Limits { episodic_turns: 9, ..limits() });
+        for run in ["a", "b", "c", "d"] {
+            let attachments = vec![image(1_500_000)];
+            session.submit(NOW, Submission { attachments, ..prompt(run) }).unwrap();
+            session.said(NOW, &run.into(), 0, answer("nice"), &[]);
+            let held: usize =
+                prompts(&session).map(|prompt| attachment::held_bytes(&prompt.attachments)).sum();
+            assert!(held <= context::PAST_IMAGE_BYTES_MAX + 64, "{held}");
+        }
+        session.submit(NOW, Submission { thinking: Some(Thinking::High), ..prompt("e") }).unwrap();
+        assert_eq!(session.thinking(), Some(Thinking::High));
+        let seen = session.conversation(0);
+        let shown: Vec<bool> = seen
+            .iter()
+            .filter_map(|message| match message {
+                ChatMessage::User { attachments, .. } => attachments.first(),
+                _ => None,
+            })
+            .map(|attachment| !attachment.data().is_empty())
+            .collect();
+        assert_eq!(shown, [false, false, true, true], "{seen:?}");
     }
 
     #[test]
@@ -763,7 +841,7 @@ mod tests {
         let seen = session.conversation(0);
         let users: Vec<&str> = seen
             .iter()
-            .filter_map(|m| if let ChatMessage::User(text) = m { Some(&**text) } else { None })
+            .filter_map(|m| if let ChatMessage::User { text, .. } = m { Some(&**text) } else { None })
             .collect();
         assert_eq!(users, ["prompt b", context::NO_PROMPT, "prompt c"]);
         session.submit(NOW, prompt("d")).unwrap();

@@ -14,14 +14,16 @@
 //! What happened is an [`Event`]; the state is the fold of the events ([`Turn::apply`]); what is to
 //! be done next follows from the state alone ([`Turn::work`]). So a turn read back from the log
 //! goes on exactly where it was, and a finished step is never run again. Tool calls are journaled
-//! together with the end of the answer that asks for them, before any of them is made.
+//! together with the end of the answer that asks for them, before any of them is made, and with them
+//! what the provider wants back with the model's thoughts. Thoughts are kept while their run goes on
+//! and no longer: a later turn is not shown them.
 
 use serde_json::Value;
 
 use crate::error::ErrorCode;
-use crate::event::{Event, Outcome, ToolCall, ToolResult, Usage};
+use crate::event::{Event, Outcome, Seal, Streamed, ToolCall, ToolResult, Usage};
 use crate::ids::{CallId, PluginName};
-use crate::provider::{ChatMessage, Delta};
+use crate::provider::{ChatMessage, Delta, Thought};
 use crate::reply::STEP_JOINT;
 
 /// The most answers a model may give within one run.
@@ -39,6 +41,8 @@ pub struct Step {
     pub calls: Vec<ToolCall>,
     /// Their results, in the order they came.
     pub results: Vec<ToolResult>,
+    /// The thoughts that go back to the provider with the results.
+    pub thoughts: Vec<Thought>,
 }
 
 /// What is to be done next.
@@ -74,6 +78,10 @@ enum State {
         text: String,
         /// Its calls: not in the log before the answer ends.
         heard: Vec<ToolCall>,
+        /// Its thoughts, in the log already.
+        thought: String,
+        /// The ends of those: not in the log before the answer ends.
+        seals: Vec<Seal>,
     },
     /// The calls of the last step are being made.
     Acting,
@@ -83,7 +91,7 @@ enum State {
 
 impl State {
     fn asking() -> Self {
-        Self::Asking { text: String::new(), heard: Vec::new() }
+        Self::Asking { text: String::new(), heard: Vec::new(), thought: String::new(), seals: Vec::new() }
     }
 }
 
@@ -144,18 +152,21 @@ impl Turn {
     pub fn apply(&mut self, event: &Event) {
         match (event, &mut self.state) {
             (Event::Text(piece), State::Asking { text, .. }) => text.push_str(piece),
-            (Event::Restarted, State::Asking { text, heard }) => {
-                text.clear();
-                heard.clear();
-            }
+            (Event::Thought(piece), State::Asking { thought, .. }) => thought.push_str(piece),
+            (Event::Restarted, state @ State::Asking { .. }) => *state = State::asking(),
+            (Event::Sealed(sealed), State::Asking { seals, .. }) => seals.clone_from(sealed),
             (Event::ToolCalled(call), State::Asking { heard, .. })
                 if !heard.iter().any(|known| known.id == call.id) =>
             {
                 heard.push(call.clone());
             }
-            (Event::StepEnded { usage }, State::Asking { text, heard }) => {
-                let step =
-                    Step { text: std::mem::take(text), calls: std::mem::take(heard), results: Vec::new() };
+            (Event::StepEnded { usage }, State::Asking { text, heard, thought, seals }) => {
+                let step = Step {
+                    text: std::mem::take(text),
+                    calls: std::mem::take(heard),
+                    results: Vec::new(),
+                    thoughts: sealed(thought, std::mem::take(seals)),
+                };
                 self.state = if step.calls.is_empty() { State::Ended } else { State::Acting };
                 self.steps.push(step);
                 self.usage += *usage;
@@ -175,6 +186,7 @@ impl Turn {
                     // Cut off within an answer: what was said is kept.
                     self.steps.push(Step { text: std::mem::take(text), ..Step::default() });
                 }
+                self.steps.iter_mut().for_each(|step| step.thoughts.clear());
                 self.state = State::Ended;
             }
             // Prompted and Started precede the turn; anything else is not a move of this state.
@@ -185,9 +197,12 @@ impl Turn {
     /// What follows from what the model said in one go. The events are yet to be applied.
     pub fn said(&mut self, deltas: Vec<Delta>, offered: &[PluginName]) -> Vec<Event> {
         let step = self.steps.len();
-        let State::Asking { text, heard } = &mut self.state else {
+        let State::Asking { text, heard, thought, seals } = &mut self.state else {
             return Vec::new();
         };
+        let sealed_bytes: usize = seals.iter().map(|seal| seal.thought_bytes).sum();
+        let (mut text_bytes, mut thought_bytes) = (text.len(), thought.len().saturating_sub(sealed_bytes));
+        let mut said_bytes = text.len() + thought.len();
         // Unique in the whole run: a result that comes late must not be taken for that of a later
         // step's call, and clients pair results with calls by their ids.
         let is_taken = |heard: &[ToolCall], id: &CallId| {
@@ -195,11 +210,21 @@ impl Turn {
             known.any(|known| known.id == *id)
         };
         let mut events = Vec::new();
-        let mut piece = String::new();
+        let mut piece = (Streamed::Text, String::new());
         for delta in deltas {
             match delta {
-                Delta::Text(more) if piece.is_empty() => piece = more,
-                Delta::Text(more) => piece.push_str(&more),
+                Delta::Text(more) => {
+                    text_bytes += more.len();
+                    add(&mut events, &mut piece, Streamed::Text, more);
+                }
+                Delta::Thinking(more) => {
+                    thought_bytes += more.len();
+                    add(&mut events, &mut piece, Streamed::Thought, more);
+                }
+                Delta::Sealed(proof) => {
+                    seals.push(Seal { thought_bytes, text_bytes, proof });
+                    thought_bytes = 0;
+                }
                 Delta::ToolCall(mut call) => {
                     let mut number = heard.len();
                     while call.id.as_str().is_empty() || is_taken(heard, &call.id) {
@@ -209,21 +234,21 @@ impl Turn {
                     heard.push(call);
                 }
                 Delta::Finished { usage, .. } => {
-                    let text_bytes = text.len() + piece.len();
-                    if !piece.is_empty() {
-                        events.push(Event::Text(std::mem::take(&mut piece)));
-                    }
+                    flush(&mut events, &mut piece);
+                    said_bytes +=
+                        events.iter().filter_map(Event::streamed).map(|(_, p)| p.len()).sum::<usize>();
                     let usage = usage
-                        .unwrap_or(Usage { input_tokens: 0, output_tokens: text_bytes.div_ceil(4) as u64 });
-                    let calls = std::mem::take(heard);
+                        .unwrap_or(Usage { input_tokens: 0, output_tokens: said_bytes.div_ceil(4) as u64 });
+                    let (calls, seals) = (std::mem::take(heard), std::mem::take(seals));
+                    if !calls.is_empty() && !seals.is_empty() {
+                        events.push(Event::Sealed(seals));
+                    }
                     finish(&mut events, calls, usage, step, self.usage, offered);
                     return events;
                 }
             }
         }
-        if !piece.is_empty() {
-            events.push(Event::Text(piece));
-        }
+        flush(&mut events, &mut piece);
         events
     }
 
@@ -263,7 +288,11 @@ impl Turn {
     /// The run as a model sees it, without its prompt.
     pub fn messages(&self) -> impl Iterator<Item = ChatMessage> + '_ {
         self.steps.iter().flat_map(|step| {
-            let said = ChatMessage::Assistant { text: step.text.clone(), calls: step.calls.clone() };
+            let said = ChatMessage::Assistant {
+                text: step.text.clone(),
+                calls: step.calls.clone(),
+                thoughts: step.thoughts.clone(),
+            };
             let results = step.calls.iter().filter_map(|call| {
                 step.results.iter().find(|result| result.call == call.id).cloned().or_else(|| {
                     // Only where the run was ended during its calls.
@@ -291,6 +320,37 @@ impl Default for Turn {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Adds a piece to what is streamed in one go, which becomes one event as long as it is of one kind.
+fn add(events: &mut Vec<Event>, piece: &mut (Streamed, String), of: Streamed, more: String) {
+    if piece.0 != of {
+        flush(events, piece);
+        piece.0 = of;
+    }
+    if piece.1.is_empty() {
+        piece.1 = more;
+    } else {
+        piece.1.push_str(&more);
+    }
+}
+
+fn flush(events: &mut Vec<Event>, (of, piece): &mut (Streamed, String)) {
+    if !piece.is_empty() {
+        events.push(of.event(std::mem::take(piece)));
+    }
+}
+
+/// A step's thoughts, cut where its seals say. What is not sealed stays out: no provider wants it.
+fn sealed(thought: &mut String, seals: Vec<Seal>) -> Vec<Thought> {
+    let thought = std::mem::take(thought);
+    let mut rest = thought.as_str();
+    let cut = |seal: Seal| {
+        let (text, after) = rest.split_at(rest.floor_char_boundary(seal.thought_bytes));
+        rest = after;
+        Thought { text: text.to_owned(), at: seal.text_bytes, proof: seal.proof }
+    };
+    seals.into_iter().map(cut).collect()
 }
 
 /// The end of an answer: its calls, journaled together with it; refusals of those that can't be
@@ -343,6 +403,7 @@ fn refuse(call: CallId, why: impl Into<String>) -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Proof;
     use crate::provider::Stop;
     use proptest::prelude::*;
     use serde_json::json;
@@ -444,6 +505,64 @@ mod tests {
     }
 
     #[test]
+    fn thoughts_are_streamed_apart_and_go_back_with_their_seals_while_the_run_goes_on() {
+        let thought = |text: &str| Delta::Thinking(text.into());
+        let mut turn = Turn::new();
+        let events = feed(&mut turn, vec![thought("I "), thought("see"), Delta::Text("Let ".into())]);
+        assert_eq!(events, [Event::Thought("I see".into()), Event::Text("Let ".into())]);
+        let seal = |proof: &str| Delta::Sealed(Proof::Signature(proof.into()));
+        // Sealed in another batch than it was thought, and a second one without text.
+        feed(
+            &mut turn,
+            vec![seal("s1"), Delta::Text("me".into()), Delta::Sealed(Proof::Redacted("r".into()))],
+        );
+        feed(&mut turn, vec![thought("İ again"), seal("s2"), thought("unsealed")]);
+        let events = feed(&mut turn, vec![call("a", OFFERED), finished(3)]);
+        assert!(
+            matches!(&events[..], [Event::Sealed(seals), Event::ToolCalled(_), Event::StepEnded { .. }]
+            if seals.len() == 3),
+            "{events:?}"
+        );
+        let Some(ChatMessage::Assistant { text, thoughts, .. }) = turn.messages().next() else { panic!() };
+        let thought = |text: &str, at, proof| Thought { text: text.into(), at, proof };
+        assert_eq!(text, "Let me");
+        assert_eq!(
+            thoughts,
+            [
+                thought("I see", 4, Proof::Signature("s1".into())),
+                thought("", 6, Proof::Redacted("r".into())),
+                thought("İ again", 6, Proof::Signature("s2".into())),
+            ]
+        );
+        turn.apply(&turn.end(Outcome::Aborted, Usage::default()).unwrap());
+        assert!(
+            matches!(turn.messages().next(), Some(ChatMessage::Assistant { thoughts, .. }) if thoughts.is_empty())
+        );
+    }
+
+    #[test]
+    fn a_thought_that_a_restart_made_void_is_gone_and_a_thought_is_no_answer() {
+        let mut turn = Turn::new();
+        feed(&mut turn, vec![Delta::Thinking("hm".into()), Delta::Sealed(Proof::Signature("old".into()))]);
+        let [restarted] = &turn.recover(|_| false)[..] else { panic!() };
+        turn.apply(restarted);
+        let anew = vec![Delta::Thinking("new".into()), Delta::Sealed(Proof::Signature("new".into()))];
+        feed(&mut turn, anew);
+        let events = feed(&mut turn, vec![call("a", OFFERED), finished(1)]);
+        let Event::Sealed(seals) = &events[0] else { panic!("{events:?}") };
+        assert_eq!(seals, &[Seal { thought_bytes: 3, text_bytes: 0, proof: Proof::Signature("new".into()) }]);
+
+        let mut turn = Turn::new();
+        let events = feed(
+            &mut turn,
+            vec![Delta::Thinking("hmmmmmm".into()), Delta::Finished { stop: Stop::End, usage: None }],
+        );
+        assert!(matches!(&events[1], Event::StepEnded { usage } if usage.output_tokens == 2), "{events:?}");
+        assert!(!turn.has_answer());
+        assert_eq!(turn.messages().count(), 0);
+    }
+
+    #[test]
     fn an_unfinished_answer_starts_anew_and_an_open_call_is_not_repeated() {
         let mut turn = Turn::new();
         feed(&mut turn, vec![Delta::Text("half".into())]);
@@ -464,7 +583,7 @@ mod tests {
     proptest! {
         /// Whatever a model says in whatever pieces, the state is the fold of the events.
         #[test]
-        fn the_state_is_the_fold_of_the_events(script in proptest::collection::vec(0u8..6, 0..60)) {
+        fn the_state_is_the_fold_of_the_events(script in proptest::collection::vec(0u8..8, 0..60)) {
             let mut live = Turn::new();
             let mut log = Vec::new();
             for move_ in script {
@@ -475,6 +594,8 @@ mod tests {
                     3 => live.returned(ToolResult { call: "a".into(), content: String::new(), is_error: false })
                         .into_iter().collect(),
                     4 => live.recover(|_| false),
+                    5 => live.said(vec![Delta::Thinking("hm".into())], &offered()),
+                    6 => live.said(vec![Delta::Sealed(Proof::Bare)], &offered()),
                     _ => live.end(Outcome::Aborted, Usage::default()).into_iter().collect(),
                 };
                 for event in &events {
@@ -488,6 +609,7 @@ mod tests {
             }
             prop_assert_eq!(folded.work(), live.work());
             prop_assert_eq!(folded.usage(), live.usage());
+            prop_assert_eq!(folded.messages().collect::<Vec<_>>(), live.messages().collect::<Vec<_>>());
             let ends = log.iter().filter(|e| matches!(e, Event::Ended { .. })).count();
             prop_assert!(ends <= 1, "one terminal event");
             prop_assert_eq!(ends == 1, live.work().is_none());

@@ -21,10 +21,19 @@ pub(super) fn lines(event: &Value) -> String {
     let (what, said) = match text("event") {
         "prompt" => {
             let owner = event["owner"].as_str().map(|owner| format!("({owner}) ")).unwrap_or_default();
-            ("prompt", format!("{owner}{}", text("content")))
+            let attachments = event["attachments"].as_array().into_iter().flatten().map(|attachment| {
+                let name = attachment["name"].as_str().unwrap_or("without a name");
+                format!(
+                    " [{name}, {}, {} bytes]",
+                    attachment["type"].as_str().unwrap_or_default(),
+                    attachment["bytes"]
+                )
+            });
+            ("prompt", format!("{owner}{}{}", text("content"), attachments.collect::<String>()))
         }
         "start" => ("start", String::new()),
         "text" => ("text", text("text").to_owned()),
+        "thought" => ("thought", text("text").to_owned()),
         "tool_call" => ("call", format!("{} {} [{}]", text("tool"), event["input"], text("call"))),
         "tool_result" => {
             let mark = if event["is_error"] == true { "failed: " } else { "" };
@@ -87,6 +96,12 @@ mod tests {
         for (event, ends) in [
             (json!({"event": "prompt", "content": "hi", "owner": null}), "prompt    hi"),
             (json!({"event": "prompt", "content": "hi", "owner": "ci"}), "prompt    (ci) hi"),
+            (
+                json!({"event": "prompt", "content": "hi", "owner": null,
+                       "attachments": [{"name": "a.png", "type": "image/png", "bytes": 7}]}),
+                "prompt    hi [a.png, image/png, 7 bytes]",
+            ),
+            (json!({"event": "thought", "text": "hm"}), "thought   hm"),
             (json!({"event": "start"}), "start"),
             (
                 json!({"event": "tool_call", "tool": "echo", "call": "c", "input": {"a": 1}}),

@@ -22,6 +22,9 @@ pub enum Turn {
     Say(Vec<String>),
     /// Says the text, calls these tools (name, input as the model would write it), ends properly.
     Call(String, Vec<(String, String)>),
+    /// Thinks these pieces before it does the rest: signed in Anthropic's format, by the name that wants
+    /// them back in OpenAI's.
+    Think(Vec<String>, Box<Turn>),
     /// Says the text and its end marker, and ends the response only after [`Upstream::end`].
     EndLate(String),
     /// Answers with this status, this `retry-after` and this body.
@@ -254,6 +257,10 @@ async fn answer(
         Turn::ThenClose(turn) => (*turn, false),
         turn => (turn, true),
     };
+    let (thoughts, turn) = match turn {
+        Turn::Think(thoughts, turn) => (thoughts, *turn),
+        turn => (vec![], turn),
+    };
     let late = matches!(turn, Turn::EndLate(_));
     let say = |text: &str| if text.is_empty() { vec![] } else { vec![text.to_owned()] };
     let (pieces, calls) = match &turn {
@@ -284,14 +291,17 @@ async fn answer(
             return stream.write_all(head.as_bytes()).await.ok();
         }
         Turn::Close => return None,
-        Turn::ThenClose(_) => unreachable!("one within another"),
+        Turn::ThenClose(_) | Turn::Think(..) => unreachable!("one within another"),
         Turn::HangHead => return hang(state, stream).await,
     };
     let encoding = if chunked { "transfer-encoding: chunked\r\n" } else { "" };
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n{encoding}\r\n");
     write(state, stream, &head, false).await?;
-    let (events, ending) =
+    let (mut events, ending) =
         if anthropic { anthropic_stream(&pieces, &calls) } else { openai_stream(&pieces, &calls) };
+    let thoughts = if anthropic { anthropic_thoughts(&thoughts) } else { openai_thoughts(&thoughts) };
+    // After what every stream begins with.
+    events.splice(1..1, thoughts);
     for event in events {
         write(state, stream, &event, chunked).await?;
     }
@@ -399,6 +409,38 @@ fn anthropic_stream(pieces: &[String], calls: &[(String, String)]) -> (Vec<Strin
         event(json!({}), "message_stop"),
     ];
     (events, ending)
+}
+
+/// What the signature of a thought is made of, besides the thought.
+pub const SIGNATURE: &str = "EqQBCgIYAhIM+/İ==";
+
+fn anthropic_thoughts(pieces: &[String]) -> Vec<String> {
+    let event = |mut data: Value, kind: &str| {
+        data["type"] = json!(kind);
+        data["index"] = json!(100);
+        format!("event: {kind}\ndata: {data}\n\n")
+    };
+    if pieces.is_empty() {
+        return vec![];
+    }
+    let block = json!({"type": "thinking", "thinking": "", "signature": ""});
+    let mut events = vec![event(json!({ "content_block": block }), "content_block_start")];
+    for piece in pieces {
+        let delta = json!({"type": "thinking_delta", "thinking": piece});
+        events.push(event(json!({ "delta": delta }), "content_block_delta"));
+    }
+    let signed = json!({"type": "signature_delta", "signature": format!("{SIGNATURE}{}", pieces.concat())});
+    events.push(event(json!({ "delta": signed }), "content_block_delta"));
+    events.push(event(json!({}), "content_block_stop"));
+    events
+}
+
+fn openai_thoughts(pieces: &[String]) -> Vec<String> {
+    let chunk = |piece: &String| {
+        let choice = json!({"index": 0, "delta": {"reasoning_content": piece}, "finish_reason": null});
+        format!("data: {}\n\n", json!({"id": "c1", "choices": [choice], "usage": null}))
+    };
+    pieces.iter().map(chunk).collect()
 }
 
 fn openai_stream(pieces: &[String], calls: &[(String, String)]) -> (Vec<String>, Vec<String>) {

@@ -214,11 +214,11 @@ fn entries(tx: &Transaction<'_>, session: i64, told: &Told) -> Result<Vec<Entry>
         entries.push(Entry { id, place: 0, at: logged.at, run: run.cloned(), said, clipped: false });
     };
     events_of(tx, session, &told.span, |mut logged| match &mut logged.event {
-        Event::Prompted { content, idempotency_key, .. } => {
+        Event::Prompted { content, idempotency_key, attachments, .. } => {
             let said = Said::User {
                 text: std::mem::take(content),
                 idempotency_key: idempotency_key.take(),
-                attachments: Vec::new(),
+                attachments: std::mem::take(attachments),
             };
             say(Entry::prompt_id(run), &logged, Some(run), said);
         }
@@ -264,12 +264,12 @@ fn entries(tx: &Transaction<'_>, session: i64, told: &Told) -> Result<Vec<Entry>
 
 /// What of a message those are told who know only of prompts and answers.
 fn message(entry: Entry, run: &RunId) -> Option<Message> {
-    let (role, content) = match entry.said {
-        Said::User { text, .. } => (Role::User, text),
-        Said::Assistant { text, .. } if !text.is_empty() => (Role::Assistant, text),
+    let (role, content, attachments) = match entry.said {
+        Said::User { text, attachments, .. } => (Role::User, text, attachments),
+        Said::Assistant { text, .. } if !text.is_empty() => (Role::Assistant, text, Vec::new()),
         Said::Assistant { .. } | Said::Tool { .. } => return None,
     };
-    Some(Message { role, content, at: entry.at, run: run.clone(), clipped: false })
+    Some(Message { role, content, at: entry.at, run: run.clone(), clipped: false, attachments })
 }
 
 /// The run under way at a number, or now, and its answer up to there. `streaming` is the text of steps
@@ -293,9 +293,9 @@ fn under_way(
     let mut rows = statement.query(params![session, started, integer(at.0), row])?;
     while let Some(row) = rows.next()? {
         let kind = row.get_ref(3)?.as_str().map_err(rusqlite::Error::from)?;
-        if kind == record::TEXT {
+        if let Some(of) = record::streamed(kind) {
             let body = row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?;
-            events.extend(Segment::read(seq(row, 1)?, time(row, 2)?, body)?.between(&run, Seq(0), at));
+            events.extend(Segment::read(of, seq(row, 1)?, time(row, 2)?, body)?.between(&run, Seq(0), at));
         } else if let Some(logged) = logged(row, Some(run.clone()), Seq(0))?.filter(|logged| logged.seq <= at)
         {
             events.push(logged);

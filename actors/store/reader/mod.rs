@@ -4,12 +4,15 @@
 //! Every answer comes from one view: what was committed at one moment, from the tables and, for
 //! steps that still stream, from memory.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
+use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
+use clawmux_core::context::Showing;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Logged, Usage};
+use clawmux_core::event::{Event, Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::record;
 use clawmux_core::log::segment::Segment;
@@ -75,18 +78,21 @@ impl Reader {
             loaded.head = loaded.head.max(streaming.head);
             loaded.events = streaming.events;
             let mut spans = ended_runs(tx, session, cleared, (Progress::Answered, asked.runs))?;
+            let answered: Vec<RunId> = spans.iter().map(|span| span.run.clone()).collect();
             for progress in [Progress::Begun, Progress::Injected] {
                 spans.extend(ended_runs(tx, session, cleared, (progress, asked.runs))?);
             }
-            spans.extend(
-                tx.prepare_cached(
+            let unfinished: Vec<Span> = tx
+                .prepare_cached(
                     "SELECT id, run, prompted, ended FROM runs INDEXED BY runs_unfinished
                      WHERE session = ? AND ended IS NULL",
                 )?
                 .query_map([session], span)?
-                .collect::<Result<Vec<_>, _>>()?,
-            );
+                .collect::<Result<_, _>>()?;
+            let open: HashSet<RunId> = unfinished.iter().map(|span| span.run.clone()).collect();
+            spans.extend(unfinished);
             events_of_runs(tx, session, spans, |logged| loaded.events.push(logged))?;
+            attach(tx, session, &mut loaded.events, &open, &answered)?;
             loaded.events.sort_unstable_by_key(|logged| logged.seq);
             Ok(Some(loaded))
         })
@@ -280,7 +286,7 @@ impl Reader {
 
 /// Text of steps that still stream.
 #[derive(Default)]
-struct Streaming {
+pub(super) struct Streaming {
     /// What was asked of it, in order.
     events: Vec<Logged>,
     /// The last number of all of it; 0 = there is none.
@@ -423,6 +429,46 @@ fn events_of_runs(
     Ok(())
 }
 
+/// Gives prompts the bytes of what they brought along: all of those that have not ended, and of those
+/// that were answered, the newest first, what the model may still be shown.
+fn attach(
+    tx: &Transaction<'_>,
+    session: i64,
+    events: &mut [Logged],
+    open: &HashSet<RunId>,
+    answered: &[RunId],
+) -> Result<(), Failure> {
+    let mut statement =
+        tx.prepare_cached("SELECT data FROM attachments WHERE session = ? AND seq = ? AND place = ?")?;
+    let mut read = |seq: Seq, place: i64, attachment: &mut Attachment| -> Result<(), Failure> {
+        let data =
+            statement.query_row(params![session, integer(seq.0), place], |row| row.get(0)).optional()?;
+        attachment.restore(data.map_or_else(Bytes::new, |data: Vec<u8>| data.into()));
+        Ok(())
+    };
+    let mut past: HashMap<RunId, (Seq, &mut Vec<Attachment>)> = HashMap::new();
+    for Logged { seq, run, event, .. } in events {
+        let (Event::Prompted { attachments, .. }, Some(run)) = (event, run) else { continue };
+        if open.contains(run) {
+            for (place, attachment) in (0..).zip(attachments) {
+                read(*seq, place, attachment)?;
+            }
+        } else if !attachments.is_empty() {
+            past.insert(run.clone(), (*seq, attachments));
+        }
+    }
+    let mut showing = Showing::new(usize::try_from(LOAD_BYTES_MAX).unwrap_or(usize::MAX));
+    for run in answered {
+        let Some((seq, attachments)) = past.remove(run) else { continue };
+        for (place, attachment) in (0..).zip(attachments) {
+            if showing.shows(attachment) {
+                read(seq, place, attachment)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 fn session_row(tx: &Transaction<'_>, key: &SessionKey) -> rusqlite::Result<Option<i64>> {
     tx.prepare_cached("SELECT id FROM sessions WHERE key = ?")?
         .query_row([key.as_str()], |row| row.get(0))
@@ -434,8 +480,8 @@ fn logged(row: &Row<'_>, run: Option<RunId>, after: Seq) -> Result<Option<Logged
     let (last, first, at) = (seq(row, 0)?, seq(row, 1)?, time(row, 2)?);
     let kind = row.get_ref(3)?.as_str().map_err(rusqlite::Error::from)?;
     let body = row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?;
-    if let (record::TEXT, Some(run)) = (kind, &run) {
-        return Ok(Segment::read(first, at, body)?.rest_after(run, after));
+    if let (Some(of), Some(run)) = (record::streamed(kind), &run) {
+        return Ok(Segment::read(of, first, at, body)?.rest_after(run, after));
     }
     Ok(Some(Logged { first_seq: first, seq: last, run, at, event: record::read(kind, body)? }))
 }

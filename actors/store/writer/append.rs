@@ -2,8 +2,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use clawmux_core::attachment::Attachment;
 use clawmux_core::error::ErrorCode;
-use clawmux_core::event::{Event, Forgotten, Logged, Outcome};
+use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Streamed};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::segment::Segment;
 use clawmux_core::log::usage::UsageRecord;
@@ -29,6 +30,13 @@ const INSERT_EVENT: &str =
 
 const PROGRESS: &str = "UPDATE runs SET progress = ?1 WHERE id = ?2 AND progress < ?1";
 
+/// What a step had streamed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Settled {
+    any: bool,
+    text: bool,
+}
+
 impl Writer {
     /// Checks first and applies then, so that a refused append leaves no trace.
     pub(super) fn append(&mut self, live: &mut Live, append: &Append) -> Result<(), Failure> {
@@ -48,8 +56,8 @@ impl Writer {
         }
         let mut is_text = true;
         for logged in &append.events {
-            match (&logged.event, &logged.run) {
-                (Event::Text(text), Some(run)) => self.stream(live, append, run, logged, text)?,
+            match (logged.event.streamed(), &logged.run) {
+                (Some(piece), Some(run)) => self.stream(live, append, run, logged, piece)?,
                 _ => {
                     is_text = false;
                     self.insert_event(live, &append.session, state.row, logged)?;
@@ -91,8 +99,8 @@ impl Writer {
         let (mut begun, mut over): (Vec<&RunId>, Vec<&RunId>) = (Vec::new(), Vec::new());
         let mut keys = Vec::new();
         for logged in &append.events {
-            let covers =
-                if matches!(logged.event, Event::Text(_)) { logged.seq == next } else { logged.seq >= next };
+            let is_streamed = logged.event.streamed().is_some();
+            let covers = if is_streamed { logged.seq == next } else { logged.seq >= next };
             if logged.first_seq != next || !covers || !is_number(logged.seq) {
                 return refuse(format!(
                     "numbers {} to {} where {next} was due",
@@ -151,14 +159,14 @@ impl Writer {
         append: &Append,
         run: &RunId,
         logged: &Logged,
-        text: &str,
+        (of, text): (Streamed, &str),
     ) -> Result<(), Failure> {
         let open = self.open_run(run)?;
         let (seq, at) = (logged.seq, logged.at);
-        let piece = page::Piece { session: number(open.session), run: number(open.row), seq, at, text };
+        let piece = page::Piece { session: number(open.session), run: number(open.row), seq, at, of, text };
         page::write(&mut self.page, piece);
         let place = Place { session: &append.session, row: open.row, run, page: self.page_id };
-        if live.push(place, seq, at, text) {
+        if live.push(place, (seq, at), (of, text)) {
             *self.pages.entry(self.page_id).or_default() += 1;
         }
         Ok(())
@@ -181,7 +189,7 @@ impl Writer {
             .execute(params![run.as_str(), session_row, seq, Progress::Injected as i64])?;
             run_row = Some(self.db.last_insert_rowid());
         } else if let Some(run) = &logged.run {
-            if let Event::Prompted { owner, idempotency_key, .. } = &logged.event {
+            if let Event::Prompted { owner, idempotency_key, attachments, .. } = &logged.event {
                 self.cached("INSERT INTO runs (run, session, prompted, settled) VALUES (?, ?, ?, ?)")?
                     .execute(params![run.as_str(), session_row, seq, seq])?;
                 let row = self.db.last_insert_rowid();
@@ -190,13 +198,14 @@ impl Writer {
                     self.cached("INSERT INTO idempotency (owner, key, run) VALUES (?, ?, ?)")?
                         .execute(params![owner.as_str(), key, row])?;
                 }
+                self.attach(session_row, seq, attachments)?;
             }
             let OpenRun { row, prompted, .. } = self.open_run(run)?;
             run_row = Some(row);
             let is_over = matches!(logged.event, Event::Ended { .. });
             if is_over || matches!(logged.event, Event::StepEnded { .. } | Event::Restarted) {
                 let is_void = matches!(logged.event, Event::Restarted);
-                let had_text = self.settle(live, session, session_row, row, is_void)?;
+                let settled = self.settle(live, session, session_row, row, is_void)?;
                 if is_over {
                     // A run that failed says so in its answer.
                     let failed = matches!(&logged.event, Event::Ended { outcome: Outcome::Failed(_), .. });
@@ -210,11 +219,11 @@ impl Writer {
                     .execute(params![seq, row, has_answer])?;
                     self.count_messages(session_row, has_answer)?;
                     self.runs.remove(run);
-                } else if had_text {
+                } else if settled.any {
                     self.cached("UPDATE runs SET settled = ?1 WHERE id = ?2")?.execute(params![seq, row])?;
                 }
                 // What a restart made void is no answer.
-                if had_text && !is_void {
+                if settled.text && !is_void {
                     self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?;
                 }
             }
@@ -275,8 +284,17 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a run's text down once, now that its step is over, and lets go of its pages. Says
-    /// whether there was any.
+    /// Keeps what a prompt brought along.
+    fn attach(&self, session_row: i64, seq: i64, attachments: &[Attachment]) -> rusqlite::Result<()> {
+        for (place, attachment) in (0_i64..).zip(attachments) {
+            self.cached("INSERT INTO attachments (session, seq, place, data) VALUES (?, ?, ?, ?)")?
+                .execute(params![session_row, seq, place, &attachment.data()[..]])?;
+        }
+        Ok(())
+    }
+
+    /// Writes a run's text and thoughts down once, now that its step is over, and lets go of their
+    /// pages. Says what there was.
     fn settle(
         &mut self,
         live: &mut Live,
@@ -284,18 +302,21 @@ impl Writer {
         session_row: i64,
         row: i64,
         is_void: bool,
-    ) -> rusqlite::Result<bool> {
-        let Some(run) = live.take(session, row) else { return Ok(false) };
+    ) -> rusqlite::Result<Settled> {
+        let Some(run) = live.take(session, row) else { return Ok(Settled::default()) };
         for segment in &run.segments {
             self.body.clear();
             segment.write(&mut self.body);
             let (first, last) = (integer(segment.first_seq().0), integer(segment.seq().0));
             let (at, body) = (time(segment.at()), &self.body);
-            let values = params![session_row, last, first, row, at, record::TEXT, body];
+            let kind = record::streamed_kind(segment.of());
+            let values = params![session_row, last, first, row, at, kind, body];
             self.cached(INSERT_EVENT)?.execute(values)?;
         }
-        if !is_void {
-            let preview = beginning(run.segments.iter().map(Segment::text), PREVIEW_CHARS);
+        let has_text = run.segments.iter().any(|segment| segment.of() == Streamed::Text);
+        if has_text && !is_void {
+            let text = run.segments.iter().filter(|segment| segment.of() == Streamed::Text);
+            let preview = beginning(text.map(Segment::text), PREVIEW_CHARS);
             self.cached("UPDATE sessions SET preview = ?1 WHERE id = ?2")?
                 .execute(params![preview, session_row])?;
         }
@@ -311,7 +332,7 @@ impl Writer {
                 }
             }
         }
-        Ok(true)
+        Ok(Settled { any: true, text: has_text })
     }
 
     /// So many messages more can be told of a session.
@@ -374,6 +395,7 @@ impl Writer {
         }
         for sql in [
             "DELETE FROM idempotency WHERE run IN (SELECT id FROM runs WHERE session = ?)",
+            "DELETE FROM attachments WHERE session = ?",
             "DELETE FROM events WHERE session = ?",
             "DELETE FROM runs WHERE session = ?",
             "DELETE FROM sessions WHERE id = ?",

@@ -456,7 +456,7 @@ impl Writer {
             for piece in page::read(bytes)? {
                 let Some((session, run, settled)) = open.get(&piece.run) else { continue };
                 let place = Place { session, row: integer(piece.run), run, page: id };
-                if piece.seq > *settled && live.push(place, piece.seq, piece.at, piece.text) {
+                if piece.seq > *settled && live.push(place, (piece.seq, piece.at), (piece.of, piece.text)) {
                     *self.pages.entry(id).or_default() += 1;
                 }
             }

@@ -59,8 +59,7 @@ fn waiting(write: Write) -> Waiting {
 }
 
 fn prompt() -> (u64, Event) {
-    let (content, owner) = ("hi".into(), Owner::Admins);
-    (1, Event::Prompted { content, owner, idempotency_key: None })
+    (1, Event::prompted("hi", Owner::Admins, None))
 }
 
 fn text(seq: u64, piece: &str) -> (u64, Event) {

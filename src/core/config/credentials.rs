@@ -186,7 +186,7 @@ fn api_key(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<
         }
     };
     let role = s.optional(r, "role");
-    let scopes = s.texts(r, "scopes");
+    let scopes = s.texts(r, "scopes", None);
     let scopes = match (role.as_deref(), scopes) {
         (Some(_), Some(_)) => {
             r.complain(&s.origin("scopes"), "auth.api_keys.scopes: there is a role as well; keep one");

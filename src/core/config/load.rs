@@ -6,11 +6,16 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
+use serde_json::{Value as Json, json};
+
+use super::document::{shown, shown_file};
 use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
-    Budgets, Config, Gateway, Limits, Log, LogFormat, Memory, Plugin, Recovery, Store, credentials, models,
+    Budgets, Config, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin, Recovery, Store, credentials,
+    models,
 };
 use crate::auth::authority::Authority;
 use crate::ids::{AgentId, PluginName};
@@ -35,6 +40,8 @@ pub struct Sources<'a> {
     pub home: &'a Path,
     /// Reads a file that holds a secret; the error says why it can't be read.
     pub read_secret: &'a mut dyn FnMut(&Path) -> Result<String, String>,
+    /// Whether a file is there.
+    pub is_file: &'a mut dyn FnMut(&Path) -> bool,
 }
 
 /// A configuration to run on.
@@ -52,9 +59,7 @@ pub struct Loaded {
 /// Every complaint, in the order of the layers and lines.
 pub fn load(sources: Sources<'_>) -> Result<Loaded, Vec<Complaint>> {
     let (config, mut report) = read(sources)?;
-    report.complaints.sort();
-    report.complaints.dedup();
-    report.warnings.sort();
+    report.sort();
     if report.complaints.is_empty() {
         Ok(Loaded { config, warnings: report.warnings })
     } else {
@@ -62,18 +67,47 @@ pub fn load(sources: Sources<'_>) -> Result<Loaded, Vec<Complaint>> {
     }
 }
 
+/// What is found in a configuration, whether one can run on it or not.
+#[derive(Clone, Debug)]
+pub struct Examined {
+    /// What its strongest file says, as JSON. Here and in `effective`, [`HIDDEN`](super::HIDDEN)
+    /// stands for what may be a secret. Null where the file is no TOML.
+    pub file: Json,
+    /// What all keys say, whoever said it.
+    pub effective: Json,
+    /// Why one can't run on it.
+    pub complaints: Vec<Complaint>,
+    /// What has no effect or is probably not meant.
+    pub warnings: Vec<Complaint>,
+}
+
+/// Looks into a configuration. A file that is not there counts as one without text.
+pub fn examine(sources: Sources<'_>) -> Examined {
+    let no_file = File { name: "", text: "" };
+    let file = shown_file(sources.files.last().unwrap_or(&no_file)).unwrap_or_default();
+    match read(sources) {
+        Ok((_, mut report)) => {
+            report.sort();
+            let effective = shown(&report.effective);
+            Examined { file, effective, complaints: report.complaints, warnings: report.warnings }
+        }
+        Err(complaints) => Examined { file, effective: json!({}), complaints, warnings: Vec::new() },
+    }
+}
+
 impl Default for Config {
     /// What no file, an empty environment and an empty home path give.
     fn default() -> Self {
         let read_secret = &mut |_: &Path| Err("there is none".to_owned());
-        load(Sources { files: &[], env: &[], flags: &[], home: Path::new(""), read_secret })
+        let is_file = &mut |_: &Path| false;
+        load(Sources { files: &[], env: &[], flags: &[], home: Path::new(""), read_secret, is_file })
             .expect("the defaults are valid: a test loads them")
             .config
     }
 }
 
 pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complaint>> {
-    let Sources { files, env, flags, home, read_secret } = sources;
+    let Sources { files, env, flags, home, read_secret, is_file } = sources;
     let mut root = Section::root(merge(files, env, flags)?);
     let mut report = Report::default();
     let r = &mut report;
@@ -111,6 +145,8 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     };
     section.finish(r);
 
+    let openclaw = openclaw(root.section(r, "openclaw"), r, home, is_file);
+
     let mut section = root.section(r, "store");
     let store = Store {
         path: home.join(section.text(r, "path", "clawmux.db")),
@@ -144,6 +180,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
         budgets,
         limits,
         memory,
+        openclaw,
         store,
         log,
     };
@@ -151,7 +188,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
 }
 
 fn gateway(mut s: Section, r: &mut Report) -> (Gateway, Origin) {
-    let listen = match s.texts(r, "listen") {
+    let listen = match s.texts(r, "listen", Some(&["127.0.0.1:18789"])) {
         None => vec![SocketAddr::from(([127, 0, 0, 1], 18789))],
         Some(texts) => {
             let mut listen = Vec::with_capacity(texts.len());
@@ -177,7 +214,7 @@ fn gateway(mut s: Section, r: &mut Report) -> (Gateway, Origin) {
         }
     };
     let mut allowed_origins = Vec::new();
-    for origin in s.texts(r, "allowed_origins").unwrap_or_default() {
+    for origin in s.texts(r, "allowed_origins", Some(&[])).unwrap_or_default() {
         match normal_origin(&origin.value) {
             Some(normal) => allowed_origins.push(normal),
             None => r.complain(
@@ -245,7 +282,7 @@ fn plugins(sections: Vec<Section>, r: &mut Report, home: &Path) -> Vec<Plugin> {
                 ),
             );
         }
-        let capabilities = s.texts(r, "capabilities").map(|texts| {
+        let capabilities = s.texts(r, "capabilities", None).map(|texts| {
             let mut granted = Vec::with_capacity(texts.len());
             for text in texts {
                 match Capability::parse(&text.value) {
@@ -325,6 +362,24 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
     limits
 }
 
+fn openclaw(mut s: Section, r: &mut Report, home: &Path, is_file: &mut dyn FnMut(&Path) -> bool) -> OpenClaw {
+    const HOUR_MS: u64 = 3_600_000;
+    let tick_ms = s.integer(r, "tick_interval_ms", 15_000, 100..=HOUR_MS);
+    let max_payload_bytes = s.count(r, "max_payload_bytes", 26_214_400, 1024..=1 << 30);
+    let control_ui = s.optional(r, "control_ui").map(|path| home.join(path));
+    if let Some(folder) = control_ui.as_ref().filter(|folder| !is_file(&folder.join("index.html"))) {
+        r.complain(
+            &s.origin("control_ui"),
+            format!(
+                "openclaw.control_ui: expected the folder of an installed Control UI, such as NODE_MODULES/openclaw/dist/control-ui: there is no index.html in {}",
+                folder.display()
+            ),
+        );
+    }
+    s.finish(r);
+    OpenClaw { tick_interval: Duration::from_millis(tick_ms), max_payload_bytes, control_ui }
+}
+
 fn log(mut s: Section, r: &mut Report) -> Log {
     let formats = [
         ("auto", LogFormat::Auto),
@@ -343,16 +398,12 @@ fn log(mut s: Section, r: &mut Report) -> Log {
 
 /// The sections whose features are not there yet.
 fn not_yet(root: &mut Section, r: &mut Report) {
-    const SECTIONS: [(&str, &[(&str, &str)]); 5] = [
+    const SECTIONS: [(&str, &[(&str, &str)]); 4] = [
         ("approvals", &[("timeout_ms", "120000")]),
         ("files", &[("attachment_roots", "[]")]),
         (
             "scheduler",
             &[("heartbeat_minutes", "0"), ("heartbeat_tokens", "20000"), ("new_session_cron", "\"\"")],
-        ),
-        (
-            "openclaw",
-            &[("tick_interval_ms", "15000"), ("max_payload_bytes", "26214400"), ("control_ui", "\"\"")],
         ),
         ("xeno", &[("home", "\"\""), ("max_line_bytes", "16777216")]),
     ];

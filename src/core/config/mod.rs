@@ -7,6 +7,8 @@
 //! reads them key by key, and the rest of the modules check what the keys say together.
 
 mod credentials;
+mod document;
+mod keys;
 mod layers;
 mod load;
 mod models;
@@ -16,7 +18,9 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-pub use load::{EMBEDDED_PLUGINS, Loaded, Sources, load};
+pub use document::{HIDDEN, edit, patched};
+pub use keys::{Hint, Schema, schema};
+pub use load::{EMBEDDED_PLUGINS, Examined, Loaded, Sources, examine, load};
 pub use models::default_model;
 pub use tree::{Complaint, ENV_PREFIX, File, Flag, Origin};
 
@@ -54,6 +58,8 @@ pub struct Config {
     pub limits: Limits,
     /// `[memory]`
     pub memory: Memory,
+    /// `[openclaw]`
+    pub openclaw: OpenClaw,
     /// `[store]`
     pub store: Store,
     /// `[log]`
@@ -211,6 +217,18 @@ pub struct Memory {
     pub episodic_turns: usize,
     /// The most tokens of soul and past turns together, estimated.
     pub context_tokens: usize,
+}
+
+/// `[openclaw]`: what is special to connections of the OpenClaw protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenClaw {
+    /// How often a connection is told that the daemon is there; clients close after two intervals of
+    /// silence.
+    pub tick_interval: Duration,
+    /// The largest frame after the handshake, in bytes.
+    pub max_payload_bytes: usize,
+    /// The folder of an installed Control UI, served at `/`.
+    pub control_ui: Option<PathBuf>,
 }
 
 /// `[store]`

@@ -186,7 +186,7 @@ fn agent(
         let model = if model.is_empty() { default_model(kind).to_owned() } else { model };
         models.push(ModelRef { provider, model });
     }
-    for At { value, origin } in s.texts(r, "fallback").unwrap_or_default() {
+    for At { value, origin } in s.texts(r, "fallback", Some(&[])).unwrap_or_default() {
         match value.split_once('/') {
             Some((provider, model)) if !provider.is_empty() && !model.is_empty() => {
                 if known(provider, &origin, &s.name("fallback"), r, providers, secrets).is_some() {
@@ -204,7 +204,7 @@ fn agent(
     }
     let max_tokens = s.integer(r, "max_tokens", 4096, 1..=1_000_000) as u32;
     let soul = home.join(s.text(r, "soul", "SOUL.md"));
-    let tools = match s.texts(r, "tools") {
+    let tools = match s.texts(r, "tools", Some(&EMBEDDED_PLUGINS)) {
         None => EMBEDDED_PLUGINS.map(PluginName::from).to_vec(),
         Some(texts) => texts.into_iter().map(|text| tool(text, &s, r, plugins)).collect(),
     };

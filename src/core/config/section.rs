@@ -2,10 +2,13 @@
 //! complaint instead of stopping at the first, and at the end complains of the keys nobody asked
 //! for. Which keys there are is thereby said in one place, the reading code.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use serde_json::{Map, Value as Json, json};
+
+use super::keys::{Key, Keys, Kind};
 use super::tree::{Complaint, Node, Origin, Table, Value, parse_value};
 
 /// What was found out while reading.
@@ -13,13 +16,56 @@ use super::tree::{Complaint, Node, Origin, Table, Value, parse_value};
 pub(super) struct Report {
     pub(super) complaints: Vec<Complaint>,
     pub(super) warnings: Vec<Complaint>,
-    /// Every key that has an effect, as `section.key`; `*` stands for a free name.
-    pub(super) known: BTreeSet<String>,
+    /// Every key that may be written, as `section.key`; `*` stands for a free name, `[]` for the
+    /// items of a list.
+    pub(super) keys: Keys,
+    /// What all keys say, whoever said it, in the kinds of values that their keys want.
+    pub(super) effective: Json,
+}
+
+/// A step on the way to a value.
+#[derive(Clone, Debug)]
+enum Step {
+    Name(String),
+    Item(usize),
+}
+
+/// Puts a value where `place` leads, making what is not there on the way.
+fn put(at: &mut Json, place: &[Step], value: Json) {
+    match place.split_first() {
+        // A section that is there says nothing by itself.
+        None if value.is_object() && at.is_object() => {}
+        None => *at = value,
+        Some((Step::Name(name), rest)) => {
+            if !at.is_object() {
+                *at = Json::Object(Map::new());
+            }
+            if let Json::Object(map) = at {
+                put(map.entry(name).or_insert(Json::Null), rest, value);
+            }
+        }
+        Some((Step::Item(item), rest)) => {
+            if !at.is_array() {
+                *at = Json::Array(Vec::new());
+            }
+            if let Json::Array(list) = at {
+                list.resize(list.len().max(item + 1), Json::Null);
+                put(&mut list[*item], rest, value);
+            }
+        }
+    }
 }
 
 impl Report {
     pub(super) fn complain(&mut self, at: &Origin, message: impl Into<String>) {
         self.complaints.push(Complaint { at: at.clone(), message: message.into() });
+    }
+
+    /// Brings them into the order of layers and lines.
+    pub(super) fn sort(&mut self) {
+        self.complaints.sort();
+        self.complaints.dedup();
+        self.warnings.sort();
     }
 
     pub(super) fn warn(&mut self, at: &Origin, message: impl Into<String>) {
@@ -40,6 +86,7 @@ pub(super) struct Section {
     path: String,
     /// With free names as `*`: `agents.*`.
     pattern: String,
+    place: Vec<Step>,
     origin: Origin,
     table: Table,
     origins: BTreeMap<&'static str, Origin>,
@@ -48,16 +95,26 @@ pub(super) struct Section {
 
 impl Section {
     pub(super) fn root(table: Table) -> Self {
-        Self::new(String::new(), String::new(), Origin::Default, table)
+        Self::new(String::new(), String::new(), Vec::new(), Origin::Default, table)
     }
 
     /// A section nobody wrote.
     pub(super) fn absent(path: &str, pattern: &str) -> Self {
-        Self::new(path.to_owned(), pattern.to_owned(), Origin::Default, Table::new())
+        let place = path.split('.').map(|name| Step::Name(name.to_owned())).collect();
+        Self::new(path.to_owned(), pattern.to_owned(), place, Origin::Default, Table::new())
     }
 
-    fn new(path: String, pattern: String, origin: Origin, table: Table) -> Self {
-        Self { path, pattern, origin, table, origins: BTreeMap::new(), asked: Vec::new() }
+    fn new(path: String, pattern: String, place: Vec<Step>, origin: Origin, table: Table) -> Self {
+        Self { path, pattern, place, origin, table, origins: BTreeMap::new(), asked: Vec::new() }
+    }
+
+    fn below(&self, step: Step) -> Vec<Step> {
+        self.place.iter().cloned().chain([step]).collect()
+    }
+
+    /// What `key` says.
+    fn says(&self, report: &mut Report, key: &str, value: Json) {
+        put(&mut report.effective, &self.below(Step::Name(key.to_owned())), value);
     }
 
     /// Where `key` was written: call it after the key was read. Where the section is, if nowhere.
@@ -82,8 +139,18 @@ impl Section {
         Some(node)
     }
 
-    fn take_known(&mut self, report: &mut Report, key: &'static str) -> Option<Node> {
-        report.known.insert(join(&self.pattern, key));
+    /// Takes a key of this kind; where it is not written it says `default`, if there is one.
+    fn take_known(
+        &mut self,
+        report: &mut Report,
+        key: &'static str,
+        kind: Kind,
+        default: Option<Json>,
+    ) -> Option<Node> {
+        if let Some(default) = &default {
+            self.says(report, key, default.clone());
+        }
+        report.keys.add(join(&self.pattern, key), Key { kind, default });
         self.take(key)
     }
 
@@ -101,14 +168,18 @@ impl Section {
         default: u64,
         allowed: RangeInclusive<u64>,
     ) -> u64 {
-        let Some(node) = self.take_known(report, key) else { return default };
+        let kind = Kind::Integer { least: *allowed.start(), most: *allowed.end() };
+        let Some(node) = self.take_known(report, key, kind, Some(json!(default))) else { return default };
         let number = match &node.value {
             Value::Integer(number) => u64::try_from(*number).ok(),
             Value::Env(text) => text.trim().replace('_', "").parse().ok(),
             _ => None,
         };
         match number {
-            Some(number) if allowed.contains(&number) => number,
+            Some(number) if allowed.contains(&number) => {
+                self.says(report, key, json!(number));
+                number
+            }
             _ => {
                 let expected = match (*allowed.start(), *allowed.end()) {
                     (least, most) if most >= i64::MAX as u64 => format!("a whole number of at least {least}"),
@@ -137,32 +208,42 @@ impl Section {
     }
 
     pub(super) fn text(&mut self, report: &mut Report, key: &'static str, default: &str) -> String {
-        let Some(node) = self.take_known(report, key) else { return default.to_owned() };
-        match node.value {
-            Value::Text(text) | Value::Env(text) => text,
-            _ => {
-                self.wrong(report, key, &node, "text");
-                default.to_owned()
-            }
-        }
+        self.text_or(report, key, Some(default)).unwrap_or_else(|| default.to_owned())
     }
 
     /// Text, of which the empty one means none.
     pub(super) fn optional(&mut self, report: &mut Report, key: &'static str) -> Option<String> {
-        Some(self.text(report, key, "")).filter(|text| !text.is_empty())
+        self.text_or(report, key, None).filter(|text| !text.is_empty())
     }
 
-    pub(super) fn choice<T: Copy>(
+    fn text_or(&mut self, report: &mut Report, key: &'static str, default: Option<&str>) -> Option<String> {
+        let node = self.take_known(report, key, Kind::Text, default.map(Json::from))?;
+        match node.value {
+            Value::Text(text) | Value::Env(text) => {
+                self.says(report, key, json!(text));
+                Some(text)
+            }
+            _ => {
+                self.wrong(report, key, &node, "text");
+                None
+            }
+        }
+    }
+
+    pub(super) fn choice<T: Copy + PartialEq>(
         &mut self,
         report: &mut Report,
         key: &'static str,
         default: T,
         allowed: &[(&'static str, T)],
     ) -> T {
-        let Some(node) = self.take_known(report, key) else { return default };
+        let kind = Kind::Choice(allowed.iter().map(|(name, _)| *name).collect());
+        let usual = allowed.iter().find(|(_, value)| *value == default).map(|(name, _)| json!(name));
+        let Some(node) = self.take_known(report, key, kind, usual) else { return default };
         if let Value::Text(text) | Value::Env(text) = &node.value
-            && let Some((_, value)) = allowed.iter().find(|(name, _)| name == text)
+            && let Some((name, value)) = allowed.iter().find(|(name, _)| name == text)
         {
+            self.says(report, key, json!(name));
             return *value;
         }
         let names: Vec<String> = allowed.iter().map(|(name, _)| format!("{name:?}")).collect();
@@ -170,9 +251,15 @@ impl Section {
         default
     }
 
-    /// A list of texts. In an environment variable: a TOML list, or texts parted by commas.
-    pub(super) fn texts(&mut self, report: &mut Report, key: &'static str) -> Option<Vec<At<String>>> {
-        let node = self.take_known(report, key)?;
+    /// A list of texts; none where it is not written, which means `default`. In an environment
+    /// variable: a TOML list, or texts parted by commas.
+    pub(super) fn texts(
+        &mut self,
+        report: &mut Report,
+        key: &'static str,
+        default: Option<&[&str]>,
+    ) -> Option<Vec<At<String>>> {
+        let node = self.take_known(report, key, Kind::Texts, default.map(|texts| json!(texts)))?;
         let list = match &node.value {
             Value::List(list) => Some(list.clone()),
             Value::Env(text) if text.trim_start().starts_with('[') => match parse_value(text, &node.origin) {
@@ -199,19 +286,24 @@ impl Section {
                 _ => self.wrong(report, key, &item, "a list of texts"),
             }
         }
+        self.says(report, key, texts.iter().map(|text| json!(text.value)).collect());
         Some(texts)
     }
 
     /// The table under `key`; an empty one where there is none.
     pub(super) fn section(&mut self, report: &mut Report, key: &'static str) -> Self {
         let (path, pattern) = (self.name(key), join(&self.pattern, key));
+        let place = self.below(Step::Name(key.to_owned()));
         match self.take(key) {
-            Some(Node { value: Value::Table(table), origin }) => Self::new(path, pattern, origin, table),
+            Some(Node { value: Value::Table(table), origin }) => {
+                put(&mut report.effective, &place, json!({}));
+                Self::new(path, pattern, place, origin, table)
+            }
             Some(node) => {
                 self.wrong(report, key, &node, &format!("a section [{path}]"));
-                Self::new(path, pattern, node.origin, Table::new())
+                Self::new(path, pattern, place, node.origin, Table::new())
             }
-            None => Self::new(path, pattern, Origin::Default, Table::new()),
+            None => Self::new(path, pattern, place, Origin::Default, Table::new()),
         }
     }
 
@@ -220,10 +312,12 @@ impl Section {
         let mut sections = Vec::new();
         for (name, node) in self.table {
             let path = join(&self.path, &name);
+            let place: Vec<Step> = self.place.iter().cloned().chain([Step::Name(name.clone())]).collect();
             match node.value {
                 Value::Table(table) => {
                     let pattern = join(&self.pattern, "*");
-                    sections.push((name, Self::new(path, pattern, node.origin, table)));
+                    put(&mut report.effective, &place, json!({}));
+                    sections.push((name, Self::new(path, pattern, place, node.origin, table)));
                 }
                 value => report.complain(
                     &node.origin,
@@ -236,6 +330,7 @@ impl Section {
 
     /// A list of tables, written `[[key]]`.
     pub(super) fn list(&mut self, report: &mut Report, key: &'static str) -> Vec<Self> {
+        self.says(report, key, json!([]));
         let Some(node) = self.take(key) else { return Vec::new() };
         let (path, pattern) = (self.name(key), format!("{}[]", join(&self.pattern, key)));
         let expected = format!("sections [[{path}]]");
@@ -254,10 +349,13 @@ impl Section {
             }
         };
         let mut sections = Vec::with_capacity(list.len());
-        for item in list {
+        let place = self.below(Step::Name(key.to_owned()));
+        for (index, item) in list.into_iter().enumerate() {
             match item.value {
                 Value::Table(table) => {
-                    sections.push(Self::new(path.clone(), pattern.clone(), item.origin, table));
+                    let place: Vec<Step> = place.iter().cloned().chain([Step::Item(index)]).collect();
+                    put(&mut report.effective, &place, json!({}));
+                    sections.push(Self::new(path.clone(), pattern.clone(), place, item.origin, table));
                 }
                 _ => self.wrong(report, key, &item, &expected),
             }
@@ -268,7 +366,9 @@ impl Section {
     /// A key whose feature is not there yet: warned of where it says something else than `default`,
     /// which is written as in TOML.
     pub(super) fn later(&mut self, report: &mut Report, key: &'static str, default: &str) {
+        report.keys.add(join(&self.pattern, key), Key { kind: Kind::Later, default: None });
         let Some(node) = self.take(key) else { return };
+        self.says(report, key, node.value.to_json());
         let same = match &node.value {
             Value::Text(text) => format!("{text:?}") == default,
             Value::Integer(number) => number.to_string() == default,

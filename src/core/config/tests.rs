@@ -42,6 +42,7 @@ impl Given<'_> {
             flags: &flags,
             home: Path::new("/home"),
             read_secret: &mut read_secret,
+            is_file: &mut |path| path.starts_with("/home/ui"),
         })
     }
 
@@ -116,11 +117,12 @@ fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
             written.insert(format!("{section}.{key}"));
         }
     }
-    let mut missing: Vec<_> = report.known.difference(&written).collect();
+    let known: BTreeSet<String> = report.keys.effective().map(|(path, _)| path.to_owned()).collect();
+    let mut missing: Vec<_> = known.difference(&written).collect();
     // Said in the comment of the key beside it.
     missing.retain(|key| !SAMPLE.contains("or key_file, or sha256") || *key != "auth.api_keys[].key_file");
     assert!(missing.is_empty(), "write these keys into gateway.toml: {missing:?}");
-    let unknown: Vec<_> = written.difference(&report.known).collect();
+    let unknown: Vec<_> = written.difference(&known).collect();
     assert!(unknown.is_empty(), "gateway.toml writes keys that have no effect: {unknown:?}");
 }
 
@@ -279,7 +281,7 @@ fn a_section_that_is_none_and_a_key_that_is_a_section() {
 fn what_is_not_there_yet_is_warned_of_by_name() {
     let text = "[gateway]\nsocket_group = \"claw\"\n[scheduler]\nheartbeat_minutes = 30\nheartbeat_tokens = 20000\n\
                 [xeno]\nhome = \"/x\"\n[limits]\nagents = 3\n[auth.jwt]\nissuer = \"me\"\n[files]\nattachment_roots = [\"/\"]\n\
-                [approvals]\ntimeout_ms = 1\n[openclaw]\ntick_interval_ms = 1\n[log]\nformat = \"journald\"";
+                [approvals]\ntimeout_ms = 1\n[log]\nformat = \"journald\"";
     let warnings = lines(&toml(text).loaded().warnings);
     for name in [
         "gateway.socket_group",
@@ -289,7 +291,6 @@ fn what_is_not_there_yet_is_warned_of_by_name() {
         "auth.jwt.issuer",
         "files.attachment_roots",
         "approvals.timeout_ms",
-        "openclaw.tick_interval_ms",
         "log.format",
     ] {
         assert!(
@@ -297,11 +298,23 @@ fn what_is_not_there_yet_is_warned_of_by_name() {
             "{name}: {warnings:?}"
         );
     }
-    assert_eq!(warnings.len(), 9, "the default of heartbeat_tokens is not warned of: {warnings:?}");
+    assert_eq!(warnings.len(), 8, "the default of heartbeat_tokens is not warned of: {warnings:?}");
     assert!(!toml("[scheduler]\nheartbeet = 1").complaints().is_empty());
     let warnings =
         lines(&env(&[("CLAWMUX__XENO__HOME", "/x"), ("CLAWMUX_JWT_SECRET", "s")]).loaded().warnings);
     assert_eq!(warnings.len(), 2, "{warnings:?}");
+}
+
+#[test]
+fn the_control_ui_is_a_folder_with_a_page() {
+    let openclaw = toml("[openclaw]\ntick_interval_ms = 200\ncontrol_ui = \"ui\"").config().openclaw;
+    assert_eq!(openclaw.control_ui.as_deref(), Some(Path::new("/home/ui")));
+    assert_eq!(openclaw.tick_interval, Duration::from_millis(200));
+    assert_eq!(openclaw.max_payload_bytes, 26_214_400, "its own, not the gateway's");
+    let complaints = toml("[openclaw]\ntick_interval_ms = 1\ncontrol_ui = \"/elsewhere\"").complaints();
+    assert!(complaints[0].starts_with("gateway.toml:2: openclaw.tick_interval_ms"), "{complaints:?}");
+    assert!(complaints[1].starts_with("gateway.toml:3: openclaw.control_ui"), "{complaints:?}");
+    assert!(complaints[1].contains("no index.html in /elsewhere"), "{complaints:?}");
 }
 
 #[test]
@@ -458,5 +471,214 @@ proptest! {
         let text = format!("{}[limits]\nqueue = {value}\n", "\n".repeat(lines_before));
         let complaints = toml(&text).complaints();
         prop_assert!(complaints[0].starts_with(&format!("gateway.toml:{}: limits.queue", lines_before + 2)), "{complaints:?}");
+    }
+}
+
+fn examined(text: &str) -> Examined {
+    toml(text).with(examine)
+}
+
+/// What the file becomes when it is to say this.
+fn edited(text: &str, asked: &serde_json::Value) -> Result<String, Vec<String>> {
+    let now = examined(text);
+    edit(text, asked, &now.file, &now.effective).map_err(|complaints| lines(&complaints))
+}
+
+#[test]
+fn the_schema_has_every_key_of_the_sample_and_no_other() {
+    fn paths(schema: &serde_json::Value, path: &str, found: &mut BTreeSet<String>) {
+        let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        match schema["type"].as_str() {
+            Some("object") => {
+                for (name, schema) in schema["properties"].as_object().unwrap() {
+                    paths(schema, &below(name), found);
+                }
+                if schema["additionalProperties"].is_object() {
+                    paths(&schema["additionalProperties"], &below("*"), found);
+                }
+            }
+            Some("array") if schema["items"]["type"] == "object" => {
+                paths(&schema["items"], &format!("{path}[]"), found);
+            }
+            _ => {
+                found.insert(path.to_owned());
+            }
+        }
+    }
+    let mut found = BTreeSet::new();
+    paths(&schema().json, "", &mut found);
+    let text = sample_with_examples();
+    let given = Given { env: vec![("CI_KEY", "key")], ..toml(&text) };
+    let (_, report) = given.read().unwrap();
+    let known: BTreeSet<String> = report.keys.effective().map(|(path, _)| path.to_owned()).collect();
+    assert_eq!(found, known, "what is read of the sample, which another test compares with its text");
+
+    let at = |pointer: &str| schema().json.pointer(pointer).unwrap_or_else(|| panic!("{pointer}"));
+    assert_eq!(at("/properties/limits/properties/queue")["default"], 64);
+    assert_eq!(at("/properties/limits/properties/queue")["maximum"], 100_000);
+    assert_eq!(at("/properties/log/properties/format")["enum"][2], "json");
+    assert_eq!(at("/properties/gateway/properties/listen")["default"][0], "127.0.0.1:18789");
+    let provider = at("/properties/providers/additionalProperties/properties");
+    assert_eq!(provider["base_url"]["default"], serde_json::Value::Null, "it depends on the kind");
+    for hint in &schema().hints {
+        let listed = known.iter().any(|path| {
+            let path = path.replace("[]", "");
+            path == hint.path || path.starts_with(&format!("{}.", hint.path))
+        });
+        assert!(listed, "{hint:?}");
+    }
+    let help = |path: &str| schema().hints.iter().find(|hint| hint.path == path).map(|hint| &*hint.help);
+    assert_eq!(help("limits.queue"), Some("prompts waiting per session"));
+    assert_eq!(help("plugins.capabilities"), Some("what is not granted is denied"));
+    assert_eq!(help("agents.*.soul"), Some("always in front of the conversation"));
+}
+
+#[test]
+fn what_is_shown_has_no_secrets() {
+    let text = "[auth]\ntoken = \"geheim\"\ntoken_env = \"sk-geheim\"\n[auth.nested]\nx = \"geheim\"\n\
+                [[auth.api_keys]]\nname = \"a\"\nsha256 = \"geheim\"\nsecret = [\"geheim\"]\n\
+                [providers.lab]\nkind = \"openai\"\nbase_url = \"https://me:geheim@lab\"\napi_key = \"geheim\"\n\
+                [other]\nx = \"geheim\"\n[limits]\nqueue = 3\nqueu = \"geheim\"";
+    let given = Given { env: vec![("CLAWMUX_TOKEN", "geheim"), ("GEHEIM", "geheim")], ..toml(text) };
+    let found = given.with(examine);
+    assert!(!found.complaints.is_empty());
+    for shown in [&found.file, &found.effective] {
+        assert!(!shown.to_string().contains("\"geheim") && !shown.to_string().contains(":geheim"), "{shown}");
+        assert!(!shown.to_string().contains("sk-geheim"), "{shown}");
+        assert_eq!(shown["limits"]["queue"], 3);
+    }
+    assert_eq!(found.file["auth"]["api_keys"][0]["name"], "a");
+    assert_eq!(found.file["auth"]["token"], HIDDEN);
+    let said = lines(&found.complaints).join("\n");
+    assert!(!said.contains("sk-geheim") && !said.contains("me:geheim"), "{said}");
+}
+
+#[test]
+fn the_effective_values_are_those_of_all_layers_in_their_kinds() {
+    let given = Given {
+        files: vec![
+            ("/etc", "[limits]\nqueue = 7\n"),
+            ("home", "[limits]\nsubscriptions = 8\n[xeno]\nhome = \"/x\""),
+        ],
+        env: vec![("CLAWMUX__BUDGETS__DAILY", "9"), ("CLAWMUX__AGENTS__MAIN__TOOLS", "echo, clock")],
+        listen: vec![],
+    };
+    let found = given.with(examine);
+    assert_eq!(found.file, serde_json::json!({ "limits": { "subscriptions": 8 }, "xeno": { "home": "/x" } }));
+    let effective = &found.effective;
+    assert_eq!(effective["limits"]["queue"], 7);
+    assert_eq!(effective["limits"]["subscriptions"], 8);
+    assert_eq!(effective["limits"]["unauthenticated"], 256, "a default");
+    assert_eq!(effective["budgets"]["daily"], 9, "a number, though the environment has texts");
+    assert_eq!(effective["agents"]["main"]["tools"], serde_json::json!(["echo", "clock"]));
+    assert_eq!(effective["xeno"]["home"], "/x", "also what has no effect yet");
+    assert_eq!(effective["store"]["path"], "clawmux.db", "as it is written, not where it leads");
+}
+
+#[test]
+fn an_edit_changes_what_is_asked_and_nothing_else() {
+    let text = "# mine\n[limits] # of mine\nqueue = 3   # few\n# and\nsubscriptions = 4\n\n[budgets]\ndaily = 5\n\n\
+                [[plugins]]\nname = \"echo\" # the first\nfuel = 10\n[[plugins]]\nname = \"clock\"\n";
+    let mut asked = examined(text).effective;
+    asked["limits"]["queue"] = 30.into();
+    asked["memory"]["episodic_turns"] = 6.into();
+    asked["agents"]["work"] = serde_json::json!({ "provider": "offline" });
+    asked["budgets"].as_object_mut().unwrap().remove("daily");
+    asked["plugins"][1]["fuel"] = 20.into();
+    asked["bindings"] = serde_json::json!([{ "agent": "work", "channel": "x" }]);
+    let new = edited(text, &asked).unwrap();
+    assert!(
+        new.starts_with(
+            "# mine\n[limits] # of mine\nqueue = 30   # few\n# and\nsubscriptions = 4\n\n[budgets]\n"
+        ),
+        "{new}"
+    );
+    let config = toml(&new).config();
+    assert_eq!((config.limits.queue, config.memory.episodic_turns, config.budgets.daily), (30, 6, 0));
+    assert_eq!((config.plugins[0].fuel, config.plugins[1].fuel), (10, 20));
+    assert_eq!(config.bindings[0].channel.as_deref(), Some("x"));
+    assert!(config.agents.contains_key(&AgentId::from("work")));
+    assert!(
+        !new.contains("unauthenticated") && !new.contains("timeout_ms"),
+        "defaults are not written: {new}"
+    );
+    assert!(new.contains("# the first"), "{new}");
+
+    let fewer = edited(&new, &serde_json::json!({ "plugins": [{ "name": "clock" }] })).unwrap();
+    let config = toml(&fewer).config();
+    assert_eq!((config.plugins.len(), config.plugins[0].name.as_str()), (1, "clock"));
+    assert_eq!(config.limits.queue, 64, "what is left out is taken away");
+}
+
+#[test]
+fn what_can_not_be_written_is_said_by_name() {
+    for (asked, says) in [
+        (serde_json::json!([1]), "configuration: expected an object of sections"),
+        (serde_json::json!({ "limits": { "queue": null } }), "limits.queue: null is no value"),
+        (serde_json::json!({ "limits": { "queue": u64::MAX } }), "limits.queue: the number is too large"),
+    ] {
+        assert!(edited("", &asked).unwrap_err()[0].contains(says), "{asked}");
+    }
+    for (asked, says) in [
+        (serde_json::json!({ "limits": { "queue": 1.5 } }), "limits.queue: expected a whole number"),
+        (serde_json::json!({ "auth": { "token": "s" } }), "a secret is never written here: use token_env"),
+        (serde_json::json!({ "nonsense": { "x": 1 } }), "nonsense: unknown key"),
+        (serde_json::json!({ "limits": 3 }), "limits: expected a section"),
+        (
+            serde_json::json!({ "agents": { "main": { "tools": "echo" } } }),
+            "agents.main.tools: expected a list",
+        ),
+    ] {
+        let new = edited("", &asked).unwrap();
+        let complaints = toml(&new).complaints();
+        assert!(complaints[0].contains(says), "{asked}: {complaints:?}");
+    }
+    let complaint = examined("[limits]\nqueue = 0").complaints.remove(0);
+    assert_eq!(complaint.split().0, "limits.queue");
+}
+
+#[test]
+fn a_merge_patch_changes_what_it_names() {
+    let base = serde_json::json!({ "a": { "x": 1, "y": 2 }, "b": [1] });
+    let patch = serde_json::json!({ "a": { "x": null, "z": { "w": null, "v": 3 } }, "b": [2, 3] });
+    assert_eq!(patched(&base, &patch), serde_json::json!({ "a": { "y": 2, "z": { "v": 3 } }, "b": [2, 3] }));
+}
+
+/// Parts of files, of which any together are one.
+const PARTS: [&str; 11] = [
+    "[gateway] # x\nlisten = [\"127.0.0.1:1\", \"[::1]:2\"] # y\nallowed_origins = []\n",
+    "[limits]\n\n# a\nqueue = 0x10\n",
+    "[auth]\ntoken_file = \"token\"\n[[auth.api_keys]]\nname = \"b\"\nkey_file = \"k\"\nrole = \"user\"\n",
+    "[agents.main]\nprovider = \"offline\"\n\n[agents.work] # w\nmax_tokens = 1_000\ntools = []\nsoul = '''x.md'''\n",
+    "[providers.lab]\nkind = \"openai\"\nbase_url = \"http://lab:1/v1/\"\n",
+    "[[bindings]]\nagent = \"main\"\nchannel = \"x\"\n# and\n[[bindings]]\nagent = \"main\"\n",
+    "plugins = [{ name = \"echo\", fuel = 5 }]\n",
+    "[xeno]\nhome = \"/x\"\n",
+    "[budgets]\n",
+    "[openclaw]\r\ntick_interval_ms = 200\r\n",
+    "[log]\nfilter = \"info\" # as by default\n",
+];
+
+proptest! {
+    /// What was got can be set, and is then as it was, down to the last comment: both as the file
+    /// says it and as all layers do. And a change of one key is that one change.
+    #[test]
+    fn setting_what_was_got_changes_nothing(chosen in prop::collection::btree_set(0..PARTS.len(), 0..PARTS.len()), queue in 1u64..1000) {
+        // A key outside of sections stands first.
+        let mut parts: Vec<&str> = chosen.iter().map(|index| PARTS[*index]).collect();
+        parts.sort_by_key(|part| part.starts_with('['));
+        let text = parts.concat();
+        let now = Given { env: vec![("CLAWMUX__GATEWAY__LISTEN", "127.0.0.1:9")], ..toml(&text) }.with(examine);
+        prop_assert!(now.complaints.is_empty(), "{:?}", now.complaints);
+        prop_assert_eq!(edit(&text, &now.file, &now.file, &now.effective), Ok(text.clone()));
+        prop_assert_eq!(edit(&text, &now.effective, &now.file, &now.effective), Ok(text.clone()));
+        let mut asked = now.effective.clone();
+        asked["limits"]["queue"] = queue.into();
+        let new = edit(&text, &asked, &now.file, &now.effective).unwrap();
+        let after = examined(&new);
+        prop_assert_eq!(&after.effective["limits"]["queue"], &serde_json::json!(queue));
+        let changed = patched(&now.file, &serde_json::json!({ "limits": { "queue": queue } }));
+        let is_default = queue == 64 && !chosen.contains(&1);
+        prop_assert_eq!(&after.file, if is_default { &now.file } else { &changed });
     }
 }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde_json::Value as Json;
 use toml_edit::{Document, Item};
 
 use super::layers::Layers;
@@ -49,6 +50,20 @@ pub struct Complaint {
     pub at: Origin,
     /// What is wrong, and what is allowed.
     pub message: String,
+}
+
+impl Complaint {
+    /// The key it is about, as far as it names one, and the rest of what it says.
+    pub fn split(&self) -> (&str, &str) {
+        let is_path = |text: &str| {
+            !text.is_empty()
+                && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-.".contains(c))
+        };
+        match self.message.split_once(": ") {
+            Some((path, rest)) if is_path(path) => (path, rest),
+            _ => ("", &self.message),
+        }
+    }
 }
 
 impl fmt::Display for Complaint {
@@ -101,6 +116,22 @@ pub(super) enum Value {
     Other(&'static str),
 }
 
+impl Value {
+    /// As JSON; text of the environment as it is, and what no key wants by its name.
+    pub(super) fn to_json(&self) -> Json {
+        match self {
+            Self::Text(text) | Self::Env(text) => Json::from(text.as_str()),
+            Self::Integer(number) => Json::from(*number),
+            Self::Bool(flag) => Json::from(*flag),
+            Self::List(list) => list.iter().map(|node| node.value.to_json()).collect(),
+            Self::Table(table) => {
+                table.iter().map(|(key, node)| (key.clone(), node.value.to_json())).collect()
+            }
+            Self::Other(kind) => Json::from(*kind),
+        }
+    }
+}
+
 /// The layers put together: files in this order, then the environment, then the command line.
 pub(super) fn merge(
     files: &[File<'_>],
@@ -149,7 +180,7 @@ fn nest(path: &[String], node: Node) -> Table {
     Table::from([(key.clone(), node)])
 }
 
-fn parse_file(layer: usize, file: &File<'_>) -> Result<Table, Complaint> {
+pub(super) fn parse_file(layer: usize, file: &File<'_>) -> Result<Table, Complaint> {
     let name: Arc<str> = file.name.into();
     let at = |span: Option<Range<usize>>| Origin::File {
         layer,

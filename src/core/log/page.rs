@@ -1,15 +1,20 @@
-//! The text of many sessions between two commits, as one value.
+//! What models say and think in many sessions between two commits, as one value.
 //!
 //! A page is written once and read only after a crash, so it is plain: a version byte, then for
-//! every piece five numbers in LEB128 and the text. It can't be amended; a page is let go when
+//! every piece six numbers in LEB128 and the text. Version 1, whose pages are all text, has no
+//! number for what a piece is of. It can't be amended; a page is let go when
 //! none of its pieces is needed any more.
 
 use super::unreadable;
 use crate::error::Error;
+use crate::event::Streamed;
 use crate::ids::Seq;
 use crate::time::Timestamp;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+
+/// All text.
+const VERSION_TEXT: u8 = 1;
 
 /// One piece of text on a page. Session and run go by the numbers the store gave them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +27,8 @@ pub struct Piece<'a> {
     pub seq: Seq,
     /// When it was said.
     pub at: Timestamp,
+    /// What it is a piece of.
+    pub of: Streamed,
     /// What was said.
     pub text: &'a str,
 }
@@ -31,7 +38,12 @@ pub fn write(page: &mut Vec<u8>, piece: Piece<'_>) {
     if page.is_empty() {
         page.push(VERSION);
     }
-    for number in [piece.session, piece.run, piece.seq.0, piece.at.as_millis(), piece.text.len() as u64] {
+    let (at, length) = (piece.at.as_millis(), piece.text.len() as u64);
+    let of = match piece.of {
+        Streamed::Text => 0,
+        Streamed::Thought => 1,
+    };
+    for number in [piece.session, piece.run, piece.seq.0, at, of, length] {
         put(page, number);
     }
     page.extend_from_slice(piece.text.as_bytes());
@@ -44,18 +56,23 @@ pub fn write(page: &mut Vec<u8>, piece: Piece<'_>) {
 pub fn read(page: &[u8]) -> Result<Vec<Piece<'_>>, Error> {
     let damaged = || unreadable("page of text", "it is damaged");
     let Some((version, mut rest)) = page.split_first() else { return Ok(Vec::new()) };
-    if *version != VERSION {
-        return Err(unreadable("page of text", format_args!("its version is {version}, not {VERSION}")));
+    if ![VERSION, VERSION_TEXT].contains(version) {
+        return Err(unreadable("page of text", format_args!("its version is {version}, beyond {VERSION}")));
     }
     let mut pieces = Vec::new();
     while !rest.is_empty() {
         let mut number = || take(&mut rest).ok_or_else(damaged);
         let (session, run, seq, at) = (number()?, number()?, number()?, number()?);
+        let of = match if *version == VERSION_TEXT { 0 } else { number()? } {
+            0 => Streamed::Text,
+            1 => Streamed::Thought,
+            _ => return Err(damaged()),
+        };
         let length = usize::try_from(number()?).map_err(|_| damaged())?;
         let (text, after) = rest.split_at_checked(length).ok_or_else(damaged)?;
         rest = after;
         let text = std::str::from_utf8(text).map_err(|_| damaged())?;
-        pieces.push(Piece { session, run, seq: Seq(seq), at: Timestamp::from_millis(at), text });
+        pieces.push(Piece { session, run, seq: Seq(seq), at: Timestamp::from_millis(at), of, text });
     }
     Ok(pieces)
 }
@@ -92,17 +109,29 @@ mod tests {
 
     #[test]
     fn a_newer_version_is_refused() {
-        assert!(read(&[2]).unwrap_err().message.contains("version is 2"));
+        assert!(read(&[3]).unwrap_err().message.contains("version is 3"));
         assert_eq!(read(&[]).unwrap(), []);
+    }
+
+    #[test]
+    fn a_page_of_the_version_before_is_all_text() {
+        // Session 3, run 300, number 7, time 5, two bytes of text; then another piece.
+        let page = [1, 3, 0xac, 2, 7, 5, 2, b'h', b'i', 3, 1, 8, 6, 0];
+        let piece = |run, seq, at, text| {
+            let (seq, at) = (Seq(seq), Timestamp::from_millis(at));
+            Piece { session: 3, run, seq, at, of: Streamed::Text, text }
+        };
+        assert_eq!(read(&page).unwrap(), [piece(300, 7, 5, "hi"), piece(1, 8, 6, "")]);
     }
 
     proptest! {
         #[test]
-        fn every_page_reads_back(pieces in proptest::collection::vec((any::<[u64; 4]>(), any::<String>()), 0..20)) {
+        fn every_page_reads_back(pieces in proptest::collection::vec((any::<[u64; 4]>(), any::<bool>(), any::<String>()), 0..20)) {
             let pieces: Vec<Piece<'_>> = pieces
                 .iter()
-                .map(|([session, run, seq, at], text)| Piece {
-                    session: *session, run: *run, seq: Seq(*seq), at: Timestamp::from_millis(*at), text,
+                .map(|([session, run, seq, at], is_text, text)| Piece {
+                    session: *session, run: *run, seq: Seq(*seq), at: Timestamp::from_millis(*at),
+                    of: if *is_text { Streamed::Text } else { Streamed::Thought }, text,
                 })
                 .collect();
             let mut page = Vec::new();
@@ -115,8 +144,10 @@ mod tests {
         #[test]
         fn no_bytes_panic(mut page in any::<Vec<u8>>()) {
             let _ = read(&page);
-            page.insert(0, VERSION);
-            let _ = read(&page);
+            for version in [VERSION_TEXT, VERSION] {
+                page.insert(0, version);
+                let _ = read(&page);
+            }
         }
     }
 }

@@ -10,9 +10,10 @@ use serde_json::value::RawValue;
 
 use super::segment::Segment;
 use super::unreadable;
+use crate::attachment::Attachment;
 use crate::auth::{Owner, Scope};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::event::{Event, Forgotten, Outcome, ToolCall, ToolResult, Usage};
+use crate::event::{Event, Forgotten, Outcome, Proof, Seal, Streamed, ToolCall, ToolResult, Usage};
 use crate::ids::{CallId, PluginName, Seq};
 use crate::settings::Settings;
 use crate::thinking::Thinking;
@@ -20,6 +21,8 @@ use crate::time::Timestamp;
 
 /// The kind of [`Event::Text`]; its body is a [`Segment`].
 pub const TEXT: &str = "text";
+/// The kind of [`Event::Thought`]; its body is a [`Segment`].
+pub const THOUGHT: &str = "thought";
 /// The kind of [`Event::Prompted`].
 pub const PROMPTED: &str = "prompted";
 /// The kind of [`Event::StepEnded`].
@@ -36,6 +39,20 @@ const CLEARED: &str = "cleared";
 pub const INJECTED: &str = "injected";
 const CONFIGURED: &str = "configured";
 const DELETED: &str = "deleted";
+const SEALED: &str = "sealed";
+
+/// The kind of a piece of this.
+pub const fn streamed_kind(of: Streamed) -> &'static str {
+    match of {
+        Streamed::Text => TEXT,
+        Streamed::Thought => THOUGHT,
+    }
+}
+
+/// What records of this kind are pieces of; none where they are none.
+pub fn streamed(kind: &str) -> Option<Streamed> {
+    [Streamed::Text, Streamed::Thought].into_iter().find(|of| streamed_kind(*of) == kind)
+}
 
 #[derive(Serialize, Deserialize)]
 struct Prompted<'a> {
@@ -45,6 +62,37 @@ struct Prompted<'a> {
     owner: Cow<'a, str>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     key: Option<Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Vec::is_empty")]
+    attachments: Vec<Attached<'a>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    thinking: Option<Cow<'a, str>>,
+}
+
+/// An attachment, but for its data: that is not JSON, and is kept beside the record.
+#[derive(Serialize, Deserialize)]
+struct Attached<'a> {
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    name: Option<Cow<'a, str>>,
+    #[serde(borrow, rename = "type")]
+    media_type: Cow<'a, str>,
+    bytes: usize,
+}
+
+/// The seals of a step, in order.
+#[derive(Serialize, Deserialize)]
+struct Sealed<'a> {
+    #[serde(borrow)]
+    seals: Vec<Sealing<'a>>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Sealing<'a> {
+    thought: usize,
+    text: usize,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    signature: Option<Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    redacted: Option<Cow<'a, str>>,
 }
 
 /// The input is kept as the text of a JSON value of its own, so that what could be parsed once
@@ -129,12 +177,26 @@ struct Failure<'a> {
 
 /// Writes the event's body to the end of `body` and says its kind.
 ///
+/// Of attachments it says what they are; their data is kept beside the record.
+///
 /// Of an error's detail everything comes back but the fraction of a millisecond of a wait.
 pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
     match event {
-        Event::Prompted { content, owner, idempotency_key } => {
+        Event::Prompted { content, owner, idempotency_key, attachments, thinking } => {
             let key = idempotency_key.as_deref().map(Cow::Borrowed);
-            put(body, &Prompted { content: content.into(), owner: owner.as_str().into(), key });
+            let attachments = attachments.iter().map(|attachment| Attached {
+                name: attachment.name().map(Cow::Borrowed),
+                media_type: attachment.media_type().into(),
+                bytes: attachment.bytes(),
+            });
+            let prompted = Prompted {
+                content: content.into(),
+                owner: owner.as_str().into(),
+                key,
+                attachments: attachments.collect(),
+                thinking: thinking.map(|level| level.name().into()),
+            };
+            put(body, &prompted);
             PROMPTED
         }
         Event::Started => {
@@ -142,8 +204,24 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
             STARTED
         }
         Event::Text(text) => {
-            Segment::new(Seq::default(), Timestamp::default(), text).write(body);
+            Segment::new(Streamed::Text, Seq::default(), Timestamp::default(), text).write(body);
             TEXT
+        }
+        Event::Thought(text) => {
+            Segment::new(Streamed::Thought, Seq::default(), Timestamp::default(), text).write(body);
+            THOUGHT
+        }
+        Event::Sealed(seals) => {
+            let seals = seals.iter().map(|seal| {
+                let (signature, redacted) = match &seal.proof {
+                    Proof::Bare => (None, None),
+                    Proof::Signature(proof) => (Some(proof.into()), None),
+                    Proof::Redacted(proof) => (None, Some(proof.into())),
+                };
+                Sealing { thought: seal.thought_bytes, text: seal.text_bytes, signature, redacted }
+            });
+            put(body, &Sealed { seals: seals.collect() });
+            SEALED
         }
         Event::ToolCalled(call) => {
             let input = RawValue::from_string(call.input.to_string()).expect("a JSON value prints as JSON");
@@ -219,7 +297,7 @@ pub fn read_settings(body: &[u8]) -> Result<Settings, Error> {
     })
 }
 
-/// The event of this kind with this body.
+/// The event of this kind with this body; attachments are without their data.
 ///
 /// # Errors
 /// `Internal` where the kind is not known or the body does not hold what the kind needs.
@@ -227,14 +305,42 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
     Ok(match kind {
         PROMPTED => {
             let record: Prompted<'_> = take(kind, body)?;
+            let attachments = record.attachments.into_iter().map(|attached| {
+                let name = attached.name.map(Cow::into_owned);
+                Attachment::remembered(name, &attached.media_type, attached.bytes).ok_or_else(|| {
+                    unreadable(kind, format_args!("an attachment of unknown type {:?}", attached.media_type))
+                })
+            });
+            let thinking = record.thinking.map(|name| {
+                Thinking::from_name(&name)
+                    .ok_or_else(|| unreadable(kind, format_args!("unknown level of thinking {name:?}")))
+            });
             Event::Prompted {
                 content: record.content.into_owned(),
                 owner: Owner::from_name(&record.owner),
                 idempotency_key: record.key.map(Cow::into_owned),
+                attachments: attachments.collect::<Result<_, _>>()?,
+                thinking: thinking.transpose()?,
             }
         }
         STARTED => Event::Started,
-        TEXT => Event::Text(Segment::read(Seq::default(), Timestamp::default(), body)?.into_text()),
+        TEXT | THOUGHT => {
+            let of = if kind == TEXT { Streamed::Text } else { Streamed::Thought };
+            of.event(Segment::read(of, Seq::default(), Timestamp::default(), body)?.into_text())
+        }
+        SEALED => {
+            let record: Sealed<'_> = take(kind, body)?;
+            let seals = record.seals.into_iter().map(|sealing| Seal {
+                thought_bytes: sealing.thought,
+                text_bytes: sealing.text,
+                proof: match (sealing.signature, sealing.redacted) {
+                    (Some(proof), _) => Proof::Signature(proof.into_owned()),
+                    (None, Some(proof)) => Proof::Redacted(proof.into_owned()),
+                    (None, None) => Proof::Bare,
+                },
+            });
+            Event::Sealed(seals.collect())
+        }
         TOOL_CALLED => {
             let record: ToolCalled<'_> = take(kind, body)?;
             Event::ToolCalled(ToolCall {
@@ -399,17 +505,49 @@ mod tests {
             .prop_map(|(label, model, thinking, display)| Settings { label, model, thinking, display })
     }
 
+    fn attachments() -> impl Strategy<Value = Vec<Attachment>> {
+        let one = (any::<Option<String>>(), any::<bool>(), any::<usize>()).prop_filter_map(
+            "a type that is known",
+            |(name, is_image, bytes)| {
+                Attachment::remembered(name, if is_image { "image/webp" } else { "text/csv" }, bytes)
+            },
+        );
+        proptest::collection::vec(one, 0..3)
+    }
+
+    fn thinking() -> impl Strategy<Value = Option<Thinking>> {
+        proptest::option::of(proptest::sample::select(Thinking::ALL.to_vec()))
+    }
+
+    fn seal() -> impl Strategy<Value = Seal> {
+        let proof = prop_oneof![
+            Just(Proof::Bare),
+            any::<String>().prop_map(Proof::Signature),
+            any::<String>().prop_map(Proof::Redacted),
+        ];
+        (any::<usize>(), any::<usize>(), proof).prop_map(|(thought_bytes, text_bytes, proof)| Seal {
+            thought_bytes,
+            text_bytes,
+            proof,
+        })
+    }
+
     fn event() -> impl Strategy<Value = Event> {
         let usage = || {
             (any::<u64>(), any::<u64>())
                 .prop_map(|(input_tokens, output_tokens)| Usage { input_tokens, output_tokens })
         };
         prop_oneof![
-            (any::<String>(), "[a-z]{0,4}", any::<Option<String>>()).prop_map(|(content, owner, key)| {
-                Event::Prompted { content, owner: Owner::from_name(&owner), idempotency_key: key }
-            }),
+            (any::<String>(), "[a-z]{0,4}", any::<Option<String>>(), attachments(), thinking()).prop_map(
+                |(content, owner, idempotency_key, attachments, thinking)| {
+                    let owner = Owner::from_name(&owner);
+                    Event::Prompted { content, owner, idempotency_key, attachments, thinking }
+                }
+            ),
             Just(Event::Started),
             any::<String>().prop_map(Event::Text),
+            any::<String>().prop_map(Event::Thought),
+            proptest::collection::vec(seal(), 0..3).prop_map(Event::Sealed),
             (any::<String>(), any::<String>(), json()).prop_map(|(id, name, input)| Event::ToolCalled(
                 ToolCall { id: CallId::new(id), name: PluginName::new(name), input }
             )),
@@ -455,6 +593,25 @@ mod tests {
     }
 
     #[test]
+    fn a_prompt_of_the_released_format_reads_and_one_without_more_is_written_as_then() {
+        let body = br#"{"content":"hi","owner":"ci","key":"k"}"#;
+        let event = read(PROMPTED, body).unwrap();
+        let mut written = Vec::new();
+        write(&event, &mut written);
+        assert_eq!(std::str::from_utf8(&written).unwrap(), std::str::from_utf8(body).unwrap());
+    }
+
+    #[test]
+    fn what_a_newer_version_attached_is_refused_by_name() {
+        for (body, what) in [
+            (&br#"{"content":"","attachments":[{"type":"video/mp4","bytes":1}]}"#[..], "video/mp4"),
+            (br#"{"content":"","thinking":"forever"}"#, "forever"),
+        ] {
+            assert!(read(PROMPTED, body).unwrap_err().message.contains(what));
+        }
+    }
+
+    #[test]
     fn a_tool_input_as_deep_as_the_parser_allows_reads_back() {
         let text = format!("{}{}", "[".repeat(127), "]".repeat(127));
         let input: Value = serde_json::from_str(&text).unwrap();
@@ -484,8 +641,8 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(kind in 0usize..12, body in any::<Vec<u8>>()) {
-            let kinds = [PROMPTED, STARTED, TEXT, TOOL_CALLED, TOOL_RETURNED, STEP_ENDED, RESTARTED, ENDED, CLEARED, INJECTED, CONFIGURED, ""];
+        fn no_bytes_panic(kind in 0usize..14, body in any::<Vec<u8>>()) {
+            let kinds = [PROMPTED, STARTED, TEXT, TOOL_CALLED, TOOL_RETURNED, STEP_ENDED, RESTARTED, ENDED, CLEARED, INJECTED, CONFIGURED, THOUGHT, SEALED, ""];
             let _ = read(kinds[kind], &body);
         }
 

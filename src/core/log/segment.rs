@@ -1,9 +1,10 @@
-//! Text of consecutive sequence numbers, kept once and cut anywhere.
+//! Text, or thoughts, of consecutive sequence numbers, kept once and cut anywhere.
 //!
-//! While a model speaks, every piece of text is an event with a number of its own. When the step
+//! While a model speaks, every piece of text is an event with a number of its own, and so is every
+//! piece of a thought. When the step
 //! is over, what follows one number after the other becomes one segment: the text, and how long
 //! each piece was. A cursor in the middle of it gets the rest in one piece. A number taken by
-//! something else (a prompt that was queued meanwhile, a tool call) ends the segment, so the
+//! something else (a prompt that was queued meanwhile, a tool call, a thought after text) ends the segment, so the
 //! order of the log stays exact. So does a segment that is full: an event made of one is never large,
 //! so that a slow reader can be served in small portions. What a segment forgets is when each piece
 //! was said: it keeps the time of the last.
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::unreadable;
 use crate::error::Error;
-use crate::event::{Event, Logged};
+use crate::event::{Logged, Streamed};
 use crate::ids::{RunId, Seq};
 use crate::time::Timestamp;
 
@@ -22,9 +23,10 @@ use crate::time::Timestamp;
 /// stays whole, alone in its segment.
 pub const SEGMENT_BYTES_MAX: usize = 32 * 1024;
 
-/// At least one piece of text.
+/// At least one piece of text, or of a thought.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
+    of: Streamed,
     first_seq: Seq,
     at: Timestamp,
     text: String,
@@ -42,22 +44,27 @@ struct Body<'a> {
 
 impl Segment {
     /// The segment of one piece.
-    pub fn new(seq: Seq, at: Timestamp, piece: &str) -> Self {
-        Self { first_seq: seq, at, text: piece.to_owned(), lengths: vec![piece.len()] }
+    pub fn new(of: Streamed, seq: Seq, at: Timestamp, piece: &str) -> Self {
+        Self { of, first_seq: seq, at, text: piece.to_owned(), lengths: vec![piece.len()] }
     }
 
-    /// Takes the next piece; says whether it did: not where `seq` is not the number after the last,
-    /// nor where the segment would grow beyond [`SEGMENT_BYTES_MAX`].
+    /// Takes the next piece; says whether it did: not where it is of something else, where `seq` is
+    /// not the number after the last, nor where the segment would grow beyond [`SEGMENT_BYTES_MAX`].
     #[must_use]
-    pub fn push(&mut self, seq: Seq, at: Timestamp, piece: &str) -> bool {
+    pub fn push(&mut self, of: Streamed, seq: Seq, at: Timestamp, piece: &str) -> bool {
         let bytes = self.text.len() + self.lengths.len() + piece.len() + 1;
-        if seq != self.seq().next() || bytes > SEGMENT_BYTES_MAX {
+        if of != self.of || seq != self.seq().next() || bytes > SEGMENT_BYTES_MAX {
             return false;
         }
         self.text.push_str(piece);
         self.lengths.push(piece.len());
         self.at = at;
         true
+    }
+
+    /// What it is a piece of.
+    pub fn of(&self) -> Streamed {
+        self.of
     }
 
     /// The number of the first piece.
@@ -106,7 +113,7 @@ impl Segment {
             seq,
             run: Some(run.clone()),
             at: self.at,
-            event: Event::Text(self.text.get(from..to)?.to_owned()),
+            event: self.of.event(self.text.get(from..to)?.to_owned()),
         })
     }
 
@@ -120,7 +127,7 @@ impl Segment {
     ///
     /// # Errors
     /// `Internal` where the body is not that of a segment.
-    pub fn read(first_seq: Seq, at: Timestamp, body: &[u8]) -> Result<Self, Error> {
+    pub fn read(of: Streamed, first_seq: Seq, at: Timestamp, body: &[u8]) -> Result<Self, Error> {
         let body: Body<'_> = serde_json::from_slice(body).map_err(|e| unreadable("text", e))?;
         let mut end = 0_usize;
         for length in body.lengths.iter() {
@@ -133,42 +140,44 @@ impl Segment {
         if end != body.text.len() || body.lengths.is_empty() || last.is_none() {
             return Err(unreadable("text", "its offsets do not fit"));
         }
-        Ok(Self { first_seq, at, text: body.text.into_owned(), lengths: body.lengths.into_owned() })
+        Ok(Self { of, first_seq, at, text: body.text.into_owned(), lengths: body.lengths.into_owned() })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::Event;
     use proptest::prelude::*;
 
     fn segment(first: u64, pieces: &[String]) -> Segment {
-        let mut segment = Segment::new(Seq(first), Timestamp::from_millis(first), &pieces[0]);
+        let mut segment = Segment::new(Streamed::Text, Seq(first), Timestamp::from_millis(first), &pieces[0]);
         for (i, piece) in pieces.iter().enumerate().skip(1) {
             let seq = first + i as u64;
-            assert!(segment.push(Seq(seq), Timestamp::from_millis(seq), piece));
+            assert!(segment.push(Streamed::Text, Seq(seq), Timestamp::from_millis(seq), piece));
         }
         segment
     }
 
     #[test]
     fn only_the_next_number_joins() {
-        let mut segment = Segment::new(Seq(5), Timestamp::default(), "a");
+        let mut segment = Segment::new(Streamed::Text, Seq(5), Timestamp::default(), "a");
         for seq in [0, 4, 5, 7] {
-            assert!(!segment.push(Seq(seq), Timestamp::default(), "b"), "{seq}");
+            assert!(!segment.push(Streamed::Text, Seq(seq), Timestamp::default(), "b"), "{seq}");
         }
+        assert!(!segment.push(Streamed::Thought, Seq(6), Timestamp::default(), "b"), "nor does a thought");
         assert_eq!((segment.seq(), segment.text()), (Seq(5), "a"));
     }
 
     #[test]
     fn a_full_segment_takes_no_more() {
         let (piece, at) = ("x".repeat(1023), Timestamp::default());
-        let mut segment = Segment::new(Seq(1), at, &piece);
-        let taken = (2..100).take_while(|seq| segment.push(Seq(*seq), at, &piece)).count();
+        let mut segment = Segment::new(Streamed::Text, Seq(1), at, &piece);
+        let taken = (2..100).take_while(|seq| segment.push(Streamed::Text, Seq(*seq), at, &piece)).count();
         assert_eq!((taken, segment.text().len()), (31, 32 * 1023));
-        assert!(!segment.push(segment.seq().next(), at, ""), "pieces without text count too");
-        let mut large = Segment::new(Seq(1), at, &"x".repeat(2 * SEGMENT_BYTES_MAX));
-        assert!(!large.push(Seq(2), at, "x"));
+        assert!(!segment.push(Streamed::Text, segment.seq().next(), at, ""), "pieces without text count too");
+        let mut large = Segment::new(Streamed::Text, Seq(1), at, &"x".repeat(2 * SEGMENT_BYTES_MAX));
+        assert!(!large.push(Streamed::Text, Seq(2), at, "x"));
     }
 
     #[test]
@@ -181,7 +190,8 @@ mod tests {
             r#"{"text":"İ","lengths":[1,1]}"#,
             r#"{"text":"ab","lengths":[18446744073709551615,3]}"#,
         ] {
-            let error = Segment::read(Seq(1), Timestamp::default(), body.as_bytes()).unwrap_err();
+            let error =
+                Segment::read(Streamed::Text, Seq(1), Timestamp::default(), body.as_bytes()).unwrap_err();
             assert!(error.message.contains("offsets"), "{body}: {error}");
         }
     }
@@ -217,12 +227,12 @@ mod tests {
             let segment = segment(first, &pieces);
             let mut body = Vec::new();
             segment.write(&mut body);
-            prop_assert_eq!(Segment::read(segment.first_seq(), segment.at(), &body).unwrap(), segment);
+            prop_assert_eq!(Segment::read(Streamed::Text, segment.first_seq(), segment.at(), &body).unwrap(), segment);
         }
 
         #[test]
         fn no_bytes_panic(body in any::<Vec<u8>>(), first in any::<u64>(), after in any::<u64>()) {
-            if let Ok(segment) = Segment::read(Seq(first), Timestamp::default(), &body) {
+            if let Ok(segment) = Segment::read(Streamed::Text, Seq(first), Timestamp::default(), &body) {
                 let _ = segment.rest_after(&RunId::from("r"), Seq(after));
             }
         }
@@ -230,7 +240,7 @@ mod tests {
         #[test]
         fn any_offsets_that_are_accepted_can_be_cut(text in "\\PC{0,8}", lengths in proptest::collection::vec(0usize..4, 0..6), first in any::<u64>(), after in any::<u64>()) {
             let body = serde_json::json!({"text": text, "lengths": lengths}).to_string();
-            if let Ok(segment) = Segment::read(Seq(first), Timestamp::default(), body.as_bytes()) {
+            if let Ok(segment) = Segment::read(Streamed::Text, Seq(first), Timestamp::default(), body.as_bytes()) {
                 let rest = segment.rest_after(&RunId::from("r"), Seq(after));
                 prop_assert_eq!(rest.is_some(), after < segment.seq().0);
             }

@@ -1,9 +1,16 @@
 //! Anthropic Messages, streaming.
 //!
-//! Source: the Messages API reference and its page on streaming (`anthropic-version: 2023-06-01`). The
-//! system prompt goes to the top level, never into a message; all results of an answer's tool calls
-//! are one user message, before any text; empty text blocks, which the API refuses, are left out.
-//! Thinking and server-side tools are not asked for, and what comes of them is read over.
+//! Source: the Messages API reference and its pages on streaming, vision, extended and adaptive thinking
+//! (`anthropic-version: 2023-06-01`). The system prompt goes to the top level, never into a message;
+//! all results of an answer's tool calls are one user message, before any text; empty text blocks,
+//! which the API refuses, are left out. Server-side tools are not asked for, and what comes of them is
+//! read over.
+//!
+//! Thinking is asked for in one of two ways, by the model's version: up to 4.5 with a number of tokens
+//! (at least 1,024, fewer than the output), from 4.6 on with an effort, where the model decides by
+//! itself. What the model thought goes back with the results of its tools, block by block as it came,
+//! with its signature. Where a turn did not begin with a thought (it was begun by another provider)
+//! the first way would be refused, and the model is asked without.
 
 use std::borrow::Cow;
 
@@ -13,14 +20,27 @@ use serde_json::Value;
 use super::decoder::Progress;
 use super::json::Text;
 use super::sse::Event;
-use super::{ChatMessage, ChatRequest, Delta, Failure, Stop};
+use super::{
+    ANSWER_TOKENS_MIN, Base64, ChatMessage, ChatRequest, Delta, Failure, Part, Stop, Thought, parts,
+    thinking_tokens, version,
+};
 use crate::auth::Secret;
 use crate::error::{Error, ErrorCode};
-use crate::event::{ToolCall, Usage};
+use crate::event::{Proof, ToolCall, Usage};
 use crate::ids::{CallId, PluginName};
+use crate::thinking::Thinking;
 
 /// The version of the API this module speaks.
 const VERSION: &str = "2023-06-01";
+
+/// The least a model can be told to think, in tokens.
+const BUDGET_TOKENS_MIN: u32 = 1024;
+
+/// The version from which on models decide by themselves how much to think.
+const ADAPTIVE_FROM: (u32, u32) = (4, 6);
+
+/// The version from which on they know more than a high effort.
+const XHIGH_FROM: (u32, u32) = (4, 7);
 
 /// The most tool calls of one answer that may be under way at once.
 const OPEN_CALLS_MAX: usize = 128;
@@ -44,11 +64,32 @@ struct Body<'a> {
     model: &'a str,
     max_tokens: u32,
     stream: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking: Option<Think>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_config: Option<OutputConfig>,
     #[serde(skip_serializing_if = "str::is_empty")]
     system: &'a str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
     messages: Vec<Message<'a>>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Think {
+    Enabled {
+        budget_tokens: u32,
+    },
+    /// Models that think this way leave out what they thought unless they are asked for it.
+    Adaptive {
+        display: &'static str,
+    },
+}
+
+#[derive(Clone, Copy, Serialize)]
+struct OutputConfig {
+    effort: &'static str,
 }
 
 #[derive(Serialize)]
@@ -68,7 +109,17 @@ struct Message<'a> {
 #[serde(tag = "type", rename_all = "snake_case")]
 enum Block<'a> {
     Text {
-        text: &'a str,
+        text: Cow<'a, str>,
+    },
+    Image {
+        source: Source<'a>,
+    },
+    Thinking {
+        thinking: &'a str,
+        signature: &'a str,
+    },
+    RedactedThinking {
+        data: &'a str,
     },
     ToolUse {
         id: &'a str,
@@ -84,12 +135,21 @@ enum Block<'a> {
     },
 }
 
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Source<'a> {
+    Base64 { media_type: &'static str, data: Base64<'a> },
+}
+
 /// The JSON body of a request.
 pub fn encode(request: &ChatRequest) -> Vec<u8> {
+    let (thinking, output_config) = think(request);
     let body = Body {
         model: &request.model,
         max_tokens: request.max_tokens,
         stream: true,
+        thinking,
+        output_config,
         system: request.system.trim(),
         tools: request
             .tools
@@ -100,24 +160,67 @@ pub fn encode(request: &ChatRequest) -> Vec<u8> {
                 input_schema: &tool.input_schema,
             })
             .collect(),
-        messages: messages(&request.messages),
+        messages: messages(&request.messages, thinking.is_some()),
     };
     serde_json::to_vec(&body).expect("strings and JSON values are serializable")
 }
 
+/// How the model is asked to think, if it is.
+fn think(request: &ChatRequest) -> (Option<Think>, Option<OutputConfig>) {
+    if request.thinking == Thinking::Off {
+        return (None, None);
+    }
+    if let Some(version) = version(&request.model, "claude").filter(|version| *version >= ADAPTIVE_FROM) {
+        let effort = match request.thinking {
+            Thinking::Off | Thinking::Minimal | Thinking::Low => "low",
+            Thinking::Medium => "medium",
+            Thinking::Max if version >= XHIGH_FROM => "xhigh",
+            Thinking::High | Thinking::Max => "high",
+        };
+        return (Some(Think::Adaptive { display: "summarized" }), Some(OutputConfig { effort }));
+    }
+    let room = request.max_tokens.saturating_sub(ANSWER_TOKENS_MIN);
+    let budget_tokens = thinking_tokens(request.thinking).min(room);
+    let may = budget_tokens >= BUDGET_TOKENS_MIN && began_with_a_thought(&request.messages);
+    (may.then_some(Think::Enabled { budget_tokens }), None)
+}
+
+/// Whether the turn under way, where the model spoke in it already, began with a thought of this API's.
+fn began_with_a_thought(messages: &[ChatMessage]) -> bool {
+    let after = messages.iter().rposition(|message| matches!(message, ChatMessage::User { .. }));
+    let first = messages.iter().skip(after.map_or(0, |at| at + 1)).find_map(|message| match message {
+        ChatMessage::Assistant { thoughts, .. } => Some(thoughts),
+        _ => None,
+    });
+    first.is_none_or(|thoughts| thoughts.first().is_some_and(|thought| thought.at == 0 && is_ours(thought)))
+}
+
+fn is_ours(thought: &Thought) -> bool {
+    matches!(thought.proof, Proof::Signature(_) | Proof::Redacted(_))
+}
+
 /// The messages with neighbours of one role made one, as the API demands.
-fn messages(messages: &[ChatMessage]) -> Vec<Message<'_>> {
+fn messages(messages: &[ChatMessage], thinking: bool) -> Vec<Message<'_>> {
     let mut out: Vec<Message<'_>> = Vec::with_capacity(messages.len());
     for message in messages {
         let (role, blocks): (_, Vec<Block<'_>>) = match message {
-            ChatMessage::User(text) => ("user", text_block(text).into_iter().collect()),
-            ChatMessage::Assistant { text, calls } => {
+            ChatMessage::User { text, attachments } => {
+                let blocks = parts(text, attachments).into_iter().map(|part| match part {
+                    Part::Text(text) => Block::Text { text },
+                    Part::Image(image, data) => {
+                        Block::Image { source: Source::Base64 { media_type: image.media_type(), data } }
+                    }
+                });
+                ("user", blocks.collect())
+            }
+            ChatMessage::Assistant { text, calls, thoughts } => {
+                let thoughts = if thinking { thoughts.as_slice() } else { &[] };
                 let calls = calls.iter().map(|call| Block::ToolUse {
                     id: call.id.as_str(),
                     name: call.name.as_str(),
                     input: super::input_object(&call.input),
                 });
-                ("assistant", text_block(text).into_iter().chain(calls).collect())
+                ("assistant", said(text, thoughts).into_iter().chain(calls).collect())
             }
             ChatMessage::ToolResults(results) => {
                 let results = results.iter().map(|result| Block::ToolResult {
@@ -137,8 +240,29 @@ fn messages(messages: &[ChatMessage]) -> Vec<Message<'_>> {
     out
 }
 
+/// Text with the thoughts where they were.
+fn said<'a>(text: &'a str, thoughts: &'a [Thought]) -> Vec<Block<'a>> {
+    let mut blocks = Vec::with_capacity(2 * thoughts.len() + 1);
+    let mut rest = text;
+    for thought in thoughts.iter().filter(|thought| is_ours(thought)) {
+        let before = rest.floor_char_boundary(thought.at.saturating_sub(text.len() - rest.len()));
+        let (said, after) = rest.split_at(before);
+        rest = after;
+        blocks.extend(text_block(said));
+        match &thought.proof {
+            Proof::Signature(signature) => {
+                blocks.push(Block::Thinking { thinking: &thought.text, signature });
+            }
+            Proof::Redacted(data) => blocks.push(Block::RedactedThinking { data }),
+            Proof::Bare => {}
+        }
+    }
+    blocks.extend(text_block(rest));
+    blocks
+}
+
 fn text_block(text: &str) -> Option<Block<'_>> {
-    (!text.trim().is_empty()).then_some(Block::Text { text })
+    (!text.trim().is_empty()).then_some(Block::Text { text: text.into() })
 }
 
 /// One event of the stream: what of it matters, whatever its type.
@@ -162,6 +286,10 @@ struct WireDelta<'a> {
     #[serde(borrow)]
     text: Option<Text<'a>>,
     #[serde(borrow)]
+    thinking: Option<Text<'a>>,
+    #[serde(borrow)]
+    signature: Option<Text<'a>>,
+    #[serde(borrow)]
     partial_json: Option<Text<'a>>,
     #[serde(borrow)]
     stop_reason: Option<Text<'a>>,
@@ -173,6 +301,13 @@ struct WireBlock<'a> {
     kind: Cow<'a, str>,
     #[serde(borrow)]
     text: Option<Text<'a>>,
+    #[serde(borrow)]
+    thinking: Option<Text<'a>>,
+    #[serde(borrow)]
+    signature: Option<Text<'a>>,
+    /// Of a thought that is encrypted.
+    #[serde(borrow)]
+    data: Option<Text<'a>>,
     #[serde(borrow)]
     id: Option<Text<'a>>,
     #[serde(borrow)]
@@ -231,6 +366,8 @@ impl OpenCall {
 pub(super) struct Answer {
     calls: Vec<OpenCall>,
     any_call: bool,
+    /// The thought that is being written: its block, and its signature, which comes at its end.
+    thought: Option<(u64, String)>,
     usage: Option<WireUsage>,
     stop: Option<Stop>,
 }
@@ -248,6 +385,9 @@ impl Answer {
             "content_block_delta" => self.block_delta(wire, deltas, progress)?,
             "content_block_start" => self.block_start(wire, deltas, progress)?,
             "content_block_stop" => {
+                if let Some((_, signature)) = self.thought.take_if(|(index, _)| *index == wire.index) {
+                    deltas.push(Delta::Sealed(Proof::Signature(signature)));
+                }
                 if let Some(at) = self.calls.iter().position(|call| call.index == wire.index) {
                     deltas.push(self.calls.remove(at).close());
                 }
@@ -260,6 +400,7 @@ impl Answer {
                 }
             }
             "message_stop" => {
+                self.end_thought(deltas);
                 deltas.extend(self.calls.drain(..).map(OpenCall::close));
                 let otherwise = if self.any_call { Stop::ToolUse } else { Stop::End };
                 deltas.push(Delta::Finished { stop: self.stop.unwrap_or(otherwise), usage: self.usage() });
@@ -284,6 +425,16 @@ impl Answer {
         let Some(block) = wire.content_block else { return Ok(()) };
         match &*block.kind {
             "text" => push_text(block.text, deltas),
+            "thinking" => {
+                self.end_thought(deltas);
+                self.thought = Some((wire.index, block.signature.unwrap_or_default().0.into_owned()));
+                push_thought(block.thinking, deltas);
+            }
+            "redacted_thinking" => {
+                self.end_thought(deltas);
+                let data = block.data.unwrap_or_default().0.into_owned();
+                deltas.push(Delta::Sealed(Proof::Redacted(data)));
+            }
             "tool_use" => {
                 if self.calls.len() >= OPEN_CALLS_MAX {
                     return Err(ErrorCode::Provider.error(format!(
@@ -313,12 +464,24 @@ impl Answer {
     ) -> Result<(), Error> {
         let Some(delta) = wire.delta else { return Ok(()) };
         push_text(delta.text, deltas);
+        push_thought(delta.thinking, deltas);
+        if let Some(signed) = delta.signature
+            && let Some((_, signature)) = self.thought.as_mut().filter(|(index, _)| *index == wire.index)
+        {
+            *signature = signed.0.into_owned();
+        }
         if let Some(part) = delta.partial_json
             && let Some(call) = self.calls.iter_mut().find(|call| call.index == wire.index)
         {
             super::append(&mut call.written, &part.0, &progress.provider)?;
         }
         Ok(())
+    }
+
+    /// Ends a thought whose block was not ended.
+    fn end_thought(&mut self, deltas: &mut Vec<Delta>) {
+        let open = self.thought.take().map(|(_, signature)| Delta::Sealed(Proof::Signature(signature)));
+        deltas.extend(open);
     }
 
     fn count(&mut self, usage: Option<WireUsage>) {
@@ -344,6 +507,12 @@ fn push_text(text: Option<Text<'_>>, deltas: &mut Vec<Delta>) {
     }
 }
 
+fn push_thought(thought: Option<Text<'_>>, deltas: &mut Vec<Delta>) {
+    if let Some(thought) = thought.filter(|thought| !thought.0.is_empty()) {
+        deltas.push(Delta::Thinking(thought.0.into_owned()));
+    }
+}
+
 fn stop(reason: &str) -> Stop {
     match reason {
         "tool_use" => Stop::ToolUse,
@@ -358,6 +527,7 @@ fn stop(reason: &str) -> Stop {
 mod tests {
     use super::super::{Decoder, ProviderKind};
     use super::*;
+    use crate::attachment::Attachment;
     use crate::event::ToolResult;
     use crate::provider::ToolSpec;
     use crate::provider::tests::{self, Decoded, call, damaged, every_cut, every_split};
@@ -482,15 +652,16 @@ data: {"type":"message_stop"}
             model: "claude".into(),
             system: "Be kind.".into(),
             messages: vec![
-                ChatMessage::User("first".into()),
-                ChatMessage::User("second".into()),
+                ChatMessage::user("first"),
+                ChatMessage::user("second"),
                 ChatMessage::Assistant {
                     text: "I look.".into(),
                     calls: vec![asked("t1", json!({"a": 1})), asked("t2", json!("{broken"))],
+                    thoughts: vec![],
                 },
                 ChatMessage::ToolResults(vec![result("t1", "one", false), result("t2", "", true)]),
-                ChatMessage::User("and?".into()),
-                ChatMessage::Assistant { text: "  ".into(), calls: vec![] },
+                ChatMessage::user("and?"),
+                ChatMessage::Assistant { text: "  ".into(), calls: vec![], thoughts: vec![] },
             ],
             tools: vec![ToolSpec {
                 name: "echo".into(),
@@ -498,6 +669,7 @@ data: {"type":"message_stop"}
                 input_schema: json!({"type": "object"}),
             }],
             max_tokens: 7,
+            thinking: Thinking::Off,
         };
         let body: Value = serde_json::from_slice(&encode(&request)).unwrap();
         assert_eq!(
@@ -522,6 +694,198 @@ data: {"type":"message_stop"}
         );
     }
 
+    /// Of the documentation's streams with thinking: a signed thought, an encrypted one, a call.
+    const THINKING: &str = r#"event: message_start
+data: {"type":"message_start","message":{"id":"msg_01","type":"message","role":"assistant","content":[],"model":"claude","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":10,"output_tokens":2}}}
+
+event: content_block_start
+data: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":"","signature":""}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"I need to find the GCD\nof İ"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":" and 42."}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":0,"delta":{"type":"signature_delta","signature":"EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk=="}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":0}
+
+event: content_block_start
+data: {"type":"content_block_start","index":1,"content_block":{"type":"redacted_thinking","data":"EmwKAhgBEgy3va3pzix"}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":1}
+
+event: content_block_start
+data: {"type":"content_block_start","index":2,"content_block":{"type":"text","text":""}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","index":2,"delta":{"type":"text_delta","text":"Let me see."}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":2}
+
+event: content_block_start
+data: {"type":"content_block_start","index":3,"content_block":{"type":"tool_use","id":"toolu_01","name":"gcd","input":{}}}
+
+event: content_block_stop
+data: {"type":"content_block_stop","index":3}
+
+event: message_delta
+data: {"type":"message_delta","delta":{"stop_reason":"tool_use","stop_sequence":null},"usage":{"output_tokens":89}}
+
+event: message_stop
+data: {"type":"message_stop"}
+
+"#;
+
+    const SIGNATURE: &str = "EqQBCgIYAhIM1gbcDa9GJwZA2b3hGgxBdjrkzLoky3dl1pk==";
+
+    #[test]
+    fn thoughts_read_the_same_however_they_are_split() {
+        let expected = vec![
+            Delta::Thinking("I need to find the GCD\nof İ".into()),
+            Delta::Thinking(" and 42.".into()),
+            Delta::Sealed(Proof::Signature(SIGNATURE.into())),
+            Delta::Sealed(Proof::Redacted("EmwKAhgBEgy3va3pzix".into())),
+            Delta::Text("Let me see.".into()),
+            call("toolu_01", "gcd", json!({})),
+            Delta::Finished {
+                stop: Stop::ToolUse,
+                usage: Some(Usage { input_tokens: 10, output_tokens: 89 }),
+            },
+        ];
+        every_split(THINKING, &(expected, Ok(())), decode);
+        every_cut(THINKING, r#"{"type":"message_stop"}"#, decode);
+    }
+
+    #[test]
+    fn a_thought_whose_end_is_missing_is_sealed_all_the_same() {
+        let stop = "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n";
+        let signed = Delta::Sealed(Proof::Signature(SIGNATURE.into()));
+        let (deltas, _) = decode(&[THINKING.replacen(stop, "", 1).as_bytes()]);
+        assert_eq!(deltas[2], signed);
+        let end = &THINKING[THINKING.find("event: message_stop").unwrap()..];
+        let cut = &THINKING[..THINKING.find(stop).unwrap()];
+        let (deltas, _) = decode(&[cut.as_bytes(), end.as_bytes()]);
+        assert_eq!(deltas[2], signed);
+    }
+
+    fn body_of(request: &ChatRequest) -> Value {
+        serde_json::from_slice(&encode(request)).unwrap()
+    }
+
+    fn thinking(model: &str, level: Thinking, max_tokens: u32) -> ChatRequest {
+        ChatRequest {
+            model: model.into(),
+            system: String::new(),
+            messages: vec![ChatMessage::user("hi")],
+            tools: vec![],
+            max_tokens,
+            thinking: level,
+        }
+    }
+
+    #[test]
+    fn thinking_is_asked_for_as_the_models_version_wants_it() {
+        for model in ["claude-sonnet-4-5", "claude-sonnet-4-20250514", "claude-3-7-sonnet-latest", "kimi-k2"]
+        {
+            let body = body_of(&thinking(model, Thinking::Medium, 8192));
+            assert_eq!(body["thinking"], json!({"type": "enabled", "budget_tokens": 4096}), "{model}");
+            assert_eq!(body.get("output_config"), None);
+        }
+        for (model, level, effort) in [
+            ("claude-opus-4-6", Thinking::Max, "high"),
+            ("claude-opus-4.7", Thinking::Max, "xhigh"),
+            ("claude-sonnet-4-6-20260101", Thinking::Minimal, "low"),
+            ("eu.anthropic.claude-opus-5-v1:0", Thinking::Medium, "medium"),
+        ] {
+            let body = body_of(&thinking(model, level, 100));
+            assert_eq!(body["thinking"], json!({"type": "adaptive", "display": "summarized"}), "{model}");
+            assert_eq!(body["output_config"], json!({"effort": effort}), "{model}");
+        }
+        for model in ["claude-sonnet-4-5", "claude-opus-4-7"] {
+            let body = body_of(&thinking(model, Thinking::Off, 8192));
+            assert_eq!((body.get("thinking"), body.get("output_config")), (None, None));
+        }
+    }
+
+    #[test]
+    fn the_answer_keeps_room_beside_the_thoughts() {
+        let budget = |max| body_of(&thinking("claude-sonnet-4-5", Thinking::High, max))["thinking"].clone();
+        assert_eq!(budget(20_000)["budget_tokens"], 8192);
+        assert_eq!(budget(4096)["budget_tokens"], 3072);
+        assert_eq!(budget(2048)["budget_tokens"], 1024);
+        assert_eq!(budget(2047), Value::Null, "what is left of a budget does not hold the least");
+    }
+
+    #[test]
+    fn thoughts_go_back_where_they_were_with_their_proof() {
+        let thought = |text: &str, at, proof| Thought { text: text.into(), at, proof };
+        let mut request = thinking("claude-sonnet-4-5", Thinking::Low, 8192);
+        let asked = ToolCall { id: "t1".into(), name: "echo".into(), input: json!({}) };
+        request.messages.push(ChatMessage::Assistant {
+            text: "First. Then.".into(),
+            calls: vec![asked.clone()],
+            thoughts: vec![
+                thought("hm", 0, Proof::Signature("sig".into())),
+                thought("", 6, Proof::Redacted("xyz".into())),
+                thought("another provider's", 6, Proof::Bare),
+                thought("", 99, Proof::Signature("end".into())),
+            ],
+        });
+        let result = ToolResult { call: "t1".into(), content: "ok".into(), is_error: false };
+        request.messages.push(ChatMessage::ToolResults(vec![result]));
+        let body = body_of(&request);
+        assert_eq!(body["thinking"]["type"], "enabled");
+        let content = json!([
+            {"type": "thinking", "thinking": "hm", "signature": "sig"},
+            {"type": "text", "text": "First."},
+            {"type": "redacted_thinking", "data": "xyz"},
+            {"type": "text", "text": " Then."},
+            {"type": "thinking", "thinking": "", "signature": "end"},
+            {"type": "tool_use", "id": "t1", "name": "echo", "input": {}},
+        ]);
+        assert_eq!(body["messages"][1]["content"], content);
+
+        // A turn that another provider began: it is not asked to think, and shown no thoughts.
+        if let ChatMessage::Assistant { thoughts, .. } = &mut request.messages[1] {
+            thoughts.remove(0);
+        }
+        let body = body_of(&request);
+        assert_eq!(
+            (body.get("thinking"), body["messages"][1]["content"].as_array().unwrap().len()),
+            (None, 2)
+        );
+        request.model = "claude-opus-4-7".into();
+        assert_eq!(body_of(&request)["thinking"]["type"], "adaptive", "which need not begin with one");
+    }
+
+    #[test]
+    fn what_is_brought_along_comes_before_the_words() {
+        let file = |name: &str, data: &'static [u8]| {
+            Attachment::new(Some(name), None, bytes::Bytes::from_static(data)).unwrap()
+        };
+        let mut gone = file("old.gif", b"GIF89a");
+        gone.let_go();
+        let mut request = thinking("claude", Thinking::Off, 8);
+        let attachments = vec![file("a.png", b"\x89PNG\r\n\x1a\n\xff"), gone, file("n.txt", b"notes")];
+        request.messages = vec![ChatMessage::User { text: "look".into(), attachments }];
+        let body = body_of(&request);
+        assert_eq!(
+            body["messages"],
+            json!([{"role": "user", "content": [
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgr/"}},
+                {"type": "text", "text": "[attachment \"old.gif\" (image/gif, 6 bytes), not shown again]"},
+                {"type": "text", "text": "<attachment name=\"n.txt\" type=\"text/plain\">\nnotes\n</attachment>"},
+                {"type": "text", "text": "look"},
+            ]}])
+        );
+    }
+
     #[test]
     fn base_urls_with_and_without_a_version() {
         for base in ["http://h", "http://h/", "http://h/v1", "http://h/v1/"] {
@@ -531,7 +895,7 @@ data: {"type":"message_stop"}
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in damaged(STREAM)) {
+        fn no_bytes_panic(bytes in prop_oneof![damaged(STREAM), damaged(THINKING)]) {
             let _ = decode(&[&bytes]);
         }
     }

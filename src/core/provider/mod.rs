@@ -14,15 +14,19 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use serde::Deserialize;
+use base64::display::Base64Display;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 pub use decoder::Decoder;
 
+use crate::attachment::{Attachment, ImageType, Kind};
 use crate::auth::Secret;
 use crate::error::{Detail, Error, ErrorCode};
-use crate::event::{ToolCall, ToolResult, Usage};
+use crate::event::{Proof, ToolCall, ToolResult, Usage};
 use crate::ids::PluginName;
+use crate::thinking::Thinking;
 
 /// What a model is asked. Who pays and where it goes is decided by the provider supervisor.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,24 +39,87 @@ pub struct ChatRequest {
     pub messages: Vec<ChatMessage>,
     /// The tools offered.
     pub tools: Vec<ToolSpec>,
-    /// At most so many tokens of output.
+    /// At most so many tokens of output, thoughts included.
     pub max_tokens: u32,
+    /// How much the model should think. `Off` asks for nothing, so that models that can't think and
+    /// servers that know nothing of it are asked as ever.
+    pub thinking: Thinking,
 }
 
 /// One message of the conversation as a model sees it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChatMessage {
     /// What the user said.
-    User(String),
+    User {
+        /// In words.
+        text: String,
+        /// And brought along. Those whose bytes are not there are named.
+        attachments: Vec<Attachment>,
+    },
     /// What the model said: text first, then its tool calls. One of the two may be empty.
     Assistant {
         /// The text.
         text: String,
         /// The calls, in the model's order.
         calls: Vec<ToolCall>,
+        /// What it thought before and between, where that goes back to its provider.
+        thoughts: Vec<Thought>,
     },
     /// The results of all calls of the assistant message before it, in its order.
     ToolResults(Vec<ToolResult>),
+}
+
+impl ChatMessage {
+    /// What a user said who brought nothing along.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self::User { text: text.into(), attachments: Vec::new() }
+    }
+}
+
+/// A thought of a model as it goes back to its provider.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thought {
+    /// What was thought; may be empty.
+    pub text: String,
+    /// Before which byte of the message's text it ended.
+    pub at: usize,
+    /// What its provider wants back with it.
+    pub proof: Proof,
+}
+
+/// One part of what a user said.
+enum Part<'a> {
+    Text(Cow<'a, str>),
+    Image(ImageType, Base64<'a>),
+}
+
+/// What a user said, as its model is shown it: first what was brought along, then the words, which may
+/// refer to it. Empty where there is nothing to show.
+fn parts<'a>(text: &'a str, attachments: &'a [Attachment]) -> Vec<Part<'a>> {
+    let shown = attachments.iter().map(|attachment| match (attachment.kind(), attachment.delimited()) {
+        (Kind::Image(image), _) if !attachment.data().is_empty() => {
+            Part::Image(image, Base64(attachment.data()))
+        }
+        (_, Some(text)) => Part::Text(text.into()),
+        (_, None) => Part::Text(attachment.note().into()),
+    });
+    let words = (!text.trim().is_empty()).then_some(Part::Text(text.into()));
+    shown.chain(words).collect()
+}
+
+/// Bytes that are written as base64 straight into a body.
+struct Base64<'a>(&'a [u8]);
+
+impl fmt::Display for Base64<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Base64Display::new(self.0, &STANDARD).fmt(f)
+    }
+}
+
+impl Serialize for Base64<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
 }
 
 /// A tool as a model is told of it.
@@ -85,6 +152,10 @@ pub enum Stop {
 pub enum Delta {
     /// A piece of text, never empty.
     Text(String),
+    /// A piece of a thought, never empty.
+    Thinking(String),
+    /// A thought is complete, and its provider wants this back with it.
+    Sealed(Proof),
     /// A complete tool call.
     ToolCall(ToolCall),
     /// The end of the answer.
@@ -130,6 +201,68 @@ const BYTES_PER_TOKEN: u64 = 4;
 /// How many tokens so many bytes of text or of a request body are, estimated.
 pub fn estimate_tokens(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
+}
+
+/// How many tokens an image is, where nobody counted: what a large one is scaled down to.
+const IMAGE_TOKENS: u64 = 1600;
+
+/// How many tokens the model will read, estimated: of a request to a provider of this kind whose body has
+/// so many bytes.
+pub fn estimate_input(kind: ProviderKind, request: &ChatRequest, body_bytes: usize) -> u64 {
+    if kind == ProviderKind::Offline {
+        return offline::input_tokens(request);
+    }
+    let (images, base64_bytes) = images(request).fold((0, 0), |(images, bytes), image| {
+        (images + 1, bytes + image.data().len().div_ceil(3) as u64 * 4)
+    });
+    estimate_tokens((body_bytes as u64).saturating_sub(base64_bytes)) + images * IMAGE_TOKENS
+}
+
+/// The images that the model is shown.
+fn images(request: &ChatRequest) -> impl Iterator<Item = &Attachment> {
+    let attachments = request.messages.iter().flat_map(|message| match message {
+        ChatMessage::User { attachments, .. } => attachments.as_slice(),
+        _ => &[],
+    });
+    attachments.filter(|image| matches!(image.kind(), Kind::Image(_)) && !image.data().is_empty())
+}
+
+/// The most output that is asked for because of thinking: what all models that think can write.
+const THINKING_OUTPUT_MAX: u32 = 32_000;
+
+/// What of its output a model is left for its answer at least, in tokens.
+const ANSWER_TOKENS_MIN: u32 = 1024;
+
+/// How many tokens a model may think at this level.
+fn thinking_tokens(thinking: Thinking) -> u32 {
+    match thinking {
+        Thinking::Off => 0,
+        Thinking::Minimal => 1024,
+        Thinking::Low => 2048,
+        Thinking::Medium => 4096,
+        Thinking::High => 8192,
+        Thinking::Max => 16_384,
+    }
+}
+
+/// How many tokens of output to ask for where the answer may have `max_tokens`: thoughts count as output,
+/// and must not take the place of the answer.
+pub fn output_tokens(max_tokens: u32, thinking: Thinking) -> u32 {
+    let both = max_tokens.saturating_add(thinking_tokens(thinking));
+    both.min(max_tokens.max(THINKING_OUTPUT_MAX))
+}
+
+/// The version in a model's name, of a family whose names begin with `family` (wherever that stands in the
+/// name): its first one or two small numbers. None where there is none, as with dates alone.
+fn version(model: &str, family: &str) -> Option<(u32, u32)> {
+    let (_, rest) = model.split_once(family)?;
+    let mut words = rest.split(['-', '.', '@', ':', '_']).skip_while(|word| small_number(word).is_none());
+    let major = words.next().and_then(small_number)?;
+    Some((major, words.next().and_then(small_number).unwrap_or(0)))
+}
+
+fn small_number(word: &str) -> Option<u32> {
+    if word.len() > 2 { None } else { word.parse().ok() }
 }
 
 /// Where a request goes over HTTP and what it carries besides its body. Header values are secrets,
@@ -371,6 +504,60 @@ mod tests {
                 changed
             }),
         ]
+    }
+
+    #[test]
+    fn versions_of_models() {
+        for (model, family, expected) in [
+            ("claude-sonnet-4-5-20250929", "claude", Some((4, 5))),
+            ("claude-sonnet-4-20250514", "claude", Some((4, 0))),
+            ("claude-3-7-sonnet-latest", "claude", Some((3, 7))),
+            ("us.anthropic.claude-opus-4-7-v1:0", "claude", Some((4, 7))),
+            ("anthropic/claude-opus-4.8", "claude", Some((4, 8))),
+            ("claude-opus-5", "claude", Some((5, 0))),
+            ("claude-latest", "claude", None),
+            ("glm-4.6", "claude", None),
+            ("gpt-5.2-codex", "gpt", Some((5, 2))),
+            ("gpt-4o", "gpt", None),
+            ("", "gpt", None),
+        ] {
+            assert_eq!(version(model, family), expected, "{model}");
+        }
+    }
+
+    #[test]
+    fn images_are_estimated_by_number_and_not_by_their_bytes() {
+        let data = [&b"\xff\xd8\xff"[..], &[7; 3_000_000]].concat();
+        let image = Attachment::new(None, None, data.into()).unwrap();
+        let user = ChatMessage::User { text: "look".into(), attachments: vec![image.clone(), image] };
+        let (model, system, tools) = ("m".into(), String::new(), vec![]);
+        let mut request = ChatRequest {
+            model,
+            system,
+            messages: vec![user],
+            tools,
+            max_tokens: 9,
+            thinking: Thinking::Off,
+        };
+        for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::Offline] {
+            let tokens = estimate_input(kind, &request, encode(kind, "", &request).len());
+            assert!((2 * IMAGE_TOKENS..2 * IMAGE_TOKENS + 200).contains(&tokens), "{kind}: {tokens}");
+        }
+        let ChatMessage::User { attachments, .. } = &mut request.messages[0] else { panic!() };
+        attachments.iter_mut().for_each(Attachment::let_go);
+        let body = encode(ProviderKind::OpenAi, "", &request);
+        assert_eq!(
+            estimate_input(ProviderKind::OpenAi, &request, body.len()),
+            estimate_tokens(body.len() as u64)
+        );
+    }
+
+    #[test]
+    fn thoughts_get_room_of_their_own() {
+        assert_eq!(output_tokens(4096, Thinking::Off), 4096);
+        assert_eq!(output_tokens(4096, Thinking::High), 4096 + 8192);
+        assert_eq!(output_tokens(20_000, Thinking::Max), 32_000, "what models can write");
+        assert_eq!(output_tokens(64_000, Thinking::Max), 64_000, "unless it was configured so");
     }
 
     #[test]

@@ -6,10 +6,12 @@
 
 use std::time::Duration;
 
-use super::{ChatMessage, ChatRequest, Delta, Stop, estimate_tokens};
+use super::{ChatMessage, ChatRequest, Delta, IMAGE_TOKENS, Part, Stop, estimate_tokens, images, parts};
+use crate::attachment::Attachment;
 use crate::error::{Error, ErrorCode};
 use crate::event::{ToolCall, Usage};
 use crate::ids::{CallId, PluginName};
+use crate::thinking::Thinking;
 
 /// The time before each piece of text: about fifty words a second, quick but visibly streaming.
 const PIECE_INTERVAL: Duration = Duration::from_millis(20);
@@ -41,11 +43,17 @@ pub fn input_tokens(request: &ChatRequest) -> u64 {
         .messages
         .iter()
         .map(|message| match message {
-            ChatMessage::User(text) => text.len(),
-            ChatMessage::Assistant { text, calls } => {
+            ChatMessage::User { text, attachments } => {
+                let shown = parts(text, attachments).into_iter().map(|part| match part {
+                    Part::Text(text) => text.len(),
+                    Part::Image(..) => 0,
+                });
+                shown.sum()
+            }
+            ChatMessage::Assistant { text, calls, thoughts } => {
                 let calls: usize =
                     calls.iter().map(|call| call.name.as_str().len() + call.input.to_string().len()).sum();
-                text.len() + calls
+                text.len() + calls + thoughts.iter().map(|thought| thought.text.len()).sum::<usize>()
             }
             ChatMessage::ToolResults(results) => results.iter().map(|result| result.content.len()).sum(),
         })
@@ -55,7 +63,8 @@ pub fn input_tokens(request: &ChatRequest) -> u64 {
         .iter()
         .map(|tool| tool.name.as_str().len() + tool.description.len() + tool.input_schema.to_string().len())
         .sum();
-    estimate_tokens((request.system.len() + messages + tools) as u64)
+    let text = estimate_tokens((request.system.len() + messages + tools) as u64);
+    text + images(request).count() as u64 * IMAGE_TOKENS
 }
 
 /// The answer to a request.
@@ -72,14 +81,14 @@ pub fn plan(request: &ChatRequest) -> Plan {
                 .collect();
             Answer::to(request).say(&lines.join("\n")).end(Stop::End)
         }
-        Some(ChatMessage::User(text)) => answer(request, text.trim()),
+        Some(ChatMessage::User { text, attachments }) => answer(request, text.trim(), attachments),
         Some(ChatMessage::Assistant { .. }) | None => {
             Answer::to(request).say("There is nothing to answer.").end(Stop::End)
         }
     }
 }
 
-fn answer(request: &ChatRequest, text: &str) -> Plan {
+fn answer(request: &ChatRequest, text: &str, attachments: &[Attachment]) -> Plan {
     let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     let answer = Answer::to(request);
     match word {
@@ -92,7 +101,7 @@ fn answer(request: &ChatRequest, text: &str) -> Plan {
         }
         "/fail" => answer.fail(ErrorCode::Provider.error("offline: failed, as /fail asks for")),
         "/help" | "help" | "help?" => answer.say(&help(request)).end(Stop::End),
-        _ => answer.say(&about(request, text)).end(Stop::End),
+        _ => answer.say(&about(request, text, attachments)).end(Stop::End),
     }
 }
 
@@ -129,14 +138,14 @@ fn slow(mut answer: Answer<'_>, seconds: u64) -> Plan {
 }
 
 /// What it says of any other text.
-fn about(request: &ChatRequest, text: &str) -> String {
+fn about(request: &ChatRequest, text: &str, attachments: &[Attachment]) -> String {
     let earlier: Vec<&str> = request
         .messages
         .iter()
         .rev()
         .skip(1)
         .filter_map(|message| match message {
-            ChatMessage::User(text) => Some(text.as_str()),
+            ChatMessage::User { text, .. } => Some(text.as_str()),
             _ => None,
         })
         .collect();
@@ -144,6 +153,11 @@ fn about(request: &ChatRequest, text: &str) -> String {
         1 => format!("You said: {} (1 word).", quote(text)),
         words => format!("You said: {} ({words} words).", quote(text)),
     };
+    for attachment in attachments {
+        let name = attachment.name().unwrap_or("a file without a name");
+        let (media_type, bytes) = (attachment.media_type(), attachment.bytes());
+        said.push_str(&format!(" You sent {name} ({media_type}, {bytes} bytes)."));
+    }
     match earlier.as_slice() {
         [] => {
             said.push_str(
@@ -207,8 +221,21 @@ struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
+    /// It begins with a thought where it is asked to think.
     fn to(request: &'a ChatRequest) -> Self {
-        Self { request, steps: Vec::new(), output_bytes: 0, full: false }
+        let mut answer = Self { request, steps: Vec::new(), output_bytes: 0, full: false };
+        if request.thinking != Thinking::Off {
+            let (level, messages) = (request.thinking.name(), request.messages.len());
+            let thought =
+                format!("I am to think ({level}), so I look at the conversation of {messages} messages.");
+            for word in thought.split_inclusive(' ') {
+                if answer.grow(word.len()) {
+                    let delta = Ok(Delta::Thinking(word.to_owned()));
+                    answer.steps.push(Step { after: PIECE_INTERVAL, delta });
+                }
+            }
+        }
+        answer
     }
 
     /// Text at reading speed, word by word.
@@ -288,15 +315,16 @@ mod tests {
                 input_schema: json!({"type": "object"}),
             }],
             max_tokens: 4096,
+            thinking: Thinking::Off,
         }
     }
 
     fn user(text: &str) -> ChatMessage {
-        ChatMessage::User(text.to_owned())
+        ChatMessage::user(text)
     }
 
     fn assistant(text: &str) -> ChatMessage {
-        ChatMessage::Assistant { text: text.to_owned(), calls: Vec::new() }
+        ChatMessage::Assistant { text: text.to_owned(), calls: Vec::new(), thoughts: Vec::new() }
     }
 
     fn text(plan: &Plan) -> String {
@@ -341,10 +369,35 @@ mod tests {
         let result = ToolResult { call: call.id.clone(), content: "hi".into(), is_error: false };
         let answered = plan(&request(vec![
             asked.messages[0].clone(),
-            ChatMessage::Assistant { text: text(&called), calls: vec![call.clone()] },
+            ChatMessage::Assistant { text: text(&called), calls: vec![call.clone()], thoughts: vec![] },
             ChatMessage::ToolResults(vec![result]),
         ]));
         assert_eq!(text(&answered), "echo answered: \"hi\"");
+    }
+
+    #[test]
+    fn it_says_what_it_was_sent() {
+        let attachment = |name, data: &'static [u8]| {
+            Attachment::new(Some(name), None, bytes::Bytes::from_static(data)).unwrap()
+        };
+        let attachments = vec![attachment("a.png", b"\x89PNG\r\n\x1a\n..."), attachment("b.csv", b"1,2")];
+        let said = text(&plan(&request(vec![ChatMessage::User { text: "look".into(), attachments }])));
+        assert!(
+            said.contains("You sent a.png (image/png, 11 bytes). You sent b.csv (text/plain, 3 bytes)."),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn it_thinks_a_little_where_it_is_asked_to() {
+        let mut asked = request(vec![user("hi")]);
+        asked.thinking = Thinking::Low;
+        let planned = plan(&asked);
+        let is_thought = |step: &&Step| matches!(step.delta, Ok(Delta::Thinking(_)));
+        let thoughts = planned.iter().take_while(is_thought).count();
+        assert!(thoughts > 5 && planned.iter().filter(is_thought).count() == thoughts, "{planned:?}");
+        asked.thinking = Thinking::Off;
+        assert_eq!(planned[thoughts..planned.len() - 1], plan(&asked)[..planned.len() - thoughts - 1]);
     }
 
     #[test]

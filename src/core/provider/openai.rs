@@ -10,17 +10,20 @@
 
 use std::borrow::Cow;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::decoder::Progress;
 use super::json::{First, Text};
 use super::sse::Event;
-use super::{ChatMessage, ChatRequest, Delta, Failure, Stop};
+use super::{Base64, ChatMessage, ChatRequest, Delta, Failure, Part, Stop, Thought, parts, version};
+use crate::attachment::Attachment;
 use crate::auth::Secret;
 use crate::error::{Error, ErrorCode};
-use crate::event::{ToolCall, Usage};
+use crate::event::{Proof, ToolCall, Usage};
 use crate::ids::{CallId, PluginName};
+use crate::thinking::Thinking;
 
 /// The most tool calls of one answer.
 const CALLS_MAX: usize = 128;
@@ -61,6 +64,8 @@ struct Body<'a> {
     max_tokens: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     max_completion_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_effort: Option<&'static str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tools: Vec<Tool<'a>>,
     messages: Vec<Message<'a>>,
@@ -84,10 +89,12 @@ enum Message<'a> {
         content: &'a str,
     },
     User {
-        content: &'a str,
+        content: Content<'a>,
     },
     Assistant {
         content: Option<&'a str>,
+        #[serde(skip_serializing_if = "String::is_empty")]
+        reasoning_content: String,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         tool_calls: Vec<Call<'a>>,
     },
@@ -95,6 +102,35 @@ enum Message<'a> {
         tool_call_id: &'a str,
         content: Cow<'a, str>,
     },
+}
+
+/// Text alone is a string, which every server takes; images need parts.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Content<'a> {
+    Text(Cow<'a, str>),
+    Parts(Vec<ContentPart<'a>>),
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum ContentPart<'a> {
+    Text { text: Cow<'a, str> },
+    ImageUrl { image_url: ImageUrl<'a> },
+}
+
+#[derive(Serialize)]
+struct ImageUrl<'a> {
+    url: DataUrl<'a>,
+}
+
+/// An image within its own address.
+struct DataUrl<'a>(&'static str, Base64<'a>);
+
+impl Serialize for DataUrl<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("data:{};base64,{}", self.0, self.1))
+    }
 }
 
 #[derive(Serialize)]
@@ -119,10 +155,17 @@ pub fn encode(request: &ChatRequest, length: LengthField) -> Vec<u8> {
     }
     for message in &request.messages {
         match message {
-            ChatMessage::User(content) => messages.push(Message::User { content }),
-            ChatMessage::Assistant { text, calls } if text.is_empty() && calls.is_empty() => {}
-            ChatMessage::Assistant { text, calls } => messages.push(Message::Assistant {
+            ChatMessage::User { text, attachments } => {
+                messages.push(Message::User { content: content(text, attachments) });
+            }
+            ChatMessage::Assistant { text, calls, .. } if text.is_empty() && calls.is_empty() => {}
+            ChatMessage::Assistant { text, calls, thoughts } => messages.push(Message::Assistant {
                 content: (!text.is_empty()).then_some(text),
+                reasoning_content: thoughts
+                    .iter()
+                    .filter(|thought| is_ours(thought))
+                    .map(|t| t.text.as_str())
+                    .collect(),
                 tool_calls: calls
                     .iter()
                     .map(|call| Call {
@@ -154,6 +197,7 @@ pub fn encode(request: &ChatRequest, length: LengthField) -> Vec<u8> {
         stream_options: StreamOptions { include_usage: true },
         max_tokens: (length == LengthField::MaxTokens).then_some(request.max_tokens),
         max_completion_tokens: (length == LengthField::MaxCompletionTokens).then_some(request.max_tokens),
+        reasoning_effort: effort(&request.model, request.thinking),
         tools: request
             .tools
             .iter()
@@ -166,6 +210,49 @@ pub fn encode(request: &ChatRequest, length: LengthField) -> Vec<u8> {
         messages,
     };
     serde_json::to_vec(&body).expect("strings and JSON values are serializable")
+}
+
+/// What a user said, with what was brought along.
+fn content<'a>(text: &'a str, attachments: &'a [Attachment]) -> Content<'a> {
+    if attachments.is_empty() {
+        return Content::Text(text.into());
+    }
+    let parts = parts(text, attachments);
+    if !parts.iter().any(|part| matches!(part, Part::Image(..))) {
+        let texts: Vec<Cow<'_, str>> = parts
+            .into_iter()
+            .filter_map(|part| match part {
+                Part::Text(text) => Some(text),
+                Part::Image(..) => None,
+            })
+            .collect();
+        return Content::Text(texts.join("\n\n").into());
+    }
+    let parts = parts.into_iter().map(|part| match part {
+        Part::Text(text) => ContentPart::Text { text },
+        Part::Image(image, data) => {
+            ContentPart::ImageUrl { image_url: ImageUrl { url: DataUrl(image.media_type(), data) } }
+        }
+    });
+    Content::Parts(parts.collect())
+}
+
+fn is_ours(thought: &Thought) -> bool {
+    thought.proof == Proof::Bare
+}
+
+/// The effort to ask for. What every model that thinks knows, beyond that only where the model's version
+/// says that it does.
+fn effort(model: &str, thinking: Thinking) -> Option<&'static str> {
+    let version = version(model, "gpt");
+    match thinking {
+        Thinking::Off => None,
+        Thinking::Minimal if version == Some((5, 0)) => Some("minimal"),
+        Thinking::Minimal | Thinking::Low => Some("low"),
+        Thinking::Medium => Some("medium"),
+        Thinking::Max if version >= Some((5, 2)) => Some("xhigh"),
+        Thinking::High | Thinking::Max => Some("high"),
+    }
 }
 
 /// One chunk: what of it matters.
@@ -189,11 +276,33 @@ struct Choice<'a> {
 struct WireDelta<'a> {
     #[serde(borrow)]
     content: Option<Text<'a>>,
+    /// What it thinks, by either name.
+    #[serde(borrow)]
+    reasoning_content: Option<Lenient<'a>>,
+    #[serde(borrow)]
+    reasoning: Option<Lenient<'a>>,
     /// What the model says instead of an answer.
     #[serde(borrow)]
     refusal: Option<Text<'a>>,
     #[serde(borrow)]
     tool_calls: Option<Vec<Fragment<'a>>>,
+}
+
+/// Text, or something else that the name is also used for.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Lenient<'a> {
+    Text(#[serde(borrow)] Cow<'a, str>),
+    Other(IgnoredAny),
+}
+
+impl Lenient<'_> {
+    fn into_text(self) -> Option<String> {
+        match self {
+            Self::Text(text) => Some(text.into_owned()).filter(|text| !text.is_empty()),
+            Self::Other(_) => None,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -234,6 +343,8 @@ struct OpenCall {
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     calls: Vec<OpenCall>,
+    /// Whether it thought by the name whose servers want it back.
+    wants_thoughts: bool,
     usage: Option<Usage>,
     stop: Option<Stop>,
 }
@@ -266,6 +377,11 @@ impl Answer {
         }
         let Some(choice) = wire.choices.0 else { return Ok(()) };
         if let Some(delta) = choice.delta {
+            // Some send both, which are the same.
+            let content = delta.reasoning_content.and_then(Lenient::into_text);
+            self.wants_thoughts |= content.is_some();
+            let thought = content.or(delta.reasoning.and_then(Lenient::into_text));
+            deltas.extend(thought.map(Delta::Thinking));
             for text in [delta.content, delta.refusal].into_iter().flatten() {
                 if !text.0.is_empty() {
                     deltas.push(Delta::Text(text.0.into_owned()));
@@ -326,6 +442,9 @@ impl Answer {
             None | Some(Stop::End) if !self.calls.is_empty() => Stop::ToolUse,
             stop => stop.unwrap_or(Stop::End),
         };
+        if self.wants_thoughts {
+            deltas.push(Delta::Sealed(Proof::Bare));
+        }
         for (at, call) in self.calls.drain(..).enumerate() {
             let id = if call.id.is_empty() { format!("call_{at}") } else { call.id };
             deltas.push(Delta::ToolCall(ToolCall {
@@ -480,18 +599,19 @@ data: [DONE]
             model: "gpt".into(),
             system: "Be kind.".into(),
             messages: vec![
-                ChatMessage::User("hi".into()),
+                ChatMessage::user("hi"),
                 ChatMessage::Assistant {
                     text: String::new(),
                     calls: vec![ToolCall { id: "a".into(), name: "echo".into(), input: json!({"n": 1}) }],
+                    thoughts: vec![],
                 },
                 ChatMessage::ToolResults(vec![ToolResult {
                     call: "a".into(),
                     content: "no".into(),
                     is_error: true,
                 }]),
-                ChatMessage::Assistant { text: "done".into(), calls: vec![] },
-                ChatMessage::User("thanks".into()),
+                ChatMessage::Assistant { text: "done".into(), calls: vec![], thoughts: vec![] },
+                ChatMessage::user("thanks"),
             ],
             tools: vec![ToolSpec {
                 name: "echo".into(),
@@ -499,6 +619,7 @@ data: [DONE]
                 input_schema: json!({"type": "object"}),
             }],
             max_tokens: 7,
+            thinking: Thinking::Off,
         };
         let body: Value = serde_json::from_slice(&encode(&request, LengthField::MaxTokens)).unwrap();
         assert_eq!(
@@ -526,6 +647,110 @@ data: [DONE]
         assert_eq!((body.get("tools"), &body["messages"][0]["role"]), (None, &json!("user")));
     }
 
+    /// As servers that imitate the format stream what a model thinks.
+    const THINKING: &str = r#"data: {"choices":[{"index":0,"delta":{"role":"assistant","content":null,"reasoning_content":""}}]}
+
+data: {"choices":[{"index":0,"delta":{"content":null,"reasoning_content":"I must \u0130 look"}}]}
+
+data: {"choices":[{"index":0,"delta":{"reasoning_content":" it up","reasoning":" it up"}}]}
+
+data: {"choices":[{"index":0,"delta":{"content":"Let me see.","reasoning_content":null}}]}
+
+data: {"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"id":"call_a","function":{"name":"clock","arguments":"{}"}}]},"finish_reason":"tool_calls"}]}
+
+data: [DONE]
+
+"#;
+
+    #[test]
+    fn thoughts_read_the_same_however_they_are_split() {
+        let expected = vec![
+            Delta::Thinking("I must İ look".into()),
+            Delta::Thinking(" it up".into()),
+            Delta::Text("Let me see.".into()),
+            Delta::Sealed(Proof::Bare),
+            call("call_a", "clock", json!({})),
+            Delta::Finished { stop: Stop::ToolUse, usage: None },
+        ];
+        every_split(THINKING, &(expected, Ok(())), decode);
+        every_cut(THINKING, "[DONE]", decode);
+        // By its other name, which is also used for other things.
+        let chunk =
+            |reasoning: Value| json!({"choices": [{"delta": {"reasoning": reasoning, "content": "x"}}]});
+        let (deltas, result) =
+            decode_chunks(&[chunk(json!("hm")), chunk(json!({"effort": "low"})), chunk(json!(null))]);
+        let text = || Delta::Text("x".into());
+        assert_eq!(
+            (&deltas[..4], result),
+            (&[Delta::Thinking("hm".into()), text(), text(), text()][..], Ok(()))
+        );
+    }
+
+    fn request(messages: Vec<ChatMessage>) -> ChatRequest {
+        let (model, system) = ("gpt".into(), String::new());
+        ChatRequest { model, system, messages, tools: vec![], max_tokens: 7, thinking: Thinking::Off }
+    }
+
+    fn body_of(request: &ChatRequest) -> Value {
+        serde_json::from_slice(&encode(request, LengthField::MaxTokens)).unwrap()
+    }
+
+    #[test]
+    fn an_effort_is_asked_for_only_where_thinking_is() {
+        let effort = |model: &str, thinking| {
+            let mut request = request(vec![ChatMessage::user("hi")]);
+            (request.model, request.thinking) = (model.into(), thinking);
+            body_of(&request).get("reasoning_effort").and_then(Value::as_str).map(str::to_owned)
+        };
+        for model in ["gpt-4o", "o3", "gpt-5", "deepseek-reasoner", "gpt-oss-120b"] {
+            assert_eq!(effort(model, Thinking::Off), None);
+            assert_eq!(effort(model, Thinking::Medium).as_deref(), Some("medium"));
+            assert_eq!(effort(model, Thinking::Max).as_deref(), Some("high"));
+        }
+        assert_eq!(effort("o3", Thinking::Minimal).as_deref(), Some("low"));
+        assert_eq!(effort("gpt-5-mini", Thinking::Minimal).as_deref(), Some("minimal"));
+        assert_eq!(effort("openai/gpt-5.2-pro", Thinking::Max).as_deref(), Some("xhigh"));
+    }
+
+    #[test]
+    fn a_thought_goes_back_to_those_who_want_it() {
+        let thought = |text: &str, proof| Thought { text: text.into(), at: 0, proof };
+        let said = |thoughts| ChatMessage::Assistant { text: "x".into(), calls: vec![], thoughts };
+        let body = body_of(&request(vec![
+            said(vec![thought("mine", Proof::Bare)]),
+            said(vec![thought("another's", Proof::Signature("s".into()))]),
+        ]));
+        assert_eq!(
+            body["messages"],
+            json!([
+                {"role": "assistant", "content": "x", "reasoning_content": "mine"},
+                {"role": "assistant", "content": "x"},
+            ])
+        );
+    }
+
+    #[test]
+    fn images_are_parts_and_text_files_are_text() {
+        let file = |name: &str, data: &'static [u8]| {
+            Attachment::new(Some(name), None, bytes::Bytes::from_static(data)).unwrap()
+        };
+        let (image, notes) = (file("a.png", b"\x89PNG\r\n\x1a\n\xff"), file("n.txt", b"notes"));
+        let user = |attachments| ChatMessage::User { text: "look".into(), attachments };
+        let body = body_of(&request(vec![user(vec![image.clone(), notes.clone()]), user(vec![notes])]));
+        let shown = "<attachment name=\"n.txt\" type=\"text/plain\">\nnotes\n</attachment>";
+        assert_eq!(
+            body["messages"],
+            json!([
+                {"role": "user", "content": [
+                    {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgr/"}},
+                    {"type": "text", "text": shown},
+                    {"type": "text", "text": "look"},
+                ]},
+                {"role": "user", "content": format!("{shown}\n\nlook")},
+            ])
+        );
+    }
+
     #[test]
     fn only_openai_itself_gets_the_new_name_of_the_length() {
         assert_eq!(LengthField::of("https://API.openai.com/v1"), LengthField::MaxCompletionTokens);
@@ -536,7 +761,7 @@ data: [DONE]
 
     proptest! {
         #[test]
-        fn no_bytes_panic(bytes in damaged(STREAM)) {
+        fn no_bytes_panic(bytes in prop_oneof![damaged(STREAM), damaged(THINKING)]) {
             let _ = decode(&[&bytes]);
         }
     }

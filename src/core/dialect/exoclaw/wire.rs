@@ -325,7 +325,11 @@ pub(super) fn payload(published: &Published) -> Bytes {
         output_tokens: u64,
     }
     let text = match &published.logged.event {
-        Event::Started | Event::StepEnded { .. } | Event::Configured(_) => String::new(),
+        Event::Started
+        | Event::StepEnded { .. }
+        | Event::Configured(_)
+        | Event::Thought(_)
+        | Event::Sealed(_) => String::new(),
         Event::Prompted { content, .. } => line("prompt", content),
         Event::Cleared(_) => "\"event\":\"clear\"".to_owned(),
         Event::Injected { content } => line("message", content),

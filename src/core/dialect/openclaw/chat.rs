@@ -347,9 +347,9 @@ fn message(entry: &Entry) -> Value {
     let mut message = match &entry.said {
         Said::User { text: said, idempotency_key, attachments } => {
             let mut content = text(said);
-            for (name, media_type, bytes) in attachments {
-                let name = name.as_deref().unwrap_or("attachment");
-                let note = format!("[{name}: {media_type}, {bytes} bytes]");
+            for attachment in attachments {
+                let (name, bytes) = (attachment.name().unwrap_or("attachment"), attachment.bytes());
+                let note = format!("[{name}: {}, {bytes} bytes]", attachment.media_type());
                 if let Some(content) = content.as_array_mut() {
                     content.push(json!({ "type": "text", "text": note }));
                 }

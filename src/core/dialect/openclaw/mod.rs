@@ -453,6 +453,7 @@ impl OpenClaw {
             Announcement::Presence(presence) => self.tell_presence(presence, turn),
             Announcement::Health(overview) => self.tell_health(overview, turn),
             Announcement::SessionChanged(change) => self.tell_session_changed(change, turn),
+            Announcement::Pairing(_) => {}
         }
     }
 

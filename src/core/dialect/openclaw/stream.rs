@@ -205,7 +205,14 @@ impl Told {
                 self.thought = String::new();
             }
             Event::Ended { outcome, usage } => return Some(self.end(outcome, *usage, now, frames)),
-            Event::Prompted { .. } | Event::Cleared => {}
+            Event::Prompted { .. }
+            | Event::Thought(_)
+            | Event::Sealed(_)
+            // Not of a run.
+            | Event::Injected { .. }
+            | Event::Cleared(_)
+            | Event::Configured(_)
+            | Event::Deleted => {}
         }
         None
     }

@@ -24,6 +24,9 @@ pub(crate) struct Run {
     pub(crate) steps: Vec<Step>,
     /// What the answer under way has said.
     pub(crate) text: String,
+    /// What it has thought, and how much of that each seal covers.
+    pub(crate) thought: String,
+    pub(crate) seals: Vec<usize>,
     /// The calls of the last answer, and whether each has its result.
     pub(crate) calls: Vec<(CallId, bool)>,
     /// The tokens of its steps.
@@ -37,6 +40,8 @@ pub(crate) struct Run {
 pub(crate) struct Step {
     pub(crate) text: String,
     pub(crate) calls: usize,
+    /// The thoughts that were sealed in it.
+    pub(crate) thoughts: Vec<String>,
 }
 
 /// Where a run is.
@@ -153,15 +158,17 @@ impl Book {
                 key: None,
                 stage: Stage::Ended,
                 began: true,
-                steps: vec![Step { text: content.clone(), calls: 0 }],
+                steps: vec![Step { text: content.clone(), calls: 0, thoughts: Vec::new() }],
                 text: String::new(),
+                thought: String::new(),
+                seals: Vec::new(),
                 calls: Vec::new(),
                 tokens: 0,
                 ended: logged.seq,
             });
             return Ok(again.then_some("something injected under the id of a run"));
         }
-        if let Event::Prompted { content, owner, idempotency_key } = &logged.event {
+        if let Event::Prompted { content, owner, idempotency_key, .. } = &logged.event {
             let again = self.run(id).is_some()
                 || idempotency_key.as_ref().is_some_and(|key| self.of_key(owner, key).is_some());
             self.runs.push(Run {
@@ -174,6 +181,8 @@ impl Book {
                 began: false,
                 steps: Vec::new(),
                 text: String::new(),
+                thought: String::new(),
+                seals: Vec::new(),
                 calls: Vec::new(),
                 tokens: 0,
                 ended: Seq(0),
@@ -197,7 +206,17 @@ impl Book {
                 run.began = true;
             }
             (Event::Text(text), Stage::Asking) => run.text.push_str(text),
-            (Event::Restarted, Stage::Asking) => run.text.clear(),
+            (Event::Thought(thought), Stage::Asking) => run.thought.push_str(thought),
+            (Event::Sealed(seals), Stage::Asking) => {
+                run.seals = seals.iter().map(|seal| seal.thought_bytes).collect();
+                if seals.is_empty() || run.seals.iter().sum::<usize>() > run.thought.len() {
+                    return Ok(Some("seals of thoughts that there are not"));
+                }
+            }
+            (Event::Restarted, Stage::Asking) => {
+                run.text.clear();
+                run.thought.clear();
+            }
             (Event::ToolCalled(call), Stage::Asking) => {
                 // Those of the answer before have their results.
                 run.calls.retain(|(_, returned)| !*returned);
@@ -209,7 +228,11 @@ impl Book {
             (Event::StepEnded { usage }, Stage::Asking) => {
                 run.calls.retain(|(_, returned)| !*returned);
                 run.tokens += usage.total();
-                run.steps.push(Step { text: std::mem::take(&mut run.text), calls: run.calls.len() });
+                let (text, calls) = (std::mem::take(&mut run.text), run.calls.len());
+                let mut rest = std::mem::take(&mut run.thought);
+                let cut = |bytes| rest.drain(..bytes).collect();
+                let thoughts = std::mem::take(&mut run.seals).into_iter().map(cut).collect();
+                run.steps.push(Step { text, calls, thoughts });
                 run.stage = if run.calls.is_empty() { Stage::Done } else { Stage::Acting };
             }
             (Event::ToolReturned(result), Stage::Acting) => {
@@ -228,7 +251,8 @@ impl Book {
                     return Ok(Some("a prompt that never began can only be aborted"));
                 }
                 if !run.text.is_empty() {
-                    run.steps.push(Step { text: std::mem::take(&mut run.text), calls: 0 });
+                    let text = std::mem::take(&mut run.text);
+                    run.steps.push(Step { text, calls: 0, thoughts: Vec::new() });
                 }
                 run.stage = Stage::Ended;
                 run.ended = logged.seq;

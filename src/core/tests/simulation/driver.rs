@@ -11,7 +11,7 @@ use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Logged, ToolCall, ToolResult, Usage};
 use clawmux_core::follow::{Followers, Missing, Wanted};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, Ticket};
-use clawmux_core::provider::Delta;
+use clawmux_core::provider::{ChatMessage, Delta};
 use clawmux_core::session::{Session, Submission, Submitted};
 use clawmux_core::settings::{Patch, Settings};
 use clawmux_core::turn::Work;
@@ -119,8 +119,8 @@ pub(crate) struct Driver {
     waiting: VecDeque<RunId>,
     /// The run whose answer a restart cut off, until that is recorded.
     cut_off: Option<RunId>,
-    /// The model said calls that are not in the log before the answer ends.
-    heard_calls: bool,
+    /// The model said calls, or sealed thoughts, which are not in the log before the answer ends.
+    heard_early: bool,
 }
 
 impl Driver {
@@ -168,7 +168,7 @@ impl Driver {
                 .running()
                 .filter(|run| run.stage == Stage::Asking && recovery == Recovery::Resume)
                 .map(|run| run.id.clone()),
-            heard_calls: false,
+            heard_early: false,
             session: {
                 if draining {
                     session.drain();
@@ -325,6 +325,9 @@ impl Driver {
             if outside.limits.context_tokens > 1000 {
                 let (book, turns) = (outside.log.book(), outside.limits.episodic_turns);
                 rules::the_model_sees_what_the_log_says(book, turns, run, &messages)?;
+                rules::the_model_has_its_thoughts_back(book, run, &messages)?;
+                let thought = |message: &ChatMessage| matches!(message, ChatMessage::Assistant { thoughts, .. } if !thoughts.is_empty());
+                outside.figures.asked_with_thoughts += u64::from(messages.iter().any(thought));
             }
         }
         Ok(())
@@ -346,7 +349,7 @@ impl Driver {
 
     /// Ends what is under way; something of it may arrive all the same.
     fn end_work(&mut self) {
-        self.heard_calls = false;
+        self.heard_early = false;
         match mem::replace(&mut self.doing, Doing::Nothing) {
             Doing::Nothing => {}
             Doing::Asking { run, step, .. } => self.late.push(Late::Answer { run, step }),
@@ -395,9 +398,10 @@ impl Driver {
             }
             Piece::Said(deltas) => {
                 *ear = Ear::Shut;
-                let calls = deltas.iter().any(|delta| matches!(delta, Delta::ToolCall(_)));
+                let is_early = |delta: &Delta| matches!(delta, Delta::ToolCall(_) | Delta::Sealed(_));
+                let early = deltas.iter().any(is_early);
                 let finished = deltas.iter().any(|delta| matches!(delta, Delta::Finished { .. }));
-                self.heard_calls = (self.heard_calls || calls) && !finished;
+                self.heard_early = (self.heard_early || early) && !finished;
                 self.session.said(outside.now, &run, step, deltas, outside.cast.offered());
             }
             Piece::Failed => {
@@ -531,7 +535,14 @@ impl Driver {
             })
         });
         let known = known.cloned();
-        let submission = Submission { run: run.clone(), content, owner, idempotency_key: key.clone() };
+        let submission = Submission {
+            run: run.clone(),
+            content,
+            owner,
+            idempotency_key: key.clone(),
+            attachments: Vec::new(),
+            thinking: None,
+        };
         match self.session.submit(outside.now, submission) {
             Ok(Submitted { run: given, seq, repeated }) => {
                 if let (Some(known), Some(key)) = (&known, &key) {
@@ -586,7 +597,7 @@ impl Driver {
 
     /// The session ends here, however it does: what it knows is what its log will say.
     pub(crate) fn end(mut self, outside: &Outside<'_>) -> Check {
-        if self.heard_calls || self.incarnation % 3 != 1 {
+        if self.heard_early || self.incarnation % 3 != 1 {
             return Ok(());
         }
         let mut events = outside.log.events().to_vec();

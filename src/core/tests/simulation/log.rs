@@ -214,9 +214,11 @@ fn gather<'a>(events: impl Iterator<Item = &'a Logged>, coalesce: bool, most: us
     let mut gathered: Vec<Logged> = Vec::with_capacity(most.min(events.size_hint().1.unwrap_or(0)));
     for logged in events {
         if coalesce
-            && let Event::Text(more) = &logged.event
-            && let Some(Logged { seq, run, event: Event::Text(text), .. }) = gathered.last_mut()
+            && let Some((of, more)) = logged.event.streamed()
+            && let Some(Logged { seq, run, event, .. }) = gathered.last_mut()
             && (*run == logged.run && seq.next() == logged.first_seq)
+            && event.streamed().is_some_and(|(last, _)| last == of)
+            && let Event::Text(text) | Event::Thought(text) = event
         {
             text.push_str(more);
             *seq = logged.seq;

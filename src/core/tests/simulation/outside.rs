@@ -133,6 +133,7 @@ figures! {
     detached,
     hung_up,
     asked,
+    asked_with_thoughts,
     called,
     called_again,
     too_late,
@@ -272,7 +273,7 @@ impl<'a> Outside<'a> {
     /// This went with the power.
     pub(crate) fn lose(&mut self, lost: &[Logged]) -> Check {
         let seen = self.seen.last().map_or(Seq(0), |(seq, _)| *seq);
-        rules::only_text_is_lost_with_the_power(lost, seen)?;
+        rules::only_what_streams_is_lost_with_the_power(lost, seen)?;
         self.lost.extend(lost.iter().map(|logged| logged.seq));
         let texts = lost.iter().filter(|logged| matches!(logged.event, Event::Text(_))).count();
         self.figures.texts_lost += texts as u64;

@@ -69,10 +69,12 @@ pub(crate) fn published_ranges_are_contiguous(published: Seq, logged: &Logged) -
     })
 }
 
-/// Only text that was not yet on the disk goes with the power.
-pub(crate) fn only_text_is_lost_with_the_power(lost: &[Logged], seen: Seq) -> Check {
-    let other = lost.iter().find(|l| l.seq <= seen && !matches!(l.event, Event::Text(_)));
-    demand(other.is_none(), "only text is lost with the power", || format!("{other:?} was seen and is lost"))
+/// Only what streams, and was not yet on the disk, goes with the power.
+pub(crate) fn only_what_streams_is_lost_with_the_power(lost: &[Logged], seen: Seq) -> Check {
+    let other = lost.iter().find(|l| l.seq <= seen && l.event.streamed().is_none());
+    demand(other.is_none(), "only what streams is lost with the power", || {
+        format!("{other:?} was seen and is lost")
+    })
 }
 
 /// The log takes what a session that knows it writes.
@@ -236,7 +238,7 @@ pub(crate) fn a_finished_step_is_never_asked_again(
 /// sees waits for an answer.
 pub(crate) fn the_model_sees_every_call_with_its_result(messages: &[ChatMessage]) -> Check {
     let holds = messages.iter().enumerate().all(|(at, message)| match message {
-        ChatMessage::User(_) => true,
+        ChatMessage::User { .. } => true,
         ChatMessage::Assistant { calls, .. } if calls.is_empty() => at + 1 < messages.len(),
         ChatMessage::Assistant { calls, .. } => match messages.get(at + 1) {
             Some(ChatMessage::ToolResults(results)) => {
@@ -269,11 +271,34 @@ pub(crate) fn the_model_sees_what_the_log_says(
         std::iter::once(("user", run.content.as_str(), 0)).chain(said)
     });
     let seen = messages.iter().filter_map(|message| match message {
-        ChatMessage::User(text) => Some(("user", text.as_str(), 0)),
-        ChatMessage::Assistant { text, calls } => Some(("assistant", text.as_str(), calls.len())),
+        ChatMessage::User { text, .. } => Some(("user", text.as_str(), 0)),
+        ChatMessage::Assistant { text, calls, .. } => Some(("assistant", text.as_str(), calls.len())),
         ChatMessage::ToolResults(_) => None,
     });
     demand(seen.clone().eq(expected.clone()), "the model sees what the log says", || {
+        let (seen, expected): (Vec<_>, Vec<_>) = (seen.collect(), expected.collect());
+        format!("it sees {seen:?}; the log says {expected:?}")
+    })
+}
+
+/// Within its run the model has back the thoughts that were sealed in each answer that asked for tools,
+/// in order; those of turns that are over, and those a restart made void, are not shown to it.
+pub(crate) fn the_model_has_its_thoughts_back(book: &Book, run: &RunId, messages: &[ChatMessage]) -> Check {
+    let steps = book.run(run).map_or(&[][..], |run| &run.steps);
+    let said = |message: &ChatMessage| matches!(message, ChatMessage::Assistant { .. });
+    let count = steps.iter().filter(|step| !step.text.is_empty() || step.calls > 0).count();
+    let past = messages.iter().filter(|message| said(message)).count().saturating_sub(count);
+    let none = Vec::new();
+    let expected = std::iter::repeat_n(&none, past).chain(
+        steps.iter().filter(|step| !step.text.is_empty() || step.calls > 0).map(|step| &step.thoughts),
+    );
+    let seen = messages.iter().filter_map(|message| match message {
+        ChatMessage::Assistant { thoughts, .. } => {
+            Some(thoughts.iter().map(|thought| thought.text.clone()).collect::<Vec<_>>())
+        }
+        _ => None,
+    });
+    demand(seen.clone().eq(expected.clone().cloned()), "the model has its thoughts back", || {
         let (seen, expected): (Vec<_>, Vec<_>) = (seen.collect(), expected.collect());
         format!("it sees {seen:?}; the log says {expected:?}")
     })
@@ -341,19 +366,18 @@ pub(crate) fn what_is_told_is_the_log(log: &Log, logged: &Logged) -> Check {
     let covered = log.between(logged.first_seq, logged.seq);
     let holds = match (covered, &logged.event) {
         ([one], _) => one.event == logged.event && one.seq == logged.seq && one.run == logged.run,
-        (several, Event::Text(text)) => {
-            let mut rest = Some(text.as_str());
+        (several, event) => event.streamed().is_some_and(|(of, text)| {
+            let mut rest = Some(text);
             for logged_piece in several {
-                rest = match &logged_piece.event {
-                    Event::Text(piece) if logged_piece.run == logged.run => {
-                        rest.and_then(|rest| rest.strip_prefix(piece.as_str()))
+                rest = match logged_piece.event.streamed() {
+                    Some((same, piece)) if same == of && logged_piece.run == logged.run => {
+                        rest.and_then(|rest| rest.strip_prefix(piece))
                     }
                     _ => None,
                 };
             }
             rest == Some("")
-        }
-        _ => false,
+        }),
     };
     demand(holds, "what is told is the log", || format!("{logged:?} was told; the log has {covered:?}"))
 }
@@ -367,7 +391,7 @@ pub(crate) fn what_is_told_follows_what_was_told(
     logged: &Logged,
 ) -> Check {
     let due = view.last.next();
-    let whole = !matches!(logged.event, Event::Text(_));
+    let whole = logged.event.streamed().is_none();
     let follows = logged.seq >= due && (logged.first_seq >= due || whole) && !view.is_over;
     let left_out = if logged.first_seq > due { log.between(due, Seq(logged.first_seq.0 - 1)) } else { &[] };
     let may_be_left_out = |logged: &&Logged| match (view.run(), &logged.run) {
@@ -444,6 +468,8 @@ pub(crate) fn fingerprint(logged: &Logged) -> u64 {
         Event::Injected { content } => (10, content),
         Event::Configured(_) => (11, ""),
         Event::Deleted => (12, ""),
+        Event::Thought(thought) => (13, thought),
+        Event::Sealed(_) => (14, ""),
     };
     let run = logged.run.as_ref().map_or("", RunId::as_str);
     let start = (logged.first_seq.0 << 8) ^ u64::from(kind);

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use clawmux_core::config::Recovery;
-use clawmux_core::event::{ToolCall, Usage};
+use clawmux_core::event::{Proof, ToolCall, Usage};
 use clawmux_core::follow::Followers;
 use clawmux_core::ids::{RunId, Seq};
 use clawmux_core::provider::{Delta, Stop};
@@ -559,6 +559,13 @@ impl World<'_> {
         let mut deltas = Vec::new();
         for _ in 0..self.dice.pick(&[0, 1, 1, 2]) {
             deltas.push(self.text());
+            if self.dice.one_in(3) {
+                self.words += 1;
+                deltas.push(Delta::Thinking(format!("{} ", self.words)));
+            }
+            if self.dice.one_in(4) {
+                deltas.push(Delta::Sealed(Proof::Signature(self.words.to_string())));
+            }
         }
         if self.plan.stubborn {
             let tool = self.outside.cast.tools[2].clone();

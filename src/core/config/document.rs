@@ -1,0 +1,241 @@
+//! A configuration file as JSON and back: what is shown of it to those who may change it, and how
+//! what they send is written into it.
+//!
+//! The file stays what its author made of it: only what was changed is written, where it stands, so
+//! that comments and order remain. Nothing that may be a secret is shown: in its place stands
+//! [`HIDDEN`], and who sends that back leaves what is there.
+
+use serde_json::{Map, Value as Json};
+use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value};
+
+use super::keys::KEYS;
+use super::tree::{Complaint, File, Origin, Value as Raw, parse_file};
+
+/// Stands for what is not shown.
+pub const HIDDEN: &str = "(hidden)";
+
+/// What a file says, as JSON, with all that may be a secret hidden.
+///
+/// # Errors
+/// Where it is not TOML.
+pub(super) fn shown_file(file: &File<'_>) -> Result<Json, Complaint> {
+    Ok(shown(&Raw::Table(parse_file(0, file)?).to_json()))
+}
+
+/// The same without what may be a secret.
+pub(super) fn shown(value: &Json) -> Json {
+    show(value, "")
+}
+
+fn show(value: &Json, path: &str) -> Json {
+    match value {
+        Json::Object(map) if path.is_empty() || KEYS.is_section(path) => map
+            .iter()
+            .map(|(name, value)| {
+                // What is written under a name that is no key may be anything.
+                let shown = KEYS.below(path, name).map_or_else(|| HIDDEN.into(), |path| show(value, &path));
+                (name.clone(), shown)
+            })
+            .collect(),
+        Json::Array(list) if KEYS.is_section(&format!("{path}[]")) => {
+            list.iter().map(|item| show(item, &format!("{path}[]"))).collect()
+        }
+        value if KEYS.get(path).is_some() && !may_be_secret(path, value) => value.clone(),
+        _ => HIDDEN.into(),
+    }
+}
+
+fn may_be_secret(path: &str, value: &Json) -> bool {
+    let Some(text) = value.as_str() else { return false };
+    match path.rsplit('.').next().unwrap_or_default() {
+        // A weak key can be guessed from it.
+        "sha256" => true,
+        "base_url" => text.contains(['@', '?', '#']),
+        key if key.ends_with("_env") => {
+            !text.bytes().all(|byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b'_')
+        }
+        _ => false,
+    }
+}
+
+/// What a merge patch makes of a document (RFC 7386): null removes a key.
+pub fn patched(base: &Json, patch: &Json) -> Json {
+    let Json::Object(patch) = patch else { return patch.clone() };
+    let mut map = base.as_object().cloned().unwrap_or_default();
+    for (key, value) in patch {
+        if value.is_null() {
+            map.remove(key);
+        } else {
+            let changed = patched(map.get(key).unwrap_or(&Json::Null), value);
+            map.insert(key.clone(), changed);
+        }
+    }
+    Json::Object(map)
+}
+
+/// The text of a file that says what `asked` says. `file` and `effective` are what was shown of it
+/// and of all that is in effect: what is asked to be as it is shown there is left as it is.
+///
+/// # Errors
+/// What can't be said in TOML, or a text that is none.
+pub fn edit(text: &str, asked: &Json, file: &Json, effective: &Json) -> Result<String, Vec<Complaint>> {
+    let mut complaints = Vec::new();
+    let Json::Object(asked) = asked else {
+        return Err(vec![complaint("", "expected an object of sections")]);
+    };
+    let mut document: DocumentMut =
+        text.parse().map_err(|_| vec![complaint("", "the file is not valid TOML: mend it first")])?;
+    let known = Known { file: Some(file), effective: Some(effective) };
+    table(document.as_table_mut(), asked, known, "", &mut complaints);
+    if !complaints.is_empty() {
+        return Err(complaints);
+    }
+    // The parser knows one line end only.
+    let new = document.to_string();
+    let lines = text.matches('\n').count();
+    Ok(if new == text.replace("\r\n", "\n") {
+        text.to_owned()
+    } else if lines > 0 && text.matches("\r\n").count() == lines {
+        new.replace('\n', "\r\n")
+    } else {
+        new
+    })
+}
+
+/// What is shown of one place.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    file: Option<&'a Json>,
+    effective: Option<&'a Json>,
+}
+
+impl<'a> Known<'a> {
+    fn at(self, name: &str) -> Self {
+        let at = |json: Option<&'a Json>| json.and_then(|json| json.get(name));
+        Self { file: at(self.file), effective: at(self.effective) }
+    }
+
+    fn item(self, index: usize) -> Self {
+        let at = |json: Option<&'a Json>| json.and_then(|json| json.get(index));
+        Self { file: at(self.file), effective: at(self.effective) }
+    }
+
+    fn is(self, value: &Json) -> bool {
+        self.file == Some(value) || self.effective == Some(value)
+    }
+}
+
+fn complaint(path: &str, why: &str) -> Complaint {
+    let path = if path.is_empty() { "configuration" } else { path };
+    Complaint { at: Origin::Default, message: format!("{path}: {why}") }
+}
+
+fn table(
+    at: &mut dyn TableLike,
+    asked: &Map<String, Json>,
+    known: Known<'_>,
+    path: &str,
+    complaints: &mut Vec<Complaint>,
+) {
+    let gone: Vec<String> =
+        at.iter().map(|(key, _)| key.to_owned()).filter(|key| !asked.contains_key(key)).collect();
+    for key in gone {
+        at.remove(&key);
+    }
+    for (key, value) in asked {
+        let known = known.at(key);
+        if known.is(value) {
+            continue;
+        }
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        match (value, at.get_mut(key).filter(|item| !item.is_none())) {
+            (Json::Object(asked), Some(item)) if item.is_table_like() => {
+                if let Some(below) = item.as_table_like_mut() {
+                    table(below, asked, known, &path, complaints);
+                }
+            }
+            (Json::Object(asked), _) => {
+                let mut below = Table::new();
+                table(&mut below, asked, known, &path, complaints);
+                // All it says is so already.
+                let is_idle = below.is_empty() && known.effective.is_some_and(Json::is_object);
+                // `[a]` need not be written for `[a.b]`.
+                below.set_implicit(!below.is_empty() && below.iter().all(|(_, item)| item.is_table()));
+                if !is_idle {
+                    at.insert(key, Item::Table(below));
+                }
+            }
+            (Json::Array(list), Some(Item::ArrayOfTables(tables))) if list.iter().all(Json::is_object) => {
+                if list.is_empty() {
+                    at.remove(key);
+                } else {
+                    items(tables, list, known, &path, complaints);
+                }
+            }
+            (Json::Array(list), None) if !list.is_empty() && list.iter().all(Json::is_object) => {
+                let mut tables = ArrayOfTables::new();
+                items(&mut tables, list, known, &path, complaints);
+                at.insert(key, Item::ArrayOfTables(tables));
+            }
+            (value, item) => match simple(value) {
+                Err(why) => complaints.push(complaint(&path, why)),
+                Ok(mut new) => match item {
+                    Some(Item::Value(old)) => {
+                        // The comment behind it.
+                        *new.decor_mut() = old.decor().clone();
+                        *old = new;
+                    }
+                    _ => {
+                        at.insert(key, Item::Value(new));
+                    }
+                },
+            },
+        }
+    }
+}
+
+fn items(
+    tables: &mut ArrayOfTables,
+    asked: &[Json],
+    known: Known<'_>,
+    path: &str,
+    complaints: &mut Vec<Complaint>,
+) {
+    while tables.len() > asked.len() {
+        tables.remove(tables.len() - 1);
+    }
+    for (index, item) in asked.iter().enumerate() {
+        let known = known.item(index);
+        if tables.len() <= index {
+            tables.push(Table::new());
+        } else if known.is(item) {
+            continue;
+        }
+        if let (Some(below), Json::Object(asked)) = (tables.get_mut(index), item) {
+            table(below, asked, known, path, complaints);
+        }
+    }
+}
+
+/// A value as TOML has it.
+fn simple(value: &Json) -> Result<Value, &'static str> {
+    Ok(match value {
+        Json::Null => return Err("null is no value: leave the key out"),
+        Json::Bool(flag) => (*flag).into(),
+        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+            (Some(whole), _) => whole.into(),
+            (None, Some(whole)) if whole.fract() == 0.0 && whole.abs() < 9e15 => (whole as i64).into(),
+            (None, Some(fraction)) if number.is_f64() => fraction.into(),
+            _ => return Err("the number is too large"),
+        },
+        Json::String(text) => text.as_str().into(),
+        Json::Array(list) => list.iter().map(simple).collect::<Result<Array, _>>()?.into(),
+        Json::Object(map) => {
+            let mut table = InlineTable::new();
+            for (key, value) in map {
+                table.insert(key, simple(value)?);
+            }
+            table.into()
+        }
+    })
+}
