@@ -38,7 +38,7 @@ const SUMMARY_BYTES: usize = 128;
 const ROWS_BYTES_MAX: usize = 1024 * 1024;
 
 /// Sessions previewed at once, messages of each, and characters of each of those.
-const PREVIEWS_MAX: usize = 64;
+const PREVIEWS_MAX: usize = 128;
 const PREVIEW_MAX: usize = 50;
 const PREVIEW_CHARS_MAX: usize = 2000;
 

@@ -20,7 +20,7 @@ use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
 /// The most bytes an idempotency key may have.
-const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+pub(super) const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 
 /// How many messages a history has where the client does not say, and at most.
 const HISTORY_DEFAULT: u64 = 200;
@@ -174,7 +174,7 @@ pub(super) fn send(
 
 impl OpenClaw {
     /// A run that the client asked for itself is told under the names it gave.
-    fn expect(&mut self, run: &RunId, name: &str, key: &str) {
+    pub(super) fn expect(&mut self, run: &RunId, name: &str, key: &str) {
         if self.ended.contains(run) {
             return;
         }
@@ -420,14 +420,9 @@ pub(super) fn inject(
         Some(label) => format!("[{label}]\n\n{message}"),
         None => message,
     };
-    let text = content.clone();
-    Call::ask(Command::Inject { target: target(&session), content }, move |dialect, reply, turn| match reply?
-    {
-        Reply::Injected { message, .. } => {
-            let run = format!("inject-{message}");
-            dialect.emit("chat", &said(&run, &key, 0, &text, turn.now(), false), turn);
-            Ok(Call::Answer(json!({ "ok": true, "messageId": message })))
-        }
+    Call::ask(Command::Inject { target: target(&session), content }, |_, reply, _| match reply? {
+        // Whoever follows the session is told it as an event.
+        Reply::Injected { message, .. } => Ok(Call::Answer(json!({ "ok": true, "messageId": message }))),
         _ => Err(misfit()),
     })
 }

@@ -33,6 +33,7 @@ mod connect;
 mod follow;
 mod keys;
 mod method;
+mod sessions;
 mod slash;
 mod state;
 mod stream;
