@@ -158,6 +158,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let configuration = Configuration::new(setup.layers.clone()).start();
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let arbiters = Arbiters::default();
+    let catalog = Arc::new(Catalog::new(&config));
     let sessions = SessionSupervisor::new(SessionSetup {
         router: Router::new(config.bindings.clone(), config.default_agent.clone()),
         agents: profiles(&config)?,
@@ -177,6 +178,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             nodes: nodes.clone(),
             watchers: Watchers::default(),
             changes,
+            catalog: catalog.clone(),
         },
         hub: hub.clone(),
         configuration: configuration.clone(),
@@ -192,7 +194,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             subscriptions: config.limits.subscriptions,
             max_buffered_bytes: config.gateway.max_buffered_bytes,
             tick_interval: config.openclaw.tick_interval,
-            catalog: Arc::new(Catalog::new(&config)),
+            catalog,
             started: clock::now(),
             ..dialect::Setup::default()
         },

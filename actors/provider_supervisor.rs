@@ -12,7 +12,7 @@ use actix::{
     Actor, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, MessageResult, Recipient,
     ResponseActFuture, WrapFuture as _, fut,
 };
-use clawmux_core::config::Config;
+use clawmux_core::config::{Config, ModelRef};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Usage;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
@@ -70,6 +70,8 @@ pub struct Acquire {
     pub run: RunId,
     /// The agent, by whose models it is answered.
     pub agent: AgentId,
+    /// The model to ask in place of the agent's first.
+    pub model: Option<ModelRef>,
     /// What is asked.
     pub request: ChatRequest,
     /// What the session has spent so far; the call is added to it when it is over.
@@ -172,17 +174,20 @@ impl ProviderSupervisor {
         self
     }
 
-    /// The models of an agent with where they are.
-    fn candidates(&self, agent: &AgentId) -> Result<(Vec<Candidate>, u32), Error> {
+    /// The models of an agent with where they are, `first` in place of its first one.
+    fn candidates(&self, agent: &AgentId, first: Option<&ModelRef>) -> Result<(Vec<Candidate>, u32), Error> {
         let configured = self
             .config
             .agents
             .get(agent)
             .ok_or_else(|| ErrorCode::NotFound.error(format!("agent {agent} is not configured")))?;
         let mut seen = BTreeSet::new();
-        let candidates: Vec<Candidate> = configured
-            .models
-            .iter()
+        // Its provider may have gone since it was set.
+        let first = first.filter(|model| self.endpoints.contains_key(&model.provider));
+        let own = configured.models.iter().skip(usize::from(first.is_some()));
+        let candidates: Vec<Candidate> = first
+            .into_iter()
+            .chain(own)
             .filter(|model| seen.insert((&model.provider, &model.model)))
             .filter_map(|model| {
                 let endpoint = self.endpoints.get(&model.provider)?.clone();
@@ -203,8 +208,8 @@ impl ProviderSupervisor {
         slot: OwnedSemaphorePermit,
         supervisor: Recipient<Settle>,
     ) -> Result<Permit, Error> {
-        let Acquire { session, run, agent, mut request, account } = acquire;
-        let (candidates, max_tokens) = self.candidates(&agent)?;
+        let Acquire { session, run, agent, model, mut request, account } = acquire;
+        let (candidates, max_tokens) = self.candidates(&agent, model.as_ref())?;
         let first = &candidates[0];
         request.model.clone_from(&first.model);
         request.max_tokens = output_tokens(request.max_tokens.min(max_tokens), request.thinking);

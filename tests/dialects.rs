@@ -42,7 +42,7 @@ use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::openclaw::OpenClaw;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::event::{Event, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
+use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
@@ -144,6 +144,7 @@ fn catalog() -> Catalog {
     let model = ModelRef { provider: "offline".into(), model: "offline".into() };
     Catalog {
         default_agent: Some("main".into()),
+        providers: ["offline".into()].into(),
         agents: vec![AgentEntry { id: "main".into(), model: model.clone(), fallback: Vec::new() }],
         models: vec![ModelEntry { model, kind: ProviderKind::Offline }],
     }
@@ -576,7 +577,7 @@ fn event_of(value: &Value) -> Result<Event, String> {
         }),
         "step_ended" => Event::StepEnded { usage },
         "restarted" => Event::Restarted,
-        "cleared" => Event::Cleared,
+        "cleared" => Event::Cleared(Forgotten::Past),
         "completed" => Event::Ended { outcome: Outcome::Completed, usage },
         "aborted" => Event::Ended { outcome: Outcome::Aborted, usage },
         "failed" => {

@@ -15,12 +15,18 @@
 //! | `step_end` | `input_tokens`, `output_tokens` |
 //! | `restart` | |
 //! | `end` | `outcome` (`completed`, `aborted`, `failed`), `error`? (`code`, `message`), `input_tokens`, `output_tokens` |
+//! | `message` | `content` |
 //! | `clear` | |
+//! | `reset` | |
+//! | `compact` | `up_to_seq` |
+//! | `configure` | `label`, `model`, `thinking`, `display` |
+//! | `delete` | |
 
 use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
-use clawmux_core::event::{Event, Logged, Outcome, Usage};
+use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Usage};
 use clawmux_core::ids::RunId;
+use clawmux_core::thinking::Thinking;
 use serde_json::{Value, json};
 
 /// It.
@@ -67,7 +73,20 @@ pub(super) fn to_json(logged: &Logged) -> Value {
             });
             ("end", end)
         }
-        Event::Cleared => ("clear", json!({})),
+        Event::Injected { content } => ("message", json!({ "content": content })),
+        Event::Cleared(Forgotten::Past) => ("clear", json!({})),
+        Event::Cleared(Forgotten::Conversation) => ("reset", json!({})),
+        Event::Cleared(Forgotten::UpTo(seq)) => ("compact", json!({ "up_to_seq": seq.0 })),
+        Event::Configured(settings) => (
+            "configure",
+            json!({
+                "label": settings.label,
+                "model": settings.model,
+                "thinking": settings.thinking.map(Thinking::name),
+                "display": settings.display,
+            }),
+        ),
+        Event::Deleted => ("delete", json!({})),
     };
     object["event"] = json!(name);
     object["seq"] = json!(logged.seq.0);
@@ -152,7 +171,8 @@ mod tests {
                 json!({"event": "end", "outcome": "failed", "error": {"code": "provider", "message": "no"},
                        "input_tokens": 1, "output_tokens": 2}),
             ),
-            (Event::Cleared, json!({"event": "clear"})),
+            (Event::Cleared(Forgotten::Past), json!({"event": "clear"})),
+            (Event::Cleared(Forgotten::UpTo(Seq(7))), json!({"event": "compact", "up_to_seq": 7})),
         ] {
             let mut expected = expected;
             expected["seq"] = json!(3);

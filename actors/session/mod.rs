@@ -27,16 +27,19 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::announcement::{ChangeReason, SessionChange};
-use clawmux_core::auth::Principal;
+use clawmux_core::auth::{Owner, Principal};
+use clawmux_core::catalog::Catalog;
+use clawmux_core::config::ModelRef;
 use clawmux_core::context::fit_soul;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Logged, ToolCall, ToolResult, Usage};
+use clawmux_core::event::{Event, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
 use clawmux_core::follow::Wanted;
 use clawmux_core::ids::{AgentId, ConnectionId, PluginName, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::node::NodeTool;
 use clawmux_core::provider::{ChatRequest, Delta};
 use clawmux_core::reply::{Accepted, Reply};
 use clawmux_core::session::{Batch, Session as Conversation, Submission, Submitted};
+use clawmux_core::settings::Patch;
 use clawmux_core::thinking::Thinking;
 use clawmux_core::turn::Work;
 use futures::future::LocalBoxFuture;
@@ -54,7 +57,7 @@ use crate::provider::account::Account;
 use crate::provider_supervisor::{Acquire, ProviderSupervisor};
 use crate::sandbox_supervisor::{CallTool, Cancel, SandboxSupervisor, Tools};
 use crate::session_supervisor::{Fallen, Held, Idle, SessionSupervisor};
-use crate::store::{Append, Pen, ReadEvents, Store};
+use crate::store::{Append, Cut, Pen, ReadEvents, ReadRow, Store};
 
 pub use road::{Feeds, Road};
 pub use watchers::{Watcher, Watchers};
@@ -117,6 +120,8 @@ pub struct Colleagues {
     pub watchers: Watchers,
     /// Where it is noted what changed in lists.
     pub changes: Changes,
+    /// The models there are.
+    pub catalog: Arc<Catalog>,
 }
 
 /// One conversation.
@@ -144,17 +149,28 @@ pub struct Session {
     draining: bool,
     /// Told to stop: sleeps as soon as it may.
     is_stopped: bool,
+    /// Those who have it deleted once nothing of it is under way.
+    deleting: Vec<Asker>,
+    /// Nothing else is done any more.
+    is_being_deleted: bool,
     retrying: bool,
 }
 
 /// Something to tell once what was decided with it is in the log.
 struct Answered {
     asker: Asker,
-    reply: Reply,
+    reply: Answering,
     /// What the client follows from here on, after which number, on whose behalf.
     follow: Option<(Wanted, Seq, Principal)>,
     /// A prompt's idempotency key, which the supervisor need no longer remember then.
     held: Option<Held>,
+}
+
+/// What a request is answered with.
+enum Answering {
+    With(Reply),
+    /// The session as lists show it, once what was decided is in the log.
+    Row,
 }
 
 /// The work under way.
@@ -243,6 +259,33 @@ pub enum Order {
     },
     /// Forget the conversation.
     Clear,
+    /// Make the session with these settings, if it is not there.
+    Create(Patch),
+    /// Change its settings.
+    Configure(Patch),
+    /// Begin a new conversation.
+    Reset,
+    /// Forget the beginning of the conversation.
+    Compact(Cut),
+    /// Say something in the model's name.
+    Inject {
+        /// What.
+        content: String,
+    },
+    /// Remove the session.
+    Delete,
+}
+
+impl Order {
+    /// Whether a session that is not there begins with it.
+    pub fn begins(&self) -> bool {
+        matches!(self, Self::Submit(_) | Self::Create(_) | Self::Configure(_) | Self::Reset)
+    }
+
+    /// Whether it is about what is in the session, so that there must be something.
+    fn needs_something(&self) -> bool {
+        matches!(self, Self::Clear | Self::Stop | Self::Compact(_) | Self::Inject { .. } | Self::Delete)
+    }
 }
 
 /// The connection is gone.
@@ -291,6 +334,8 @@ impl Session {
             received: 0,
             draining: false,
             is_stopped: false,
+            deleting: Vec::new(),
+            is_being_deleted: false,
             retrying: false,
         }
     }
@@ -319,6 +364,12 @@ impl Session {
                     self.tell(answered, ctx);
                 }
             }
+        }
+        if !self.deleting.is_empty() {
+            if self.is_written() {
+                self.delete(ctx);
+            }
+            return;
         }
         self.work(ctx);
         if self.draining && self.is_written() && matches!(self.doing, Doing::Nothing) {
@@ -350,6 +401,12 @@ impl Session {
         if self.conversation.is_new() {
             self.may_sleep();
         }
+    }
+
+    /// It belongs to whoever begins it.
+    fn claim(&mut self, owner: &Owner) {
+        self.conversation.claim(owner);
+        self.remains.feeds.claimed(owner);
     }
 
     /// Whether all that was decided is in the log.
@@ -429,7 +486,10 @@ impl Session {
     fn tell(&mut self, answered: Vec<Answered>, ctx: &mut Context<Self>) {
         for Answered { asker, reply, follow, held } in answered {
             let (client, ticket) = (asker.client().clone(), asker.ticket());
-            asker.reply(Ok(reply));
+            match reply {
+                Answering::With(reply) => asker.reply(Ok(reply)),
+                Answering::Row => self.tell_row(asker, ctx),
+            }
             if let (Some((wanted, after, principal)), Some(ticket)) = (follow, ticket) {
                 let who = (client.connection, ticket);
                 let road = || Road::new(client, ctx.address().recipient());
@@ -437,6 +497,60 @@ impl Session {
             }
             drop(held);
         }
+    }
+
+    /// Answers with the session as lists show it.
+    fn tell_row(&self, asker: Asker, ctx: &mut Context<Self>) {
+        let (store, catalog) = (self.colleagues.store.clone(), self.colleagues.catalog.clone());
+        let key = self.conversation.key().clone();
+        ctx.spawn(actix::fut::wrap_future(async move {
+            let row = ask(&store, ReadRow(key.clone())).await.flatten().and_then(|row| {
+                let gone = || ErrorCode::NotFound.error(format!("no such session: {key}"));
+                let mut row = row.ok_or_else(gone)?;
+                row.model = catalog.answers(&key.agent(), &row.settings);
+                Ok(Reply::Settled(Box::new(row)))
+            });
+            asker.reply(row);
+        }));
+    }
+
+    /// Removes the session from the log, now that nothing of it is under way.
+    fn delete(&mut self, ctx: &mut Context<Self>) {
+        let askers = std::mem::take(&mut self.deleting);
+        // Nobody else may write meanwhile.
+        self.writing = true;
+        let deleted = self.colleagues.pen.delete(self.conversation.key().clone());
+        ctx.spawn(deleted.into_actor(self).map(move |deleted, session, ctx| match deleted {
+            Ok(()) => session.gone(askers, ctx),
+            Err(error) => {
+                for asker in askers {
+                    asker.reply(Err(error.clone()));
+                }
+                session.fall(&error, Vec::new(), ctx);
+            }
+        }));
+    }
+
+    /// It is deleted: who follows it is told, and it ends.
+    fn gone(&mut self, askers: Vec<Asker>, ctx: &mut Context<Self>) {
+        let (now, key) = (clock::now(), self.conversation.key().clone());
+        let mut feeds = std::mem::take(&mut self.remains.feeds);
+        // Those who were not told yet how their run ended can't read it any more.
+        feeds.end_runs(&key, |run| Logged {
+            first_seq: Seq(u64::MAX),
+            seq: Seq(u64::MAX),
+            run: Some(run),
+            at: now,
+            event: Event::Ended { outcome: Outcome::Aborted, usage: Usage::default() },
+        });
+        let seq = self.conversation.head().next();
+        let last = Logged { first_seq: seq, seq, run: None, at: now, event: Event::Deleted };
+        feeds.end_all(&Published::new(key, last));
+        for asker in askers {
+            asker.reply(Ok(Reply::Deleted { found: true }));
+        }
+        self.remains.done = true;
+        ctx.stop();
     }
 
     /// Serves followers that fell behind from the log.
@@ -561,6 +675,7 @@ impl Session {
             session: self.conversation.key().clone(),
             run: run.clone(),
             agent: self.profile.id.clone(),
+            model: self.model(),
             request,
             account: self.account.clone(),
         };
@@ -590,6 +705,12 @@ impl Session {
             });
         let (future, before) = (Some(ctx.spawn(opened)), self.account.spent());
         self.doing = Doing::Asking { run, step, future, answer, before };
+    }
+
+    /// The model that the session is set to.
+    fn model(&self) -> Option<ModelRef> {
+        let set = self.conversation.settings().model.as_deref()?;
+        self.colleagues.catalog.find(self.profile.id.as_str(), set).ok()
     }
 
     /// A piece of the answer, or its end.
@@ -695,23 +816,29 @@ impl Handler<Routed> for Session {
         let session = self.conversation.key().clone();
         let is_first = self.conversation.is_new();
         // Who waits for a session that is yet to be has no claim to it.
-        if is_first && let Order::Submit(submission) = &order {
-            self.conversation.claim(&submission.owner);
-            self.remains.feeds.claimed(&submission.owner);
+        if is_first && order.begins() {
+            self.claim(&principal.owner);
         }
-        let is_there = !is_first || !matches!(order, Order::Clear | Order::Stop);
+        let is_there = !is_first || !order.needs_something();
         if !is_there || !(is_first || principal.sees(self.conversation.owner())) {
             drop(held);
             return asker.reply(Err(ErrorCode::NotFound.error(format!("no such session: {session}"))));
         }
+        if self.is_being_deleted {
+            drop(held);
+            let busy = format!("session {session} is being deleted: try again");
+            return asker.reply(Err(ErrorCode::Unavailable.error(busy)));
+        }
         let now = clock::now();
-        let mut answered = Answered { asker, reply: Reply::Aborted { run: None }, follow: None, held };
+        let nothing = Answering::With(Reply::Aborted { run: None });
+        let mut answered = Answered { asker, reply: nothing, follow: None, held };
         match order {
             Order::Submit(submission) => {
                 match self.conversation.submit(now, submission) {
                     Ok(Submitted { run, seq, repeated }) => {
                         answered.follow = Some((Wanted::Run(run.clone()), Seq(seq.0 - 1), principal));
-                        answered.reply = Reply::Accepted(Accepted { session, run, seq, repeated });
+                        answered.reply =
+                            Answering::With(Reply::Accepted(Accepted { session, run, seq, repeated }));
                     }
                     Err(error) => {
                         // First of all, so that whoever hears of it may use the key elsewhere.
@@ -722,7 +849,8 @@ impl Handler<Routed> for Session {
             }
             Order::Follow { run, seq } => {
                 answered.follow = Some((Wanted::Run(run.clone()), Seq(seq.0 - 1), principal));
-                answered.reply = Reply::Accepted(Accepted { session, run, seq, repeated: true });
+                answered.reply =
+                    Answering::With(Reply::Accepted(Accepted { session, run, seq, repeated: true }));
             }
             Order::Attach { after } => {
                 let head = self.conversation.head();
@@ -735,25 +863,63 @@ impl Handler<Routed> for Session {
                     ))));
                 }
                 answered.follow = Some((Wanted::Session, after, principal));
-                answered.reply = Reply::Attached { session, after, head, under_way };
+                answered.reply = Answering::With(Reply::Attached { session, after, head, under_way });
             }
             Order::Detach { follow } => {
                 let connection = answered.asker.client().connection;
-                answered.reply = Reply::Detached { found: self.remains.feeds.unfollow(connection, follow) };
+                answered.reply = Answering::With(Reply::Detached {
+                    found: self.remains.feeds.unfollow(connection, follow),
+                });
             }
             Order::Stop => {
                 let partial = self.end_work(ctx);
-                answered.reply = Reply::Stopped { session, runs: self.conversation.stop(now, partial) };
+                answered.reply =
+                    Answering::With(Reply::Stopped { session, runs: self.conversation.stop(now, partial) });
                 self.is_stopped = true;
             }
             Order::Abort { run } => {
                 let under_way = run.as_ref().is_none_or(|run| self.conversation.is_running(run));
                 let partial = if under_way { self.end_work(ctx) } else { Usage::default() };
-                answered.reply = Reply::Aborted { run: self.conversation.abort(now, run.as_ref(), partial) };
+                answered.reply = Answering::With(Reply::Aborted {
+                    run: self.conversation.abort(now, run.as_ref(), partial),
+                });
             }
             Order::Clear => {
                 self.conversation.clear(now);
-                answered.reply = Reply::Cleared { session };
+                answered.reply = Answering::With(Reply::Cleared { session });
+            }
+            Order::Create(_) if !is_first => answered.reply = Answering::Row,
+            Order::Create(patch) | Order::Configure(patch) => {
+                if let Err(error) = self.conversation.configure(now, &patch) {
+                    return answered.asker.reply(Err(error));
+                }
+                answered.reply = Answering::Row;
+            }
+            Order::Reset => {
+                let partial = self.end_work(ctx);
+                if is_first {
+                    // Nothing was said yet, so that it is enough to be there.
+                    self.conversation.create(now);
+                } else {
+                    self.conversation.reset(now, partial);
+                }
+                answered.reply = Answering::Row;
+            }
+            Order::Compact(Cut { up_to, kept, forgotten }) => {
+                self.conversation.compact(now, up_to);
+                answered.reply = Answering::With(Reply::Compacted { kept, forgotten });
+            }
+            Order::Inject { content } => {
+                let message = format!("inject-{}", RunId::from_random(clock::random()));
+                let seq = self.conversation.inject(now, RunId::from(message.as_str()), content);
+                answered.reply = Answering::With(Reply::Injected { message, seq });
+            }
+            Order::Delete => {
+                let partial = self.end_work(ctx);
+                self.conversation.stop(now, partial);
+                self.deleting.push(answered.asker);
+                self.is_being_deleted = true;
+                return self.proceed(ctx);
             }
         }
         self.next.push(answered);

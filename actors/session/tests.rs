@@ -1,5 +1,7 @@
 //! Sessions with everything they work with, driven by a connection that is only a mailbox.
 
+mod changes;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +9,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::{About, Owner, Principal, Scope, Scopes};
+use clawmux_core::catalog::Catalog;
 use clawmux_core::command::{Command, Route, Submit, Target};
 use clawmux_core::config::{Config, Recovery};
 use clawmux_core::event::{Event, Logged, Outcome};
@@ -98,10 +101,12 @@ impl World {
         let store = Store::open(home.path().join("clawmux.db")).await.unwrap();
         let (pen, store) = (store.pen(), store.start());
         let totals = UsageTotals::default();
-        let providers = ProviderSupervisor::new(config.clone(), None, totals).unwrap().start();
+        let providers =
+            ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals).unwrap().start();
         let sandbox = SandboxSupervisor::new(Vec::new(), home.path().to_owned()).start();
         let nodes = Nodes::default().start();
         let id = AgentId::from("main");
+        let catalog = Arc::new(Catalog::new(&config));
         let profile = Profile {
             id: id.clone(),
             soul: "".into(),
@@ -124,6 +129,7 @@ impl World {
                 pen,
                 providers,
                 sandbox,
+                catalog,
                 nodes: nodes.clone(),
                 watchers: Watchers::default(),
                 changes: Changes::default(),

@@ -1,13 +1,17 @@
 //! What is asked: for the session it is about, or answered here.
 
+use std::sync::Arc;
+
 use actix::dev::SendError;
 use actix::prelude::*;
 use clawmux_core::auth::{Owner, Principal, Scope};
+use clawmux_core::catalog::Catalog;
 use clawmux_core::command::{Command, Submit, Target};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, SessionKey};
-use clawmux_core::reply::{History, Reply};
+use clawmux_core::reply::{History, Preview, Reply, SessionRow};
 use clawmux_core::session::Submission;
+use clawmux_core::settings::Patch;
 
 use super::order::{Waiting, closed};
 use super::{Asked, SessionSupervisor};
@@ -20,7 +24,10 @@ use crate::nodes::{Invoke, ListNodes, Resulted};
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
 use crate::session::{Colleagues, Order, Routed, Watcher};
-use crate::store::{Describe, Described, ListSessions, ReadHistory, Store, UsageDays};
+use crate::store::{
+    Describe, Described, FindCut, ListSessions, ReadHistory, ReadPreviews, ReadRow, ReadRows, ReadTranscript,
+    Store, UsageDays,
+};
 
 /// How many bytes a history has at most as JSON, so that a client that does not read it costs no
 /// more than it may; of the newest message there is as much in it as fits.
@@ -30,6 +37,14 @@ const HISTORY_BYTES_MAX: usize = 256 * 1024;
 const LIST_MAX: usize = 1000;
 const LIST_BYTES_MAX: usize = 256 * 1024;
 const SUMMARY_BYTES: usize = 128;
+
+/// How many bytes a list of whole rows has at most, roughly.
+const ROWS_BYTES_MAX: usize = 1024 * 1024;
+
+/// Sessions previewed at once, messages of each, and characters of each of those.
+const PREVIEWS_MAX: usize = 128;
+const PREVIEW_MAX: usize = 50;
+const PREVIEW_CHARS_MAX: usize = 2000;
 
 impl SessionSupervisor {
     /// Takes a request: to its session, or to whoever answers it.
@@ -120,7 +135,7 @@ impl SessionSupervisor {
             }
             (Command::Sessions, _) => {
                 let store = self.setup.colleagues.store.clone();
-                let owner = (!principal.scopes.allows(Scope::Admin)).then(|| principal.owner.clone());
+                let owner = owner_asked(&principal);
                 answer(ctx, asker, async move {
                     let sessions =
                         ask(&store, ListSessions { limit: LIST_MAX, owner, before: None }).await??;
@@ -131,6 +146,121 @@ impl SessionSupervisor {
                     });
                     Ok(Reply::Sessions(fitting.collect()))
                 });
+            }
+            (Command::ListSessions(mut filter), _) => {
+                let (store, catalog) = self.list_with();
+                let owner = owner_asked(&principal);
+                filter.limit = filter.limit.min(LIST_MAX);
+                answer(ctx, asker, async move {
+                    let read = ReadRows { filter, owner, bytes_max: ROWS_BYTES_MAX };
+                    let mut list = ask(&store, read).await??;
+                    list.rows.iter_mut().for_each(|row| fill_in(row, &catalog));
+                    Ok(Reply::SessionList(list))
+                });
+            }
+            (Command::DescribeSession { .. }, Some(session)) => {
+                let (store, catalog) = self.list_with();
+                answer(ctx, asker, async move {
+                    let row = ask(&store, ReadRow(session)).await??;
+                    let row = row.filter(|row| principal.sees(&row.owner)).map(|mut row| {
+                        fill_in(&mut row, &catalog);
+                        Box::new(row)
+                    });
+                    Ok(Reply::Session(row))
+                });
+            }
+            (Command::Exists { session }, _) => {
+                let store = self.setup.colleagues.store.clone();
+                answer(ctx, asker, async move {
+                    let described = ask(&store, Describe { session }).await??;
+                    Ok(Reply::Exists(described.is_some_and(|described| principal.sees(&described.owner))))
+                });
+            }
+            (Command::Transcript { limit, bytes_max, at, .. }, Some(session)) => {
+                let (store, catalog) = self.list_with();
+                answer(ctx, asker, async move {
+                    if described(&store, &session, &principal).await?.is_none() {
+                        return Ok(Reply::Transcript(Box::default()));
+                    }
+                    let mut read = ask(&store, ReadTranscript { session, limit, bytes_max, at })
+                        .await??
+                        .unwrap_or_default();
+                    if let Some(row) = &mut read.row {
+                        fill_in(row, &catalog);
+                    }
+                    Ok(Reply::Transcript(Box::new(read)))
+                });
+            }
+            (Command::Preview { targets, limit, chars_max }, _) => {
+                let store = self.setup.colleagues.store.clone();
+                let (limit, chars_max) = (limit.min(PREVIEW_MAX), chars_max.min(PREVIEW_CHARS_MAX));
+                // A name that can't be a session's is one of which there is none.
+                let found: Vec<Option<SessionKey>> =
+                    targets.iter().take(PREVIEWS_MAX).map(|target| self.resolve(target).ok()).collect();
+                let owner = owner_asked(&principal);
+                answer(ctx, asker, async move {
+                    let sessions = found.iter().flatten().cloned().collect();
+                    let read = ReadPreviews { sessions, owner, limit, chars_max };
+                    let mut previews = ask(&store, read).await??.into_iter();
+                    let previews = found.iter().map(|session| {
+                        let preview = session.as_ref().and_then(|_| previews.next());
+                        preview.unwrap_or(Preview { messages: None })
+                    });
+                    Ok(Reply::Previews(previews.collect()))
+                });
+            }
+            (Command::CreateSession { patch, .. }, Some(session)) => match self.checked(&session, patch) {
+                Ok(patch) => self.order(Order::Create(patch), session, (asker, principal), arbiter, ctx),
+                Err(error) => asker.reply(Err(error)),
+            },
+            (Command::Configure { patch, .. }, Some(session)) => match self.checked(&session, patch) {
+                Ok(patch) => self.order(Order::Configure(patch), session, (asker, principal), arbiter, ctx),
+                Err(error) => asker.reply(Err(error)),
+            },
+            (Command::Reset { .. }, Some(session)) => {
+                self.order(Order::Reset, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Inject { content, .. }, Some(session)) => {
+                self.order(Order::Inject { content }, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Compact { keep, .. }, Some(session)) => {
+                let store = self.setup.colleagues.store.clone();
+                let look = async move {
+                    let cut = described(&store, &session, &principal).await.map(|there| there.is_some());
+                    let cut = match cut {
+                        Ok(true) => ask(&store, FindCut { session: session.clone(), keep }).await.flatten(),
+                        Ok(false) => Ok(None),
+                        Err(error) => Err(error),
+                    };
+                    (cut, session, principal)
+                };
+                ctx.spawn(look.into_actor(self).map(move |(cut, session, principal), supervisor, ctx| {
+                    match cut {
+                        Ok(Some(cut)) => {
+                            let order = Order::Compact(cut);
+                            supervisor.order(order, session, (asker, principal), arbiter, ctx);
+                        }
+                        // All of it is kept, however little that is.
+                        Ok(None) => asker.reply(Ok(Reply::Compacted { kept: 0, forgotten: 0 })),
+                        Err(error) => asker.reply(Err(error)),
+                    }
+                }));
+            }
+            (Command::Delete { .. }, Some(session)) => {
+                let store = self.setup.colleagues.store.clone();
+                let look = async move {
+                    let there = described(&store, &session, &principal).await.map(|there| there.is_some());
+                    (there, session, principal)
+                };
+                ctx.spawn(look.into_actor(self).map(move |(there, session, principal), supervisor, ctx| {
+                    match there {
+                        Ok(true) => {
+                            supervisor.order(Order::Delete, session, (asker, principal), arbiter, ctx);
+                        }
+                        Ok(false) => asker.reply(Ok(Reply::Deleted { found: false })),
+                        Err(error) => asker.reply(Err(error)),
+                    }
+                }));
             }
             (Command::Budget { .. }, session) => {
                 let Colleagues { store, providers, .. } = self.setup.colleagues.clone();
@@ -222,34 +352,11 @@ impl SessionSupervisor {
                 self.followed.entry(asker.client().connection).or_default();
                 self.follow_run(&run, (asker, principal), arbiter, ctx);
             }
-            (Command::Exists { session }, _) => {
-                let store = self.setup.colleagues.store.clone();
-                answer(ctx, asker, async move {
-                    match described(&store, &session, &principal).await {
-                        Ok(described) => Ok(Reply::Exists(described.is_some())),
-                        Err(error) if error.code == ErrorCode::NotFound => Ok(Reply::Exists(false)),
-                        Err(error) => Err(error),
-                    }
-                });
-            }
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };
                 // What does not fit is answered as it is dropped.
                 let _ = self.setup.devices.try_send(manage);
             }
-            (
-                Command::ListSessions(_)
-                | Command::DescribeSession { .. }
-                | Command::Transcript { .. }
-                | Command::Preview { .. }
-                | Command::CreateSession { .. }
-                | Command::Configure { .. }
-                | Command::Reset { .. }
-                | Command::Compact { .. }
-                | Command::Delete { .. }
-                | Command::Inject { .. },
-                _,
-            ) => asker.reply(Err(ErrorCode::Unavailable.error("not available yet"))),
             (
                 Command::Submit(_)
                 | Command::Abort { .. }
@@ -257,12 +364,33 @@ impl SessionSupervisor {
                 | Command::Detach { .. }
                 | Command::Stop { .. }
                 | Command::Clear { .. }
-                | Command::History { .. },
+                | Command::History { .. }
+                | Command::DescribeSession { .. }
+                | Command::Transcript { .. }
+                | Command::CreateSession { .. }
+                | Command::Configure { .. }
+                | Command::Reset { .. }
+                | Command::Compact { .. }
+                | Command::Delete { .. }
+                | Command::Inject { .. },
                 None,
             ) => {
                 unreachable!("a command with a target was resolved")
             }
         }
+    }
+
+    /// Whom lists are read from, and what fills them in.
+    fn list_with(&self) -> (Addr<Store>, Arc<Catalog>) {
+        (self.setup.colleagues.store.clone(), self.setup.colleagues.catalog.clone())
+    }
+
+    /// A patch with the full name of its model.
+    fn checked(&self, session: &SessionKey, mut patch: Patch) -> Result<Patch, Error> {
+        if let Some(Some(model)) = &mut patch.model {
+            *model = self.setup.colleagues.catalog.find(&session.agent(), model)?.to_string();
+        }
+        Ok(patch)
     }
 
     /// The session a target names.
@@ -278,6 +406,16 @@ impl SessionSupervisor {
             }
         }
     }
+}
+
+/// Whose sessions a list is of; none = everybody's.
+fn owner_asked(principal: &Principal) -> Option<Owner> {
+    (!principal.scopes.allows(Scope::Admin)).then(|| principal.owner.clone())
+}
+
+/// What a row says of the configuration.
+fn fill_in(row: &mut SessionRow, catalog: &Catalog) {
+    row.model = catalog.answers(&row.session.agent(), &row.settings);
 }
 
 /// What the log says of a session that may not have been written yet.

@@ -89,10 +89,10 @@ impl SessionSupervisor {
         };
         let profile = self.setup.agents.get(&AgentId::from(&*key.agent())).cloned();
         let limits = self.setup.limits.clone();
-        let begins = |routed: &Routed| matches!(routed.order, Order::Submit(_) | Order::Attach { .. });
+        let begins = |routed: &Routed| routed.order.begins() || matches!(routed.order, Order::Attach { .. });
         let (mut conversation, spent) = match loaded {
-            Some(Loaded { owner, head, reserved, spent, events }) => {
-                (Conversation::restore(key.clone(), owner, limits, head, reserved, events), spent)
+            Some(Loaded { owner, head, reserved, spent, settings, events }) => {
+                (Conversation::restore(key.clone(), owner, limits, head, reserved, settings, events), spent)
             }
             // It belongs to nobody until somebody speaks.
             None if !feeds.is_empty() || waiting.iter().any(begins) => {

@@ -92,13 +92,13 @@ impl Live {
         Some(run)
     }
 
-    /// A session's text after a number, in order: that of one run or of all; not more once there are
-    /// so many bytes of it.
-    pub(super) fn rest_after(
+    /// A session's text after a number and up to another, in order: that of one run or of all; not more
+    /// once there are so many bytes of it.
+    pub(super) fn between(
         &self,
         session: &SessionKey,
         run: Option<&RunId>,
-        after: Seq,
+        (after, up_to): (Seq, Seq),
         bytes_max: usize,
     ) -> Vec<Logged> {
         let runs = self.of(session).iter().filter(|live| run.is_none_or(|run| live.run == *run));
@@ -113,7 +113,7 @@ impl Live {
             if bytes >= bytes_max {
                 break;
             }
-            if let Some(logged) = segment.rest_after(run, after) {
+            if let Some(logged) = segment.between(run, after, up_to) {
                 bytes += logged.event.bytes();
                 rest.push(logged);
             }

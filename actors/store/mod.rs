@@ -42,13 +42,14 @@ use std::time::{Duration, Instant};
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, ResponseFuture, WrapFuture};
 use clawmux_core::auth::Owner;
 use clawmux_core::auth::pairing::{Change, Device};
-use clawmux_core::command::Before;
+use clawmux_core::command::{Before, SessionFilter};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 pub use clawmux_core::log::segment::SEGMENT_BYTES_MAX;
 use clawmux_core::log::usage::{UsageRecord, UsageTotals};
 use clawmux_core::reply::{self, DayUsage};
+use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
 pub use inspect::{Finding, Severity, inspect};
 use serde_json::{Value, json};
@@ -69,6 +70,8 @@ pub use health::Health;
 const WRITES_MAX: usize = 4096;
 /// What a usage record counts, in bytes.
 const USAGE_BYTES: usize = 64;
+/// What a deletion counts, in bytes.
+const DELETE_BYTES: usize = 64;
 /// What a changed device counts, in bytes.
 const DEVICE_BYTES: usize = 2048;
 /// How many bytes of them; a single one may have more.
@@ -150,6 +153,8 @@ pub struct Loaded {
     pub reserved: Seq,
     /// What it spent over its life.
     pub spent: Usage,
+    /// What it is set to.
+    pub settings: Settings,
     /// In order: the events of the runs asked for and of every run that has not ended. Text is in
     /// one piece wherever its numbers follow each other, up to [`SEGMENT_BYTES_MAX`].
     pub events: Vec<Logged>,
@@ -176,6 +181,16 @@ pub struct Append {
     /// Sets numbers up to here aside, durably: text up to it need not be durable itself.
     pub reserve: Option<Seq>,
 }
+
+/// Removes a session with its log, its runs and their idempotency keys: a key that was used in it
+/// can be used again, for nothing is known of it any more. What it cost stays on record. Durable when
+/// answered; one transaction, however long the log.
+///
+/// Errors: `NotFound` where there is no such session, `Conflict` while a run of it has not ended;
+/// else as [`Append`]'s.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct Delete(pub SessionKey);
 
 /// Asks which run an idempotency key stands for: its session, itself, the number of its prompt.
 #[derive(Clone, Debug, Message)]
@@ -219,6 +234,75 @@ pub struct ReadHistory {
     pub before: Option<Before>,
     /// At most so many bytes as JSON: the newest message is given all the same, as far as it fits.
     pub max_bytes: usize,
+}
+
+/// Asks for the newest messages of a conversation in full, with the run under way. None where there is
+/// no such session; what its next run will ask is not filled in.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Option<reply::Transcript>, Error>")]
+pub struct ReadTranscript {
+    /// The session.
+    pub session: SessionKey,
+    /// At most so many messages.
+    pub limit: usize,
+    /// At most so many bytes of them as JSON: the newest message is given all the same, as far as it fits.
+    pub bytes_max: usize,
+    /// As of which number the run under way is told; none = now.
+    pub at: Option<Seq>,
+}
+
+/// Asks for the last messages of some sessions, in short.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Vec<reply::Preview>, Error>")]
+pub struct ReadPreviews {
+    /// The sessions.
+    pub sessions: Vec<SessionKey>,
+    /// Only this owner's; none = all.
+    pub owner: Option<Owner>,
+    /// At most so many messages of each.
+    pub limit: usize,
+    /// At most so many characters of each message.
+    pub chars_max: usize,
+}
+
+/// Asks up to where a conversation is to be forgotten so that this many messages are kept, or a few
+/// more: what belongs to one run is kept together. None where nothing is to be forgotten.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Option<Cut>, Error>")]
+pub struct FindCut {
+    /// The session.
+    pub session: SessionKey,
+    /// How many.
+    pub keep: usize,
+}
+
+/// Where a conversation is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Runs that ended up to this number are forgotten.
+    pub up_to: Seq,
+    /// Messages that are kept.
+    pub kept: usize,
+    /// Messages that are forgotten.
+    pub forgotten: usize,
+}
+
+/// Asks for one session as lists show it; what its next run will ask is not filled in.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Option<reply::SessionRow>, Error>")]
+pub struct ReadRow(pub SessionKey);
+
+/// Asks for the sessions that fit a filter, the latest used first, and how many fit it in all. What
+/// their next runs will ask is not filled in.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<reply::SessionList, Error>")]
+pub struct ReadRows {
+    /// The filter.
+    pub filter: SessionFilter,
+    /// Only this owner's; none = all.
+    pub owner: Option<Owner>,
+    /// No more once they take so many bytes, roughly.
+    pub bytes_max: usize,
 }
 
 /// Asks for sessions, the latest used first.
@@ -552,6 +636,14 @@ impl Pen {
         self.write(Write::Append(append), bytes)
     }
 
+    /// Removes a session, durably; see [`Delete`].
+    ///
+    /// # Errors
+    /// As [`Delete`]'s.
+    pub fn delete(&self, session: SessionKey) -> ResponseFuture<Result<(), Error>> {
+        self.write(Write::Delete(session), DELETE_BYTES)
+    }
+
     /// Waits until what was appended to a session before is written or refused: a write whose sender
     /// is gone may still be on its way.
     pub async fn settled(&self, session: &SessionKey) {
@@ -612,6 +704,14 @@ impl Handler<Append> for Store {
 
     fn handle(&mut self, append: Append, _: &mut Self::Context) -> Self::Result {
         self.pen.append(append)
+    }
+}
+
+impl Handler<Delete> for Store {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, Delete(session): Delete, _: &mut Self::Context) -> Self::Result {
+        self.pen.delete(session)
     }
 }
 
@@ -677,6 +777,46 @@ impl Handler<ReadHistory> for Store {
 
     fn handle(&mut self, asked: ReadHistory, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.history(&asked))
+    }
+}
+
+impl Handler<ReadTranscript> for Store {
+    type Result = ResponseFuture<Result<Option<reply::Transcript>, Error>>;
+
+    fn handle(&mut self, asked: ReadTranscript, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.transcript(&asked))
+    }
+}
+
+impl Handler<ReadPreviews> for Store {
+    type Result = ResponseFuture<Result<Vec<reply::Preview>, Error>>;
+
+    fn handle(&mut self, asked: ReadPreviews, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.previews(&asked))
+    }
+}
+
+impl Handler<FindCut> for Store {
+    type Result = ResponseFuture<Result<Option<Cut>, Error>>;
+
+    fn handle(&mut self, asked: FindCut, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.cut(&asked))
+    }
+}
+
+impl Handler<ReadRow> for Store {
+    type Result = ResponseFuture<Result<Option<reply::SessionRow>, Error>>;
+
+    fn handle(&mut self, asked: ReadRow, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.row(&asked))
+    }
+}
+
+impl Handler<ReadRows> for Store {
+    type Result = ResponseFuture<Result<reply::SessionList, Error>>;
+
+    fn handle(&mut self, asked: ReadRows, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.rows(&asked))
     }
 }
 

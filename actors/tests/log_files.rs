@@ -11,13 +11,15 @@ use std::time::Duration;
 
 use actix::Addr;
 use clawmux_actors::store::{
-    Append, Backup, FindRun, Finding, Load, ReadEvents, ReadHistory, Severity, Stop, Store, Unfinished,
-    UsageSince, inspect,
+    Append, Backup, FindRun, Finding, Load, ReadEvents, ReadHistory, ReadTranscript, Severity, Stop, Store,
+    Unfinished, UsageSince, inspect,
 };
 use clawmux_core::auth::Owner;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Event, Logged, Outcome, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::reply::{Said, SessionRow};
+use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
 use rusqlite::Connection;
 
@@ -222,6 +224,73 @@ async fn a_log_of_format_1_is_brought_up_with_all_it_holds() {
     let path = folder.path().join("clawmux.db");
     Connection::open(&path).unwrap().execute_batch(FORMAT_1).unwrap();
     holds_what_format_1_held(&path).await;
+}
+
+const FORMAT_2: &str = include_str!("fixtures/format-2.sql");
+
+/// A session of a log of format 2 in a list, with its messages: their number, place and first words.
+async fn told(store: &Addr<Store>, account: &str) -> (SessionRow, u64, Vec<String>) {
+    let session = SessionKey::new("main", "cli", account, "main").unwrap();
+    let asked = ReadTranscript { session, limit: 100, bytes_max: 1 << 20, at: None };
+    let transcript = store.send(asked).await.unwrap().unwrap().unwrap();
+    let words = transcript.entries.iter().map(|entry| {
+        let who = match &entry.said {
+            Said::User { .. } => "user",
+            Said::Assistant { model, error, .. } => {
+                assert_eq!(model.as_ref().map_or("offline", |model| &model.model), "offline");
+                if error.is_some() { "failed" } else { "assistant" }
+            }
+            Said::Tool { name, .. } => name.as_str(),
+        };
+        let words: String = entry.said.text().chars().take(9).collect();
+        format!("{} {who} {words}", entry.place).trim_end().to_owned()
+    });
+    let words = words.collect();
+    (transcript.row.unwrap(), transcript.total, words)
+}
+
+#[actix::test]
+async fn a_log_of_format_2_is_brought_up_with_what_lists_and_histories_say() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("clawmux.db");
+    Connection::open(&path).unwrap().execute_batch(FORMAT_2).unwrap();
+    let store = Store::start(&path).await.unwrap();
+
+    let (row, total, words) = told(&store, "ada").await;
+    let expected = [
+        "1 user hello the",
+        "2 assistant You said:",
+        "3 user /tool ech",
+        "4 echo hi ö",
+        "5 assistant echo answ",
+        "6 user /fail",
+        "7 failed",
+        "8 user tell me o",
+        "9 assistant You said:",
+    ];
+    assert_eq!((total, &words[..]), (9, &expected.map(String::from)[..]));
+    assert_eq!(row.title.as_deref(), Some("hello there"));
+    assert!(row.last_message.unwrap().starts_with("You said: \"tell me of herons\""));
+    assert!(row.last_run.is_some_and(|run| run.ended.is_some() && !run.is_aborted));
+    assert_eq!((row.usage.total(), row.settings), (687, Settings::default()));
+
+    let (row, total, words) = told(&store, "bob").await;
+    assert_eq!(
+        (total, &words[..]),
+        (2, &["1 user new words", "2 assistant You said:"].map(String::from)[..])
+    );
+    assert_eq!(row.title.as_deref(), Some("new words"));
+
+    let (row, total, words) = told(&store, "eve").await;
+    assert_eq!((total, &words[..]), (2, &["1 user /slow 30", "2 user waits"].map(String::from)[..]));
+    assert_eq!(row.running.len(), 2);
+    assert!(row.last_run.is_some_and(|run| run.ended.is_none()));
+    let session = SessionKey::new("main", "cli", "eve", "main").unwrap();
+    let asked = ReadTranscript { session, limit: 1, bytes_max: 1000, at: None };
+    let under_way = store.send(asked).await.unwrap().unwrap().unwrap().under_way.unwrap();
+    assert!(under_way.text.starts_with("Slowly: 1 "), "{under_way:?}");
+    store.send(Stop).await.unwrap().unwrap();
+    assert_eq!(worst(&inspect(&path, WITHIN)), Severity::Fine);
 }
 
 /// What a crash in the middle of a migration leaves: all that was written of it, and no commit.

@@ -119,6 +119,7 @@ fn acquire(text: &str) -> Acquire {
         session: SessionKey::new("main", "test", "İİİİ", "main").unwrap(),
         run: "run-1".into(),
         agent: "main".into(),
+        model: None,
         request: ChatRequest {
             model: String::new(),
             system: "Be kind.".into(),

@@ -10,18 +10,20 @@ use std::process::{Command, Stdio};
 use actix::Addr;
 use clawmux_actors::observe::Observe;
 use clawmux_actors::store::{
-    Append, Describe, Described, FindRun, LOAD_BYTES_MAX, ListSessions, Load, Loaded, ReadEvents,
-    ReadHistory, RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageSince,
+    Append, Cut, Delete, Describe, Described, FindCut, FindRun, LOAD_BYTES_MAX, ListSessions, Load, Loaded,
+    ReadEvents, ReadHistory, ReadTranscript, RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished,
+    UsageSince,
 };
 use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
 use clawmux_core::command::Before;
 use clawmux_core::context::PAST_IMAGE_BYTES_MAX;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Event, Logged, Outcome, ToolCall, ToolResult, Usage};
+use clawmux_core::event::{Event, Forgotten, Logged, Outcome, ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::usage::UsageRecord;
-use clawmux_core::reply::{Message, Role};
+use clawmux_core::reply::{Message, Role, Said, Transcript};
+use clawmux_core::settings::Settings;
 use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
 use futures::future::join_all;
@@ -271,7 +273,7 @@ async fn history_drops_what_a_restart_made_void_and_keeps_what_an_abort_cut_off(
     let said = |role, content: &str| (role, content.to_owned());
     let all = [
         said(Role::User, "one"),
-        said(Role::Assistant, "Let me look. It is 5."),
+        said(Role::Assistant, "Let me look. \n\nIt is 5."),
         said(Role::User, "two"),
         said(Role::Assistant, "Well, "),
         said(Role::User, "three"),
@@ -307,10 +309,14 @@ async fn history_drops_what_a_restart_made_void_and_keeps_what_an_abort_cut_off(
     // The log itself drops nothing.
     assert!(read(&store, &session, 0).await.iter().any(|logged| logged.event == text("void")));
 
-    store.send(append(&session, vec![logged(17, None, Event::Cleared)], true)).await.unwrap().unwrap();
+    store
+        .send(append(&session, vec![logged(17, None, Event::Cleared(Forgotten::Past))], true))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(history(&store, &session, 9).await, []);
     assert_eq!(load(&store, &session, 9).await.unwrap().events, []);
-    assert_eq!(read(&store, &session, 16).await, [logged(17, None, Event::Cleared)]);
+    assert_eq!(read(&store, &session, 16).await, [logged(17, None, Event::Cleared(Forgotten::Past))]);
     store.send(Stop).await.unwrap().unwrap();
 }
 
@@ -355,7 +361,7 @@ async fn what_would_break_the_log_is_refused_whole_and_disturbs_nobody() {
         (vec![at(u64::MAX)], "a number beyond the last"),
         (two(at(2), logged(3, Some("r9"), Event::Started)), "a run that never began"),
         (two(at(2), logged(3, None, Event::Started)), "no run"),
-        (vec![logged(2, Some("r1"), Event::Cleared)], "a run where none belongs"),
+        (vec![logged(2, Some("r1"), Event::Cleared(Forgotten::Past))], "a run where none belongs"),
         (
             two(logged(2, Some("r1"), ended(Outcome::Aborted)), logged(3, Some("r1"), text("x"))),
             "after the end",
@@ -654,18 +660,27 @@ enum Step {
     Load { session: usize, runs: usize },
     Read { session: usize, after: u64, run: Option<usize>, max_bytes: usize },
     History { session: usize, limit: usize },
+    Transcript { session: usize, limit: usize, at: Option<u64> },
+    Cut { session: usize, keep: usize },
+    Delete { session: usize },
     Reopen,
 }
 
 #[derive(Clone, Debug)]
 enum Act {
     Prompt(Option<u8>, bool),
+    /// The first that waits, where none is under way.
+    Start,
     Text(usize, String),
     Thought(usize, String),
+    Tool(usize),
     StepEnd(usize),
     Restart(usize),
-    End(usize, bool),
-    Clear,
+    End(usize, u8),
+    Clear(Option<u64>),
+    Reset,
+    Inject,
+    Configure(Option<u8>),
 }
 
 fn act() -> impl Strategy<Value = Act> {
@@ -673,11 +688,15 @@ fn act() -> impl Strategy<Value = Act> {
         3 => (proptest::option::weighted(0.2, 0u8..4), proptest::bool::weighted(0.3))
             .prop_map(|(key, brings)| Act::Prompt(key, brings)),
         4 => (0usize..4, "[a-zİ]{0,5}").prop_map(|(run, text)| Act::Thought(run, text)),
+        3 => Just(Act::Start),
         8 => (0usize..4, "[a-zİ]{0,5}").prop_map(|(run, text)| Act::Text(run, text)),
+        1 => (0usize..4).prop_map(Act::Tool),
         2 => (0usize..4).prop_map(Act::StepEnd),
         1 => (0usize..4).prop_map(Act::Restart),
-        2 => (0usize..4, any::<bool>()).prop_map(|(run, aborted)| Act::End(run, aborted)),
-        1 => Just(Act::Clear),
+        2 => (0usize..4, 0u8..4).prop_map(|(run, how)| Act::End(run, how)),
+        1 => proptest::option::of(0u64..30).prop_map(Act::Clear),
+        1 => prop_oneof![3 => Just(Act::Inject), 1 => Just(Act::Reset)],
+        1 => proptest::option::of(0u8..3).prop_map(Act::Configure),
     ]
 }
 
@@ -691,6 +710,10 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (session(), 0u64..40, proptest::option::weighted(0.3, 0usize..6), prop_oneof![Just(usize::MAX), 1usize..300])
             .prop_map(|(session, after, run, max_bytes)| Step::Read { session, after, run, max_bytes }),
         2 => (session(), 0usize..6).prop_map(|(session, limit)| Step::History { session, limit }),
+        3 => (session(), 0usize..9, proptest::option::of(0u64..40))
+            .prop_map(|(session, limit, at)| Step::Transcript { session, limit, at }),
+        1 => (session(), 0usize..9).prop_map(|(session, keep)| Step::Cut { session, keep }),
+        1 => session().prop_map(|session| Step::Delete { session }),
         1 => Just(Step::Reopen),
     ]
 }
@@ -718,49 +741,118 @@ impl ModelSession {
         self.runs.iter().filter(|(_, over)| !over).map(|(run, _)| run.clone()).collect()
     }
 
-    /// Runs prompted since the last `Cleared`, oldest first.
-    fn since_cleared(&self) -> Vec<(RunId, bool)> {
-        let from = self.log.iter().rposition(|logged| logged.event == Event::Cleared).unwrap_or(0);
-        let prompted: HashSet<&RunId> = self.log[from..]
-            .iter()
-            .filter(|logged| matches!(logged.event, Event::Prompted { .. }))
-            .filter_map(|logged| logged.run.as_ref())
-            .collect();
-        self.runs.iter().filter(|(run, _)| prompted.contains(run)).cloned().collect()
+    /// What ended up to this number is forgotten.
+    fn cleared(&self) -> u64 {
+        let cleared = self.log.iter().filter_map(|logged| match logged.event {
+            Event::Cleared(Forgotten::UpTo(seq)) => Some(seq.0),
+            Event::Cleared(_) => Some(logged.seq.0),
+            _ => None,
+        });
+        cleared.max().unwrap_or(0)
     }
 
-    fn history(&self, limit: usize) -> Vec<Message> {
-        let mut messages = Vec::new();
-        for (run, _) in self.since_cleared() {
-            let (mut said, mut valid) = (String::new(), 0);
-            for logged in self.log.iter().filter(|logged| logged.run.as_ref() == Some(&run)) {
-                let message = |role, content| Message {
-                    role,
-                    content,
-                    at: logged.at,
-                    run: run.clone(),
-                    clipped: false,
-                    attachments: Vec::new(),
-                };
+    fn of<'a>(&'a self, run: &'a RunId) -> impl DoubleEndedIterator<Item = &'a Logged> {
+        self.log.iter().filter(move |logged| logged.run.as_ref() == Some(run))
+    }
+
+    /// When something of a run happened.
+    fn when(&self, run: &RunId, what: impl Fn(&Event) -> bool) -> Option<u64> {
+        self.of(run).find(|logged| what(&logged.event)).map(|logged| logged.seq.0)
+    }
+
+    fn ended(&self, run: &RunId) -> Option<u64> {
+        self.when(run, |event| matches!(event, Event::Ended { .. } | Event::Injected { .. }))
+    }
+
+    fn started(&self, run: &RunId) -> Option<u64> {
+        self.when(run, |event| *event == Event::Started)
+    }
+
+    /// Runs that are not forgotten, in the order of their prompts.
+    fn remembered(&self) -> impl Iterator<Item = &RunId> {
+        let cleared = self.cleared();
+        let runs = self.runs.iter().map(|(run, _)| run);
+        runs.filter(move |run| self.ended(run).is_none_or(|ended| ended > cleared))
+    }
+
+    /// What was said in a run up to a number, and where its step under way begins.
+    fn said(&self, run: &RunId, from: u64, up_to: u64) -> (String, usize) {
+        let (mut said, mut valid) = (String::new(), 0);
+        for logged in self.of(run).filter(|logged| (from..=up_to).contains(&logged.seq.0)) {
+            match &logged.event {
+                Event::Text(text) if !text.is_empty() && valid > 0 && said.len() == valid => {
+                    said.push_str("\n\n");
+                    said.push_str(text);
+                }
+                Event::Text(text) => said.push_str(text),
+                Event::StepEnded { .. } => valid = said.len(),
+                Event::Restarted => said.truncate(valid),
+                _ => {}
+            }
+        }
+        (said, valid)
+    }
+
+    /// Every message that is remembered: who, what, why not.
+    fn told(&self) -> Vec<(&'static str, String, &Logged)> {
+        let mut told = Vec::new();
+        for run in self.remembered() {
+            for logged in self.of(run) {
                 match &logged.event {
-                    Event::Prompted { content, .. } => {
-                        let attachments = match without_data(logged).event {
-                            Event::Prompted { attachments, .. } => attachments,
-                            _ => Vec::new(),
-                        };
-                        messages.push(Message { attachments, ..message(Role::User, content.clone()) });
-                    }
-                    Event::Text(text) => said.push_str(text),
-                    Event::StepEnded { .. } => valid = said.len(),
-                    Event::Restarted => said.truncate(valid),
-                    Event::Ended { .. } if !said.is_empty() => {
-                        messages.push(message(Role::Assistant, said.clone()));
+                    Event::Prompted { content, .. } => told.push(("user", content.clone(), logged)),
+                    Event::ToolReturned(result) => told.push(("tool", result.content.clone(), logged)),
+                    Event::Injected { content } => told.push(("assistant", content.clone(), logged)),
+                    Event::Ended { outcome, .. } => {
+                        let (said, _) = self.said(run, 0, u64::MAX);
+                        if !said.is_empty() || matches!(outcome, Outcome::Failed(_)) {
+                            told.push(("assistant", said, logged));
+                        }
                     }
                     _ => {}
                 }
             }
         }
-        messages.split_off(messages.len().saturating_sub(limit))
+        told
+    }
+
+    fn history(&self, limit: usize) -> Vec<Message> {
+        let told = self
+            .told()
+            .into_iter()
+            .filter(|(who, said, _)| *who != "tool" && !(*who == "assistant" && said.is_empty()));
+        let messages: Vec<Message> = told
+            .map(|(who, content, logged)| Message {
+                role: if who == "user" { Role::User } else { Role::Assistant },
+                content,
+                at: logged.at,
+                run: logged.run.clone().unwrap(),
+                clipped: false,
+                attachments: match without_data(logged).event {
+                    Event::Prompted { attachments, .. } => attachments,
+                    _ => Vec::new(),
+                },
+            })
+            .collect();
+        messages[messages.len().saturating_sub(limit)..].to_vec()
+    }
+
+    /// The run under way at a number, and what it had said by then.
+    fn under_way(&self, at: u64) -> Option<(RunId, String, usize, Timestamp)> {
+        let run = self.runs.iter().map(|(run, _)| run).find(|run| {
+            self.started(run).is_some_and(|started| started <= at)
+                && self.ended(run).is_none_or(|ended| ended > at)
+        })?;
+        let started = self.of(run).find(|logged| logged.event == Event::Started)?;
+        let (said, valid) = self.said(run, started.seq.0, at);
+        Some((run.clone(), said, valid, started.at))
+    }
+
+    fn settings(&self) -> Settings {
+        let last = self.log.iter().rev().find_map(|logged| match &logged.event {
+            Event::Configured(settings) => Some((**settings).clone()),
+            _ => None,
+        });
+        last.unwrap_or_default()
     }
 
     /// In the order in which prompts and answers belong together.
@@ -779,18 +871,26 @@ impl ModelSession {
             }
             answered
         };
-        let cleared = self.log.iter().rposition(|logged| matches!(logged.event, Event::Cleared));
-        let ended = self.log[cleared.unwrap_or(0)..]
+        let cleared = self.cleared();
+        let ended = self
+            .log
             .iter()
-            .filter(|logged| matches!(logged.event, Event::Ended { .. }))
+            .filter(|logged| matches!(logged.event, Event::Ended { .. }) && logged.seq.0 > cleared)
             .filter_map(|logged| logged.run.clone());
+        let injected: Vec<RunId> = self
+            .log
+            .iter()
+            .filter(|logged| matches!(logged.event, Event::Injected { .. }) && logged.seq.0 > cleared)
+            .filter_map(|logged| logged.run.clone())
+            .collect();
         let begun = |run: &RunId| {
             self.log.iter().any(|logged| of(logged, run) && matches!(logged.event, Event::Started))
         };
         let (said, rest): (Vec<RunId>, Vec<RunId>) = ended.partition(answered);
         let silent: Vec<RunId> = rest.into_iter().filter(begun).collect();
         let newest = |done: Vec<RunId>| done[done.len().saturating_sub(runs)..].to_vec();
-        let mut wanted: HashSet<RunId> = newest(said).into_iter().chain(newest(silent)).collect();
+        let mut wanted: HashSet<RunId> =
+            newest(said).into_iter().chain(newest(silent)).chain(newest(injected)).collect();
         wanted.extend(self.open());
         // Nobody is shown what a prompt without an answer brought along, unless it is yet to be answered.
         let shown = |logged: &Logged| {
@@ -883,16 +983,45 @@ impl Model {
                     }
                     (Some(run), event)
                 }
-                Act::Clear => (None, Event::Cleared),
+                Act::Clear(None) => (None, Event::Cleared(Forgotten::Past)),
+                Act::Clear(Some(back)) => {
+                    (None, Event::Cleared(Forgotten::UpTo(Seq(next.saturating_sub(*back)))))
+                }
+                Act::Reset => (None, Event::Cleared(Forgotten::Conversation)),
+                Act::Configure(label) => {
+                    let label = label.map(|label| label.to_string());
+                    (None, Event::Configured(Box::new(Settings { label, ..Settings::default() })))
+                }
+                Act::Inject => {
+                    self.run_count += 1;
+                    let run = RunId::new(format!("inject-{}", self.run_count));
+                    after.runs.push((run.clone(), true));
+                    (Some(run), Event::Injected { content: format!("note {next}") })
+                }
+                Act::Start => {
+                    let is_running = |run: &&RunId| after.started(run).is_some();
+                    let first = open.iter().find(|run| after.started(run).is_none());
+                    (first.filter(|_| !open.iter().any(|run| is_running(&run))).cloned(), Event::Started)
+                }
+                Act::Tool(at) => {
+                    let result =
+                        ToolResult { call: "c".into(), content: format!("t{next}"), is_error: false };
+                    (pick(*at), Event::ToolReturned(result))
+                }
                 Act::Text(at, piece) => (pick(*at), text(piece)),
                 Act::Thought(at, piece) => (pick(*at), Event::Thought(piece.clone())),
                 Act::StepEnd(at) => (pick(*at), step_ended()),
                 Act::Restart(at) => (pick(*at), Event::Restarted),
-                Act::End(at, aborted) => {
-                    (pick(*at), ended(if *aborted { Outcome::Aborted } else { Outcome::Completed }))
+                Act::End(at, how) => {
+                    let outcome = match how {
+                        0 => Outcome::Aborted,
+                        1 => Outcome::Failed(ErrorCode::Provider.error("away")),
+                        _ => Outcome::Completed,
+                    };
+                    (pick(*at), ended(outcome))
                 }
             };
-            if run.is_none() && event != Event::Cleared {
+            if run.is_none() && !matches!(event, Event::Cleared(_) | Event::Configured(_)) {
                 continue;
             }
             if let Event::Ended { .. } = event {
@@ -913,6 +1042,50 @@ impl Model {
         after.current |= !events.is_empty();
         (Append { reserve, ..append(&key(&session.to_string()), events, durable) }, after, keys, fine)
     }
+}
+
+/// Places, ids, what was said and what the list says of the session.
+fn is_the_transcript(
+    found: &Transcript,
+    known: &ModelSession,
+    limit: usize,
+    at: Option<Seq>,
+) -> Result<(), TestCaseError> {
+    let told = known.told();
+    prop_assert_eq!((found.total, found.head.0), (told.len() as u64, known.head()));
+    let first = told.len().saturating_sub(limit);
+    prop_assert_eq!(found.entries.len(), told.len() - first);
+    let mut ids = HashSet::new();
+    for (entry, ((who, said, logged), place)) in
+        found.entries.iter().zip(told[first..].iter().zip(first as u64 + 1..))
+    {
+        let role = match &entry.said {
+            Said::User { .. } => "user",
+            Said::Assistant { .. } => "assistant",
+            Said::Tool { .. } => "tool",
+        };
+        prop_assert_eq!(
+            (entry.place, role, entry.said.text(), entry.at),
+            (place, *who, said.as_str(), logged.at)
+        );
+        prop_assert!(ids.insert(entry.id.clone()), "{} twice", entry.id);
+    }
+    let now = known.head();
+    let due = known.under_way(at.map_or(now, |at| at.0.min(now)));
+    let under_way = found.under_way.as_ref();
+    prop_assert_eq!(under_way.map(|u| (u.run.clone(), u.text.clone(), u.step_at, u.started)), due);
+    let row = found.row.as_ref().expect("a session that is there has a row");
+    prop_assert_eq!(&row.settings, &known.settings());
+    let begun = known.log.iter().rev().find(|l| l.event == Event::Cleared(Forgotten::Conversation));
+    let id = row.session.conversation_id(row.created.as_millis(), begun.map_or(Seq(0), |logged| logged.seq));
+    prop_assert_eq!(&row.session_id, &id);
+    prop_assert_eq!(row.running.len(), known.open().len());
+    let last = known.runs.iter().rev().find_map(|(run, _)| Some((run, known.started(run)?)));
+    let last = last.map(|(run, started)| {
+        (known.log.iter().find(|l| l.seq.0 == started).unwrap().at, known.ended(run).is_some())
+    });
+    prop_assert_eq!(row.last_run.as_ref().map(|run| (run.started, run.ended.is_some())), last);
+    Ok(())
 }
 
 async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
@@ -977,6 +1150,49 @@ async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
                     .await
                     .unwrap();
                 prop_assert_eq!(found.unwrap().messages, known.history(limit));
+            }
+            Step::Transcript { session, limit, at } => {
+                let known = model.sessions.get(&session);
+                let at = at.map(Seq);
+                let asked =
+                    ReadTranscript { session: key(&session.to_string()), limit, bytes_max: usize::MAX, at };
+                let found = store.send(asked).await.unwrap().unwrap();
+                prop_assert_eq!(found.is_some(), known.is_some());
+                if let (Some(found), Some(known)) = (found, known) {
+                    is_the_transcript(&found, known, limit, at)?;
+                }
+            }
+            Step::Cut { session, keep } => {
+                let known = model.sessions.get(&session).unwrap_or(&blank);
+                let asked = FindCut { session: key(&session.to_string()), keep };
+                let found = store.send(asked).await.unwrap().unwrap();
+                let total = known.told().len();
+                let Some(Cut { up_to, kept, forgotten }) = found else {
+                    let ends = known.remembered().filter(|run| known.ended(run).is_some()).count();
+                    prop_assert!(keep > 0 || ends == 0, "{ends} runs ended");
+                    continue;
+                };
+                prop_assert_eq!(kept + forgotten, total);
+                prop_assert!(kept >= keep);
+                let mut after = known.clone();
+                after.log.push(logged(after.next(), None, Event::Cleared(Forgotten::UpTo(up_to))));
+                prop_assert_eq!(after.told().len(), kept);
+            }
+            Step::Delete { session } => {
+                let known = model.sessions.get(&session);
+                let result = store.send(Delete(key(&session.to_string()))).await.unwrap();
+                let code = result.as_ref().err().map(|error| error.code);
+                match known {
+                    None => prop_assert_eq!(code, Some(ErrorCode::NotFound)),
+                    Some(known) if !known.open().is_empty() => {
+                        prop_assert_eq!(code, Some(ErrorCode::Conflict))
+                    }
+                    Some(_) => {
+                        prop_assert_eq!(code, None);
+                        model.sessions.remove(&session);
+                        model.keys.retain(|_, (of, ..)| *of != session);
+                    }
+                }
             }
             Step::Reopen => {
                 store.send(Stop).await.unwrap().unwrap();

@@ -2,9 +2,13 @@
 //!
 //! It follows from the configuration alone, so dialects answer from it without asking anybody.
 
+use std::collections::BTreeSet;
+
 use crate::config::{Agent, Config, ModelRef};
+use crate::error::{Error, ErrorCode};
 use crate::ids::AgentId;
 use crate::provider::ProviderKind;
+use crate::settings::Settings;
 
 /// The agents and models of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +19,8 @@ pub struct Catalog {
     pub agents: Vec<AgentEntry>,
     /// The models that some agent names, in the order of the agents, each once.
     pub models: Vec<ModelEntry>,
+    /// The configured providers, whose other models can be named too.
+    pub providers: BTreeSet<String>,
 }
 
 /// One agent.
@@ -37,6 +43,13 @@ pub struct ModelEntry {
     pub kind: ProviderKind,
 }
 
+impl AgentEntry {
+    /// Its models, in the order they are asked in.
+    pub fn models(&self) -> impl Iterator<Item = &ModelRef> {
+        std::iter::once(&self.model).chain(&self.fallback)
+    }
+}
+
 impl Catalog {
     /// That of a configuration.
     pub fn new(config: &Config) -> Self {
@@ -53,11 +66,72 @@ impl Catalog {
                 models.push(ModelEntry { model: model.clone(), kind: provider.kind });
             }
         }
-        Self { default_agent: config.default_agent.clone(), agents, models }
+        let providers = config.providers.keys().cloned().collect();
+        Self { default_agent: config.default_agent.clone(), agents, models, providers }
+    }
+
+    /// The model that somebody names for an agent's sessions: `PROVIDER/MODEL`, or the bare name of a
+    /// model that an agent names.
+    ///
+    /// # Errors
+    /// `InvalidRequest` where there is no such provider or model.
+    pub fn find(&self, agent: &str, name: &str) -> Result<ModelRef, Error> {
+        let name = name.trim();
+        if let Some((provider, model)) = name.split_once('/')
+            && self.providers.contains(provider)
+            && !model.is_empty()
+        {
+            return Ok(ModelRef { provider: provider.to_owned(), model: model.to_owned() });
+        }
+        let own = self.agent(agent).into_iter().flat_map(AgentEntry::models);
+        let all = self.models.iter().map(|entry| &entry.model);
+        own.chain(all).find(|model| model.model == name).cloned().ok_or_else(|| {
+            let known: Vec<String> = self.models.iter().map(|entry| entry.model.to_string()).collect();
+            ErrorCode::InvalidRequest.error(format!(
+                "model not found: {name:?} (name one of a configured provider: {})",
+                known.join(", ")
+            ))
+        })
+    }
+
+    /// The model that answers next in a session of this agent with these settings.
+    pub fn answers(&self, agent: &str, settings: &Settings) -> Option<ModelRef> {
+        let set = settings.model.as_deref().and_then(|model| self.find(agent, model).ok());
+        set.or_else(|| self.agent(agent).map(|agent| agent.model.clone()))
     }
 
     /// The agent of this name.
     pub fn agent(&self, id: &str) -> Option<&AgentEntry> {
         self.agents.iter().find(|agent| agent.id.as_str() == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_found_by_its_full_name_or_by_its_own_where_an_agent_names_it() {
+        let model = |provider: &str, model: &str| ModelRef { provider: provider.into(), model: model.into() };
+        let agent =
+            |id: &str, first: ModelRef| AgentEntry { id: id.into(), model: first, fallback: Vec::new() };
+        let (a, b) = (model("one", "m"), model("two", "m"));
+        let catalog = Catalog {
+            default_agent: None,
+            agents: vec![agent("x", a.clone()), agent("y", b.clone())],
+            models: [&a, &b]
+                .map(|model| ModelEntry { model: model.clone(), kind: ProviderKind::OpenAi })
+                .to_vec(),
+            providers: ["one".into(), "two".into()].into(),
+        };
+        assert_eq!(catalog.find("x", "two/vendor/other").unwrap(), model("two", "vendor/other"));
+        assert_eq!(catalog.find("y", " m ").unwrap(), b);
+        for unknown in ["three/m", "two/", "other", ""] {
+            let error = catalog.find("x", unknown).unwrap_err();
+            assert!(error.message.contains("one/m, two/m"), "{error}");
+        }
+        let set = |model: &str| Settings { model: Some(model.into()), ..Settings::default() };
+        assert_eq!(catalog.answers("x", &set("two/m")), Some(b));
+        assert_eq!(catalog.answers("x", &set("gone/m")), Some(a), "a provider that is gone is not asked");
     }
 }

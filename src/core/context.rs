@@ -7,6 +7,8 @@ use crate::attachment::{Attachment, Kind};
 use crate::provider::ChatMessage;
 use crate::turn::Turn;
 
+/// What a model is told that a user said before something that was said without a prompt.
+pub const NO_PROMPT: &str = "(no prompt)";
 /// How much of past turns' images the model is shown, the newest first: bytes, and how many. Older ones
 /// are named in their place.
 pub const PAST_IMAGE_BYTES_MAX: usize = 4 << 20;
@@ -15,8 +17,8 @@ const PAST_IMAGES_MAX: usize = 16;
 /// A past turn: a prompt and what the model made of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exchange {
-    /// What the user said.
-    pub prompt: String,
+    /// What the user said; none for what was said in the model's name without a prompt.
+    pub prompt: Option<String>,
     /// What was brought along.
     pub attachments: Vec<Attachment>,
     /// What the model did.
@@ -93,7 +95,8 @@ pub fn conversation(
         .iter()
         .rev()
         .take_while(|exchange| {
-            let cost = estimate_turn(&exchange.prompt, &exchange.attachments, &exchange.turn);
+            let prompt = exchange.prompt.as_deref().unwrap_or_default();
+            let cost = estimate_turn(prompt, &exchange.attachments, &exchange.turn);
             let fits = cost <= left;
             left = left.saturating_sub(cost);
             fits
@@ -101,8 +104,9 @@ pub fn conversation(
         .count();
     let mut messages = Vec::new();
     for exchange in past[past.len() - fitting..].iter().chain([under_way]) {
-        let (text, attachments) = (exchange.prompt.clone(), exchange.attachments.clone());
-        messages.push(ChatMessage::User { text, attachments });
+        // Providers want a user to begin, and both to speak in turns.
+        let text = exchange.prompt.clone().unwrap_or_else(|| NO_PROMPT.into());
+        messages.push(ChatMessage::User { text, attachments: exchange.attachments.clone() });
         messages.extend(exchange.turn.messages());
     }
     messages
@@ -131,7 +135,7 @@ mod tests {
         let mut turn = Turn::new();
         turn.apply(&Event::Text(answer.into()));
         turn.apply(&Event::StepEnded { usage: Usage::default() });
-        Exchange { prompt: prompt.into(), attachments: Vec::new(), turn }
+        Exchange { prompt: Some(prompt.into()), attachments: Vec::new(), turn }
     }
 
     fn image(bytes: usize) -> Attachment {
@@ -143,9 +147,22 @@ mod tests {
     }
 
     #[test]
+    fn what_was_said_without_a_prompt_is_seen_and_a_user_always_begins() {
+        let note = Exchange { prompt: None, ..exchange("", "a note") };
+        let past = [note.clone(), exchange("hi", "yes"), note];
+        let under_way = Exchange { turn: Turn::new(), ..exchange("now", "") };
+        let seen = conversation(0, &past, &under_way, 1000);
+        let is_user = |message: &ChatMessage| matches!(message, ChatMessage::User { .. });
+        let roles: String = seen.iter().map(|message| if is_user(message) { 'u' } else { 'a' }).collect();
+        assert_eq!(roles, "uauauau");
+        assert_eq!(seen[1], seen[5]);
+        assert!(matches!(&seen[5], ChatMessage::Assistant { text, .. } if text == "a note"));
+    }
+
+    #[test]
     fn the_newest_turns_that_fit_are_seen() {
         let past = [exchange("old", &"x".repeat(400)), exchange("newer", "yes"), exchange("newest", "no")];
-        let now = Exchange { prompt: "now".into(), attachments: vec![file(1 << 20)], turn: Turn::new() };
+        let now = Exchange { attachments: vec![file(1 << 20)], turn: Turn::new(), ..exchange("now", "") };
         let seen = |tokens| conversation(8, &past, &now, tokens);
         assert_eq!(seen(1000).len(), 7);
         assert_eq!(seen(50).len(), 5, "the long one does not fit");

@@ -10,6 +10,7 @@ use crate::attachment::{self, Attachment};
 use crate::auth::Owner;
 use crate::error::Error;
 use crate::ids::{CallId, PluginName, RunId, Seq, SessionKey};
+use crate::settings::Settings;
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
@@ -92,7 +93,18 @@ pub enum Outcome {
     Failed(Error),
 }
 
-/// One thing that happened. All but `Cleared` belong to a run.
+/// How much of a conversation was forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forgotten {
+    /// Every run that has ended; what is under way goes on.
+    Past,
+    /// The same, and a new conversation begins: what it spends is counted anew.
+    Conversation,
+    /// Runs that ended up to this number.
+    UpTo(Seq),
+}
+
+/// One thing that happened. All but `Cleared`, `Configured` and `Deleted` belong to a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A prompt was accepted; its run waits for its turn.
@@ -135,8 +147,19 @@ pub enum Event {
         /// Summed over all its steps.
         usage: Usage,
     },
-    /// The conversation so far was forgotten.
-    Cleared,
+    /// Something was said in the model's name outside any prompt's run; it is a run of its own, whose
+    /// only event this is.
+    Injected {
+        /// What.
+        content: String,
+    },
+    /// The conversation so far was forgotten, or its beginning.
+    Cleared(Forgotten),
+    /// What the session is set to from here on, all of it.
+    Configured(Box<Settings>),
+    /// The session is gone with its log, and this with it: nobody reads it there. Numbers begin anew
+    /// should there be a session of this name again.
+    Deleted,
 }
 
 /// What an event takes besides its text, roughly.
@@ -160,11 +183,14 @@ impl Event {
                 Self::Sealed(seals) => seals.iter().map(Seal::bytes).sum(),
                 Self::ToolCalled(call) => call.input.to_string().len(),
                 Self::ToolReturned(result) => result.content.len(),
+                Self::Injected { content } => content.len(),
+                Self::Configured(settings) => settings.bytes(),
                 Self::Started
                 | Self::StepEnded { .. }
                 | Self::Restarted
                 | Self::Ended { .. }
-                | Self::Cleared => 0,
+                | Self::Cleared(_)
+                | Self::Deleted => 0,
             }
     }
 
@@ -183,6 +209,9 @@ impl Event {
             Self::ToolReturned(ToolResult { call, content, is_error }) if content.len() > bytes_max => {
                 let (call, content, is_error) = (call.clone(), cut(content), *is_error);
                 Some(Self::ToolReturned(ToolResult { call, content, is_error }))
+            }
+            Self::Injected { content } if content.len() > bytes_max => {
+                Some(Self::Injected { content: cut(content) })
             }
             _ => None,
         }
@@ -253,7 +282,7 @@ pub struct Logged {
     pub first_seq: Seq,
     /// The last number it covers.
     pub seq: Seq,
-    /// The run it belongs to; none for `Cleared`.
+    /// The run it belongs to; none for what concerns the session.
     pub run: Option<RunId>,
     /// When.
     pub at: Timestamp,

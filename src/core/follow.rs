@@ -343,6 +343,17 @@ impl<R: Road> Followers<R> {
         self.drop_finished();
     }
 
+    /// Tells everybody who follows the session the last event there is, which is not in its log, and
+    /// lets all of them go.
+    pub fn end_all(&mut self, last: &Arc<Published>) {
+        for feed in self.feeds.values_mut() {
+            for cursor in std::mem::take(&mut feed.cursors) {
+                feed.road.send(cursor.ticket, cursor.first.min(last.logged.first_seq), last);
+            }
+        }
+        self.drop_finished();
+    }
+
     fn drop_finished(&mut self) {
         self.feeds.retain(|_, feed| !feed.cursors.is_empty());
     }

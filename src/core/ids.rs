@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use sha2::{Digest, Sha256};
+
 use crate::error::{Error, ErrorCode};
 
 macro_rules! text_id {
@@ -174,6 +176,15 @@ impl SessionKey {
         &self.0
     }
 
+    /// The name (a UUID) of one conversation of this session: `created_ms` is when the session was
+    /// made, `begun` the number of the event its present conversation began with, 0 for the first.
+    pub fn conversation_id(&self, created_ms: u64, begun: Seq) -> String {
+        let digest = Sha256::digest(format!("{}|{created_ms}|{begun}", self.0));
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&digest[..16]);
+        uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+    }
+
     /// The agent's name, decoded.
     pub fn agent(&self) -> Cow<'_, str> {
         self.part(0)
@@ -249,6 +260,20 @@ mod tests {
         for text in ["", "a:b:c", "a:b:c:d:e", "a::c:d", "a:b:c:%", "a:b:c:%zz", "a:b:c:%İ", "a:b\n:c:d"] {
             let error = SessionKey::parse(text).unwrap_err();
             assert!(error.message.starts_with("session key"), "{text:?}: {}", error.message);
+        }
+    }
+
+    #[test]
+    fn every_conversation_has_a_name_of_its_own() {
+        let key = SessionKey::new("main", "openclaw", "main", "main").unwrap();
+        let other = SessionKey::new("main", "openclaw", "other", "main").unwrap();
+        let id = key.conversation_id(7, Seq(0));
+        assert_eq!(id, key.conversation_id(7, Seq(0)));
+        assert_eq!(id.len(), 36);
+        for different in
+            [key.conversation_id(8, Seq(0)), key.conversation_id(7, Seq(1)), other.conversation_id(7, Seq(0))]
+        {
+            assert_ne!(id, different);
         }
     }
 

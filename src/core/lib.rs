@@ -28,6 +28,7 @@
 #![forbid(unsafe_code)]
 
 pub mod announcement;
+pub mod answer;
 pub mod attachment;
 pub mod auth;
 pub mod catalog;

@@ -198,32 +198,41 @@ impl Message {
 
     /// How many bytes it takes as JSON, at most.
     pub fn json_bytes(&self) -> usize {
-        self.content.bytes().map(escaped).sum::<usize>() + self.envelope_bytes()
+        json_bytes(&self.content) + self.envelope_bytes()
     }
 
     fn envelope_bytes(&self) -> usize {
-        let name = |attachment: &Attachment| {
-            attachment.name().unwrap_or_default().bytes().map(escaped).sum::<usize>()
-        };
+        let name = |attachment: &Attachment| json_bytes(attachment.name().unwrap_or_default());
         let attachments = self.attachments.iter().map(|attachment| name(attachment) + Self::ATTACHMENT_BYTES);
         attachments.sum::<usize>() + Self::ENVELOPE_BYTES
     }
 
     /// Keeps of the text what fits into so many bytes as JSON.
     pub fn clip(&mut self, json_bytes_max: usize) {
-        let mut left = json_bytes_max.saturating_sub(self.envelope_bytes());
-        let fitting = self.content.bytes().map_while(|byte| {
-            left = left.checked_sub(escaped(byte))?;
-            Some(byte)
-        });
-        let kept = fitting.count();
-        let kept = self.content.floor_char_boundary(kept);
-        if kept < self.content.len() {
-            self.content.truncate(kept);
-            self.content.shrink_to_fit();
-            self.clipped = true;
-        }
+        let bytes_max = json_bytes_max.saturating_sub(self.envelope_bytes());
+        self.clipped |= clip(&mut self.content, bytes_max);
     }
+}
+
+/// How many bytes a text takes within a JSON string.
+fn json_bytes(text: &str) -> usize {
+    text.bytes().map(escaped).sum()
+}
+
+/// Keeps of a text what fits into so many bytes within a JSON string; says whether that is not all.
+fn clip(text: &mut String, mut json_bytes_max: usize) -> bool {
+    let fitting = text.bytes().map_while(|byte| {
+        json_bytes_max = json_bytes_max.checked_sub(escaped(byte))?;
+        Some(byte)
+    });
+    let kept = fitting.count();
+    let kept = text.floor_char_boundary(kept);
+    let is_clipped = kept < text.len();
+    if is_clipped {
+        text.truncate(kept);
+        text.shrink_to_fit();
+    }
+    is_clipped
 }
 
 /// How many bytes this one takes in a JSON string.
@@ -354,6 +363,47 @@ pub struct Entry {
     pub clipped: bool,
 }
 
+impl Entry {
+    /// What a message takes besides its texts, at most, in bytes.
+    const ENVELOPE_BYTES: usize = 1024;
+
+    /// The id of a run's prompt.
+    pub fn prompt_id(run: &RunId) -> String {
+        format!("user-{run}")
+    }
+
+    /// The id of a run's answer.
+    pub fn answer_id(run: &RunId) -> String {
+        format!("assistant-{run}")
+    }
+
+    /// How many bytes it takes as JSON, at most.
+    pub fn json_bytes(&self) -> usize {
+        let rest = match &self.said {
+            Said::User { attachments, .. } => attachments.len() * Self::ENVELOPE_BYTES,
+            Said::Assistant { error, .. } => error.as_deref().map_or(0, json_bytes),
+            Said::Tool { .. } => 0,
+        };
+        json_bytes(self.said.text()) + rest + Self::ENVELOPE_BYTES
+    }
+
+    /// Keeps of the text what fits into so many bytes as JSON.
+    pub fn clip(&mut self, json_bytes_max: usize) {
+        let rest = self.json_bytes() - json_bytes(self.said.text());
+        let (Said::User { text, .. } | Said::Assistant { text, .. } | Said::Tool { text, .. }) =
+            &mut self.said;
+        self.clipped |= clip(text, json_bytes_max.saturating_sub(rest));
+    }
+}
+
+impl Said {
+    /// The text.
+    pub fn text(&self) -> &str {
+        let (Self::User { text, .. } | Self::Assistant { text, .. } | Self::Tool { text, .. }) = self;
+        text
+    }
+}
+
 /// What a message of a transcript is.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Said {
@@ -363,8 +413,8 @@ pub enum Said {
         text: String,
         /// The idempotency key of its run.
         idempotency_key: Option<String>,
-        /// What it brought along: name, media type, bytes.
-        attachments: Vec<(Option<String>, &'static str, usize)>,
+        /// What it brought along, without the bytes.
+        attachments: Vec<Attachment>,
     },
     /// By the model: all steps of a run.
     Assistant {

@@ -19,10 +19,11 @@ use crate::auth::Owner;
 use crate::config::Recovery;
 use crate::context::{self, Exchange, Showing};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::event::{Event, Logged, Outcome, ToolResult, Usage};
+use crate::event::{Event, Forgotten, Logged, Outcome, ToolResult, Usage};
 use crate::ids::{PluginName, RunId, Seq, SessionKey};
 use crate::provider::{ChatMessage, Delta};
 use crate::reply::UnderWay;
+use crate::settings::{Patch, Settings};
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
 use crate::turn::{Turn, Work};
@@ -86,6 +87,25 @@ struct Prompt {
     thinking: Option<Thinking>,
 }
 
+/// What is over and not forgotten.
+#[derive(Clone, Debug, PartialEq)]
+struct Past {
+    /// None for what was injected.
+    prompt: Option<Prompt>,
+    turn: Turn,
+    /// The number of its end.
+    ended: Seq,
+}
+
+impl Past {
+    /// What it takes of the context, in estimated tokens.
+    fn cost(&self) -> usize {
+        let prompt = self.prompt.as_ref().map(|prompt| (&*prompt.content, &*prompt.attachments));
+        let (content, attachments) = prompt.unwrap_or_default();
+        context::estimate_turn(content, attachments, &self.turn)
+    }
+}
+
 impl Prompt {
     /// Whether its run has this id, or was asked for with this idempotency key.
     fn is_named(&self, run: &RunId) -> bool {
@@ -114,9 +134,10 @@ pub struct Session {
     reserved: Seq,
     /// Numbers the next event covers besides its own: they may have been seen before a power loss.
     skipped: bool,
-    past: VecDeque<(Prompt, Turn)>,
+    past: VecDeque<Past>,
     queue: VecDeque<Prompt>,
     run: Option<(Prompt, Turn)>,
+    settings: Settings,
     /// When the run under way began.
     began: Timestamp,
     draining: bool,
@@ -133,6 +154,7 @@ impl Session {
             head: Seq(0),
             reserved: Seq(0),
             skipped: false,
+            settings: Settings::default(),
             past: VecDeque::new(),
             queue: VecDeque::new(),
             run: None,
@@ -143,16 +165,17 @@ impl Session {
     }
 
     /// A session read back: `events` are its last ended runs and all that have not ended; `head`
-    /// is the last number in the log, `reserved` the high-water mark.
+    /// is the last number in the log, `reserved` the high-water mark, `settings` what it is set to.
     pub fn restore(
         key: SessionKey,
         owner: Owner,
         limits: Limits,
         head: Seq,
         reserved: Seq,
+        settings: Settings,
         events: Vec<Logged>,
     ) -> Self {
-        let mut session = Self { head, reserved, ..Self::new(key, owner, limits) };
+        let mut session = Self { head, reserved, settings, ..Self::new(key, owner, limits) };
         for logged in &events {
             session.apply(logged);
         }
@@ -189,6 +212,11 @@ impl Session {
     /// Whom it belongs to.
     pub fn owner(&self) -> &Owner {
         &self.owner
+    }
+
+    /// What it is set to.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
     }
 
     /// The last number given out.
@@ -316,7 +344,45 @@ impl Session {
 
     /// Forgets the past turns; what is under way or queued goes on.
     pub fn clear(&mut self, now: Timestamp) {
-        self.emit(now, None, Event::Cleared);
+        self.emit(now, None, Event::Cleared(Forgotten::Past));
+    }
+
+    /// Forgets the past turns that ended up to this number.
+    pub fn compact(&mut self, now: Timestamp, up_to: Seq) {
+        self.emit(now, None, Event::Cleared(Forgotten::UpTo(up_to)));
+    }
+
+    /// Ends whatever is under way or waits, and begins a new conversation with the same settings.
+    /// `partial` is what the answer under way has cost.
+    pub fn reset(&mut self, now: Timestamp, partial: Usage) {
+        self.stop(now, partial);
+        self.emit(now, None, Event::Cleared(Forgotten::Conversation));
+    }
+
+    /// Changes what it is set to. What changes nothing leaves no trace, but in a session that begins
+    /// with it.
+    ///
+    /// # Errors
+    /// As [`Settings::patched`]'s.
+    pub fn configure(&mut self, now: Timestamp, patch: &Patch) -> Result<(), Error> {
+        let settings = self.settings.patched(patch)?;
+        if settings != self.settings || self.is_new() {
+            self.emit(now, None, Event::Configured(Box::new(settings)));
+        }
+        Ok(())
+    }
+
+    /// Makes a session in which nothing happened yet.
+    pub fn create(&mut self, now: Timestamp) {
+        if self.is_new() {
+            self.emit(now, None, Event::Configured(Box::default()));
+        }
+    }
+
+    /// Takes something said in the model's name under this id, outside any prompt's run. Gives its
+    /// number.
+    pub fn inject(&mut self, now: Timestamp, id: RunId, content: String) -> Seq {
+        self.emit(now, Some(id), Event::Injected { content })
     }
 
     /// Takes what the model said in answer `step` of `run`; what comes too late is nothing.
@@ -376,14 +442,15 @@ impl Session {
     /// The conversation as the model should see it now, beside a soul of this many bytes; empty
     /// where nothing is under way.
     pub fn conversation(&self, soul_bytes: usize) -> Vec<ChatMessage> {
-        let exchange = |(prompt, turn): &(Prompt, Turn)| Exchange {
-            prompt: prompt.content.clone(),
-            attachments: prompt.attachments.clone(),
+        let Some((prompt, turn)) = &self.run else { return Vec::new() };
+        let exchange = |prompt: Option<&Prompt>, turn: &Turn| Exchange {
+            prompt: prompt.map(|prompt| prompt.content.clone()),
+            attachments: prompt.map(|prompt| prompt.attachments.clone()).unwrap_or_default(),
             turn: turn.clone(),
         };
-        let Some(under_way) = self.run.as_ref().map(exchange) else { return Vec::new() };
-        let past: Vec<Exchange> =
-            self.past.iter().filter(|(_, turn)| turn.has_answer()).map(exchange).collect();
+        let under_way = exchange(Some(prompt), turn);
+        let past = self.past.iter().filter(|past| past.turn.has_answer());
+        let past: Vec<Exchange> = past.map(|past| exchange(past.prompt.as_ref(), &past.turn)).collect();
         context::conversation(soul_bytes, &past, &under_way, self.limits.context_tokens)
     }
 
@@ -409,7 +476,7 @@ impl Session {
     fn find(&self, submission: &Submission) -> Option<&Prompt> {
         let key = submission.idempotency_key.as_ref()?;
         let under_way = self.run.iter().map(|(prompt, _)| prompt);
-        let past = self.past.iter().map(|(prompt, _)| prompt);
+        let past = self.past.iter().filter_map(|past| past.prompt.as_ref());
         under_way
             .chain(&self.queue)
             .chain(past)
@@ -448,32 +515,33 @@ impl Session {
     /// kept for their idempotency keys alone and bounded by themselves, so that those that fail
     /// while a provider is away do not push out what the model has to know. Attachments that are no
     /// longer shown are let go.
-    fn keep(&mut self, mut ended: (Prompt, Turn)) {
-        if !ended.1.has_answer() {
-            ended.0.content = String::new();
-            ended.0.attachments = Vec::new();
+    fn keep(&mut self, mut ended: Past) {
+        if let Some(prompt) = &mut ended.prompt
+            && !ended.turn.has_answer()
+        {
+            prompt.content = String::new();
+            prompt.attachments = Vec::new();
         }
         self.past.push_back(ended);
         let mut showing = Showing::beside(self.limits.context_tokens);
         let (mut answered, mut unanswered, mut left) = (0, 0, Some(self.limits.context_tokens));
         let mut kept = VecDeque::with_capacity(self.past.len());
-        for (mut prompt, turn) in std::mem::take(&mut self.past).into_iter().rev() {
-            let seen = if turn.has_answer() {
+        for mut past in std::mem::take(&mut self.past).into_iter().rev() {
+            let seen = if past.turn.has_answer() {
                 answered += 1;
-                let cost = context::estimate_turn(&prompt.content, &prompt.attachments, &turn);
-                left = left.and_then(|left| left.checked_sub(cost));
+                left = left.and_then(|left| left.checked_sub(past.cost()));
                 answered <= self.limits.episodic_turns && left.is_some()
             } else {
                 unanswered += 1;
                 unanswered <= self.limits.episodic_turns
             };
             if seen {
-                for attachment in &mut prompt.attachments {
+                for attachment in past.prompt.iter_mut().flat_map(|prompt| &mut prompt.attachments) {
                     if !showing.shows(attachment) {
                         attachment.let_go();
                     }
                 }
-                kept.push_front((prompt, turn));
+                kept.push_front(past);
             }
         }
         self.past = kept;
@@ -482,10 +550,20 @@ impl Session {
     /// The fold.
     fn apply(&mut self, logged: &Logged) {
         let Some(run) = &logged.run else {
-            self.past.clear();
+            match &logged.event {
+                Event::Cleared(Forgotten::UpTo(seq)) => self.past.retain(|past| past.ended > *seq),
+                Event::Cleared(Forgotten::Past | Forgotten::Conversation) => self.past.clear(),
+                Event::Configured(settings) => self.settings.clone_from(settings),
+                // Nothing else concerns the session.
+                _ => {}
+            }
             return;
         };
         match &logged.event {
+            Event::Injected { content } => {
+                let turn = Turn::of_text(content);
+                self.keep(Past { prompt: None, turn, ended: logged.seq });
+            }
             Event::Prompted { content, owner, idempotency_key, attachments, thinking } => {
                 self.queue.push_back(Prompt {
                     run: run.clone(),
@@ -513,9 +591,9 @@ impl Session {
                     turn.apply(event);
                 }
                 if let Event::Ended { .. } = event
-                    && let Some(ended) = self.run.take()
+                    && let Some((prompt, turn)) = self.run.take()
                 {
-                    self.keep(ended);
+                    self.keep(Past { prompt: Some(prompt), turn, ended: logged.seq });
                 }
             }
         }
@@ -563,6 +641,10 @@ mod tests {
     fn answer(text: &str) -> Vec<Delta> {
         let usage = Some(Usage { input_tokens: 10, output_tokens: 1 });
         vec![Delta::Text(text.into()), Delta::Finished { stop: Stop::End, usage }]
+    }
+
+    fn prompts(session: &Session) -> impl Iterator<Item = &Prompt> {
+        session.past.iter().filter_map(|past| past.prompt.as_ref())
     }
 
     fn events(batch: &Batch) -> Vec<&Event> {
@@ -630,7 +712,7 @@ mod tests {
             session.submit(NOW, Submission { attachments, ..prompt(run) }).unwrap();
             session.said(NOW, &run.into(), 0, answer("nice"), &[]);
             let held: usize =
-                session.past.iter().map(|(prompt, _)| attachment::held_bytes(&prompt.attachments)).sum();
+                prompts(&session).map(|prompt| attachment::held_bytes(&prompt.attachments)).sum();
             assert!(held <= context::PAST_IMAGE_BYTES_MAX + 64, "{held}");
         }
         session.submit(NOW, Submission { thinking: Some(Thinking::High), ..prompt("e") }).unwrap();
@@ -656,8 +738,8 @@ mod tests {
                 Some(text) => session.said(NOW, &run.into(), 0, answer(text), &[]),
                 None => session.failed(NOW, &run.into(), 0, ErrorCode::Provider.error("x"), NONE),
             }
-            let bytes: usize = session.past.iter().map(|(prompt, _)| prompt.content.len()).sum();
-            let runs: Vec<String> = session.past.iter().map(|(prompt, _)| prompt.run.to_string()).collect();
+            let bytes: usize = prompts(&session).map(|prompt| prompt.content.len()).sum();
+            let runs: Vec<String> = prompts(&session).map(|prompt| prompt.run.to_string()).collect();
             (runs.join(" "), bytes)
         };
         assert_eq!(say("a", "short".into(), Some("yes")), ("a".into(), 5));
@@ -696,7 +778,7 @@ mod tests {
             session.submit(NOW, prompt(run)).unwrap();
             session.failed(NOW, &run.into(), 0, ErrorCode::Provider.error("away"), NONE);
         }
-        let past: Vec<&str> = session.past.iter().map(|(prompt, _)| prompt.run.as_str()).collect();
+        let past: Vec<&str> = prompts(&session).map(|prompt| prompt.run.as_str()).collect();
         assert_eq!(past, ["b", "c", "f3", "f4"]);
         session.submit(NOW, prompt("z")).unwrap();
         let said = |role: &ChatMessage| matches!(role, ChatMessage::Assistant { .. });
@@ -721,6 +803,7 @@ mod tests {
                 limits(),
                 Seq(3),
                 Seq(3 + SEQ_RESERVE),
+                Settings::default(),
                 batch.events.clone(),
             );
             after.recover(NOW, recovery, |_| false);
@@ -741,6 +824,55 @@ mod tests {
     }
 
     #[test]
+    fn what_is_forgotten_what_stays_and_what_is_said_without_a_prompt() {
+        let mut session = session();
+        for run in ["a", "b"] {
+            session.submit(NOW, prompt(run)).unwrap();
+            session.said(NOW, &run.into(), 0, answer(run), &[]);
+        }
+        let first = session.past[0].ended;
+        session.inject(NOW, "inject-1".into(), "a note".into());
+        session.configure(NOW, &Patch { label: Some(Some("x".into())), ..Patch::default() }).unwrap();
+        let head = session.head();
+        session.configure(NOW, &Patch { label: Some(Some("x".into())), ..Patch::default() }).unwrap();
+        assert_eq!(session.head(), head, "what changes nothing leaves no trace");
+        session.compact(NOW, first);
+        session.submit(NOW, prompt("c")).unwrap();
+        let seen = session.conversation(0);
+        let users: Vec<&str> = seen
+            .iter()
+            .filter_map(|m| if let ChatMessage::User { text, .. } = m { Some(&**text) } else { None })
+            .collect();
+        assert_eq!(users, ["prompt b", context::NO_PROMPT, "prompt c"]);
+        session.submit(NOW, prompt("d")).unwrap();
+        session.reset(NOW, NONE);
+        assert!(session.is_idle() && session.past.is_empty());
+        assert_eq!(session.settings().label.as_deref(), Some("x"));
+        let events = session.take().unwrap().events;
+        let ends = events
+            .iter()
+            .filter(|logged| matches!(logged.event, Event::Ended { outcome: Outcome::Aborted, .. }));
+        assert_eq!(ends.count(), 2, "the run under way and the one that waited");
+        assert_eq!(events.last().unwrap().event, Event::Cleared(Forgotten::Conversation));
+    }
+
+    #[test]
+    fn settings_are_checked_and_bounded() {
+        let mut session = session();
+        let label = |text: &str| Patch { label: Some(Some(text.into())), ..Patch::default() };
+        for bad in ["", " ", &"x".repeat(513)] {
+            let error = session.configure(NOW, &label(bad)).unwrap_err();
+            assert!(error.message.starts_with("invalid label"), "{error}");
+        }
+        let huge =
+            Patch { display: [("x".to_owned(), "y".repeat(20_000).into())].into(), ..Patch::default() };
+        assert_eq!(session.configure(NOW, &huge).unwrap_err().code, ErrorCode::InvalidRequest);
+        assert!(session.is_new());
+        session.configure(NOW, &Patch::default()).unwrap();
+        assert!(!session.is_new(), "a session can begin with its settings");
+    }
+
+    #[test]
     fn a_draining_session_begins_nothing() {
         let mut session = session();
         session.submit(NOW, prompt("a")).unwrap();
@@ -755,7 +887,7 @@ mod tests {
         /// Whatever happens and wherever the process dies, the session read back from what was
         /// written is the session that wrote it, and every accepted prompt ends at most once.
         #[test]
-        fn the_state_is_the_fold_of_the_log(script in proptest::collection::vec((0u8..8, 0u8..6), 0..80)) {
+        fn the_state_is_the_fold_of_the_log(script in proptest::collection::vec((0u8..12, 0u8..6), 0..80)) {
             let mut live = session();
             let mut log: Vec<Logged> = Vec::new();
             let mut reserved = Seq(0);
@@ -771,11 +903,20 @@ mod tests {
                     4 => live.said(NOW, &run, 0, answer("t"), &[]),
                     5 => live.failed(NOW, &run, 0, ErrorCode::Provider.error("x"), NONE),
                     6 if n == 0 => live.clear(NOW),
+                    6 if n == 1 => live.reset(NOW, NONE),
+                    8 => live.compact(NOW, Seq(live.head().0.saturating_sub(u64::from(n) * 5))),
+                    9 if n > 1 => {
+                        live.inject(NOW, RunId::new(format!("i{}", live.head())), format!("note {n}"));
+                    }
+                    10 => {
+                        let label = Some((n > 0).then(|| format!("{n}")));
+                        live.configure(NOW, &Patch { label, ..Patch::default() }).unwrap();
+                    }
                     7 => {
                         // Killed: what was not written is gone.
                         let head = log.last().map_or(Seq(0), |l| l.seq);
                         live = Session::restore(
-                            key(), Owner::Admins, limits(), head, reserved, log.clone());
+                            key(), Owner::Admins, limits(), head, reserved, Settings::default(), log.clone());
                         live.recover(NOW, Recovery::Resume, |_| false);
                     }
                     _ => {}
@@ -802,11 +943,12 @@ mod tests {
                 prop_assert!(ends <= 1);
             }
             let folded = Session::restore(
-                key(), Owner::Admins, limits(), live.head(), reserved, log);
+                key(), Owner::Admins, limits(), live.head(), reserved, Settings::default(), log);
             prop_assert_eq!(folded.running(), live.running());
             prop_assert_eq!(folded.work(), live.work());
             prop_assert_eq!(&folded.queue, &live.queue);
             prop_assert_eq!(&folded.past, &live.past);
+            prop_assert_eq!(&folded.settings, &live.settings);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::error::{Error, ErrorCode};
 use crate::thinking::Thinking;
 
 /// The settings of one session.
@@ -52,5 +53,45 @@ impl Settings {
                 self.display.insert(name.clone(), value.clone());
             }
         }
+    }
+}
+
+/// The most bytes that the settings of one session take.
+pub const SETTINGS_BYTES_MAX: usize = 16 * 1024;
+
+/// The most characters of a label.
+pub const LABEL_CHARS_MAX: usize = 512;
+
+impl Settings {
+    /// What they take in memory and in the log, roughly.
+    pub fn bytes(&self) -> usize {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let display = self.display.iter().map(|(name, value)| name.len() + value.to_string().len() + 8);
+        text(&self.label) + text(&self.model) + display.sum::<usize>()
+    }
+
+    /// The settings with a patch, where they are as they may be.
+    ///
+    /// # Errors
+    /// `InvalidRequest` where the label is empty or too long, or where all of it takes more than
+    /// [`SETTINGS_BYTES_MAX`].
+    pub fn patched(&self, patch: &Patch) -> Result<Self, Error> {
+        let mut settings = self.clone();
+        settings.apply(patch);
+        if let Some(label) = &settings.label {
+            if label.trim().is_empty() {
+                return Err(ErrorCode::InvalidRequest.error("invalid label: empty"));
+            }
+            if label.chars().count() > LABEL_CHARS_MAX {
+                return Err(ErrorCode::InvalidRequest
+                    .error(format!("invalid label: too long (max {LABEL_CHARS_MAX} characters)")));
+            }
+        }
+        let bytes = settings.bytes();
+        if bytes > SETTINGS_BYTES_MAX {
+            return Err(ErrorCode::InvalidRequest
+                .error(format!("a session's settings may take {SETTINGS_BYTES_MAX} bytes, not {bytes}")));
+        }
+        Ok(settings)
     }
 }

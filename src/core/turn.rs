@@ -101,6 +101,12 @@ impl Turn {
         Self { steps: Vec::new(), usage: Usage::default(), state: State::asking() }
     }
 
+    /// A turn that is over and of which nothing is but this text.
+    pub fn of_text(text: &str) -> Self {
+        let steps = vec![Step { text: text.to_owned(), ..Step::default() }];
+        Self { steps, usage: Usage::default(), state: State::Ended }
+    }
+
     /// What is to be done; nothing once it ended.
     pub fn work(&self) -> Option<Work> {
         match &self.state {

@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use clawmux_core::attachment::Attachment;
 use clawmux_core::error::ErrorCode;
-use clawmux_core::event::{Event, Logged, Streamed};
+use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Streamed};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::log::segment::Segment;
 use clawmux_core::log::usage::UsageRecord;
 use clawmux_core::log::{page, record};
 use clawmux_core::time::Timestamp;
@@ -14,8 +15,12 @@ use rusqlite::{OptionalExtension, params, params_from_iter};
 use super::{Failure, OpenRun, State, Writer, integer, number, time};
 use crate::store::failure::refused;
 use crate::store::live::{Live, Place};
-use crate::store::schema::Progress;
+use crate::store::schema::{HAS_ANSWER, Progress};
 use crate::store::{Append, DAY_MS};
+
+/// How many characters of the first prompt and of the last message lists have.
+const TITLE_CHARS: usize = 120;
+const PREVIEW_CHARS: usize = 240;
 
 /// The most tokens one usage row counts, so that no sum overflows.
 const TOKENS_MAX: u64 = 1 << 44;
@@ -108,16 +113,22 @@ impl Writer {
                 (known || begun.contains(&run)) && !over.contains(&run)
             };
             match (&logged.event, &logged.run) {
-                (Event::Cleared, None) => {}
-                (Event::Cleared, Some(_)) | (_, None) => {
+                (Event::Cleared(_) | Event::Configured(_), None) => {}
+                (Event::Deleted, _) => return refuse("a session that is gone has no log".into()),
+                (Event::Cleared(_) | Event::Configured(_), Some(_)) | (_, None) => {
                     return refuse(format!("event {} has a run, or none, against its kind", logged.seq));
                 }
-                (Event::Prompted { owner, idempotency_key, .. }, Some(run)) => {
+                (Event::Prompted { .. } | Event::Injected { .. }, Some(run))
                     if begun.contains(&run)
-                        || self.exists("SELECT 1 FROM runs WHERE run = ?", &[run.as_str()])?
-                    {
-                        return Err(ErrorCode::Conflict.error(format!("run {run} exists already")).into());
-                    }
+                        || self.exists("SELECT 1 FROM runs WHERE run = ?", &[run.as_str()])? =>
+                {
+                    return Err(ErrorCode::Conflict.error(format!("run {run} exists already")).into());
+                }
+                (Event::Injected { .. }, Some(run)) => {
+                    begun.push(run);
+                    over.push(run);
+                }
+                (Event::Prompted { owner, idempotency_key, .. }, Some(run)) => {
                     if let Some(key) = idempotency_key {
                         let name = (owner.as_str(), key.as_str());
                         let sql = "SELECT 1 FROM idempotency WHERE owner = ? AND key = ?";
@@ -171,37 +182,59 @@ impl Writer {
         let at = time(logged.at);
         let seq = integer(logged.seq.0);
         let mut run_row = None;
-        if let Some(run) = &logged.run {
+        if let (Some(run), Event::Injected { .. }) = (&logged.run, &logged.event) {
+            self.cached(
+                "INSERT INTO runs (run, session, prompted, settled, ended, progress) VALUES (?1, ?2, ?3, ?3, ?3, ?4)",
+            )?
+            .execute(params![run.as_str(), session_row, seq, Progress::Injected as i64])?;
+            run_row = Some(self.db.last_insert_rowid());
+        } else if let Some(run) = &logged.run {
             if let Event::Prompted { owner, idempotency_key, attachments, .. } = &logged.event {
                 self.cached("INSERT INTO runs (run, session, prompted, settled) VALUES (?, ?, ?, ?)")?
                     .execute(params![run.as_str(), session_row, seq, seq])?;
                 let row = self.db.last_insert_rowid();
-                self.runs.insert(run.clone(), OpenRun { row, session: session_row });
+                self.runs.insert(run.clone(), OpenRun { row, session: session_row, prompted: seq });
                 if let Some(key) = idempotency_key {
                     self.cached("INSERT INTO idempotency (owner, key, run) VALUES (?, ?, ?)")?
                         .execute(params![owner.as_str(), key, row])?;
                 }
                 self.attach(session_row, seq, attachments)?;
             }
-            let row = self.open_run(run)?.row;
+            let OpenRun { row, prompted, .. } = self.open_run(run)?;
             run_row = Some(row);
             let is_over = matches!(logged.event, Event::Ended { .. });
             if is_over || matches!(logged.event, Event::StepEnded { .. } | Event::Restarted) {
-                let settled = self.settle(live, session, session_row, row)?;
+                let is_void = matches!(logged.event, Event::Restarted);
+                let settled = self.settle(live, session, session_row, row, is_void)?;
                 if is_over {
-                    self.cached("UPDATE runs SET settled = ?1, ended = ?1 WHERE id = ?2")?
-                        .execute(params![seq, row])?;
+                    // A run that failed says so in its answer.
+                    let failed = matches!(&logged.event, Event::Ended { outcome: Outcome::Failed(_), .. });
+                    let has_answer: i64 = self
+                        .cached(HAS_ANSWER)?
+                        .query_row(params![session_row, prompted, seq, row], |row| row.get(0))
+                        .map(|has_text: bool| i64::from(has_text || failed))?;
+                    self.cached(
+                        "UPDATE runs SET settled = ?1, ended = ?1, messages = messages + ?3 WHERE id = ?2",
+                    )?
+                    .execute(params![seq, row, has_answer])?;
+                    self.count_messages(session_row, has_answer)?;
                     self.runs.remove(run);
                 } else if settled.any {
                     self.cached("UPDATE runs SET settled = ?1 WHERE id = ?2")?.execute(params![seq, row])?;
                 }
                 // What a restart made void is no answer.
-                if settled.text && !matches!(logged.event, Event::Restarted) {
+                if settled.text && !is_void {
                     self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?;
                 }
             }
             match logged.event {
-                Event::Started => self.cached(PROGRESS)?.execute([Progress::Begun as i64, row])?,
+                Event::Started => self
+                    .cached("UPDATE runs SET progress = max(progress, ?1), started = ?2 WHERE id = ?3")?
+                    .execute([Progress::Begun as i64, seq, row])?,
+                Event::ToolReturned(_) => {
+                    self.count_messages(session_row, 1)?;
+                    self.cached("UPDATE runs SET messages = messages + 1 WHERE id = ?")?.execute([row])?
+                }
                 Event::ToolCalled(_) => self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?,
                 _ => 0,
             };
@@ -219,11 +252,30 @@ impl Writer {
             body
         ])?;
         match &logged.event {
-            Event::Cleared => {
-                self.cached("UPDATE sessions SET cleared = ?1, updated = max(updated, ?2) WHERE id = ?3")?
-                    .execute(params![seq, at, session_row])?;
+            Event::Cleared(forgotten) => self.forget(session_row, seq, at, *forgotten)?,
+            Event::Configured(settings) => {
+                self.body.clear();
+                record::write_settings(settings, &mut self.body);
+                self.cached("UPDATE sessions SET settings = ?1, label = ?2 WHERE id = ?3")?
+                    .execute(params![self.body, settings.label, session_row])?;
             }
-            Event::Prompted { .. } | Event::Ended { .. } => {
+            Event::Prompted { content, .. } | Event::Injected { content } => {
+                let is_prompt = matches!(logged.event, Event::Prompted { .. });
+                let title =
+                    if is_prompt { beginning([content.as_str()], TITLE_CHARS) } else { String::new() };
+                self.cached(
+                    "UPDATE sessions SET updated = max(updated, ?1), messages = messages + 1, preview = ?2,
+                         title = CASE title WHEN '' THEN ?3 ELSE title END
+                     WHERE id = ?4",
+                )?
+                .execute(params![
+                    at,
+                    beginning([content.as_str()], PREVIEW_CHARS),
+                    title,
+                    session_row
+                ])?;
+            }
+            Event::Ended { .. } => {
                 self.cached("UPDATE sessions SET updated = max(updated, ?1) WHERE id = ?2")?
                     .execute(params![at, session_row])?;
             }
@@ -249,6 +301,7 @@ impl Writer {
         session: &SessionKey,
         session_row: i64,
         row: i64,
+        is_void: bool,
     ) -> rusqlite::Result<Settled> {
         let Some(run) = live.take(session, row) else { return Ok(Settled::default()) };
         for segment in &run.segments {
@@ -259,6 +312,13 @@ impl Writer {
             let kind = record::streamed_kind(segment.of());
             let values = params![session_row, last, first, row, at, kind, body];
             self.cached(INSERT_EVENT)?.execute(values)?;
+        }
+        let has_text = run.segments.iter().any(|segment| segment.of() == Streamed::Text);
+        if has_text && !is_void {
+            let text = run.segments.iter().filter(|segment| segment.of() == Streamed::Text);
+            let preview = beginning(text.map(Segment::text), PREVIEW_CHARS);
+            self.cached("UPDATE sessions SET preview = ?1 WHERE id = ?2")?
+                .execute(params![preview, session_row])?;
         }
         for page in run.pages {
             if let Some(steps) = self.pages.get_mut(&page) {
@@ -272,7 +332,78 @@ impl Writer {
                 }
             }
         }
-        Ok(Settled { any: true, text: run.segments.iter().any(|segment| segment.of() == Streamed::Text) })
+        Ok(Settled { any: true, text: has_text })
+    }
+
+    /// So many messages more can be told of a session.
+    fn count_messages(&self, session_row: i64, more: i64) -> rusqlite::Result<()> {
+        if more > 0 {
+            self.cached("UPDATE sessions SET messages = messages + ?1 WHERE id = ?2")?
+                .execute([more, session_row])?;
+        }
+        Ok(())
+    }
+
+    /// Forgets a conversation, or its beginning.
+    fn forget(&self, row: i64, seq: i64, at: i64, forgotten: Forgotten) -> rusqlite::Result<()> {
+        let up_to = match forgotten {
+            Forgotten::Past | Forgotten::Conversation => seq,
+            Forgotten::UpTo(up_to) => integer(up_to.0).min(seq),
+        };
+        self.cached(
+            "UPDATE sessions SET cleared = max(cleared, ?1), updated = max(updated, ?2) WHERE id = ?3",
+        )?
+        .execute([up_to, at, row])?;
+        // What is remembered is what ended after `cleared` or has not; where that begins spares a look
+        // at all that was forgotten.
+        self.cached(
+            "UPDATE sessions SET kept_from = max(kept_from, min(
+                 (SELECT coalesce(min(prompted), ?1) FROM runs INDEXED BY runs_unfinished
+                  WHERE session = ?2 AND ended IS NULL),
+                 (SELECT coalesce(min(prompted), ?1) FROM runs INDEXED BY runs_past
+                  WHERE session = ?2 AND progress IN (0, 1, 2, 3) AND ended > sessions.cleared)))
+             WHERE id = ?2",
+        )?
+        .execute([seq, row])?;
+        self.cached(
+            "UPDATE sessions SET messages = (SELECT coalesce(sum(r.messages), 0) FROM runs r
+                 WHERE r.session = ?1 AND r.prompted >= sessions.kept_from
+                     AND (r.ended IS NULL OR r.ended > sessions.cleared))
+             WHERE id = ?1",
+        )?
+        .execute([row])?;
+        if !matches!(forgotten, Forgotten::UpTo(_)) {
+            self.cached("UPDATE sessions SET title = '', preview = '' WHERE id = ?")?.execute([row])?;
+        }
+        if forgotten == Forgotten::Conversation {
+            self.cached(
+                "UPDATE sessions SET reset = ?1, input_before = input_tokens, output_before = output_tokens
+                 WHERE id = ?2",
+            )?
+            .execute([seq, row])?;
+        }
+        Ok(())
+    }
+
+    /// Removes a session with its log, its runs and their idempotency keys; what it cost stays.
+    pub(super) fn delete(&mut self, live: &Live, session: &SessionKey) -> Result<(), Failure> {
+        let Some(state) = self.session(live, session)? else {
+            return Err(ErrorCode::NotFound.error(format!("no such session: {session}")).into());
+        };
+        if self.runs.values().any(|open| open.session == state.row) {
+            return Err(ErrorCode::Conflict.error(format!("session {session} has runs that go on")).into());
+        }
+        for sql in [
+            "DELETE FROM idempotency WHERE run IN (SELECT id FROM runs WHERE session = ?)",
+            "DELETE FROM attachments WHERE session = ?",
+            "DELETE FROM events WHERE session = ?",
+            "DELETE FROM runs WHERE session = ?",
+            "DELETE FROM sessions WHERE id = ?",
+        ] {
+            self.cached(sql)?.execute([state.row])?;
+        }
+        self.sessions.remove(session);
+        Ok(())
     }
 
     /// Remembers how far a session is; in the database only where `only_text` does not spare it:
@@ -326,6 +457,11 @@ impl Writer {
              ON CONFLICT (day) DO UPDATE SET input_tokens = input_tokens + ?2, output_tokens = output_tokens + ?3",
         )?
         .execute(params![integer(record.at.as_millis() / DAY_MS), input, output])?;
+        self.cached("UPDATE runs SET provider = ?1, model = ?2 WHERE run = ?3")?.execute(params![
+            record.provider,
+            record.model,
+            record.run.as_str()
+        ])?;
         self.cached(
             "UPDATE sessions SET input_tokens = input_tokens + ?1, output_tokens = output_tokens + ?2
              WHERE key = ?3",
@@ -365,4 +501,16 @@ impl Writer {
     fn exists(&self, sql: &str, values: &[&str]) -> rusqlite::Result<bool> {
         self.cached(sql)?.exists(params_from_iter(values))
     }
+}
+
+/// The beginning of what these texts say together, in one line.
+fn beginning<'a>(texts: impl IntoIterator<Item = &'a str>, chars_max: usize) -> String {
+    // More than enough, unless it begins with a desert.
+    let some: String = texts.into_iter().flat_map(str::chars).take(4 * chars_max).collect();
+    let mut line = some.split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((end, _)) = line.char_indices().nth(chars_max) {
+        line.truncate(end);
+        line.push('…');
+    }
+    line
 }

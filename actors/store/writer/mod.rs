@@ -66,6 +66,7 @@ const SESSIONS_MAX: usize = 16_384;
 pub(super) enum Write {
     Append(Append),
     Usage(UsageRecord),
+    Delete(SessionKey),
     Devices(WriteDevices),
     #[cfg(test)]
     Panic,
@@ -115,6 +116,8 @@ struct State {
 struct OpenRun {
     row: i64,
     session: i64,
+    /// Number of its prompt.
+    prompted: i64,
 }
 
 pub(super) struct Writer {
@@ -235,11 +238,15 @@ impl Writer {
         group
             .extract_if(.., |waiting| {
                 let durable = self.is_durable(&waiting.write);
-                let Write::Append(append) = &waiting.write else { return durable };
+                let session = match &waiting.write {
+                    Write::Append(append) => &append.session,
+                    Write::Delete(session) => session,
+                    _ => return durable,
+                };
                 if durable {
-                    behind.insert(append.session.clone());
+                    behind.insert(session.clone());
                 }
-                behind.contains(&append.session)
+                behind.contains(session)
             })
             .collect()
     }
@@ -337,6 +344,7 @@ impl Writer {
             let result = match &waiting.write {
                 Write::Append(append) => self.append(live, append),
                 Write::Usage(usage) => self.record_usage(usage).map_err(Failure::Database),
+                Write::Delete(session) => self.delete(live, session),
                 Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
@@ -367,7 +375,7 @@ impl Writer {
                     || append.reserve.is_some()
                     || self.sessions.get(&append.session).is_none_or(|state| last > state.reserved)
             }
-            Write::Usage(_) => true,
+            Write::Usage(_) | Write::Delete(_) => true,
             Write::Devices(devices) => devices.durable,
             #[cfg(test)]
             Write::Panic => false,
@@ -426,7 +434,7 @@ impl Writer {
         let mut statement = self
             .db
             .prepare_cached(
-                "SELECT r.id, r.run, r.settled, r.session, s.key
+                "SELECT r.id, r.run, r.settled, r.session, s.key, r.prompted
                  FROM runs r INDEXED BY runs_unfinished JOIN sessions s ON s.id = r.session
                  WHERE r.ended IS NULL",
             )
@@ -436,7 +444,7 @@ impl Writer {
             let text = |index| row.get::<_, String>(index).map_err(|e| sql(&e));
             let integer = |index| row.get::<_, i64>(index).map_err(|e| sql(&e));
             let (id, run, session) = (integer(0)?, RunId::from(text(1)?), SessionKey::parse(&text(4)?)?);
-            self.runs.insert(run.clone(), OpenRun { row: id, session: integer(3)? });
+            self.runs.insert(run.clone(), OpenRun { row: id, session: integer(3)?, prompted: integer(5)? });
             open.insert(number(id), (session, run, Seq(number(integer(2)?))));
         }
         let mut statement =

@@ -164,6 +164,12 @@ pub struct ModelRef {
     pub model: String,
 }
 
+impl std::fmt::Display for ModelRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.provider, self.model)
+    }
+}
+
 /// `[[plugins]]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plugin {

@@ -1,9 +1,11 @@
 //! An event as kind and body, and back.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::segment::Segment;
@@ -11,8 +13,9 @@ use super::unreadable;
 use crate::attachment::Attachment;
 use crate::auth::{Owner, Scope};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::event::{Event, Outcome, Proof, Seal, Streamed, ToolCall, ToolResult, Usage};
+use crate::event::{Event, Forgotten, Outcome, Proof, Seal, Streamed, ToolCall, ToolResult, Usage};
 use crate::ids::{CallId, PluginName, Seq};
+use crate::settings::Settings;
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
@@ -32,6 +35,10 @@ const STARTED: &str = "started";
 const TOOL_CALLED: &str = "tool_called";
 const TOOL_RETURNED: &str = "tool_returned";
 const CLEARED: &str = "cleared";
+/// The kind of [`Event::Injected`].
+pub const INJECTED: &str = "injected";
+const CONFIGURED: &str = "configured";
+const DELETED: &str = "deleted";
 const SEALED: &str = "sealed";
 
 /// The kind of a piece of this.
@@ -127,6 +134,34 @@ struct Ended<'a> {
 }
 
 #[derive(Serialize, Deserialize)]
+struct Injected<'a> {
+    #[serde(borrow)]
+    content: Cow<'a, str>,
+}
+
+/// Of a conversation that was forgotten as a whole the body is empty, as it was before there was
+/// anything else.
+#[derive(Serialize, Deserialize)]
+struct Cleared {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    up_to: Option<u64>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    anew: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Configured<'a> {
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    label: Option<Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    model: Option<Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    thinking: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    display: BTreeMap<String, Value>,
+}
+
+#[derive(Serialize, Deserialize)]
 struct Failure<'a> {
     #[serde(borrow)]
     code: Cow<'a, str>,
@@ -216,11 +251,50 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
             put(body, &Ended { outcome: name.into(), error, usage: tokens(*usage) });
             ENDED
         }
-        Event::Cleared => {
-            body.extend_from_slice(b"{}");
+        Event::Cleared(forgotten) => {
+            let (up_to, anew) = match forgotten {
+                Forgotten::Past => (None, false),
+                Forgotten::Conversation => (None, true),
+                Forgotten::UpTo(seq) => (Some(seq.0), false),
+            };
+            put(body, &Cleared { up_to, anew });
             CLEARED
         }
+        Event::Injected { content } => {
+            put(body, &Injected { content: content.into() });
+            INJECTED
+        }
+        Event::Configured(settings) => {
+            write_settings(settings, body);
+            CONFIGURED
+        }
+        Event::Deleted => {
+            body.extend_from_slice(b"{}");
+            DELETED
+        }
     }
+}
+
+/// Writes what a session is set to, as its log and its row in lists have it.
+pub fn write_settings(settings: &Settings, body: &mut Vec<u8>) {
+    let label = settings.label.as_deref().map(Cow::Borrowed);
+    let model = settings.model.as_deref().map(Cow::Borrowed);
+    let thinking = settings.thinking.map(|level| Cow::Borrowed(level.name()));
+    put(body, &Configured { label, model, thinking, display: settings.display.clone() });
+}
+
+/// Reads it. A level of thinking that is not known is none.
+///
+/// # Errors
+/// `Internal` where the body is no settings.
+pub fn read_settings(body: &[u8]) -> Result<Settings, Error> {
+    let record: Configured<'_> = take(CONFIGURED, body)?;
+    Ok(Settings {
+        label: record.label.map(Cow::into_owned),
+        model: record.model.map(Cow::into_owned),
+        thinking: record.thinking.and_then(|name| Thinking::from_name(&name)),
+        display: record.display,
+    })
 }
 
 /// The event of this kind with this body; attachments are without their data.
@@ -295,7 +369,20 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
             };
             Event::Ended { outcome, usage: usage(&record.usage) }
         }
-        CLEARED => Event::Cleared,
+        CLEARED => {
+            let record: Cleared = take(kind, body)?;
+            Event::Cleared(match record.up_to {
+                Some(seq) => Forgotten::UpTo(Seq(seq)),
+                None if record.anew => Forgotten::Conversation,
+                None => Forgotten::Past,
+            })
+        }
+        INJECTED => {
+            let record: Injected<'_> = take(kind, body)?;
+            Event::Injected { content: record.content.into_owned() }
+        }
+        CONFIGURED => Event::Configured(Box::new(read_settings(body)?)),
+        DELETED => Event::Deleted,
         other => {
             return Err(unreadable(
                 "record",
@@ -382,7 +469,6 @@ fn limit_name(name: &str) -> Option<&'static str> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use serde_json::Value;
 
     fn json() -> impl Strategy<Value = Value> {
         let leaf = prop_oneof![
@@ -410,6 +496,13 @@ mod tests {
         ];
         (proptest::sample::select(ErrorCode::ALL.to_vec()), any::<String>(), detail)
             .prop_map(|(code, message, detail)| Error { code, message, detail })
+    }
+
+    fn settings() -> impl Strategy<Value = Settings> {
+        let thinking = proptest::option::of(proptest::sample::select(Thinking::ALL.to_vec()));
+        let display = proptest::collection::btree_map(any::<String>(), json(), 0..3);
+        (any::<Option<String>>(), any::<Option<String>>(), thinking, display)
+            .prop_map(|(label, model, thinking, display)| Settings { label, model, thinking, display })
     }
 
     fn attachments() -> impl Strategy<Value = Vec<Attachment>> {
@@ -472,7 +565,15 @@ mod tests {
                 usage()
             )
                 .prop_map(|(outcome, usage)| Event::Ended { outcome, usage }),
-            Just(Event::Cleared),
+            prop_oneof![
+                Just(Forgotten::Past),
+                Just(Forgotten::Conversation),
+                any::<u64>().prop_map(|seq| Forgotten::UpTo(Seq(seq)))
+            ]
+            .prop_map(Event::Cleared),
+            any::<String>().prop_map(|content| Event::Injected { content }),
+            settings().prop_map(|settings| Event::Configured(Box::new(settings))),
+            Just(Event::Deleted),
         ]
     }
 
@@ -484,6 +585,11 @@ mod tests {
         let body = br#"{"input":1,"output":2,"cached":3}"#;
         let usage = Usage { input_tokens: 1, output_tokens: 2 };
         assert_eq!(read(STEP_ENDED, body).unwrap(), Event::StepEnded { usage });
+    }
+
+    #[test]
+    fn what_forgot_all_before_there_was_a_choice_still_does() {
+        assert_eq!(read(CLEARED, b"{}").unwrap(), Event::Cleared(Forgotten::Past));
     }
 
     #[test]
@@ -535,8 +641,8 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(kind in 0usize..12, body in any::<Vec<u8>>()) {
-            let kinds = [PROMPTED, STARTED, TEXT, TOOL_CALLED, TOOL_RETURNED, STEP_ENDED, RESTARTED, ENDED, CLEARED, THOUGHT, SEALED, ""];
+        fn no_bytes_panic(kind in 0usize..14, body in any::<Vec<u8>>()) {
+            let kinds = [PROMPTED, STARTED, TEXT, TOOL_CALLED, TOOL_RETURNED, STEP_ENDED, RESTARTED, ENDED, CLEARED, INJECTED, CONFIGURED, THOUGHT, SEALED, ""];
             let _ = read(kinds[kind], &body);
         }
 

@@ -94,18 +94,26 @@ impl Segment {
 
     /// Everything after number `after` as one event; none where nothing follows.
     pub fn rest_after(&self, run: &RunId, after: Seq) -> Option<Logged> {
-        let seq = self.seq();
-        if after >= seq {
+        self.between(run, after, self.seq())
+    }
+
+    /// Everything after number `after` up to number `up_to` as one event; none where there is nothing.
+    /// Its time is that of the last piece of all.
+    pub fn between(&self, run: &RunId, after: Seq, up_to: Seq) -> Option<Logged> {
+        let seq = self.seq().min(up_to);
+        if after >= seq || seq < self.first_seq {
             return None;
         }
         let seen = usize::try_from((after.0 + 1).saturating_sub(self.first_seq.0)).ok()?;
+        let end = usize::try_from(seq.0 - self.first_seq.0).ok()? + 1;
         let from: usize = self.lengths.iter().take(seen).sum();
+        let to: usize = self.lengths.iter().take(end).sum();
         Some(Logged {
             first_seq: Seq(self.first_seq.0 + seen as u64),
             seq,
             run: Some(run.clone()),
             at: self.at,
-            event: self.of.event(self.text.get(from..)?.to_owned()),
+            event: self.of.event(self.text.get(from..to)?.to_owned()),
         })
     }
 
@@ -205,6 +213,12 @@ mod tests {
                 prop_assert_eq!(rest.first_seq, Seq(first + seen as u64));
                 prop_assert_eq!(rest.seq, Seq(first + pieces.len() as u64 - 1));
                 prop_assert_eq!(rest.at, Timestamp::from_millis(rest.seq.0));
+            }
+            for up_to in 0..first + pieces.len() as u64 + 3 {
+                let (seen, count) = ((up_to + 1).saturating_sub(first) as usize, pieces.len());
+                let text = segment.between(&run, Seq(0), Seq(up_to)).map(|logged| (logged.seq.0, logged.event));
+                let due = (seen > 0).then(|| (up_to.min(segment.seq().0), Event::Text(pieces[..seen.min(count)].concat())));
+                prop_assert_eq!(text, due);
             }
         }
 

@@ -14,7 +14,8 @@
 //!
 //! The frames of a `session.attach` have a `seq`, the last number they cover, and a `first_seq`
 //! where they cover several: so that each begins where the one before ended. Besides the events of
-//! the seed there are `prompt`, `restart` and `clear`.
+//! the seed there are `prompt`, `restart`, `message` (what was put into the conversation in the model's
+//! name), `clear`, and `deleted`, the last.
 //!
 //! How a connection ends, in the shape the protocol has for a failed authentication, a text frame
 //! `{"error":WORD,"code":CODE}` and then a Close frame with the same code:
@@ -470,7 +471,13 @@ impl Exoclaw {
                     self.streams.remove(at);
                 }
             }
-            Told::Session(told) => told.tell(&stream.id, first, event, payload, turn),
+            Told::Session(told) => {
+                told.tell(&stream.id, first, event, payload, turn);
+                // Nothing follows.
+                if event.logged.event == Event::Deleted {
+                    self.streams.remove(at);
+                }
+            }
         }
     }
 }

@@ -325,9 +325,15 @@ pub(super) fn payload(published: &Published) -> Bytes {
         output_tokens: u64,
     }
     let text = match &published.logged.event {
-        Event::Started | Event::StepEnded { .. } | Event::Thought(_) | Event::Sealed(_) => String::new(),
+        Event::Started
+        | Event::StepEnded { .. }
+        | Event::Configured(_)
+        | Event::Thought(_)
+        | Event::Sealed(_) => String::new(),
         Event::Prompted { content, .. } => line("prompt", content),
-        Event::Cleared => "\"event\":\"clear\"".to_owned(),
+        Event::Cleared(_) => "\"event\":\"clear\"".to_owned(),
+        Event::Injected { content } => line("message", content),
+        Event::Deleted => "\"event\":\"deleted\"".to_owned(),
         Event::Restarted => "\"event\":\"restart\"".to_owned(),
         Event::Text(text) => line("text", text),
         Event::ToolCalled(call) => {

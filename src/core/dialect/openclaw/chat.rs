@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::stream::{End, Told, said, usage_of, wire_run};
+use super::stream::{End, Told, usage_of, wire_run};
 use super::wire::Failure;
 use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
 use crate::attachment::{self, Attachment};
@@ -22,7 +22,7 @@ use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
 /// The most bytes an idempotency key may have.
-const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+pub(super) const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
 
 /// How many messages a history has where the client does not say, and at most.
 const HISTORY_DEFAULT: u64 = 200;
@@ -183,7 +183,7 @@ pub(super) fn send(
 
 impl OpenClaw {
     /// A run that the client asked for itself is told under the names it gave.
-    fn expect(&mut self, run: &RunId, name: &str, key: &str) {
+    pub(super) fn expect(&mut self, run: &RunId, name: &str, key: &str) {
         if self.ended.contains(run) {
             return;
         }
@@ -356,9 +356,9 @@ fn message(entry: &Entry) -> Value {
     let mut message = match &entry.said {
         Said::User { text: said, idempotency_key, attachments } => {
             let mut content = text(said);
-            for (name, media_type, bytes) in attachments {
-                let name = name.as_deref().unwrap_or("attachment");
-                let note = format!("[{name}: {media_type}, {bytes} bytes]");
+            for attachment in attachments {
+                let (name, bytes) = (attachment.name().unwrap_or("attachment"), attachment.bytes());
+                let note = format!("[{name}: {}, {bytes} bytes]", attachment.media_type());
                 if let Some(content) = content.as_array_mut() {
                     content.push(json!({ "type": "text", "text": note }));
                 }
@@ -429,14 +429,9 @@ pub(super) fn inject(
         Some(label) => format!("[{label}]\n\n{message}"),
         None => message,
     };
-    let text = content.clone();
-    Call::ask(Command::Inject { target: target(&session), content }, move |dialect, reply, turn| match reply?
-    {
-        Reply::Injected { message, .. } => {
-            let run = format!("inject-{message}");
-            dialect.emit("chat", &said(&run, &key, 0, &text, turn.now(), false), turn);
-            Ok(Call::Answer(json!({ "ok": true, "messageId": message })))
-        }
+    Call::ask(Command::Inject { target: target(&session), content }, |_, reply, _| match reply? {
+        // Whoever follows the session is told it as an event.
+        Reply::Injected { message, .. } => Ok(Call::Answer(json!({ "ok": true, "messageId": message }))),
         _ => Err(misfit()),
     })
 }

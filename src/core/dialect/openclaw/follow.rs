@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::stream::{End, Frame, Told, wire_run};
+use super::stream::{End, Frame, Told, said, wire_run};
 use super::{Call, OpenClaw, chat, keys, target};
 use crate::command::Command;
 use crate::dialect::Turn;
@@ -128,9 +128,20 @@ impl OpenClaw {
 
     /// Something happened in a session.
     pub(super) fn on_event(&mut self, ticket: Ticket, event: &Arc<Published>, turn: &mut Turn<'_>) {
+        if event.logged.event == Event::Deleted {
+            // Should it be named again, it is another one.
+            self.followed.remove(&event.session);
+        }
         let Some(run) = &event.logged.run else { return };
         if self.ended.contains(run) {
             return;
+        }
+        if let Event::Injected { content } = &event.logged.event {
+            let followed = self.followed.get(&event.session).map(|followed| followed.key.clone());
+            let key = followed.unwrap_or_else(|| keys::write(&event.session));
+            let seq = event.logged.seq.0;
+            self.remember_ended(run);
+            return self.emit("chat", &said(run.as_str(), &key, seq, content, event.logged.at, false), turn);
         }
         let is_watched = self.watch == Some(ticket);
         if !self.runs.contains_key(run) {
@@ -161,11 +172,16 @@ impl OpenClaw {
         }
     }
 
-    fn run_ended(&mut self, run: &RunId, end: &End, turn: &mut Turn<'_>) {
+    /// Nothing more is told of this run.
+    fn remember_ended(&mut self, run: &RunId) {
         if self.ended.len() >= ENDED_MAX {
             self.ended.pop_front();
         }
         self.ended.push_back(run.clone());
+    }
+
+    fn run_ended(&mut self, run: &RunId, end: &End, turn: &mut Turn<'_>) {
+        self.remember_ended(run);
         let Some(told) = self.runs.remove(run) else { return };
         for id in &told.asked {
             turn.send(chat::agent_ended(id, &told, end, turn.now()));

@@ -5,7 +5,7 @@
 
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
-use super::{catalog, chat, devices, lists, logs, nodes, settings, state, usage};
+use super::{catalog, chat, devices, lists, logs, nodes, sessions, settings, state, usage};
 use crate::auth::{Role, Scope, Scopes};
 use crate::error::Error;
 
@@ -60,6 +60,20 @@ pub(super) static METHODS: &[Method] = &[
     admin("chat.inject", 1, chat::inject),
     write("agent", PROMPT, chat::agent),
     write("agent.wait", 0, chat::agent_wait),
+    // Sessions.
+    read("sessions.list", sessions::list),
+    read("sessions.subscribe", sessions::subscribe),
+    read("sessions.unsubscribe", sessions::unsubscribe),
+    read("sessions.messages.subscribe", sessions::messages_subscribe),
+    read("sessions.messages.unsubscribe", sessions::messages_unsubscribe),
+    read("sessions.resolve", sessions::resolve),
+    read("sessions.preview", sessions::preview),
+    read("sessions.describe", sessions::describe),
+    write("sessions.create", PROMPT, sessions::create),
+    admin("sessions.patch", 1, sessions::patch),
+    admin("sessions.reset", 1, sessions::reset),
+    admin("sessions.compact", 1, sessions::compact),
+    admin("sessions.delete", 1, sessions::delete),
     // What there is to choose from.
     read("agents.list", catalog::agents_list),
     read("agent.identity.get", catalog::agent_identity),

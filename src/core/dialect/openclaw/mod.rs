@@ -37,6 +37,7 @@ mod lists;
 mod logs;
 mod method;
 mod nodes;
+mod sessions;
 mod settings;
 mod slash;
 mod state;

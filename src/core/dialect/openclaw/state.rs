@@ -12,7 +12,7 @@ use crate::auth::{About, Role, Scope};
 use crate::command::{Command, Told};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::reply::{Overview, Presence, Present, Reply, SessionRow};
+use crate::reply::{Overview, Presence, Present, Reply};
 use crate::time::Timestamp;
 
 /// Who is connected, in the protocol's words.
@@ -104,27 +104,6 @@ impl OpenClaw {
             "agents": agents,
             "sessions": sessions,
         })
-    }
-
-    /// A session as a row of a list.
-    pub(super) fn session_row(&self, row: &SessionRow) -> Value {
-        let mut value = json!({
-            "key": keys::write(&row.session),
-            "kind": "direct",
-            "agentId": &*row.session.agent(),
-            "sessionId": row.session_id,
-            "updatedAt": row.updated.as_millis(),
-            "contextTokens": catalog::CONTEXT_TOKENS,
-            "hasActiveRun": !row.running.is_empty(),
-            "activeRunIds": row.running.iter().map(|run| run.as_str()).collect::<Vec<_>>(),
-            "status": if row.running.is_empty() { "done" } else { "running" },
-        });
-        let model = row.model.as_ref().or_else(|| self.model_of(&row.session.agent()));
-        if let Some(model) = model {
-            value["modelProvider"] = model.provider.as_str().into();
-            value["model"] = model.model.as_str().into();
-        }
-        value
     }
 
     /// What a session has that is set to nothing.

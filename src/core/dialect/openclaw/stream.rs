@@ -209,7 +209,13 @@ impl Told {
                 self.forget_thoughts();
             }
             Event::Ended { outcome, usage } => return Some(self.end(outcome, *usage, now, frames)),
-            Event::Prompted { .. } | Event::Cleared | Event::Sealed(_) => {}
+            Event::Prompted { .. }
+            | Event::Sealed(_)
+            // Not of a run.
+            | Event::Injected { .. }
+            | Event::Cleared(_)
+            | Event::Configured(_)
+            | Event::Deleted => {}
         }
         None
     }

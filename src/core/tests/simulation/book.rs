@@ -2,8 +2,10 @@
 //! session works: the other opinion that the session is compared with.
 
 use clawmux_core::auth::Owner;
-use clawmux_core::event::{Event, Logged, Outcome};
+use clawmux_core::context::NO_PROMPT;
+use clawmux_core::event::{Event, Forgotten, Logged, Outcome};
 use clawmux_core::ids::{CallId, RunId, Seq};
+use clawmux_core::settings::Settings;
 
 use crate::rules::{self, Check};
 
@@ -72,6 +74,7 @@ pub(crate) struct Book {
     /// In the order in which they ended after having begun.
     past: Vec<usize>,
     cleared: Seq,
+    settings: Settings,
 }
 
 impl Book {
@@ -122,6 +125,11 @@ impl Book {
         self.cleared
     }
 
+    /// What the session is set to.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
     /// Reads the next event.
     pub(crate) fn read(&mut self, logged: &Logged) -> Check {
         let complaint = self.take_in(logged)?;
@@ -131,9 +139,35 @@ impl Book {
     /// Gives what is wrong with it, if anything is.
     fn take_in(&mut self, logged: &Logged) -> Check<Option<&'static str>> {
         let Some(id) = &logged.run else {
-            self.cleared = logged.seq;
-            return Ok((logged.event != Event::Cleared).then_some("an event without a run"));
+            match &logged.event {
+                Event::Cleared(Forgotten::UpTo(seq)) => self.cleared = self.cleared.max(*seq),
+                Event::Cleared(_) => self.cleared = logged.seq,
+                Event::Configured(settings) => self.settings.clone_from(settings),
+                _ => return Ok(Some("an event without a run")),
+            }
+            return Ok(None);
         };
+        if let Event::Injected { content } = &logged.event {
+            let again = self.run(id).is_some();
+            self.past.push(self.runs.len());
+            self.runs.push(Run {
+                id: id.clone(),
+                seq: logged.seq,
+                content: NO_PROMPT.into(),
+                owner: Owner::Admins,
+                key: None,
+                stage: Stage::Ended,
+                began: true,
+                steps: vec![Step { text: content.clone(), calls: 0, thoughts: Vec::new() }],
+                text: String::new(),
+                thought: String::new(),
+                seals: Vec::new(),
+                calls: Vec::new(),
+                tokens: 0,
+                ended: logged.seq,
+            });
+            return Ok(again.then_some("something injected under the id of a run"));
+        }
         if let Event::Prompted { content, owner, idempotency_key, .. } = &logged.event {
             let again = self.run(id).is_some()
                 || idempotency_key.as_ref().is_some_and(|key| self.of_key(owner, key).is_some());

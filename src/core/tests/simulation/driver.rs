@@ -13,6 +13,7 @@ use clawmux_core::follow::{Followers, Missing, Wanted};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, Ticket};
 use clawmux_core::provider::{ChatMessage, Delta};
 use clawmux_core::session::{Session, Submission, Submitted};
+use clawmux_core::settings::{Patch, Settings};
 use clawmux_core::turn::Work;
 
 use crate::book::Stage;
@@ -33,8 +34,25 @@ pub(crate) enum Message {
     Gone(ConnectionId),
     Abort(Option<RunId>),
     Stop,
-    Clear,
+    Alter(Alteration),
     Drain,
+}
+
+/// What is done to a conversation as a whole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Alteration {
+    Clear,
+    /// Forgets what ended before the last numbers, so many.
+    Compact {
+        back: u64,
+    },
+    Inject {
+        note: u64,
+    },
+    Configure {
+        label: u64,
+    },
+    Reset,
 }
 
 /// The work under way.
@@ -118,11 +136,11 @@ impl Driver {
     ) -> Check<Self> {
         let (cast, limits) = (outside.cast, outside.limits.clone());
         let (key, owner) = (cast.session.clone(), cast.owners[0].clone());
-        let Loaded { events, head, reserved } = loaded;
+        let Loaded { events, head, reserved, settings } = loaded;
         let mut session = if head == Seq(0) {
             Session::new(key, owner, limits)
         } else {
-            Session::restore(key, owner, limits, head, reserved, events)
+            Session::restore(key, owner, limits, head, reserved, settings, events)
         };
         // To compare whole states is dear: it is done for some.
         if incarnation % 3 == 2 {
@@ -467,9 +485,31 @@ impl Driver {
                 self.next.push(Reply::Stopped(runs));
             }
             Message::Abort(run) => self.abort(outside, run)?,
-            Message::Clear => {
-                self.session.clear(outside.now);
-                self.next.push(Reply::Cleared);
+            Message::Alter(alteration) => {
+                let now = outside.now;
+                match alteration {
+                    Alteration::Clear => self.session.clear(now),
+                    Alteration::Compact { back } => {
+                        let up_to = Seq(self.session.head().0.saturating_sub(back));
+                        self.session.compact(now, up_to);
+                    }
+                    Alteration::Inject { note } => {
+                        let id = RunId::new(format!("inject-{note}"));
+                        self.session.inject(now, id, format!("note {note}"));
+                    }
+                    Alteration::Configure { label } => {
+                        let patch = Patch { label: Some(Some(label.to_string())), ..Patch::default() };
+                        if self.session.configure(now, &patch).is_err() {
+                            unreachable!("a short label is fine");
+                        }
+                    }
+                    Alteration::Reset => {
+                        self.end_work();
+                        self.session.reset(now, Usage::default());
+                        self.waiting.clear();
+                    }
+                }
+                self.next.push(Reply::Altered);
             }
             Message::Drain => {
                 self.draining = true;
@@ -572,7 +612,8 @@ impl Driver {
 fn fold(outside: &Outside<'_>, events: Vec<Logged>) -> Session {
     let (key, owner) = (outside.cast.session.clone(), outside.cast.owners[0].clone());
     let head = events.last().map_or(Seq(0), |logged| logged.seq);
-    Session::restore(key, owner, outside.limits.clone(), head, outside.log.reserved(), events)
+    let settings = Settings::default();
+    Session::restore(key, owner, outside.limits.clone(), head, outside.log.reserved(), settings, events)
 }
 
 fn result(call: &ToolCall) -> ToolResult {

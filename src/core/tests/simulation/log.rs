@@ -9,6 +9,7 @@ use clawmux_core::auth::Owner;
 use clawmux_core::event::{Event, Logged};
 use clawmux_core::ids::{RunId, Seq};
 use clawmux_core::session::Batch;
+use clawmux_core::settings::Settings;
 
 use crate::book::{Book, Stage};
 use crate::dice::Dice;
@@ -36,6 +37,7 @@ pub(crate) struct Loaded {
     pub(crate) events: Vec<Logged>,
     pub(crate) head: Seq,
     pub(crate) reserved: Seq,
+    pub(crate) settings: Settings,
 }
 
 /// Why a unit is not in the log.
@@ -193,7 +195,8 @@ impl Log {
         };
         let coalesce = dice.one_in(2);
         let events = gather(self.events.iter().filter(wanted), coalesce, usize::MAX);
-        Loaded { events, head: self.head(), reserved: self.reserved }
+        let settings = self.book.settings().clone();
+        Loaded { events, head: self.head(), reserved: self.reserved, settings }
     }
 
     /// What comes after a number, of one run or of all, at most so many events; text said in a row in

@@ -62,7 +62,7 @@ pub(crate) enum Reply {
     Attached { asker: Asker, after: Seq },
     Aborted(Option<RunId>),
     Stopped(Vec<RunId>),
-    Cleared,
+    Altered,
 }
 
 /// A unit on its way to the log.
@@ -123,7 +123,7 @@ figures! {
     repeated,
     refused,
     aborted,
-    cleared,
+    altered,
     stopped,
     attached,
     told,
@@ -249,7 +249,7 @@ impl<'a> Outside<'a> {
             }
             Reply::Attached { .. } => self.figures.attached += 1,
             Reply::Aborted(None) => {}
-            Reply::Cleared => self.figures.cleared += 1,
+            Reply::Altered => self.figures.altered += 1,
         }
         Ok(())
     }

@@ -464,9 +464,12 @@ pub(crate) fn fingerprint(logged: &Logged) -> u64 {
         Event::StepEnded { .. } => (6, ""),
         Event::Restarted => (7, ""),
         Event::Ended { .. } => (8, ""),
-        Event::Cleared => (9, ""),
-        Event::Thought(thought) => (10, thought),
-        Event::Sealed(_) => (11, ""),
+        Event::Cleared(_) => (9, ""),
+        Event::Injected { content } => (10, content),
+        Event::Configured(_) => (11, ""),
+        Event::Deleted => (12, ""),
+        Event::Thought(thought) => (13, thought),
+        Event::Sealed(_) => (14, ""),
     };
     let run = logged.run.as_ref().map_or("", RunId::as_str);
     let start = (logged.first_seq.0 << 8) ^ u64::from(kind);

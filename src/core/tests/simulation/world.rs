@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::book::Stage;
 use crate::clients::{Peer, Way};
 use crate::dice::Dice;
-use crate::driver::{Doing, Driver, Ear, Message, Piece};
+use crate::driver::{Alteration, Doing, Driver, Ear, Message, Piece};
 use crate::log::Refusal;
 use crate::outside::{Cast, Figures, Outside, Request, Trace, Unit};
 use crate::rules::{self, Check};
@@ -50,7 +50,7 @@ enum Move {
     Submit,
     Resend,
     Abort,
-    Clear,
+    Alter,
     Deliver,
     Commit,
     Sync,
@@ -190,7 +190,7 @@ impl World<'_> {
                 may(7, Move::Submit);
                 may(if self.outside.requests.is_empty() { 0 } else { 4 }, Move::Resend);
                 may(3, Move::Abort);
-                may(1, Move::Clear);
+                may(2, Move::Alter);
             }
             if let Some(driver) = &self.driver {
                 let drains = !driver.draining && self.dice.one_in(3);
@@ -220,7 +220,7 @@ impl World<'_> {
             Move::Submit => self.submit(),
             Move::Resend => self.resend(),
             Move::Abort => self.abort(),
-            Move::Clear => self.send(Message::Clear),
+            Move::Alter => self.alter(),
             Move::Stop => self.send(Message::Stop),
             Move::Connect => self.connect(),
             Move::Attach => self.attach(),
@@ -391,6 +391,18 @@ impl World<'_> {
             }
         };
         self.send(Message::Abort(run));
+    }
+
+    fn alter(&mut self) {
+        let alteration = match self.dice.below(9) {
+            0 | 1 => Alteration::Clear,
+            2 => Alteration::Reset,
+            3 | 4 => Alteration::Compact { back: self.dice.below(60) as u64 },
+            5 | 6 => Alteration::Configure { label: self.dice.below(3) as u64 },
+            // No two notes are made in one step.
+            _ => Alteration::Inject { note: self.outside.now.as_millis() },
+        };
+        self.send(Message::Alter(alteration));
     }
 
     fn send(&mut self, message: Message) {

@@ -18,16 +18,20 @@ use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::record;
 use clawmux_core::log::segment::Segment;
 use clawmux_core::log::usage::UsageTotals;
-use clawmux_core::reply::{DayUsage, History, Message, Role, SessionSummary};
+use clawmux_core::reply::{DayUsage, SessionSummary};
+use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
+
+mod history;
+mod rows;
 
 use super::files::Files;
 use super::live::Shared;
 use super::schema::Progress;
 use super::{
     DAY_MS, Describe, Described, FindRun, LOAD_BYTES_MAX, ListSessions, Listed, Load, Loaded, Place,
-    ReadEvents, ReadHistory, UsageSince, failure,
+    ReadEvents, UsageSince, failure,
 };
 
 /// How many days and models one list of what was spent has.
@@ -49,16 +53,16 @@ struct Span {
 }
 
 impl Reader {
-    pub(super) fn open(files: Arc<Files>, shared: Arc<Shared>) -> Result<Self, Error> {
+    pub(in crate::store) fn open(files: Arc<Files>, shared: Arc<Shared>) -> Result<Self, Error> {
         Ok(Self { db: files.reader()?, shared, _files: files })
     }
 
-    pub(super) fn load(&mut self, asked: &Load) -> Result<Option<Loaded>, Error> {
-        let text = Text { session: &asked.session, run: None, after: Seq(0), bytes_max: usize::MAX };
+    pub(in crate::store) fn load(&mut self, asked: &Load) -> Result<Option<Loaded>, Error> {
+        let text = Text::all_of(&asked.session);
         self.view(Some(text), |tx, streaming| {
             let found = tx
                 .prepare_cached(
-                    "SELECT id, owner, head, reserved, input_tokens, output_tokens, cleared
+                    "SELECT id, owner, head, reserved, input_tokens, output_tokens, cleared, settings
                      FROM sessions WHERE key = ?",
                 )?
                 .query_row([asked.session.as_str()], |row| {
@@ -67,19 +71,21 @@ impl Reader {
                         head: seq(row, 2)?,
                         reserved: seq(row, 3)?,
                         spent: Usage { input_tokens: number(row, 4)?, output_tokens: number(row, 5)? },
+                        settings: Settings::default(),
                         events: Vec::new(),
                     };
-                    Ok((row.get::<_, i64>(0)?, loaded, row.get::<_, i64>(6)?))
+                    Ok((row.get::<_, i64>(0)?, loaded, row.get::<_, i64>(6)?, row.get::<_, Vec<u8>>(7)?))
                 })
                 .optional()?;
-            let Some((session, mut loaded, cleared)) = found else { return Ok(None) };
-            if let Some(last) = streaming.last() {
-                loaded.head = loaded.head.max(last.seq);
-            }
-            loaded.events = streaming;
+            let Some((session, mut loaded, cleared, settings)) = found else { return Ok(None) };
+            loaded.settings = record::read_settings(&settings)?;
+            loaded.head = loaded.head.max(streaming.head);
+            loaded.events = streaming.events;
             let mut spans = ended_runs(tx, session, cleared, (Progress::Answered, asked.runs))?;
             let answered: Vec<RunId> = spans.iter().map(|span| span.run.clone()).collect();
-            spans.extend(ended_runs(tx, session, cleared, (Progress::Begun, asked.runs))?);
+            for progress in [Progress::Begun, Progress::Injected] {
+                spans.extend(ended_runs(tx, session, cleared, (progress, asked.runs))?);
+            }
             let unfinished: Vec<Span> = tx
                 .prepare_cached(
                     "SELECT id, run, prompted, ended FROM runs INDEXED BY runs_unfinished
@@ -96,7 +102,7 @@ impl Reader {
         })
     }
 
-    pub(super) fn describe(&mut self, asked: &Describe) -> Result<Option<Described>, Error> {
+    pub(in crate::store) fn describe(&mut self, asked: &Describe) -> Result<Option<Described>, Error> {
         self.view(None, |tx, _| {
             let found = tx
                 .prepare_cached("SELECT owner, input_tokens, output_tokens FROM sessions WHERE key = ?")?
@@ -111,7 +117,10 @@ impl Reader {
         })
     }
 
-    pub(super) fn find_run(&mut self, asked: &FindRun) -> Result<Option<(SessionKey, RunId, Seq)>, Error> {
+    pub(in crate::store) fn find_run(
+        &mut self,
+        asked: &FindRun,
+    ) -> Result<Option<(SessionKey, RunId, Seq)>, Error> {
         let place = |row: &Row<'_>| {
             Ok((row.get::<_, String>(0)?, RunId::new(row.get::<_, String>(1)?), seq(row, 2)?))
         };
@@ -138,11 +147,12 @@ impl Reader {
         })
     }
 
-    pub(super) fn events(&mut self, asked: &ReadEvents) -> Result<Vec<Logged>, Error> {
+    pub(in crate::store) fn events(&mut self, asked: &ReadEvents) -> Result<Vec<Logged>, Error> {
         let text = Text {
             session: &asked.session,
             run: asked.run.as_ref(),
             after: asked.after,
+            up_to: Seq(u64::MAX),
             bytes_max: asked.max_bytes.max(1),
         };
         self.view(Some(text), |tx, streaming| {
@@ -159,7 +169,7 @@ impl Reader {
                     return Ok(Vec::new());
                 }
             }
-            let mut streaming = VecDeque::from(streaming);
+            let mut streaming = VecDeque::from(streaming.events);
 
             let from = integer(asked.after.0).max(span.as_ref().map_or(0, |s| integer(s.prompted) - 1));
             let to = span.as_ref().and_then(|s| s.ended).map_or(i64::MAX, integer);
@@ -197,60 +207,7 @@ impl Reader {
         })
     }
 
-    pub(super) fn history(&mut self, asked: &ReadHistory) -> Result<History, Error> {
-        let history = |messages: VecDeque<Message>, more| History {
-            session: asked.session.clone(),
-            messages: messages.into(),
-            more,
-        };
-        self.view(None, |tx, _| {
-            let found = tx
-                .prepare_cached("SELECT id, cleared FROM sessions WHERE key = ?")?
-                .query_row([asked.session.as_str()], |row| Ok((row.get(0)?, row.get::<_, i64>(1)?)))
-                .optional()?;
-            let Some((session, cleared)) = found else { return Ok(history(VecDeque::new(), false)) };
-            let mut last = i64::MAX;
-            if let Some(before) = &asked.before {
-                last = tx
-                    .prepare_cached("SELECT prompted FROM runs WHERE session = ? AND run = ?")?
-                    .query_row(params![session, before.run.as_str()], |row| row.get(0))
-                    .optional()?
-                    .ok_or_else(|| no_such_run(&asked.session, &before.run))?;
-            }
-            let mut statement = tx.prepare_cached(
-                "SELECT id, run, prompted, ended FROM runs
-                 WHERE session = ? AND prompted > ? AND prompted <= ? ORDER BY prompted DESC",
-            )?;
-            let mut runs = statement.query(params![session, cleared, last])?;
-            // Newest first, until there are enough.
-            let (mut messages, mut left) = (VecDeque::new(), asked.max_bytes);
-            while let Some(row) = runs.next()? {
-                let span = span(row)?;
-                let is_asked = |role| match &asked.before {
-                    Some(before) if before.run == span.run => {
-                        before.role == Role::Assistant && role == Role::User
-                    }
-                    _ => true,
-                };
-                let Conversation { prompt, answer } = conversation(tx, session, &span)?;
-                for mut message in [answer, prompt].into_iter().flatten().filter(|m| is_asked(m.role)) {
-                    if messages.is_empty() {
-                        message.clip(asked.max_bytes);
-                    }
-                    // At a glance first: a message may have megabytes.
-                    let fits = || message.content.len() <= left && message.json_bytes() <= left;
-                    if messages.len() == asked.limit || !(messages.is_empty() || fits()) {
-                        return Ok(history(messages, true));
-                    }
-                    left = left.saturating_sub(message.json_bytes());
-                    messages.push_front(message);
-                }
-            }
-            Ok(history(messages, false))
-        })
-    }
-
-    pub(super) fn sessions(&mut self, asked: &ListSessions) -> Result<Vec<Listed>, Error> {
+    pub(in crate::store) fn sessions(&mut self, asked: &ListSessions) -> Result<Vec<Listed>, Error> {
         const COLUMNS: &str = "SELECT key, owner, created, updated,
             EXISTS (SELECT 1 FROM runs WHERE session = sessions.id AND ended IS NULL),
             head, (SELECT count(*) FROM runs WHERE session = sessions.id), id FROM sessions";
@@ -273,7 +230,7 @@ impl Reader {
         })
     }
 
-    pub(super) fn unfinished(&mut self) -> Result<Vec<SessionKey>, Error> {
+    pub(in crate::store) fn unfinished(&mut self) -> Result<Vec<SessionKey>, Error> {
         self.view(None, |tx, _| {
             let mut statement = tx.prepare_cached(
                 "SELECT DISTINCT s.key FROM runs r INDEXED BY runs_unfinished
@@ -284,7 +241,7 @@ impl Reader {
         })
     }
 
-    pub(super) fn usage(&mut self, asked: &UsageSince) -> Result<UsageTotals, Error> {
+    pub(in crate::store) fn usage(&mut self, asked: &UsageSince) -> Result<UsageTotals, Error> {
         self.view(None, |tx, _| {
             // Whole days from their sums, the rest of the day before them by its calls.
             let sum = |since: Timestamp| {
@@ -344,7 +301,7 @@ impl Reader {
     pub(super) fn view<T>(
         &mut self,
         streaming: Option<Text<'_>>,
-        answer: impl FnOnce(&Transaction<'_>, Vec<Logged>) -> Result<T, Failure>,
+        answer: impl FnOnce(&Transaction<'_>, Streaming) -> Result<T, Failure>,
     ) -> Result<T, Error> {
         let live = self.shared.enter();
         if live.broken {
@@ -355,8 +312,9 @@ impl Reader {
         tx.prepare_cached("SELECT opened FROM meta")
             .and_then(|mut statement| statement.query_row([], |_| Ok(())))
             .map_err(|e| failure::sql(&e))?;
-        let streaming = streaming.map_or_else(Vec::new, |text| {
-            live.rest_after(text.session, text.run, text.after, text.bytes_max)
+        let streaming = streaming.map_or_else(Streaming::default, |text| Streaming {
+            head: Seq(live.head(text.session)),
+            events: live.between(text.session, text.run, (text.after, text.up_to), text.bytes_max),
         });
         drop(live);
         answer(&tx, streaming).map_err(|failure| match failure {
@@ -366,16 +324,29 @@ impl Reader {
     }
 }
 
+/// Text of steps that still stream.
+#[derive(Default)]
+pub(super) struct Streaming {
+    /// What was asked of it, in order.
+    events: Vec<Logged>,
+    /// The last number of all of it; 0 = there is none.
+    head: Seq,
+}
+
 /// What of the text of steps that still stream.
 pub(super) struct Text<'a> {
     session: &'a SessionKey,
     run: Option<&'a RunId>,
     after: Seq,
+    up_to: Seq,
     bytes_max: usize,
 }
 
-fn no_such_run(session: &SessionKey, run: &RunId) -> Error {
-    ErrorCode::NotFound.error(format!("no such run in session {session}: {run}"))
+impl<'a> Text<'a> {
+    /// All of it.
+    fn all_of(session: &'a SessionKey) -> Self {
+        Self { session, run: None, after: Seq(0), up_to: Seq(u64::MAX), bytes_max: usize::MAX }
+    }
 }
 
 /// Why there is no answer.
@@ -536,41 +507,6 @@ fn attach(
         }
     }
     Ok(())
-}
-
-/// What was said in a run.
-struct Conversation {
-    prompt: Option<Message>,
-    answer: Option<Message>,
-}
-
-/// The prompt and, once the run is over, the text of all its steps as clients saw it; but not
-/// what a restart made void.
-fn conversation(tx: &Transaction<'_>, session: i64, span: &Span) -> Result<Conversation, Failure> {
-    let message = |role, content, at, attachments| Message {
-        role,
-        content,
-        at,
-        run: span.run.clone(),
-        clipped: false,
-        attachments,
-    };
-    let (mut prompt, mut answer) = (None, None);
-    let (mut text, mut step_from) = (String::new(), 0);
-    events_of(tx, session, span, |logged| match logged.event {
-        Event::Prompted { content, attachments, .. } => {
-            prompt = Some(message(Role::User, content, logged.at, attachments));
-        }
-        Event::Text(piece) => text.push_str(&piece),
-        Event::StepEnded { .. } => step_from = text.len(),
-        Event::Restarted => text.truncate(step_from),
-        Event::Ended { .. } if !text.is_empty() => {
-            let text = std::mem::take(&mut text);
-            answer = Some(message(Role::Assistant, text, logged.at, Vec::new()));
-        }
-        _ => {}
-    })?;
-    Ok(Conversation { prompt, answer })
 }
 
 fn session_row(tx: &Transaction<'_>, key: &SessionKey) -> rusqlite::Result<Option<i64>> {

@@ -1,0 +1,318 @@
+//! What is done to a session besides prompting it: settings, new conversations, deletion, lists.
+
+use clawmux_core::command::SessionFilter;
+use clawmux_core::error::ErrorCode;
+use clawmux_core::reply::{Preview, Said, SessionRow, Transcript};
+use clawmux_core::settings::Patch;
+
+use super::*;
+
+fn label(label: &str) -> Patch {
+    Patch { label: Some(Some(label.into())), ..Patch::default() }
+}
+
+fn filter() -> SessionFilter {
+    SessionFilter { limit: 10, active_since: None, agent: None, label: None, search: None, with_texts: true }
+}
+
+impl Peer {
+    async fn asks(&mut self, command: Command) -> Result<Reply, clawmux_core::error::Error> {
+        self.ask(command);
+        loop {
+            if let Deliver::Reply(_, reply) = self.next().await {
+                return reply;
+            }
+        }
+    }
+
+    async fn settled(&mut self, command: Command) -> SessionRow {
+        match self.asks(command).await {
+            Ok(Reply::Settled(row)) => *row,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn transcript(&mut self, account: &str, at: Option<Seq>) -> Transcript {
+        let command = Command::Transcript { target: target(account), limit: 100, bytes_max: 1 << 20, at };
+        match self.asks(command).await {
+            Ok(Reply::Transcript(transcript)) => *transcript,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn list(&mut self, filter: SessionFilter) -> (Vec<String>, u64) {
+        match self.asks(Command::ListSessions(filter)).await {
+            Ok(Reply::SessionList(list)) => {
+                (list.rows.iter().map(|row| row.session.account().into_owned()).collect(), list.total)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn runs(&mut self, account: &str, content: &str) -> Accepted {
+        self.ask(prompt(account, content, None));
+        let accepted = self.accepted().await;
+        self.rest().await;
+        accepted
+    }
+}
+
+#[actix::test]
+async fn a_session_is_made_configured_and_read_back() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    let made = peer.settled(Command::CreateSession { target: target("ada"), patch: label("Ada") }).await;
+    assert_eq!((made.settings.label.as_deref(), made.running.len(), made.head), (Some("Ada"), 0, Seq(1)));
+    assert_eq!(made.model.as_ref().map(ToString::to_string).as_deref(), Some("offline/offline"));
+    let again = peer.settled(Command::CreateSession { target: target("ada"), patch: label("Bob") }).await;
+    assert_eq!(again, made, "it is there");
+
+    let model = |name: Option<&str>| Patch { model: Some(name.map(str::to_owned)), ..Patch::default() };
+    let target = || target("ada");
+    let set = Command::Configure { target: target(), patch: model(Some("offline/other")) };
+    let set = peer.settled(set).await;
+    assert_eq!(set.settings.label.as_deref(), Some("Ada"), "the rest stays");
+    assert_eq!(set.model.as_ref().map(ToString::to_string).as_deref(), Some("offline/other"));
+    let bad = Command::Configure { target: target(), patch: model(Some("nowhere/m")) };
+    assert_eq!(peer.asks(bad).await.unwrap_err().code, ErrorCode::InvalidRequest);
+    let cleared = peer.settled(Command::Configure { target: target(), patch: model(None) }).await;
+    assert_eq!(cleared.model, made.model);
+
+    // Nobody follows it, so it sleeps when told to, and is read back.
+    peer.asks(Command::Stop { target: target() }).await.unwrap();
+    let woken = peer.settled(Command::Configure { target: target(), patch: Patch::default() }).await;
+    assert_eq!(woken.settings, cleared.settings);
+    let other =
+        Principal { owner: Owner::Credential("eve".into()), scopes: Scopes::USER, ..Principal::local() };
+    for command in [
+        Command::Configure { target: target(), patch: label("mine") },
+        Command::Reset { target: target() },
+        Command::Delete { target: target() },
+        Command::Inject { target: target(), content: "x".into() },
+        Command::Transcript { target: target(), limit: 1, bytes_max: 1000, at: None },
+    ] {
+        peer.ask_as(other.clone(), command.clone());
+        let refused = peer.reply().await.expect_err("it is not hers");
+        assert_eq!(refused.code, ErrorCode::NotFound, "{command:?}: {refused}");
+    }
+    peer.ask_as(other.clone(), Command::DescribeSession { target: target() });
+    assert!(matches!(peer.reply().await, Ok(Reply::Session(None))));
+    peer.ask_as(other, Command::ListSessions(filter()));
+    assert!(
+        matches!(peer.reply().await, Ok(Reply::SessionList(list)) if list.rows.is_empty() && list.total == 0)
+    );
+}
+
+#[actix::test]
+async fn the_model_that_is_set_is_the_one_that_answers() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    peer.runs("ada", "hello").await;
+    let patch = Patch { model: Some(Some("offline/other".into())), ..Patch::default() };
+    peer.settled(Command::Configure { target: target("ada"), patch }).await;
+    peer.runs("ada", "hello again").await;
+    let mut models = Vec::new();
+    // What a call cost is on record a little after its answer.
+    for _ in 0..1000 {
+        let transcript = peer.transcript("ada", None).await;
+        models = transcript
+            .entries
+            .iter()
+            .filter_map(|entry| match &entry.said {
+                Said::Assistant { model, .. } => Some(model.as_ref()?.to_string()),
+                _ => None,
+            })
+            .collect();
+        if models.len() == 2 {
+            break;
+        }
+        actix::clock::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    assert_eq!(models, ["offline/offline", "offline/other"]);
+}
+
+#[actix::test]
+async fn a_new_conversation_knows_nothing_of_the_old_one() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    let accepted = peer.runs("ada", "remember the smew").await;
+    peer.settled(Command::Configure { target: target("ada"), patch: label("Ada") }).await;
+    let before = peer.transcript("ada", None).await.row.unwrap();
+    assert_eq!(before.title.as_deref(), Some("remember the smew"));
+    assert_eq!(
+        before.last_run.as_ref().map(|run| (run.run.clone(), run.is_aborted)),
+        Some((accepted.run, false))
+    );
+
+    // Something is under way and something waits: both end.
+    peer.ask(prompt("ada", "/slow 600", None));
+    let slow = peer.accepted().await;
+    peer.ask(prompt("ada", "waits", None));
+    peer.ask(Command::Reset { target: target("ada") });
+    let (mut ends, mut row) = (Vec::new(), None);
+    while ends.len() < 2 || row.is_none() {
+        match peer.next().await {
+            Deliver::Event { event, .. } => {
+                peer.client.window.give_back(cost(&event), peer.client.connection);
+                if let Event::Ended { outcome, .. } = &event.logged.event {
+                    assert_eq!(*outcome, Outcome::Aborted);
+                    ends.push(event.logged.run.clone());
+                }
+            }
+            Deliver::Reply(_, Ok(Reply::Settled(settled))) => row = Some(settled),
+            Deliver::Reply(_, reply) => drop(reply.unwrap()),
+            Deliver::Announced | Deliver::Invoke(_) => {}
+        }
+    }
+    assert!(ends.contains(&Some(slow.run)));
+    let row = row.unwrap();
+    assert_ne!(row.session_id, before.session_id);
+    assert_eq!((row.settings.label.as_deref(), row.title, row.running.len()), (Some("Ada"), None, 0));
+    let after = peer.transcript("ada", None).await;
+    assert_eq!((after.entries.len(), after.total), (0, 0));
+
+    let fresh = peer.settled(Command::Reset { target: target("new") }).await;
+    assert_eq!(fresh.head, Seq(1), "one that was not there is made");
+}
+
+#[actix::test]
+async fn only_the_newest_messages_are_kept_and_a_note_is_among_them() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    let missing = Command::Inject { target: target("ada"), content: "x".into() };
+    assert_eq!(peer.asks(missing).await.unwrap_err().code, ErrorCode::NotFound);
+    assert!(matches!(
+        peer.asks(Command::Compact { target: target("ada"), keep: 1 }).await,
+        Ok(Reply::Compacted { kept: 0, forgotten: 0 })
+    ));
+    for prompt in ["one", "two", "three"] {
+        peer.runs("ada", prompt).await;
+    }
+    let note = Command::Inject { target: target("ada"), content: "a note".into() };
+    let Ok(Reply::Injected { message, .. }) = peer.asks(note).await else { panic!("injected") };
+    let before = peer.transcript("ada", None).await;
+    let places: Vec<u64> = before.entries.iter().map(|entry| entry.place).collect();
+    assert_eq!((places, before.total), ((1..=7).collect(), 7));
+    assert_eq!(before.entries[6].id, message);
+
+    let compact = Command::Compact { target: target("ada"), keep: 2 };
+    assert!(matches!(peer.asks(compact).await, Ok(Reply::Compacted { kept: 3, forgotten: 4 })));
+    let after = peer.transcript("ada", None).await;
+    let ids =
+        |entries: &[clawmux_core::reply::Entry]| entries.iter().map(|e| e.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(&after.entries), ids(&before.entries[4..]), "what is kept stays what it was");
+    assert_eq!(after.entries.iter().map(|entry| entry.place).collect::<Vec<_>>(), [1, 2, 3]);
+
+    let preview = Command::Preview { targets: vec![target("ada"), target("nobody")], limit: 2, chars_max: 3 };
+    let Ok(Reply::Previews(previews)) = peer.asks(preview).await else { panic!("previews") };
+    let [Preview { messages: Some(messages) }, Preview { messages: None }] = &previews[..] else {
+        panic!("{previews:?}");
+    };
+    assert_eq!((messages.len(), &messages[1]), (2, &(Role::Assistant, "a n".to_owned())));
+    // The model is told too: the offline one says how much it was given.
+    peer.runs("ada", "four").await;
+    assert_eq!(peer.transcript("ada", None).await.total, 5);
+}
+
+#[actix::test]
+async fn what_is_deleted_is_gone_for_everybody() {
+    let world = World::new().await;
+    let (mut peer, mut follower) = (world.peer(1), world.peer(2));
+    peer.ask(prompt("ada", "hello", Some("key")));
+    let first = peer.accepted().await;
+    peer.rest().await;
+    peer.runs("bob", "hello").await;
+    follower.ask(Command::Attach { target: target("ada"), after: Some(Seq(0)) });
+    follower.reply().await.unwrap();
+    peer.ask(prompt("ada", "/slow 600", None));
+    peer.accepted().await;
+    assert!(matches!(
+        peer.asks(Command::Delete { target: target("ada") }).await,
+        Ok(Reply::Deleted { found: true })
+    ));
+    let mut last = follower.event().await;
+    while last.event != Event::Deleted {
+        last = follower.event().await;
+    }
+    assert!(matches!(
+        peer.asks(Command::Delete { target: target("ada") }).await,
+        Ok(Reply::Deleted { found: false })
+    ));
+    assert_eq!(peer.list(filter()).await, (vec!["bob".to_owned()], 1));
+    assert!(peer.transcript("ada", None).await.row.is_none());
+    let session = first.session.clone();
+    assert!(matches!(peer.asks(Command::Exists { session }).await, Ok(Reply::Exists(false))));
+
+    // The name and the key can be used again.
+    peer.ask(prompt("ada", "hello", Some("key")));
+    let again = peer.accepted().await;
+    assert!(!again.repeated && again.seq == Seq(1) && again.run != first.run, "{again:?}");
+    peer.rest().await;
+}
+
+#[actix::test]
+async fn sessions_are_found_by_what_they_are() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    for (account, prompt) in [("ada", "tell me of the SMEW"), ("bob", "what is an auk?"), ("eve", "ÄÖÜ")] {
+        peer.runs(account, prompt).await;
+    }
+    peer.settled(Command::Configure { target: target("bob"), patch: label("Birds") }).await;
+    let find = |text: &str| SessionFilter { search: Some(text.into()), ..filter() };
+    let all = ["eve", "bob", "ada"];
+    for (filter, found) in [
+        (filter(), &all[..]),
+        (find("smew"), &["ada"]),
+        (find("bIRD"), &["bob"]),
+        (find("äöü"), &["eve"]),
+        (find("TEST:EVE"), &["eve"]),
+        (find("nothing"), &[]),
+        (SessionFilter { label: Some("Birds".into()), ..filter() }, &["bob"]),
+        (SessionFilter { label: Some("birds".into()), ..filter() }, &[]),
+        (SessionFilter { agent: Some("main".into()), ..filter() }, &all),
+        (SessionFilter { agent: Some("mai".into()), ..filter() }, &[]),
+        (
+            SessionFilter {
+                active_since: Some(clock::now().after(std::time::Duration::from_secs(9))),
+                ..filter()
+            },
+            &[],
+        ),
+    ] {
+        let (rows, total) = peer.list(filter.clone()).await;
+        assert_eq!(
+            (&rows[..], total as usize),
+            (&found.iter().map(ToString::to_string).collect::<Vec<_>>()[..], found.len()),
+            "{filter:?}"
+        );
+    }
+    let (rows, total) = peer.list(SessionFilter { limit: 1, ..filter() }).await;
+    assert_eq!((rows.len(), total), (1, 3));
+}
+
+#[actix::test]
+async fn who_was_cut_off_goes_on_exactly_where_it_was() {
+    let world = World::new().await;
+    let (mut peer, mut other) = (world.peer(1), world.peer(2));
+    peer.ask(prompt("ada", "/slow 60", Some("its-key")));
+    peer.accepted().await;
+    let (mut seen, mut last) = (String::new(), Seq(0));
+    while seen.len() < 9 {
+        let logged = peer.event().await;
+        last = logged.seq;
+        if let Event::Text(text) = &logged.event {
+            seen.push_str(text);
+        }
+    }
+    for over in [false, true] {
+        if over {
+            peer.ask(Command::Abort { target: target("ada"), run: None });
+            peer.rest().await;
+        }
+        let under_way = other.transcript("ada", Some(last)).await.under_way.expect("it was under way there");
+        assert_eq!((under_way.text.as_str(), under_way.seq), (seen.as_str(), last), "over: {over}");
+        assert_eq!(under_way.idempotency_key.as_deref(), Some("its-key"));
+        assert_eq!(other.transcript("ada", None).await.under_way.is_some(), !over);
+        assert_eq!(other.transcript("ada", Some(Seq(1))).await.under_way, None, "it had not begun");
+    }
+}

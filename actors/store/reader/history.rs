@@ -1,0 +1,370 @@
+//! What was said in a session: for people, not for the model.
+//!
+//! A conversation is told run by run, in the order of their prompts: the prompt, what tools answered,
+//! and, once the run is over, the text of all its steps; but not what a restart made void. The number
+//! of messages a run has is known without reading it, so that a place is told for each however far
+//! back it is.
+
+use std::collections::{HashMap, VecDeque};
+
+use clawmux_core::answer::Answer;
+use clawmux_core::command::Before;
+use clawmux_core::config::ModelRef;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::{Event, Logged, Outcome};
+use clawmux_core::ids::{CallId, PluginName, RunId, Seq, SessionKey};
+use clawmux_core::log::record;
+use clawmux_core::log::segment::Segment;
+use clawmux_core::reply::{Entry, History, Message, Preview, Role, Said, Transcript, UnderWay};
+use rusqlite::{OptionalExtension, Row, Transaction, params};
+
+use super::{
+    Failure, Reader, Span, Text, events_of, integer, logged, number, rows, seq, session_row, span, time,
+};
+use crate::store::{Cut, FindCut, ReadHistory, ReadPreviews, ReadTranscript};
+
+/// Runs that are remembered, newest first, from the one prompted with a number on; the columns are
+/// those of [`Told`].
+const REMEMBERED: &str = "SELECT r.id, r.run, r.prompted, r.ended, r.messages, r.provider, r.model
+    FROM sessions s JOIN runs r ON r.session = s.id
+    WHERE s.id = ?1 AND r.prompted BETWEEN s.kept_from AND ?2 AND (r.ended IS NULL OR r.ended > s.cleared)
+    ORDER BY r.prompted DESC";
+
+/// A run, and what is known of it without reading it.
+struct Told {
+    span: Span,
+    messages: u64,
+    model: Option<ModelRef>,
+}
+
+fn told(row: &Row<'_>) -> rusqlite::Result<Told> {
+    let model = match (row.get(5)?, row.get(6)?) {
+        (Some(provider), Some(model)) => Some(ModelRef { provider, model }),
+        _ => None,
+    };
+    Ok(Told { span: span(row)?, messages: number(row, 4)?, model })
+}
+
+impl Reader {
+    pub(in crate::store) fn history(&mut self, asked: &ReadHistory) -> Result<History, Error> {
+        let history = |messages: VecDeque<Message>, more| History {
+            session: asked.session.clone(),
+            messages: messages.into(),
+            more,
+        };
+        self.view(None, |tx, _| {
+            let Some(session) = session_row(tx, &asked.session)? else {
+                return Ok(history(VecDeque::new(), false));
+            };
+            let mut last = i64::MAX;
+            if let Some(before) = &asked.before {
+                last = tx
+                    .prepare_cached("SELECT prompted FROM runs WHERE session = ? AND run = ?")?
+                    .query_row(params![session, before.run.as_str()], |row| row.get(0))
+                    .optional()?
+                    .ok_or_else(|| no_such_run(&asked.session, &before.run))?;
+            }
+            let mut statement = tx.prepare_cached(REMEMBERED)?;
+            let mut runs = statement.query(params![session, last])?;
+            // Newest first, until there are enough.
+            let (mut messages, mut left) = (VecDeque::new(), asked.max_bytes);
+            while let Some(row) = runs.next()? {
+                let told = told(row)?;
+                let is_asked = |role| match &asked.before {
+                    Some(Before { run, role: before }) if *run == told.span.run => {
+                        *before == Role::Assistant && role == Role::User
+                    }
+                    _ => true,
+                };
+                let entries = entries(tx, session, &told)?;
+                let said = entries.into_iter().rev().filter_map(|entry| message(entry, &told.span.run));
+                for mut message in said.filter(|message| is_asked(message.role)) {
+                    if messages.is_empty() {
+                        message.clip(asked.max_bytes);
+                    }
+                    // At a glance first: a message may have megabytes.
+                    let fits = || message.content.len() <= left && message.json_bytes() <= left;
+                    if messages.len() == asked.limit || !(messages.is_empty() || fits()) {
+                        return Ok(history(messages, true));
+                    }
+                    left = left.saturating_sub(message.json_bytes());
+                    messages.push_front(message);
+                }
+            }
+            Ok(history(messages, false))
+        })
+    }
+
+    pub(in crate::store) fn transcript(
+        &mut self,
+        asked: &ReadTranscript,
+    ) -> Result<Option<Transcript>, Error> {
+        let text = Text { up_to: asked.at.unwrap_or(Seq(u64::MAX)), ..Text::all_of(&asked.session) };
+        self.view(Some(text), |tx, streaming| {
+            let Some(session) = session_row(tx, &asked.session)? else { return Ok(None) };
+            let row = rows::one(tx, session, true)?;
+            let total = tx
+                .prepare_cached("SELECT messages FROM sessions WHERE id = ?")?
+                .query_row([session], |row| number(row, 0))?;
+            let head = row.head.max(streaming.head);
+            let entries = newest(tx, session, total, asked)?;
+            let under_way = under_way(tx, session, asked.at, head, streaming.events)?;
+            Ok(Some(Transcript { row: Some(row), entries: entries.into(), total, head, under_way }))
+        })
+    }
+
+    pub(in crate::store) fn previews(&mut self, asked: &ReadPreviews) -> Result<Vec<Preview>, Error> {
+        self.view(None, |tx, _| {
+            let preview = |key: &SessionKey| -> Result<Preview, Failure> {
+                let found = tx
+                    .prepare_cached("SELECT id, owner FROM sessions WHERE key = ?")?
+                    .query_row([key.as_str()], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))
+                    .optional()?;
+                let mine = |owner: &str| asked.owner.as_ref().is_none_or(|asked| asked.as_str() == owner);
+                let Some((session, _)) = found.filter(|(_, owner)| mine(owner)) else {
+                    return Ok(Preview { messages: None });
+                };
+                let mut statement = tx.prepare_cached(REMEMBERED)?;
+                let mut runs = statement.query(params![session, i64::MAX])?;
+                let mut messages = VecDeque::new();
+                while messages.len() < asked.limit
+                    && let Some(row) = runs.next()?
+                {
+                    let told = told(row)?;
+                    let entries = entries(tx, session, &told)?;
+                    let said = entries.into_iter().rev().filter_map(|entry| message(entry, &told.span.run));
+                    for Message { role, mut content, .. } in said.take(asked.limit - messages.len()) {
+                        if let Some((end, _)) = content.char_indices().nth(asked.chars_max) {
+                            content.truncate(end);
+                        }
+                        content.shrink_to_fit();
+                        messages.push_front((role, content));
+                    }
+                }
+                Ok(Preview { messages: Some(messages.into()) })
+            };
+            asked.sessions.iter().map(preview).collect()
+        })
+    }
+
+    pub(in crate::store) fn cut(&mut self, asked: &FindCut) -> Result<Option<Cut>, Error> {
+        self.view(None, |tx, _| {
+            let Some(session) = session_row(tx, &asked.session)? else { return Ok(None) };
+            let mut statement = tx.prepare_cached(
+                "SELECT r.ended, r.messages FROM sessions s JOIN runs r ON r.session = s.id
+                 WHERE s.id = ? AND r.prompted >= s.kept_from AND (r.ended IS NULL OR r.ended > s.cleared)
+                 ORDER BY r.ended IS NULL DESC, r.ended DESC",
+            )?;
+            let mut runs = statement.query([session])?;
+            let (mut kept, mut forgotten, mut up_to) = (0, 0, None);
+            while let Some(row) = runs.next()? {
+                let (ended, messages) = (row.get::<_, Option<i64>>(0)?, number(row, 1)?);
+                let messages = usize::try_from(messages).unwrap_or(usize::MAX);
+                match ended {
+                    Some(_) if kept >= asked.keep => {
+                        // The first of them is the last that ended.
+                        up_to = up_to.or(Some(seq(row, 0)?));
+                        forgotten += messages;
+                    }
+                    _ => kept += messages,
+                }
+            }
+            Ok(up_to.map(|up_to| Cut { up_to, kept, forgotten }))
+        })
+    }
+}
+
+/// The newest messages of a session that has so many, as many as are asked for.
+fn newest(
+    tx: &Transaction<'_>,
+    session: i64,
+    total: u64,
+    asked: &ReadTranscript,
+) -> Result<VecDeque<Entry>, Failure> {
+    let mut statement = tx.prepare_cached(REMEMBERED)?;
+    let mut runs = statement.query(params![session, i64::MAX])?;
+    let (mut newest, mut left, mut last) = (VecDeque::new(), asked.bytes_max, total);
+    while let Some(row) = runs.next()? {
+        let told = told(row)?;
+        let mut place = last;
+        last = last.saturating_sub(told.messages);
+        for mut entry in entries(tx, session, &told)?.into_iter().rev() {
+            entry.place = place.max(1);
+            place = place.saturating_sub(1);
+            if newest.is_empty() {
+                entry.clip(asked.bytes_max);
+            }
+            let fits = || entry.said.text().len() <= left && entry.json_bytes() <= left;
+            if newest.len() == asked.limit || !(newest.is_empty() || fits()) {
+                return Ok(newest);
+            }
+            left = left.saturating_sub(entry.json_bytes());
+            newest.push_front(entry);
+        }
+    }
+    Ok(newest)
+}
+
+/// The messages of one run, in order; their places are yet to be told.
+fn entries(tx: &Transaction<'_>, session: i64, told: &Told) -> Result<Vec<Entry>, Failure> {
+    let run = &told.span.run;
+    let (mut entries, mut answer) = (Vec::new(), Answer::default());
+    let mut tools: HashMap<CallId, PluginName> = HashMap::new();
+    let mut say = |id: String, logged: &Logged, run: Option<&RunId>, said| {
+        entries.push(Entry { id, place: 0, at: logged.at, run: run.cloned(), said, clipped: false });
+    };
+    events_of(tx, session, &told.span, |mut logged| match &mut logged.event {
+        Event::Prompted { content, idempotency_key, attachments, .. } => {
+            let said = Said::User {
+                text: std::mem::take(content),
+                idempotency_key: idempotency_key.take(),
+                attachments: std::mem::take(attachments),
+            };
+            say(Entry::prompt_id(run), &logged, Some(run), said);
+        }
+        Event::ToolCalled(call) => {
+            tools.insert(call.id.clone(), call.name.clone());
+        }
+        Event::ToolReturned(result) => {
+            let said = Said::Tool {
+                call: result.call.clone(),
+                name: tools.get(&result.call).cloned().unwrap_or_else(|| PluginName::from("")),
+                text: std::mem::take(&mut result.content),
+                is_error: result.is_error,
+            };
+            say(format!("tool-{}", logged.seq), &logged, Some(run), said);
+        }
+        Event::Injected { content } => {
+            let said = Said::Assistant {
+                text: std::mem::take(content),
+                model: None,
+                usage: Default::default(),
+                is_aborted: false,
+                error: None,
+            };
+            say(run.to_string(), &logged, None, said);
+        }
+        Event::Ended { outcome, usage } => {
+            let text = std::mem::take(&mut answer).into_text();
+            let error = match outcome {
+                Outcome::Failed(error) => Some(error.message.clone()),
+                Outcome::Completed | Outcome::Aborted => None,
+            };
+            if !text.is_empty() || error.is_some() {
+                let is_aborted = *outcome == Outcome::Aborted;
+                let (model, usage) = (told.model.clone(), *usage);
+                let said = Said::Assistant { text, model, usage, is_aborted, error };
+                say(Entry::answer_id(run), &logged, Some(run), said);
+            }
+        }
+        event => answer.apply(event),
+    })?;
+    Ok(entries)
+}
+
+/// What of a message those are told who know only of prompts and answers.
+fn message(entry: Entry, run: &RunId) -> Option<Message> {
+    let (role, content, attachments) = match entry.said {
+        Said::User { text, attachments, .. } => (Role::User, text, attachments),
+        Said::Assistant { text, .. } if !text.is_empty() => (Role::Assistant, text, Vec::new()),
+        Said::Assistant { .. } | Said::Tool { .. } => return None,
+    };
+    Some(Message { role, content, at: entry.at, run: run.clone(), clipped: false, attachments })
+}
+
+/// The run under way at a number, or now, and its answer up to there. `streaming` is the text of steps
+/// that stream, up to there.
+fn under_way(
+    tx: &Transaction<'_>,
+    session: i64,
+    at: Option<Seq>,
+    head: Seq,
+    streaming: Vec<Logged>,
+) -> Result<Option<UnderWay>, Failure> {
+    let at = at.unwrap_or(head).min(head);
+    let Some((row, run, started, prompted)) = running_at(tx, session, integer(at.0))? else {
+        return Ok(None);
+    };
+    let mut events = Vec::new();
+    let mut statement = tx.prepare_cached(
+        "SELECT seq, first, at, kind, body FROM events
+         WHERE session = ? AND seq >= ? AND first <= ? AND run = ? ORDER BY seq",
+    )?;
+    let mut rows = statement.query(params![session, started, integer(at.0), row])?;
+    while let Some(row) = rows.next()? {
+        let kind = row.get_ref(3)?.as_str().map_err(rusqlite::Error::from)?;
+        if let Some(of) = record::streamed(kind) {
+            let body = row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?;
+            events.extend(Segment::read(of, seq(row, 1)?, time(row, 2)?, body)?.between(&run, Seq(0), at));
+        } else if let Some(logged) = logged(row, Some(run.clone()), Seq(0))?.filter(|logged| logged.seq <= at)
+        {
+            events.push(logged);
+        }
+    }
+    let is_of_it = |logged: &Logged| logged.run.as_ref() == Some(&run) && integer(logged.seq.0) >= started;
+    events.extend(streaming.into_iter().filter(is_of_it));
+    events.sort_unstable_by_key(|logged| logged.seq);
+    let mut answer = Answer::default();
+    let mut began = None;
+    for logged in &events {
+        if logged.event == Event::Started {
+            began = Some(logged.at);
+        }
+        answer.apply(&logged.event);
+    }
+    let idempotency_key = tx
+        .prepare_cached("SELECT kind, body FROM events WHERE session = ? AND seq = ?")?
+        .query_row([session, prompted], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Vec<u8>>(1)?)))
+        .optional()?
+        .map(|(kind, body)| record::read(&kind, &body))
+        .transpose()?
+        .and_then(|event| match event {
+            Event::Prompted { idempotency_key, .. } => idempotency_key,
+            _ => None,
+        });
+    let step_at = answer.step_at();
+    let (text, started) = (answer.into_text(), began.unwrap_or_default());
+    Ok(Some(UnderWay { run, idempotency_key, text, step_at, seq: at, started }))
+}
+
+/// The run that was under way at a number: its row, itself, the numbers of its beginning and its
+/// prompt. Runs take turns, so it is the first to end after that number, or has not ended.
+fn running_at(
+    tx: &Transaction<'_>,
+    session: i64,
+    at: i64,
+) -> rusqlite::Result<Option<(i64, RunId, i64, i64)>> {
+    type Found = (i64, String, Option<i64>, i64, Option<i64>);
+    let found = |row: &Row<'_>| -> rusqlite::Result<Found> {
+        Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
+    };
+    let mut ended: Option<Found> = None;
+    for progress in [1, 2] {
+        let first = tx
+            .prepare_cached(
+                "SELECT id, run, started, prompted, ended FROM runs INDEXED BY runs_past
+                 WHERE session = ? AND progress = ? AND ended > ? AND started IS NOT NULL ORDER BY ended LIMIT 1",
+            )?
+            .query_row(params![session, progress, at], found)
+            .optional()?;
+        if first.as_ref().is_some_and(|first| ended.as_ref().is_none_or(|other| first.4 < other.4)) {
+            ended = first;
+        }
+    }
+    let is_begun = |run: &Found| run.2.is_some_and(|started| started <= at);
+    let run = match ended.filter(is_begun) {
+        Some(run) => Some(run),
+        None => tx
+            .prepare_cached(
+                "SELECT id, run, started, prompted, ended FROM runs INDEXED BY runs_unfinished
+                 WHERE session = ? AND ended IS NULL AND started <= ? LIMIT 1",
+            )?
+            .query_row(params![session, at], found)
+            .optional()?,
+    };
+    Ok(run.and_then(|(row, run, started, prompted, _)| Some((row, RunId::new(run), started?, prompted))))
+}
+
+fn no_such_run(session: &SessionKey, run: &RunId) -> Error {
+    ErrorCode::NotFound.error(format!("no such run in session {session}: {run}"))
+}

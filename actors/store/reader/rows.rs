@@ -1,0 +1,203 @@
+//! Sessions as lists show them. What a row says is kept beside the log, so that a list of a hundred
+//! among a hundred thousand looks at a hundred.
+
+use clawmux_core::auth::Owner;
+use clawmux_core::error::Error;
+use clawmux_core::event::{Event, Outcome, Usage};
+use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::log::record;
+use clawmux_core::reply::{LastRun, SessionList, SessionRow};
+use clawmux_core::time::Timestamp;
+use rusqlite::{OptionalExtension, ToSql, Transaction, params, params_from_iter};
+
+use super::{Failure, Reader, integer, number, seq, session_row, time};
+use crate::store::{ReadRow, ReadRows};
+
+/// What a row takes besides its texts, roughly, in bytes.
+const ROW_BYTES: usize = 512;
+
+impl Reader {
+    pub(in crate::store) fn row(&mut self, ReadRow(key): &ReadRow) -> Result<Option<SessionRow>, Error> {
+        self.view(None, |tx, _| session_row(tx, key)?.map(|session| one(tx, session, true)).transpose())
+    }
+
+    pub(in crate::store) fn rows(&mut self, asked: &ReadRows) -> Result<SessionList, Error> {
+        let filter = &asked.filter;
+        let (mut conditions, mut values): (Vec<&str>, Vec<Box<dyn ToSql>>) = (Vec::new(), Vec::new());
+        // The latest first are found by when they were used, whatever else is asked.
+        let mut index = "sessions_updated";
+        if let Some(owner) = &asked.owner {
+            index = "sessions_owner";
+            conditions.push("owner = ?");
+            values.push(Box::new(owner.as_str().to_owned()));
+        }
+        if let Some(since) = filter.active_since {
+            conditions.push("updated >= ?");
+            values.push(Box::new(integer(since.as_millis())));
+        }
+        if let Some(agent) = &filter.agent {
+            // Keys begin with the agent, encoded, and a colon; ';' comes after it.
+            conditions.push("key >= ? AND key < ?");
+            let agent = agent.as_str().replace('%', "%25").replace(':', "%3A");
+            values.push(Box::new(format!("{agent}:")));
+            values.push(Box::new(format!("{agent};")));
+        }
+        if let Some(label) = &filter.label {
+            index = "sessions_label";
+            conditions.push("label = ?");
+            values.push(Box::new(label.clone()));
+        }
+        let conditions = if conditions.is_empty() { "TRUE".to_owned() } else { conditions.join(" AND ") };
+        let from = format!("FROM sessions INDEXED BY {index} WHERE {conditions}");
+        let order = "ORDER BY updated DESC, id DESC";
+        self.view(None, |tx, _| {
+            let mut ids = Vec::new();
+            let total;
+            if let Some(search) = filter.search.as_deref().map(str::to_lowercase) {
+                let mut statement =
+                    tx.prepare_cached(&format!("SELECT id, key, label, title {from} {order}"))?;
+                let mut rows = statement.query(params_from_iter(&values))?;
+                let mut count = 0;
+                let mut lower = String::new();
+                while let Some(row) = rows.next()? {
+                    let mut fits = false;
+                    for column in 1..=3 {
+                        let Some(text) =
+                            row.get_ref(column)?.as_str_or_null().map_err(rusqlite::Error::from)?
+                        else {
+                            continue;
+                        };
+                        lower.clear();
+                        lower.extend(text.chars().flat_map(char::to_lowercase));
+                        fits |= lower.contains(&search);
+                    }
+                    if fits {
+                        count += 1;
+                        if ids.len() < filter.limit {
+                            ids.push(row.get(0)?);
+                        }
+                    }
+                }
+                total = count;
+            } else {
+                total = tx
+                    .prepare_cached(&format!("SELECT count(*) {from}"))?
+                    .query_row(params_from_iter(&values), |row| number(row, 0))?;
+                let limit = filter.limit;
+                ids = tx
+                    .prepare_cached(&format!("SELECT id {from} {order} LIMIT {limit}"))?
+                    .query_map(params_from_iter(&values), |row| row.get::<_, i64>(0))?
+                    .collect::<Result<_, _>>()?;
+            }
+            let (mut rows, mut left) = (Vec::with_capacity(ids.len()), asked.bytes_max);
+            for id in ids {
+                let row = one(tx, id, filter.with_texts)?;
+                let Some(rest) = left.checked_sub(bytes(&row)) else { break };
+                left = rest;
+                rows.push(row);
+            }
+            Ok(SessionList { rows, total })
+        })
+    }
+}
+
+fn bytes(row: &SessionRow) -> usize {
+    let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+    let running: usize = row.running.iter().map(|run| run.as_str().len()).sum();
+    ROW_BYTES
+        + row.session.as_str().len()
+        + row.settings.bytes()
+        + running
+        + text(&row.title)
+        + text(&row.last_message)
+}
+
+/// The session of a row of the table; what its next run will ask is not filled in.
+pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<SessionRow, Failure> {
+    struct Found {
+        key: String,
+        owner: String,
+        settings: Vec<u8>,
+        created: Timestamp,
+        updated: Timestamp,
+        head: Seq,
+        begun: Seq,
+        usage: Usage,
+        title: String,
+        preview: String,
+    }
+    let found = tx
+        .prepare_cached(
+            "SELECT key, owner, settings, created, updated, head, reset, input_tokens - input_before,
+                 output_tokens - output_before, title, preview
+             FROM sessions WHERE id = ?",
+        )?
+        .query_row([id], |row| {
+            Ok(Found {
+                key: row.get(0)?,
+                owner: row.get(1)?,
+                settings: row.get(2)?,
+                created: time(row, 3)?,
+                updated: time(row, 4)?,
+                head: seq(row, 5)?,
+                begun: seq(row, 6)?,
+                usage: Usage { input_tokens: number(row, 7)?, output_tokens: number(row, 8)? },
+                title: row.get(9)?,
+                preview: row.get(10)?,
+            })
+        })?;
+    let session = SessionKey::parse(&found.key)?;
+    let text = |text: String| Some(text).filter(|text| with_texts && !text.is_empty());
+    Ok(SessionRow {
+        session_id: session.conversation_id(found.created.as_millis(), found.begun),
+        session,
+        owner: Owner::from_name(&found.owner),
+        settings: record::read_settings(&found.settings)?,
+        model: None,
+        created: found.created,
+        updated: found.updated,
+        running: running(tx, id)?,
+        last_run: last_run(tx, id)?,
+        usage: found.usage,
+        head: found.head,
+        title: text(found.title),
+        last_message: text(found.preview),
+    })
+}
+
+/// How clients name a run.
+const NAME: &str = "coalesce((SELECT key FROM idempotency WHERE run = r.id LIMIT 1), r.run)";
+
+/// The run under way, then those that wait.
+fn running(tx: &Transaction<'_>, session: i64) -> rusqlite::Result<Vec<RunId>> {
+    tx.prepare_cached(&format!(
+        "SELECT {NAME} FROM runs r INDEXED BY runs_unfinished
+         WHERE r.session = ? AND r.ended IS NULL ORDER BY r.started IS NULL, r.prompted"
+    ))?
+    .query_map([session], |row| row.get::<_, String>(0).map(RunId::new))?
+    .collect()
+}
+
+fn last_run(tx: &Transaction<'_>, session: i64) -> Result<Option<LastRun>, Failure> {
+    let found = tx
+        .prepare_cached(&format!(
+            "SELECT {NAME}, s.at, e.at, e.kind, e.body
+             FROM runs r JOIN events s ON s.session = r.session AND s.seq = r.started
+                 LEFT JOIN events e ON e.session = r.session AND e.seq = r.ended
+             WHERE r.session = ? AND r.started IS NOT NULL ORDER BY r.prompted DESC LIMIT 1"
+        ))?
+        .query_row(params![session], |row| {
+            let ended = row.get::<_, Option<i64>>(2)?.map(|_| time(row, 2)).transpose()?;
+            let end = (row.get::<_, Option<String>>(3)?, row.get::<_, Option<Vec<u8>>>(4)?);
+            Ok((RunId::new(row.get::<_, String>(0)?), time(row, 1)?, ended, end))
+        })
+        .optional()?;
+    let Some((run, started, ended, end)) = found else { return Ok(None) };
+    let is_aborted = match end {
+        (Some(kind), Some(body)) => {
+            matches!(record::read(&kind, &body)?, Event::Ended { outcome: Outcome::Aborted, .. })
+        }
+        _ => false,
+    };
+    Ok(Some(LastRun { run, started, ended, is_aborted }))
+}
