@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::stream::{End, Told, usage_of, wire_run};
-use super::wire::Failure;
+use super::wire::{Failure, Protocol};
 use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
 use crate::attachment::{self, Attachment};
 use crate::command::{Command, Submit};
@@ -34,6 +34,9 @@ const HISTORY_BYTES_MAX: usize = 256 * 1024;
 /// How long `agent.wait` waits where the client does not say, and at most.
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// How long after the answer to a prompt its end is told at the earliest, on protocol 3.
+const END_AFTER_ANSWER: Duration = Duration::from_millis(40);
 
 /// How many `agent.wait` of one connection may wait at once.
 const WAITING_MAX: usize = 256;
@@ -168,7 +171,7 @@ pub(super) fn send(
     }
     Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply {
         Ok(Reply::Accepted(accepted)) => {
-            dialect.expect(&accepted.run, &name, &key);
+            dialect.expect(&accepted.run, &name, &key, turn.now());
             let status = if accepted.repeated { "in_flight" } else { "started" };
             Ok(Call::Answer(json!({ "runId": name, "status": status })))
         }
@@ -183,16 +186,28 @@ pub(super) fn send(
 
 impl OpenClaw {
     /// A run that the client asked for itself is told under the names it gave.
-    pub(super) fn expect(&mut self, run: &RunId, name: &str, key: &str) {
+    pub(super) fn expect(&mut self, run: &RunId, name: &str, key: &str, now: Timestamp) {
         if self.ended.contains(run) {
             return;
         }
-        let protocol = self.protocol;
+        let (protocol, quiet_until) = (self.protocol, self.after_answer(now));
         let told = self.runs.entry(run.clone()).or_insert_with(|| Told::new(protocol, name, Some(key)));
         told.tell_as(key);
+        told.quiet_until = quiet_until;
         // Who waited for it before it was there.
         told.waiting
             .extend(self.vain.extract_if(.., |(_, run, _)| run == name).map(|(id, _, until)| (id, until)));
+    }
+
+    /// When the end of a run may follow the answer to its request. Clawdbot's terminal client takes
+    /// all frames that arrive together before it goes on from its request, and would wait for ever for
+    /// an end that was among them. Newer clients don't.
+    pub(super) fn after_answer(&self, now: Timestamp) -> Timestamp {
+        match self.protocol {
+            Protocol::Three => now.after(END_AFTER_ANSWER),
+            // Behind the answer, which is yet to be sent.
+            Protocol::Four => now.after(Duration::from_millis(1)),
+        }
     }
 
     /// Tells a client that looks at nothing but events that its prompt was refused.
@@ -466,7 +481,7 @@ pub(super) fn agent(
     let name = prompt.name.clone().unwrap_or_else(|| run.to_string());
     Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply? {
         Reply::Accepted(accepted) => {
-            dialect.expect(&accepted.run, &name, &key);
+            dialect.expect(&accepted.run, &name, &key, turn.now());
             let accepted_at = turn.now().as_millis();
             let payload = json!({ "runId": name, "status": "accepted", "acceptedAt": accepted_at });
             turn.send(wire::answer(&id, &payload));
@@ -503,7 +518,7 @@ pub(super) fn agent_ended(id: &str, told: &Told, end: &End, now: Timestamp) -> S
         }
         Outcome::Failed(error) => {
             let payload = json!({ "runId": told.run(), "status": "error", "summary": error.message });
-            let failure = Failure { code: "UNAVAILABLE", ..Failure::of(error, super::Protocol::Three) };
+            let failure = Failure { code: "UNAVAILABLE", ..Failure::of(error, Protocol::Three) };
             wire::refusal_with(id, &payload, &failure)
         }
     }

@@ -13,6 +13,7 @@ use crate::dialect::Turn;
 use crate::event::{Event, Published};
 use crate::ids::{RunId, Seq, SessionKey, Ticket};
 use crate::reply::{Reply, UnderWay};
+use crate::time::Timestamp;
 
 /// How many runs that were told to their end are remembered, so that none is told again.
 const ENDED_MAX: usize = 256;
@@ -31,6 +32,14 @@ pub(super) struct Followed {
     named: u64,
     /// Whether `session.message` events are wanted.
     pub(super) wants_messages: bool,
+}
+
+/// What is told a little later.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) due: Timestamp,
+    frames: Vec<Frame>,
+    end: Option<(RunId, End)>,
 }
 
 impl OpenClaw {
@@ -166,9 +175,38 @@ impl OpenClaw {
         if end.is_none() {
             told.tell_due(turn.now(), &mut frames);
         }
+        let due = match &end {
+            Some(_) => told.quiet_until.max(turn.now()),
+            None => turn.now(),
+        };
+        self.tell_at(due, frames, end.map(|end| (run.clone(), end)), turn);
+    }
+
+    /// Tells this at once, or when it is due; what is told later keeps its order.
+    pub(super) fn tell_at(
+        &mut self,
+        due: Timestamp,
+        frames: Vec<Frame>,
+        end: Option<(RunId, End)>,
+        turn: &mut Turn<'_>,
+    ) {
+        let due = self.held.back().map_or(due, |held| held.due.max(due));
+        if due > turn.now() || !self.held.is_empty() {
+            return self.held.push_back(Held { due, frames, end });
+        }
         self.send_all(frames, turn);
-        if let Some(end) = end {
-            self.run_ended(run, &end, turn);
+        if let Some((run, end)) = end {
+            self.run_ended(&run, &end, turn);
+        }
+    }
+
+    /// Tells what was held and is due.
+    pub(super) fn tell_held(&mut self, turn: &mut Turn<'_>) {
+        while let Some(Held { frames, end, .. }) = self.held.pop_front_if(|held| held.due <= turn.now()) {
+            self.send_all(frames, turn);
+            if let Some((run, end)) = end {
+                self.run_ended(&run, &end, turn);
+            }
         }
     }
 
@@ -202,6 +240,7 @@ impl OpenClaw {
 
     /// Tells what is due of all runs; who waited long enough is told that.
     pub(super) fn tell_due(&mut self, turn: &mut Turn<'_>) {
+        self.tell_held(turn);
         let now = turn.now();
         let mut frames = Vec::new();
         for told in self.runs.values_mut() {
@@ -211,6 +250,6 @@ impl OpenClaw {
                 turn.send(super::wire::answer(&id, &chat::waited_in_vain(told.run())));
             }
         }
-        self.send_all(frames, turn);
+        self.tell_at(now, frames, None, turn);
     }
 }

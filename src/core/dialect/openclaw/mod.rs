@@ -49,7 +49,7 @@ use std::collections::{HashMap, VecDeque};
 
 use serde_json::Value;
 
-use self::follow::Followed;
+use self::follow::{Followed, Held};
 use self::keys::Named;
 use self::method::{Method, Who};
 use self::stream::Told;
@@ -96,6 +96,8 @@ pub struct OpenClaw {
     watch: Option<Ticket>,
     /// Runs that are being told, or waited for.
     runs: HashMap<RunId, Told>,
+    /// What is told a little later, in order.
+    held: VecDeque<Held>,
     /// Runs whose end was told lately.
     ended: VecDeque<RunId>,
     /// `agent.wait` of runs that nobody knows.
@@ -217,7 +219,8 @@ impl Dialect for OpenClaw {
             Phase::Open => {
                 let runs = self.runs.values().filter_map(Told::deadline);
                 let vain = self.vain.iter().map(|(_, _, deadline)| *deadline);
-                runs.chain(vain).chain([self.next_tick]).min()
+                let held = self.held.front().map(|held| held.due);
+                runs.chain(vain).chain(held).chain([self.next_tick]).min()
             }
         }
     }
@@ -242,6 +245,7 @@ impl OpenClaw {
             followed: HashMap::new(),
             watch: None,
             runs: HashMap::new(),
+            held: VecDeque::new(),
             ended: VecDeque::new(),
             vain: Vec::new(),
             is_subscribed: false,
@@ -259,6 +263,7 @@ impl OpenClaw {
         self.locating = HashMap::new();
         self.followed = HashMap::new();
         self.runs = HashMap::new();
+        self.held = VecDeque::new();
         self.vain = Vec::new();
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::stream::said;
+use super::stream::{Frame, said};
 use super::{Call, OpenClaw, catalog, misfit, target};
 use crate::command::Command;
 use crate::dialect::Turn;
@@ -180,6 +180,7 @@ fn say(asked: Asked, _: Result<String, Error>) -> Result<Call, Error> {
 impl OpenClaw {
     fn say_after(&mut self, asked: &Asked, text: Result<String, Error>, turn: &mut Turn<'_>) {
         let text = text.unwrap_or_else(|error| error.message);
-        self.emit("chat", &said(&asked.run, &asked.key, 0, &text, turn.now(), true), turn);
+        let payload = said(&asked.run, &asked.key, 0, &text, turn.now(), true);
+        self.tell_at(self.after_answer(turn.now()), vec![Frame::Chat(payload)], None, turn);
     }
 }

@@ -67,6 +67,8 @@ pub(super) struct Told {
     /// The last number that was taken.
     seq: Seq,
     agent_seq: u64,
+    /// Its end is not told before this.
+    pub(super) quiet_until: Timestamp,
     /// When its turn came.
     pub(super) started: Option<Timestamp>,
     /// When something was last told.
@@ -105,6 +107,7 @@ impl Told {
             thought_at: 0,
             seq: Seq::default(),
             agent_seq: 0,
+            quiet_until: Timestamp::default(),
             started: None,
             last: None,
             asked: Vec::new(),
