@@ -12,6 +12,7 @@
 //! | `>b hex` | the client sends a binary frame |
 //! | `@ ms` | the clock is at this; where the dialect's deadline is reached, it is told |
 //! | `! in NAME SCOPE,..` / `! out` | credentials were checked: let in, or not |
+//! | `! paired NAME SCOPE,.. TOKEN` / `! unpaired DEVICE REQUEST` | a device was: let in with this token, or it has to be approved |
 //! | `! accepted TICKET SESSION RUN SEQ` | the reply to a prompt |
 //! | `! reply TICKET json` | another reply: an object with one member, named as in `reply_of` |
 //! | `! error TICKET CODE text` | the reply is an error; for `forbidden` the text is the scope |
@@ -30,7 +31,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawmux_core::auth::{self, Claim, Credentials, Owner, Principal, Scope, Scopes};
+use clawmux_core::auth::pairing::{CredentialFault, PairingReason, PairingRequired};
+use clawmux_core::auth::{
+    self, Admitted, Claim, Credentials, DeviceToken, Owner, Principal, Scope, Scopes, Secret,
+};
 use clawmux_core::catalog::{AgentEntry, Catalog, ModelEntry};
 use clawmux_core::command::{Command, Target};
 use clawmux_core::config::ModelRef;
@@ -207,17 +211,30 @@ impl Stage {
         let words: Vec<&str> = text.split(' ').collect();
         match words[..] {
             ["in", name, scopes] => {
-                let scopes: Option<Vec<Scope>> = scopes.split(',').map(scope_of).collect();
-                let principal = Principal {
-                    name: name.into(),
-                    scopes: Scopes::of(&scopes.ok_or("no such scope")?),
-                    owner: Owner::Credential(name.into()),
-                    unlimited: false,
-                };
+                let principal = principal(name, scopes)?;
                 self.tell(Input::Authenticated(Ok(principal.into())));
             }
+            ["paired", name, scopes, token] => {
+                let principal = principal(name, scopes)?;
+                let device_token =
+                    Some(DeviceToken { token: Secret::new(token), issued: Timestamp::from_millis(5) });
+                self.tell(Input::Authenticated(Ok(Admitted { principal, device_token })));
+            }
+            ["unpaired", device, request] => {
+                let required = PairingRequired {
+                    request: request.into(),
+                    reason: PairingReason::Scopes,
+                    device: device.into(),
+                    role: auth::Role::Operator,
+                    scopes: Scopes::ADMIN,
+                    approved_roles: vec![auth::Role::Operator],
+                    approved_scopes: Scopes::READONLY,
+                };
+                let error = ErrorCode::Forbidden.error("no").with(Detail::Pairing(Box::new(required)));
+                self.tell(Input::Authenticated(Err(error)));
+            }
             ["out"] => {
-                let error = ErrorCode::Unauthenticated.error("the token is not valid");
+                let error = CredentialFault::Mismatch { has_device_token: false }.error();
                 self.tell(Input::Authenticated(Err(error)));
             }
             ["accepted", ticket, session, run, seq] => {
@@ -343,6 +360,12 @@ fn json(words: &[&str]) -> Result<Value, String> {
 
 fn key_of(text: &str) -> Result<SessionKey, String> {
     SessionKey::parse(text).map_err(|error| error.message)
+}
+
+fn principal(name: &str, scopes: &str) -> Result<Principal, String> {
+    let scopes: Option<Vec<Scope>> = scopes.split(',').map(scope_of).collect();
+    let scopes = Scopes::of(&scopes.ok_or("no such scope")?);
+    Ok(Principal { name: name.into(), scopes, owner: Owner::Credential(name.into()), unlimited: false })
 }
 
 fn scope_of(name: &str) -> Option<Scope> {
@@ -476,6 +499,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                     at: Timestamp::from_millis(count(message, "at")),
                     run: text(message, "run").into(),
                     clipped: message["clipped"] == true,
+                    attachments: Vec::new(),
                 })
             })?,
             more: value["more"] == true,

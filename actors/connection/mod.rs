@@ -307,7 +307,7 @@ impl Connection {
         self.phase = Phase::Waiting;
         self.link.awaits_answer(true);
         let device = (arrival.device.id.clone(), arrival.claim.role);
-        let answer = self.services.devices.send(Admit(arrival));
+        let answer = self.services.devices.send(Admit { arrival, link: Arc::downgrade(&self.link) });
         let answer = async move {
             let asked = tokio::time::timeout(ADMIT_TIMEOUT, answer).await;
             let why = match asked {

@@ -990,15 +990,7 @@ async fn a_client_that_leaves_within_a_stream_is_forgotten() {
 async fn notices_of_the_hub_close_in_the_protocols_words() {
     let edge = Edge::start(Options::default()).await;
     let mut socket = edge.client().await;
-    let joined = within("the hub hears of it", async {
-        loop {
-            if let Some(join) = edge.seen.joined.lock().unwrap().pop() {
-                return join;
-            }
-            actix::clock::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    let joined = edge.joined().await;
     assert_eq!(&*joined.principal, "local");
     joined.link.upgrade().unwrap().close(Fault::Revoked, clock::now());
     assert_eq!(next(&mut socket).await, json!({ "error": "credential_revoked", "code": 4001 }));
@@ -1115,6 +1107,19 @@ async fn bound(required: bool, handshake_timeout: Duration) -> Edge {
 }
 
 impl Edge {
+    /// Who has joined, when there is one.
+    async fn joined(&self) -> Join {
+        within("somebody joins", async {
+            loop {
+                if let Some(join) = self.seen.joined.lock().unwrap().pop() {
+                    return join;
+                }
+                actix::clock::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await
+    }
+
     /// The device that waits for a decision, when there is one.
     async fn arrival(&self) -> (Admit, oneshot::Sender<Result<Admitted, Error>>) {
         within("a device arrives", async {
@@ -1151,7 +1156,7 @@ async fn what_comes_behind_a_device_waits_until_it_is_decided_about() {
     // More than is let in before a handshake; it is looked at when it is over.
     socket.feed(Message::text("x".repeat(100_000))).await.unwrap();
     socket.flush().await.unwrap();
-    let (Admit(arrival), decide) = edge.arrival().await;
+    let (Admit { arrival, .. }, decide) = edge.arrival().await;
     assert_eq!((&*arrival.device.id, arrival.claim.role, arrival.is_loopback), ("dev-1", Role::Node, true));
     assert!(edge.seen.joined.lock().unwrap().is_empty(), "nobody is in yet");
     decide.send(Ok(ada())).unwrap();
@@ -1159,7 +1164,7 @@ async fn what_comes_behind_a_device_waits_until_it_is_decided_about() {
     assert_eq!(text(&mut socket).await, "first");
     assert_eq!(text(&mut socket).await, "second");
     assert_eq!(text(&mut socket).await.len(), 100_000);
-    let joined = edge.seen.joined.lock().unwrap().pop().unwrap();
+    let joined = edge.joined().await;
     assert_eq!(joined.device, Some(("dev-1".into(), Role::Node)));
     joined.link.upgrade().unwrap().close(Fault::Revoked, clock::now());
     assert_eq!(closed(&mut socket).await, 4001);
@@ -1204,7 +1209,7 @@ async fn where_no_credential_is_required_no_device_is_looked_at() {
     socket.send(Message::text("dev-1")).await.unwrap();
     assert_eq!(text(&mut socket).await, "in as local");
     assert!(edge.seen.arrived.lock().unwrap().is_empty());
-    assert_eq!(edge.seen.joined.lock().unwrap().pop().unwrap().device, None);
+    assert_eq!(edge.joined().await.device, None);
 }
 
 #[actix::test]
@@ -1214,6 +1219,6 @@ async fn a_device_behind_a_proxy_is_not_of_this_host() {
     request.headers_mut().insert("x-forwarded-for", "203.0.113.9".parse().unwrap());
     let (mut socket, _) = client_async_with_config(request, edge.tcp().await, None).await.unwrap();
     socket.send(Message::text("dev-1")).await.unwrap();
-    let (Admit(arrival), _decide) = edge.arrival().await;
+    let (Admit { arrival, .. }, _decide) = edge.arrival().await;
     assert!(!arrival.is_loopback);
 }

@@ -22,7 +22,7 @@ async fn world(kind: ProviderKind, upstream: &Upstream) -> World {
     let (base_url, api_key) = (upstream.base_url(), Some(Secret::new("k")));
     let provider = config::Provider { kind, base_url, api_key, ca_file: None };
     config.providers.insert("up".into(), provider);
-    let agent = config.agents.get_mut(&AgentId::from("main")).expect("the default agent");
+    let agent = config.agents.get_mut(&clawmux_core::ids::AgentId::from("main")).expect("the default agent");
     agent.models = vec![ModelRef { provider: "up".into(), model: "test-model".into() }];
     World::with(config).await
 }

@@ -5,7 +5,7 @@
 
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
-use super::{catalog, chat, lists, logs, settings, state, usage};
+use super::{catalog, chat, devices, lists, logs, settings, state, usage};
 use crate::auth::{Role, Scope, Scopes};
 use crate::error::Error;
 
@@ -38,6 +38,10 @@ const fn admin(name: &'static str, cost: u32, handle: Handle) -> Method {
     Method { name, role: Role::Operator, needs: Scope::Admin, cost, handle }
 }
 
+const fn pair(name: &'static str, cost: u32, handle: Handle) -> Method {
+    Method { name, role: Role::Operator, needs: Scope::Pair, cost, handle }
+}
+
 /// What a prompt costs.
 const PROMPT: u32 = 5;
 
@@ -58,6 +62,18 @@ pub(super) static METHODS: &[Method] = &[
     read("models.list", catalog::models_list),
     read("commands.list", catalog::commands_list),
     read("question.list", catalog::question_list),
+    // Devices.
+    pair("device.pair.list", 0, devices::list),
+    pair("device.pair.approve", 1, devices::approve),
+    pair("device.pair.reject", 1, devices::reject),
+    pair("device.pair.remove", 1, devices::remove),
+    pair("device.token.rotate", 1, devices::rotate),
+    pair("device.token.revoke", 1, devices::revoke),
+    pair("node.pair.list", 0, devices::node_list),
+    pair("node.pair.approve", 1, devices::node_approve),
+    pair("node.pair.reject", 1, devices::node_reject),
+    pair("node.pair.remove", 1, devices::node_remove),
+    pair("node.pair.verify", 0, devices::node_verify),
     // The daemon.
     read("health", state::health),
     read("status", state::status),
@@ -88,6 +104,10 @@ pub(super) const EVENTS: &[&str] = &[
     "health",
     "sessions.changed",
     "session.message",
+    "device.pair.requested",
+    "device.pair.resolved",
+    "node.pair.requested",
+    "node.pair.resolved",
     "shutdown",
 ];
 

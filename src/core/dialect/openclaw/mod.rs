@@ -30,6 +30,7 @@
 mod catalog;
 mod chat;
 mod connect;
+mod devices;
 mod follow;
 mod keys;
 mod lists;
@@ -54,7 +55,7 @@ use self::wire::{Failure, Incoming, Protocol, Rest};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::announcement::Announcement;
-use crate::auth::{Role, Scope, Scopes};
+use crate::auth::{Owner, Role, Scope, Scopes};
 use crate::command::{Command, Target};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, SessionKey, Ticket};
@@ -76,6 +77,8 @@ pub struct OpenClaw {
     protocol: Protocol,
     /// Who is let in.
     who: Who,
+    /// Whose what it makes is.
+    owner: Owner,
     /// What the client said it can do.
     caps: Vec<String>,
     /// What came behind the handshake, before its end.
@@ -226,6 +229,7 @@ impl OpenClaw {
             nonce: String::new(),
             protocol: Protocol::Three,
             who: Who { role: Role::Operator, scopes: Scopes::NONE },
+            owner: Owner::Credential("".into()),
             caps: Vec::new(),
             early: VecDeque::new(),
             pending: HashMap::new(),
@@ -457,7 +461,7 @@ impl OpenClaw {
             Announcement::Presence(presence) => self.tell_presence(presence, turn),
             Announcement::Health(overview) => self.tell_health(overview, turn),
             Announcement::SessionChanged(change) => self.tell_session_changed(change, turn),
-            Announcement::Pairing(_) => {}
+            Announcement::Pairing(news) => self.tell_pairing(news, turn),
         }
     }
 
