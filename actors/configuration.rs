@@ -273,12 +273,9 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::from(ErrorKind::InvalidInput));
     };
-    let new = folder.join(format!(".{}.{}.new", name.to_string_lossy(), std::process::id()));
-    // One that was left by a process of the same number.
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    let begin = format!(".{}.", name.to_string_lossy());
+    clean_up(folder, &begin)?;
+    let new = folder.join(format!("{begin}{}.new", std::process::id()));
     let written = (|| {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         if let Ok(old) = fs::metadata(&path) {
@@ -295,6 +292,23 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
     }
     written?;
     File::open(folder)?.sync_all()
+}
+
+/// Removes what was left by processes that ended while they wrote.
+fn clean_up(folder: &Path, begin: &str) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let writer = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(begin)?.strip_suffix(".new")?.parse::<u32>().ok());
+        if let Some(writer) = writer
+            && (writer == std::process::id() || !Path::new("/proc").join(writer.to_string()).exists())
+        {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 impl Actor for Configuration {
@@ -481,12 +495,16 @@ mod tests {
     #[actix::test]
     async fn a_link_stays_one() {
         let home = Home::new(None);
+        // Of a process that can't be, which left it half written.
+        let left = home.folder.path().join(".real.toml.4294967295.new");
+        fs::write(&left, "[lim").unwrap();
         let real = home.folder.path().join("real.toml");
         fs::write(&real, TEXT).unwrap();
         std::os::unix::fs::symlink(&real, home.folder.path().join("gateway.toml")).unwrap();
         home.patch(json!({ "limits": { "queue": 5 } })).await.unwrap();
         assert!(fs::symlink_metadata(home.folder.path().join("gateway.toml")).unwrap().is_symlink());
         assert!(fs::read_to_string(&real).unwrap().contains("queue = 5 # few"));
+        assert!(!left.exists(), "what was left is cleaned up: {:?}", home.names());
     }
 
     #[actix::test]

@@ -310,7 +310,7 @@ fn inline_scripts(html: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// What a page may load and speak to: this daemon. Styles are set by scripts everywhere; pictures
+/// What a page may load and speak to: this daemon. Icons are fetched from data that the page holds. Styles are set by scripts everywhere; pictures
 /// may be data that the page holds, but not of elsewhere: one that an answer names would tell who
 /// reads it.
 fn policy(scripts: &[String], host: Option<&str>, is_older: bool) -> String {
@@ -328,7 +328,7 @@ fn policy(scripts: &[String], host: Option<&str>, is_older: bool) -> String {
     format!(
         "default-src 'none'; script-src 'self'{scripts}; style-src 'self' 'unsafe-inline'{styles}; \
          font-src 'self'{fonts}; img-src 'self' data: blob:{pictures}; media-src 'self' data: blob:; \
-         connect-src {own}; worker-src 'self'; manifest-src 'self'; \
+         connect-src {own} data:; worker-src 'self'; manifest-src 'self'; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 }
@@ -484,13 +484,13 @@ mod tests {
         assert!(page.html.contains("src=\"/a.js\""), "{}", page.html);
         let policy = page.policy(Some("127.0.0.1:18789"));
         assert!(
-            policy.contains("connect-src 'self' ws://127.0.0.1:18789 wss://127.0.0.1:18789;"),
+            policy.contains("connect-src 'self' ws://127.0.0.1:18789 wss://127.0.0.1:18789 data:;"),
             "{policy}"
         );
         assert!(!policy.contains("unsafe-eval") && !policy.contains("googleapis"), "{policy}");
         assert!(!policy.contains("script-src 'self' 'unsafe-inline'"), "{policy}");
         let policy = page.policy(Some("evil; script-src *"));
-        assert!(policy.contains("connect-src 'self';"), "{policy}");
+        assert!(policy.contains("connect-src 'self' data:;"), "{policy}");
     }
 
     #[test]

@@ -101,7 +101,7 @@ fn the_page_is_served_for_every_path_of_its_router() {
     for part in [
         "default-src 'none'",
         "script-src 'self' 'sha256-",
-        &format!("connect-src 'self' ws://{0} wss://{0};", daemon.address),
+        &format!("connect-src 'self' ws://{0} wss://{0} data:;", daemon.address),
         "frame-ancestors 'none'",
         "base-uri 'none'",
     ] {

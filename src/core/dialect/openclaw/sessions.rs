@@ -518,7 +518,7 @@ pub(super) fn create(
             attachments: Vec::new(),
             thinking: None,
         };
-        Call::ask(Command::Submit(submit), move |dialect, reply, _| {
+        Call::ask(Command::Submit(submit), move |dialect, reply, turn| {
             match reply {
                 Ok(Reply::Accepted(Accepted { run, repeated, .. })) => {
                     dialect.expect(&run, &name_told, &key, turn.now());
