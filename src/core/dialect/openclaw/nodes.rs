@@ -63,7 +63,7 @@ fn row(node: &NodeRow) -> Value {
     }
     if !about.permissions.is_empty() {
         row["permissions"] =
-            about.permissions.iter().cloned().map(|(name, is)| (name, Value::from(is))).collect::<Value>();
+            about.permissions.iter().cloned().map(|(name, is)| (name, Value::Bool(is))).collect();
     }
     row
 }
