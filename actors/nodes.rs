@@ -356,7 +356,7 @@ impl Handler<NodeJoins> for Nodes {
         };
         if let Some(old) = self.nodes.get(&id) {
             // Who only says that it is this one does not push out who has proven it or is another's.
-            if (old.is_proven && !is_proven) || (old.owner != owner && !is_proven) {
+            if !is_proven && (old.is_proven || old.owner != owner) {
                 tracing::warn!(node = %id, %host, "a node says it is one that is connected already");
                 return;
             }

@@ -17,6 +17,8 @@
 //! | `! reply TICKET json` | another reply: an object with one member, named as in `reply_of` |
 //! | `! error TICKET CODE text` | the reply is an error; for `forbidden` the text is the scope |
 //! | `! event TICKET SESSION RUN SEQ json` | an event that the request with this ticket follows: an object with one member, named as in `event_of`; no run is `-`, several numbers are `3..5` |
+//! | `! announce json` | something that is not about one session: an object with one member, named as in `announcement_of` |
+//! | `! invoke ID NODE COMMAND params` | the client, a node, is to do something |
 //! | `! fault NAME` / `! ended` | something is wrong with the connection; the peer left |
 //! | `< text` | the gateway sends this frame |
 //! | `<~ json` | the gateway sends a frame that holds this: objects may have more members |
@@ -31,9 +33,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clawmux_core::announcement::{Announcement, ChangeReason, SessionChange};
 use clawmux_core::auth::pairing::{CredentialFault, PairingReason, PairingRequired};
 use clawmux_core::auth::{
-    self, Admitted, Claim, Credentials, DeviceToken, Owner, Principal, Scope, Scopes, Secret,
+    self, About, Admitted, Claim, Credentials, DeviceToken, Owner, Principal, Scope, Scopes, Secret,
 };
 use clawmux_core::catalog::{AgentEntry, Catalog, ModelEntry};
 use clawmux_core::command::{Command, Target};
@@ -44,10 +47,12 @@ use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeRow};
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
     Accepted, Budget, ConfigIssue, ConfigSnapshot, DayUsage, Entry, History, LogTail, Message, Overview,
-    Period, PluginSummary, Reply, Role, Said, SessionSummary, Status, Transcript, UnderWay,
+    Period, PluginSummary, Presence, Present, Reply, Role, Said, SessionSummary, Status, Transcript,
+    UnderWay,
 };
 use clawmux_core::time::Timestamp;
 use serde_json::Value;
@@ -268,6 +273,18 @@ impl Stage {
                 let (ticket, first) = (Ticket(number(ticket)?), event.logged.first_seq);
                 self.tell(Input::Event { ticket, first, event: &event });
             }
+            ["announce", ..] => {
+                let announcement = announcement_of(&json(&words[1..])?)?;
+                self.tell(Input::Announced(&announcement));
+            }
+            ["invoke", id, node, command, ..] => self.tell(Input::Invoked(&Invocation {
+                id: id.into(),
+                node: node.into(),
+                command: command.into(),
+                params: Some(words[4..].join(" ")).filter(|params| !params.is_empty()),
+                timeout: Duration::from_secs(30),
+                idempotency_key: None,
+            })),
             ["fault", name] => {
                 self.tell(Input::Fault(match name {
                     "oversize" => Fault::Oversize { limit: 65_536 },
@@ -516,6 +533,25 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
         "overview" => {
             Reply::Overview(Arc::new(Overview { sessions: count(value, "sessions"), ..Overview::default() }))
         }
+        "noted" => Reply::Noted,
+        "nodes" => Reply::Nodes(list(value, |node| {
+            let about = About {
+                platform: text(node, "platform"),
+                display_name: node["name"].as_str().map(str::to_owned),
+                commands: list(&node["commands"], |item| Ok(item.as_str().unwrap_or_default().to_owned()))?,
+                ..About::default()
+            };
+            let connected = Timestamp::from_millis(count(node, "at"));
+            Ok(NodeRow { id: text(node, "id").into(), about, host: text(node, "host"), connected })
+        })?),
+        "invoked" => Reply::Invoked(Box::new(Invoked {
+            node: text(value, "node").into(),
+            command: text(value, "command"),
+            outcome: match value["code"].as_str() {
+                None => Ok(value["payload"].as_str().map(str::to_owned)),
+                Some(code) => Err(NodeFailure { code: code.into(), message: text(value, "message") }),
+            },
+        })),
         "watching" => Reply::Watching,
         "unwatched" => Reply::Unwatched,
         "exists" => Reply::Exists(value == true),
@@ -555,6 +591,39 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
         "loaded" => Reply::PluginLoaded(plugin(value)?),
         "unloaded" => Reply::PluginUnloaded { name: value.as_str().unwrap_or_default().into() },
         _ => return Err("no such reply".into()),
+    })
+}
+
+fn announcement_of(value: &Value) -> Result<Announcement, String> {
+    let (name, value) = member(value)?;
+    Ok(match name {
+        "presence" => {
+            let present = list(value, |present| {
+                Ok(Present {
+                    connection: None,
+                    host: text(present, "host"),
+                    about: About {
+                        client_id: text(present, "client"),
+                        mode: text(present, "mode"),
+                        ..About::default()
+                    },
+                    device: present["device"].as_str().map(Arc::from),
+                    role: auth::Role::Operator,
+                    scopes: Scopes::READONLY,
+                    reason: text(present, "reason"),
+                    text: present["text"].as_str().map(str::to_owned),
+                    idle: None,
+                    at: Timestamp::from_millis(count(present, "at")),
+                })
+            })?;
+            Announcement::Presence(Arc::new(Presence { version: 5, present }))
+        }
+        "changed" => Announcement::SessionChanged(SessionChange {
+            session: key_of(value.as_str().unwrap_or_default())?,
+            owner: Owner::Admins,
+            reason: ChangeReason::Ended,
+        }),
+        _ => return Err("no such announcement".into()),
     })
 }
 

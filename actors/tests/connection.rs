@@ -954,8 +954,8 @@ async fn each_protocol_has_a_largest_frame_of_its_own() {
     options.protocols.push(Protocol {
         path: "/roomy",
         name: "roomy",
-        is_announced_to: false,
         may_skip: true,
+        is_announced_to: false,
         max_payload_bytes: |services| services.openclaw.max_payload_bytes,
         dialect: |_| Box::new(Measures),
     });

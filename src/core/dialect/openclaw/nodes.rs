@@ -63,7 +63,7 @@ fn row(node: &NodeRow) -> Value {
     }
     if !about.permissions.is_empty() {
         row["permissions"] =
-            about.permissions.iter().cloned().map(|(name, is)| (name, Value::from(is))).collect::<Value>();
+            about.permissions.iter().cloned().map(|(name, is)| (name, Value::Bool(is))).collect();
     }
     row
 }
@@ -129,7 +129,7 @@ pub(super) fn invoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
     Call::ask(Command::InvokeNode(Box::new(invoke)), |_, reply, _| match reply? {
         Reply::Invoked(invoked) => match invoked.outcome {
             Ok(payload) => {
-                let value = payload.as_deref().map(|json| serde_json::from_str::<Value>(json));
+                let value = payload.as_deref().map(serde_json::from_str::<Value>);
                 Ok(Call::Answer(json!({
                     "ok": true,
                     "nodeId": &*invoked.node,
