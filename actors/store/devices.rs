@@ -131,7 +131,8 @@ fn device(tx: &Transaction<'_>, row: &Row<'_>, id: &str) -> Result<Device, Failu
     let peer: String = row.get(3)?;
     let grants = tx
         .prepare_cached(
-            "SELECT role, scopes, salt, issued, rotated, revoked, used FROM device_grants WHERE device = ?",
+            "SELECT role, scopes, salt, issued, rotated, revoked, used FROM device_grants WHERE device = ?
+             ORDER BY issued, role DESC",
         )?
         .query_map([id], grant)?
         .collect::<Result<Vec<_>, _>>()?;
@@ -207,8 +208,8 @@ mod tests {
             created: Timestamp::from_millis(1),
             approved: Timestamp::from_millis(2),
             grants: vec![
-                grant(Role::Node, Scopes::NONE, Some(Timestamp::from_millis(7))),
                 grant(Role::Operator, Scopes::USER, None),
+                grant(Role::Node, Scopes::NONE, Some(Timestamp::from_millis(7))),
             ],
         }
     }

@@ -349,6 +349,70 @@ mod tests {
         assert_eq!(check(&bare, &around("n", false, 600_001)), Err(Refusal::Expired));
     }
 
+    #[test]
+    fn what_real_clients_sent_is_accepted() {
+        let recorded = [
+            // `clawdbot devices list`, 2026.1.24-3
+            (
+                "cli",
+                "cli",
+                &["operator.admin", "operator.approvals", "operator.pairing"][..],
+                None,
+                "6342b1c919bfa877405236886129f66be6e243e8976c666df5245efec4bea174",
+                "zISvgNw4x-VoeyZ98ipuWqgMdXiSiKa7M-5L6hoZeNg",
+                "48Pg7f68jlxWx5LcV15g02t8rjZ1pCMfw_SKdfQ5t5ljkp1laCC-r-jXJMHSmxfpao9RxQcs9VLwKAZIA--jCw",
+                1795328288402,
+            ),
+            // openclaw-node 0.14.0
+            (
+                "gateway-client",
+                "backend",
+                &["operator.read", "operator.write"][..],
+                None,
+                "b1a8fe1a5cf821f22076b3ada93f472fff7f4f64fbd9a0dce2a0702686a59fac",
+                "WKtgMlLucr_ZgmhH1MD2bmVsB-Otok0mmCQoDMMhO6E",
+                "iFnq2Dgt-M3SvvTEHnHtyoj8NZQx1fnzakztKvv9y0NinOeJ1RCmusW_-ZbddVTVEkJZqmBj4dDvzpUApDaZBA",
+                1795324765780,
+            ),
+            // `openclaw tui`, 2026.9.6
+            (
+                "openclaw-tui",
+                "ui",
+                &["operator.admin", "operator.read", "operator.write", "operator.approvals"][..],
+                Some("Linux"),
+                "686c5b7c4f34608c0ea60ed9bf2f1c21771a6ab80671a3c514b442428fca9b52",
+                "h6knj77X1ab3kxlFSGKX6ry1bWiXMGqjopqYy3k1QrY",
+                "TTjlEughdXtQss43iOgN1yQ-ev9OcWuoKhpDAdC8N4PL9WHfrGlJ6iFVsnwRJkiAEJpmS_7eJVakZ4XRt1fEBg",
+                1795324772698,
+            ),
+        ];
+        for (client_id, mode, scopes, device_family, id, public_key, signature, at) in recorded {
+            let scopes = texts(scopes);
+            let proof = Proof {
+                id,
+                public_key,
+                signature,
+                signed_at_ms: Some(at),
+                nonce: Some("5a0c3a3e-6a0b-4f0b-8a53-2b6a3f0d9c77"),
+                client_id,
+                mode,
+                role: "operator",
+                scopes: &scopes,
+                token: Some("t3st-token-abcdef"),
+                platform: Some("linux"),
+                device_family,
+            };
+            let here = around("5a0c3a3e-6a0b-4f0b-8a53-2b6a3f0d9c77", false, at);
+            assert_eq!(
+                check(&proof, &here).map(|checked| checked.id.to_string()),
+                Ok(id.to_owned()),
+                "{client_id}"
+            );
+            let other = Proof { token: Some("t3st-token-abcdeg"), ..proof };
+            assert_eq!(check(&other, &here), Err(Refusal::SignatureInvalid), "{client_id}");
+        }
+    }
+
     /// A request of one's own, with what it is over owned.
     #[derive(Clone, Debug)]
     struct Owned {

@@ -26,7 +26,7 @@ pub const PENDING_LIFE: Duration = Duration::from_secs(5 * 60);
 /// The most requests that wait, of one credential. Beyond it the oldest makes room.
 pub const PENDING_MAX: usize = 32;
 /// The most devices paired with one credential. Beyond it the one not used for longest makes room.
-pub const DEVICES_MAX: usize = 1024;
+pub const DEVICES_MAX: usize = 256;
 /// How exactly it is kept when a device was last used.
 const USED_RESOLUTION: Duration = Duration::from_secs(60);
 /// The most characters that are kept of anything a client says of itself.

@@ -262,21 +262,24 @@ pub(super) fn credential_failure(fault: CredentialFault, is_password: bool) -> F
 /// That a device has to be approved: as an error, and as the reason of the Close, from which some
 /// clients read the request.
 pub(super) fn pairing_failure(required: &PairingRequired, protocol: Protocol) -> (Failure, String) {
-    let (reason, requirement, hint) = match required.reason {
+    let (reason, requirement, hint, short) = match required.reason {
         PairingReason::NotPaired => (
             "not-paired",
             "device is not approved yet",
             "Approve this device from the pending pairing requests.",
+            "device pairing required",
         ),
         PairingReason::Role => (
             "role-upgrade",
             "device is asking for a higher role than currently approved",
             "Review the requested role upgrade, then approve the pending request.",
+            "role upgrade pending approval",
         ),
         PairingReason::Scopes => (
             "scope-upgrade",
             "device is asking for more scopes than currently approved",
             "Review the requested scopes, then approve the pending upgrade.",
+            "scope upgrade pending approval",
         ),
     };
     let message = match protocol {
@@ -285,7 +288,8 @@ pub(super) fn pairing_failure(required: &PairingRequired, protocol: Protocol) ->
     };
     let close = match protocol {
         Protocol::Three => message.clone(),
-        Protocol::Four => format!("{message} (requestId: {})", required.request),
+        // Short, so that the request is not cut off.
+        Protocol::Four => format!("pairing required: {short} (requestId: {})", required.request),
     };
     let roles: Vec<_> = required.approved_roles.iter().map(|role| role.name()).collect();
     let failure = Failure::new("NOT_PAIRED", message).with(json!({
