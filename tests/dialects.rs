@@ -46,8 +46,8 @@ use clawmux_core::event::{Event, Logged, Outcome, Published, ToolCall, ToolResul
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
-    Accepted, Budget, Entry, History, Message, Overview, Period, PluginSummary, Reply, Role, Said,
-    SessionSummary, Status, Transcript, UnderWay,
+    Accepted, Budget, ConfigIssue, ConfigSnapshot, DayUsage, Entry, History, LogTail, Message, Overview,
+    Period, PluginSummary, Reply, Role, Said, SessionSummary, Status, Transcript, UnderWay,
 };
 use clawmux_core::time::Timestamp;
 use serde_json::Value;
@@ -461,6 +461,34 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             connections: count(value, "connections") as usize,
             started: Timestamp::default(),
         }),
+        "config" => Reply::Config(Box::new(ConfigSnapshot {
+            path: text(value, "path"),
+            exists: value["exists"] == true,
+            hash: text(value, "hash"),
+            file: value["file"].clone(),
+            effective: value["effective"].clone(),
+            complaints: list(&value["complaints"], |issue| {
+                Ok(ConfigIssue { path: text(issue, "path"), message: text(issue, "message") })
+            })
+            .unwrap_or_default(),
+            warnings: Vec::new(),
+            needs_restart: value["needs_restart"] == true,
+        })),
+        "log_tail" => Reply::LogTail(LogTail {
+            cursor: count(value, "cursor"),
+            end: count(value, "end"),
+            lines: list(&value["lines"], |line| Ok(line.as_str().unwrap_or_default().into()))?,
+            truncated: value["truncated"] == true,
+            reset: value["reset"] == true,
+        }),
+        "usage_days" => Reply::UsageDays(list(value, |day| {
+            Ok(DayUsage {
+                day: Timestamp::from_millis(count(day, "day")),
+                model: ModelRef { provider: text(day, "provider"), model: text(day, "model") },
+                usage: Usage { input_tokens: count(day, "input"), output_tokens: count(day, "output") },
+                calls: count(day, "calls"),
+            })
+        })?),
         "aborted" => Reply::Aborted { run: value.as_str().map(RunId::from) },
         "history" => Reply::History(History {
             session: key_of(&text(value, "session"))?,

@@ -5,7 +5,7 @@
 
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
-use super::{catalog, chat, devices, state};
+use super::{catalog, chat, devices, lists, logs, nodes, settings, state, usage};
 use crate::auth::{Role, Scope, Scopes};
 use crate::error::Error;
 
@@ -40,6 +40,10 @@ const fn admin(name: &'static str, cost: u32, handle: Handle) -> Method {
 
 const fn pair(name: &'static str, cost: u32, handle: Handle) -> Method {
     Method { name, role: Role::Operator, needs: Scope::Pair, cost, handle }
+}
+
+const fn node(name: &'static str, handle: Handle) -> Method {
+    Method { name, role: Role::Node, needs: Scope::Read, cost: 0, handle }
 }
 
 /// What a prompt costs.
@@ -79,6 +83,27 @@ pub(super) static METHODS: &[Method] = &[
     read("status", state::status),
     read("system-presence", state::system_presence),
     read("last-heartbeat", state::last_heartbeat),
+    admin("system-event", 1, state::system_event),
+    // Nodes.
+    read("node.list", nodes::list),
+    read("node.describe", nodes::describe),
+    write("node.invoke", 1, nodes::invoke),
+    node("node.invoke.result", nodes::result),
+    node("node.event", nodes::event),
+    node("skills.bins", nodes::skills_bins),
+    // Its configuration, log and spending. Whoever is no operator is refused by the daemon.
+    read("config.get", settings::config_get),
+    read("config.schema", settings::config_schema),
+    admin("config.set", 2, settings::config_set),
+    admin("config.apply", 2, settings::config_set),
+    admin("config.patch", 2, settings::config_patch),
+    read("logs.tail", logs::tail),
+    read("usage.status", usage::status),
+    read("usage.cost", usage::cost),
+    // What there is of other kinds.
+    read("skills.status", lists::skills),
+    read("channels.status", lists::channels),
+    admin("exec.approvals.get", 0, lists::exec_approvals),
 ];
 
 /// The events that a client may be sent.
@@ -95,6 +120,7 @@ pub(super) const EVENTS: &[&str] = &[
     "device.pair.resolved",
     "node.pair.requested",
     "node.pair.resolved",
+    "node.invoke.request",
     "shutdown",
 ];
 

@@ -33,10 +33,15 @@ mod connect;
 mod devices;
 mod follow;
 mod keys;
+mod lists;
+mod logs;
 mod method;
+mod nodes;
+mod settings;
 mod slash;
 mod state;
 mod stream;
+mod usage;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
@@ -186,6 +191,7 @@ impl Dialect for OpenClaw {
                 self.on_event(ticket, event, turn);
             }
             (Phase::Open, Input::Announced(announcement)) => self.on_announced(announcement, turn),
+            (Phase::Open, Input::Invoked(invocation)) => self.tell_invocation(invocation, turn),
             (_, Input::Fault(fault)) => self.on_fault(fault, turn),
             (_, Input::Ended) => self.close(),
             (
@@ -196,6 +202,7 @@ impl Dialect for OpenClaw {
                 | Input::Reply(..)
                 | Input::Event { .. }
                 | Input::Announced(_)
+                | Input::Invoked(_)
                 | Input::Drained
                 | Input::Tick,
             ) => {}
