@@ -9,6 +9,8 @@ mod upstream;
 
 use std::net::TcpListener;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use support::client::{Client, Stream};
 use support::daemon::{self, Daemon};
@@ -162,6 +164,125 @@ fn tools_are_called_together_and_their_results_go_back() {
                 assert_eq!(arguments, json!({"text": "hi İİİİ"}), "{messages:?}");
             }
         }
+    }
+}
+
+/// A client of the OpenClaw protocol that is let in.
+fn openclaw(daemon: &Daemon) -> Client {
+    let mut client = Client::open(daemon.address, "/");
+    client.receive();
+    let about = json!({"id": "cli", "version": "1", "platform": "linux", "mode": "cli"});
+    let params = json!({"minProtocol": 3, "maxProtocol": 3, "client": about, "role": "operator", "scopes": ["operator.admin"]});
+    let hello = call(&mut client, "connect", params).pop().unwrap();
+    assert_eq!(hello["ok"], true, "{hello}");
+    client
+}
+
+/// Calls a method: what comes up to its answer.
+fn call(client: &mut Client, method: &str, params: Value) -> Vec<Value> {
+    let id = format!("{method}-id");
+    client.send_text(&json!({"type": "req", "id": id, "method": method, "params": params}).to_string());
+    up_to(client, |frame| frame["id"] == id.as_str())
+}
+
+fn up_to(client: &mut Client, is_last: impl Fn(&Value) -> bool) -> Vec<Value> {
+    let mut frames = vec![];
+    while !frames.last().is_some_and(&is_last) {
+        frames.push(client.receive());
+    }
+    frames
+}
+
+/// Sends a prompt: what comes up to the end of its answer.
+fn send(client: &mut Client, params: Value) -> Vec<Value> {
+    let run = params["idempotencyKey"].clone();
+    let mut frames = call(client, "chat.send", params);
+    let answer = frames.last().unwrap();
+    assert_eq!(answer["ok"], true, "{answer}");
+    frames.extend(up_to(client, |frame| {
+        let payload = &frame["payload"];
+        frame["event"] == "chat" && payload["runId"] == run && payload["state"] != "delta"
+    }));
+    assert_eq!(frames.last().unwrap()["payload"]["state"], "final", "{frames:?}");
+    frames
+}
+
+/// The images of all messages of a request's body, in either format.
+fn images(body: &Value) -> Vec<Vec<u8>> {
+    let messages = body["messages"].as_array().unwrap().iter();
+    let parts = messages.flat_map(|message| message["content"].as_array().into_iter().flatten());
+    let encoded = parts.filter_map(|part| match part["type"].as_str() {
+        Some("image") if part["source"]["media_type"] == "image/png" => part["source"]["data"].as_str(),
+        Some("image_url") => part["image_url"]["url"].as_str()?.strip_prefix("data:image/png;base64,"),
+        _ => None,
+    });
+    encoded.map(|data| STANDARD.decode(data).unwrap()).collect()
+}
+
+#[test]
+fn an_image_arrives_unchanged_and_is_there_after_a_crash_and_thoughts_are_told() {
+    for kind in KINDS {
+        let upstream = Upstream::start();
+        let thinks = vec!["I look, ".into(), "İ see.".into()];
+        let calls = Turn::Call("Let me see. ".into(), vec![("clock".into(), "{}".into())]);
+        upstream
+            .then(Turn::Think(thinks, Box::new(calls)))
+            .then(say(&["A heron."]))
+            .then(say(&["As I said."]));
+        let mut daemon = start(kind, &upstream);
+        // Every byte, in an image's clothes.
+        let image: Vec<u8> =
+            b"\x89PNG\r\n\x1a\n".iter().copied().chain((0..2000).flat_map(|_| 0..=255)).collect();
+        let file = |name: &str, media_type: &str, data: &[u8]| json!({"type": "file", "mimeType": media_type, "fileName": name, "content": STANDARD.encode(data)});
+        let mut client = openclaw(&daemon);
+        let pdf = json!({"sessionKey": "main", "message": "read it", "idempotencyKey": "no",
+            "attachments": [file("report.pdf", "application/pdf", b"%PDF-1.7")]});
+        let refused = call(&mut client, "chat.send", pdf).pop().unwrap();
+        assert_eq!(refused["ok"], false, "{kind}: {refused}");
+        assert!(refused["error"]["message"].to_string().contains("report.pdf"), "{kind}: {refused}");
+
+        let told = send(
+            &mut client,
+            json!({
+                "sessionKey": "main", "message": "what is it?", "idempotencyKey": "k1", "thinking": "medium",
+                "attachments": [file("heron.png", "image/png", &image), file("birds.csv", "text/csv", b"heron,1")],
+            }),
+        );
+        let thought = told.iter().filter(|frame| frame["payload"]["stream"] == "thinking");
+        let thought: String =
+            thought.filter_map(|frame| frame["payload"]["data"]["delta"].as_str()).collect();
+        assert_eq!(thought, "I look, İ see.", "{kind}: {told:?}");
+        let requests = upstream.requests();
+        assert_eq!(requests.len(), 2, "{kind}: what was refused reached nobody");
+        for request in &requests {
+            assert_eq!(images(&request.body), [image.clone()], "{kind}: byte for byte");
+            assert!(request.body.to_string().contains("birds.csv"), "{kind}");
+        }
+        let said = &requests[1].body["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|m| m["role"] == "assistant")
+            .unwrap();
+        match kind {
+            "anthropic" => {
+                assert_eq!(requests[0].body["thinking"], json!({"type": "enabled", "budget_tokens": 4096}));
+                let signature = format!("{}I look, İ see.", upstream::SIGNATURE);
+                let block = json!({"type": "thinking", "thinking": "I look, İ see.", "signature": signature});
+                assert_eq!(said["content"][0], block, "{said}");
+            }
+            _ => {
+                assert_eq!(requests[0].body["reasoning_effort"], "medium");
+                assert_eq!(said["reasoning_content"], "I look, İ see.", "{said}");
+            }
+        }
+
+        daemon = daemon.kill_and_restart();
+        let mut client = openclaw(&daemon);
+        send(&mut client, json!({"sessionKey": "main", "message": "sure?", "idempotencyKey": "k2"}));
+        let body = &upstream.requests()[2].body;
+        assert_eq!(images(body), [image], "{kind}: read back from the log");
+        assert!(!body.to_string().contains("İ see"), "{kind}: a thought is of its run alone: {body}");
     }
 }
 
