@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::stream::{End, Told, said, usage_of, wire_run};
+use super::stream::{End, Told, usage_of, wire_run};
 use super::wire::Failure;
 use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
 use crate::attachment::Attachment;
