@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::{Message, Recipient};
-use clawmux_core::announcement::Announcement;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Published;
 use clawmux_core::ids::{ConnectionId, Seq, Ticket};
+use clawmux_core::node::Invocation;
 use clawmux_core::reply::Reply;
 
 /// How many bytes of events may be under way to one connection. An event may begin while there are
@@ -31,9 +31,11 @@ const ENVELOPE_BYTES: usize = 256;
 pub enum Deliver {
     /// The one answer to a request.
     Reply(Ticket, Result<Reply, Error>),
-    /// Something that is not about one session. Few of them are under way at a time: who announces
-    /// sees to that.
-    Announce(Arc<Announcement>),
+    /// There is something in the connection's [`Inbox`](crate::hub::inbox::Inbox), where there was
+    /// nothing.
+    Announced,
+    /// The client is a node and is to do something; few are under way to one at a time.
+    Invoke(Arc<Invocation>),
     /// An event that the request with this ticket follows. When its frames have left for the socket
     /// the connection gives its [`cost`] back to its window.
     Event {

@@ -3,26 +3,29 @@
 //! The rules are [`pairing`](clawmux_core::auth::pairing)'s; here they are kept in the store and
 //! carried out. What a decision changes is written down before anybody is told of it, one decision at
 //! a time: those that come meanwhile wait in a bounded queue, so that two connections of one new
-//! device get one token. A device that is revoked has its connections closed at once, by the hub.
+//! device get one token. Who is let in is noted with its link before it hears of it, so that none slips
+//! through while its device is revoked: that closes all of its connections at once.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use actix::prelude::*;
 use clawmux_core::announcement::Announcement;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::pairing::{Arrival, Moment, Registry, Step};
-use clawmux_core::auth::{Admitted, Principal};
+use clawmux_core::auth::{Admitted, Principal, Role};
 use clawmux_core::command::DeviceCommand;
+use clawmux_core::dialect::Fault;
 use clawmux_core::error::{Error, ErrorCode};
 use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::ask::ask;
 use crate::clock;
+use crate::connection::link::Link;
 use crate::deliver::Asker;
-use crate::hub::{Announce, Broadcast, Hub, Notice, Whose};
+use crate::hub::{Announce, Hub};
 use crate::observe::{Observe, Observed};
 use crate::store::{self, Store, WriteDevices};
 
@@ -37,6 +40,8 @@ pub struct Devices {
     /// Those who wait while a decision is written down.
     waiting: VecDeque<Question>,
     is_writing: bool,
+    /// The connections of devices, as what they came; some may be gone.
+    live: HashMap<Arc<str>, Vec<(Role, Weak<Link>)>>,
     admitted_total: u64,
     refused_total: u64,
 }
@@ -44,7 +49,12 @@ pub struct Devices {
 /// Lets somebody in who comes from a device, or says why not.
 #[derive(Debug, Message)]
 #[rtype(result = "Result<Admitted, Error>")]
-pub struct Admit(pub Arrival);
+pub struct Admit {
+    /// Who comes.
+    pub arrival: Arrival,
+    /// What ends the connection.
+    pub link: Weak<Link>,
+}
 
 /// Does something about devices and answers who asked.
 #[derive(Debug, Message)]
@@ -59,15 +69,16 @@ pub struct Manage {
 }
 
 /// Something to decide, and who waits for it.
+#[expect(clippy::large_enum_variant, reason = "a few under way at a time")]
 enum Question {
-    Admit(Arrival, oneshot::Sender<Result<Admitted, Error>>),
+    Admit(Admit, oneshot::Sender<Result<Admitted, Error>>),
     Manage(Manage),
 }
 
 /// A decision that is to be written down, and how it is told then.
 struct Decision {
     step: Step<()>,
-    tell: Box<dyn FnOnce(Result<(), Error>)>,
+    tell: Box<dyn FnOnce(&mut Devices, Result<(), Error>)>,
 }
 
 impl fmt::Debug for Devices {
@@ -89,6 +100,7 @@ impl Devices {
             hub,
             waiting: VecDeque::new(),
             is_writing: false,
+            live: HashMap::new(),
             admitted_total: 0,
             refused_total: 0,
         })
@@ -118,22 +130,42 @@ impl Devices {
     fn decide(&mut self, question: Question) -> Decision {
         let mut at = Moment { now: clock::now(), random: &mut clock::random };
         match question {
-            Question::Admit(arrival, to) => {
+            Question::Admit(Admit { arrival, link }, to) => {
                 let step = self.registry.admit(&arrival, &mut at);
-                match &step.answer {
-                    Ok(_) => self.admitted_total += 1,
-                    Err(error) => {
-                        self.refused_total += 1;
-                        tracing::info!(device = %arrival.device.id, peer = %arrival.peer, "not let in: {error}");
-                    }
-                }
-                Decision::new(step, move |answer| drop(to.send(answer)))
-            }
-            Question::Manage(Manage { command, principal, asker }) => {
-                Decision::new(self.registry.answer(command, &principal, &mut at), move |answer| {
-                    asker.reply(answer);
+                Decision::new(step, move |devices, answer| {
+                    devices.note(&arrival, link, &answer);
+                    let _ = to.send(answer);
                 })
             }
+            Question::Manage(Manage { command, principal, asker }) => {
+                let step = self.registry.answer(command, &principal, &mut at);
+                Decision::new(step, move |_, answer| asker.reply(answer))
+            }
+        }
+    }
+
+    /// Notes who was let in, before he hears of it.
+    fn note(&mut self, arrival: &Arrival, link: Weak<Link>, answer: &Result<Admitted, Error>) {
+        if let Err(error) = answer {
+            self.refused_total += 1;
+            tracing::info!(device = %arrival.device.id, peer = %arrival.peer, "not let in: {error}");
+            return;
+        }
+        self.admitted_total += 1;
+        let live = self.live.entry(arrival.device.id.clone()).or_default();
+        live.retain(|(_, link)| link.strong_count() > 0);
+        live.push((arrival.claim.role, link));
+    }
+
+    /// Closes the connections of a device, in this role or in any.
+    fn close(&mut self, device: &Arc<str>, role: Option<Role>) {
+        let Some(live) = self.live.get_mut(device) else { return };
+        let ended = live.extract_if(.., |(as_what, _)| role.is_none_or(|role| role == *as_what));
+        let links: Vec<_> = ended.filter_map(|(_, link)| link.upgrade()).collect();
+        tracing::info!(%device, role = role.map(Role::name), connections = links.len(), "a device is revoked");
+        links.iter().for_each(|link| link.close(Fault::Revoked, clock::now()));
+        if live.is_empty() {
+            self.live.remove(device);
         }
     }
 
@@ -147,7 +179,7 @@ impl Devices {
                 // Lost, it is known a minute less exactly when it was used.
                 let _ = self.store.try_send(write);
             }
-            tell(Ok(()));
+            tell(self, Ok(()));
             return self.follow_up(step);
         }
         self.is_writing = true;
@@ -159,10 +191,10 @@ impl Devices {
             match written {
                 Ok(()) => {
                     devices.registry.apply(&changes, step.settles.as_deref());
-                    tell(Ok(()));
+                    tell(devices, Ok(()));
                     devices.follow_up(step);
                 }
-                Err(error) => tell(Err(error)),
+                Err(error) => tell(devices, Err(error)),
             }
             devices.go_on(ctx);
         }));
@@ -170,11 +202,9 @@ impl Devices {
 
     /// Tells the others, once who asked was told.
     #[expect(clippy::disallowed_methods, reason = "one message for each decision that was carried out")]
-    fn follow_up(&self, step: Step<()>) {
+    fn follow_up(&mut self, step: Step<()>) {
         for (device, role) in step.ends {
-            tracing::info!(%device, role = role.map(|role| role.name()), "its connections are closed");
-            let whose = Whose::Device(device, role);
-            self.hub.do_send(Broadcast { notice: Notice::Revoked, whose });
+            self.close(&device, role);
         }
         for news in step.news {
             self.hub.do_send(Announce(Arc::new(Announcement::Pairing(Arc::new(news)))));
@@ -183,9 +213,11 @@ impl Devices {
 }
 
 impl Decision {
-    fn new<A: 'static>(step: Step<A>, tell: impl FnOnce(Result<A, Error>) + 'static) -> Self {
+    fn new<A: 'static>(step: Step<A>, tell: impl FnOnce(&mut Devices, Result<A, Error>) + 'static) -> Self {
         let Step { answer, changes, is_idle, settles, news, ends } = step;
-        let tell = Box::new(move |written: Result<(), Error>| tell(written.and(answer)));
+        let tell = Box::new(move |devices: &mut Devices, written: Result<(), Error>| {
+            tell(devices, written.and(answer));
+        });
         Self { step: Step { answer: Ok(()), changes, is_idle, settles, news, ends }, tell }
     }
 }
@@ -215,9 +247,9 @@ impl Actor for Devices {
 impl Handler<Admit> for Devices {
     type Result = ResponseFuture<Result<Admitted, Error>>;
 
-    fn handle(&mut self, Admit(arrival): Admit, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, admit: Admit, ctx: &mut Self::Context) -> Self::Result {
         let (to, answer) = oneshot::channel();
-        self.ask(Question::Admit(arrival, to), ctx);
+        self.ask(Question::Admit(admit, to), ctx);
         let lost = |_| ErrorCode::Unavailable.error("the request was lost: try again");
         Box::pin(async move { answer.await.map_err(lost)? })
     }
@@ -246,5 +278,96 @@ impl Handler<Observe> for Devices {
                 "refused_total": self.refused_total,
             }),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::registry::Registry as Connections;
+    use clawmux_core::auth::{Claim, Credentials, DeviceClaim, Secret};
+    use clawmux_core::config::{Auth, LoopbackPolicy};
+    use clawmux_core::ids::ConnectionId;
+    use std::net::{TcpListener, TcpStream};
+
+    async fn devices(home: &std::path::Path) -> (Addr<Devices>, Addr<Store>) {
+        let token = Some(Secret::new("right"));
+        let auth = Auth { token, loopback: LoopbackPolicy::Auto, api_keys: Vec::new() };
+        let store = Store::start(home.join("clawmux.db")).await.unwrap();
+        let hub = Hub::default().start();
+        let devices = Devices::open(Arc::new(Authority::new(&auth)), store.clone(), hub).await.unwrap();
+        (devices.start(), store)
+    }
+
+    fn admit(seed: u8, link: Weak<Link>) -> Admit {
+        let device = DeviceClaim { id: format!("device-{seed}").into(), public_key: [seed; 32], token: None };
+        let claim = Claim {
+            credentials: Credentials::Token(Secret::new("right")),
+            device: Some(device.clone()),
+            ..Claim::default()
+        };
+        Admit { arrival: Arrival { claim, device, peer: [127, 0, 0, 1].into(), is_loopback: true }, link }
+    }
+
+    fn token(answer: Result<Result<Admitted, Error>, MailboxError>) -> String {
+        answer.unwrap().unwrap().device_token.unwrap().token.expose().to_owned()
+    }
+
+    #[actix::test]
+    async fn all_who_come_at_once_from_one_new_device_get_one_token() {
+        let home = tempfile::tempdir().unwrap();
+        let (devices, store) = devices(home.path()).await;
+        let asked = (0..40).map(|at| devices.send(admit(at % 2, Weak::new())));
+        let tokens: Vec<String> = futures::future::join_all(asked).await.into_iter().map(token).collect();
+        for (at, token) in tokens.iter().enumerate() {
+            assert_eq!(*token, tokens[at % 2]);
+        }
+        assert_ne!(tokens[0], tokens[1]);
+        // A token that was told is on the disk: the next start knows it.
+        store.send(store::Stop).await.unwrap().unwrap();
+        let (again, _) = self::devices(home.path()).await;
+        assert_eq!(token(again.send(admit(0, Weak::new())).await), tokens[0]);
+    }
+
+    #[actix::test]
+    async fn what_is_not_written_down_did_not_happen() {
+        let home = tempfile::tempdir().unwrap();
+        let (devices, store) = devices(home.path()).await;
+        let known = token(devices.send(admit(1, Weak::new())).await);
+        store.send(store::Stop).await.unwrap().unwrap();
+        let refused = devices.send(admit(2, Weak::new())).await.unwrap().unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
+        let figures = devices.send(Observe).await.unwrap().state;
+        assert_eq!((&figures["paired"], &figures["refused_total"]), (&json!(1), &json!(1)), "{figures}");
+        assert_eq!(token(devices.send(admit(1, Weak::new())).await), known, "who is paired comes in");
+    }
+
+    #[actix::test]
+    async fn who_was_let_in_and_has_not_heard_of_it_yet_is_closed_with_the_rest() {
+        let home = tempfile::tempdir().unwrap();
+        let (devices, _store) = devices(home.path()).await;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, local) = (socket.peer_addr().unwrap(), socket.local_addr().unwrap());
+        let connections = Connections::new(16, 16);
+        let link = Arc::new(Link::new(ConnectionId(1), &socket, peer, local, connections).unwrap());
+        token(devices.send(admit(1, Arc::downgrade(&link))).await);
+        let id: Arc<str> = "device-1".into();
+        devices.send(Close(id.clone(), Some(Role::Node))).await.unwrap();
+        assert!(link.closing_since().is_none(), "another role");
+        devices.send(Close(id, Some(Role::Operator))).await.unwrap();
+        assert!(link.closing_since().is_some());
+    }
+
+    #[derive(Message)]
+    #[rtype(result = "()")]
+    struct Close(Arc<str>, Option<Role>);
+
+    impl Handler<Close> for Devices {
+        type Result = ();
+
+        fn handle(&mut self, Close(device, role): Close, _: &mut Self::Context) {
+            self.close(&device, role);
+        }
     }
 }

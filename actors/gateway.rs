@@ -4,14 +4,16 @@
 //!   Gateway ─┬─ Store                the log
 //!            ├─ SandboxSupervisor ── Plugin ...
 //!            ├─ ProviderSupervisor   budgets, upstream calls
+//!            ├─ Nodes                clients that offer commands
 //!            ├─ Hub                  who is connected
+//!            ├─ Configuration        the configuration files
 //!            ├─ SessionSupervisor ── Session ...
 //!            ├─ Listener ─────────── Connection ...
 //!            └─ AdminSocket          the operator
 //! ```
 //!
 //! Starts them in this order and stops them in reverse; knows no protocol. Sessions and plugins are
-//! started anew by their supervisors. These seven know each other's addresses, so that one that is
+//! started anew by their supervisors. These eight know each other's addresses, so that one that is
 //! gone can't be replaced alone: the gateway says so ([`Running::failed`]), whoever asked it has been
 //! told, what was acknowledged is in the log, and who runs the daemon starts all of it anew.
 
@@ -38,17 +40,22 @@ use crate::admin::{self, AdminDrain, AdminSocket, AdminStatus};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
+use crate::configuration::{Configuration, Layers};
 use crate::connection::Services;
 use crate::control_ui::ControlUi;
+use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
 use crate::http::PROTOCOLS;
-use crate::hub::{Broadcast, Hub, Notice, Whose};
+use crate::hub::changes::Changes;
+use crate::hub::overview::Overviews;
+use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::listener::{self, Listener, ListenerSetup};
+use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
-use crate::session::{Colleagues, Profile};
+use crate::session::{Colleagues, Profile, Watchers};
 use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
@@ -69,6 +76,10 @@ pub struct Setup {
     pub home: PathBuf,
     /// Where the operator's socket goes; none means into the home.
     pub socket: Option<PathBuf>,
+    /// What the configuration was made of.
+    pub layers: Layers,
+    /// The daemon's own log.
+    pub log: Arc<DaemonLog>,
     /// Version of clawmux.
     pub version: &'static str,
 }
@@ -93,7 +104,9 @@ pub struct Gateway {
     store: Addr<Store>,
     sandbox: Addr<SandboxSupervisor>,
     providers: Addr<ProviderSupervisor>,
+    nodes: Addr<Nodes>,
     hub: Addr<Hub>,
+    configuration: Addr<Configuration>,
     devices: Addr<Devices>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
@@ -130,7 +143,19 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let totals = ask(&store, since).await??;
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone()).start();
     let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?.start();
-    let hub = Hub::default().start();
+    let nodes = Nodes::default().start();
+    let (changes, overviews) = (Changes::default(), Overviews::default());
+    let hub = Hub::new(hub::Setup {
+        own: Some(hub::own(setup.version, &host())),
+        started: clock::now(),
+        store: Some(store.clone()),
+        log: log.clone(),
+        nodes: Some(nodes.clone()),
+        changes: changes.clone(),
+        overviews: overviews.clone(),
+    })
+    .start();
+    let configuration = Configuration::new(setup.layers.clone()).start();
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let arbiters = Arbiters::default();
     let catalog = Arc::new(Catalog::new(&config));
@@ -151,8 +176,13 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             providers: providers.clone(),
             sandbox: sandbox.clone(),
             catalog: catalog.clone(),
+            nodes: nodes.clone(),
+            watchers: Watchers::default(),
+            changes,
         },
         hub: hub.clone(),
+        configuration: configuration.clone(),
+        log: setup.log.clone(),
         devices: devices.clone().recipient(),
         version: setup.version,
     })
@@ -177,6 +207,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         devices: devices.clone().recipient(),
         join: hub.clone().recipient(),
         leave: hub.clone().recipient(),
+        overviews,
     };
     let (listener, addresses) = Listener::open(ListenerSetup {
         sockets,
@@ -206,7 +237,9 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         store,
         sandbox,
         providers,
+        nodes,
         hub,
+        configuration,
         devices,
         sessions,
         listener: listener.clone(),
@@ -236,11 +269,18 @@ fn profiles(config: &Config) -> Result<HashMap<AgentId, Arc<Profile>>, Error> {
                 soul: soul(&agent.soul)?.into(),
                 max_tokens: agent.max_tokens,
                 tools: agent.tools.clone(),
+                node_tools: agent.node_tools.clone(),
                 context_tokens: config.memory.context_tokens,
             }),
         ))
     };
     config.agents.iter().map(profile).collect()
+}
+
+/// The name of this machine, for operators who see several.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    Some(name.trim()).filter(|name| !name.is_empty()).unwrap_or("localhost").to_owned()
 }
 
 fn soul(path: &Path) -> Result<String, Error> {
@@ -263,7 +303,9 @@ impl Gateway {
             ("store", self.store.connected()),
             ("sandbox supervisor", self.sandbox.connected()),
             ("provider supervisor", self.providers.connected()),
+            ("nodes actor", self.nodes.connected()),
             ("hub", self.hub.connected()),
+            ("configuration", self.configuration.connected()),
             ("devices", self.devices.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
@@ -352,14 +394,17 @@ impl Handler<Observe> for Gateway {
         let state =
             json!({ "version": self.setup.version, "draining": self.draining, "stopping": self.stopping });
         let (store, sandbox, providers) = (self.store.clone(), self.sandbox.clone(), self.providers.clone());
+        let configuration = self.configuration.clone();
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
-        let (devices, admin) = (self.devices.clone(), self.admin.clone());
+        let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
         Box::pin(async move {
             let mut children = Vec::new();
             children.extend(ask(&store, Observe).await);
             children.extend(ask(&sandbox, Observe).await);
             children.extend(ask(&providers, Observe).await);
+            children.extend(ask(&nodes, Observe).await);
             children.extend(ask(&hub, Observe).await);
+            children.extend(ask(&configuration, Observe).await);
             children.extend(ask(&devices, Observe).await);
             children.extend(ask(&sessions, Observe).await);
             children.extend(ask(&listener, Observe).await);
@@ -418,7 +463,14 @@ mod tests {
         let mut config = Config::default();
         config.gateway.listen = vec![([127, 0, 0, 1], 0).into()];
         config.store.path = home.join("clawmux.db");
-        Setup { config: Arc::new(config), home: home.to_owned(), socket: None, version: "test" }
+        Setup {
+            config: Arc::new(config),
+            home: home.to_owned(),
+            socket: None,
+            version: "test",
+            layers: Layers::default(),
+            log: Arc::default(),
+        }
     }
 
     #[actix::test]

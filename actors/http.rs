@@ -28,6 +28,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         name: "exoclaw",
         may_skip: true,
         max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        is_announced_to: false,
         dialect: |setup| Box::new(Exoclaw::new(setup)),
     },
     Protocol {
@@ -35,6 +36,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         name: "openclaw",
         may_skip: false,
         max_payload_bytes: |services| services.openclaw.max_payload_bytes,
+        is_announced_to: true,
         dialect: |setup| Box::new(OpenClaw::new(setup)),
     },
 ];

@@ -10,10 +10,12 @@
 //! | [`ProviderSupervisor`](provider_supervisor) | budgets, and who may call a model; the calls are in [`provider`] |
 //! | [`SandboxSupervisor`](sandbox_supervisor) | which plugins are loaded |
 //! | [`Plugin`](plugin) | one module and its instances; what confines them is in [`sandbox`] |
-//! | [`Hub`](hub) | who is connected |
+//! | [`Hub`](hub) | who is connected, and what concerns all of them |
 //! | [`Devices`](devices) | which devices are paired |
+//! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Store`](store) | the log |
 //! | [`AdminSocket`](admin) | the operator's socket |
+//! | [`Configuration`](configuration) | the configuration files |
 //!
 //! Messages live with the actor that receives them. What they share: how a client is told
 //! ([`deliver`]), how an actor says how it is ([`observe`]), how a parent hears of a child's end
@@ -23,8 +25,10 @@ pub mod admin;
 pub mod arbiters;
 mod ask;
 pub mod clock;
+pub mod configuration;
 pub mod connection;
 pub mod control_ui;
+pub mod daemon_log;
 pub mod deliver;
 pub mod devices;
 pub mod gateway;
@@ -32,6 +36,7 @@ pub mod http;
 pub mod hub;
 pub mod listener;
 mod memory;
+pub mod nodes;
 pub mod observe;
 pub mod plugin;
 pub mod provider;

@@ -223,7 +223,8 @@ impl ProviderSupervisor {
             body = encode(&request);
         }
         let charge = Charge::new(supervisor, reservation, Payer { session, run, agent, account });
-        Ok(Permit { candidates, request, body, charge, deadlines: self.deadlines, slot })
+        let deadlines = self.deadlines.for_thinking(request.thinking);
+        Ok(Permit { candidates, request, body, charge, deadlines, slot })
     }
 
     fn busy(&self) -> Error {

@@ -15,6 +15,7 @@ use clawmux_core::ids::AgentId;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{CONFIG, FAILED, Failure};
+use crate::logging;
 use crate::settings::Settings;
 use crate::terminal;
 
@@ -97,6 +98,8 @@ async fn start(settings: &Settings, config: Config) -> Result<Running, Failure> 
         config: Arc::new(config),
         home: settings.home.clone(),
         socket: settings.socket.clone(),
+        layers: settings.layers.clone(),
+        log: logging::kept(),
         version: env!("CARGO_PKG_VERSION"),
     };
     gateway::start(setup).await.map_err(|error| {

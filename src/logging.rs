@@ -1,14 +1,20 @@
-//! Log lines, on stderr.
+//! Log lines: on stderr, and the latest of them in memory for operators who look from afar.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::io::{IsTerminal, stderr};
+use std::sync::{Arc, LazyLock};
 
+use clawmux_actors::daemon_log::DaemonLog;
 use clawmux_core::config::{Log, LogFormat};
+use serde_json::json;
+use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::exit::{CONFIG, Failure};
 
@@ -18,6 +24,9 @@ use crate::exit::{CONFIG, Failure};
 /// compiler of plugins, which at `trace` fill a gigabyte and take a minute.
 const QUIET: &str = "actix_server=warn,actix_http::h1::dispatcher=off,extism=off,\
                      cranelift=warn,regalloc2=warn,wasmtime=warn";
+
+/// How much of a line is kept for those who look from afar, in bytes.
+const KEPT_BYTES_MAX: usize = 8 * 1024;
 
 /// Whether `[log] filter` is one.
 ///
@@ -38,18 +47,64 @@ pub(crate) fn check(log: &Log) -> Result<EnvFilter, Failure> {
 /// As [`check`].
 pub(crate) fn start(log: &Log) -> Result<(), Failure> {
     // A line that can't be written is lost: to complain of it, to the same full disk, would panic.
-    let lines =
-        tracing_subscriber::fmt().with_env_filter(check(log)?).log_internal_errors(false).with_writer(stderr);
+    let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(stderr);
+    let all = tracing_subscriber::registry().with(check(log)?).with(Kept(kept()));
     // That a subscriber is there already is the case in tests only.
     let _ = match log.format {
-        LogFormat::Json => lines.json().flatten_event(true).try_init(),
+        LogFormat::Json => all.with(lines.json().flatten_event(true)).try_init(),
         LogFormat::Auto | LogFormat::Text | LogFormat::Journald => {
             let colours = stderr().is_terminal();
             let format = Format::default().with_ansi(colours);
-            lines.with_ansi(colours).event_format(OneLine { format, colours }).try_init()
+            all.with(lines.with_ansi(colours).event_format(OneLine { format, colours })).try_init()
         }
     };
     Ok(())
+}
+
+/// The latest lines of this process.
+pub(crate) fn kept() -> Arc<DaemonLog> {
+    static KEPT: LazyLock<Arc<DaemonLog>> = LazyLock::new(Arc::default);
+    KEPT.clone()
+}
+
+/// Keeps the latest lines, each a JSON object as readers of OpenClaw's log files know them.
+struct Kept(Arc<DaemonLog>);
+
+impl<S: Subscriber> Layer<S> for Kept {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut said = Said::default();
+        event.record(&mut said);
+        let at = jiff::Timestamp::now();
+        let time = at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
+        let source = json!({ "subsystem": event.metadata().target() }).to_string();
+        let meta = json!({ "date": time, "logLevelName": event.metadata().level().as_str(), "name": source });
+        self.0.push(&json!({ "1": said.line(), "time": time, "_meta": meta }).to_string());
+    }
+}
+
+/// What an event says: its message, then its fields.
+#[derive(Default)]
+struct Said {
+    message: String,
+    fields: String,
+}
+
+impl Said {
+    fn line(mut self) -> String {
+        self.message.push_str(&self.fields);
+        self.message.truncate(self.message.floor_char_boundary(KEPT_BYTES_MAX));
+        self.message
+    }
+}
+
+impl Visit for Said {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a text can't fail.
+        let _ = match field.name() {
+            "message" => write!(self.message, "{value:?}"),
+            name => write!(self.fields, " {name}={value:?}"),
+        };
+    }
 }
 
 /// Each event on a line of its own, without what a terminal would obey: what others wrote, such as
@@ -96,6 +151,23 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_is_json_that_readers_of_log_files_know() {
+        let log = Arc::new(DaemonLog::default());
+        let subscriber = tracing_subscriber::registry().with(Kept(log.clone()));
+        tracing::subscriber::with_default(subscriber, || {
+            tracing::warn!(peer = "me", count = 3, "a\nline {}", "x".repeat(KEPT_BYTES_MAX));
+            tracing::info!("short");
+        });
+        let lines = log.tail(None, 10, usize::MAX).lines;
+        let line: serde_json::Value = serde_json::from_str(&lines[0]).unwrap();
+        assert_eq!(line["1"].as_str().unwrap().len(), KEPT_BYTES_MAX);
+        assert_eq!(line["_meta"]["logLevelName"], "WARN");
+        assert!(line["_meta"]["name"].as_str().unwrap().contains("\"subsystem\":\"clawmux::logging"));
+        assert!(line["time"].as_str().unwrap().ends_with('Z') && !lines[0].contains('\n'));
+        assert!(lines[1].contains("\"1\":\"short\""), "{}", lines[1]);
+    }
 
     #[test]
     fn colours_are_known_from_commands() {

@@ -12,6 +12,7 @@
 //! | `>b hex` | the client sends a binary frame |
 //! | `@ ms` | the clock is at this; where the dialect's deadline is reached, it is told |
 //! | `! in NAME SCOPE,..` / `! out` | credentials were checked: let in, or not |
+//! | `! paired NAME SCOPE,.. TOKEN` / `! unpaired DEVICE REQUEST` | a device was: let in with this token, or it has to be approved |
 //! | `! accepted TICKET SESSION RUN SEQ` | the reply to a prompt |
 //! | `! reply TICKET json` | another reply: an object with one member, named as in `reply_of` |
 //! | `! error TICKET CODE text` | the reply is an error; for `forbidden` the text is the scope |
@@ -30,7 +31,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawmux_core::auth::{self, Claim, Credentials, Owner, Principal, Scope, Scopes};
+use clawmux_core::auth::pairing::{CredentialFault, PairingReason, PairingRequired};
+use clawmux_core::auth::{
+    self, Admitted, Claim, Credentials, DeviceToken, Owner, Principal, Scope, Scopes, Secret,
+};
 use clawmux_core::catalog::{AgentEntry, Catalog, ModelEntry};
 use clawmux_core::command::{Command, Target};
 use clawmux_core::config::ModelRef;
@@ -42,8 +46,9 @@ use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
-    Accepted, Budget, Entry, History, LastRun, Message, Overview, Period, PluginSummary, Preview, Reply,
-    Role, Said, SessionList, SessionRow, SessionSummary, Status, Transcript, UnderWay,
+    Accepted, Budget, ConfigIssue, ConfigSnapshot, DayUsage, Entry, History, LastRun, LogTail, Message,
+    Overview, Period, PluginSummary, Preview, Reply, Role, Said, SessionList, SessionRow, SessionSummary,
+    Status, Transcript, UnderWay,
 };
 use clawmux_core::settings::Settings;
 use clawmux_core::thinking::Thinking;
@@ -209,17 +214,30 @@ impl Stage {
         let words: Vec<&str> = text.split(' ').collect();
         match words[..] {
             ["in", name, scopes] => {
-                let scopes: Option<Vec<Scope>> = scopes.split(',').map(scope_of).collect();
-                let principal = Principal {
-                    name: name.into(),
-                    scopes: Scopes::of(&scopes.ok_or("no such scope")?),
-                    owner: Owner::Credential(name.into()),
-                    unlimited: false,
-                };
+                let principal = principal(name, scopes)?;
                 self.tell(Input::Authenticated(Ok(principal.into())));
             }
+            ["paired", name, scopes, token] => {
+                let principal = principal(name, scopes)?;
+                let device_token =
+                    Some(DeviceToken { token: Secret::new(token), issued: Timestamp::from_millis(5) });
+                self.tell(Input::Authenticated(Ok(Admitted { principal, device_token })));
+            }
+            ["unpaired", device, request] => {
+                let required = PairingRequired {
+                    request: request.into(),
+                    reason: PairingReason::Scopes,
+                    device: device.into(),
+                    role: auth::Role::Operator,
+                    scopes: Scopes::ADMIN,
+                    approved_roles: vec![auth::Role::Operator],
+                    approved_scopes: Scopes::READONLY,
+                };
+                let error = ErrorCode::Forbidden.error("no").with(Detail::Pairing(Box::new(required)));
+                self.tell(Input::Authenticated(Err(error)));
+            }
             ["out"] => {
-                let error = ErrorCode::Unauthenticated.error("the token is not valid");
+                let error = CredentialFault::Mismatch { has_device_token: false }.error();
                 self.tell(Input::Authenticated(Err(error)));
             }
             ["accepted", ticket, session, run, seq] => {
@@ -347,6 +365,12 @@ fn key_of(text: &str) -> Result<SessionKey, String> {
     SessionKey::parse(text).map_err(|error| error.message)
 }
 
+fn principal(name: &str, scopes: &str) -> Result<Principal, String> {
+    let scopes: Option<Vec<Scope>> = scopes.split(',').map(scope_of).collect();
+    let scopes = Scopes::of(&scopes.ok_or("no such scope")?);
+    Ok(Principal { name: name.into(), scopes, owner: Owner::Credential(name.into()), unlimited: false })
+}
+
 fn scope_of(name: &str) -> Option<Scope> {
     Scope::ALL.into_iter().find(|scope| scope.name() == name)
 }
@@ -440,6 +464,34 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             connections: count(value, "connections") as usize,
             started: Timestamp::default(),
         }),
+        "config" => Reply::Config(Box::new(ConfigSnapshot {
+            path: text(value, "path"),
+            exists: value["exists"] == true,
+            hash: text(value, "hash"),
+            file: value["file"].clone(),
+            effective: value["effective"].clone(),
+            complaints: list(&value["complaints"], |issue| {
+                Ok(ConfigIssue { path: text(issue, "path"), message: text(issue, "message") })
+            })
+            .unwrap_or_default(),
+            warnings: Vec::new(),
+            needs_restart: value["needs_restart"] == true,
+        })),
+        "log_tail" => Reply::LogTail(LogTail {
+            cursor: count(value, "cursor"),
+            end: count(value, "end"),
+            lines: list(&value["lines"], |line| Ok(line.as_str().unwrap_or_default().into()))?,
+            truncated: value["truncated"] == true,
+            reset: value["reset"] == true,
+        }),
+        "usage_days" => Reply::UsageDays(list(value, |day| {
+            Ok(DayUsage {
+                day: Timestamp::from_millis(count(day, "day")),
+                model: ModelRef { provider: text(day, "provider"), model: text(day, "model") },
+                usage: Usage { input_tokens: count(day, "input"), output_tokens: count(day, "output") },
+                calls: count(day, "calls"),
+            })
+        })?),
         "aborted" => Reply::Aborted { run: value.as_str().map(RunId::from) },
         "history" => Reply::History(History {
             session: key_of(&text(value, "session"))?,
@@ -450,6 +502,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                     at: Timestamp::from_millis(count(message, "at")),
                     run: text(message, "run").into(),
                     clipped: message["clipped"] == true,
+                    attachments: Vec::new(),
                 })
             })?,
             more: value["more"] == true,

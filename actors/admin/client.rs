@@ -167,7 +167,7 @@ impl Handler<Deliver> for AdminClient {
                     let _ = waiting.send(reply);
                 }
             }
-            Deliver::Announce(_) => {}
+            Deliver::Announced | Deliver::Invoke(_) => {}
             // Who would write it is gone, and soon so is this.
             Deliver::Event { ticket, event, .. } => drop(self.events.send((ticket, event))),
         }

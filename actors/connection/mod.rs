@@ -27,12 +27,13 @@ use actix::{
 };
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::pairing::Arrival;
-use clawmux_core::auth::{Admitted, Claim, Principal, Role};
+use clawmux_core::auth::{Admitted, Claim, Principal};
 use clawmux_core::command::{Command, Request};
 use clawmux_core::config::{Gateway, OpenClaw};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::Ticket;
+use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
@@ -41,7 +42,9 @@ use self::outbox::Outbox;
 use crate::clock;
 use crate::deliver::{Client, Deliver, cost};
 use crate::devices::Admit;
-use crate::hub::{Join, Leave};
+use crate::hub::inbox::Inbox;
+use crate::hub::overview::Overviews;
+use crate::hub::{Join, Leave, Newcomer};
 use crate::observe::{Observe, Observed};
 use crate::rates::Rates;
 use crate::session_supervisor::{Dispatch, Gone};
@@ -88,6 +91,8 @@ pub struct Services {
     pub join: Recipient<Join>,
     /// Who is told that it left.
     pub leave: Recipient<Leave>,
+    /// How the daemon is, as far as that was looked at just now.
+    pub overviews: Overviews,
 }
 
 impl fmt::Debug for Services {
@@ -107,6 +112,8 @@ pub struct Protocol {
     pub may_skip: bool,
     /// The largest frame after the handshake, in bytes.
     pub max_payload_bytes: fn(&Services) -> usize,
+    /// Whether it has words for what is not about one session.
+    pub is_announced_to: bool,
     /// Makes its dialect.
     pub dialect: fn(Setup) -> Box<dyn Dialect>,
 }
@@ -127,6 +134,7 @@ pub struct Connection {
     alarm: Option<(Timestamp, SpawnHandle)>,
     fragments: ws::Fragments,
     outbox: Outbox,
+    inbox: Arc<Inbox>,
     phase: Phase,
     departure: Departure,
 }
@@ -217,6 +225,7 @@ impl Connection {
             alarm: None,
             fragments: ws::Fragments::default(),
             outbox: Outbox::default(),
+            inbox: Arc::default(),
             phase: Phase::Open,
             departure,
         }
@@ -269,8 +278,8 @@ impl Connection {
                 Action::Send(frame) => ws::send(context, &self.link, frame),
                 Action::Authenticate(claim) => answers.extend(self.authenticate(claim, context)),
                 Action::Execute(ticket, request) => {
-                    if let Err(error) = self.execute(ticket, request) {
-                        answers.push_back(Input::Reply(ticket, Err(error)));
+                    if let Some(reply) = self.execute(ticket, request).transpose() {
+                        answers.push_back(Input::Reply(ticket, reply));
                     }
                 }
                 Action::Close { code, reason } => self.end(code, &reason, context),
@@ -283,8 +292,11 @@ impl Connection {
     /// who comes from a device, soon, and nothing is read until then.
     fn authenticate(&mut self, claim: Claim, context: &mut ws::Context) -> Option<Input<'static>> {
         let required = self.approach.credentials_required;
+        let mut newcomer = Newcomer::new(&claim, self.protocol.name);
         if required && let Some(device) = claim.device.clone() {
+            newcomer.is_paired = true;
             self.ask_devices(
+                newcomer,
                 Arrival {
                     claim,
                     device,
@@ -297,17 +309,16 @@ impl Connection {
         }
         let authenticated = self.services.authority.authenticate(&claim.credentials, required);
         Some(match authenticated {
-            Ok(principal) => self.admitted(principal.narrowed(claim.scopes).into(), None),
+            Ok(principal) => self.admitted(principal.narrowed(claim.scopes).into(), newcomer),
             Err(error) => Input::Authenticated(Err(error)),
         })
     }
 
     /// The dialect's deadline for the handshake goes on meanwhile.
-    fn ask_devices(&mut self, arrival: Arrival, context: &mut ws::Context) {
+    fn ask_devices(&mut self, newcomer: Newcomer, arrival: Arrival, context: &mut ws::Context) {
         self.phase = Phase::Waiting;
         self.link.awaits_answer(true);
-        let device = (arrival.device.id.clone(), arrival.claim.role);
-        let answer = self.services.devices.send(Admit(arrival));
+        let answer = self.services.devices.send(Admit { arrival, link: Arc::downgrade(&self.link) });
         let answer = async move {
             let asked = tokio::time::timeout(ADMIT_TIMEOUT, answer).await;
             let why = match asked {
@@ -321,7 +332,7 @@ impl Connection {
             if connection.phase == Phase::Waiting {
                 connection.phase = Phase::Open;
                 let input = match answer {
-                    Ok(admitted) => connection.admitted(admitted, Some(device)),
+                    Ok(admitted) => connection.admitted(admitted, newcomer),
                     Err(error) => Input::Authenticated(Err(error)),
                 };
                 connection.tell(input, context);
@@ -332,8 +343,8 @@ impl Connection {
         }));
     }
 
-    /// Takes it in, where there is a place for it. `device`: as what it comes from which.
-    fn admitted(&mut self, admitted: Admitted, device: Option<(Arc<str>, Role)>) -> Input<'static> {
+    /// Takes it in, where there is a place for it.
+    fn admitted(&mut self, admitted: Admitted, newcomer: Newcomer) -> Input<'static> {
         let principal = &admitted.principal;
         if self.principal.is_none()
             && let Some(client) = &self.client
@@ -343,13 +354,7 @@ impl Connection {
                 return Input::Fault(Fault::Overloaded);
             }
             self.departure.joined = true;
-            let join = Join {
-                connection: self.link.id(),
-                principal: principal.name.clone(),
-                device,
-                to: client.to.clone(),
-                link: Arc::downgrade(&self.link),
-            };
+            let join = self.joins(client.clone(), principal.clone(), newcomer);
             #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
             self.services.join.do_send(join);
         }
@@ -357,8 +362,20 @@ impl Connection {
         Input::Authenticated(Ok(admitted))
     }
 
-    /// Scope, then rate, then whether it could be understood; and on its way it goes.
-    fn execute(&mut self, ticket: Ticket, request: Request) -> Result<(), Error> {
+    fn joins(&self, client: Client, principal: Principal, newcomer: Newcomer) -> Join {
+        Join {
+            client,
+            principal,
+            link: Arc::downgrade(&self.link),
+            ip: self.link.peer().ip().to_canonical(),
+            newcomer,
+            inbox: self.protocol.is_announced_to.then(|| self.inbox.clone()),
+        }
+    }
+
+    /// Scope, then rate, then whether it could be understood; and on its way it goes, unless the
+    /// answer is at hand.
+    fn execute(&mut self, ticket: Ticket, request: Request) -> Result<Option<Reply>, Error> {
         let (Some(principal), Some(client)) = (&self.principal, &self.client) else {
             return Err(ErrorCode::Unauthenticated.error("not authenticated"));
         };
@@ -369,6 +386,11 @@ impl Connection {
         }
         self.services.rates.spend(principal, request.cost)?;
         let command = request.command?;
+        if command == Command::Overview
+            && let Some(overview) = self.services.overviews.fresh(clock::now(), principal)
+        {
+            return Ok(Some(Reply::Overview(overview)));
+        }
         let weight = weight(&command);
         let dispatch = Dispatch {
             ticket,
@@ -386,7 +408,7 @@ impl Connection {
         })?;
         self.unanswered.push((ticket, weight));
         self.link.request_began(weight);
-        Ok(())
+        Ok(None)
     }
 
     fn answered(&mut self, ticket: Ticket) {
@@ -427,11 +449,23 @@ impl Connection {
         }
     }
 
+    /// Tells what there is of announcements, where there is room for it; else when there is.
+    fn take_announcements(&mut self, context: &mut ws::Context) {
+        if self.link.has_room() {
+            for announcement in self.inbox.take() {
+                self.tell(Input::Announced(&announcement), context);
+            }
+        } else {
+            self.outbox.filled();
+        }
+    }
+
     /// The socket has asked for more.
     fn on_room(&mut self, context: &mut ws::Context) {
         self.link.window().give_back(self.outbox.left(self.link.polls()), self.link.id());
         if self.outbox.drained(self.link.has_room()) {
             self.tell(Input::Drained, context);
+            self.take_announcements(context);
         }
     }
 }
@@ -446,6 +480,9 @@ fn weight(command: &Command) -> usize {
         | Command::Sessions
         | Command::Device(_)
         | Command::ListSessions(_)
+        | Command::Config(_)
+        | Command::LogTail { .. }
+        | Command::UsageDays { .. }
         | Command::LoadPlugin { .. } => UNANSWERED_MARK,
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status
@@ -467,7 +504,14 @@ fn weight(command: &Command) -> usize {
         | Command::Reset { .. }
         | Command::Compact { .. }
         | Command::Delete { .. }
-        | Command::Overview => 1,
+        | Command::Overview
+        | Command::Tell(_)
+        | Command::Nodes
+        | Command::InvokeNode(_) => 1,
+        Command::NodeResult { outcome, .. } => {
+            let payload = outcome.as_ref().ok().and_then(Option::as_ref);
+            1 + payload.map_or(0, String::len) / WEIGHED_BYTES
+        }
         Command::Inject { content, .. } => 1 + content.len() / WEIGHED_BYTES,
     }
 }
@@ -521,7 +565,8 @@ impl Handler<Deliver> for Connection {
                 self.answered(ticket);
                 self.tell(Input::Reply(ticket, reply), context);
             }
-            Deliver::Announce(announcement) => self.tell(Input::Announced(&announcement), context),
+            Deliver::Announced => self.take_announcements(context),
+            Deliver::Invoke(invocation) => self.tell(Input::Invoked(&invocation), context),
             Deliver::Event { ticket, first, event } => {
                 self.tell(Input::Event { ticket, first, event: &event }, context);
                 if self.link.buffered_bytes() == 0 {

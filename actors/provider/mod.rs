@@ -17,6 +17,7 @@ use clawmux_core::auth::Secret;
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::provider::{ChatRequest, HttpRequest, ProviderKind};
+use clawmux_core::thinking::Thinking;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
@@ -36,6 +37,18 @@ pub struct Deadlines {
     pub idle: Duration,
     /// For everything, other models tried included.
     pub total: Duration,
+}
+
+/// How many times as long a model that thinks may be silent: some providers send nothing meanwhile.
+const THINKING_PATIENCE: u32 = 5;
+
+impl Deadlines {
+    /// For a request that asks for so much thinking.
+    #[must_use]
+    pub(crate) fn for_thinking(self, thinking: Thinking) -> Self {
+        let patience = if thinking == Thinking::Off { 1 } else { THINKING_PATIENCE };
+        Self { first_byte: self.first_byte * patience, idle: self.idle * patience, ..self }
+    }
 }
 
 impl Default for Deadlines {

@@ -16,6 +16,7 @@
 mod road;
 #[cfg(test)]
 mod tests;
+mod watchers;
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -25,6 +26,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::announcement::{ChangeReason, SessionChange};
 use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::catalog::Catalog;
 use clawmux_core::config::ModelRef;
@@ -33,19 +35,23 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
 use clawmux_core::follow::Wanted;
 use clawmux_core::ids::{AgentId, ConnectionId, PluginName, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::node::NodeTool;
 use clawmux_core::provider::{ChatRequest, Delta};
 use clawmux_core::reply::{Accepted, Reply};
 use clawmux_core::session::{Batch, Session as Conversation, Submission, Submitted};
 use clawmux_core::settings::Patch;
 use clawmux_core::thinking::Thinking;
 use clawmux_core::turn::Work;
-use futures::StreamExt;
+use futures::future::LocalBoxFuture;
 use futures::stream::LocalBoxStream;
+use futures::{FutureExt, StreamExt};
 use serde_json::json;
 
 use crate::ask::{ask, gone};
 use crate::clock;
 use crate::deliver::{Asker, More, WINDOW_BYTES};
+use crate::hub::changes::Changes;
+use crate::nodes::{CallNode, Nodes, Offer};
 use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
 use crate::provider_supervisor::{Acquire, ProviderSupervisor};
@@ -54,6 +60,7 @@ use crate::session_supervisor::{Fallen, Held, Idle, SessionSupervisor};
 use crate::store::{Append, Cut, Pen, ReadEvents, ReadRow, Store};
 
 pub use road::{Feeds, Road};
+pub use watchers::{Watcher, Watchers};
 
 /// The most of the log that one read of a cursor brings into memory, in bytes: a window full.
 const CATCH_UP_BYTES: usize = WINDOW_BYTES;
@@ -81,10 +88,19 @@ pub struct Profile {
     pub soul: Arc<str>,
     /// The most tokens of one answer.
     pub max_tokens: u32,
-    /// The tools it is offered.
+    /// The plugins it is offered as tools.
     pub tools: Vec<PluginName>,
+    /// The commands of nodes it is offered as tools, while their node is connected.
+    pub node_tools: Vec<NodeTool>,
     /// Estimated tokens that soul and past turns may take together.
     pub context_tokens: usize,
+}
+
+impl Profile {
+    /// The names of all tools it may call.
+    fn offered(&self) -> Vec<PluginName> {
+        self.tools.iter().chain(self.node_tools.iter().map(|tool| &tool.name)).cloned().collect()
+    }
 }
 
 /// Those a session works with.
@@ -100,6 +116,12 @@ pub struct Colleagues {
     pub sandbox: Addr<SandboxSupervisor>,
     /// The models there are.
     pub catalog: Arc<Catalog>,
+    /// Calls commands of nodes.
+    pub nodes: Addr<Nodes>,
+    /// Who watches all sessions.
+    pub watchers: Watchers,
+    /// Where it is noted what changed in lists.
+    pub changes: Changes,
 }
 
 /// One conversation.
@@ -109,6 +131,8 @@ pub struct Session {
     /// How far behind the log a client may fall, in bytes of it.
     lag_bytes_max: usize,
     profile: Arc<Profile>,
+    /// The names of all tools it may call.
+    offered: Vec<PluginName>,
     colleagues: Colleagues,
     remains: Remains,
     /// What is told when the unit after the one being written is written.
@@ -118,6 +142,8 @@ pub struct Session {
     doing: Doing,
     /// The last number that may be seen.
     published: Seq,
+    /// Which comings and goings of those who watch were seen.
+    watchers_seen: u64,
     /// Messages taken from the supervisor.
     received: u64,
     draining: bool,
@@ -297,12 +323,14 @@ impl Session {
             conversation,
             account: Account::new(spent),
             lag_bytes_max,
+            offered: profile.offered(),
             profile,
             colleagues,
             remains: Remains { key, feeds, supervisor, done: false },
             next: Vec::new(),
             writing: false,
             doing: Doing::Nothing,
+            watchers_seen: 0,
             received: 0,
             draining: false,
             is_stopped: false,
@@ -360,7 +388,7 @@ impl Session {
             return false;
         }
         self.remains.feeds.forget_closed();
-        if self.remains.feeds.is_empty() {
+        if self.remains.feeds.is_unneeded() {
             let key = self.conversation.key().clone();
             // Lost where the supervisor is busy: it is said again later.
             let _ = self.remains.supervisor.try_send(Idle { key, received: self.received });
@@ -409,11 +437,35 @@ impl Session {
     /// In the log: may be seen.
     fn written(&mut self, events: Vec<Logged>, answered: Vec<Answered>, ctx: &mut Context<Self>) {
         self.tell(answered, ctx);
+        if let Some(first) = events.first() {
+            self.let_watch(Seq(first.first_seq.0 - 1), ctx);
+        }
+        if let Some(reason) = events.iter().rev().find_map(ChangeReason::of) {
+            let (session, owner) = (self.conversation.key().clone(), self.conversation.owner().clone());
+            self.colleagues.changes.note(SessionChange { session, owner, reason });
+        }
         for logged in events {
             self.published = logged.seq;
             self.remains.feeds.publish(self.conversation.key(), logged, self.lag_bytes_max);
         }
         self.proceed(ctx);
+    }
+
+    /// Those who began to watch are told what comes after this number; those who ended it nothing.
+    fn let_watch(&mut self, after: Seq, ctx: &mut Context<Self>) {
+        let owner = self.conversation.owner();
+        let Some(all) = self.colleagues.watchers.since(&mut self.watchers_seen, owner) else { return };
+        let feeds = &mut self.remains.feeds;
+        feeds.keep_watching(|connection, ticket| {
+            all.iter().any(|watcher| (watcher.client.connection, watcher.ticket) == (connection, ticket))
+        });
+        for Watcher { client, ticket, principal } in all {
+            if !feeds.has(client.connection, ticket) {
+                let who = (client.connection, ticket);
+                let road = || Road::new(client, ctx.address().recipient());
+                feeds.follow(who, &principal, (Wanted::Watch, after), self.published, road);
+            }
+        }
     }
 
     /// The log can't be written: the session in memory is ahead of it, so it goes back to it.
@@ -493,6 +545,10 @@ impl Session {
         });
         let seq = self.conversation.head().next();
         let last = Logged { first_seq: seq, seq, run: None, at: now, event: Event::Deleted };
+        if let Some(reason) = ChangeReason::of(&last) {
+            let (session, owner) = (key.clone(), self.conversation.owner().clone());
+            self.colleagues.changes.note(SessionChange { session, owner, reason });
+        }
         feeds.end_all(&Published::new(key, last));
         for asker in askers {
             asker.reply(Ok(Reply::Deleted { found: true }));
@@ -503,6 +559,10 @@ impl Session {
 
     /// Serves followers that fell behind from the log.
     fn catch_up(&mut self, ctx: &mut Context<Self>) {
+        // What recovery decided is yet to be published, and a new session is nobody's yet.
+        if !self.writing && !self.conversation.is_new() {
+            self.let_watch(self.published, ctx);
+        }
         for missing in self.remains.feeds.missing() {
             let as_of = self.published;
             let read = self.colleagues.store.send(ReadEvents {
@@ -613,8 +673,8 @@ impl Session {
             max_tokens: self.profile.max_tokens,
             thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
         };
-        let names = self.profile.tools.clone();
-        let Colleagues { providers, sandbox, .. } = self.colleagues.clone();
+        let (names, granted) = (self.profile.tools.clone(), self.profile.node_tools.clone());
+        let Colleagues { providers, sandbox, nodes, .. } = self.colleagues.clone();
         let acquire = Acquire {
             session: self.conversation.key().clone(),
             run: run.clone(),
@@ -627,6 +687,9 @@ impl Session {
             let mut acquire = acquire;
             if !names.is_empty() {
                 acquire.request.tools = ask(&sandbox, Tools { names }).await?;
+            }
+            if !granted.is_empty() {
+                acquire.request.tools.extend(ask(&nodes, Offer(granted)).await?);
             }
             let permit = providers.send(acquire).await.map_err(|_| gone::<ProviderSupervisor>())??;
             Ok(permit.open().boxed_local())
@@ -667,7 +730,7 @@ impl Session {
                 if let Doing::Asking { future, .. } = &mut self.doing {
                     *future = None;
                 }
-                self.conversation.said(clock::now(), run, step, deltas, &self.profile.tools);
+                self.conversation.said(clock::now(), run, step, deltas, &self.offered);
                 self.proceed(ctx);
             }
             Some(Err(error)) => self.unheard(run, step, error, ctx),
@@ -690,20 +753,10 @@ impl Session {
         let calls = calls
             .into_iter()
             .map(|call| {
-                let (id, cancel) = (call.id.clone(), Cancel::new());
-                let sent = self.colleagues.sandbox.send(CallTool {
-                    session: self.conversation.key().clone(),
-                    run: run.clone(),
-                    call,
-                    cancel: cancel.clone(),
-                });
+                let cancel = Cancel::new();
+                let result = self.call(run.clone(), call, cancel.clone());
                 let run = run.clone();
-                let returned = sent.into_actor(self).map(move |result, session, ctx| {
-                    let result = result.unwrap_or_else(|_| ToolResult {
-                        call: id,
-                        content: gone::<SandboxSupervisor>().message,
-                        is_error: true,
-                    });
+                let returned = result.into_actor(self).map(move |result, session, ctx| {
                     session.conversation.returned(clock::now(), &run, result);
                     session.proceed(ctx);
                 });
@@ -711,6 +764,24 @@ impl Session {
             })
             .collect();
         self.doing = Doing::Acting { run, step, calls };
+    }
+}
+
+impl Session {
+    /// Calls one tool: a granted command of a node, or a plugin.
+    fn call(&self, run: RunId, call: ToolCall, cancel: Cancel) -> LocalBoxFuture<'static, ToolResult> {
+        let (session, id) = (self.conversation.key().clone(), call.id.clone());
+        let lost = |error: Error| ToolResult { call: id, content: error.message, is_error: true };
+        match self.profile.node_tools.iter().find(|tool| tool.name == call.name).cloned() {
+            Some(tool) => {
+                let sent = self.colleagues.nodes.send(CallNode { session, run, tool, call });
+                async move { sent.await.unwrap_or_else(|_| lost(gone::<Nodes>())) }.boxed_local()
+            }
+            None => {
+                let sent = self.colleagues.sandbox.send(CallTool { session, run, call, cancel });
+                async move { sent.await.unwrap_or_else(|_| lost(gone::<SandboxSupervisor>())) }.boxed_local()
+            }
+        }
     }
 }
 

@@ -8,24 +8,28 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::auth::authority::Authority;
-use clawmux_core::auth::{Owner, Principal, Scope, Scopes};
+use clawmux_core::auth::{About, Owner, Principal, Scope, Scopes};
 use clawmux_core::catalog::Catalog;
 use clawmux_core::command::{Command, Route, Submit, Target};
 use clawmux_core::config::{Config, Recovery};
 use clawmux_core::event::{Event, Logged, Outcome};
 use clawmux_core::ids::{AgentId, ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::log::usage::UsageTotals;
+use clawmux_core::node::{Invocation, NodeTool};
 use clawmux_core::reply::{Accepted, Reply, Role};
 use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
 use tokio::sync::mpsc;
 
-use super::{Colleagues, Profile, Session};
+use super::{Colleagues, Profile, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
+use crate::configuration::{Configuration, Layers};
 use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
 use crate::devices::Devices;
 use crate::hub::Hub;
+use crate::hub::changes::Changes;
+use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
@@ -82,6 +86,7 @@ impl Handler<Deliver> for Mailbox {
 
 struct World {
     supervisor: Addr<SessionSupervisor>,
+    nodes: Addr<Nodes>,
     _home: tempfile::TempDir,
 }
 
@@ -99,6 +104,7 @@ impl World {
         let providers =
             ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals).unwrap().start();
         let sandbox = SandboxSupervisor::new(Vec::new(), home.path().to_owned()).start();
+        let nodes = Nodes::default().start();
         let id = AgentId::from("main");
         let catalog = Arc::new(Catalog::new(&config));
         let profile = Profile {
@@ -106,6 +112,7 @@ impl World {
             soul: "".into(),
             max_tokens: 1000,
             tools: vec!["echo".into()],
+            node_tools: vec![NodeTool::parse("node:phone/camera.snap").unwrap().unwrap()],
             context_tokens: 5000,
         };
         let (authority, hub) = (Arc::new(Authority::new(&config.auth)), Hub::default().start());
@@ -117,13 +124,24 @@ impl World {
             recovery: Recovery::Resume,
             arbiters: Arbiters::default(),
             lag_bytes_max: 1 << 17,
-            colleagues: Colleagues { store, pen, providers, sandbox, catalog },
+            colleagues: Colleagues {
+                store,
+                pen,
+                providers,
+                sandbox,
+                catalog,
+                nodes: nodes.clone(),
+                watchers: Watchers::default(),
+                changes: Changes::default(),
+            },
             hub,
+            configuration: Configuration::new(Layers::default()).start(),
+            log: Arc::default(),
             devices: devices.recipient(),
             version: "test",
         })
         .start();
-        Self { supervisor, _home: home }
+        Self { supervisor, nodes, _home: home }
     }
 
     fn peer(&self, connection: u64) -> Peer {
@@ -278,7 +296,7 @@ async fn all_that_waits_for_a_session_to_wake_reaches_it() {
                 reply.expect("not busy");
                 cleared += 1;
             }
-            Deliver::Event { .. } | Deliver::Announce(_) => {}
+            Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) => {}
         }
     }
 }
@@ -535,7 +553,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
                     Reply::Aborted { run } => aborted = Some(run),
                     other => panic!("{other:?}"),
                 },
-                Deliver::Event { .. } | Deliver::Announce(_) => {}
+                Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) => {}
             }
         }
         seqs.sort();
@@ -690,4 +708,124 @@ async fn a_session_of_somebody_else_is_not_there() {
         let error = peer.reply().await.expect_err(&shown);
         assert!(error.message.contains("no such session"), "{shown}: {error}");
     }
+}
+
+/// What each of these accounts was told of, up to the end of a run in each.
+async fn watched(peer: &mut Peer, accounts: &[&str]) -> Vec<(String, Event)> {
+    let mut told: Vec<(String, Event)> = Vec::new();
+    let is_over = |told: &[(String, Event)], account: &&str| {
+        told.iter().any(|(of, event)| of == account && matches!(event, Event::Ended { .. }))
+    };
+    while !accounts.iter().all(|account| is_over(&told, account)) {
+        if let Deliver::Event { event, .. } = peer.next().await {
+            peer.client.window.give_back(cost(&event), peer.client.connection);
+            told.push((event.session.account().into_owned(), event.logged.event.clone()));
+        }
+    }
+    told
+}
+
+#[actix::test]
+async fn who_watches_is_told_all_it_may_see_and_keeps_nothing_awake() {
+    let world = World::new().await;
+    let (mut operator, mut ada) = (world.peer(1), world.peer(2));
+    operator.ask(Command::Watch);
+    assert_eq!(operator.reply().await.unwrap(), Reply::Watching);
+    operator.ask(Command::Watch);
+    assert!(operator.reply().await.is_err(), "once per connection");
+    ada.ask_as(user("ada"), Command::Watch);
+    assert_eq!(ada.reply().await.unwrap(), Reply::Watching);
+
+    // One session of each, which did not exist when they began to watch.
+    let (mut of_ada, mut of_bob) = (world.peer(3), world.peer(4));
+    of_bob.ask_as(user("bob"), prompt("bob", "hi", None));
+    of_bob.rest().await;
+    of_ada.ask_as(user("ada"), prompt("ada", "hi", None));
+    of_ada.rest().await;
+    let all = watched(&mut operator, &["ada", "bob"]).await;
+    for account in ["ada", "bob"] {
+        let of: Vec<&Event> = all.iter().filter(|(of, _)| of == account).map(|(_, event)| event).collect();
+        assert!(
+            matches!(of[..], [Event::Prompted { .. }, Event::Started, .., Event::Ended { .. }]),
+            "{of:?}"
+        );
+    }
+    let own = watched(&mut ada, &["ada"]).await;
+    assert!(own.iter().all(|(account, _)| account == "ada"), "not another's: {own:?}");
+
+    // Nobody needs the session: it sleeps, and is watched again as soon as something happens.
+    let key = SessionKey::new("main", "test", "ada", "main").unwrap();
+    let session = world.supervisor.send(Visit { key }).await.unwrap().unwrap();
+    of_ada.ask_as(user("ada"), Command::Stop { target: target("ada") });
+    of_ada.reply().await.unwrap();
+    tokio::time::timeout(PATIENCE, async {
+        while session.connected() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("it sleeps though it is watched");
+    of_ada.ask_as(user("ada"), prompt("ada", "again", None));
+    of_ada.rest().await;
+    let again = watched(&mut operator, &["ada"]).await;
+    assert!(matches!(&again[0].1, Event::Prompted { content, .. } if content == "again"), "{again:?}");
+    watched(&mut ada, &["ada"]).await;
+
+    operator.ask(Command::Unwatch { watch: Ticket(1) });
+    assert_eq!(operator.reply().await.unwrap(), Reply::Unwatched);
+    of_ada.ask_as(user("ada"), prompt("ada", "unseen", None));
+    of_ada.rest().await;
+    watched(&mut ada, &["ada"]).await;
+    assert!(operator.inbox.try_recv().is_err(), "it watches no longer");
+}
+
+#[actix::test]
+async fn a_granted_command_of_a_node_is_a_tool_while_it_is_connected() {
+    let world = World::new().await;
+    let (mut phone, mut peer) = (world.peer(1), world.peer(2));
+    peer.ask(prompt("ada", "/tool node_phone_camera_snap {}", None));
+    assert!(text(&peer.rest().await).contains("There is no tool node_phone_camera_snap"), "not offered");
+
+    let about = About {
+        instance_id: Some("phone".into()),
+        commands: vec!["camera.snap".into(), "system.run".into()],
+        ..About::default()
+    };
+    let (client, host) = (phone.client.clone(), String::from("::1"));
+    let joins = NodeJoins { client, owner: Owner::Admins, host, about, device: None };
+    world.nodes.send(joins).await.unwrap();
+    let invocation = async |phone: &mut Peer| -> Arc<Invocation> {
+        match phone.next().await {
+            Deliver::Invoke(invocation) => invocation,
+            other => panic!("{other:?}"),
+        }
+    };
+    let returned = |events: &[Logged]| {
+        events.iter().find_map(|logged| match &logged.event {
+            Event::ToolReturned(result) => Some(result.clone()),
+            _ => None,
+        })
+    };
+    peer.ask(prompt("ada", r#"/tool node_phone_camera_snap {"facing":"front"}"#, None));
+    let asked = invocation(&mut phone).await;
+    assert_eq!(
+        (asked.command.as_str(), asked.params.as_deref()),
+        ("camera.snap", Some(r#"{"facing":"front"}"#))
+    );
+    let (connection, outcome) = (phone.client.connection, Ok(Some(r#"{"seen":"a cat"}"#.to_owned())));
+    world.nodes.send(Resulted { connection, invocation: asked.id.clone(), outcome }).await.unwrap();
+    let events = peer.rest().await;
+    let result = returned(&events).expect("it is in the log");
+    assert_eq!((result.content.as_str(), result.is_error), (r#"{"seen":"a cat"}"#, false));
+    assert!(text(&events).contains("a cat"), "the model is told: {}", text(&events));
+    let not_granted = peer.ask(prompt("ada", "/tool node_phone_system_run {}", None));
+    assert_eq!(not_granted, Ticket(3));
+    assert!(text(&peer.rest().await).contains("There is no tool"), "only what was granted");
+
+    // It leaves in the middle of a call.
+    peer.ask(prompt("ada", "/tool node_phone_camera_snap {}", None));
+    invocation(&mut phone).await;
+    world.nodes.send(NodeLeaves { connection }).await.unwrap();
+    let result = returned(&peer.rest().await).expect("it is in the log");
+    assert!(result.is_error && result.content.starts_with("NOT_CONNECTED: "), "{result:?}");
 }

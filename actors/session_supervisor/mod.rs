@@ -34,6 +34,8 @@ use tokio::sync::oneshot;
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
+use crate::configuration::Configuration;
+use crate::daemon_log::DaemonLog;
 use crate::deliver::{Asker, Client};
 use crate::devices::Manage;
 use crate::hub::{Connected, Hub};
@@ -68,6 +70,10 @@ pub struct Setup {
     pub colleagues: Colleagues,
     /// Who is connected.
     pub hub: Addr<Hub>,
+    /// The configuration files.
+    pub configuration: Addr<Configuration>,
+    /// The daemon's own log.
+    pub log: Arc<DaemonLog>,
     /// Who answers what is about devices.
     pub devices: Recipient<Manage>,
     /// Version of clawmux.
@@ -344,6 +350,7 @@ impl Handler<Gone> for SessionSupervisor {
     type Result = ();
 
     fn handle(&mut self, Gone { connection }: Gone, _: &mut Self::Context) {
+        self.setup.colleagues.watchers.remove(connection, None);
         for key in self.followed.remove(&connection).unwrap_or_default() {
             match self.sessions.get_mut(&key).map(|entry| &mut entry.state) {
                 Some(State::Awake { session, .. }) => {
@@ -434,6 +441,7 @@ impl Handler<Observe> for SessionSupervisor {
             "requests_waiting": self.waiting,
             "recovering": self.recovering.len(),
             "parked": parked,
+            "watchers": self.setup.colleagues.watchers.len(),
             "takes_prompts": !(self.closed || self.draining),
             "draining": self.draining,
         });

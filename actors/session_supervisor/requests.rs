@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use actix::dev::SendError;
 use actix::prelude::*;
 use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::catalog::Catalog;
@@ -15,14 +16,17 @@ use clawmux_core::settings::Patch;
 use super::order::{Waiting, closed};
 use super::{Asked, SessionSupervisor};
 use crate::ask::ask;
+use crate::configuration::Configure;
 use crate::deliver::Asker;
 use crate::devices::Manage;
+use crate::hub::{GetOverview, Tell};
+use crate::nodes::{Invoke, ListNodes, Resulted};
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
-use crate::session::{Colleagues, Order, Routed};
+use crate::session::{Colleagues, Order, Routed, Watcher};
 use crate::store::{
     Describe, Described, FindCut, ListSessions, ReadHistory, ReadPreviews, ReadRow, ReadRows, ReadTranscript,
-    Store,
+    Store, UsageDays,
 };
 
 /// How many bytes a history has at most as JSON, so that a client that does not read it costs no
@@ -65,6 +69,12 @@ impl SessionSupervisor {
             | Command::Budget { target: Some(target) } => Some(target),
             _ => None,
         };
+        let is_about_the_daemon =
+            matches!(command, Command::Config(_) | Command::LogTail { .. } | Command::UsageDays { .. });
+        if is_about_the_daemon && principal.owner != Owner::Admins {
+            // They tell of everybody's doings; who may read has a right to his own.
+            return asker.reply(Err(ErrorCode::Forbidden.error("this is for operators of the daemon")));
+        }
         let session = match target.map(|target| self.resolve(target)).transpose() {
             Ok(session) => session,
             Err(error) => return asker.reply(Err(error)),
@@ -265,9 +275,61 @@ impl SessionSupervisor {
                     Ok(Reply::Budget(ask(&providers, BudgetStatus { session_spent }).await?))
                 });
             }
+            (Command::Watch, _) => {
+                let Some(ticket) = asker.ticket() else { return };
+                let watcher = Watcher { client: asker.client().clone(), ticket, principal };
+                let watchers = &self.setup.colleagues.watchers;
+                if watchers.is_watching(watcher.client.connection) {
+                    return asker.reply(Err(ErrorCode::Conflict.error("this connection watches already")));
+                }
+                // Before any session can tell it something.
+                asker.reply(Ok(Reply::Watching));
+                watchers.add(watcher);
+            }
+            (Command::Unwatch { watch }, _) => {
+                self.setup.colleagues.watchers.remove(asker.client().connection, Some(watch));
+                asker.reply(Ok(Reply::Unwatched));
+            }
+            (Command::Config(request), _) => {
+                let configuration = self.setup.configuration.clone();
+                answer(ctx, asker, async move {
+                    let configure = Configure { request, by: principal.name };
+                    Ok(Reply::Config(Box::new(ask(&configuration, configure).await??)))
+                });
+            }
+            (Command::LogTail { cursor, lines_max, bytes_max }, _) => {
+                asker.reply(Ok(Reply::LogTail(self.setup.log.tail(cursor, lines_max, bytes_max))));
+            }
+            (Command::UsageDays { since }, _) => {
+                let store = self.setup.colleagues.store.clone();
+                answer(
+                    ctx,
+                    asker,
+                    async move { Ok(Reply::UsageDays(ask(&store, UsageDays { since }).await??)) },
+                );
+            }
             (Command::Status, _) => {
                 let status = self.status();
                 answer(ctx, asker, async move { status.await.map(Reply::Status) });
+            }
+            (Command::Overview, _) => {
+                hand_on(self.setup.hub.try_send(GetOverview { asker, principal }));
+            }
+            (Command::Tell(told), _) => hand_on(self.setup.hub.try_send(Tell { asker, told: *told })),
+            (Command::Nodes, _) => {
+                let nodes = self.setup.colleagues.nodes.clone();
+                answer(ctx, asker, async move { Ok(Reply::Nodes(ask(&nodes, ListNodes(principal)).await?)) });
+            }
+            (Command::InvokeNode(invoke), _) => {
+                hand_on(self.setup.colleagues.nodes.try_send(Invoke { asker, principal, invoke: *invoke }));
+            }
+            (Command::NodeResult { invocation, outcome }, _) => {
+                let nodes = self.setup.colleagues.nodes.clone();
+                let connection = asker.client().connection;
+                answer(ctx, asker, async move {
+                    ask(&nodes, Resulted { connection, invocation, outcome }).await?;
+                    Ok(Reply::Noted)
+                });
             }
             (Command::Plugins, _) => {
                 let sandbox = self.setup.colleagues.sandbox.clone();
@@ -294,9 +356,6 @@ impl SessionSupervisor {
                 let manage = Manage { command, principal, asker };
                 // What does not fit is answered as it is dropped.
                 let _ = self.setup.devices.try_send(manage);
-            }
-            (Command::Watch | Command::Unwatch { .. } | Command::Overview, _) => {
-                asker.reply(Err(ErrorCode::Unavailable.error("not available yet")))
             }
             (
                 Command::Submit(_)
@@ -380,6 +439,11 @@ pub(super) fn answer(
     ctx.spawn(actix::fut::wrap_future(async move {
         asker.reply(reply.await);
     }));
+}
+
+/// For one who answers by itself; where it is too busy, what it was sent says so by being dropped.
+fn hand_on<T>(sent: Result<(), SendError<T>>) {
+    drop(sent);
 }
 
 pub(super) fn no_such(session: &SessionKey) -> Error {

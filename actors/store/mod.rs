@@ -48,7 +48,7 @@ use clawmux_core::event::{Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 pub use clawmux_core::log::segment::SEGMENT_BYTES_MAX;
 use clawmux_core::log::usage::{UsageRecord, UsageTotals};
-use clawmux_core::reply;
+use clawmux_core::reply::{self, DayUsage};
 use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
 pub use inspect::{Finding, Severity, inspect};
@@ -317,6 +317,14 @@ pub struct ListSessions {
     pub before: Option<Place>,
 }
 
+/// Asks how many sessions there are.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<u64, Error>")]
+pub struct CountSessions {
+    /// Only this owner's; none = all.
+    pub owner: Option<Owner>,
+}
+
 /// A session in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
@@ -385,6 +393,14 @@ pub struct UsageSince {
     pub day_start: Timestamp,
     /// When the month began.
     pub month_start: Timestamp,
+}
+
+/// Asks what was spent on which model on which day, the earliest first.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Vec<DayUsage>, Error>")]
+pub struct UsageDays {
+    /// From the day of this time on.
+    pub since: Timestamp,
 }
 
 /// Asks whose a session is and what it has spent, without what happened in it. None where there is
@@ -814,6 +830,14 @@ impl Handler<ListSessions> for Store {
     }
 }
 
+impl Handler<CountSessions> for Store {
+    type Result = ResponseFuture<Result<u64, Error>>;
+
+    fn handle(&mut self, CountSessions { owner }: CountSessions, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.count_sessions(owner.as_ref()))
+    }
+}
+
 impl Handler<Unfinished> for Store {
     type Result = ResponseFuture<Result<Vec<SessionKey>, Error>>;
 
@@ -827,6 +851,14 @@ impl Handler<UsageSince> for Store {
 
     fn handle(&mut self, asked: UsageSince, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.usage(&asked))
+    }
+}
+
+impl Handler<UsageDays> for Store {
+    type Result = ResponseFuture<Result<Vec<DayUsage>, Error>>;
+
+    fn handle(&mut self, UsageDays { since }: UsageDays, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.usage_days(since))
     }
 }
 

@@ -16,6 +16,7 @@ use clawmux_actors::connection::{Protocol, Services};
 use clawmux_actors::deliver::{Client, Deliver, More, cost};
 use clawmux_actors::devices::Admit;
 use clawmux_actors::http::PROTOCOLS;
+use clawmux_actors::hub::overview::Overviews;
 use clawmux_actors::hub::{Join, Leave};
 use clawmux_actors::listener::{Listener, ListenerSetup, Ready, Stop, bind};
 use clawmux_actors::observe::{Observe, Observed};
@@ -290,6 +291,7 @@ impl Edge {
             devices: sessions.clone().recipient(),
             join: sessions.clone().recipient(),
             leave: sessions.recipient(),
+            overviews: Overviews::default(),
         };
         let arbiters = Arbiters::default();
         let (listener, addresses) = Listener::open(ListenerSetup {
@@ -912,6 +914,7 @@ async fn a_panic_ends_its_own_connection_only() {
         name: "fragile",
         may_skip: true,
         max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        is_announced_to: false,
         dialect: |_| Box::new(Fragile),
     });
     let edge = Edge::start(options).await;
@@ -951,6 +954,7 @@ async fn each_protocol_has_a_largest_frame_of_its_own() {
     options.protocols.push(Protocol {
         path: "/roomy",
         name: "roomy",
+        is_announced_to: false,
         may_skip: true,
         max_payload_bytes: |services| services.openclaw.max_payload_bytes,
         dialect: |_| Box::new(Measures),
@@ -990,16 +994,8 @@ async fn a_client_that_leaves_within_a_stream_is_forgotten() {
 async fn notices_of_the_hub_close_in_the_protocols_words() {
     let edge = Edge::start(Options::default()).await;
     let mut socket = edge.client().await;
-    let joined = within("the hub hears of it", async {
-        loop {
-            if let Some(join) = edge.seen.joined.lock().unwrap().pop() {
-                return join;
-            }
-            actix::clock::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
-    assert_eq!(&*joined.principal, "local");
+    let joined = edge.joined().await;
+    assert_eq!(&*joined.principal.name, "local");
     joined.link.upgrade().unwrap().close(Fault::Revoked, clock::now());
     assert_eq!(next(&mut socket).await, json!({ "error": "credential_revoked", "code": 4001 }));
     assert_eq!(closed(&mut socket).await, 4001);
@@ -1109,12 +1105,26 @@ async fn bound(required: bool, handshake_timeout: Duration) -> Edge {
         name: "bound",
         may_skip: false,
         max_payload_bytes: |_| 1 << 20,
+        is_announced_to: false,
         dialect: |setup| Box::new(Bound { deadline: Some(setup.handshake_deadline), known: false }),
     });
     Edge::start(options).await
 }
 
 impl Edge {
+    /// Who has joined, when there is one.
+    async fn joined(&self) -> Join {
+        within("somebody joins", async {
+            loop {
+                if let Some(join) = self.seen.joined.lock().unwrap().pop() {
+                    return join;
+                }
+                actix::clock::sleep(Duration::from_millis(2)).await;
+            }
+        })
+        .await
+    }
+
     /// The device that waits for a decision, when there is one.
     async fn arrival(&self) -> (Admit, oneshot::Sender<Result<Admitted, Error>>) {
         within("a device arrives", async {
@@ -1151,7 +1161,7 @@ async fn what_comes_behind_a_device_waits_until_it_is_decided_about() {
     // More than is let in before a handshake; it is looked at when it is over.
     socket.feed(Message::text("x".repeat(100_000))).await.unwrap();
     socket.flush().await.unwrap();
-    let (Admit(arrival), decide) = edge.arrival().await;
+    let (Admit { arrival, .. }, decide) = edge.arrival().await;
     assert_eq!((&*arrival.device.id, arrival.claim.role, arrival.is_loopback), ("dev-1", Role::Node, true));
     assert!(edge.seen.joined.lock().unwrap().is_empty(), "nobody is in yet");
     decide.send(Ok(ada())).unwrap();
@@ -1159,8 +1169,12 @@ async fn what_comes_behind_a_device_waits_until_it_is_decided_about() {
     assert_eq!(text(&mut socket).await, "first");
     assert_eq!(text(&mut socket).await, "second");
     assert_eq!(text(&mut socket).await.len(), 100_000);
-    let joined = edge.seen.joined.lock().unwrap().pop().unwrap();
-    assert_eq!(joined.device, Some(("dev-1".into(), Role::Node)));
+    let joined = edge.joined().await;
+    let newcomer = &joined.newcomer;
+    assert_eq!(
+        (newcomer.device.as_deref(), newcomer.role, newcomer.is_paired),
+        (Some("dev-1"), Role::Node, true)
+    );
     joined.link.upgrade().unwrap().close(Fault::Revoked, clock::now());
     assert_eq!(closed(&mut socket).await, 4001);
 }
@@ -1204,7 +1218,7 @@ async fn where_no_credential_is_required_no_device_is_looked_at() {
     socket.send(Message::text("dev-1")).await.unwrap();
     assert_eq!(text(&mut socket).await, "in as local");
     assert!(edge.seen.arrived.lock().unwrap().is_empty());
-    assert_eq!(edge.seen.joined.lock().unwrap().pop().unwrap().device, None);
+    assert!(!edge.joined().await.newcomer.is_paired);
 }
 
 #[actix::test]
@@ -1214,6 +1228,6 @@ async fn a_device_behind_a_proxy_is_not_of_this_host() {
     request.headers_mut().insert("x-forwarded-for", "203.0.113.9".parse().unwrap());
     let (mut socket, _) = client_async_with_config(request, edge.tcp().await, None).await.unwrap();
     socket.send(Message::text("dev-1")).await.unwrap();
-    let (Admit(arrival), _decide) = edge.arrival().await;
+    let (Admit { arrival, .. }, _decide) = edge.arrival().await;
     assert!(!arrival.is_loopback);
 }

@@ -52,6 +52,7 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
         max_tokens: 1_000,
         soul: "SOUL.md".into(),
         tools: vec!["echo".into()],
+        node_tools: Vec::new(),
     };
     let second = Duration::from_secs(1);
     Config {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use crate::auth::Owner;
 use crate::auth::pairing::News;
-use crate::ids::SessionKey;
+use crate::event::{Event, Logged};
+use crate::ids::{Seq, SessionKey};
 use crate::reply::{Overview, Presence};
 
 /// Something that whoever may know of it is told.
@@ -22,6 +23,17 @@ pub enum Announcement {
     SessionChanged(SessionChange),
     /// A device wants in, or was let in.
     Pairing(Arc<News>),
+}
+
+impl Announcement {
+    /// Whether `newer` says all that is still true of this.
+    pub fn is_replaced_by(&self, newer: &Self) -> bool {
+        match (self, newer) {
+            (Self::Presence(_), Self::Presence(_)) | (Self::Health(_), Self::Health(_)) => true,
+            (Self::SessionChanged(old), Self::SessionChanged(new)) => old.session == new.session,
+            _ => false,
+        }
+    }
 }
 
 /// What changed of a session in lists.
@@ -50,4 +62,28 @@ pub enum ChangeReason {
     Reset,
     /// It is gone.
     Deleted,
+}
+
+impl ChangeReason {
+    /// What this event changes in lists, if anything.
+    pub fn of(logged: &Logged) -> Option<Self> {
+        match logged.event {
+            Event::Prompted { .. } if logged.first_seq == Seq(1) => Some(Self::Created),
+            Event::Prompted { .. } | Event::Started => Some(Self::Started),
+            Event::Ended { .. } => Some(Self::Ended),
+            Event::Cleared(_) => Some(Self::Reset),
+            Event::Configured(_) if logged.first_seq == Seq(1) => Some(Self::Created),
+            Event::Configured(_) => Some(Self::Configured),
+            // Like a run that began and ended at once.
+            Event::Injected { .. } => Some(Self::Ended),
+            Event::Deleted => Some(Self::Deleted),
+            Event::Text(_)
+            | Event::Thought(_)
+            | Event::Sealed(_)
+            | Event::ToolCalled(_)
+            | Event::ToolReturned(_)
+            | Event::StepEnded { .. }
+            | Event::Restarted => None,
+        }
+    }
 }

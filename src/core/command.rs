@@ -1,9 +1,15 @@
 //! What a client can ask for, in nobody's words: every dialect translates into these.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
 use crate::attachment::Attachment;
-use crate::auth::{Role as ClientRole, Scope, Scopes, Secret};
+use crate::auth::{About, Role as ClientRole, Scope, Scopes, Secret};
 use crate::error::Error;
 use crate::ids::{AgentId, PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::node::{InvokeNode, NodeFailure};
 use crate::reply::Role;
 use crate::settings::Patch;
 use crate::thinking::Thinking;
@@ -77,6 +83,39 @@ pub struct SessionFilter {
     pub search: Option<String>,
     /// Whether titles and last messages are wanted, which cost a look into each log.
     pub with_texts: bool,
+}
+
+/// What a client tells of itself or of another, to be shown among who is connected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// For people.
+    pub text: String,
+    /// The device it is about.
+    pub device: Option<String>,
+    /// Where that is, without a port.
+    pub host: Option<String>,
+    /// What it is; empty where that is not said.
+    pub about: About,
+    /// Why this is told.
+    pub reason: Option<String>,
+    /// For how long nobody touched it.
+    pub idle: Option<Duration>,
+}
+
+/// What is asked of the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ConfigRequest {
+    /// How it is.
+    Get,
+    /// Have its file say this, if that is a configuration to run on.
+    Set {
+        /// What it shall say, in the words of [`ConfigSnapshot::file`](crate::reply::ConfigSnapshot::file).
+        asked: Json,
+        /// Whether it is a merge patch (RFC 7386) rather than all of it.
+        is_patch: bool,
+        /// The hash of what the caller has seen of it.
+        base_hash: String,
+    },
 }
 
 /// A message of a conversation, which older ones are asked for before.
@@ -188,9 +227,10 @@ pub enum Command {
         /// The run.
         run: RunId,
     },
-    /// Follow all sessions the caller may see, from now on.
+    /// Follow all sessions the caller may see, from now on; once per connection. Keeps none of them
+    /// awake.
     Watch,
-    /// No longer.
+    /// No longer. What was on its way may still come.
     Unwatch {
         /// The ticket of the `Watch`.
         watch: Ticket,
@@ -267,6 +307,35 @@ pub enum Command {
     },
     /// How the daemon is, who is connected, what went on lately.
     Overview,
+    /// Have something shown among who is connected.
+    Tell(Box<Told>),
+    /// The nodes that are connected and belong to the caller.
+    Nodes,
+    /// Have a node do something.
+    InvokeNode(Box<InvokeNode>),
+    /// From a node: what became of an invocation.
+    NodeResult {
+        /// The invocation.
+        invocation: Arc<str>,
+        /// Its payload as JSON, if there is one; or why it failed.
+        outcome: Result<Option<String>, NodeFailure>,
+    },
+    /// Look at the configuration, or change it.
+    Config(ConfigRequest),
+    /// The latest lines of the daemon's own log, or those since a place in it.
+    LogTail {
+        /// The place; none = the latest.
+        cursor: Option<u64>,
+        /// At most so many lines.
+        lines_max: usize,
+        /// And at most so many bytes.
+        bytes_max: usize,
+    },
+    /// What was spent on which model on which day.
+    UsageDays {
+        /// From the day of this time on.
+        since: Timestamp,
+    },
     /// End the run under way and all that wait, and let the session sleep.
     Stop {
         /// The session.

@@ -226,10 +226,13 @@ impl Event {
         }
     }
 
-    /// Lets go of the bytes of attachments, which nobody but the model is shown.
+    /// Lets go of what nobody but the model and its provider is shown: the bytes of attachments, and what
+    /// proves thoughts.
     pub fn let_go(&mut self) {
-        if let Self::Prompted { attachments, .. } = self {
-            attachments.iter_mut().for_each(Attachment::let_go);
+        match self {
+            Self::Prompted { attachments, .. } => attachments.iter_mut().for_each(Attachment::let_go),
+            Self::Sealed(seals) => seals.iter_mut().for_each(|seal| seal.proof = Proof::Bare),
+            _ => {}
         }
     }
 
@@ -309,7 +312,7 @@ impl Published {
         self.bytes
     }
 
-    /// Ready to be shared, without the bytes of attachments.
+    /// Ready to be shared, without what no client is shown ([`Event::let_go`]).
     pub fn new(session: SessionKey, logged: Logged) -> Arc<Self> {
         Self::share(session, logged, false)
     }
@@ -334,5 +337,40 @@ impl Published {
     /// the first connection that asks.
     pub fn wire(&self, dialect: usize, encode: impl FnOnce(&Self) -> Bytes) -> &Bytes {
         self.wire[dialect].get_or_init(|| encode(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_are_told_what_came_along_and_not_given_it() {
+        let data = [&b"\xff\xd8\xff"[..], &[0; 100_000]].concat();
+        let image = Attachment::new(Some("a.jpg"), None, data.into()).unwrap();
+        let prompted = Event::Prompted {
+            content: "look".repeat(10),
+            owner: Owner::Admins,
+            idempotency_key: None,
+            attachments: vec![image],
+            thinking: None,
+        };
+        let seal = Seal { thought_bytes: 5, text_bytes: 0, proof: Proof::Redacted("x".repeat(100_000)) };
+        let session = SessionKey::parse("main:test:a:main").unwrap();
+        for event in [prompted.clone(), Event::Sealed(vec![seal])] {
+            assert!(event.bytes() > 100_000, "where it is kept all of it counts");
+            let (first_seq, seq, run) = (Seq(1), Seq(1), Some(RunId::from("r")));
+            let logged = Logged { first_seq, seq, run, at: Timestamp::default(), event };
+            let published = Published::new(session.clone(), logged.clone());
+            assert!(published.bytes() < 300, "{}", published.bytes());
+            assert!(!published.is_clipped(), "nothing is left out that anybody was to be told");
+            if let Event::Prompted { attachments, .. } = &published.logged.event {
+                let told = (attachments[0].name(), attachments[0].media_type(), attachments[0].bytes());
+                assert_eq!(told, (Some("a.jpg"), "image/jpeg", 100_003));
+            }
+        }
+        let clipped = prompted.clipped(8).unwrap();
+        assert!(matches!(&clipped, Event::Prompted { content, attachments, .. }
+            if content == "looklook" && attachments.len() == 1));
     }
 }

@@ -67,6 +67,16 @@ pub enum Wanted {
     Run(RunId),
     /// Everything, until it is let go.
     Session,
+    /// Everything, for as long as the session is awake anyway: nobody stays awake for it, once it
+    /// has been told what there is.
+    Watch,
+}
+
+impl Wanted {
+    /// Whether it is all that happens in the session.
+    fn is_all(&self) -> bool {
+        !matches!(self, Self::Run(_))
+    }
 }
 
 /// All followers of one session.
@@ -142,6 +152,18 @@ impl<R: Road> Followers<R> {
         self.feeds.is_empty()
     }
 
+    /// Whether nobody needs the session to be awake: those that only watch it have been told all.
+    pub fn is_unneeded(&self) -> bool {
+        let mut cursors = self.feeds.values().flat_map(|feed| &feed.cursors);
+        cursors.all(|cursor| cursor.wanted == Wanted::Watch && cursor.pace == Pace::Live)
+    }
+
+    /// Whether this cursor is there.
+    pub fn has(&self, connection: ConnectionId, ticket: Ticket) -> bool {
+        let feed = self.feeds.get(&connection);
+        feed.is_some_and(|feed| feed.cursors.iter().any(|cursor| cursor.ticket == ticket))
+    }
+
     /// The roads to all of them.
     pub fn roads(&mut self) -> impl Iterator<Item = &mut R> {
         self.feeds.values_mut().map(|feed| &mut feed.road)
@@ -183,6 +205,16 @@ impl<R: Road> Followers<R> {
         feed.forget_own();
         self.drop_finished();
         found
+    }
+
+    /// Lets those go that watch, of whom `is_watching` says that they do no longer.
+    pub fn keep_watching(&mut self, is_watching: impl Fn(ConnectionId, Ticket) -> bool) {
+        for (connection, feed) in &mut self.feeds {
+            feed.cursors
+                .retain(|cursor| cursor.wanted != Wanted::Watch || is_watching(*connection, cursor.ticket));
+            feed.forget_own();
+        }
+        self.drop_finished();
     }
 
     /// The connection is gone.
@@ -257,7 +289,7 @@ impl<R: Road> Followers<R> {
             cursor.pace = Pace::Reading;
             let run = match &cursor.wanted {
                 Wanted::Run(run) => Some(run.clone()),
-                Wanted::Session => None,
+                Wanted::Session | Wanted::Watch => None,
             };
             missing.push(Missing { connection: *connection, ticket: cursor.ticket, run, after: cursor.at });
         }
@@ -278,7 +310,7 @@ impl<R: Road> Followers<R> {
             let Some(index) = find(feed) else { break };
             let short = match feed.cursors[index].wanted {
                 Wanted::Run(_) => None,
-                Wanted::Session => logged.event.clipped(CLIP_BYTES),
+                Wanted::Session | Wanted::Watch => logged.event.clipped(CLIP_BYTES),
             };
             let event = match short {
                 Some(event) => Published::clipped(session.clone(), Logged { event, ..logged }),
@@ -331,7 +363,7 @@ impl Cursor {
     fn wants(&self, logged: &Logged) -> bool {
         let is_wanted = match &self.wanted {
             Wanted::Run(run) => logged.run.as_ref() == Some(run),
-            Wanted::Session => true,
+            Wanted::Session | Wanted::Watch => true,
         };
         is_wanted && logged.seq > self.at
     }
@@ -344,7 +376,7 @@ impl<R: Road> Feed<R> {
         // Backwards: one that has come to its end leaves.
         for index in (0..self.cursors.len()).rev() {
             let Some(cursor) = self.cursors.get_mut(index) else { continue };
-            let event = if cursor.wanted == Wanted::Session { short } else { whole };
+            let event = if cursor.wanted.is_all() { short } else { whole };
             if !cursor.wants(&event.logged) {
                 continue;
             }
@@ -369,7 +401,7 @@ impl<R: Road> Feed<R> {
             return;
         }
         if *first_seq > cursor.at.next() {
-            if cursor.wanted == Wanted::Session && cursor.pace == Pace::Live {
+            if cursor.wanted.is_all() && cursor.pace == Pace::Live {
                 // Something between was not published to it: it is in the log.
                 cursor.pace = Pace::Behind;
                 return;
@@ -383,7 +415,7 @@ impl<R: Road> Feed<R> {
         {
             self.own[own].1 = Some(*seq);
         }
-        if own.is_none() || cursor.wanted != Wanted::Session {
+        if own.is_none() || !cursor.wanted.is_all() {
             if self.is_full {
                 cursor.pace = Pace::Behind;
                 return;
@@ -400,7 +432,7 @@ impl<R: Road> Feed<R> {
         }
         cursor.at = *seq;
         cursor.lag_bytes = cursor.lag_bytes.saturating_sub(event.bytes());
-        if is_end && cursor.wanted != Wanted::Session {
+        if is_end && !cursor.wanted.is_all() {
             self.cursors.remove(index);
         }
         if is_end {
@@ -410,7 +442,7 @@ impl<R: Road> Feed<R> {
 
     /// Forgets own runs that have ended and that no cursor over the session will still meet.
     fn forget_own(&mut self) {
-        let sessions = self.cursors.iter().filter(|cursor| cursor.wanted == Wanted::Session);
+        let sessions = self.cursors.iter().filter(|cursor| cursor.wanted.is_all());
         let passed = sessions.map(|cursor| cursor.at).min().unwrap_or(Seq(u64::MAX));
         let told = |run: &RunId| self.cursors.iter().any(|cursor| cursor.wanted == Wanted::Run(run.clone()));
         self.own.retain(|(run, end)| end.is_none_or(|end| end > passed) || told(run));
@@ -508,8 +540,8 @@ mod tests {
             // A run is followed from before its first event on.
             let after = of.map_or(after, |run| (run * 5).saturating_sub(1));
             let ticket = Ticket(self.asked[peer].len() as u64);
-            let (way, wanted) =
-                (self.peers[peer].clone(), of.map_or(Wanted::Session, |of| Wanted::Run(run(of))));
+            let all = if ticket.0 % 2 == 0 { Wanted::Session } else { Wanted::Watch };
+            let (way, wanted) = (self.peers[peer].clone(), of.map_or(all, |of| Wanted::Run(run(of))));
             let who = (ConnectionId(peer as u64), ticket);
             self.followers.follow(who, &Principal::local(), (wanted, Seq(after)), Seq(self.head), || way);
             self.asked[peer].push((ticket, of, after));
@@ -693,6 +725,30 @@ mod tests {
             bytes[0] <= CLIP_BYTES + 100 && bytes[0] == bytes[1] && bytes[2] > 2 * CLIP_BYTES,
             "{bytes:?}"
         );
+    }
+
+    #[test]
+    fn who_watches_keeps_nobody_awake_once_it_was_told_all() {
+        let mut followers = Followers::<Way>::default();
+        assert!(followers.is_unneeded());
+        let (way, who) = (Way::default(), (ConnectionId(1), Ticket(7)));
+        let watch = (Wanted::Watch, Seq(0));
+        followers.follow(who, &Principal::local(), watch.clone(), Seq(0), || way.clone());
+        assert!(followers.is_unneeded() && followers.has(ConnectionId(1), Ticket(7)));
+        assert!(!followers.has(ConnectionId(1), Ticket(8)) && !followers.has(ConnectionId(2), Ticket(7)));
+        // It takes nothing: what it has not got yet is in the log, and needs the session.
+        followers.publish(&key(), event(1), usize::MAX);
+        assert!(!followers.is_unneeded());
+        way.0.borrow_mut().room = 9;
+        followers.room(ConnectionId(1));
+        let missing = followers.missing().remove(0);
+        followers.caught(&key(), &missing, vec![event(1)], true);
+        assert!(followers.is_unneeded());
+        assert_eq!(way.0.borrow().got, [(Ticket(7), Seq(1))]);
+        let session = (Wanted::Session, Seq(1));
+        followers.follow((ConnectionId(1), Ticket(8)), &Principal::local(), session, Seq(1), || way.clone());
+        assert!(!followers.is_unneeded(), "who follows for good keeps it awake");
+        assert!(followers.unfollow(ConnectionId(1), Ticket(8)) && followers.is_unneeded());
     }
 
     #[test]

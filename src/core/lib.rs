@@ -19,6 +19,8 @@
 //! | [`auth`] | who is let in, and with which scopes |
 //! | [`meter`] | budgets: reserve before a call, settle after it |
 //! | [`plugin`] | manifests and grants of tools |
+//! | [`presence`] | who is connected, as operators are shown it |
+//! | [`node`] | commands of nodes as tools |
 //! | [`log`] | how events are written down |
 //! | [`jsonrpc`] | the lines spoken on the Unix socket |
 //! | [`config`] | the configuration: raw, then validated |
@@ -41,7 +43,9 @@ pub mod ids;
 pub mod jsonrpc;
 pub mod log;
 pub mod meter;
+pub mod node;
 pub mod plugin;
+pub mod presence;
 pub mod provider;
 pub mod reply;
 pub mod router;

@@ -1,13 +1,18 @@
 //! What a client is answered, in nobody's words.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value as Json;
 
 use crate::attachment::Attachment;
 use crate::auth::pairing::DeviceReply;
 use crate::auth::{About, Owner, Role as ClientRole, Scopes};
 use crate::config::ModelRef;
+use crate::error::Error;
 use crate::event::Usage;
 use crate::ids::{CallId, ConnectionId, PluginName, RunId, Seq, SessionKey};
+use crate::node::{Invoked, NodeRow};
 use crate::settings::Settings;
 use crate::time::Timestamp;
 
@@ -87,6 +92,18 @@ pub enum Reply {
     },
     /// To `Overview`.
     Overview(Arc<Overview>),
+    /// To `Tell`, `NodeResult` and `NodeEvent`: it was taken, or came too late to be of use.
+    Noted,
+    /// To `Nodes`, by name.
+    Nodes(Vec<NodeRow>),
+    /// To `InvokeNode`.
+    Invoked(Box<Invoked>),
+    /// To `Config`: as it is now.
+    Config(Box<ConfigSnapshot>),
+    /// To `LogTail`.
+    LogTail(LogTail),
+    /// To `UsageDays`: one for each day and model, the earliest first.
+    UsageDays(Vec<DayUsage>),
     /// To `Stop`.
     Stopped {
         /// The session.
@@ -432,7 +449,8 @@ pub struct Preview {
     pub messages: Option<Vec<(Role, String)>>,
 }
 
-/// How the daemon is and what went on lately; a picture that may be a second old.
+/// How the daemon is and what went on lately, as far as the caller may see it; a picture that may be
+/// a second old.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overview {
     /// Counts up with every picture that differs.
@@ -445,6 +463,8 @@ pub struct Overview {
     pub sessions: u64,
     /// Those used last, a few.
     pub recent: Vec<SessionRow>,
+    /// Why prompts can't be taken at the moment; none where all is well.
+    pub fault: Option<Error>,
     /// Who is connected.
     pub presence: Arc<Presence>,
 }
@@ -477,8 +497,69 @@ pub struct Present {
     pub reason: String,
     /// What was said of it, for people.
     pub text: Option<String>,
+    /// For how long nobody touched it, as far as it was said.
+    pub idle: Option<Duration>,
     /// When that was.
     pub at: Timestamp,
+}
+
+/// How the configuration is. Secrets are not in it: neither those of the environment and of files,
+/// which it only names, nor what should not be written in it and is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConfigSnapshot {
+    /// The file that changes are written to.
+    pub path: String,
+    /// Whether it is there.
+    pub exists: bool,
+    /// Tells its contents apart.
+    pub hash: String,
+    /// What it says; null where it is not TOML.
+    pub file: Json,
+    /// What all keys say: of files, environment, command line and by default.
+    pub effective: Json,
+    /// Why one can't run on it.
+    pub complaints: Vec<ConfigIssue>,
+    /// What has no effect or is probably not meant.
+    pub warnings: Vec<ConfigIssue>,
+    /// Whether it says something else than what the daemon runs on.
+    pub needs_restart: bool,
+}
+
+/// Something about the configuration that people should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigIssue {
+    /// The key it is about, as `section.key`; empty where it is about no single one.
+    pub path: String,
+    /// What it is.
+    pub message: String,
+}
+
+/// A part of the daemon's own log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogTail {
+    /// The place behind its last line, to go on from.
+    pub cursor: u64,
+    /// The place behind the last line there is.
+    pub end: u64,
+    /// The lines, without line ends.
+    pub lines: Vec<Arc<str>>,
+    /// Whether there were earlier ones that are left out.
+    pub truncated: bool,
+    /// Whether the place that was asked for is none (any longer), so that these do not follow it.
+    pub reset: bool,
+}
+
+/// What was spent on one model on one day.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DayUsage {
+    /// When the day began, UTC.
+    pub day: Timestamp,
+    /// The model.
+    pub model: ModelRef,
+    /// The tokens.
+    pub usage: Usage,
+    /// How many calls were made.
+    pub calls: u64,
 }
 
 /// The span of time a budget counts over.

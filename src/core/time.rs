@@ -23,8 +23,26 @@ impl Timestamp {
         Self(self.0.saturating_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX)))
     }
 
+    /// As people and programs read it: `2026-01-31T12:00:00.000Z`.
+    pub fn to_rfc3339(self) -> String {
+        let millis = i64::try_from(self.0).unwrap_or(i64::MAX);
+        let time = jiff::Timestamp::from_millisecond(millis).unwrap_or(jiff::Timestamp::MAX);
+        time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
+    }
+
     /// How long it is from `earlier` to here; zero where `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_written_whatever_they_are() {
+        assert_eq!(Timestamp::from_millis(86_400_001).to_rfc3339(), "1970-01-02T00:00:00.001Z");
+        assert!(Timestamp::from_millis(u64::MAX).to_rfc3339().starts_with("9999-12-"));
     }
 }

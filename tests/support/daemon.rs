@@ -1,12 +1,15 @@
 //! A daemon of one's own.
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, mpsc};
 
 use super::{PATIENCE, eventually};
+
+/// A port of the system's choice.
+const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A running daemon with a home in a temporary folder; killed when dropped.
 pub struct Daemon {
@@ -37,15 +40,20 @@ impl Daemon {
     /// In this home, with this `gateway.toml` and these environment variables besides.
     pub fn at(home: tempfile::TempDir, config: &str, env: &[(&str, &str)]) -> Self {
         let env = env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        Self::launch(Arc::new(home), config.to_owned(), env)
+        Self::launch(Arc::new(home), config.to_owned(), env, ANY_PORT)
     }
 
     /// As [`Self::at`], with an environment that was made.
     pub fn at_with(home: tempfile::TempDir, config: &str, env: Vec<(String, String)>) -> Self {
-        Self::launch(Arc::new(home), config.to_owned(), env)
+        Self::launch(Arc::new(home), config.to_owned(), env, ANY_PORT)
     }
 
-    fn launch(home: Arc<tempfile::TempDir>, config: String, env: Vec<(String, String)>) -> Self {
+    fn launch(
+        home: Arc<tempfile::TempDir>,
+        config: String,
+        env: Vec<(String, String)>,
+        listen: SocketAddr,
+    ) -> Self {
         std::fs::write(home.path().join("gateway.toml"), &config).expect("the configuration is written");
         let log = std::fs::File::options()
             .create(true)
@@ -53,7 +61,7 @@ impl Daemon {
             .open(home.path().join("daemon.log"))
             .expect("the log is opened");
         let mut child = command(home.path())
-            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--listen", &listen.to_string()])
             .envs(env.iter().map(|(k, v)| (k, v)))
             .stdout(Stdio::piped())
             .stderr(log)
@@ -106,6 +114,16 @@ impl Daemon {
         self.relaunch()
     }
 
+    /// SIGKILL, and a new daemon on the same home and the same port, where clients come back to.
+    pub fn kill_and_return(mut self) -> Self {
+        self.child.kill().expect("it is killed");
+        self.child.wait().expect("it is reaped");
+        let (home, config, env) = (self.home.clone(), self.config.clone(), self.env.clone());
+        let address = self.address;
+        drop(self);
+        Self::launch(home, config, env, address)
+    }
+
     /// SIGKILL, and a new daemon on the same home that must not get ready: what it said.
     pub fn kill_and_fail_to_restart(mut self) -> (Stopped, String) {
         self.child.kill().expect("it is killed");
@@ -147,7 +165,7 @@ impl Daemon {
     fn relaunch(self) -> Self {
         let (home, config, env) = (self.home.clone(), self.config.clone(), self.env.clone());
         drop(self);
-        Self::launch(home, config, env)
+        Self::launch(home, config, env, ANY_PORT)
     }
 
     /// A GET over plain HTTP: status and body.
@@ -166,7 +184,7 @@ pub struct Stopped {
 impl Stopped {
     /// A new daemon on it.
     pub fn start_again(self) -> Daemon {
-        Daemon::launch(self.home, self.config, self.env)
+        Daemon::launch(self.home, self.config, self.env, ANY_PORT)
     }
 }
 

@@ -129,7 +129,8 @@ async fn an_image_arrives_unchanged_and_thoughts_come_through_and_go_back() {
             let body = upstream.requests()[request].body.clone();
             match kind {
                 ProviderKind::Anthropic => {
-                    let asked = json!({"type": "enabled", "budget_tokens": 4096});
+                    // The answer keeps its room beside the thoughts.
+                    let asked = json!({"type": "enabled", "budget_tokens": 1000 + 4096 - 1024});
                     assert_eq!((&body["thinking"], &body["max_tokens"]), (&asked, &json!(1000 + 4096)));
                 }
                 _ => assert_eq!(body["reasoning_effort"], "medium", "{body}"),

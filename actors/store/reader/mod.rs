@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
+use clawmux_core::config::ModelRef;
 use clawmux_core::context::Showing;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Usage};
@@ -17,7 +18,7 @@ use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::record;
 use clawmux_core::log::segment::Segment;
 use clawmux_core::log::usage::UsageTotals;
-use clawmux_core::reply::SessionSummary;
+use clawmux_core::reply::{DayUsage, SessionSummary};
 use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
@@ -32,6 +33,9 @@ use super::{
     DAY_MS, Describe, Described, FindRun, LOAD_BYTES_MAX, ListSessions, Listed, Load, Loaded, Place,
     ReadEvents, UsageSince, failure,
 };
+
+/// How many days and models one list of what was spent has.
+const USAGE_ROWS_MAX: u64 = 5000;
 
 pub(super) struct Reader {
     db: Connection,
@@ -255,6 +259,42 @@ impl Reader {
                 )
             };
             Ok(UsageTotals { day: sum(asked.day_start)?, month: sum(asked.month_start)? })
+        })
+    }
+
+    pub(super) fn count_sessions(&mut self, owner: Option<&Owner>) -> Result<u64, Error> {
+        self.view(None, |tx, _| {
+            let sql = match owner {
+                None => "SELECT count(*) FROM sessions WHERE ? IS NULL",
+                Some(_) => "SELECT count(*) FROM sessions WHERE owner = ?",
+            };
+            let owner = owner.map(Owner::as_str);
+            Ok(tx.prepare_cached(sql)?.query_row([owner], |row| number(row, 0))?)
+        })
+    }
+
+    pub(super) fn usage_days(&mut self, since: Timestamp) -> Result<Vec<DayUsage>, Error> {
+        self.view(None, |tx, _| {
+            let mut statement = tx.prepare_cached(
+                "SELECT at / ?1 AS day, provider, model, sum(input_tokens), sum(output_tokens), count(*)
+                 FROM usage WHERE at >= ?2 GROUP BY day, provider, model ORDER BY day DESC, provider, model LIMIT ?3",
+            )?;
+            let since = since.as_millis() / DAY_MS * DAY_MS;
+            let rows = statement.query_map(
+                params![integer(DAY_MS), integer(since), integer(USAGE_ROWS_MAX)],
+                |row| {
+                    Ok(DayUsage {
+                        day: Timestamp::from_millis(number(row, 0)? * DAY_MS),
+                        model: ModelRef { provider: row.get(1)?, model: row.get(2)? },
+                        usage: Usage { input_tokens: number(row, 3)?, output_tokens: number(row, 4)? },
+                        calls: number(row, 5)?,
+                    })
+                },
+            )?;
+            let mut days = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+            // Should there be too many, the latest are what is wanted.
+            days.reverse();
+            Ok(days)
         })
     }
 

@@ -70,6 +70,8 @@ pub fn load(sources: Sources<'_>) -> Result<Loaded, Vec<Complaint>> {
 /// What is found in a configuration, whether one can run on it or not.
 #[derive(Clone, Debug)]
 pub struct Examined {
+    /// What to run on; only of use where nothing is complained of.
+    pub config: Option<Config>,
     /// What its strongest file says, as JSON. Here and in `effective`, [`HIDDEN`](super::HIDDEN)
     /// stands for what may be a secret. Null where the file is no TOML.
     pub file: Json,
@@ -86,12 +88,20 @@ pub fn examine(sources: Sources<'_>) -> Examined {
     let no_file = File { name: "", text: "" };
     let file = shown_file(sources.files.last().unwrap_or(&no_file)).unwrap_or_default();
     match read(sources) {
-        Ok((_, mut report)) => {
+        Ok((config, mut report)) => {
             report.sort();
             let effective = shown(&report.effective);
-            Examined { file, effective, complaints: report.complaints, warnings: report.warnings }
+            Examined {
+                config: Some(config),
+                file,
+                effective,
+                complaints: report.complaints,
+                warnings: report.warnings,
+            }
         }
-        Err(complaints) => Examined { file, effective: json!({}), complaints, warnings: Vec::new() },
+        Err(complaints) => {
+            Examined { config: None, file, effective: json!({}), complaints, warnings: Vec::new() }
+        }
     }
 }
 

@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use crate::auth::{Scopes, Secret};
 use crate::ids::{AgentId, PluginName};
+use crate::node::NodeTool;
 use crate::plugin::Capability;
 use crate::provider::ProviderKind;
 use crate::router::Binding;
@@ -148,8 +149,10 @@ pub struct Agent {
     pub max_tokens: u32,
     /// The soul file.
     pub soul: PathBuf,
-    /// The tools it is offered.
+    /// The plugins it is offered as tools.
     pub tools: Vec<PluginName>,
+    /// The commands of nodes it is offered as tools, while the node is connected.
+    pub node_tools: Vec<NodeTool>,
 }
 
 /// A model of a configured provider.

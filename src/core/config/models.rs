@@ -9,6 +9,7 @@ use super::section::{At, Report, Section, nearest};
 use super::tree::Origin;
 use super::{Agent, ModelRef, Plugin, Provider};
 use crate::ids::{AgentId, PluginName};
+use crate::node::NodeTool;
 use crate::provider::ProviderKind;
 
 const KINDS: [ProviderKind; 3] = [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::Offline];
@@ -204,12 +205,53 @@ fn agent(
     }
     let max_tokens = s.integer(r, "max_tokens", 4096, 1..=1_000_000) as u32;
     let soul = home.join(s.text(r, "soul", "SOUL.md"));
-    let tools = match s.texts(r, "tools", Some(&EMBEDDED_PLUGINS)) {
-        None => EMBEDDED_PLUGINS.map(PluginName::from).to_vec(),
-        Some(texts) => texts.into_iter().map(|text| tool(text, &s, r, plugins)).collect(),
-    };
+    let (mut tools, mut node_tools) = (Vec::new(), Vec::new());
+    match s.texts(r, "tools", Some(&EMBEDDED_PLUGINS)) {
+        None => tools.extend(EMBEDDED_PLUGINS.map(PluginName::from)),
+        Some(texts) => {
+            for text in texts {
+                match NodeTool::parse(&text.value) {
+                    None => tools.push(tool(text, &s, r, plugins)),
+                    Some(granted) => node_tools.extend(node_tool(granted, &text.origin, &s, r, &node_tools)),
+                }
+            }
+        }
+    }
+    for granted in node_tools.iter().filter(|granted| tools.contains(&granted.name)) {
+        let message = format!(
+            "{}: {granted} would be offered as {}, which is a plugin: grant one of them",
+            s.name("tools"),
+            granted.name
+        );
+        r.complain(&s.origin("tools"), message);
+    }
     s.finish(r);
-    Agent { id: AgentId::new(name), models, max_tokens, soul, tools }
+    Agent { id: AgentId::new(name), models, max_tokens, soul, tools, node_tools }
+}
+
+/// A command of a node, offered under a name that no other tool may have.
+fn node_tool(
+    granted: Result<NodeTool, String>,
+    at: &Origin,
+    s: &Section,
+    r: &mut Report,
+    others: &[NodeTool],
+) -> Option<NodeTool> {
+    match granted {
+        Err(why) => r.complain(at, format!("{}: {why}", s.name("tools"))),
+        Ok(tool) => match others.iter().find(|other| other.name == tool.name) {
+            Some(other) => r.complain(
+                at,
+                format!(
+                    "{}: {other} and {tool} would both be offered as {}: grant one of them",
+                    s.name("tools"),
+                    tool.name
+                ),
+            ),
+            None => return Some(tool),
+        },
+    }
+    None
 }
 
 /// A tool that no entry loads may still be loaded at run time, so it is only warned of.

@@ -177,6 +177,31 @@ fn the_environment_can_say_every_kind_of_value() {
 }
 
 #[test]
+fn commands_of_nodes_are_granted_as_tools() {
+    let text = r#"[agents.main]
+tools = ["echo", "node:laptop/system.which", "node:0123456789abcdef01234567/camera.snap"]
+"#;
+    let loaded = toml(text).loaded();
+    assert_eq!(lines(&loaded.warnings), Vec::<String>::new(), "a node that is not there now may come");
+    let agent = &loaded.config.agents[&AgentId::from("main")];
+    assert_eq!(agent.tools, ["echo".into()]);
+    let names: Vec<&str> = agent.node_tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(names, ["node_laptop_system_which", "node_0123456789abcdef01234567_camera_snap"]);
+
+    let text = r#"[agents.main]
+tools = ["node:laptop", "node:a/b.c", "node:a/b c", "node_a_b_c"]
+"#;
+    let complaints = toml(text).complaints();
+    assert_eq!(complaints.len(), 3, "{complaints:?}");
+    assert!(
+        complaints[0].contains("gateway.toml:2") && complaints[0].contains("NODE/COMMAND"),
+        "{complaints:?}"
+    );
+    assert!(complaints[1].contains("both be offered as node_a_b_c"), "{complaints:?}");
+    assert!(complaints[2].contains("which is a plugin"), "{complaints:?}");
+}
+
+#[test]
 fn every_complaint_comes_at_once_with_its_place() {
     let text = r#"[gateway]
 listen = ["127.0.0.1:1", "here"]

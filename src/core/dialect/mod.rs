@@ -22,6 +22,7 @@ use crate::command::{Command, Request};
 use crate::error::Error;
 use crate::event::Published;
 use crate::ids::{ConnectionId, RunId, Seq, Ticket};
+use crate::node::Invocation;
 use crate::reply::Reply;
 use crate::time::Timestamp;
 
@@ -83,6 +84,9 @@ pub enum Input<'a> {
     /// Something happened that is not about one session; the dialect tells its client what that may
     /// know of it.
     Announced(&'a Announcement),
+    /// The client, which is a node, is to do something; what becomes of it is told by
+    /// [`Command::NodeResult`].
+    Invoked(&'a Invocation),
     /// Something is wrong with the connection; the dialect says so in its words and closes.
     Fault(Fault),
     /// There is room to send again.

@@ -36,6 +36,7 @@ const TOKEN_BYTES: usize = 16;
 
 /// Something to write down.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "few, and each is written at once")]
 pub enum Change {
     /// The device is as this now.
     Put(Device),

@@ -288,10 +288,9 @@ fn nobody_approves_what_he_may_not_do_or_see() {
     );
     assert_eq!(world.ask(approve, &ci()).unwrap_err().code, ErrorCode::NotFound);
     assert!(world.list(&ci()).pending.is_empty() && world.list(&pairer).pending.len() == 1);
-    assert!(
-        world.news[0].is_for(&operator()) && world.news[0].is_for(&pairer) && !world.news[0].is_for(&ci())
-    );
-    assert!(!world.news[0].is_for(&Principal { scopes: Scopes::USER, ..operator() }), "without the scope");
+    let hears = |principal: Principal| world.news[0].is_for(principal.scopes, &principal.owner);
+    assert!(hears(operator()) && hears(pairer) && !hears(ci()));
+    assert!(!hears(Principal { scopes: Scopes::USER, ..operator() }), "without the scope");
 
     world.token(&guest(2, TOKEN));
     for command in [

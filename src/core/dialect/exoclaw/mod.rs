@@ -186,6 +186,7 @@ impl Dialect for Exoclaw {
                 | Input::Reply(..)
                 | Input::Event { .. }
                 | Input::Announced(_)
+                | Input::Invoked(_)
                 | Input::Drained
                 | Input::Tick,
             ) => {}

@@ -556,6 +556,12 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         | Reply::Compacted { .. }
         | Reply::Deleted { .. }
         | Reply::Injected { .. }
-        | Reply::Overview(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
+        | Reply::Overview(_)
+        | Reply::Noted
+        | Reply::Nodes(_)
+        | Reply::Invoked(_)
+        | Reply::Config(_)
+        | Reply::LogTail(_)
+        | Reply::UsageDays(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
     }
 }

@@ -3,13 +3,15 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::stream::{End, Told, usage_of, wire_run};
 use super::wire::Failure;
 use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
-use crate::attachment::Attachment;
+use crate::attachment::{self, Attachment};
 use crate::command::{Command, Submit};
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
@@ -51,12 +53,12 @@ struct Send<'a> {
     idempotency_key: Option<String>,
 }
 
-/// A file of a prompt.
+/// A file of a prompt: its bytes in base64, as a `data:` URL or without.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Attached<'a> {
-    mime_type: Option<String>,
-    file_name: Option<String>,
+    mime_type: Option<Cow<'a, str>>,
+    file_name: Option<Cow<'a, str>>,
     #[serde(borrow)]
     content: Option<Cow<'a, str>>,
 }
@@ -91,7 +93,8 @@ fn prompt(
     }
     let thinking = asked.thinking.as_deref().map(|level| thinking(request, level)).transpose()?;
     let attachments =
-        attachments.into_iter().map(|file| attachment(request, file)).collect::<Result<_, _>>()?;
+        attachments.iter().map(|file| attachment(request, file)).collect::<Result<Vec<_>, _>>()?;
+    attachment::check(&attachments)?;
     let key = asked.session_key.as_deref().unwrap_or(keys::MAIN).to_owned();
     let Some(session) = dialect.session(request, Some(&key), turn)? else { return Ok(None) };
     Ok(Some(Prompt { session, key, content, name, thinking, attachments }))
@@ -106,13 +109,19 @@ fn thinking(request: &Request<'_>, level: &str) -> Result<Thinking, Error> {
     })
 }
 
-fn attachment(request: &Request<'_>, file: Attached<'_>) -> Result<Attachment, Error> {
-    let name = file.file_name.as_deref().unwrap_or("attachment");
-    let _ = (&file.mime_type, &file.content);
-    Err(request.invalid(&format!(
-        "at /attachments: {} can't be taken: attachments are not available yet",
-        wire::complaint(name)
-    )))
+fn attachment(request: &Request<'_>, file: &Attached<'_>) -> Result<Attachment, Error> {
+    let name = file.file_name.as_deref();
+    let refuse = |why: &str| {
+        let name = wire::complaint(name.unwrap_or("without a name"));
+        request.invalid(&format!("at /attachments: attachment {name}: {why}"))
+    };
+    let content = file.content.as_deref().ok_or_else(|| refuse("must have required property 'content'"))?;
+    let encoded = match content.strip_prefix("data:").and_then(|url| url.split_once(";base64,")) {
+        Some((_, encoded)) => encoded,
+        None => content,
+    };
+    let data = BASE64.decode(encoded.trim()).map_err(|_| refuse("its content is not base64"))?;
+    Attachment::new(name, file.mime_type.as_deref(), data.into())
 }
 
 impl Prompt {

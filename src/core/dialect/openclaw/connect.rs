@@ -6,15 +6,16 @@
 //! go by `details.code`, and without one they would try again for ever.
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::method::{EVENTS, METHODS, Who, scopes_asked, scopes_granted};
 use super::wire::{Failure, Incoming, Protocol};
-use super::{Call, OpenClaw, Phase, keys, state, wire};
-use crate::auth::{About, Admitted, Claim, Credentials, Role, Scopes, Secret};
+use super::{Call, OpenClaw, Phase, devices, keys, state, wire};
+use crate::auth::device::{self, Checked, Circumstances, Proof, Refusal};
+use crate::auth::{About, Admitted, Claim, Credentials, DeviceClaim, Role, Scopes, Secret};
 use crate::command::Command;
 use crate::dialect::{Frame, Turn};
-use crate::error::{Error, ErrorCode};
+use crate::error::{Detail, Error};
 use crate::reply::{Overview, Reply};
 
 /// The reason of a Close has room for so many bytes.
@@ -33,6 +34,18 @@ struct Connect {
     commands: Option<Vec<String>>,
     permissions: Option<std::collections::BTreeMap<String, bool>>,
     auth: Option<Auth>,
+    device: Option<Device>,
+}
+
+/// The device a client says it comes from.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Device {
+    id: String,
+    public_key: String,
+    signature: String,
+    signed_at: Option<Value>,
+    nonce: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -54,6 +67,7 @@ struct Auth {
     token: Option<String>,
     password: Option<String>,
     device_token: Option<String>,
+    bootstrap_token: Option<String>,
 }
 
 /// Holds secrets.
@@ -70,19 +84,10 @@ pub(super) struct Greeting {
     id: String,
     /// The scopes it asked for.
     scopes: Vec<String>,
-    /// What it showed, for the words of a refusal.
-    showed: Showed,
+    /// Whether it showed a password, for the words of a refusal.
+    is_password: bool,
     /// What was let in.
     admitted: Option<Admitted>,
-}
-
-/// What a `connect` showed to be let in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Showed {
-    #[default]
-    Nothing,
-    Token,
-    Password,
 }
 
 impl OpenClaw {
@@ -145,29 +150,45 @@ impl OpenClaw {
             }
         };
         let scopes = connect.scopes.unwrap_or_default();
-        let auth = connect.auth.unwrap_or_default();
         let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-        let (showed, secret) = match (given(auth.token), given(auth.password), given(auth.device_token)) {
-            (Some(token), _, _) => (Showed::Token, Some(token)),
-            (None, Some(password), _) => (Showed::Password, Some(password)),
-            (None, None, Some(token)) => (Showed::Token, Some(token)),
-            (None, None, None) => (Showed::Nothing, None),
-        };
-        let credentials = match secret {
+        let auth = connect.auth.unwrap_or_default();
+        let (token, device_token) = (given(auth.token), given(auth.device_token));
+        let (password, bootstrap) = (given(auth.password), given(auth.bootstrap_token));
+        let client = connect.client;
+        // Where nothing is required nothing is looked at.
+        let mut device = None;
+        if self.setup.credentials_required {
+            let shows_something = token.is_some() || password.is_some();
+            if connect.device.is_none() && !shows_something {
+                let failure = Failure::new("NOT_PAIRED", "device identity required")
+                    .with(json!({ "code": "DEVICE_IDENTITY_REQUIRED" }));
+                return self.refuse(&id, &failure, 1008, turn);
+            }
+            if let Some(claimed) = &connect.device {
+                let signed = token.as_ref().or(device_token.as_ref()).or(bootstrap.as_ref());
+                match self.check_device(claimed, &client, (role, &scopes), signed, turn) {
+                    Ok(checked) => {
+                        let token = device_token.map(Secret::new);
+                        device = Some(DeviceClaim { id: checked.id, public_key: checked.public_key, token });
+                    }
+                    Err(refusal) => {
+                        let failure = Failure::new("INVALID_REQUEST", refusal.message())
+                            .with(json!({ "code": refusal.code(), "reason": refusal.reason() }));
+                        return self.refuse(&id, &failure, 1008, turn);
+                    }
+                }
+            }
+        }
+        let is_password = token.is_none() && password.is_some();
+        let credentials = match token.or(password) {
             Some(secret) if self.setup.credentials_required => Credentials::Token(Secret::new(secret)),
             _ => Credentials::None,
         };
-        if self.setup.credentials_required && showed == Showed::Nothing {
-            let failure = Failure::new("NOT_PAIRED", "device identity required")
-                .with(json!({ "code": "DEVICE_IDENTITY_REQUIRED" }));
-            return self.refuse(&id, &failure, 1008, turn);
-        }
         let asked = match role {
             Role::Operator => scopes_asked(&scopes),
             // What a node may do follows from its role.
             Role::Node => Some(Scopes::READONLY),
         };
-        let client = connect.client;
         self.caps = connect.caps.clone().unwrap_or_default();
         let about = About {
             client_id: client.id,
@@ -182,17 +203,49 @@ impl OpenClaw {
             commands: connect.commands.unwrap_or_default(),
             permissions: connect.permissions.unwrap_or_default().into_iter().collect(),
         };
-        self.greeting = Greeting { id, scopes, showed, admitted: None };
+        self.greeting = Greeting { id, scopes, is_password, admitted: None };
         self.who.role = role;
         self.phase = Phase::Checking;
-        turn.authenticate(Claim { credentials, scopes: asked, role, device: None, about });
+        turn.authenticate(Claim { credentials, scopes: asked, role, device, about });
+    }
+
+    /// Whether the device holds the key it claims.
+    fn check_device(
+        &self,
+        device: &Device,
+        client: &Client,
+        (role, scopes): (Role, &[String]),
+        token: Option<&String>,
+        turn: &Turn<'_>,
+    ) -> Result<Checked, Refusal> {
+        let proof = Proof {
+            id: &device.id,
+            public_key: &device.public_key,
+            signature: &device.signature,
+            signed_at_ms: device.signed_at.as_ref().and_then(Value::as_u64),
+            nonce: device.nonce.as_deref(),
+            client_id: &client.id,
+            mode: client.mode.as_deref().unwrap_or_default(),
+            role: role.name(),
+            scopes,
+            token: token.map(String::as_str),
+            platform: client.platform.as_deref(),
+            device_family: client.device_family.as_deref(),
+        };
+        let around =
+            Circumstances { nonce: &self.nonce, is_loopback: self.setup.is_loopback, now: turn.now() };
+        device::check(&proof, &around)
     }
 
     /// Says no, and why, and closes.
     fn refuse(&mut self, id: &str, failure: &Failure, code: u16, turn: &mut Turn<'_>) {
+        self.refuse_with(id, failure, (code, &failure.message), turn);
+    }
+
+    /// Says no, and why, and closes with these words.
+    fn refuse_with(&mut self, id: &str, failure: &Failure, (code, reason): (u16, &str), turn: &mut Turn<'_>) {
         turn.send(wire::refusal(id, failure));
-        let reason = &failure.message[..failure.message.floor_char_boundary(REASON_BYTES_MAX)];
-        self.end(code, reason, turn);
+        self.end(code, &reason[..reason.floor_char_boundary(REASON_BYTES_MAX)], turn);
     }
 
     /// Let in, or not. What hello-ok tells of the daemon is asked for first.
@@ -200,6 +253,7 @@ impl OpenClaw {
         match answer {
             Ok(admitted) => {
                 self.who = Who { role: self.who.role, scopes: admitted.principal.scopes };
+                self.owner = admitted.principal.owner.clone();
                 self.greeting.admitted = Some(admitted);
                 self.phase = Phase::Greeting;
                 self.ask_aside(Command::Overview, turn, |dialect, reply, turn| {
@@ -213,28 +267,21 @@ impl OpenClaw {
             }
             Err(error) => {
                 let id = std::mem::take(&mut self.greeting.id);
-                let failure = self.not_let_in(&error);
-                self.refuse(&id, &failure, 1008, turn);
+                let (failure, reason) = self.not_let_in(&error);
+                self.refuse_with(&id, &failure, (1008, &reason), turn);
             }
         }
     }
 
-    fn not_let_in(&self, error: &Error) -> Failure {
-        if error.code != ErrorCode::Unauthenticated {
-            return Failure::of(error, self.protocol);
-        }
-        let (what, code) = match self.greeting.showed {
-            Showed::Nothing => ("token missing", "AUTH_TOKEN_MISSING"),
-            Showed::Token => ("token mismatch", "AUTH_TOKEN_MISMATCH"),
-            Showed::Password => ("password mismatch", "AUTH_PASSWORD_MISMATCH"),
+    /// Why somebody is not let in, and the reason of the Close.
+    fn not_let_in(&self, error: &Error) -> (Failure, String) {
+        let failure = match &error.detail {
+            Some(Detail::Pairing(required)) => return devices::pairing_failure(required, self.protocol),
+            Some(Detail::Credential(fault)) => devices::credential_failure(*fault, self.greeting.is_password),
+            _ => Failure::of(error, self.protocol),
         };
-        let hint = "give the token that clawmux was configured with, or an api key";
-        Failure::new("INVALID_REQUEST", format!("unauthorized: gateway {what} ({hint})")).with(json!({
-            "code": code,
-            "authReason": code.trim_start_matches("AUTH_").to_lowercase(),
-            "canRetryWithDeviceToken": false,
-            "recommendedNextStep": "update_auth_credentials",
-        }))
+        let reason = failure.message.clone();
+        (failure, reason)
     }
 
     /// Sends hello-ok, and takes what came behind the handshake.
@@ -246,7 +293,7 @@ impl OpenClaw {
             Role::Node => Vec::new(),
         };
         let mut auth = json!({
-            "role": if self.who.role == Role::Node { "node" } else { "operator" },
+            "role": self.who.role.name(),
             "scopes": scopes,
         });
         if let Some(device) = &admitted.device_token {

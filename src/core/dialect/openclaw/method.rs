@@ -5,7 +5,7 @@
 
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
-use super::{catalog, chat, sessions, state};
+use super::{catalog, chat, devices, lists, logs, nodes, sessions, settings, state, usage};
 use crate::auth::{Role, Scope, Scopes};
 use crate::error::Error;
 
@@ -36,6 +36,14 @@ const fn write(name: &'static str, cost: u32, handle: Handle) -> Method {
 
 const fn admin(name: &'static str, cost: u32, handle: Handle) -> Method {
     Method { name, role: Role::Operator, needs: Scope::Admin, cost, handle }
+}
+
+const fn pair(name: &'static str, cost: u32, handle: Handle) -> Method {
+    Method { name, role: Role::Operator, needs: Scope::Pair, cost, handle }
+}
+
+const fn node(name: &'static str, handle: Handle) -> Method {
+    Method { name, role: Role::Node, needs: Scope::Read, cost: 0, handle }
 }
 
 /// What a prompt costs.
@@ -72,11 +80,44 @@ pub(super) static METHODS: &[Method] = &[
     read("models.list", catalog::models_list),
     read("commands.list", catalog::commands_list),
     read("question.list", catalog::question_list),
+    // Devices.
+    pair("device.pair.list", 0, devices::list),
+    pair("device.pair.approve", 1, devices::approve),
+    pair("device.pair.reject", 1, devices::reject),
+    pair("device.pair.remove", 1, devices::remove),
+    pair("device.token.rotate", 1, devices::rotate),
+    pair("device.token.revoke", 1, devices::revoke),
+    pair("node.pair.list", 0, devices::node_list),
+    pair("node.pair.approve", 1, devices::node_approve),
+    pair("node.pair.reject", 1, devices::node_reject),
+    pair("node.pair.remove", 1, devices::node_remove),
+    pair("node.pair.verify", 0, devices::node_verify),
     // The daemon.
     read("health", state::health),
     read("status", state::status),
     read("system-presence", state::system_presence),
     read("last-heartbeat", state::last_heartbeat),
+    admin("system-event", 1, state::system_event),
+    // Nodes.
+    read("node.list", nodes::list),
+    read("node.describe", nodes::describe),
+    write("node.invoke", 1, nodes::invoke),
+    node("node.invoke.result", nodes::result),
+    node("node.event", nodes::event),
+    node("skills.bins", nodes::skills_bins),
+    // Its configuration, log and spending. Whoever is no operator is refused by the daemon.
+    read("config.get", settings::config_get),
+    read("config.schema", settings::config_schema),
+    admin("config.set", 2, settings::config_set),
+    admin("config.apply", 2, settings::config_set),
+    admin("config.patch", 2, settings::config_patch),
+    read("logs.tail", logs::tail),
+    read("usage.status", usage::status),
+    read("usage.cost", usage::cost),
+    // What there is of other kinds.
+    read("skills.status", lists::skills),
+    read("channels.status", lists::channels),
+    admin("exec.approvals.get", 0, lists::exec_approvals),
 ];
 
 /// The events that a client may be sent.
@@ -89,6 +130,11 @@ pub(super) const EVENTS: &[&str] = &[
     "health",
     "sessions.changed",
     "session.message",
+    "device.pair.requested",
+    "device.pair.resolved",
+    "node.pair.requested",
+    "node.pair.resolved",
+    "node.invoke.request",
     "shutdown",
 ];
 

@@ -30,13 +30,19 @@
 mod catalog;
 mod chat;
 mod connect;
+mod devices;
 mod follow;
 mod keys;
+mod lists;
+mod logs;
 mod method;
+mod nodes;
 mod sessions;
+mod settings;
 mod slash;
 mod state;
 mod stream;
+mod usage;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
@@ -51,7 +57,7 @@ use self::wire::{Failure, Incoming, Protocol, Rest};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::announcement::Announcement;
-use crate::auth::{Role, Scope, Scopes};
+use crate::auth::{Owner, Role, Scope, Scopes};
 use crate::command::{Command, Target};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, SessionKey, Ticket};
@@ -73,6 +79,8 @@ pub struct OpenClaw {
     protocol: Protocol,
     /// Who is let in.
     who: Who,
+    /// Whose what it makes is.
+    owner: Owner,
     /// What the client said it can do.
     caps: Vec<String>,
     /// What came behind the handshake, before its end.
@@ -184,6 +192,7 @@ impl Dialect for OpenClaw {
                 self.on_event(ticket, event, turn);
             }
             (Phase::Open, Input::Announced(announcement)) => self.on_announced(announcement, turn),
+            (Phase::Open, Input::Invoked(invocation)) => self.tell_invocation(invocation, turn),
             (_, Input::Fault(fault)) => self.on_fault(fault, turn),
             (_, Input::Ended) => self.close(),
             (
@@ -194,6 +203,7 @@ impl Dialect for OpenClaw {
                 | Input::Reply(..)
                 | Input::Event { .. }
                 | Input::Announced(_)
+                | Input::Invoked(_)
                 | Input::Drained
                 | Input::Tick,
             ) => {}
@@ -223,6 +233,7 @@ impl OpenClaw {
             nonce: String::new(),
             protocol: Protocol::Three,
             who: Who { role: Role::Operator, scopes: Scopes::NONE },
+            owner: Owner::Credential("".into()),
             caps: Vec::new(),
             early: VecDeque::new(),
             pending: HashMap::new(),
@@ -454,7 +465,7 @@ impl OpenClaw {
             Announcement::Presence(presence) => self.tell_presence(presence, turn),
             Announcement::Health(overview) => self.tell_health(overview, turn),
             Announcement::SessionChanged(change) => self.tell_session_changed(change, turn),
-            Announcement::Pairing(_) => {}
+            Announcement::Pairing(news) => self.tell_pairing(news, turn),
         }
     }
 

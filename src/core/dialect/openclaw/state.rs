@@ -1,11 +1,15 @@
 //! How the daemon is, and who is connected.
 
+use std::time::Duration;
+
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::wire::scope_name;
 use super::{Call, OpenClaw, Request, catalog, keys, misfit};
 use crate::announcement::{ChangeReason, SessionChange};
-use crate::auth::Role;
-use crate::command::Command;
+use crate::auth::{About, Role, Scope};
+use crate::command::{Command, Told};
 use crate::dialect::Turn;
 use crate::error::Error;
 use crate::reply::{Overview, Presence, Present, Reply};
@@ -16,18 +20,34 @@ pub(super) fn presence_entries(presence: &Presence) -> Value {
     presence.present.iter().map(entry).collect()
 }
 
+/// None where nothing was said.
+fn said(text: &str) -> Option<&str> {
+    Some(text).filter(|text| !text.is_empty())
+}
+
 fn entry(present: &Present) -> Value {
     let about = &present.about;
     let mut entry = json!({
-        "host": present.host,
-        "version": about.version,
-        "platform": about.platform,
-        "mode": about.mode,
+        "host": about.display_name.as_deref().unwrap_or(&about.client_id),
         "reason": present.reason,
-        "roles": [if present.role == Role::Node { "node" } else { "operator" }],
         "ts": present.at.as_millis(),
     });
+    let is_client = !about.client_id.is_empty();
+    if is_client {
+        let scopes = Scope::ALL.into_iter().filter(|scope| present.scopes.allows(*scope)).map(scope_name);
+        let mut scopes: Vec<_> = scopes.collect();
+        scopes.dedup();
+        entry["roles"] = json!([if present.role == Role::Node { "node" } else { "operator" }]);
+        entry["scopes"] = scopes.into();
+    }
+    if let Some(idle) = present.idle {
+        entry["lastInputSeconds"] = idle.as_secs().into();
+    }
     let optional = [
+        ("ip", said(&present.host)),
+        ("version", said(&about.version)),
+        ("platform", said(&about.platform)),
+        ("mode", said(&about.mode)),
         ("deviceFamily", about.device_family.as_deref()),
         ("modelIdentifier", about.model_identifier.as_deref()),
         ("instanceId", about.instance_id.as_deref()),
@@ -73,7 +93,7 @@ impl OpenClaw {
             })
             .collect();
         json!({
-            "ok": true,
+            "ok": overview.fault.is_none(),
             "ts": now.as_millis(),
             "durationMs": 0,
             "channels": {},
@@ -173,6 +193,49 @@ pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Res
 /// `system-presence`.
 pub(super) fn system_presence(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
     overview(|_, overview, _| presence_entries(&overview.presence))
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SystemEvent {
+    text: Option<String>,
+    device_id: Option<String>,
+    instance_id: Option<String>,
+    host: Option<String>,
+    ip: Option<String>,
+    mode: Option<String>,
+    version: Option<String>,
+    platform: Option<String>,
+    device_family: Option<String>,
+    model_identifier: Option<String>,
+    last_input_seconds: Option<f64>,
+    reason: Option<String>,
+}
+
+/// `system-event`: shown among who is connected.
+pub(super) fn system_event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let told: SystemEvent = request.read()?;
+    let text = told.text.as_deref().map(str::trim).filter(|text| !text.is_empty());
+    let text = text.ok_or_else(|| request.invalid("text required"))?.to_owned();
+    let idle = told.last_input_seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let told = Told {
+        text,
+        device: told.device_id,
+        host: told.ip,
+        about: About {
+            version: told.version.unwrap_or_default(),
+            mode: told.mode.unwrap_or_default(),
+            platform: told.platform.unwrap_or_default(),
+            device_family: told.device_family,
+            model_identifier: told.model_identifier,
+            display_name: told.host,
+            instance_id: told.instance_id,
+            ..About::default()
+        },
+        reason: told.reason,
+        idle,
+    };
+    Call::ask(Command::Tell(Box::new(told)), |_, reply, _| reply.map(|_| Call::Answer(json!({ "ok": true }))))
 }
 
 /// `last-heartbeat`: there is no scheduler yet, so there was none.

@@ -61,8 +61,9 @@ pub(super) struct Told {
     told_at: usize,
     /// What was told is void from somewhere on.
     is_replaced: bool,
-    /// What was thought in this step, told as it comes.
+    /// What was thought in this step, as the inside of a JSON string, and up to where it was told.
     thought: String,
+    thought_at: usize,
     /// The last number that was taken.
     seq: Seq,
     agent_seq: u64,
@@ -101,6 +102,7 @@ impl Told {
             told_at: 0,
             is_replaced: false,
             thought: String::new(),
+            thought_at: 0,
             seq: Seq::default(),
             agent_seq: 0,
             started: None,
@@ -156,7 +158,7 @@ impl Told {
     }
 
     fn has_untold(&self) -> bool {
-        self.told_at < self.text.len()
+        self.told_at < self.text.len() || self.thought_at < self.thought.len()
     }
 
     /// Takes what happened; gives the end, if it is that. What was taken before is nothing.
@@ -173,6 +175,7 @@ impl Told {
                 self.agent("lifecycle", &data, now, frames);
             }
             Event::Text(text) => self.say(text),
+            Event::Thought(thought) => self.thought.push_str(&escaped(thought)),
             Event::ToolCalled(call) => {
                 self.flush(now, frames);
                 let data = json!({
@@ -193,20 +196,20 @@ impl Told {
                 self.agent("tool", &data.to_string(), now, frames);
             }
             Event::StepEnded { .. } => {
+                self.flush(now, frames);
                 self.is_new_step = true;
                 self.step_at = self.text.len();
-                self.thought = String::new();
+                self.forget_thoughts();
             }
             Event::Restarted => {
                 self.is_replaced |= self.told_at > self.step_at;
                 self.text.truncate(self.step_at);
                 self.told_at = self.told_at.min(self.step_at);
                 self.is_new_step = true;
-                self.thought = String::new();
+                self.forget_thoughts();
             }
             Event::Ended { outcome, usage } => return Some(self.end(outcome, *usage, now, frames)),
             Event::Prompted { .. }
-            | Event::Thought(_)
             | Event::Sealed(_)
             // Not of a run.
             | Event::Injected { .. }
@@ -239,10 +242,25 @@ impl Told {
         }
     }
 
-    /// Tells the text that is not told yet.
+    fn forget_thoughts(&mut self) {
+        self.thought = String::new();
+        self.thought_at = 0;
+    }
+
+    /// Tells the thoughts and the text that are not told yet.
     fn flush(&mut self, now: Timestamp, frames: &mut Vec<Frame>) {
+        if self.head.is_none() || !self.has_untold() {
+            return;
+        }
+        self.last = Some(now);
+        if self.thought_at < self.thought.len() {
+            let new = &self.thought[self.thought_at..];
+            let data = format!(r#"{{"text":"{}","delta":"{new}"}}"#, self.thought);
+            self.thought_at = self.thought.len();
+            self.agent("thinking", &data, now, frames);
+        }
         // What replaces nothing yet waits for the first word of the new step.
-        if self.head.is_none() || self.told_at >= self.text.len() {
+        if self.told_at >= self.text.len() {
             return;
         }
         let replaced = std::mem::take(&mut self.is_replaced);
@@ -260,7 +278,6 @@ impl Told {
             now.as_millis()
         );
         self.told_at = self.text.len();
-        self.last = Some(now);
         self.agent("assistant", &data, now, frames);
         self.chat("delta", &message, frames);
     }

@@ -190,7 +190,7 @@ impl Peer {
         views.iter().all(|view| match &view.wanted {
             _ if view.is_detached => true,
             Wanted::Run(_) => view.is_over,
-            Wanted::Session => {
+            Wanted::Session | Wanted::Watch => {
                 let own = |run: &RunId| views.iter().any(|view| view.run() == Some(run));
                 log.events()
                     .iter()
@@ -205,14 +205,14 @@ impl Peer {
 impl View {
     /// Whether it is of the whole session, still.
     fn is_session(&self) -> bool {
-        self.wanted == Wanted::Session && !self.is_detached
+        !matches!(self.wanted, Wanted::Run(_)) && !self.is_detached
     }
 
     /// The run, if it wants one.
     pub(crate) fn run(&self) -> Option<&RunId> {
         match &self.wanted {
             Wanted::Run(run) => Some(run),
-            Wanted::Session => None,
+            Wanted::Session | Wanted::Watch => None,
         }
     }
 }

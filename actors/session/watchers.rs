@@ -1,0 +1,88 @@
+//! Who watches all sessions it may see, whichever wake and fall asleep.
+//!
+//! The supervisor enters them and every session looks here before it publishes: for one number that
+//! did not change where nobody came or went. So nobody is sent a message for it, and it costs
+//! nothing while nobody watches. A session that sleeps is watched as soon as something happens in it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clawmux_core::auth::{Owner, Principal};
+use clawmux_core::ids::{ConnectionId, Ticket};
+
+use crate::deliver::Client;
+
+/// One connection that watches.
+#[derive(Clone, Debug)]
+pub struct Watcher {
+    /// Which, and where it takes events.
+    pub client: Client,
+    /// Under which ticket.
+    pub ticket: Ticket,
+    /// On whose behalf.
+    pub principal: Principal,
+}
+
+/// All that watch; shared by the supervisor and its sessions.
+#[derive(Clone, Debug, Default)]
+pub struct Watchers(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Counts the comings and goings.
+    changes: AtomicU64,
+    all: Mutex<BTreeMap<ConnectionId, Watcher>>,
+}
+
+impl Watchers {
+    /// Whether the connection watches.
+    pub fn is_watching(&self, connection: ConnectionId) -> bool {
+        self.lock().contains_key(&connection)
+    }
+
+    /// Enters one.
+    pub fn add(&self, watcher: Watcher) {
+        let mut all = self.lock();
+        all.insert(watcher.client.connection, watcher);
+        self.0.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Lets the connection's watch go; whether there was one under this ticket, or under any where
+    /// none is named.
+    pub fn remove(&self, connection: ConnectionId, ticket: Option<Ticket>) -> bool {
+        let mut all = self.lock();
+        let is_meant = |watcher: &Watcher| ticket.is_none_or(|ticket| watcher.ticket == ticket);
+        let found = all.get(&connection).is_some_and(is_meant);
+        if found {
+            all.remove(&connection);
+            self.0.changes.fetch_add(1, Ordering::Release);
+        }
+        found
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.lock().len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Those who may see what belongs to `owner`, where anybody came or went since `seen`.
+    pub(super) fn since(&self, seen: &mut u64, owner: &Owner) -> Option<Vec<Watcher>> {
+        if self.0.changes.load(Ordering::Acquire) == *seen {
+            return None;
+        }
+        let all = self.lock();
+        *seen = self.0.changes.load(Ordering::Acquire);
+        Some(all.values().filter(|watcher| watcher.principal.sees(owner)).cloned().collect())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Watcher>> {
+        // Nothing that can panic runs under it.
+        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

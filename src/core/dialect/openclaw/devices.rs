@@ -1,0 +1,416 @@
+//! Devices: `device.pair.*`, `device.token.*`, and `node.pair.*` over the same registry, since a node
+//! is a device that comes as one.
+//!
+//! Deliberately absent: `node.pair.request`, by which a node without a device would ask to come in (it
+//! connects as a device instead), and setup codes.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::method::scopes_granted;
+use super::wire::{Failure, Protocol};
+use super::{Call, OpenClaw, Request, misfit};
+use crate::auth::device::public_key_text;
+use crate::auth::pairing::{
+    CredentialFault, Device, DeviceReply, Grant, News, PairingReason, PairingRequired, Pending,
+};
+use crate::auth::{About, Role, Scopes, Secret};
+use crate::command::{Command, DeviceCommand};
+use crate::dialect::Turn;
+use crate::error::{Error, ErrorCode};
+use crate::reply::Reply;
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OfRequest {
+    request_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OfDevice {
+    device_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OfToken {
+    device_id: String,
+    role: String,
+    scopes: Option<Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct OfNode {
+    node_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeToken {
+    node_id: String,
+    token: String,
+}
+
+/// Asks the registry; `then` makes the payload of its reply.
+fn ask(
+    command: DeviceCommand,
+    then: impl FnOnce(&OpenClaw, DeviceReply) -> Option<Value> + 'static,
+) -> Result<Call, Error> {
+    Call::ask(Command::Device(command), |dialect, reply, _| match reply? {
+        Reply::Device(reply) => then(dialect, *reply).map(Call::Answer).ok_or_else(misfit),
+        _ => Err(misfit()),
+    })
+}
+
+/// `device.pair.list`
+pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    ask(DeviceCommand::List, |_, reply| match reply {
+        DeviceReply::List(list) => Some(json!({
+            "pending": list.pending.iter().map(pending).collect::<Vec<_>>(),
+            "paired": list.paired.iter().map(device).collect::<Vec<_>>(),
+        })),
+        _ => None,
+    })
+}
+
+/// `device.pair.approve`
+pub(super) fn approve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let OfRequest { request_id } = request.read()?;
+    ask(DeviceCommand::Approve { request: request_id }, |_, reply| match reply {
+        DeviceReply::Approved { request, device: paired, .. } => {
+            Some(json!({ "requestId": request, "device": device(&paired) }))
+        }
+        _ => None,
+    })
+}
+
+/// `device.pair.reject`
+pub(super) fn reject(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let OfRequest { request_id } = request.read()?;
+    ask(DeviceCommand::Reject { request: request_id }, |_, reply| match reply {
+        DeviceReply::Rejected { request, device } => {
+            Some(json!({ "requestId": request, "deviceId": &*device }))
+        }
+        _ => None,
+    })
+}
+
+/// `device.pair.remove`
+pub(super) fn remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let OfDevice { device_id } = request.read()?;
+    ask(DeviceCommand::Remove { device: device_id }, |_, reply| match reply {
+        DeviceReply::Removed { device } => Some(json!({ "deviceId": &*device })),
+        _ => None,
+    })
+}
+
+/// `device.token.rotate`
+pub(super) fn rotate(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let OfToken { device_id, role, scopes } = request.read()?;
+    let scopes = scopes.as_deref().and_then(super::method::scopes_asked);
+    let command = DeviceCommand::Rotate { device: device_id, role: role_of(&role)?, scopes };
+    ask(command, |dialect, reply| match reply {
+        DeviceReply::Rotated { device, role, token, scopes, at } => {
+            let mut payload = json!({
+                "deviceId": &*device,
+                "role": role.name(),
+                "token": token.expose(),
+                "scopes": names(role, scopes),
+                "rotatedAtMs": at.as_millis(),
+            });
+            if dialect.protocol >= Protocol::Four {
+                payload["tokenDelivery"] = "in-band".into();
+            }
+            Some(payload)
+        }
+        _ => None,
+    })
+}
+
+/// `device.token.revoke`
+pub(super) fn revoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let OfToken { device_id, role, .. } = request.read()?;
+    let command = DeviceCommand::Revoke { device: device_id, role: Some(role_of(&role)?) };
+    ask(command, |_, reply| match reply {
+        DeviceReply::Revoked { device, roles, at } => Some(json!({
+            "deviceId": &*device,
+            "role": roles.first().map(|role| role.name()),
+            "revokedAtMs": at.as_millis(),
+        })),
+        _ => None,
+    })
+}
+
+/// `node.pair.list`
+pub(super) fn node_list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    ask(DeviceCommand::List, |_, reply| match reply {
+        DeviceReply::List(list) => {
+            let waiting = list.pending.iter().filter(|pending| pending.role == Role::Node);
+            let paired = list.paired.iter().filter_map(node);
+            Some(json!({
+                "pending": waiting.map(pending_node).collect::<Vec<_>>(),
+                "paired": paired.collect::<Vec<_>>(),
+            }))
+        }
+        _ => None,
+    })
+}
+
+/// `node.pair.approve`
+pub(super) fn node_approve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let OfRequest { request_id } = request.read()?;
+    ask(DeviceCommand::Approve { request: request_id }, |_, reply| match reply {
+        DeviceReply::Approved { request, device, .. } => {
+            Some(json!({ "requestId": request, "node": node(&device) }))
+        }
+        _ => None,
+    })
+}
+
+/// `node.pair.reject`
+pub(super) fn node_reject(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let OfRequest { request_id } = request.read()?;
+    ask(DeviceCommand::Reject { request: request_id }, |_, reply| match reply {
+        DeviceReply::Rejected { request, device } => {
+            Some(json!({ "requestId": request, "nodeId": &*device }))
+        }
+        _ => None,
+    })
+}
+
+/// `node.pair.remove`: it may no longer come as a node; what else it may come as stays.
+pub(super) fn node_remove(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let OfNode { node_id } = request.read()?;
+    ask(DeviceCommand::Revoke { device: node_id, role: Some(Role::Node) }, |_, reply| match reply {
+        DeviceReply::Revoked { device, .. } => Some(json!({ "nodeId": &*device })),
+        _ => None,
+    })
+}
+
+/// `node.pair.verify`
+pub(super) fn node_verify(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let NodeToken { node_id, token } = request.read()?;
+    let command = DeviceCommand::Verify { device: node_id, role: Role::Node, token: Secret::new(token) };
+    ask(command, |_, reply| match reply {
+        DeviceReply::Verified(None) => Some(json!({ "ok": false })),
+        DeviceReply::Verified(Some(device)) => Some(json!({ "ok": true, "node": node(&device) })),
+        _ => None,
+    })
+}
+
+fn role_of(name: &str) -> Result<Role, Error> {
+    Role::from_name(name).ok_or_else(|| ErrorCode::NotFound.error("unknown deviceId/role"))
+}
+
+impl OpenClaw {
+    /// Tells of a device that wants in or was let in.
+    pub(super) fn tell_pairing(&mut self, news: &News, turn: &mut Turn<'_>) {
+        if !news.is_for(self.who.scopes, &self.owner) {
+            return;
+        }
+        match news {
+            News::Requested(request) => {
+                self.emit("device.pair.requested", &pending(request).to_string(), turn);
+                if request.role == Role::Node {
+                    self.emit("node.pair.requested", &pending_node(request).to_string(), turn);
+                }
+            }
+            News::Resolved { request, device, role, is_approved, at, .. } => {
+                let decision = if *is_approved { "approved" } else { "rejected" };
+                let resolved = |id: &str| {
+                    json!({ "requestId": request, id: &**device, "decision": decision, "ts": at.as_millis() })
+                        .to_string()
+                };
+                self.emit("device.pair.resolved", &resolved("deviceId"), turn);
+                if *role == Role::Node {
+                    self.emit("node.pair.resolved", &resolved("nodeId"), turn);
+                }
+            }
+        }
+    }
+}
+
+/// Why a credential does not let in, with what clients of protocol 4 go by.
+pub(super) fn credential_failure(fault: CredentialFault, is_password: bool) -> Failure {
+    const HINT: &str = "give the token that clawmux was configured with, or an api key";
+    let kind = if is_password { "password" } else { "token" };
+    let (message, reason) = match fault {
+        CredentialFault::Missing => (format!("gateway {kind} missing ({HINT})"), format!("{kind}_missing")),
+        CredentialFault::Mismatch { .. } => {
+            (format!("gateway {kind} mismatch ({HINT})"), format!("{kind}_mismatch"))
+        }
+        CredentialFault::DeviceToken => (
+            "device token mismatch (it was revoked or exchanged: connect with the gateway token)".into(),
+            "device_token_mismatch".into(),
+        ),
+        CredentialFault::DeviceScopes => (
+            "device token scope mismatch (connect with the gateway token to get more)".into(),
+            "scope_mismatch".into(),
+        ),
+    };
+    let can_retry = matches!(fault, CredentialFault::Mismatch { has_device_token: true });
+    Failure::new("INVALID_REQUEST", format!("unauthorized: {message}")).with(json!({
+        "code": format!("AUTH_{}", reason.to_uppercase()),
+        "authReason": reason,
+        "canRetryWithDeviceToken": can_retry,
+        "recommendedNextStep": if can_retry { "retry_with_device_token" } else { "update_auth_credentials" },
+    }))
+}
+
+/// That a device has to be approved: as an error, and as the reason of the Close, from which some
+/// clients read the request.
+pub(super) fn pairing_failure(required: &PairingRequired, protocol: Protocol) -> (Failure, String) {
+    let (reason, requirement, hint) = match required.reason {
+        PairingReason::NotPaired => (
+            "not-paired",
+            "device is not approved yet",
+            "Approve this device from the pending pairing requests.",
+        ),
+        PairingReason::Role => (
+            "role-upgrade",
+            "device is asking for a higher role than currently approved",
+            "Review the requested role upgrade, then approve the pending request.",
+        ),
+        PairingReason::Scopes => (
+            "scope-upgrade",
+            "device is asking for more scopes than currently approved",
+            "Review the requested scopes, then approve the pending upgrade.",
+        ),
+    };
+    let message = match protocol {
+        Protocol::Three => "pairing required".to_owned(),
+        Protocol::Four => format!("pairing required: {requirement}"),
+    };
+    let close = match protocol {
+        Protocol::Three => message.clone(),
+        Protocol::Four => format!("{message} (requestId: {})", required.request),
+    };
+    let roles: Vec<_> = required.approved_roles.iter().map(|role| role.name()).collect();
+    let failure = Failure::new("NOT_PAIRED", message).with(json!({
+        "code": "PAIRING_REQUIRED",
+        "reason": reason,
+        "requestId": required.request,
+        "remediationHint": hint,
+        "deviceId": &*required.device,
+        "requestedRole": required.role.name(),
+        "requestedScopes": names(required.role, required.scopes),
+        "approvedRoles": roles,
+        "approvedScopes": names(required.role, required.approved_scopes),
+    }));
+    (failure, close)
+}
+
+/// The names of scopes; a node has none, what it may do follows from its role.
+fn names(role: Role, scopes: Scopes) -> Vec<String> {
+    match role {
+        Role::Operator => scopes_granted(&[], scopes),
+        Role::Node => Vec::new(),
+    }
+}
+
+/// What a device says of itself, without what it does not say.
+fn about(about: &About, mut object: Value) -> Value {
+    let text = |text: &str| (!text.is_empty()).then(|| Value::from(text));
+    let said = [
+        ("displayName", about.display_name.as_deref().and_then(text)),
+        ("platform", text(&about.platform)),
+        ("deviceFamily", about.device_family.as_deref().and_then(text)),
+        ("clientId", text(&about.client_id)),
+        ("clientMode", text(&about.mode)),
+    ];
+    for (name, value) in said {
+        if let Some(value) = value {
+            object[name] = value;
+        }
+    }
+    object
+}
+
+fn pending(pending: &Pending) -> Value {
+    about(
+        &pending.about,
+        json!({
+            "requestId": pending.id,
+            "deviceId": &*pending.device,
+            "publicKey": public_key_text(&pending.public_key),
+            "role": pending.role.name(),
+            "roles": [pending.role.name()],
+            "scopes": names(pending.role, pending.scopes),
+            "remoteIp": pending.peer.to_string(),
+            "silent": false,
+            "isRepair": pending.is_repair,
+            "ts": pending.at.as_millis(),
+        }),
+    )
+}
+
+fn device(device: &Device) -> Value {
+    let live = || device.grants.iter().filter(|grant| grant.revoked.is_none());
+    let scopes = live()
+        .filter(|grant| grant.role == Role::Operator)
+        .fold(Scopes::NONE, |all, grant| all.or(grant.scopes));
+    let roles: Vec<_> = live().map(|grant| grant.role.name()).collect();
+    let mut object = json!({
+        "deviceId": &*device.id,
+        "publicKey": public_key_text(&device.public_key),
+        "roles": roles,
+        "scopes": names(Role::Operator, scopes),
+        "remoteIp": device.peer.to_string(),
+        "createdAtMs": device.created.as_millis(),
+        "approvedAtMs": device.approved.as_millis(),
+        "tokens": device.grants.iter().map(token).collect::<Vec<_>>(),
+    });
+    if let Some(role) = roles.first() {
+        object["role"] = (*role).into();
+    }
+    about(&device.about, object)
+}
+
+/// A token, without itself.
+fn token(grant: &Grant) -> Value {
+    let mut object = json!({
+        "role": grant.role.name(),
+        "scopes": names(grant.role, grant.scopes),
+        "createdAtMs": grant.issued.as_millis(),
+    });
+    for (name, at) in
+        [("rotatedAtMs", grant.rotated), ("revokedAtMs", grant.revoked), ("lastUsedAtMs", grant.used)]
+    {
+        if let Some(at) = at {
+            object[name] = at.as_millis().into();
+        }
+    }
+    object
+}
+
+fn pending_node(request: &Pending) -> Value {
+    about(
+        &request.about,
+        json!({
+            "requestId": request.id,
+            "nodeId": &*request.device,
+            "remoteIp": request.peer.to_string(),
+            "silent": false,
+            "isRepair": request.is_repair,
+            "ts": request.at.as_millis(),
+        }),
+    )
+}
+
+/// A device that may come as a node; none that may not.
+fn node(device: &Device) -> Option<Value> {
+    let grant = device.live(Role::Node)?;
+    let mut object = json!({
+        "nodeId": &*device.id,
+        "version": device.about.version,
+        "remoteIp": device.peer.to_string(),
+        "createdAtMs": grant.issued.as_millis(),
+        "approvedAtMs": device.approved.as_millis(),
+    });
+    if let Some(used) = grant.used {
+        object["lastConnectedAtMs"] = used.as_millis().into();
+    }
+    Some(about(&device.about, object))
+}

@@ -1,0 +1,98 @@
+//! What was spent: tokens. What they cost in money is not known here, and said to be not known.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Call, OpenClaw, Request, catalog, misfit};
+use crate::command::Command;
+use crate::dialect::Turn;
+use crate::error::Error;
+use crate::reply::{DayUsage, Reply};
+use crate::time::Timestamp;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How many days are told to who does not say, and at most.
+const DAYS: u32 = 30;
+const DAYS_MAX: u32 = 366;
+
+/// Sums over some calls.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    input: u64,
+    output: u64,
+    calls: u64,
+}
+
+impl Sum {
+    fn add(&mut self, day: &DayUsage) {
+        self.input = self.input.saturating_add(day.usage.input_tokens);
+        self.output = self.output.saturating_add(day.usage.output_tokens);
+        self.calls = self.calls.saturating_add(day.calls);
+    }
+
+    fn to_value(self) -> Value {
+        json!({
+            "input": self.input,
+            "output": self.output,
+            "cacheRead": 0,
+            "cacheWrite": 0,
+            "totalTokens": self.input.saturating_add(self.output),
+            "totalCost": 0,
+            "missingCostEntries": self.calls,
+        })
+    }
+}
+
+/// `usage.status`: what providers say is left of a plan. None is asked.
+pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+    Ok(Call::Answer(json!({ "updatedAt": turn.now().as_millis(), "providers": [] })))
+}
+
+/// `usage.cost`: by day, and by model.
+pub(super) fn cost(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+    #[derive(Deserialize)]
+    struct Cost {
+        days: Option<f64>,
+    }
+    let days = request.read::<Cost>()?.days.map_or(DAYS, |days| days.clamp(1.0, DAYS_MAX.into()) as u32);
+    // Today is one of them.
+    let since = Timestamp::from_millis(
+        turn.now().as_millis().saturating_sub(DAY.saturating_mul(days - 1).as_millis() as u64),
+    );
+    Call::ask(Command::UsageDays { since }, move |_, reply, turn| match reply? {
+        Reply::UsageDays(rows) => Ok(Call::Answer(summary(&rows, days, turn.now()))),
+        _ => Err(misfit()),
+    })
+}
+
+fn summary(rows: &[DayUsage], days: u32, now: Timestamp) -> Value {
+    let mut totals = Sum::default();
+    let mut by_day: BTreeMap<String, Sum> = BTreeMap::new();
+    let mut by_model: BTreeMap<String, (&DayUsage, Sum)> = BTreeMap::new();
+    for row in rows {
+        totals.add(row);
+        by_day.entry(row.day.to_rfc3339().chars().take(10).collect()).or_default().add(row);
+        by_model.entry(catalog::model_name(&row.model)).or_insert((row, Sum::default())).1.add(row);
+    }
+    let daily = by_day.into_iter().map(|(date, sum)| {
+        let mut value = sum.to_value();
+        value["date"] = date.into();
+        value
+    });
+    let models = by_model.into_values().map(|(row, sum)| {
+        json!({
+            "provider": row.model.provider, "model": row.model.model, "count": sum.calls, "totals": sum.to_value(),
+        })
+    });
+    json!({
+        "updatedAt": now.as_millis(),
+        "days": days,
+        "daily": daily.collect::<Vec<_>>(),
+        "byModel": models.collect::<Vec<_>>(),
+        "totals": totals.to_value(),
+    })
+}

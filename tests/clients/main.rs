@@ -1,0 +1,30 @@
+//! The clients that people have, unmodified, on a daemon: command line, terminal UI and Control UI of
+//! both generations of OpenClaw, the Node library, and what the Moltz desktop app does.
+//!
+//! They come from npm ([`npm`]) and are driven as a person would: typed at in a terminal, clicked in
+//! a browser. What is asked is what a person sees: an answer once and whole, an abort that aborts, a
+//! conversation that is there again after a reload and after a crash of the daemon. What the frames
+//! look like is asked elsewhere: `dialects.rs`, `schema.rs`.
+//!
+//! Besides what `cargo test` needs anyway they need `npm`, `tmux` and `chromium`.
+
+#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+#![allow(unreachable_pub, reason = "one crate in several files")]
+
+#[path = "../support/npm.rs"]
+mod npm;
+#[path = "../support/mod.rs"]
+mod support;
+#[path = "../support/theirs.rs"]
+mod theirs;
+#[path = "../support/upstream.rs"]
+mod upstream;
+
+mod command_line;
+mod control_ui;
+mod desktop;
+mod library;
+mod page;
+mod stage;
+mod terminal;
+mod terminal_ui;

@@ -1,0 +1,127 @@
+//! The terminal UIs, typed at in a terminal.
+
+use crate::npm::Generation;
+use crate::stage::{Auth, Stage};
+use crate::terminal::{Terminal, count};
+use crate::upstream::Turn;
+
+fn start(stage: &Stage) -> Terminal {
+    let terminal = Terminal::start(stage.home.path(), &stage.command(&["tui"]));
+    terminal.wait("a terminal UI that is connected and idle", idle);
+    terminal
+}
+
+/// Its status line says that nothing runs and that it is connected.
+fn idle(screen: &str) -> bool {
+    let ends = ["connected | idle", "connected | aborted", "connected | error"];
+    screen.lines().any(|line| ends.iter().any(|end| line.contains(end)))
+}
+
+#[test]
+fn clawdbots_with_a_token() {
+    a_day_in_the_terminal(Generation::Clawdbot);
+}
+
+#[test]
+fn openclaws_with_a_token() {
+    a_day_in_the_terminal(Generation::OpenClaw);
+}
+
+#[test]
+fn clawdbots_without_a_credential() {
+    a_word_without_a_credential(Generation::Clawdbot);
+}
+
+#[test]
+fn openclaws_without_a_credential() {
+    a_word_without_a_credential(Generation::OpenClaw);
+}
+
+fn a_word_without_a_credential(generation: Generation) {
+    let stage = Stage::new(generation, Auth::Open);
+    let terminal = start(&stage);
+    stage.will_say(&["No ", "credential ", "needed."]);
+    terminal.enter("may I come in");
+    terminal.once("No credential needed.");
+}
+
+fn a_day_in_the_terminal(generation: Generation) {
+    let mut stage = Stage::new(generation, Auth::Token);
+    let terminal = start(&stage);
+
+    stage.will_say(&["Herons ", "wade ", "slowly."]);
+    terminal.enter("what do herons do");
+    terminal.once("Herons wade slowly.");
+    terminal.wait("the end of the run", idle);
+
+    // What streams is seen while it streams, and an abort ends it.
+    stage.will_hang_after("They stand and wait");
+    terminal.enter("and when there is no fish");
+    terminal.once("They stand and wait");
+    assert!(!idle(&terminal.screen()), "it does not say that it streams:\n{}", terminal.screen());
+    terminal.press("Escape");
+    terminal.wait("the abort", |screen| screen.contains("run aborted") && idle(screen));
+
+    // A provider that refuses is no silence. (Theirs has words of its own for it, or none.)
+    if stage.daemon().is_some() {
+        stage.upstream.then(Turn::Status(400, None, r#"{"error":{"message":"no such lake"}}"#.into()));
+        terminal.enter("ask another lake");
+        terminal.wait("the error", |screen| screen.contains("no such lake"));
+        terminal.wait("the end of the failed run", idle);
+    }
+
+    settings(&stage, &terminal);
+    terminal.once("Herons wade slowly.");
+
+    if stage.daemon().is_some() {
+        stage.will_hang_after("Before the storm");
+        terminal.enter("is it going to rain");
+        terminal.once("Before the storm");
+        stage.will_say(&["It rains, ", "and the answer ", "is whole."]);
+        stage.crash();
+        terminal.once("It rains, and the answer is whole.");
+        let screen = terminal.wait("the end of the run", idle);
+        assert_eq!(count(&screen, "is it going to rain"), 1, "the question is there once:\n{screen}");
+        stage.will_say(&["Dry ", "again."]);
+        terminal.enter("and now");
+        terminal.once("Dry again.");
+        terminal.wait("the end of the run", idle);
+    }
+
+    terminal.enter("/new");
+    terminal.wait("an empty conversation", |screen| !screen.contains("Herons") && screen.contains("session"));
+    stage.will_say(&["A fresh ", "start."]);
+    terminal.enter("hello again");
+    let screen = terminal.once("A fresh start.");
+    assert!(!screen.contains("Herons"), "the old conversation is back:\n{screen}");
+}
+
+/// The commands that ask and set.
+fn settings(stage: &Stage, terminal: &Terminal) {
+    let status = match stage.generation {
+        Generation::Clawdbot => "/status",
+        Generation::OpenClaw => "/gateway-status",
+    };
+    terminal.enter(status);
+    terminal.wait("the status", |screen| {
+        screen.contains("Gateway status")
+            && screen.contains("test-model")
+            && screen.contains("Active sessions")
+    });
+
+    terminal.enter("/models");
+    terminal.wait("the list of models", |screen| {
+        // Theirs lists what it knows by itself first.
+        screen.contains("search:") && (screen.contains("/test-model") || stage.daemon().is_none())
+    });
+    terminal.press("Escape");
+    terminal.wait("the list of models to close", |screen| !screen.contains("search:"));
+
+    terminal.enter("/sessions");
+    terminal.wait("the list of sessions", |screen| screen.contains("Filter:") && screen.contains("just now"));
+    terminal.press("Escape");
+    terminal.wait("the list of sessions to close", |screen| !screen.contains("Filter:"));
+
+    terminal.enter("/think low");
+    terminal.wait("the thinking level", |screen| screen.contains("thinking set to low"));
+}
