@@ -50,10 +50,12 @@ use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeRow};
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
-    Accepted, Budget, ConfigIssue, ConfigSnapshot, DayUsage, Entry, History, LogTail, Message, Overview,
-    Period, PluginSummary, Presence, Present, Reply, Role, Said, SessionSummary, Status, Transcript,
-    UnderWay,
+    Accepted, Budget, ConfigIssue, ConfigSnapshot, DayUsage, Entry, History, LastRun, LogTail, Message,
+    Overview, Period, PluginSummary, Presence, Present, Preview, Reply, Role, Said, SessionList, SessionRow,
+    SessionSummary, Status, Transcript, UnderWay,
 };
+use clawmux_core::settings::Settings;
+use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
 use serde_json::Value;
 
@@ -590,6 +592,27 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
         "plugins" => Reply::Plugins(list(value, plugin)?),
         "loaded" => Reply::PluginLoaded(plugin(value)?),
         "unloaded" => Reply::PluginUnloaded { name: value.as_str().unwrap_or_default().into() },
+        "rows" => Reply::SessionList(SessionList {
+            rows: list(&value["rows"], row_of)?,
+            total: count(value, "total"),
+        }),
+        "row" if value.is_null() => Reply::Session(None),
+        "row" => Reply::Session(Some(Box::new(row_of(value)?))),
+        "settled" => Reply::Settled(Box::new(row_of(value)?)),
+        "previews" => Reply::Previews(list(value, |preview| {
+            let said = |said: &Value| {
+                let role = if said[0] == "user" { Role::User } else { Role::Assistant };
+                Ok((role, said[1].as_str().unwrap_or_default().to_owned()))
+            };
+            let messages = if preview.is_null() { None } else { Some(list(preview, said)?) };
+            Ok(Preview { messages })
+        })?),
+        "compacted" => Reply::Compacted {
+            kept: usize::try_from(count(value, "kept")).unwrap_or_default(),
+            forgotten: usize::try_from(count(value, "forgotten")).unwrap_or_default(),
+        },
+        "deleted" => Reply::Deleted { found: value.as_bool().unwrap_or_default() },
+        "injected" => Reply::Injected { message: text(value, "message"), seq: Seq(count(value, "seq")) },
         _ => return Err("no such reply".into()),
     })
 }
@@ -627,6 +650,37 @@ fn announcement_of(value: &Value) -> Result<Announcement, String> {
     })
 }
 
+fn row_of(value: &Value) -> Result<SessionRow, String> {
+    let word = |name: &str| value[name].as_str().map(str::to_owned);
+    let time = |value: &Value| value.as_u64().map(Timestamp::from_millis);
+    let run = &value["run"];
+    Ok(SessionRow {
+        session: key_of(&text(value, "session"))?,
+        session_id: text(value, "id"),
+        owner: Owner::Admins,
+        settings: Settings {
+            label: word("label"),
+            model: word("model"),
+            thinking: word("thinking").and_then(|level| Thinking::from_name(&level)),
+            display: value["display"].as_object().cloned().unwrap_or_default().into_iter().collect(),
+        },
+        model: None,
+        created: Timestamp::default(),
+        updated: Timestamp::from_millis(count(value, "updated")),
+        running: list(&value["running"], |run| Ok(run.as_str().unwrap_or_default().into()))?,
+        last_run: time(&run["started"]).map(|started| LastRun {
+            run: text(run, "id").into(),
+            started,
+            ended: time(&run["ended"]),
+            is_aborted: run["aborted"] == true,
+        }),
+        usage: Usage { input_tokens: count(value, "input"), output_tokens: count(value, "output") },
+        head: Seq(count(value, "head")),
+        title: word("title"),
+        last_message: word("last"),
+    })
+}
+
 fn event_of(value: &Value) -> Result<Event, String> {
     let (name, value) = member(value)?;
     let usage = Usage { input_tokens: count(value, "input"), output_tokens: count(value, "output") };
@@ -647,6 +701,8 @@ fn event_of(value: &Value) -> Result<Event, String> {
         "step_ended" => Event::StepEnded { usage },
         "restarted" => Event::Restarted,
         "cleared" => Event::Cleared(Forgotten::Past),
+        "injected" => Event::Injected { content: value.as_str().unwrap_or_default().to_owned() },
+        "deleted" => Event::Deleted,
         "completed" => Event::Ended { outcome: Outcome::Completed, usage },
         "aborted" => Event::Ended { outcome: Outcome::Aborted, usage },
         "failed" => {

@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use clawmux_actors::store::{Load, Stop, Store};
+use clawmux_actors::store::{Load, ReadRows, Stop, Store};
+use clawmux_core::command::SessionFilter;
 use clawmux_core::event::Event;
 use clawmux_core::ids::SessionKey;
 use rusqlite::Connection;
@@ -204,4 +205,44 @@ fn a_long_history_does_not_slow_the_waking_of_a_session() {
         );
         assert!(many < few + 24 * 4096, "{many} bytes read instead of {few}");
     }
+}
+
+#[test]
+fn a_list_costs_what_it_shows() {
+    let _alone = ALONE.lock();
+    let mut read = Vec::new();
+    for sessions in [100, 100_000] {
+        let home = home();
+        let path = log(home.path());
+        fill(&path, sessions);
+        let (bytes, took) = actix::System::new().block_on(async {
+            let store = Store::start(&path).await.unwrap();
+            let agent = Some("main".into());
+            let filter = SessionFilter {
+                limit: 100,
+                active_since: None,
+                agent,
+                label: None,
+                search: None,
+                with_texts: true,
+            };
+            let (before, begin) = (bytes_read("self"), Instant::now());
+            let list =
+                store.send(ReadRows { filter, owner: None, bytes_max: 1 << 20 }).await.unwrap().unwrap();
+            let measured = (bytes_read("self") - before, begin.elapsed());
+            assert_eq!((list.rows.len(), list.total), (100, sessions));
+            let newest = &list.rows[0];
+            assert_eq!(newest.session.account(), format!("user-{sessions}"));
+            store.send(Stop).await.unwrap().unwrap();
+            measured
+        });
+        println!(
+            "100 of {sessions} sessions: {} KiB read in {:.1} ms",
+            bytes / 1024,
+            took.as_secs_f64() * 1e3
+        );
+        read.push(bytes);
+    }
+    // To count all of them their keys are read, and nothing else of those that are not shown.
+    assert!(read[1] < read[0] + 100_000 * 64, "{} bytes read instead of {}", read[1], read[0]);
 }

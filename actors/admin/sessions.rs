@@ -57,6 +57,8 @@ fn session(listed: &Listed, activity: &Activity) -> Value {
     json!({
         "session": listed.summary.session.as_str(),
         "owner": owner_name(&listed.owner),
+        "label": listed.settings.label,
+        "model": listed.settings.model,
         "state": state,
         "run": awake.and_then(|awake| awake.run.as_deref()),
         "queued": awake.map_or(0, |awake| awake.queued),

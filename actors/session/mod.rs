@@ -545,6 +545,10 @@ impl Session {
         });
         let seq = self.conversation.head().next();
         let last = Logged { first_seq: seq, seq, run: None, at: now, event: Event::Deleted };
+        if let Some(reason) = ChangeReason::of(&last) {
+            let (session, owner) = (key.clone(), self.conversation.owner().clone());
+            self.colleagues.changes.note(SessionChange { session, owner, reason });
+        }
         feeds.end_all(&Published::new(key, last));
         for asker in askers {
             asker.reply(Ok(Reply::Deleted { found: true }));

@@ -336,6 +336,8 @@ pub struct Listed {
     pub head: Seq,
     /// How many prompts it ever took.
     pub prompts: u64,
+    /// What it is set to.
+    pub settings: Settings,
     /// Its place in the list.
     pub place: Place,
 }

@@ -454,9 +454,9 @@ impl Session {
         context::conversation(soul_bytes, &past, &under_way, self.limits.context_tokens)
     }
 
-    /// How much is to be thought over the prompt under way; none = as the session is set.
+    /// How much is to be thought over the prompt under way: as it says, else as the session is set.
     pub fn thinking(&self) -> Option<Thinking> {
-        self.run.as_ref().and_then(|(prompt, _)| prompt.thinking)
+        self.run.as_ref().and_then(|(prompt, _)| prompt.thinking).or(self.settings.thinking)
     }
 
     /// What has to be written, as one unit; none where nothing has.
@@ -845,6 +845,9 @@ mod tests {
             .collect();
         assert_eq!(users, ["prompt b", context::NO_PROMPT, "prompt c"]);
         session.submit(NOW, prompt("d")).unwrap();
+        let patch = Patch { thinking: Some(Some(Thinking::Low)), ..Patch::default() };
+        session.configure(NOW, &patch).unwrap();
+        assert_eq!(session.thinking(), Some(Thinking::Low), "as the session is set");
         session.reset(NOW, NONE);
         assert!(session.is_idle() && session.past.is_empty());
         assert_eq!(session.settings().label.as_deref(), Some("x"));

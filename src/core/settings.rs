@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorCode};
 use crate::thinking::Thinking;
 
 /// The settings of one session.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// What people call it.
     pub label: Option<String>,
@@ -22,7 +22,7 @@ pub struct Settings {
 }
 
 /// A change of [`Settings`]. The outer `None` leaves a setting as it is, the inner one clears it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patch {
     /// The label.
     pub label: Option<Option<String>>,

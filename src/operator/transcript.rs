@@ -49,6 +49,14 @@ pub(super) fn lines(event: &Value) -> String {
             ("end", format!("{}{why}; {}", text("outcome"), tokens(event)))
         }
         "clear" => ("clear", "the conversation so far was forgotten".into()),
+        "reset" => ("reset", "a new conversation begins".into()),
+        "compact" => ("compact", format!("what ended up to {} was forgotten", number("up_to_seq"))),
+        "message" => ("message", text("content").to_owned()),
+        "configure" => {
+            let set = ["label", "model", "thinking"].into_iter().filter(|name| !event[*name].is_null());
+            let set: Vec<_> = set.map(|name| format!("{name} {}", text(name))).collect();
+            ("set", if set.is_empty() { "to nothing of its own".into() } else { set.join(", ") })
+        }
         other => (other, event.to_string()),
     };
     let run: String = text("run").chars().take(RUN_CHARS).collect();
@@ -117,6 +125,8 @@ mod tests {
             ),
             (json!({"event": "restart"}), "is void"),
             (json!({"event": "clear"}), "forgotten"),
+            (json!({"event": "compact", "up_to_seq": 9}), "up to 9"),
+            (json!({"event": "configure", "label": "Ada", "model": null}), "set       label Ada"),
             (json!({"event": "text", "text": "\u{1b}[2J\u{9b}x"}), r"\u{1b}[2J\u{9b}x"),
         ] {
             let line = said(event);

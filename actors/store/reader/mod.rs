@@ -210,7 +210,8 @@ impl Reader {
     pub(in crate::store) fn sessions(&mut self, asked: &ListSessions) -> Result<Vec<Listed>, Error> {
         const COLUMNS: &str = "SELECT key, owner, created, updated,
             EXISTS (SELECT 1 FROM runs WHERE session = sessions.id AND ended IS NULL),
-            head, (SELECT count(*) FROM runs WHERE session = sessions.id), id FROM sessions";
+            head, (SELECT count(*) FROM runs WHERE session = sessions.id AND progress < 3), id, settings
+            FROM sessions";
         const ORDER: &str = "(updated, id) < (?, ?) ORDER BY updated DESC, id DESC LIMIT ?";
         let limit = i64::try_from(asked.limit).unwrap_or(i64::MAX);
         let (updated, row) =
@@ -526,16 +527,17 @@ fn logged(row: &Row<'_>, run: Option<RunId>, after: Seq) -> Result<Option<Logged
     Ok(Some(Logged { first_seq: first, seq: last, run, at, event: record::read(kind, body)? }))
 }
 
-/// The session of a row `key, owner, created, updated, running, head, prompts, id`.
+/// The session of a row `key, owner, created, updated, running, head, prompts, id, settings`.
 fn listed(row: &Row<'_>) -> rusqlite::Result<Result<Listed, Error>> {
     let key: String = row.get(0)?;
     let (created, updated, running) = (time(row, 2)?, time(row, 3)?, row.get(4)?);
     let owner = Owner::from_name(&row.get::<_, String>(1)?);
     let (head, prompts) = (seq(row, 5)?, number(row, 6)?);
     let place = Place { updated_ms: updated.as_millis(), row: row.get(7)? };
-    Ok(SessionKey::parse(&key).map(|session| {
+    let settings = record::read_settings(row.get_ref(8)?.as_blob()?);
+    Ok(SessionKey::parse(&key).and_then(|session| {
         let summary = SessionSummary { session, created, updated, running };
-        Listed { summary, owner, head, prompts, place }
+        Ok(Listed { summary, owner, head, prompts, settings: settings?, place })
     }))
 }
 

@@ -13,6 +13,9 @@ use rusqlite::{OptionalExtension, ToSql, Transaction, params, params_from_iter};
 use super::{Failure, Reader, integer, number, seq, session_row, time};
 use crate::store::{ReadRow, ReadRows};
 
+/// So few sessions of an agent are sorted rather than looked for among all others.
+const FEW: u64 = 2000;
+
 /// What a row takes besides its texts, roughly, in bytes.
 const ROW_BYTES: usize = 512;
 
@@ -49,6 +52,9 @@ impl Reader {
         }
         let conditions = if conditions.is_empty() { "TRUE".to_owned() } else { conditions.join(" AND ") };
         let from = format!("FROM sessions INDEXED BY {index} WHERE {conditions}");
+        // How many an agent has is found by their keys alone; and if it has few, so are those.
+        let by_key = filter.agent.is_some() && index == "sessions_updated" && filter.active_since.is_none();
+        let counted = if by_key { format!("FROM sessions WHERE {conditions}") } else { from.clone() };
         let order = "ORDER BY updated DESC, id DESC";
         self.view(None, |tx, _| {
             let mut ids = Vec::new();
@@ -81,9 +87,13 @@ impl Reader {
                 total = count;
             } else {
                 total = tx
-                    .prepare_cached(&format!("SELECT count(*) {from}"))?
+                    .prepare_cached(&format!("SELECT count(*) {counted}"))?
                     .query_row(params_from_iter(&values), |row| number(row, 0))?;
                 let limit = filter.limit;
+                let (from, order) = match total {
+                    ..FEW if by_key => (&counted, "ORDER BY +updated DESC, id DESC"),
+                    _ => (&from, order),
+                };
                 ids = tx
                     .prepare_cached(&format!("SELECT id {from} {order} LIMIT {limit}"))?
                     .query_map(params_from_iter(&values), |row| row.get::<_, i64>(0))?
