@@ -234,9 +234,11 @@ fn every_frame_of_protocol_4_is_as_published() {
                 .until(&mut schema, |frame| frame["type"] == "res" && frame["payload"]["status"] == "ok");
         }
     }
-    // Nothing that works is advertised in vain.
+    // Nothing is advertised in vain.
     for (method, why) in &refused {
-        assert!(!why.contains("not available") && !why.contains("unknown method"), "{method}: {why}");
+        if why.contains("not available") || why.contains("unknown method") {
+            schema.breaches.insert(format!("{method} is advertised: {why}"));
+        }
     }
     let seen: BTreeSet<&str> = schema.checked.keys().map(String::as_str).collect();
     for wanted in
