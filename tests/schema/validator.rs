@@ -115,10 +115,10 @@ fn array(schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
     for (index, item) in items.iter().enumerate() {
         let at = format!("{at}/{index}");
         match &schema["items"] {
-            Value::Array(each) => match each.get(index).or(schema.get("additionalItems")) {
-                Some(known) => found.extend(breaches(known, item, &at)),
-                None => {}
-            },
+            Value::Array(each) => {
+                let known = each.get(index).or(schema.get("additionalItems"));
+                found.extend(known.map(|known| breaches(known, item, &at)).unwrap_or_default());
+            }
             Value::Null => {}
             known => found.extend(breaches(known, item, &at)),
         }
