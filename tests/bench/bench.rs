@@ -1,4 +1,4 @@
-//! The benchmark: `cargo bench`.
+//! The benchmark: `cargo bench`, and with `-- openclaw` the comparison of [`openclaw`].
 //!
 //! Everything is a ratio against a limit program in the same run: a relay that moves the same bytes
 //! without looking at them ([`limit::relay`]), and a bare WebSocket echo ([`limit::echo`]). This
@@ -11,11 +11,16 @@
     reason = "a program that prints its findings, in several files"
 )]
 
+#[path = "../support/npm.rs"]
+mod npm;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/theirs.rs"]
+mod theirs;
 
 mod limit;
 mod load;
+mod openclaw;
 mod process;
 
 use std::net::SocketAddr;
@@ -53,6 +58,8 @@ fn main() {
     match args.first().map(String::as_str) {
         Some("limit-relay") => return limit::relay(&args[1]),
         Some("limit-echo") => return limit::echo(),
+        // Asked for by name only: it installs other people's gateways.
+        Some("openclaw") => return openclaw::compare(),
         _ => {}
     }
     println!("{} cores", cores());

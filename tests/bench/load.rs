@@ -27,7 +27,7 @@ fn figures(units: usize, frames: usize, cpu_us: f64, mut latencies_us: Vec<f64>)
 }
 
 /// Microseconds since the first call.
-fn clock_us() -> u64 {
+pub fn clock_us() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     START.get_or_init(Instant::now).elapsed().as_micros() as u64
 }

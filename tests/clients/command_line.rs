@@ -29,7 +29,8 @@ fn end(mut command: Command) -> (bool, String) {
         if let Some(status) = child.try_wait().expect("it can be waited for") {
             break status;
         }
-        if begin.elapsed() > PATIENCE {
+        // They load some hundred files each time.
+        if begin.elapsed() > PATIENCE * 2 {
             let _ = child.kill();
             let _ = child.wait();
             panic!(
