@@ -147,6 +147,7 @@ fn catalog() -> Catalog {
     let model = ModelRef { provider: "offline".into(), model: "offline".into() };
     Catalog {
         default_agent: Some("main".into()),
+        providers: ["offline".into()].into(),
         agents: vec![AgentEntry { id: "main".into(), model: model.clone(), fallback: Vec::new() }],
         models: vec![ModelEntry { model, kind: ProviderKind::Offline }],
     }

@@ -114,14 +114,14 @@ pub struct Colleagues {
     pub providers: Addr<ProviderSupervisor>,
     /// Calls tools.
     pub sandbox: Addr<SandboxSupervisor>,
-    /// The models there are.
-    pub catalog: Arc<Catalog>,
     /// Calls commands of nodes.
     pub nodes: Addr<Nodes>,
     /// Who watches all sessions.
     pub watchers: Watchers,
     /// Where it is noted what changed in lists.
     pub changes: Changes,
+    /// The models there are.
+    pub catalog: Arc<Catalog>,
 }
 
 /// One conversation.

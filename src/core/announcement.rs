@@ -71,11 +71,10 @@ impl ChangeReason {
             Event::Prompted { .. } if logged.first_seq == Seq(1) => Some(Self::Created),
             Event::Prompted { .. } | Event::Started => Some(Self::Started),
             Event::Ended { .. } => Some(Self::Ended),
-            Event::Cleared(_) => Some(Self::Reset),
             Event::Configured(_) if logged.first_seq == Seq(1) => Some(Self::Created),
             Event::Configured(_) => Some(Self::Configured),
-            // Like a run that began and ended at once.
             Event::Injected { .. } => Some(Self::Ended),
+            Event::Cleared(_) => Some(Self::Reset),
             Event::Deleted => Some(Self::Deleted),
             Event::Text(_)
             | Event::Thought(_)
