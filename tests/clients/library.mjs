@@ -1,8 +1,9 @@
 // What a program does with openclaw-node: one run through it, told as a line of JSON.
 const { OpenClawClient } = await import(process.env.LIBRARY);
 const [url, token] = process.argv.slice(2);
-const options = { url, token: token || undefined, deviceIdentityPath: `${process.env.HOME}/device.json` };
-const client = new OpenClawClient(options);
+// From then on a device shows the token that was made for it, which allows no more than it asked for.
+const options = (device) => ({ url, token: token || undefined, deviceIdentityPath: `${process.env.HOME}/${device}.json` });
+const client = new OpenClawClient(options("user"));
 const told = {};
 const deadline = setTimeout(() => end("out of time"), 45_000);
 
@@ -52,7 +53,7 @@ try {
   await client.disconnect();
 
   // What it may not do with the scopes it asks for by itself, it may as an admin.
-  const admin = new OpenClawClient({ ...options, scopes: ["operator.admin"] });
+  const admin = new OpenClawClient({ ...options("admin"), scopes: ["operator.admin"] });
   await admin.connect();
   told.reset = await admin.sessions.reset(sessionKey);
   told.deleted = await admin.sessions.delete(sessionKey);
