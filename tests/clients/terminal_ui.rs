@@ -106,7 +106,7 @@ fn settings(stage: &Stage, terminal: &Terminal) {
     terminal.wait("the status", |screen| {
         screen.contains("Gateway status")
             && screen.contains("test-model")
-            && screen.contains("Active sessions")
+            && (screen.contains("Active sessions") || screen.contains("Stored sessions"))
     });
 
     terminal.enter("/models");
