@@ -308,14 +308,18 @@ impl Nodes {
     }
 }
 
-/// The id of a node, and whether it has proven it.
-fn id(about: &About, device: Option<&Arc<str>>) -> Option<(Arc<str>, bool)> {
+/// The id of a node, and whether it has proven it. One that is only said has its owner's name behind
+/// it, so that nobody can take another's; the operators' have none.
+fn id(about: &About, device: Option<&Arc<str>>, owner: &Owner) -> Option<(Arc<str>, bool)> {
     if let Some(device) = device {
         return Some((device.clone(), true));
     }
     let said = about.instance_id.as_deref().into_iter().chain([about.client_id.as_str()]);
     let said = said.map(str::trim).find(|said| !said.is_empty())?;
-    Some((said.into(), false))
+    Some(match owner {
+        Owner::Admins => (said.into(), false),
+        Owner::Credential(name) => (format!("{said}@{name}").into(), false),
+    })
 }
 
 fn not_connected(node: &str) -> Error {
@@ -350,7 +354,7 @@ impl Handler<NodeJoins> for Nodes {
 
     fn handle(&mut self, joins: NodeJoins, ctx: &mut Self::Context) {
         let NodeJoins { client, owner, host, about, device } = joins;
-        let Some((id, is_proven)) = id(&about, device.as_ref()) else {
+        let Some((id, is_proven)) = id(&about, device.as_ref(), &owner) else {
             tracing::warn!(%host, "a node without an id can't be asked for anything");
             return;
         };
@@ -414,7 +418,9 @@ impl Handler<Invoke> for Nodes {
             return asker.reply(Err(ErrorCode::TooLarge.error(why).with(limit)));
         }
         let id = node.row.id.clone();
-        let key = invoke.idempotency_key.clone().map(|key| (principal.owner.clone(), id.clone(), key));
+        // The same key for another command is another invocation.
+        let key = invoke.idempotency_key.as_ref().map(|key| format!("{} {key}", invoke.command));
+        let key = key.map(|key| (principal.owner.clone(), id.clone(), key));
         match key.as_ref().and_then(|key| self.keys.get(key)) {
             None => self.begin(&id, invoke, key, Waiting::Client(asker), ctx),
             Some(Known::Open(open)) => match self.open.get_mut(open) {

@@ -23,9 +23,9 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::announcement::Announcement;
+use clawmux_core::announcement::{Announcement, ChangeReason};
 use clawmux_core::auth::{About, Claim, Principal, Role, Scopes};
-use clawmux_core::command::Told;
+use clawmux_core::command::{SessionFilter, Told};
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::Error;
 use clawmux_core::ids::ConnectionId;
@@ -43,7 +43,7 @@ use crate::connection::link::Link;
 use crate::deliver::{Asker, Client, Deliver};
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes};
 use crate::observe::{Observe, Observed};
-use crate::store::{CountSessions, Health, ListSessions, Listed, Store};
+use crate::store::{Health, ReadRows, Store};
 
 /// For how long changes are put together before they are announced.
 pub const COALESCE: Duration = Duration::from_millis(250);
@@ -54,8 +54,15 @@ const HEALTH_INTERVAL: Duration = Duration::from_secs(60);
 /// Sessions named in a picture of the daemon.
 const RECENT: usize = 10;
 
+/// How many bytes those may take.
+const RECENT_BYTES_MAX: usize = 64 * 1024;
+
 /// Requests and lifecycle messages that may wait.
 const MAILBOX: usize = 4096;
+
+/// How many changes of sessions are told at once: fewer than an inbox holds, which has other things in
+/// it as well.
+const BURST_MAX: usize = WAITING_MAX / 2;
 
 /// Whom the hub asks, and who asks it without a message.
 #[derive(Clone, Default)]
@@ -135,6 +142,13 @@ struct Picture {
     sessions: u64,
     recent: Vec<SessionRow>,
     fault: Option<Error>,
+}
+
+impl Picture {
+    /// It is not true any more.
+    fn age(&mut self) {
+        self.at = Timestamp::default();
+    }
 }
 
 /// A connection has completed its handshake.
@@ -300,9 +314,15 @@ impl Hub {
     fn flush(&mut self, ctx: &mut Context<Self>) {
         self.is_flush_due = false;
         // No more at once than a connection that reads has room for.
-        let (changes, are_more) = self.setup.changes.take(WAITING_MAX);
+        let (changes, are_more) = self.setup.changes.take(BURST_MAX);
         if are_more {
             self.flush_soon(ctx);
+        }
+        if changes.iter().any(|change| matches!(change.reason, ChangeReason::Created | ChangeReason::Deleted))
+        {
+            // Who asks from here on is told how many sessions there are now.
+            self.setup.overviews.clear();
+            self.views.values_mut().filter_map(|seen| seen.picture.as_mut()).for_each(Picture::age);
         }
         for change in changes {
             let owner = change.owner.clone();
@@ -355,21 +375,20 @@ impl Hub {
         let owner = view.clone();
         let look = async move {
             let Some(store) = store else { return Ok((0, Vec::new())) };
-            let sessions = ask(&store, CountSessions { owner: owner.clone() }).await??;
-            let recent = ask(&store, ListSessions { limit: RECENT, owner, before: None }).await??;
-            Ok((sessions, recent))
+            let filter = SessionFilter { limit: RECENT, ..SessionFilter::default() };
+            let list = ask(&store, ReadRows { filter, owner, bytes_max: RECENT_BYTES_MAX }).await??;
+            Ok((list.total, list.rows))
         };
         ctx.spawn(look.into_actor(self).map(move |looked, hub, _| hub.looked(view, looked)));
     }
 
-    fn looked(&mut self, view: View, looked: Result<(u64, Vec<Listed>), Error>) {
+    fn looked(&mut self, view: View, looked: Result<(u64, Vec<SessionRow>), Error>) {
         let Some(mut seen) = self.views.remove(&view) else { return };
         seen.is_looking = false;
         let waiting = std::mem::take(&mut seen.waiting);
         match looked {
             Err(error) => waiting.into_iter().for_each(|asker| asker.reply(Err(error.clone()))),
             Ok((sessions, recent)) => {
-                let recent: Vec<SessionRow> = recent.into_iter().map(row).collect();
                 let (at, fault) = (clock::now(), self.setup.log.fault());
                 let same = seen
                     .picture
@@ -432,25 +451,6 @@ pub fn own(version: &str, host: &str) -> Present {
         text: Some(format!("Gateway: {host} · clawmux {version}")),
         idle: None,
         at: Timestamp::default(),
-    }
-}
-
-fn row(listed: Listed) -> SessionRow {
-    let Listed { summary, owner, head, .. } = listed;
-    SessionRow {
-        session: summary.session,
-        session_id: String::new(),
-        owner,
-        settings: clawmux_core::settings::Settings::default(),
-        model: None,
-        created: summary.created,
-        updated: summary.updated,
-        running: Vec::new(),
-        last_run: None,
-        usage: clawmux_core::event::Usage::default(),
-        head,
-        title: None,
-        last_message: None,
     }
 }
 

@@ -317,14 +317,6 @@ pub struct ListSessions {
     pub before: Option<Place>,
 }
 
-/// Asks how many sessions there are.
-#[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<u64, Error>")]
-pub struct CountSessions {
-    /// Only this owner's; none = all.
-    pub owner: Option<Owner>,
-}
-
 /// A session in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
@@ -827,14 +819,6 @@ impl Handler<ListSessions> for Store {
 
     fn handle(&mut self, asked: ListSessions, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.sessions(&asked))
-    }
-}
-
-impl Handler<CountSessions> for Store {
-    type Result = ResponseFuture<Result<u64, Error>>;
-
-    fn handle(&mut self, CountSessions { owner }: CountSessions, _: &mut Self::Context) -> Self::Result {
-        self.ask(move |reader| reader.count_sessions(owner.as_ref()))
     }
 }
 

@@ -1040,7 +1040,7 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
         );
     }
     for (path, more, status) in [
-        ("/", "", 501),
+        ("/", "Origin: http://evil.example\r\n", 403),
         ("/v2", "", 501),
         ("/nothing", "", 404),
         ("/ws", "Origin: http://evil.example\r\n", 403),

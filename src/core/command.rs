@@ -69,7 +69,7 @@ pub struct Submit {
 }
 
 /// Which sessions to list, the latest used first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionFilter {
     /// At most so many.
     pub limit: usize,

@@ -262,17 +262,6 @@ impl Reader {
         })
     }
 
-    pub(super) fn count_sessions(&mut self, owner: Option<&Owner>) -> Result<u64, Error> {
-        self.view(None, |tx, _| {
-            let sql = match owner {
-                None => "SELECT count(*) FROM sessions WHERE ? IS NULL",
-                Some(_) => "SELECT count(*) FROM sessions WHERE owner = ?",
-            };
-            let owner = owner.map(Owner::as_str);
-            Ok(tx.prepare_cached(sql)?.query_row([owner], |row| number(row, 0))?)
-        })
-    }
-
     pub(super) fn usage_days(&mut self, since: Timestamp) -> Result<Vec<DayUsage>, Error> {
         self.view(None, |tx, _| {
             let mut statement = tx.prepare_cached(

@@ -539,6 +539,10 @@ pub(super) fn agent_wait(
     let asked: Wait = request.read()?;
     let name = asked.run_id.filter(|run| !run.is_empty());
     let name = name.ok_or_else(|| request.invalid("must have required property 'runId'"))?;
+    if name.len() > IDEMPOTENCY_KEY_BYTES_MAX {
+        let why = format!("at /runId: must have at most {IDEMPOTENCY_KEY_BYTES_MAX} bytes");
+        return Err(request.invalid(&why));
+    }
     let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis).min(WAIT_MAX);
     let (until, id) = (turn.now().after(timeout), request.id.to_owned());
     let waiting: usize = dialect.runs.values().map(|told| told.waiting.len()).sum();

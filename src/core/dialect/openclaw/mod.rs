@@ -343,7 +343,8 @@ impl OpenClaw {
             Ok(method) => method,
             Err(failure) => return turn.send(wire::refusal(id, &failure)),
         };
-        if self.pending.len() >= IN_FLIGHT_MAX {
+        let held: usize = self.locating.values().map(Vec::len).sum();
+        if self.pending.len() + held >= IN_FLIGHT_MAX {
             let why = format!("too many requests in flight ({IN_FLIGHT_MAX}): wait for one to be answered");
             let failure = Failure::of(&ErrorCode::RateLimited.error(why), self.protocol);
             return turn.send(wire::refusal(id, &failure));
