@@ -78,8 +78,11 @@ enum Question {
 /// A decision that is to be written down, and how it is told then.
 struct Decision {
     step: Step<()>,
-    tell: Box<dyn FnOnce(&mut Devices, Result<(), Error>)>,
+    tell: Tell,
 }
+
+/// Tells a decision, or why it could not be written down.
+type Tell = Box<dyn FnOnce(&mut Devices, Result<(), Error>)>;
 
 impl fmt::Debug for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -183,7 +183,10 @@ impl Nodes {
     /// # Errors
     /// Why it can't be asked.
     fn granted(&self, tool: &NodeTool) -> Result<&Node, String> {
-        let is_meant = |node: &&Node| tool.is_of(&node.row.id, node.row.about.display_name.as_deref());
+        // By its name only an operator's node is meant: anybody may call himself anything.
+        let is_meant = |node: &&Node| {
+            node.owner == Owner::Admins && tool.is_of(&node.row.id, node.row.about.display_name.as_deref())
+        };
         // An id names one node, whatever others call themselves.
         let by_id = self.nodes.get(tool.node.as_str());
         let mut meant = self.nodes.values().filter(is_meant);

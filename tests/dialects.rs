@@ -13,7 +13,7 @@
 //! | `@ ms` | the clock is at this; where the dialect's deadline is reached, it is told |
 //! | `! in NAME SCOPE,..` / `! out` | credentials were checked: let in, or not |
 //! | `! paired NAME SCOPE,.. TOKEN` / `! unpaired DEVICE REQUEST` | a device was: let in with this token, or it has to be approved |
-//! | `! accepted TICKET SESSION RUN SEQ` | the reply to a prompt |
+//! | `! accepted TICKET SESSION RUN SEQ` or `! repeated ...` | the reply to a prompt: a new run, or one that was there |
 //! | `! reply TICKET json` | another reply: an object with one member, named as in `reply_of` |
 //! | `! error TICKET CODE text` | the reply is an error; for `forbidden` the text is the scope |
 //! | `! event TICKET SESSION RUN SEQ json` | an event that the request with this ticket follows: an object with one member, named as in `event_of`; no run is `-`, several numbers are `3..5` |
@@ -249,12 +249,12 @@ impl Stage {
                 let error = CredentialFault::Mismatch { has_device_token: false }.error();
                 self.tell(Input::Authenticated(Err(error)));
             }
-            ["accepted", ticket, session, run, seq] => {
+            [kind @ ("accepted" | "repeated"), ticket, session, run, seq] => {
                 let accepted = Accepted {
                     session: key_of(session)?,
                     run: self.run_named(run),
                     seq: Seq(number(seq)?),
-                    repeated: false,
+                    repeated: kind == "repeated",
                 };
                 self.tell(Input::Reply(Ticket(number(ticket)?), Ok(Reply::Accepted(accepted))));
             }
@@ -429,6 +429,12 @@ fn list<T>(value: &Value, item: impl Fn(&Value) -> Result<T, String>) -> Result<
     value.as_array().ok_or("expected a list")?.iter().map(item).collect()
 }
 
+/// Runs that wait: a list of `[run, key]`.
+fn queued_of(value: &Value) -> Vec<(RunId, Option<String>)> {
+    let run = |pair: &Value| Some((RunId::from(pair[0].as_str()?), pair[1].as_str().map(str::to_owned)));
+    value.as_array().map(|runs| runs.iter().filter_map(run).collect()).unwrap_or_default()
+}
+
 fn under_way_of(value: &Value) -> Option<UnderWay> {
     value.is_object().then(|| UnderWay {
         run: text(value, "run").into(),
@@ -570,6 +576,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             total: count(value, "total"),
             entries: list(&value["entries"], entry_of)?,
             under_way: under_way_of(&value["under_way"]),
+            queued: queued_of(&value["queued"]),
             row: None,
         })),
         "attached" => Reply::Attached {
@@ -577,6 +584,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             after: Seq(count(value, "after")),
             head: Seq(count(value, "head")),
             under_way: under_way_of(&value["under_way"]).map(Box::new),
+            queued: queued_of(&value["queued"]),
         },
         "detached" => Reply::Detached { found: value.as_bool().unwrap_or_default() },
         "cleared" => Reply::Cleared { session: key_of(value.as_str().unwrap_or_default())? },

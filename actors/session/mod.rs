@@ -858,8 +858,13 @@ impl Handler<Routed> for Session {
             }
             Order::Attach { after } => {
                 let head = self.conversation.head();
-                let under_way =
-                    if after.is_none() { self.conversation.under_way().map(Box::new) } else { None };
+                let (under_way, queued) = match after {
+                    None => {
+                        let under_way = self.conversation.under_way().map(Box::new);
+                        (under_way, self.conversation.waiting().collect())
+                    }
+                    Some(_) => (None, Vec::new()),
+                };
                 let after = after.unwrap_or(head);
                 if after > head {
                     return answered.asker.reply(Err(ErrorCode::InvalidRequest.error(format!(
@@ -867,7 +872,7 @@ impl Handler<Routed> for Session {
                     ))));
                 }
                 answered.follow = Some((Wanted::Session, after, principal));
-                answered.reply = Answering::With(Reply::Attached { session, after, head, under_way });
+                answered.reply = Answering::With(Reply::Attached { session, after, head, under_way, queued });
             }
             Order::Detach { follow } => {
                 let connection = answered.asker.client().connection;

@@ -540,7 +540,7 @@ mod tests {
             // A run is followed from before its first event on.
             let after = of.map_or(after, |run| (run * 5).saturating_sub(1));
             let ticket = Ticket(self.asked[peer].len() as u64);
-            let all = if ticket.0 % 2 == 0 { Wanted::Session } else { Wanted::Watch };
+            let all = if ticket.0.is_multiple_of(2) { Wanted::Session } else { Wanted::Watch };
             let (way, wanted) = (self.peers[peer].clone(), of.map_or(all, |of| Wanted::Run(run(of))));
             let who = (ConnectionId(peer as u64), ticket);
             self.followers.follow(who, &Principal::local(), (wanted, Seq(after)), Seq(self.head), || way);

@@ -49,6 +49,8 @@ pub enum Reply {
         head: Seq,
         /// The run that is under way at `after`; told only where that is `head`.
         under_way: Option<Box<UnderWay>>,
+        /// The runs that wait, with the idempotency keys they were asked with; told where that is told.
+        queued: Vec<(RunId, Option<String>)>,
     },
     /// To `Detach`: no event follows.
     Detached {
@@ -324,6 +326,9 @@ pub struct Transcript {
     pub head: Seq,
     /// The run that was under way at the number that was asked for.
     pub under_way: Option<UnderWay>,
+    /// The runs that waited at that number, in order, with the idempotency keys they were asked with;
+    /// the latest, should there be many.
+    pub queued: Vec<(RunId, Option<String>)>,
 }
 
 /// A run in the midst of its answer.

@@ -248,6 +248,11 @@ impl Session {
         })
     }
 
+    /// The runs that wait, in order, with the idempotency keys they were asked with.
+    pub fn waiting(&self) -> impl Iterator<Item = (RunId, Option<String>)> {
+        self.queue.iter().map(|prompt| (prompt.run.clone(), prompt.idempotency_key.clone()))
+    }
+
     /// How many prompts wait.
     pub fn queued(&self) -> usize {
         self.queue.len()

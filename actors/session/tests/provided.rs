@@ -122,7 +122,7 @@ async fn an_image_arrives_unchanged_and_thoughts_come_through_and_go_back() {
         assert_eq!((told.as_slice(), *thinking), (&expected[..], Some(Thinking::Medium)));
         assert!(attachments.iter().all(|attachment| attachment.data().is_empty()), "{kind}");
         assert_eq!(thoughts(&events), "I look at it, İ see.", "{kind}: {events:?}");
-        assert_eq!(text(&events), "Let me see.\n\nA heron.", "{kind}: {events:?}");
+        assert_eq!(text(&events), "Let me see.A heron.", "{kind}: {events:?}");
 
         // The model sees it, is asked to think, and has its thought back with the tool's result.
         for request in 0..2 {

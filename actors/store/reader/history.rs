@@ -109,7 +109,8 @@ impl Reader {
             let head = row.head.max(streaming.head);
             let entries = newest(tx, session, total, asked)?;
             let under_way = under_way(tx, session, asked.at, head, streaming.events)?;
-            Ok(Some(Transcript { row: Some(row), entries: entries.into(), total, head, under_way }))
+            let queued = queued(tx, session, asked.at.unwrap_or(head).min(head), under_way.as_ref())?;
+            Ok(Some(Transcript { row: Some(row), entries: entries.into(), total, head, under_way, queued }))
         })
     }
 
@@ -312,19 +313,54 @@ fn under_way(
         }
         answer.apply(&logged.event);
     }
-    let idempotency_key = tx
+    let idempotency_key = idempotency_key(tx, session, prompted)?;
+    let step_at = answer.step_at();
+    let (text, started) = (answer.into_text(), began.unwrap_or_default());
+    Ok(Some(UnderWay { run, idempotency_key, text, step_at, seq: at, started }))
+}
+
+/// How many of the last prompts are looked at for runs that wait.
+const QUEUED_MAX: i64 = 128;
+
+/// The runs that waited at a number, in order: those prompted up to it and ended after it or not yet,
+/// but the one under way. Runs take turns, so they are among the last that were prompted.
+fn queued(
+    tx: &Transaction<'_>,
+    session: i64,
+    at: Seq,
+    under_way: Option<&UnderWay>,
+) -> Result<Vec<(RunId, Option<String>)>, Failure> {
+    let mut statement = tx.prepare_cached(
+        "SELECT run, prompted FROM (
+             SELECT run, prompted, ended FROM runs WHERE session = ?1 AND prompted <= ?2 ORDER BY prompted DESC LIMIT ?3
+         ) WHERE ended IS NULL OR ended > ?2 ORDER BY prompted",
+    )?;
+    let rows = statement.query_map(params![session, integer(at.0), QUEUED_MAX], |row| {
+        Ok((RunId::new(row.get::<_, String>(0)?), row.get::<_, i64>(1)?))
+    })?;
+    let mut queued = Vec::new();
+    for row in rows {
+        let (run, prompted) = row?;
+        if under_way.is_none_or(|under_way| under_way.run != run) {
+            let key = idempotency_key(tx, session, prompted)?;
+            queued.push((run, key));
+        }
+    }
+    Ok(queued)
+}
+
+/// The idempotency key in the prompt with this number.
+fn idempotency_key(tx: &Transaction<'_>, session: i64, prompted: i64) -> Result<Option<String>, Failure> {
+    let event = tx
         .prepare_cached("SELECT kind, body FROM events WHERE session = ? AND seq = ?")?
         .query_row([session, prompted], |row| Ok((row.get::<_, String>(0)?, row.get::<_, Vec<u8>>(1)?)))
         .optional()?
         .map(|(kind, body)| record::read(&kind, &body))
-        .transpose()?
-        .and_then(|event| match event {
-            Event::Prompted { idempotency_key, .. } => idempotency_key,
-            _ => None,
-        });
-    let step_at = answer.step_at();
-    let (text, started) = (answer.into_text(), began.unwrap_or_default());
-    Ok(Some(UnderWay { run, idempotency_key, text, step_at, seq: at, started }))
+        .transpose()?;
+    Ok(event.and_then(|event| match event {
+        Event::Prompted { idempotency_key, .. } => idempotency_key,
+        _ => None,
+    }))
 }
 
 /// The run that was under way at a number: its row, itself, the numbers of its beginning and its

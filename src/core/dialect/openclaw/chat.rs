@@ -8,6 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::follow::Known;
 use super::stream::{End, Told, usage_of, wire_run};
 use super::wire::{Failure, Protocol};
 use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
@@ -31,15 +32,8 @@ const HISTORY_MAX: u64 = 1000;
 /// How many bytes a history has at most, as JSON.
 const HISTORY_BYTES_MAX: usize = 256 * 1024;
 
-/// How long `agent.wait` waits where the client does not say, and at most.
-const WAIT_DEFAULT: Duration = Duration::from_secs(30);
-const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
-
 /// How long after the answer to a prompt its end is told at the earliest, on protocol 3.
 const END_AFTER_ANSWER: Duration = Duration::from_millis(40);
-
-/// How many `agent.wait` of one connection may wait at once.
-const WAITING_MAX: usize = 256;
 
 /// Words that end what runs when they are all of a message. (Source: Clawdbot's gateway.)
 const STOP_WORDS: [&str; 7] = ["/stop", "stop", "esc", "abort", "wait", "exit", "interrupt"];
@@ -162,17 +156,16 @@ pub(super) fn send(
     let run = turn.run_id();
     let (key, name) = (prompt.key.clone(), prompt.name.clone().unwrap_or_else(|| run.to_string()));
     if let Some(command) = slash::parse(&prompt.content) {
-        return slash::answer(
-            dialect,
-            command,
-            slash::Asked { session: prompt.session, key, run: name },
-            turn,
-        );
+        return slash::answer(command, slash::Asked { session: prompt.session, key, run: name });
     }
     Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply {
         Ok(Reply::Accepted(accepted)) => {
             dialect.expect(&accepted.run, &name, &key, turn.now());
-            let status = if accepted.repeated { "in_flight" } else { "started" };
+            let status = match accepted.repeated {
+                false => "started",
+                true if dialect.ended.contains(&accepted.run) => "ok",
+                true => "in_flight",
+            };
             Ok(Call::Answer(json!({ "runId": name, "status": status })))
         }
         Ok(_) => Err(misfit()),
@@ -188,6 +181,7 @@ impl OpenClaw {
     /// A run that the client asked for itself is told under the names it gave.
     pub(super) fn expect(&mut self, run: &RunId, name: &str, key: &str, now: Timestamp) {
         if self.ended.contains(run) {
+            // Its end was told; who asks for it again is answered from the log.
             return;
         }
         let (protocol, quiet_until) = (self.protocol, self.after_answer(now));
@@ -195,8 +189,8 @@ impl OpenClaw {
         told.tell_as(key);
         told.quiet_until = quiet_until;
         // Who waited for it before it was there.
-        told.waiting
-            .extend(self.vain.extract_if(.., |(_, run, _)| run == name).map(|(id, _, until)| (id, until)));
+        let known = self.vain.extract_if(.., |vain| vain.run == name);
+        told.waiting.extend(known.map(|vain| (vain.id, vain.until)));
     }
 
     /// When the end of a run may follow the answer to its request. Clawdbot's terminal client takes
@@ -268,7 +262,14 @@ pub(super) fn abort(
     {
         return Err(ErrorCode::InvalidRequest.error("runId does not match sessionKey"));
     }
-    Call::ask(Command::Abort { target: target(&session), run: Some(run.into()) }, stopped)
+    let abort = Command::Abort { target: target(&session), run: Some(run.as_str().into()) };
+    Call::ask(abort, move |dialect, reply, turn| match reply {
+        // Under the name the client has for it.
+        Ok(Reply::Aborted { run: Some(_) }) => {
+            Ok(Call::Answer(json!({ "ok": true, "aborted": true, "runIds": [run] })))
+        }
+        reply => stopped(dialect, reply, turn),
+    })
 }
 
 /// `chat.history`.
@@ -332,7 +333,9 @@ fn transcript(
         let answer = payload(dialect, &transcript, &key);
         // A number that is not there yet is of a log that was put back to an older copy.
         let after = after.unwrap_or(transcript.head).min(transcript.head);
-        dialect.follow(&session, &key, Some((after, transcript.under_way.clone())), turn);
+        let Transcript { under_way, queued, .. } = *transcript;
+        let known = Known { after, under_way, queued };
+        dialect.follow(&session, &key, Some(known), turn);
         Ok(Call::Answer(answer))
     })
 }
@@ -485,6 +488,12 @@ pub(super) fn agent(
             let accepted_at = turn.now().as_millis();
             let payload = json!({ "runId": name, "status": "accepted", "acceptedAt": accepted_at });
             turn.send(wire::answer(&id, &payload));
+            if dialect.ended.contains(&accepted.run) {
+                // It was told to its end: that is read again, for this answer alone.
+                dialect.ended.retain(|run| *run != accepted.run);
+                let told = Told::new(dialect.protocol, &name, None);
+                dialect.runs.insert(accepted.run.clone(), told);
+            }
             if let Some(told) = dialect.runs.get_mut(&accepted.run) {
                 told.asked.push(id);
             }
@@ -522,73 +531,4 @@ pub(super) fn agent_ended(id: &str, told: &Told, end: &End, now: Timestamp) -> S
             wire::refusal_with(id, &payload, &failure)
         }
     }
-}
-
-/// `agent.wait`: answered when the run has ended, or after a while.
-pub(super) fn agent_wait(
-    dialect: &mut OpenClaw,
-    request: &Request<'_>,
-    turn: &mut Turn<'_>,
-) -> Result<Call, Error> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Wait {
-        run_id: Option<String>,
-        timeout_ms: Option<u64>,
-    }
-    let asked: Wait = request.read()?;
-    let name = asked.run_id.filter(|run| !run.is_empty());
-    let name = name.ok_or_else(|| request.invalid("must have required property 'runId'"))?;
-    if name.len() > IDEMPOTENCY_KEY_BYTES_MAX {
-        let why = format!("at /runId: must have at most {IDEMPOTENCY_KEY_BYTES_MAX} bytes");
-        return Err(request.invalid(&why));
-    }
-    let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis).min(WAIT_MAX);
-    let (until, id) = (turn.now().after(timeout), request.id.to_owned());
-    let waiting: usize = dialect.runs.values().map(|told| told.waiting.len()).sum();
-    if waiting + dialect.vain.len() >= WAITING_MAX {
-        return Err(ErrorCode::RateLimited.error(format!("too many agent.wait at once ({WAITING_MAX})")));
-    }
-    if let Some(told) = dialect.runs.values_mut().find(|told| told.run() == name) {
-        told.waiting.push((id, until));
-        return Ok(Call::Elsewhere);
-    }
-    Call::ask(Command::FollowRun { run: name.as_str().into() }, move |dialect, reply, _| {
-        match reply {
-            Ok(Reply::Accepted(accepted)) => {
-                // One that was told to its end is read again, for its end.
-                dialect.ended.retain(|run| *run != accepted.run);
-                let protocol = dialect.protocol;
-                let told =
-                    dialect.runs.entry(accepted.run).or_insert_with(|| Told::new(protocol, &name, None));
-                told.waiting.push((id, until));
-            }
-            Ok(_) => return Err(misfit()),
-            Err(error) if error.code == ErrorCode::NotFound => dialect.vain.push((id, name, until)),
-            Err(error) => return Err(error),
-        }
-        Ok(Call::Elsewhere)
-    })
-}
-
-/// The answer to an `agent.wait` whose run has ended.
-pub(super) fn waited(told: &Told, end: &End, now: Timestamp) -> Value {
-    let mut payload = json!({ "runId": told.run(), "status": "ok", "endedAt": now.as_millis() });
-    if let Some(started) = told.started {
-        payload["startedAt"] = started.as_millis().into();
-    }
-    match &end.outcome {
-        Outcome::Completed => {}
-        Outcome::Aborted => payload["stopReason"] = "aborted".into(),
-        Outcome::Failed(error) => {
-            payload["status"] = "error".into();
-            payload["error"] = error.message.as_str().into();
-        }
-    }
-    payload
-}
-
-/// The answer to an `agent.wait` that waited for nothing.
-pub(super) fn waited_in_vain(run: &str) -> Value {
-    json!({ "runId": run, "status": "timeout" })
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::stream::{End, Frame, Told, said, wire_run};
-use super::{Call, OpenClaw, chat, keys, target};
+use super::{Call, OpenClaw, chat, keys, target, wait};
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::event::{Event, Published};
@@ -34,6 +34,17 @@ pub(super) struct Followed {
     pub(super) wants_messages: bool,
 }
 
+/// Up to where a client knows a session, and what went on there.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// The last number it knows.
+    pub(super) after: Seq,
+    /// The run that was under way there.
+    pub(super) under_way: Option<UnderWay>,
+    /// The runs that waited there, with the idempotency keys they were asked with.
+    pub(super) queued: Vec<(RunId, Option<String>)>,
+}
+
 /// What is told a little later.
 #[derive(Debug)]
 pub(super) struct Held {
@@ -55,7 +66,7 @@ impl OpenClaw {
         &mut self,
         session: &SessionKey,
         key: &str,
-        known: Option<(Seq, Option<UnderWay>)>,
+        known: Option<Known>,
         turn: &mut Turn<'_>,
     ) {
         self.named += 1;
@@ -70,7 +81,7 @@ impl OpenClaw {
             wants_messages = followed.wants_messages;
             match &known {
                 // What lies before it was attached is told again, and only that.
-                Some((after, _)) if *after < followed.from && followed.ticket.is_some() => {}
+                Some(known) if known.after < followed.from && followed.ticket.is_some() => {}
                 _ => return,
             }
             self.unfollow(session, turn);
@@ -80,9 +91,9 @@ impl OpenClaw {
         {
             self.unfollow(&oldest, turn);
         }
-        let after = known.as_ref().map(|(after, _)| *after);
-        if let Some((_, Some(under_way))) = known {
-            self.resume(&under_way, key);
+        let after = known.as_ref().map(|known| known.after);
+        if let Some(Known { under_way, queued, .. }) = known {
+            self.resume(under_way.as_ref(), &queued, key);
         }
         let followed = Followed {
             key: key.to_owned(),
@@ -95,13 +106,13 @@ impl OpenClaw {
         let (attach, session) = (Command::Attach { target: target(session), after }, session.clone());
         self.ask_aside(attach, turn, move |dialect, reply, _| {
             match reply {
-                Ok(Reply::Attached { after, under_way, .. }) => {
+                Ok(Reply::Attached { after, under_way, queued, .. }) => {
                     let key = dialect.followed.get_mut(&session).map(|followed| {
                         followed.from = after;
                         followed.key.clone()
                     });
-                    if let (Some(under_way), Some(key)) = (under_way, key) {
-                        dialect.resume(&under_way, &key);
+                    if let Some(key) = key {
+                        dialect.resume(under_way.as_deref(), &queued, &key);
                     }
                 }
                 // What the client asked of the session says what is wrong with it.
@@ -125,14 +136,22 @@ impl OpenClaw {
         }
     }
 
-    /// A run that is under way is told from where it is on.
-    fn resume(&mut self, under_way: &UnderWay, key: &str) {
-        if self.ended.contains(&under_way.run) {
-            return;
+    /// A run that is under way is told from where it is on, and those that wait under their names.
+    fn resume(&mut self, under_way: Option<&UnderWay>, queued: &[(RunId, Option<String>)], key: &str) {
+        let told = |run: &RunId, idempotency_key: Option<&str>| {
+            Told::new(self.protocol, wire_run(run, idempotency_key), Some(key))
+        };
+        let under_way = under_way.map(|under_way| {
+            let told = told(&under_way.run, under_way.idempotency_key.as_deref());
+            (under_way.run.clone(), told.resumed(under_way))
+        });
+        let queued = queued.iter().map(|(run, name)| (run.clone(), told(run, name.as_deref())));
+        let resumed: Vec<_> = under_way.into_iter().chain(queued).collect();
+        for (run, told) in resumed {
+            if !self.ended.contains(&run) {
+                self.runs.entry(run).or_insert(told);
+            }
         }
-        let name = wire_run(&under_way.run, under_way.idempotency_key.as_deref());
-        let told = Told::new(self.protocol, name, Some(key)).resumed(under_way);
-        self.runs.entry(under_way.run.clone()).or_insert(told);
     }
 
     /// Something happened in a session.
@@ -225,7 +244,7 @@ impl OpenClaw {
             turn.send(chat::agent_ended(id, &told, end, turn.now()));
         }
         for (id, _) in &told.waiting {
-            turn.send(super::wire::answer(id, &chat::waited(&told, end, turn.now())));
+            turn.send(super::wire::answer(id, &wait::waited(&told, end)));
         }
     }
 
@@ -247,7 +266,7 @@ impl OpenClaw {
             told.tell_due(now, &mut frames);
             let in_vain: Vec<_> = told.waiting.extract_if(.., |(_, until)| *until <= now).collect();
             for (id, _) in in_vain {
-                turn.send(super::wire::answer(&id, &chat::waited_in_vain(told.run())));
+                turn.send(super::wire::answer(&id, &wait::in_vain(told.run())));
             }
         }
         self.tell_at(now, frames, None, turn);

@@ -5,7 +5,7 @@
 
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
-use super::{catalog, chat, devices, lists, logs, nodes, sessions, settings, state, usage};
+use super::{catalog, chat, devices, lists, logs, nodes, sessions, settings, state, usage, wait};
 use crate::auth::{Role, Scope, Scopes};
 use crate::error::Error;
 
@@ -59,7 +59,7 @@ pub(super) static METHODS: &[Method] = &[
     read("chat.metadata", catalog::metadata),
     admin("chat.inject", 1, chat::inject),
     write("agent", PROMPT, chat::agent),
-    write("agent.wait", 0, chat::agent_wait),
+    write("agent.wait", 0, wait::agent_wait),
     // Sessions.
     read("sessions.list", sessions::list),
     read("sessions.subscribe", sessions::subscribe),

@@ -43,6 +43,7 @@ mod slash;
 mod state;
 mod stream;
 mod usage;
+mod wait;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
@@ -53,6 +54,7 @@ use self::follow::{Followed, Held};
 use self::keys::Named;
 use self::method::{Method, Who};
 use self::stream::Told;
+use self::wait::Vain;
 use self::wire::{Failure, Incoming, Protocol, Rest};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
@@ -101,7 +103,7 @@ pub struct OpenClaw {
     /// Runs whose end was told lately.
     ended: VecDeque<RunId>,
     /// `agent.wait` of runs that nobody knows.
-    vain: Vec<(String, String, Timestamp)>,
+    vain: Vec<Vain>,
     /// Whether changes of sessions are told.
     is_subscribed: bool,
     /// How often a session was named.
@@ -218,7 +220,7 @@ impl Dialect for OpenClaw {
             Phase::Waiting | Phase::Checking | Phase::Greeting => Some(self.setup.handshake_deadline),
             Phase::Open => {
                 let runs = self.runs.values().filter_map(Told::deadline);
-                let vain = self.vain.iter().map(|(_, _, deadline)| *deadline);
+                let vain = self.vain.iter().map(|vain| vain.look);
                 let held = self.held.front().map(|held| held.due);
                 runs.chain(vain).chain(held).chain([self.next_tick]).min()
             }
@@ -478,9 +480,7 @@ impl OpenClaw {
     fn on_tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now();
         self.tell_due(turn);
-        for (id, run, _) in self.vain.extract_if(.., |(_, _, deadline)| *deadline <= now) {
-            turn.send(wire::answer(&id, &chat::waited_in_vain(&run)));
-        }
+        self.wait_on(turn);
         if now >= self.next_tick {
             self.next_tick = now.after(self.setup.tick_interval);
             self.emit("tick", &format!(r#"{{"ts":{}}}"#, now.as_millis()), turn);

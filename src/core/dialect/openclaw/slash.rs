@@ -6,7 +6,7 @@ use super::stream::{Frame, said};
 use super::{Call, OpenClaw, catalog, misfit, target};
 use crate::command::Command;
 use crate::dialect::Turn;
-use crate::error::{Error, ErrorCode};
+use crate::error::Error;
 use crate::ids::SessionKey;
 use crate::reply::Reply;
 use crate::settings::Patch;
@@ -38,6 +38,9 @@ const COMMANDS: [(&str, bool, &str); 9] = [
     ("model", true, "Use another model in this session"),
     ("think", true, "Say how much the model should think: off, minimal, low, medium, high, xhigh"),
 ];
+
+/// What is said of a level of thinking that there is not.
+const NO_SUCH_LEVEL: &str = "no such level (use off|minimal|low|medium|high|xhigh)";
 
 /// How many messages `/compact` leaves.
 const COMPACT_KEEP: usize = 20;
@@ -87,14 +90,9 @@ pub(super) struct Asked {
 type Tell = fn(&OpenClaw, Reply) -> Option<String>;
 
 /// Does what the command says; the answer to its request is followed by a `chat` event with the text.
-pub(super) fn answer(
-    dialect: &mut OpenClaw,
-    command: Slash,
-    asked: Asked,
-    _: &mut Turn<'_>,
-) -> Result<Call, Error> {
+pub(super) fn answer(command: Slash, asked: Asked) -> Result<Call, Error> {
     let whose = || target(&asked.session);
-    let (ask, tell): (Command, Tell) = match command {
+    let (command, tell): (Command, Tell) = match command {
         Slash::Help => (describe(&asked), |_, _| Some(help())),
         Slash::Models => (describe(&asked), |dialect, _| {
             let models = dialect.setup.catalog.models.iter();
@@ -138,12 +136,8 @@ pub(super) fn answer(
             })
         }
         Slash::Think(Some(level)) => {
-            let level = Thinking::from_name(&level.to_ascii_lowercase()).ok_or_else(|| {
-                ErrorCode::InvalidRequest.error("no such level (use off|minimal|low|medium|high|xhigh)")
-            });
-            let level = match level {
-                Ok(level) => level,
-                Err(error) => return say(asked, Err(error)),
+            let Some(level) = Thinking::from_name(&level.to_ascii_lowercase()) else {
+                return ask(describe(&asked), asked, |_, _| Some(NO_SUCH_LEVEL.into()));
             };
             let patch = Patch { thinking: Some(Some(level)), ..Patch::default() };
             (Command::Configure { target: whose(), patch }, |_, reply| match reply {
@@ -154,12 +148,15 @@ pub(super) fn answer(
             })
         }
     };
-    let _ = dialect;
-    Call::ask(ask, move |dialect, reply, turn| {
+    ask(command, asked, tell)
+}
+
+/// Asks the daemon; the answer to the request comes first, and then what is said, as an event.
+fn ask(command: Command, asked: Asked, tell: Tell) -> Result<Call, Error> {
+    Call::ask(command, move |dialect, reply, turn| {
         let text = reply.and_then(|reply| tell(dialect, reply).ok_or_else(misfit));
-        let call = say(asked.clone(), text.clone());
         dialect.say_after(&asked, text, turn);
-        call
+        Ok(Call::Answer(json!({ "runId": asked.run, "status": "started" })))
     })
 }
 
@@ -170,11 +167,6 @@ fn describe(asked: &Asked) -> Command {
 fn help() -> String {
     let lines = COMMANDS.iter().map(|(name, _, what)| format!("/{name} - {what}"));
     lines.collect::<Vec<_>>().join("\n")
-}
-
-/// The answer to the request; what it says comes as an event.
-fn say(asked: Asked, _: Result<String, Error>) -> Result<Call, Error> {
-    Ok(Call::Answer(json!({ "runId": asked.run, "status": "started" })))
 }
 
 impl OpenClaw {

@@ -84,6 +84,8 @@ pub(super) struct Told {
 pub(super) struct End {
     /// How.
     pub(super) outcome: Outcome,
+    /// When.
+    pub(super) at: Timestamp,
     /// What it cost.
     pub(super) usage: Usage,
     /// All its text, trimmed, as the inside of a JSON string.
@@ -315,7 +317,7 @@ impl Told {
                 self.chat("error", &format!(r#","errorMessage":{}"#, to_json(&error.message)), frames);
             }
         }
-        End { outcome: outcome.clone(), usage, text }
+        End { outcome: outcome.clone(), at: now, usage, text }
     }
 
     fn chat(&self, state: &str, rest: &str, frames: &mut Vec<Frame>) {

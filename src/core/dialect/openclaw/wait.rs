@@ -1,0 +1,133 @@
+//! Waiting for the end of a run, by the name it was asked for with.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::chat::IDEMPOTENCY_KEY_BYTES_MAX;
+use super::stream::{End, Told};
+use super::{Call, OpenClaw, Request, misfit, wire};
+use crate::command::Command;
+use crate::dialect::Turn;
+use crate::error::{Error, ErrorCode};
+use crate::event::Outcome;
+use crate::reply::Reply;
+use crate::time::Timestamp;
+
+/// How long `agent.wait` waits where the client does not say, and at most.
+const WAIT_DEFAULT: Duration = Duration::from_secs(30);
+const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
+
+/// How many `agent.wait` of one connection may wait at once.
+const WAITING_MAX: usize = 256;
+
+/// How often is looked whether a run that nobody knew has begun.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// An `agent.wait` for a run that nobody knows.
+#[derive(Clone, Debug)]
+pub(super) struct Vain {
+    /// The request.
+    pub(super) id: String,
+    /// The run.
+    pub(super) run: String,
+    /// Until when it waits.
+    pub(super) until: Timestamp,
+    /// When is looked for the run again.
+    pub(super) look: Timestamp,
+}
+
+/// `agent.wait`: answered when the run has ended, or after a while.
+pub(super) fn agent_wait(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Wait {
+        run_id: Option<String>,
+        timeout_ms: Option<u64>,
+    }
+    let asked: Wait = request.read()?;
+    let run = asked.run_id.filter(|run| !run.is_empty());
+    let run = run.ok_or_else(|| request.invalid("must have required property 'runId'"))?;
+    if run.len() > IDEMPOTENCY_KEY_BYTES_MAX {
+        let why = format!("at /runId: must have at most {IDEMPOTENCY_KEY_BYTES_MAX} bytes");
+        return Err(request.invalid(&why));
+    }
+    let timeout = asked.timeout_ms.map_or(WAIT_DEFAULT, Duration::from_millis).min(WAIT_MAX);
+    let (now, id) = (turn.now(), request.id.to_owned());
+    let waiting: usize = dialect.runs.values().map(|told| told.waiting.len()).sum();
+    if waiting + dialect.vain.len() >= WAITING_MAX {
+        return Err(ErrorCode::RateLimited.error(format!("too many agent.wait at once ({WAITING_MAX})")));
+    }
+    dialect.wait(Vain { id, run, until: now.after(timeout), look: now })
+}
+
+impl OpenClaw {
+    /// Waits for a run; one that is not told here is looked for.
+    fn wait(&mut self, vain: Vain) -> Result<Call, Error> {
+        if let Some(told) = self.runs.values_mut().find(|told| told.run() == vain.run) {
+            told.waiting.push((vain.id, vain.until));
+            return Ok(Call::Elsewhere);
+        }
+        Call::ask(Command::FollowRun { run: vain.run.as_str().into() }, move |dialect, reply, turn| {
+            match reply {
+                Ok(Reply::Accepted(accepted)) => {
+                    // One that was told to its end is read again, for its end.
+                    dialect.ended.retain(|run| *run != accepted.run);
+                    let protocol = dialect.protocol;
+                    let told = Told::new(protocol, &vain.run, None);
+                    let told = dialect.runs.entry(accepted.run).or_insert(told);
+                    told.waiting.push((vain.id, vain.until));
+                }
+                Ok(_) => return Err(misfit()),
+                Err(error) if error.code == ErrorCode::NotFound => {
+                    let look = turn.now().after(LOOK).min(vain.until);
+                    dialect.vain.push(Vain { look, ..vain });
+                }
+                Err(error) => return Err(error),
+            }
+            Ok(Call::Elsewhere)
+        })
+    }
+
+    /// Looks again for runs that nobody knew; who waited long enough is told that.
+    pub(super) fn wait_on(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now();
+        let due: Vec<_> = self.vain.extract_if(.., |vain| vain.look <= now).collect();
+        for vain in due {
+            if vain.until <= now {
+                turn.send(wire::answer(&vain.id, &in_vain(&vain.run)));
+                continue;
+            }
+            let id = vain.id.clone();
+            let call = self.wait(vain);
+            self.proceed(Some(id), (crate::auth::Scope::Read, 0), call, turn);
+        }
+    }
+}
+
+/// The answer to an `agent.wait` whose run has ended.
+pub(super) fn waited(told: &Told, end: &End) -> Value {
+    let mut payload = json!({ "runId": told.run(), "status": "ok", "endedAt": end.at.as_millis() });
+    if let Some(started) = told.started {
+        payload["startedAt"] = started.as_millis().into();
+    }
+    match &end.outcome {
+        Outcome::Completed => {}
+        Outcome::Aborted => payload["stopReason"] = "aborted".into(),
+        Outcome::Failed(error) => {
+            payload["status"] = "error".into();
+            payload["error"] = error.message.as_str().into();
+        }
+    }
+    payload
+}
+
+/// The answer to an `agent.wait` that waited for nothing.
+pub(super) fn in_vain(run: &str) -> Value {
+    json!({ "runId": run, "status": "timeout" })
+}
