@@ -35,7 +35,7 @@ const HISTORY_BYTES_MAX: usize = 256 * 1024;
 const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 
-/// How long after the answer to a prompt its end is told at the earliest, on protocol 3.
+/// How long after the answer to a prompt its end is told at the earliest.
 const END_AFTER_ANSWER: Duration = Duration::from_millis(40);
 
 /// How many `agent.wait` of one connection may wait at once.
@@ -171,7 +171,7 @@ pub(super) fn send(
     }
     Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply {
         Ok(Reply::Accepted(accepted)) => {
-            dialect.expect(&accepted.run, &name, &key, turn.now());
+            dialect.expect(&accepted.run, &name, &key, after_answer(turn.now()));
             let status = if accepted.repeated { "in_flight" } else { "started" };
             Ok(Call::Answer(json!({ "runId": name, "status": status })))
         }
@@ -185,29 +185,19 @@ pub(super) fn send(
 }
 
 impl OpenClaw {
-    /// A run that the client asked for itself is told under the names it gave.
-    pub(super) fn expect(&mut self, run: &RunId, name: &str, key: &str, now: Timestamp) {
+    /// A run that the client asked for itself is told under the names it gave; its end, not before
+    /// `quiet_until`.
+    pub(super) fn expect(&mut self, run: &RunId, name: &str, key: &str, quiet_until: Timestamp) {
         if self.ended.contains(run) {
             return;
         }
-        let (protocol, quiet_until) = (self.protocol, self.after_answer(now));
+        let protocol = self.protocol;
         let told = self.runs.entry(run.clone()).or_insert_with(|| Told::new(protocol, name, Some(key)));
         told.tell_as(key);
         told.quiet_until = quiet_until;
         // Who waited for it before it was there.
         told.waiting
             .extend(self.vain.extract_if(.., |(_, run, _)| run == name).map(|(id, _, until)| (id, until)));
-    }
-
-    /// When the end of a run may follow the answer to its request. Clawdbot's terminal client takes
-    /// all frames that arrive together before it goes on from its request, and would wait for ever for
-    /// an end that was among them. Newer clients don't.
-    pub(super) fn after_answer(&self, now: Timestamp) -> Timestamp {
-        match self.protocol {
-            Protocol::Three => now.after(END_AFTER_ANSWER),
-            // Behind the answer, which is yet to be sent.
-            Protocol::Four => now.after(Duration::from_millis(1)),
-        }
     }
 
     /// Tells a client that looks at nothing but events that its prompt was refused.
@@ -228,6 +218,13 @@ impl OpenClaw {
     fn names(&self, runs: &[RunId]) -> Vec<String> {
         runs.iter().map(|run| self.runs.get(run).map_or(run.as_str(), |told| told.run()).to_owned()).collect()
     }
+}
+
+/// When the end of a run may follow the answer to `chat.send`. The terminal clients take all frames
+/// that arrive together before they go on from their request, and would wait for ever for an end that
+/// was among them.
+pub(super) fn after_answer(now: Timestamp) -> Timestamp {
+    now.after(END_AFTER_ANSWER)
 }
 
 /// The answer to whoever stopped a session.
@@ -340,9 +337,26 @@ fn transcript(
 impl OpenClaw {
     fn history_payload(&self, transcript: &Transcript, key: &str) -> Value {
         let row = transcript.row.as_ref();
+        let mut messages: Vec<Value> = Vec::with_capacity(transcript.entries.len());
+        // What the client calls the run of the entry: its prompt says so, and comes first.
+        let mut named: Option<(&RunId, &str)> = None;
+        for entry in &transcript.entries {
+            let mut message = message(entry);
+            match (&entry.said, &entry.run) {
+                (Said::User { idempotency_key, .. }, Some(run)) => {
+                    named = Some((run, wire_run(run, idempotency_key.as_deref())));
+                }
+                (_, run) => {
+                    if let Some((_, name)) = named.filter(|(named, _)| Some(*named) == run.as_ref()) {
+                        message["__openclaw"]["runId"] = name.into();
+                    }
+                }
+            }
+            messages.push(message);
+        }
         let mut payload = json!({
             "sessionKey": key,
-            "messages": transcript.entries.iter().map(message).collect::<Vec<_>>(),
+            "messages": messages,
             "thinkingLevel": row.and_then(|row| row.settings.thinking).unwrap_or(Thinking::Off).name(),
         });
         if let Some(row) = row {
