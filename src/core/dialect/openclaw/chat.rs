@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::stream::{End, Told, usage_of, wire_run};
+use super::stream::{End, Frame, Told, usage_of, wire_run};
 use super::wire::{Failure, Protocol};
 use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
 use crate::attachment::{self, Attachment};
@@ -17,7 +17,7 @@ use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
 use crate::event::Outcome;
 use crate::ids::{RunId, Seq, SessionKey};
-use crate::reply::{Entry, Reply, Said, Transcript, UnderWay};
+use crate::reply::{Entry, LastRun, Reply, Said, Transcript, UnderWay};
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
@@ -37,6 +37,9 @@ const WAIT_MAX: Duration = Duration::from_secs(60 * 60);
 
 /// How long after the answer to a prompt its end is told at the earliest.
 const END_AFTER_ANSWER: Duration = Duration::from_millis(40);
+
+/// How long ago a run may have ended that a page is told the end of when it comes back.
+const MISSED_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// How many `agent.wait` of one connection may wait at once.
 const WAITING_MAX: usize = 256;
@@ -329,12 +332,35 @@ fn transcript(
         let answer = payload(dialect, &transcript, &key);
         // A number that is not there yet is of a log that was put back to an older copy.
         let after = after.unwrap_or(transcript.head).min(transcript.head);
+        dialect.tell_missed_end(&session, &transcript, &key, turn);
         dialect.follow(&session, &key, Some((after, transcript.under_way.clone())), turn);
         Ok(Call::Answer(answer))
     })
 }
 
 impl OpenClaw {
+    /// Clawdbot's page shows a run as under way until it is told its end, which may have been while it
+    /// was cut off. So it is told that once, behind the first history of a session on its connection.
+    /// To a page that knows nothing of the run it means nothing.
+    fn tell_missed_end(
+        &mut self,
+        session: &SessionKey,
+        transcript: &Transcript,
+        key: &str,
+        turn: &mut Turn<'_>,
+    ) {
+        if self.protocol != Protocol::Three || !self.is_page || self.followed.contains_key(session) {
+            return;
+        }
+        let Some(row) = transcript.row.as_ref().filter(|row| row.running.is_empty()) else { return };
+        let Some(LastRun { run, ended: Some(ended), .. }) = &row.last_run else { return };
+        let now = turn.now();
+        if transcript.under_way.is_none() && now.since(*ended) <= MISSED_MAX {
+            let payload = stream::ended(run.as_str(), key, transcript.head);
+            self.tell_at(now.after(Duration::from_millis(1)), vec![Frame::Chat(payload)], None, turn);
+        }
+    }
+
     fn history_payload(&self, transcript: &Transcript, key: &str) -> Value {
         let row = transcript.row.as_ref();
         let mut messages: Vec<Value> = Vec::with_capacity(transcript.entries.len());
@@ -405,9 +431,14 @@ fn message(entry: &Entry) -> Value {
                 (false, Some(_)) => "error",
                 (false, None) => "stop",
             };
+            let content = match error {
+                // Nobody shows an empty message, or where else the error is said.
+                Some(error) if said.is_empty() => text(&format!("Error: {error}")),
+                _ => text(said),
+            };
             let mut message = json!({
                 "role": "assistant",
-                "content": text(said),
+                "content": content,
                 "usage": usage_of(*usage),
                 "stopReason": stop,
             });

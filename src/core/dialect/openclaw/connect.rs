@@ -190,6 +190,7 @@ impl OpenClaw {
             Role::Node => Some(Scopes::READONLY),
         };
         self.caps = connect.caps.clone().unwrap_or_default();
+        self.is_page = client.mode.as_deref() == Some("webchat");
         let about = About {
             client_id: client.id,
             version: client.version.unwrap_or_default(),

@@ -83,6 +83,8 @@ pub struct OpenClaw {
     owner: Owner,
     /// What the client said it can do.
     caps: Vec<String>,
+    /// Whether it is a page in a browser, which stays while its connections come and go.
+    is_page: bool,
     /// What came behind the handshake, before its end.
     early: VecDeque<Frame>,
     pending: HashMap<Ticket, Pending>,
@@ -238,6 +240,7 @@ impl OpenClaw {
             who: Who { role: Role::Operator, scopes: Scopes::NONE },
             owner: Owner::Credential("".into()),
             caps: Vec::new(),
+            is_page: false,
             early: VecDeque::new(),
             pending: HashMap::new(),
             locating: HashMap::new(),

@@ -361,6 +361,12 @@ pub(super) fn failed(run: &str, key: &str, error: &Error) -> String {
     format!(r#"{{"runId":{run},"sessionKey":{key},"seq":0,"state":"error","errorMessage":{error}}}"#)
 }
 
+/// The payload of a `chat` event that ends a run whose answer the client knows from the history.
+pub(super) fn ended(run: &str, key: &str, seq: Seq) -> String {
+    let (run, key) = (to_json(run), to_json(key));
+    format!(r#"{{"runId":{run},"sessionKey":{key},"seq":{seq},"state":"final","stopReason":"stop"}}"#)
+}
+
 /// The payload of a `chat` event with an answer of the daemon itself: one that the history has under
 /// the name of its run, or to a command, which it does not have.
 pub(super) fn said(run: &str, key: &str, seq: u64, text: &str, now: Timestamp, is_command: bool) -> String {
