@@ -458,7 +458,7 @@ fn entry_of(value: &Value) -> Result<Entry, String> {
             model: None,
             usage: Usage::default(),
             is_aborted: value["aborted"] == true,
-            error: None,
+            error: value["error"].as_str().map(str::to_owned),
         },
         _ => return Err("no such role".into()),
     };
@@ -577,7 +577,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             entries: list(&value["entries"], entry_of)?,
             under_way: under_way_of(&value["under_way"]),
             queued: queued_of(&value["queued"]),
-            row: None,
+            row: value.get("row").map(row_of).transpose()?,
         })),
         "attached" => Reply::Attached {
             session: key_of(&text(value, "session"))?,

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::follow::Known;
-use super::stream::{End, Told, usage_of, wire_run};
+use super::stream::{End, Frame, Told, usage_of, wire_run};
 use super::wire::{Failure, Protocol};
 use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
 use crate::attachment::{self, Attachment};
@@ -18,7 +18,7 @@ use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
 use crate::event::Outcome;
 use crate::ids::{RunId, Seq, SessionKey};
-use crate::reply::{Entry, Reply, Said, Transcript, UnderWay};
+use crate::reply::{Entry, LastRun, Reply, Said, Transcript, UnderWay};
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
@@ -32,8 +32,11 @@ const HISTORY_MAX: u64 = 1000;
 /// How many bytes a history has at most, as JSON.
 const HISTORY_BYTES_MAX: usize = 256 * 1024;
 
-/// How long after the answer to a prompt its end is told at the earliest, on protocol 3.
+/// How long after the answer to a prompt its end is told at the earliest.
 const END_AFTER_ANSWER: Duration = Duration::from_millis(40);
+
+/// How long ago a run may have ended that a page is told the end of when it comes back.
+const MISSED_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// Words that end what runs when they are all of a message. (Source: Clawdbot's gateway.)
 const STOP_WORDS: [&str; 7] = ["/stop", "stop", "esc", "abort", "wait", "exit", "interrupt"];
@@ -160,7 +163,7 @@ pub(super) fn send(
     }
     Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply {
         Ok(Reply::Accepted(accepted)) => {
-            dialect.expect(&accepted.run, &name, &key, turn.now());
+            dialect.expect(&accepted.run, &name, &key, after_answer(turn.now()));
             let status = match accepted.repeated {
                 false => "started",
                 true if dialect.ended.contains(&accepted.run) => "ok",
@@ -178,30 +181,20 @@ pub(super) fn send(
 }
 
 impl OpenClaw {
-    /// A run that the client asked for itself is told under the names it gave.
-    pub(super) fn expect(&mut self, run: &RunId, name: &str, key: &str, now: Timestamp) {
+    /// A run that the client asked for itself is told under the names it gave; its end, not before
+    /// `quiet_until`.
+    pub(super) fn expect(&mut self, run: &RunId, name: &str, key: &str, quiet_until: Timestamp) {
         if self.ended.contains(run) {
             // Its end was told; who asks for it again is answered from the log.
             return;
         }
-        let (protocol, quiet_until) = (self.protocol, self.after_answer(now));
+        let protocol = self.protocol;
         let told = self.runs.entry(run.clone()).or_insert_with(|| Told::new(protocol, name, Some(key)));
         told.tell_as(key);
         told.quiet_until = quiet_until;
         // Who waited for it before it was there.
         let known = self.vain.extract_if(.., |vain| vain.run == name);
         told.waiting.extend(known.map(|vain| (vain.id, vain.until)));
-    }
-
-    /// When the end of a run may follow the answer to its request. Clawdbot's terminal client takes
-    /// all frames that arrive together before it goes on from its request, and would wait for ever for
-    /// an end that was among them. Newer clients don't.
-    pub(super) fn after_answer(&self, now: Timestamp) -> Timestamp {
-        match self.protocol {
-            Protocol::Three => now.after(END_AFTER_ANSWER),
-            // Behind the answer, which is yet to be sent.
-            Protocol::Four => now.after(Duration::from_millis(1)),
-        }
     }
 
     /// Tells a client that looks at nothing but events that its prompt was refused.
@@ -222,6 +215,13 @@ impl OpenClaw {
     fn names(&self, runs: &[RunId]) -> Vec<String> {
         runs.iter().map(|run| self.runs.get(run).map_or(run.as_str(), |told| told.run()).to_owned()).collect()
     }
+}
+
+/// When the end of a run may follow the answer to `chat.send`. The terminal clients take all frames
+/// that arrive together before they go on from their request, and would wait for ever for an end that
+/// was among them.
+pub(super) fn after_answer(now: Timestamp) -> Timestamp {
+    now.after(END_AFTER_ANSWER)
 }
 
 /// The answer to whoever stopped a session.
@@ -257,9 +257,7 @@ pub(super) fn abort(
         return Call::ask(Command::Stop { target: target(&session) }, stopped);
     };
     let told = dialect.runs.values().find(|told| told.run() == run).and_then(Told::key);
-    if let Some(key) = told.map(str::to_owned)
-        && dialect.session(request, Some(&key), turn)?.is_some_and(|told_in| told_in != session)
-    {
+    if told.and_then(|key| dialect.session_known(key)).is_some_and(|told_in| told_in != session) {
         return Err(ErrorCode::InvalidRequest.error("runId does not match sessionKey"));
     }
     let abort = Command::Abort { target: target(&session), run: Some(run.as_str().into()) };
@@ -333,6 +331,7 @@ fn transcript(
         let answer = payload(dialect, &transcript, &key);
         // A number that is not there yet is of a log that was put back to an older copy.
         let after = after.unwrap_or(transcript.head).min(transcript.head);
+        dialect.tell_missed_end(&session, &transcript, &key, turn);
         let Transcript { under_way, queued, .. } = *transcript;
         let known = Known { after, under_way, queued };
         dialect.follow(&session, &key, Some(known), turn);
@@ -341,11 +340,50 @@ fn transcript(
 }
 
 impl OpenClaw {
+    /// Clawdbot's page shows a run as under way until it is told its end, which may have been while it
+    /// was cut off. So it is told that once, behind the first history of a session on its connection.
+    /// To a page that knows nothing of the run it means nothing.
+    fn tell_missed_end(
+        &mut self,
+        session: &SessionKey,
+        transcript: &Transcript,
+        key: &str,
+        turn: &mut Turn<'_>,
+    ) {
+        if self.protocol != Protocol::Three || !self.is_page || self.followed.contains_key(session) {
+            return;
+        }
+        let Some(row) = transcript.row.as_ref().filter(|row| row.running.is_empty()) else { return };
+        let Some(LastRun { run, ended: Some(ended), .. }) = &row.last_run else { return };
+        let now = turn.now();
+        if transcript.under_way.is_none() && now.since(*ended) <= MISSED_MAX {
+            let payload = stream::ended(run.as_str(), key, transcript.head);
+            self.tell_at(now.after(Duration::from_millis(1)), vec![Frame::Chat(payload)], None, turn);
+        }
+    }
+
     fn history_payload(&self, transcript: &Transcript, key: &str) -> Value {
         let row = transcript.row.as_ref();
+        let mut messages: Vec<Value> = Vec::with_capacity(transcript.entries.len());
+        // What the client calls the run of the entry: its prompt says so, and comes first.
+        let mut named: Option<(&RunId, &str)> = None;
+        for entry in &transcript.entries {
+            let mut message = message(entry);
+            match (&entry.said, &entry.run) {
+                (Said::User { idempotency_key, .. }, Some(run)) => {
+                    named = Some((run, wire_run(run, idempotency_key.as_deref())));
+                }
+                (_, run) => {
+                    if let Some((_, name)) = named.filter(|(named, _)| Some(*named) == run.as_ref()) {
+                        message["__openclaw"]["runId"] = name.into();
+                    }
+                }
+            }
+            messages.push(message);
+        }
         let mut payload = json!({
             "sessionKey": key,
-            "messages": transcript.entries.iter().map(message).collect::<Vec<_>>(),
+            "messages": messages,
             "thinkingLevel": row.and_then(|row| row.settings.thinking).unwrap_or(Thinking::Off).name(),
         });
         if let Some(row) = row {
@@ -394,9 +432,14 @@ fn message(entry: &Entry) -> Value {
                 (false, Some(_)) => "error",
                 (false, None) => "stop",
             };
+            let content = match error {
+                // Nobody shows an empty message, or where else the error is said.
+                Some(error) if said.is_empty() => text(&format!("Error: {error}")),
+                _ => text(said),
+            };
             let mut message = json!({
                 "role": "assistant",
-                "content": text(said),
+                "content": content,
                 "usage": usage_of(*usage),
                 "stopReason": stop,
             });

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::method::{EVENTS, METHODS, Who, scopes_asked, scopes_granted};
 use super::wire::{Failure, Incoming, Protocol};
-use super::{Call, OpenClaw, Phase, devices, keys, state, wire};
+use super::{Call, OpenClaw, Phase, devices, keys, wire};
 use crate::auth::device::{self, Checked, Circumstances, Proof, Refusal};
 use crate::auth::{About, Admitted, Claim, Credentials, DeviceClaim, Role, Scopes, Secret};
 use crate::command::Command;
@@ -190,6 +190,7 @@ impl OpenClaw {
             Role::Node => Some(Scopes::READONLY),
         };
         self.caps = connect.caps.clone().unwrap_or_default();
+        self.is_page = client.mode.as_deref() == Some("webchat");
         let about = About {
             client_id: client.id,
             version: client.version.unwrap_or_default(),
@@ -313,7 +314,7 @@ impl OpenClaw {
             },
             "features": { "methods": methods, "events": EVENTS },
             "snapshot": {
-                "presence": state::presence_entries(&overview.presence),
+                "presence": self.presence_entries(&overview.presence),
                 "health": self.health_payload(overview, now),
                 "stateVersion": { "presence": overview.presence.version, "health": overview.version },
                 "uptimeMs": u64::try_from(now.since(self.setup.started).as_millis()).unwrap_or(u64::MAX),

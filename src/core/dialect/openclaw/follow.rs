@@ -30,8 +30,6 @@ pub(super) struct Followed {
     /// When it was last named, counted in requests: the session that was not named for longest makes
     /// room for another.
     named: u64,
-    /// Whether `session.message` events are wanted.
-    pub(super) wants_messages: bool,
 }
 
 /// Up to where a client knows a session, and what went on there.
@@ -74,11 +72,9 @@ impl OpenClaw {
         if let Some(watch) = self.watch.take() {
             self.ask_aside(Command::Unwatch { watch }, turn, |_, _, _| Ok(Call::Elsewhere));
         }
-        let mut wants_messages = false;
         if let Some(followed) = self.followed.get_mut(session) {
             followed.key = key.to_owned();
             followed.named = named;
-            wants_messages = followed.wants_messages;
             match &known {
                 // What lies before it was attached is told again, and only that.
                 Some(known) if known.after < followed.from && followed.ticket.is_some() => {}
@@ -95,13 +91,7 @@ impl OpenClaw {
         if let Some(Known { under_way, queued, .. }) = known {
             self.resume(under_way.as_ref(), &queued, key);
         }
-        let followed = Followed {
-            key: key.to_owned(),
-            ticket: None,
-            from: after.unwrap_or_default(),
-            named,
-            wants_messages,
-        };
+        let followed = Followed { key: key.to_owned(), ticket: None, from: after.unwrap_or_default(), named };
         self.followed.insert(session.clone(), followed);
         let (attach, session) = (Command::Attach { target: target(session), after }, session.clone());
         self.ask_aside(attach, turn, move |dialect, reply, _| {

@@ -129,7 +129,6 @@ pub(super) const EVENTS: &[&str] = &[
     "presence",
     "health",
     "sessions.changed",
-    "session.message",
     "device.pair.requested",
     "device.pair.resolved",
     "node.pair.requested",

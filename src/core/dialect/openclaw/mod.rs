@@ -69,6 +69,9 @@ use crate::time::Timestamp;
 /// How many requests of one connection may wait for an answer at once.
 const IN_FLIGHT_MAX: usize = 256;
 
+/// How many keys are remembered that could have been of two sessions.
+const LOCATED_MAX: usize = 1024;
+
 /// How many frames may wait for the end of the handshake.
 const EARLY_MAX: usize = 32;
 
@@ -85,6 +88,8 @@ pub struct OpenClaw {
     owner: Owner,
     /// What the client said it can do.
     caps: Vec<String>,
+    /// Whether it is a page in a browser, which stays while its connections come and go.
+    is_page: bool,
     /// What came behind the handshake, before its end.
     early: VecDeque<Frame>,
     pending: HashMap<Ticket, Pending>,
@@ -240,6 +245,7 @@ impl OpenClaw {
             who: Who { role: Role::Operator, scopes: Scopes::NONE },
             owner: Owner::Credential("".into()),
             caps: Vec::new(),
+            is_page: false,
             early: VecDeque::new(),
             pending: HashMap::new(),
             locating: HashMap::new(),
@@ -449,10 +455,17 @@ impl OpenClaw {
             let waiting = dialect.locating.remove(&key).unwrap_or_default();
             match reply {
                 Ok(reply) => {
-                    let session = if reply == Reply::Exists(true) { first } else { second };
-                    dialect.located.insert(key, session);
+                    let is_there = reply == Reply::Exists(true);
+                    if dialect.located.len() >= LOCATED_MAX {
+                        dialect.located.clear();
+                    }
+                    dialect.located.insert(key.clone(), if is_there { first } else { second });
                     for (_, frame) in waiting {
                         dialect.on_frame(&Frame::Text(frame.into()), turn);
+                    }
+                    if !is_there {
+                        // It may come to be.
+                        dialect.located.remove(&key);
                     }
                 }
                 Err(error) => {
@@ -463,6 +476,14 @@ impl OpenClaw {
             Ok(Call::Elsewhere)
         });
         Ok(None)
+    }
+
+    /// The session a client's key stands for, where that is known already.
+    fn session_known(&self, key: &str) -> Option<SessionKey> {
+        match keys::read(key, self.default_agent()).ok()? {
+            Named::One(session) => Some(session),
+            Named::Either(..) => self.located.get(key).cloned(),
+        }
     }
 
     fn on_announced(&mut self, announcement: &Announcement, turn: &mut Turn<'_>) {

@@ -286,7 +286,8 @@ pub(super) fn unsubscribe(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<
     Ok(Call::Answer(json!({ "subscribed": false })))
 }
 
-/// `sessions.messages.subscribe`: what happens in this session is told from here on.
+/// `sessions.messages.subscribe`: what happens in this session is told from here on, as `chat` and
+/// `agent` events; there is no `session.message`.
 pub(super) fn messages_subscribe(
     dialect: &mut OpenClaw,
     request: &Request<'_>,
@@ -294,22 +295,16 @@ pub(super) fn messages_subscribe(
 ) -> Result<Call, Error> {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     dialect.follow(&session, &key, None, turn);
-    if let Some(followed) = dialect.followed.get_mut(&session) {
-        followed.wants_messages = true;
-    }
     Ok(Call::Answer(json!({ "subscribed": true, "key": key })))
 }
 
-/// `sessions.messages.unsubscribe`.
+/// `sessions.messages.unsubscribe`: the session was named, and is told of all the same.
 pub(super) fn messages_unsubscribe(
     dialect: &mut OpenClaw,
     request: &Request<'_>,
     turn: &mut Turn<'_>,
 ) -> Result<Call, Error> {
-    let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
-    if let Some(followed) = dialect.followed.get_mut(&session) {
-        followed.wants_messages = false;
-    }
+    let Some((_, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     Ok(Call::Answer(json!({ "subscribed": false, "key": key })))
 }
 
@@ -521,7 +516,7 @@ pub(super) fn create(
         Call::ask(Command::Submit(submit), move |dialect, reply, turn| {
             match reply {
                 Ok(Reply::Accepted(Accepted { run, repeated, .. })) => {
-                    dialect.expect(&run, &name_told, &key, turn.now());
+                    dialect.expect(&run, &name_told, &key, super::chat::after_answer(turn.now()));
                     answer["runStarted"] = true.into();
                     answer["runId"] = name_told.into();
                     answer["status"] = if repeated { "in_flight" } else { "started" }.into();

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::stream::{Frame, said};
-use super::{Call, OpenClaw, catalog, misfit, target};
+use super::{Call, OpenClaw, catalog, chat, misfit, target};
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::error::Error;
@@ -173,6 +173,6 @@ impl OpenClaw {
     fn say_after(&mut self, asked: &Asked, text: Result<String, Error>, turn: &mut Turn<'_>) {
         let text = text.unwrap_or_else(|error| error.message);
         let payload = said(&asked.run, &asked.key, 0, &text, turn.now(), true);
-        self.tell_at(self.after_answer(turn.now()), vec![Frame::Chat(payload)], None, turn);
+        self.tell_at(chat::after_answer(turn.now()), vec![Frame::Chat(payload)], None, turn);
     }
 }

@@ -15,9 +15,15 @@ use crate::error::Error;
 use crate::reply::{Overview, Presence, Present, Reply};
 use crate::time::Timestamp;
 
-/// Who is connected, in the protocol's words.
-pub(super) fn presence_entries(presence: &Presence) -> Value {
-    presence.present.iter().map(entry).collect()
+impl OpenClaw {
+    /// Who is connected, in the protocol's words. Others than admins are told of the daemon and of
+    /// themselves.
+    pub(super) fn presence_entries(&self, presence: &Presence) -> Value {
+        let all = self.who.scopes.allows(Scope::Admin);
+        let own = Some(self.setup.connection);
+        let shown = presence.present.iter();
+        shown.filter(|p| all || p.connection == own || p.reason == "self").map(entry).collect()
+    }
 }
 
 /// None where nothing was said.
@@ -117,7 +123,7 @@ impl OpenClaw {
     }
 
     pub(super) fn tell_presence(&mut self, presence: &Presence, turn: &mut Turn<'_>) {
-        let payload = json!({ "presence": presence_entries(presence) });
+        let payload = json!({ "presence": self.presence_entries(presence) });
         self.state_version.0 = presence.version;
         self.emit_state("presence", &payload, self.state_version, turn);
     }
@@ -192,7 +198,7 @@ pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Res
 
 /// `system-presence`.
 pub(super) fn system_presence(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    overview(|_, overview, _| presence_entries(&overview.presence))
+    overview(|dialect, overview, _| dialect.presence_entries(&overview.presence))
 }
 
 #[derive(Default, Deserialize)]

@@ -21,7 +21,7 @@ use crate::dialect::json::json as to_json;
 use crate::error::Error;
 use crate::event::{Event, Logged, Outcome, Usage};
 use crate::ids::{RunId, Seq};
-use crate::reply::{STEP_JOINT, UnderWay};
+use crate::reply::{Entry, STEP_JOINT, UnderWay};
 use crate::time::Timestamp;
 
 /// The least time between two pieces of text. (Source: Clawdbot's gateway.)
@@ -213,7 +213,10 @@ impl Told {
                 self.is_new_step = true;
                 self.forget_thoughts();
             }
-            Event::Ended { outcome, usage } => return Some(self.end(outcome, *usage, now, frames)),
+            Event::Ended { outcome, usage } => {
+                let id = logged.run.as_ref().map(Entry::answer_id);
+                return Some(self.end(outcome, *usage, id.as_deref(), now, frames));
+            }
             Event::Prompted { .. }
             | Event::Sealed(_)
             // Not of a run.
@@ -287,14 +290,30 @@ impl Told {
         self.chat("delta", &message, frames);
     }
 
-    fn end(&mut self, outcome: &Outcome, usage: Usage, now: Timestamp, frames: &mut Vec<Frame>) -> End {
+    /// The run's end; `id` is what its answer is called in the history.
+    fn end(
+        &mut self,
+        outcome: &Outcome,
+        usage: Usage,
+        id: Option<&str>,
+        now: Timestamp,
+        frames: &mut Vec<Frame>,
+    ) -> End {
         self.flush(now, frames);
         let text = trimmed(&self.text).to_owned();
         let message = if text.is_empty() {
             String::new()
         } else {
+            // Newer clients put what they read of a history in the place of what they were told, and
+            // would show twice what they can't match.
+            let identity = match (self.protocol, id) {
+                (Protocol::Four, Some(id)) => {
+                    format!(r#","__openclaw":{{"id":{},"runId":{}}}"#, to_json(id), to_json(&self.run))
+                }
+                _ => String::new(),
+            };
             format!(
-                r#","message":{{"role":"assistant","content":[{{"type":"text","text":"{text}"}}],"timestamp":{}}}"#,
+                r#","message":{{"role":"assistant","content":[{{"type":"text","text":"{text}"}}],"timestamp":{}{identity}}}"#,
                 now.as_millis()
             )
         };
@@ -344,7 +363,14 @@ pub(super) fn failed(run: &str, key: &str, error: &Error) -> String {
     format!(r#"{{"runId":{run},"sessionKey":{key},"seq":0,"state":"error","errorMessage":{error}}}"#)
 }
 
-/// The payload of a `chat` event with an answer of the daemon itself.
+/// The payload of a `chat` event that ends a run whose answer the client knows from the history.
+pub(super) fn ended(run: &str, key: &str, seq: Seq) -> String {
+    let (run, key) = (to_json(run), to_json(key));
+    format!(r#"{{"runId":{run},"sessionKey":{key},"seq":{seq},"state":"final","stopReason":"stop"}}"#)
+}
+
+/// The payload of a `chat` event with an answer of the daemon itself: one that the history has under
+/// the name of its run, or to a command, which it does not have.
 pub(super) fn said(run: &str, key: &str, seq: u64, text: &str, now: Timestamp, is_command: bool) -> String {
     let mut message = json!({
         "role": "assistant",
@@ -353,6 +379,8 @@ pub(super) fn said(run: &str, key: &str, seq: u64, text: &str, now: Timestamp, i
     });
     if is_command {
         message["command"] = true.into();
+    } else {
+        message["__openclaw"] = json!({ "id": run });
     }
     json!({
         "runId": run,
