@@ -49,6 +49,9 @@ const STUCK: Duration = Duration::from_secs(30);
 
 type Socket = WebSocketStream<TcpStream>;
 
+/// One that comes from a device, and who waits for what becomes of it.
+type Arrived = (Admit, oneshot::Sender<Result<Admitted, Error>>);
+
 /// What the stand-in has seen.
 #[derive(Default)]
 struct Seen {
@@ -58,7 +61,7 @@ struct Seen {
     joined: Mutex<Vec<Join>>,
     left: Mutex<Vec<ConnectionId>>,
     /// Devices nobody has decided about, each with where it comes from.
-    arrived: Mutex<Vec<(Admit, oneshot::Sender<Result<Admitted, Error>>)>>,
+    arrived: Mutex<Vec<Arrived>>,
 }
 
 /// Stands for sessions: the prompt `stream N SIZE` is answered with N pieces of text of SIZE bytes;
