@@ -166,7 +166,7 @@ mod tests {
             "pending": [{"request": "r1-aaaa", "device": "abcd1"}, {"request": "r1-bbbb", "device": "abcd2"}],
             "paired": [{"device": "abcd1"}, {"device": "ffff0"}],
         });
-        let of = |id: &str, places: &[(&str, &str)]| find(id, places, &list).map(Value::clone).ok();
+        let of = |id: &str, places: &[(&str, &str)]| find(id, places, &list).cloned().ok();
         let pending = [("pending", "request"), ("pending", "device")];
         assert_eq!(of("r1-a", &pending).unwrap()["request"], "r1-aaaa");
         assert_eq!(of("abcd2", &pending).unwrap()["request"], "r1-bbbb");
