@@ -125,7 +125,7 @@ mod tests {
             ),
             (json!({"event": "restart"}), "is void"),
             (json!({"event": "clear"}), "forgotten"),
-            (json!({"event": "compact", "up_to_seq": 9}), "up to 9"),
+            (json!({"event": "compact", "up_to_seq": 9}), "what ended up to 9 was forgotten"),
             (json!({"event": "configure", "label": "Ada", "model": null}), "set       label Ada"),
             (json!({"event": "text", "text": "\u{1b}[2J\u{9b}x"}), r"\u{1b}[2J\u{9b}x"),
         ] {

@@ -320,10 +320,17 @@ pub(super) fn resolve(
         key: Option<String>,
         session_id: Option<String>,
         label: Option<String>,
+        short_id: Option<String>,
+        reference: Option<Reference>,
         agent_id: Option<String>,
         allow_missing: Option<bool>,
     }
+    #[derive(Deserialize)]
+    struct Reference {
+        key: Option<String>,
+    }
     let asked: Resolve = request.read()?;
+    let key = asked.key.or(asked.reference.and_then(|reference| reference.key));
     let may_miss = asked.allow_missing == Some(true);
     let found = move |row: Option<&SessionRow>, named: &str| match row {
         Some(row) => {
@@ -340,7 +347,7 @@ pub(super) fn resolve(
             Err(ErrorCode::InvalidRequest.error(why))
         }
     };
-    let named = match (asked.key, asked.session_id, asked.label) {
+    let named = match (key, asked.session_id.or(asked.short_id), asked.label) {
         (Some(key), None, None) => {
             let Some(session) = dialect.session(request, Some(&key), turn)? else {
                 return Ok(Call::Elsewhere);
@@ -373,10 +380,20 @@ pub(super) fn resolve(
     let Some(command) = filter(&listing, turn.now()) else { return Err(misfit()) };
     Call::ask(command, move |_, reply, _| {
         let Reply::SessionList(list) = reply? else { return Err(misfit()) };
-        let is_named = |row: &&SessionRow| id.as_ref().is_none_or(|id| *id == row.session_id);
+        let is_named = |row: &&SessionRow| {
+            id.as_ref().is_none_or(|id| *id == row.session_id || is_short_of(id, &row.session))
+        };
         let named = id.as_deref().or(label.as_deref()).unwrap_or_default();
         found(list.rows.iter().find(is_named), named)
     })
+}
+
+/// Whether an address in the newer Control UI means this session: the UUID at the end of its name
+/// without dashes, or its beginning.
+fn is_short_of(id: &str, session: &SessionKey) -> bool {
+    let account = session.account();
+    let last = account.rsplit(':').next().unwrap_or_default().replace('-', "");
+    (8..=32).contains(&id.len()) && last.len() == 32 && last.starts_with(id)
 }
 
 /// `sessions.preview`.
