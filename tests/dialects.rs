@@ -609,6 +609,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             total: count(value, "total"),
         }),
         "row" if value.is_null() => Reply::Session(None),
+        "row" if value.is_null() => Reply::Session(None),
         "row" => Reply::Session(Some(Box::new(row_of(value)?))),
         "settled" => Reply::Settled(Box::new(row_of(value)?)),
         "previews" => Reply::Previews(list(value, |preview| {
