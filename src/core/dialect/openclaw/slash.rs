@@ -2,12 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::stream::{Frame, said};
+use super::stream::{Frame, ended, said};
+use super::wire::Protocol;
 use super::{Call, OpenClaw, catalog, chat, misfit, target};
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::ids::SessionKey;
+use crate::ids::{Seq, SessionKey};
 use crate::reply::Reply;
 use crate::settings::Patch;
 use crate::thinking::Thinking;
@@ -170,8 +171,20 @@ fn help() -> String {
 }
 
 impl OpenClaw {
+    /// Says it as the answer of a run that the log does not have. Clawdbot's page shows nothing but what
+    /// its history has, so there it becomes a part of that.
     fn say_after(&mut self, asked: &Asked, text: Result<String, Error>, turn: &mut Turn<'_>) {
         let text = text.unwrap_or_else(|error| error.message);
+        if self.protocol == Protocol::Three && self.is_page {
+            let (inject, asked) =
+                (Command::Inject { target: target(&asked.session), content: text }, asked.clone());
+            self.ask_aside(inject, turn, move |dialect, _, turn| {
+                let over = ended(&asked.run, &asked.key, Seq(0));
+                dialect.tell_at(chat::after_answer(turn.now()), vec![Frame::Chat(over)], None, turn);
+                Ok(Call::Elsewhere)
+            });
+            return;
+        }
         let payload = said(&asked.run, &asked.key, 0, &text, turn.now(), true);
         self.tell_at(chat::after_answer(turn.now()), vec![Frame::Chat(payload)], None, turn);
     }
