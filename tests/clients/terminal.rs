@@ -43,7 +43,7 @@ impl Terminal {
     /// when the line is seen.
     pub fn enter(&self, line: &str) {
         self.run(&["send-keys", "-l", "--", line]);
-        self.wait("what was typed", |screen| screen.contains(line));
+        self.wait("what was typed", |screen| screen.contains(line.trim_end()));
         self.press("Enter");
     }
 

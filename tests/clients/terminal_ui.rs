@@ -122,6 +122,10 @@ fn settings(stage: &Stage, terminal: &Terminal) {
     terminal.press("Escape");
     terminal.wait("the list of sessions to close", |screen| !screen.contains("Filter:"));
 
-    terminal.enter("/think low");
+    // Before Enter, the older editor's list of levels has to be gone: it would take it for a choice.
+    terminal.enter(match stage.generation {
+        Generation::Clawdbot => "/think low ",
+        Generation::OpenClaw => "/think low",
+    });
     terminal.wait("the thinking level", |screen| screen.contains("thinking set to low"));
 }
