@@ -137,9 +137,10 @@ impl Story {
         }
     }
 
-    /// The text that all of it amounts to, as the conversation keeps it.
+    /// The text that all of it amounts to, as the conversation keeps it: a blank line between steps.
     pub fn text(&self) -> String {
-        self.steps.iter().map(|told| told.text.as_str()).collect()
+        let said = self.steps.iter().map(|told| told.text.as_str()).filter(|text| !text.is_empty());
+        said.collect::<Vec<_>>().join("\n\n")
     }
 
     /// The step that text belongs to now.
