@@ -5,7 +5,7 @@
 
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
-use super::{catalog, chat, devices, lists, logs, nodes, sessions, settings, state, usage, wait};
+use super::{catalog, chat, devices, history, lists, logs, nodes, sessions, settings, state, usage, wait};
 use crate::auth::{Role, Scope, Scopes};
 use crate::error::Error;
 
@@ -54,8 +54,8 @@ pub(super) static METHODS: &[Method] = &[
     // Talking.
     write("chat.send", PROMPT, chat::send),
     write("chat.abort", 1, chat::abort),
-    read("chat.history", chat::history),
-    read("chat.startup", chat::startup),
+    read("chat.history", history::history),
+    read("chat.startup", history::startup),
     read("chat.metadata", catalog::metadata),
     admin("chat.inject", 1, chat::inject),
     write("agent", PROMPT, chat::agent),

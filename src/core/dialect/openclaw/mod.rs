@@ -32,6 +32,7 @@ mod chat;
 mod connect;
 mod devices;
 mod follow;
+mod history;
 mod keys;
 mod lists;
 mod logs;

@@ -533,7 +533,12 @@ pub(super) fn create(
         Call::ask(Command::Submit(submit), move |dialect, reply, turn| {
             match reply {
                 Ok(Reply::Accepted(Accepted { run, repeated, .. })) => {
-                    dialect.expect(&run, &name_told, &key, super::chat::after_answer(turn.now()));
+                    dialect.expect(
+                        &run,
+                        &name_told,
+                        &key,
+                        super::chat::after_answer(dialect.protocol, turn.now()),
+                    );
                     answer["runStarted"] = true.into();
                     answer["runId"] = name_told.into();
                     answer["status"] = if repeated { "in_flight" } else { "started" }.into();

@@ -180,12 +180,17 @@ impl OpenClaw {
                 (Command::Inject { target: target(&asked.session), content: text }, asked.clone());
             self.ask_aside(inject, turn, move |dialect, _, turn| {
                 let over = ended(&asked.run, &asked.key, Seq(0));
-                dialect.tell_at(chat::after_answer(turn.now()), vec![Frame::Chat(over)], None, turn);
+                dialect.tell_at(
+                    chat::after_answer(dialect.protocol, turn.now()),
+                    vec![Frame::Chat(over)],
+                    None,
+                    turn,
+                );
                 Ok(Call::Elsewhere)
             });
             return;
         }
         let payload = said(&asked.run, &asked.key, 0, &text, turn.now(), true);
-        self.tell_at(chat::after_answer(turn.now()), vec![Frame::Chat(payload)], None, turn);
+        self.tell_at(chat::after_answer(self.protocol, turn.now()), vec![Frame::Chat(payload)], None, turn);
     }
 }
