@@ -262,7 +262,7 @@ async fn a_log_of_format_2_is_brought_up_with_what_lists_and_histories_say() {
         "2 assistant You said:",
         "3 user /tool ech",
         "4 echo hi ö",
-        "5 assistant echo answ",
+        "5 assistant I call ec",
         "6 user /fail",
         "7 failed",
         "8 user tell me o",

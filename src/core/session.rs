@@ -138,7 +138,7 @@ pub struct Session {
     queue: VecDeque<Prompt>,
     run: Option<(Prompt, Turn)>,
     settings: Settings,
-    /// When the run under way began.
+    /// When the run under way began; 0 where none is.
     began: Timestamp,
     draining: bool,
     unwritten: Vec<Logged>,
@@ -598,6 +598,7 @@ impl Session {
                 if let Event::Ended { .. } = event
                     && let Some((prompt, turn)) = self.run.take()
                 {
+                    self.began = Timestamp::default();
                     self.keep(Past { prompt: Some(prompt), turn, ended: logged.seq });
                 }
             }

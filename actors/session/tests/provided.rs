@@ -182,7 +182,7 @@ async fn what_came_along_and_what_was_thought_is_there_after_a_fall_in_the_next_
         assert_eq!(images(&messages[0]), [picture().data().to_vec()], "{kind}: read back from the log");
         gives_back(kind, &messages[1], "first");
         assert!(!messages.iter().any(|message| message.to_string().contains("void")), "{messages:?}");
-        assert_eq!(peer.answer("ada").await, "Let me see.A heron.", "thoughts are no answer");
+        assert_eq!(peer.answer("ada").await, "Let me see.\n\nA heron.", "thoughts are no answer");
     }
 }
 
