@@ -1,7 +1,7 @@
 //! Devices of the OpenClaw protocol: paired over loopback or by approval, let in by their tokens,
 //! refused, revoked. The client here is a few lines of WebSocket and JSON that sign for themselves.
 
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test says why it failed by failing")]
+#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
 
 mod support;
 

@@ -623,7 +623,7 @@ async fn what_prompts_bring_along_is_read_by_who_wakes_the_session_and_by_nobody
             store = folder.store().await;
         }
         let loaded = load(&store, &session, 9).await.unwrap();
-        let held = loaded.events.iter().filter_map(|logged| match &logged.event {
+        let mut held = loaded.events.iter().filter_map(|logged| match &logged.event {
             Event::Prompted { attachments, thinking: Some(Thinking::Low), .. } => Some(attachments),
             _ => None,
         });
@@ -634,7 +634,7 @@ async fn what_prompts_bring_along_is_read_by_who_wakes_the_session_and_by_nobody
             [vec![true, false], vec![true, true], vec![true, true], vec![false], vec![true, true]],
             "the newest images that fit, and all of what is yet to be answered"
         );
-        let last = held.last().unwrap();
+        let last = held.next_back().unwrap();
         assert_eq!(last, &[image(4, 3 * large), file("x")]);
 
         let told = read(&store, &session, 0).await;
