@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::stream::{End, Frame, Told, said, wire_run};
-use super::{Call, OpenClaw, chat, keys, target, wait};
+use super::{Call, OpenClaw, chat, keys, message, target, wait};
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::event::{Event, Published};
@@ -30,6 +30,8 @@ pub(super) struct Followed {
     /// When it was last named, counted in requests: the session that was not named for longest makes
     /// room for another.
     named: u64,
+    /// Whether its messages are told as such.
+    pub(super) wants_messages: bool,
 }
 
 /// Up to where a client knows a session, and what went on there.
@@ -72,9 +74,11 @@ impl OpenClaw {
         if let Some(watch) = self.watch.take() {
             self.ask_aside(Command::Unwatch { watch }, turn, |_, _, _| Ok(Call::Elsewhere));
         }
+        let mut wants_messages = false;
         if let Some(followed) = self.followed.get_mut(session) {
             followed.key = key.to_owned();
             followed.named = named;
+            wants_messages = followed.wants_messages;
             match &known {
                 // What lies before it was attached is told again, and only that.
                 Some(known) if known.after < followed.from && followed.ticket.is_some() => {}
@@ -91,7 +95,8 @@ impl OpenClaw {
         if let Some(Known { under_way, queued, .. }) = known {
             self.resume(under_way.as_ref(), &queued, key);
         }
-        let followed = Followed { key: key.to_owned(), ticket: None, from: after.unwrap_or_default(), named };
+        let (key, from) = (key.to_owned(), after.unwrap_or_default());
+        let followed = Followed { key, ticket: None, from, named, wants_messages };
         self.followed.insert(session.clone(), followed);
         let (attach, session) = (Command::Attach { target: target(session), after }, session.clone());
         self.ask_aside(attach, turn, move |dialect, reply, _| {
@@ -110,6 +115,13 @@ impl OpenClaw {
             }
             Ok(Call::Elsewhere)
         });
+    }
+
+    /// Whether a session that is followed has its messages told as such.
+    pub(super) fn want_messages(&mut self, session: &SessionKey, wants: bool) {
+        if let Some(followed) = self.followed.get_mut(session) {
+            followed.wants_messages = wants;
+        }
     }
 
     /// The attachment to a session was made under this ticket.
@@ -180,7 +192,19 @@ impl OpenClaw {
         }
         let Some(told) = self.runs.get_mut(run) else { return };
         let mut frames = Vec::new();
+        let wanted = self.followed.get(&event.session).filter(|followed| followed.wants_messages);
+        if let Some(Followed { key, .. }) = wanted
+            && told.is_news(&event.logged)
+        {
+            frames.extend(message::prompted(&event.session, key, told, &event.logged));
+        }
         let end = told.take(&event.logged, &mut frames);
+        if let (Some(end), Some(Followed { key, .. })) = (&end, wanted)
+            && let Some(answer) = message::answered(&event.session, key, told, run, end)
+        {
+            // Before the end of the run, which is the last.
+            frames.insert(frames.len().saturating_sub(1), answer);
+        }
         if end.is_none() {
             told.tell_due(turn.now(), &mut frames);
         }
@@ -243,6 +267,7 @@ impl OpenClaw {
             match frame {
                 Frame::Chat(payload) => self.emit("chat", &payload, turn),
                 Frame::Agent(payload) => self.emit("agent", &payload, turn),
+                Frame::Message(payload) => self.emit("session.message", &payload, turn),
             }
         }
     }

@@ -129,6 +129,7 @@ pub(super) const EVENTS: &[&str] = &[
     "presence",
     "health",
     "sessions.changed",
+    "session.message",
     "device.pair.requested",
     "device.pair.resolved",
     "node.pair.requested",

@@ -36,6 +36,7 @@ mod history;
 mod keys;
 mod lists;
 mod logs;
+mod message;
 mod method;
 mod nodes;
 mod sessions;

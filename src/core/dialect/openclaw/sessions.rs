@@ -286,8 +286,8 @@ pub(super) fn unsubscribe(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<
     Ok(Call::Answer(json!({ "subscribed": false })))
 }
 
-/// `sessions.messages.subscribe`: what happens in this session is told from here on, as `chat` and
-/// `agent` events; there is no `session.message`.
+/// `sessions.messages.subscribe`: the session's messages are told as such from here on, besides the
+/// `chat` and `agent` events of its runs.
 pub(super) fn messages_subscribe(
     dialect: &mut OpenClaw,
     request: &Request<'_>,
@@ -295,16 +295,18 @@ pub(super) fn messages_subscribe(
 ) -> Result<Call, Error> {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     dialect.follow(&session, &key, None, turn);
+    dialect.want_messages(&session, true);
     Ok(Call::Answer(json!({ "subscribed": true, "key": key })))
 }
 
-/// `sessions.messages.unsubscribe`: the session was named, and is told of all the same.
+/// `sessions.messages.unsubscribe`: the session was named, so its runs are told all the same.
 pub(super) fn messages_unsubscribe(
     dialect: &mut OpenClaw,
     request: &Request<'_>,
     turn: &mut Turn<'_>,
 ) -> Result<Call, Error> {
-    let Some((_, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
+    let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
+    dialect.want_messages(&session, false);
     Ok(Call::Answer(json!({ "subscribed": false, "key": key })))
 }
 

@@ -40,6 +40,8 @@ pub(super) enum Frame {
     Chat(String),
     /// Event `agent` with this payload.
     Agent(String),
+    /// Event `session.message` with this payload.
+    Message(String),
 }
 
 /// One run.
@@ -166,9 +168,14 @@ impl Told {
         self.told_at < self.text.len() || self.thought_at < self.thought.len()
     }
 
+    /// Whether this was not taken yet.
+    pub(super) fn is_news(&self, logged: &Logged) -> bool {
+        logged.seq > self.seq
+    }
+
     /// Takes what happened; gives the end, if it is that. What was taken before is nothing.
     pub(super) fn take(&mut self, logged: &Logged, frames: &mut Vec<Frame>) -> Option<End> {
-        if logged.seq <= self.seq {
+        if !self.is_news(logged) {
             return None;
         }
         self.seq = logged.seq;
