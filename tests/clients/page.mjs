@@ -34,6 +34,19 @@ page.on("requestfailed", (request) => {
 const button = (label) =>
   page.locator("button:visible").and(page.locator(`[aria-label^="${label}"], [title^="${label}"], :text("${label}")`));
 
+// The page may load itself anew while it is looked at, as the newer one does after a lost connection:
+// then it is looked at again.
+async function look(seen) {
+  for (let left = 5; ; left -= 1) {
+    try {
+      return await page.evaluate(seen);
+    } catch (error) {
+      if (left === 0 || !/Execution context was destroyed/.test(String(error))) throw error;
+      await page.waitForLoadState();
+    }
+  }
+}
+
 const actions = {
   open: ({ url }) => page.goto(url).then(() => null),
   reload: () => page.reload().then(() => null),
@@ -47,14 +60,14 @@ const actions = {
   press: ({ label }) => button(label).first().click().then(() => null),
   button: async ({ label }) => (await button(label).count()) > 0,
   thread: () =>
-    page.evaluate(() =>
+    look(() =>
       [...document.querySelectorAll(".chat-thread .chat-group")].flatMap((group) => {
         const who = ["user", "assistant"].find((role) => group.classList.contains(role)) ?? "other";
         return [...group.querySelectorAll(".chat-bubble")].map((bubble) => [who, bubble.innerText.trim()]);
       })),
-  text: () => page.evaluate(() => document.body.innerText),
+  text: () => look(() => document.body.innerText),
   tabs: () =>
-    page.evaluate(() => [...new Set([...document.querySelectorAll("nav a[href^='/'], aside a[href^='/']")]
+    look(() => [...new Set([...document.querySelectorAll("nav a[href^='/'], aside a[href^='/']")]
       .filter((link) => link.offsetParent)
       .map((link) => link.getAttribute("href")))]),
   faults: () => faults,
