@@ -362,7 +362,7 @@ impl Handler<AdminStatus> for Gateway {
                 "listen": listen,
                 "draining": draining,
                 "started_ms": status.started.as_millis(),
-                "uptime_ms": u64::try_from(clock::now().since(status.started).as_millis()).unwrap_or(u64::MAX),
+                "uptime_ms": clock::now().millis_since(status.started),
                 "sessions": status.sessions,
                 "connections": status.connections,
                 "plugins": status.plugins,

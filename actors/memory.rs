@@ -45,7 +45,7 @@ fn give_back() {
         drop(tokio::task::spawn_blocking(move || {
             // SAFETY: it takes no pointer, and takes the allocator's own locks.
             let gave = unsafe { libc::malloc_trim(0) } != 0;
-            let took_ms = u64::try_from(crate::clock::now().since(begun).as_millis()).unwrap_or(u64::MAX);
+            let took_ms = crate::clock::now().millis_since(begun);
             tracing::debug!(gave, took_ms, "free memory given back");
         }));
     }

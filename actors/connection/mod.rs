@@ -612,7 +612,7 @@ impl Link {
             "peer": self.peer().to_string(),
             "dialect": self.dialect(),
             "principal": self.principal().map(|name| &**name),
-            "age_ms": u64::try_from(clock::now().since(self.opened()).as_millis()).unwrap_or(u64::MAX),
+            "age_ms": clock::now().millis_since(self.opened()),
             "buffered_bytes": self.buffered_bytes(),
             "events_bytes": self.window().taken_bytes(),
             "sent_bytes": self.taken_bytes(),

@@ -30,9 +30,14 @@ impl Timestamp {
         time.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
     }
 
+    /// How many milliseconds it is from `earlier` to here; 0 where `earlier` is later.
+    pub const fn millis_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
     /// How long it is from `earlier` to here; zero where `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
-        Duration::from_millis(self.0.saturating_sub(earlier.0))
+        Duration::from_millis(self.millis_since(earlier))
     }
 }
 

@@ -4,10 +4,11 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Call, OpenClaw, Request, keys, slash, wire};
+use super::{Call, OpenClaw, Request, keys, slash};
 use crate::catalog::{AgentEntry, ModelEntry};
 use crate::config::ModelRef;
 use crate::dialect::Turn;
+use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::provider::ProviderKind;
 
@@ -23,6 +24,14 @@ impl OpenClaw {
     /// The agent that answers those who name none.
     pub(super) fn default_agent(&self) -> &str {
         self.setup.catalog.default_agent.as_ref().map_or(keys::MAIN, |agent| agent.as_str())
+    }
+
+    /// Refuses an `agentId` that names no agent.
+    pub(super) fn check_agent(&self, request: &Request<'_>, agent: &str) -> Result<(), Error> {
+        match self.setup.catalog.agent(agent) {
+            Some(_) => Ok(()),
+            None => Err(request.invalid(&format!("at /agentId: no agent named {}", clip(agent)))),
+        }
     }
 
     /// The model of an agent, or of the default one.
@@ -89,7 +98,7 @@ pub(super) fn agent_identity(
         asked.session_key.as_deref().and_then(|key| key.strip_prefix("agent:")?.split(':').next());
     let id = asked.agent_id.as_deref().or(of_session).unwrap_or(dialect.default_agent());
     if dialect.setup.catalog.agent(id).is_none() {
-        return Err(ErrorCode::NotFound.error(format!("no agent named {}", wire::complaint(id))));
+        return Err(ErrorCode::NotFound.error(format!("no agent named {}", clip(id))));
     }
     let avatar = id.chars().next().map(|first| first.to_uppercase().to_string());
     Ok(Call::Answer(json!({ "agentId": id, "name": id, "avatar": avatar })))

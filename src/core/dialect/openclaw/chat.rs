@@ -14,6 +14,7 @@ use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
 use crate::attachment::{self, Attachment};
 use crate::command::{Command, Submit};
 use crate::dialect::Turn;
+use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::event::Outcome;
 use crate::ids::{RunId, SessionKey};
@@ -94,7 +95,7 @@ fn thinking(request: &Request<'_>, level: &str) -> Result<Thinking, Error> {
     Thinking::from_name(level).ok_or_else(|| {
         request.invalid(&format!(
             "at /thinking: no such level: {} (use off|minimal|low|medium|high|xhigh)",
-            wire::complaint(level)
+            clip(level)
         ))
     })
 }
@@ -102,7 +103,7 @@ fn thinking(request: &Request<'_>, level: &str) -> Result<Thinking, Error> {
 fn attachment(request: &Request<'_>, file: &Attached<'_>) -> Result<Attachment, Error> {
     let name = file.file_name.as_deref();
     let refuse = |why: &str| {
-        let name = wire::complaint(name.unwrap_or("without a name"));
+        let name = clip(name.unwrap_or("without a name"));
         request.invalid(&format!("at /attachments: attachment {name}: {why}"))
     };
     let content = file.content.as_deref().ok_or_else(|| refuse("must have required property 'content'"))?;
@@ -307,9 +308,7 @@ pub(super) fn agent(
     let asked: Agent = request.read()?;
     let Some(mut prompt) = prompt(dialect, request, turn)? else { return Ok(Call::Elsewhere) };
     if let (Some(agent), None) = (&asked.agent_id, &asked.session_key) {
-        if dialect.setup.catalog.agent(agent).is_none() {
-            return Err(request.invalid(&format!("at /agentId: no agent named {}", wire::complaint(agent))));
-        }
+        dialect.check_agent(request, agent)?;
         prompt.key = format!("agent:{agent}:{}", keys::MAIN);
         let Some(session) = dialect.session(request, Some(&prompt.key), turn)? else {
             return Ok(Call::Elsewhere);
@@ -343,10 +342,9 @@ pub(super) fn agent(
 
 /// The second answer to `agent`.
 pub(super) fn agent_ended(id: &str, told: &Told, end: &End, now: Timestamp) -> String {
-    // It was made by us.
-    let text: String = serde_json::from_str(&format!("\"{}\"", end.text)).unwrap_or_default();
+    let text = end.plain_text();
     let started = told.started.unwrap_or(now);
-    let duration = u64::try_from(now.since(started).as_millis()).unwrap_or(u64::MAX);
+    let duration = now.millis_since(started);
     let payloads = if text.is_empty() { json!([]) } else { json!([{ "text": text, "mediaUrl": null }]) };
     let result = json!({
         "payloads": payloads,

@@ -108,11 +108,7 @@ impl OpenClaw {
 
     /// The first frame: a `connect`, or the end.
     pub(super) fn on_first(&mut self, frame: &Frame, turn: &mut Turn<'_>) {
-        let text = match frame {
-            Frame::Text(text) => Some(&**text),
-            Frame::Binary(bytes) => std::str::from_utf8(bytes).ok(),
-        };
-        let (id, method, params) = match text.map_or(Incoming::Garbage, wire::read) {
+        let (id, method, params) = match wire::read(frame) {
             Incoming::Request { id, method, params } => (id, method, params),
             Incoming::Garbage => return self.end(1000, "", turn),
             Incoming::Event | Incoming::Broken(..) => {
@@ -317,7 +313,7 @@ impl OpenClaw {
                 "presence": self.presence_entries(&overview.presence),
                 "health": self.health_payload(overview, now),
                 "stateVersion": { "presence": overview.presence.version, "health": overview.version },
-                "uptimeMs": u64::try_from(now.since(self.setup.started).as_millis()).unwrap_or(u64::MAX),
+                "uptimeMs": now.millis_since(self.setup.started),
                 "sessionDefaults": {
                     "defaultAgentId": agent,
                     "mainKey": keys::MAIN,

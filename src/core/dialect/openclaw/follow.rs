@@ -163,32 +163,9 @@ impl OpenClaw {
             self.followed.remove(&event.session);
         }
         let Some(run) = &event.logged.run else { return };
-        if self.ended.contains(run) {
+        // Most of what happens is in a run that is being told, and that costs one look.
+        if !self.runs.contains_key(run) && !self.begins(ticket, run, event, turn) {
             return;
-        }
-        if let Event::Injected { content } = &event.logged.event {
-            let followed = self.followed.get(&event.session).map(|followed| followed.key.clone());
-            let key = followed.unwrap_or_else(|| keys::write(&event.session));
-            let seq = event.logged.seq.0;
-            self.remember_ended(run);
-            return self.emit("chat", &said(run.as_str(), &key, seq, content, event.logged.at, false), turn);
-        }
-        let is_watched = self.watch == Some(ticket);
-        if !self.runs.contains_key(run) {
-            let key = match self.followed.get(&event.session) {
-                Some(followed) => followed.key.clone(),
-                None if is_watched => keys::write(&event.session),
-                None => return,
-            };
-            let told = match &event.logged.event {
-                Event::Prompted { idempotency_key, .. } => {
-                    Told::new(self.protocol, wire_run(run, idempotency_key.as_deref()), Some(&key))
-                }
-                // Its beginning was not seen, so its text can't be told.
-                _ if is_watched => return,
-                _ => Told::new(self.protocol, run.as_str(), Some(&key)),
-            };
-            self.runs.insert(run.clone(), told);
         }
         let Some(told) = self.runs.get_mut(run) else { return };
         let mut frames = Vec::new();
@@ -213,6 +190,37 @@ impl OpenClaw {
             None => turn.now(),
         };
         self.tell_at(due, frames, end.map(|end| (run.clone(), end)), turn);
+    }
+
+    /// Something happened in a run that is not being told: whether it is from here on.
+    fn begins(&mut self, ticket: Ticket, run: &RunId, event: &Published, turn: &mut Turn<'_>) -> bool {
+        if self.ended.contains(run) {
+            return false;
+        }
+        let followed = self.followed.get(&event.session).map(|followed| followed.key.clone());
+        if let Event::Injected { content } = &event.logged.event {
+            let key = followed.unwrap_or_else(|| keys::write(&event.session));
+            let seq = event.logged.seq.0;
+            self.remember_ended(run);
+            self.emit("chat", &said(run.as_str(), &key, seq, content, event.logged.at, false), turn);
+            return false;
+        }
+        let is_watched = self.watch == Some(ticket);
+        let key = match followed {
+            Some(key) => key,
+            None if is_watched => keys::write(&event.session),
+            None => return false,
+        };
+        let told = match &event.logged.event {
+            Event::Prompted { idempotency_key, .. } => {
+                Told::new(self.protocol, wire_run(run, idempotency_key.as_deref()), Some(&key))
+            }
+            // Its beginning was not seen, so its text can't be told.
+            _ if is_watched => return false,
+            _ => Told::new(self.protocol, run.as_str(), Some(&key)),
+        };
+        self.runs.insert(run.clone(), told);
+        true
     }
 
     /// Tells this at once, or when it is due; what is told later keeps its order.

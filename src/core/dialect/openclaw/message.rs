@@ -35,8 +35,6 @@ pub(super) fn answered(
     if end.text.is_empty() {
         return None;
     }
-    // It is the inside of a JSON string that we made.
-    let text: String = serde_json::from_str(&format!("\"{}\"", end.text)).unwrap_or_default();
     let id = Entry::answer_id(run);
     let stop = match &end.outcome {
         Outcome::Completed => "stop",
@@ -45,7 +43,7 @@ pub(super) fn answered(
     };
     let message = json!({
         "role": "assistant",
-        "content": [{ "type": "text", "text": text }],
+        "content": [{ "type": "text", "text": end.plain_text() }],
         "timestamp": end.at.as_millis(),
         "stopReason": stop,
         "usage": usage_of(end.usage),

@@ -7,6 +7,7 @@ use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
 use super::{catalog, chat, devices, history, lists, logs, nodes, sessions, settings, state, usage, wait};
 use crate::auth::{Role, Scope, Scopes};
+use crate::dialect::json::clip;
 use crate::error::Error;
 
 /// One method.
@@ -159,9 +160,7 @@ pub(super) fn find(name: &str, who: &Who, protocol: Protocol) -> Result<&'static
     if who.role == Role::Operator && !who.scopes.allows(needs) {
         return Err(Failure::missing_scope(needs, protocol));
     }
-    method.ok_or_else(|| {
-        Failure::new("INVALID_REQUEST", format!("unknown method: {}", super::wire::complaint(name)))
-    })
+    method.ok_or_else(|| Failure::new("INVALID_REQUEST", format!("unknown method: {}", clip(name))))
 }
 
 /// The scopes a client asked for, by name: those that we know, and whether it asked for any. Writing

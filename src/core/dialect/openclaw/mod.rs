@@ -328,11 +328,7 @@ impl OpenClaw {
     }
 
     fn on_frame(&mut self, frame: &Frame, turn: &mut Turn<'_>) {
-        let text = match frame {
-            Frame::Text(text) => Some(&**text),
-            Frame::Binary(bytes) => std::str::from_utf8(bytes).ok(),
-        };
-        match text.map_or(Incoming::Garbage, wire::read) {
+        match wire::read(frame) {
             Incoming::Request { id, method, params } => self.on_request(&id, &method, params, turn),
             Incoming::Broken(id, why) => {
                 let failure = Failure::new("INVALID_REQUEST", format!("invalid request frame: {why}"));

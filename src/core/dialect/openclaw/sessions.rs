@@ -4,9 +4,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::{Call, OpenClaw, Request, catalog, keys, misfit, target, wire};
+use super::{Call, OpenClaw, Request, catalog, keys, misfit, target};
 use crate::command::{Command, SessionFilter, Submit, Target};
 use crate::dialect::Turn;
+use crate::dialect::json::clip;
 use crate::dialect::json::even_null;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, SessionKey};
@@ -345,7 +346,7 @@ pub(super) fn resolve(
         }
         None if may_miss => Ok(Call::Answer(json!({ "ok": false }))),
         None => {
-            let why = format!("No session found: {}", wire::complaint(named));
+            let why = format!("No session found: {}", clip(named));
             Err(ErrorCode::InvalidRequest.error(why))
         }
     };
@@ -499,9 +500,7 @@ pub(super) fn create(
         return Err(request.invalid("at /attachments: send them with chat.send"));
     }
     let agent = asked.agent_id.as_deref().unwrap_or(dialect.default_agent()).to_owned();
-    if dialect.setup.catalog.agent(&agent).is_none() {
-        return Err(request.invalid(&format!("at /agentId: no agent named {}", wire::complaint(&agent))));
-    }
+    dialect.check_agent(request, &agent)?;
     let key = asked.key.filter(|key| !key.trim().is_empty());
     let key = key.unwrap_or_else(|| format!("agent:{agent}:dashboard:{}", turn.run_id()));
     let Some(session) = dialect.session(request, Some(&key), turn)? else { return Ok(Call::Elsewhere) };

@@ -75,7 +75,7 @@ impl OpenClaw {
             .recent
             .iter()
             .map(|row| {
-                let age = u64::try_from(now.since(row.updated).as_millis()).unwrap_or(u64::MAX);
+                let age = now.millis_since(row.updated);
                 json!({ "key": keys::write(&row.session), "updatedAt": row.updated.as_millis(), "age": age })
             })
             .collect();
@@ -174,7 +174,7 @@ pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Res
             .iter()
             .map(|row| {
                 let mut value = dialect.session_row(row);
-                value["age"] = u64::try_from(now.since(row.updated).as_millis()).unwrap_or(u64::MAX).into();
+                value["age"] = now.millis_since(row.updated).into();
                 value["flags"] = json!([]);
                 value
             })

@@ -94,6 +94,14 @@ pub(super) struct End {
     pub(super) text: String,
 }
 
+impl End {
+    /// All its text, trimmed, as it was said.
+    pub(super) fn plain_text(&self) -> String {
+        // It was escaped in here.
+        serde_json::from_str(&format!("\"{}\"", self.text)).unwrap_or_default()
+    }
+}
+
 impl Told {
     /// The run of this name, in the session that the client calls `key`; without one nothing is told.
     pub(super) fn new(protocol: Protocol, run: &str, key: Option<&str>) -> Self {

@@ -9,8 +9,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::super::json::{Params, clip, json as to_json, object};
+use super::super::json::{Params, json as to_json, object};
 use crate::auth::Scope;
+use crate::dialect::Frame;
 use crate::error::{Detail, Error, ErrorCode};
 
 /// The longest id of a request, in bytes: it is kept and echoed.
@@ -57,8 +58,16 @@ struct Fields<'a> {
     params: Option<&'a RawValue>,
 }
 
-/// Reads a frame.
-pub(super) fn read(text: &str) -> Incoming<'_> {
+/// Reads a frame; a binary one as if it were text.
+pub(super) fn read(frame: &Frame) -> Incoming<'_> {
+    let text = match frame {
+        Frame::Text(text) => Some(&**text),
+        Frame::Binary(bytes) => std::str::from_utf8(bytes).ok(),
+    };
+    text.map_or(Incoming::Garbage, read_text)
+}
+
+fn read_text(text: &str) -> Incoming<'_> {
     let fields: Fields<'_> = match object(text) {
         Ok(fields) => fields,
         Err(why) if serde_json::from_str::<&RawValue>(text).is_ok() => return Incoming::Broken(None, why),
@@ -227,9 +236,4 @@ pub(super) fn escaped(text: &str) -> Cow<'_, str> {
     }
     let quoted = to_json(text);
     quoted[1..quoted.len() - 1].to_owned().into()
-}
-
-/// What is wrong with parameters, without their whole text.
-pub(super) fn complaint(text: &str) -> String {
-    clip(text).to_owned()
 }
