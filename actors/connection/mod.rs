@@ -484,6 +484,12 @@ fn weight(command: &Command) -> usize {
         | Command::LogTail { .. }
         | Command::UsageDays { .. }
         | Command::LoadPlugin { .. } => UNANSWERED_MARK,
+        Command::Approval(command) => command.weight(),
+        Command::SubAgent(command) => command.weight(),
+        Command::Team(command) => command.weight(),
+        Command::Memory(command) => command.weight(),
+        Command::File(command) => command.weight(),
+        Command::Token(command) => command.weight(),
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status
         | Command::Abort { .. }

@@ -352,6 +352,12 @@ impl SessionSupervisor {
                 self.followed.entry(asker.client().connection).or_default();
                 self.follow_run(&run, (asker, principal), arbiter, ctx);
             }
+            (Command::Approval(command), _) => match command {},
+            (Command::SubAgent(command), _) => match *command {},
+            (Command::Team(command), _) => match *command {},
+            (Command::Memory(command), _) => match *command {},
+            (Command::File(command), _) => match *command {},
+            (Command::Token(command), _) => match *command {},
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };
                 // What does not fit is answered as it is dropped.

@@ -204,6 +204,9 @@ CREATE TABLE attachments (
     PRIMARY KEY (session, seq, place)
 ) STRICT;
 ",
+    "
+-- Format 4.
+",
 ];
 
 /// Whether a run has an answer in the end, given its session (1), the numbers of its prompt and its

@@ -5,13 +5,19 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
+use crate::approval::ApprovalCommand;
 use crate::attachment::Attachment;
+use crate::auth::token::TokenCommand;
 use crate::auth::{About, Role as ClientRole, Scope, Scopes, Secret};
 use crate::error::Error;
+use crate::file::FileCommand;
 use crate::ids::{AgentId, PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::memory::MemoryCommand;
 use crate::node::{InvokeNode, NodeFailure};
 use crate::reply::Role;
 use crate::settings::Patch;
+use crate::subagent::SubAgentCommand;
+use crate::team::TeamCommand;
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
@@ -179,6 +185,18 @@ pub enum DeviceCommand {
 pub enum Command {
     /// Something about paired devices.
     Device(DeviceCommand),
+    /// Something about tool calls that wait for approval.
+    Approval(ApprovalCommand),
+    /// Something about agents that work for a session.
+    SubAgent(Box<SubAgentCommand>),
+    /// Something about teams of agents.
+    Team(Box<TeamCommand>),
+    /// Something about what is remembered.
+    Memory(Box<MemoryCommand>),
+    /// Something about files.
+    File(Box<FileCommand>),
+    /// Something about the credentials that the daemon gave out.
+    Token(Box<TokenCommand>),
     /// How the daemon is.
     Status,
     /// A prompt; its run's events follow the reply.

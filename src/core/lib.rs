@@ -21,6 +21,9 @@
 //! | [`plugin`] | manifests and grants of tools |
 //! | [`presence`] | who is connected, as operators are shown it |
 //! | [`node`] | commands of nodes as tools |
+//! | [`approval`] | tool calls that wait until somebody decides |
+//! | [`subagent`], [`team`] | agents put to work for a session, alone and together |
+//! | [`memory`], [`file`] | what is remembered and kept for an owner, apart from conversations |
 //! | [`log`] | how events are written down |
 //! | [`jsonrpc`] | the lines spoken on the Unix socket |
 //! | [`config`] | the configuration: raw, then validated |
@@ -29,6 +32,7 @@
 
 pub mod announcement;
 pub mod answer;
+pub mod approval;
 pub mod attachment;
 pub mod auth;
 pub mod catalog;
@@ -38,10 +42,12 @@ pub mod context;
 pub mod dialect;
 pub mod error;
 pub mod event;
+pub mod file;
 pub mod follow;
 pub mod ids;
 pub mod jsonrpc;
 pub mod log;
+pub mod memory;
 pub mod meter;
 pub mod node;
 pub mod plugin;
@@ -51,6 +57,8 @@ pub mod reply;
 pub mod router;
 pub mod session;
 pub mod settings;
+pub mod subagent;
+pub mod team;
 pub mod thinking;
 pub mod time;
 pub mod turn;

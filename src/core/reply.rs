@@ -5,15 +5,21 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
+use crate::approval::ApprovalReply;
 use crate::attachment::Attachment;
 use crate::auth::pairing::DeviceReply;
+use crate::auth::token::TokenReply;
 use crate::auth::{About, Owner, Role as ClientRole, Scopes};
 use crate::config::ModelRef;
 use crate::error::Error;
 use crate::event::Usage;
+use crate::file::FileReply;
 use crate::ids::{CallId, ConnectionId, PluginName, RunId, Seq, SessionKey};
+use crate::memory::MemoryReply;
 use crate::node::{Invoked, NodeRow};
 use crate::settings::Settings;
+use crate::subagent::SubAgentReply;
+use crate::team::TeamReply;
 use crate::time::Timestamp;
 
 /// The answer to a [`Command`](crate::command::Command).
@@ -21,6 +27,18 @@ use crate::time::Timestamp;
 pub enum Reply {
     /// To `Device`.
     Device(Box<DeviceReply>),
+    /// To `Approval`.
+    Approval(Box<ApprovalReply>),
+    /// To `SubAgent`.
+    SubAgent(Box<SubAgentReply>),
+    /// To `Team`.
+    Team(Box<TeamReply>),
+    /// To `Memory`.
+    Memory(Box<MemoryReply>),
+    /// To `File`.
+    File(Box<FileReply>),
+    /// To `Token`.
+    Token(Box<TokenReply>),
     /// To `Status`.
     Status(Status),
     /// To `Submit`: the prompt is durable and will run.

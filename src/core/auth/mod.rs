@@ -7,6 +7,7 @@ pub mod authority;
 pub mod device;
 pub mod gate;
 pub mod pairing;
+pub mod token;
 
 use std::fmt;
 use std::sync::Arc;
@@ -79,10 +80,12 @@ impl Scopes {
     /// What role `readonly` allows.
     pub const READONLY: Self = Self(0b1);
 
-    /// The set of these.
+    /// The set of these. Who may write may read.
     pub fn of(scopes: &[Scope]) -> Self {
-        scopes.iter().fold(Self::NONE, |set, scope| {
-            if *scope == Scope::Admin { Self::ADMIN } else { Self(set.0 | bit(*scope)) }
+        scopes.iter().fold(Self::NONE, |set, scope| match scope {
+            Scope::Admin => Self::ADMIN,
+            Scope::Write => Self(set.0 | bit(Scope::Write) | bit(Scope::Read)),
+            scope => Self(set.0 | bit(*scope)),
         })
     }
 

@@ -562,6 +562,12 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         | Reply::Invoked(_)
         | Reply::Config(_)
         | Reply::LogTail(_)
-        | Reply::UsageDays(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
+        | Reply::UsageDays(_)
+        | Reply::Approval(_)
+        | Reply::SubAgent(_)
+        | Reply::Team(_)
+        | Reply::Memory(_)
+        | Reply::File(_)
+        | Reply::Token(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
     }
 }

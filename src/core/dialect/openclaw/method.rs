@@ -163,17 +163,12 @@ pub(super) fn find(name: &str, who: &Who, protocol: Protocol) -> Result<&'static
     method.ok_or_else(|| Failure::new("INVALID_REQUEST", format!("unknown method: {}", clip(name))))
 }
 
-/// The scopes a client asked for, by name: those that we know, and whether it asked for any. Writing
-/// includes reading.
+/// The scopes a client asked for, by name: those that we know, and whether it asked for any.
 pub(super) fn scopes_asked(names: &[String]) -> Option<Scopes> {
     if names.is_empty() {
         return None;
     }
-    let known = Scope::ALL.into_iter().filter(|scope| {
-        let name = scope_name(*scope);
-        names.iter().any(|asked| asked == name)
-            || (*scope == Scope::Read && names.iter().any(|asked| asked == "operator.write"))
-    });
+    let known = Scope::ALL.into_iter().filter(|scope| names.iter().any(|asked| asked == scope_name(*scope)));
     Some(Scopes::of(&known.collect::<Vec<_>>()))
 }
 
