@@ -230,6 +230,24 @@ pub(crate) struct OneDevice {
     pub(crate) json: bool,
 }
 
+/// `reference`
+#[derive(Args, Debug)]
+pub(crate) struct Reference {
+    /// The protocol
+    #[arg(value_enum)]
+    pub(crate) protocol: Protocol,
+    /// As JSON Schema, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A protocol that describes itself.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Protocol {
+    /// Wundr's protocol v2
+    Wundr,
+}
+
 /// `approvals`
 #[derive(Args, Debug)]
 pub(crate) struct Approvals {
@@ -363,6 +381,8 @@ pub(crate) enum Command {
     /// or not. Exit status 1 where something is wrong; warnings are not. Ports, keys, the model provider and the clock
     /// are not looked at yet.
     Doctor(Doctor),
+    /// Methods and events of a protocol with their parameters, as this daemon serves them
+    Reference(Reference),
 }
 
 impl Command {
@@ -381,7 +401,8 @@ impl Command {
             | Self::Approval(_)
             | Self::Drain(_)
             | Self::Backup(_)
-            | Self::Doctor(_) => return None,
+            | Self::Doctor(_)
+            | Self::Reference(_) => return None,
             Self::Connections(_) => "connections",
             Self::Actors(_) => "actors",
             Self::Plugins(_) => "plugins",

@@ -150,8 +150,7 @@ const LATER: [&str; 9] = [
     "admin.auth",
 ];
 /// Families of such methods.
-const LATER_FAMILIES: [&str; 4] =
-    ["admin.plugin.", "admin.token.", "admin.config.", "gateway."];
+const LATER_FAMILIES: [&str; 4] = ["admin.plugin.", "admin.token.", "admin.config.", "gateway."];
 
 /// The method of this name.
 ///

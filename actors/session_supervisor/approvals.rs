@@ -1,12 +1,10 @@
 //! What is asked about tool calls that wait for approval: answered here, and decisions by the session.
 
 use actix::prelude::*;
-use clawmux_core::approval::{
-    ApprovalCommand, ApprovalReply, decided_already, may_decide, may_see, no_such,
-};
+use clawmux_core::approval::{ApprovalCommand, ApprovalReply, decided_already, may_decide, may_see, no_such};
 use clawmux_core::auth::Principal;
-use clawmux_core::ids::ApprovalId;
 use clawmux_core::error::Error;
+use clawmux_core::ids::ApprovalId;
 use clawmux_core::ids::SessionKey;
 use clawmux_core::reply::Reply;
 

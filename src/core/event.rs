@@ -245,10 +245,7 @@ impl Event {
     pub fn is_of_calls(&self) -> bool {
         matches!(
             self,
-            Self::ToolCalled(_)
-                | Self::ApprovalAsked(_)
-                | Self::ApprovalDecided(_)
-                | Self::ToolReturned(_)
+            Self::ToolCalled(_) | Self::ApprovalAsked(_) | Self::ApprovalDecided(_) | Self::ToolReturned(_)
         )
     }
 

@@ -300,7 +300,8 @@ mod tests {
         let id = |run: &str, call: &str| ApprovalId::of(&run.into(), &call.into());
         assert_eq!(id("run", "call_0_0"), id("run", "call_0_0"));
         assert_eq!(id("run", "").as_str().len(), 36);
-        for (one, other) in [(("a", "b"), ("a", "c")), (("a", "b"), ("c", "b")), (("a|b", "c"), ("a", "b|c"))] {
+        for (one, other) in [(("a", "b"), ("a", "c")), (("a", "b"), ("c", "b")), (("a|b", "c"), ("a", "b|c"))]
+        {
             assert_ne!(id(one.0, one.1), id(other.0, other.1));
         }
     }

@@ -398,14 +398,7 @@ impl Session {
     }
 
     /// Takes what the model said in answer `step` of `run`; what comes too late is nothing.
-    pub fn said(
-        &mut self,
-        now: Timestamp,
-        run: &RunId,
-        step: usize,
-        deltas: Vec<Delta>,
-        tools: &Toolbox,
-    ) {
+    pub fn said(&mut self, now: Timestamp, run: &RunId, step: usize, deltas: Vec<Delta>, tools: &Toolbox) {
         let Some((prompt, turn)) = &mut self.run else { return };
         if prompt.run != *run || turn.work() != Some(Work::Ask { step }) {
             return;
@@ -495,8 +488,7 @@ impl Session {
                 .error("the daemon is stopping: the call waits on, decide when it is back"));
         }
         self.expire(now);
-        let Some(Pending { run, asked, .. }) =
-            self.pending().into_iter().find(|pending| pending.id == *id)
+        let Some(Pending { run, asked, .. }) = self.pending().into_iter().find(|pending| pending.id == *id)
         else {
             let known = if self.is_call(id) { approval::decided_already } else { approval::no_such };
             return Err(known(id));
@@ -894,8 +886,12 @@ mod tests {
             end(&mut session);
             let batch = session.take().unwrap();
             let events = events(&batch);
-            let withdrawn = |event: &&Event| matches!(event,
-                Event::ApprovalDecided(Decided { decision: Decision::Withdrawn, by: None, .. }));
+            let withdrawn = |event: &&Event| {
+                matches!(
+                    event,
+                    Event::ApprovalDecided(Decided { decision: Decision::Withdrawn, by: None, .. })
+                )
+            };
             assert!(withdrawn(&events[0]) && matches!(events[1], Event::Ended { .. }), "{events:?}");
             assert!(session.pending().is_empty() && session.deadline().is_none());
             assert!(session.decide(NOW, &id, Verdict::Approve { input: None }, "ada").is_err());

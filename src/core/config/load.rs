@@ -13,9 +13,9 @@ use serde_json::{Value as Json, json};
 use super::document::{shown, shown_file};
 use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
-use super::{Approval, Approvals, 
-    Budgets, Config, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin, Recovery, Store, credentials,
-    models,
+use super::{
+    Approval, Approvals, Budgets, Config, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin,
+    Recovery, Store, credentials, models,
 };
 use crate::auth::authority::Authority;
 use crate::ids::{AgentId, PluginName};

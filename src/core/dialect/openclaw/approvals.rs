@@ -11,9 +11,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, keys, misfit};
-use crate::approval::{
-    ApprovalCommand, ApprovalReply, Decided, Decision, News, Pending, Verdict,
-};
+use crate::approval::{ApprovalCommand, ApprovalReply, Decided, Decision, News, Pending, Verdict};
 use crate::auth::Scope;
 use crate::command::Command;
 use crate::dialect::Turn;
@@ -97,7 +95,8 @@ pub(super) fn resolve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>)
         "allow-once" => Verdict::Approve { input: None },
         "deny" => Verdict::Deny { reason: None },
         "allow-always" => {
-            let why = "allow-always is unavailable for this command: the configuration says whether a tool asks";
+            let why =
+                "allow-always is unavailable for this command: the configuration says whether a tool asks";
             return Err(request.invalid(why));
         }
         other => {

@@ -5,7 +5,9 @@
 
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
-use super::{approvals, catalog, chat, devices, history, lists, logs, nodes, sessions, settings, state, usage, wait};
+use super::{
+    approvals, catalog, chat, devices, history, lists, logs, nodes, sessions, settings, state, usage, wait,
+};
 use crate::auth::{Role, Scope, Scopes};
 use crate::dialect::json::clip;
 use crate::error::Error;
