@@ -53,7 +53,7 @@ use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
     Accepted, Budget, ConfigIssue, ConfigSnapshot, DayUsage, Entry, History, LastRun, LogTail, Message,
     Overview, Period, PluginSummary, Presence, Present, Preview, Reply, Role, Said, SessionList, SessionRow,
-    SessionSummary, Status, Transcript, UnderWay,
+    SessionState, SessionSummary, Status, Transcript, UnderWay,
 };
 use clawmux_core::settings::Settings;
 use clawmux_core::thinking::Thinking;
@@ -683,8 +683,12 @@ fn row_of(value: &Value) -> Result<SessionRow, String> {
             label: word("label"),
             model: word("model"),
             thinking: word("thinking").and_then(|level| Thinking::from_name(&level)),
+            assignment: None,
+            closed: word("closed"),
             display: value["display"].as_object().cloned().unwrap_or_default().into_iter().collect(),
         },
+        state: SessionState::Idle,
+        answered: 0,
         model: None,
         created: Timestamp::default(),
         updated: Timestamp::from_millis(count(value, "updated")),

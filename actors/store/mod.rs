@@ -204,6 +204,14 @@ pub struct FindRun {
     pub or_id: bool,
 }
 
+/// Asks which session has this UUID, and whose it is.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Option<(SessionKey, Owner)>, Error>")]
+pub struct FindSession {
+    /// The UUID ([`SessionKey::uuid`]).
+    pub uuid: String,
+}
+
 /// Asks for the events of a session after a number, in order; text in one piece wherever its
 /// numbers follow each other, up to [`SEGMENT_BYTES_MAX`]. Ask again after the last number to go on;
 /// an empty answer is the end.
@@ -755,6 +763,14 @@ impl Handler<FindRun> for Store {
 
     fn handle(&mut self, asked: FindRun, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.find_run(&asked))
+    }
+}
+
+impl Handler<FindSession> for Store {
+    type Result = ResponseFuture<Result<Option<(SessionKey, Owner)>, Error>>;
+
+    fn handle(&mut self, asked: FindSession, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.find_session(&asked))
     }
 }
 
