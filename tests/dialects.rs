@@ -741,6 +741,7 @@ fn event_of(value: &Value) -> Result<Event, String> {
 fn describe(command: &Command) -> String {
     let target = |target: &Target| match target {
         Target::Session(key) => format!("session={key}"),
+        Target::Uuid(uuid) => format!("uuid={uuid}"),
         Target::Route(route) => {
             let mut text = format!("{}/{}", route.channel, route.account);
             for (name, part) in [("peer", &route.peer), ("guild", &route.guild), ("team", &route.team)] {

@@ -546,8 +546,8 @@ fn failure(error: &Error) -> Failure<'_> {
         limit: None,
     };
     match &error.detail {
-        // About who is let in: no run fails with that.
-        None | Some(Detail::Credential(_) | Detail::Pairing(_)) => {}
+        // About who is let in, or about files: no run fails with that.
+        None | Some(Detail::Credential(_) | Detail::Pairing(_) | Detail::Received(_)) => {}
         Some(Detail::MissingScope(scope)) => failure.missing_scope = Some(scope.name().into()),
         Some(Detail::RetryAfter(wait)) => {
             failure.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
