@@ -349,8 +349,9 @@ impl SessionSupervisor {
             (Command::Approval(command), _) => self.approval(command, (asker, principal), arbiter, ctx),
             (Command::SubAgent(command), _) => match *command {},
             (Command::Team(command), _) => match *command {},
-            (Command::Memory(command), _) => match *command {},
-            (Command::File(command), _) => match *command {},
+            (Command::Memory(_) | Command::File(_), _) => {
+                asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
+            }
             (Command::Token(command), _) => match *command {},
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };
