@@ -497,6 +497,7 @@ fn weight(command: &Command) -> usize {
         | Command::Attach { .. }
         | Command::Detach { .. }
         | Command::Stop { .. }
+        | Command::Close { .. }
         | Command::Clear { .. }
         | Command::Budget { .. }
         | Command::Plugins

@@ -268,13 +268,20 @@ pub struct Routed {
 #[derive(Debug)]
 pub enum Order {
     /// Take a prompt.
-    Submit(Submission),
-    /// Follow a run that is in the log already, from its prompt on.
+    Submit {
+        /// The prompt.
+        submission: Submission,
+        /// Whether its run is followed.
+        follow: bool,
+    },
+    /// Answer with a run that is in the log already, and follow it from its prompt on.
     Follow {
         /// The run.
         run: RunId,
         /// The number of its prompt.
         seq: Seq,
+        /// Whether it is followed.
+        follow: bool,
     },
     /// Follow the whole session.
     Attach {
@@ -288,6 +295,11 @@ pub enum Order {
     },
     /// End everything that is under way or waits.
     Stop,
+    /// The same, and take no more prompts until there is a new conversation.
+    Close {
+        /// Why.
+        reason: String,
+    },
     /// End a run.
     Abort {
         /// Which; none means the one under way.
@@ -322,7 +334,7 @@ pub enum Order {
 impl Order {
     /// Whether a session that is not there begins with it.
     pub fn begins(&self) -> bool {
-        matches!(self, Self::Submit(_) | Self::Create(_) | Self::Configure(_) | Self::Reset)
+        matches!(self, Self::Submit { .. } | Self::Create(_) | Self::Configure(_) | Self::Reset)
     }
 
     /// Whether it is about what is in the session, so that there must be something.
@@ -331,6 +343,7 @@ impl Order {
             self,
             Self::Clear
                 | Self::Stop
+                | Self::Close { .. }
                 | Self::Compact(_)
                 | Self::Inject { .. }
                 | Self::Decide { .. }
@@ -949,10 +962,11 @@ impl Handler<Routed> for Session {
         let nothing = Answering::With(Reply::Aborted { run: None });
         let mut answered = Answered { asker, reply: nothing, follow: None, held };
         match order {
-            Order::Submit(submission) => {
+            Order::Submit { submission, follow } => {
                 match self.conversation.submit(now, submission) {
                     Ok(Submitted { run, seq, repeated }) => {
-                        answered.follow = Some((Wanted::Run(run.clone()), Seq(seq.0 - 1), principal));
+                        let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1), principal);
+                        answered.follow = follow.then_some(wanted);
                         answered.reply =
                             Answering::With(Reply::Accepted(Accepted { session, run, seq, repeated }));
                     }
@@ -963,8 +977,9 @@ impl Handler<Routed> for Session {
                     }
                 }
             }
-            Order::Follow { run, seq } => {
-                answered.follow = Some((Wanted::Run(run.clone()), Seq(seq.0 - 1), principal));
+            Order::Follow { run, seq, follow } => {
+                let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1), principal);
+                answered.follow = follow.then_some(wanted);
                 answered.reply =
                     Answering::With(Reply::Accepted(Accepted { session, run, seq, repeated: true }));
             }
@@ -996,6 +1011,15 @@ impl Handler<Routed> for Session {
                 let partial = self.end_work(ctx);
                 answered.reply =
                     Answering::With(Reply::Stopped { session, runs: self.conversation.stop(now, partial) });
+                self.is_stopped = true;
+            }
+            Order::Close { reason } => {
+                // What takes no reason of this length ends nothing.
+                let partial = self.end_work(ctx);
+                match self.conversation.close(now, &reason, partial) {
+                    Ok(runs) => answered.reply = Answering::With(Reply::Stopped { session, runs }),
+                    Err(error) => return answered.asker.reply(Err(error)),
+                }
                 self.is_stopped = true;
             }
             Order::Abort { run } => {

@@ -181,6 +181,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         idempotency_key: key.map(str::to_owned),
         attachments: Vec::new(),
         thinking: None,
+        follow: true,
     })
 }
 
@@ -545,6 +546,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             idempotency_key: Some(account.clone()),
             attachments: Vec::new(),
             thinking: None,
+            follow: true,
         };
         peer.ask(Command::Submit(submit));
         peer.ask(Command::Abort { target: elsewhere, run: Some(unwanted.clone()) });
@@ -695,6 +697,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             idempotency_key: None,
             attachments: Vec::new(),
             thinking: None,
+            follow: true,
         }),
     ] {
         let shown = format!("{command:?}");

@@ -203,6 +203,19 @@ impl SessionKey {
         uuid_of(&format!("{}|{created_ms}|{begun}", self.0))
     }
 
+    /// The channel of sessions whose account is a UUID of their own.
+    pub const UUID_CHANNEL: &'static str = "wundr";
+
+    /// The UUID that names the session to clients that know sessions by one: the one it was made
+    /// under, else one derived from its key.
+    pub fn uuid(&self) -> String {
+        let account = self.account();
+        if self.channel() == Self::UUID_CHANNEL && self.peer() == Self::DEFAULT_PEER && is_uuid(&account) {
+            return account.into_owned();
+        }
+        uuid_of(&format!("session|{}", self.0))
+    }
+
     /// The agent's name, decoded.
     pub fn agent(&self) -> Cow<'_, str> {
         self.part(0)
@@ -239,6 +252,12 @@ impl fmt::Debug for SessionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&*self.0, f)
     }
+}
+
+/// Whether it is a UUID as they are written here: hyphenated, in lower case.
+pub fn is_uuid(text: &str) -> bool {
+    let is_lower = !text.bytes().any(|byte| byte.is_ascii_uppercase());
+    text.len() == 36 && is_lower && uuid::Uuid::try_parse(text).is_ok()
 }
 
 fn decode(part: &str) -> Option<Cow<'_, str>> {
@@ -303,6 +322,27 @@ mod tests {
         for (one, other) in [(("a", "b"), ("a", "c")), (("a", "b"), ("c", "b")), (("a|b", "c"), ("a", "b|c"))]
         {
             assert_ne!(id(one.0, one.1), id(other.0, other.1));
+        }
+    }
+
+    #[test]
+    fn every_session_has_a_uuid() {
+        let own = "0f8fad5b-d9cb-469f-a165-70867728950e";
+        let key = |text: &str| SessionKey::parse(text).unwrap();
+        assert_eq!(key(&format!("work:wundr:{own}:main")).uuid(), own);
+        let derived = key("main:websocket:ada:main").uuid();
+        // It is in stores and in clients' hands: it may never become another.
+        assert_eq!(derived, "74314795-0403-839d-b2f7-b9806d951e45");
+        assert!(is_uuid(&derived) && uuid::Uuid::parse_str(&derived).unwrap().get_version_num() == 8);
+        for other in [
+            format!("main:websocket:{own}:main"),
+            format!("main:wundr:{own}:other"),
+            format!("main:wundr:{}:main", own.to_uppercase()),
+            format!("main:wundr:{}:main", own.replace('-', "")),
+            "main:wundr:default:main".into(),
+        ] {
+            let uuid = key(&other).uuid();
+            assert!(uuid != own && is_uuid(&uuid), "{other}");
         }
     }
 

@@ -273,13 +273,19 @@ impl Session {
     /// Takes a prompt into the queue; its turn begins at once where nothing is under way.
     ///
     /// # Errors
-    /// `Unavailable` where the queue is full or the daemon is stopping, `TooLarge` where it brings along
-    /// too much.
+    /// `Conflict` where it was closed, `Unavailable` where the queue is full or the daemon is stopping,
+    /// `TooLarge` where it brings along too much.
     pub fn submit(&mut self, now: Timestamp, submission: Submission) -> Result<Submitted, Error> {
         if let Some(known) = self.find(&submission) {
             return Ok(Submitted { run: known.run.clone(), seq: known.seq, repeated: true });
         }
         attachment::check(&submission.attachments)?;
+        if self.settings.closed.is_some() {
+            return Err(ErrorCode::Conflict.error(format!(
+                "session {} was stopped and takes no more prompts: reset it, or use another",
+                self.key
+            )));
+        }
         if self.draining {
             return Err(ErrorCode::Unavailable.error("the daemon is stopping: try again when it is back"));
         }
@@ -343,6 +349,23 @@ impl Session {
         ended
     }
 
+    /// Ends the run under way and all that wait, and takes no more prompts until it is reset. Gives
+    /// those runs; one that was closed before keeps its reason. `partial` is what the answer under way
+    /// has cost.
+    ///
+    /// # Errors
+    /// As [`Settings::patched`]'s; then nothing was done.
+    pub fn close(&mut self, now: Timestamp, reason: &str, partial: Usage) -> Result<Vec<RunId>, Error> {
+        if self.settings.closed.is_some() {
+            return Ok(Vec::new());
+        }
+        let patch = Patch { closed: Some(Some(reason.to_owned())), ..Patch::default() };
+        let settings = self.settings.patched(&patch)?;
+        let ended = self.stop(now, partial);
+        self.emit(now, None, Event::Configured(Box::new(settings)));
+        Ok(ended)
+    }
+
     /// Whether nothing ever happened in it: it is in nobody's log.
     pub fn is_new(&self) -> bool {
         self.head == Seq(0)
@@ -364,10 +387,15 @@ impl Session {
         self.emit(now, None, Event::Cleared(Forgotten::UpTo(up_to)));
     }
 
-    /// Ends whatever is under way or waits, and begins a new conversation with the same settings.
+    /// Ends whatever is under way or waits, and begins a new conversation with the same settings; one
+    /// that was closed is open again.
     /// `partial` is what the answer under way has cost.
     pub fn reset(&mut self, now: Timestamp, partial: Usage) {
         self.stop(now, partial);
+        if self.settings.closed.is_some() {
+            let settings = Settings { closed: None, ..self.settings.clone() };
+            self.emit(now, None, Event::Configured(Box::new(settings)));
+        }
         self.emit(now, None, Event::Cleared(Forgotten::Conversation));
     }
 

@@ -362,6 +362,7 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
         queue: s.count(r, "queue", 64, 1..=100_000),
         subscriptions: s.count(r, "subscriptions", 256, 1..=65_536),
         unauthenticated: s.count(r, "unauthenticated", 256, 1..=1_000_000),
+        file_quota_bytes: s.integer(r, "file_quota_bytes", 1 << 30, 0..=1 << 50),
     };
     if (1..PROMPT_COST).contains(&limits.requests_burst) {
         r.complain(
@@ -369,7 +370,7 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
             format!("limits.requests_burst: a prompt costs {PROMPT_COST}, so none would ever pass; allowed is 0 or at least {PROMPT_COST}"),
         );
     }
-    for (key, default) in [("agents", "10"), ("agent_depth", "3"), ("file_quota_bytes", "1073741824")] {
+    for (key, default) in [("agents", "10"), ("agent_depth", "3")] {
         s.later(r, key, default);
     }
     s.finish(r);

@@ -232,6 +232,8 @@ pub struct Limits {
     pub subscriptions: usize,
     /// Connections before their handshake; when full, the oldest of them is closed.
     pub unauthenticated: usize,
+    /// Bytes of files that are kept for a principal, unfinished ones included.
+    pub file_quota_bytes: u64,
 }
 
 /// `[memory]`

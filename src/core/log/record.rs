@@ -16,7 +16,7 @@ use crate::auth::{Owner, Scope};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Forgotten, Outcome, Proof, Seal, Streamed, ToolCall, ToolResult, Usage};
 use crate::ids::{CallId, PluginName, Seq};
-use crate::settings::Settings;
+use crate::settings::{Assignment, Settings};
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
@@ -189,8 +189,29 @@ struct Configured<'a> {
     model: Option<Cow<'a, str>>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     thinking: Option<Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    assignment: Option<Assigned<'a>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    closed: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     display: BTreeMap<String, Value>,
+}
+
+/// What a session was made for.
+#[derive(Serialize, Deserialize)]
+struct Assigned<'a> {
+    #[serde(borrow)]
+    lead: Cow<'a, str>,
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    task: Cow<'a, str>,
+    #[serde(borrow)]
+    description: Cow<'a, str>,
+    #[serde(borrow)]
+    priority: Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    metadata: Value,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -335,7 +356,17 @@ pub fn write_settings(settings: &Settings, body: &mut Vec<u8>) {
     let label = settings.label.as_deref().map(Cow::Borrowed);
     let model = settings.model.as_deref().map(Cow::Borrowed);
     let thinking = settings.thinking.map(|level| Cow::Borrowed(level.name()));
-    put(body, &Configured { label, model, thinking, display: settings.display.clone() });
+    let assignment = settings.assignment.as_deref().map(|assignment| Assigned {
+        lead: (&assignment.lead).into(),
+        kind: (&assignment.kind).into(),
+        task: (&assignment.task).into(),
+        description: (&assignment.description).into(),
+        priority: (&assignment.priority).into(),
+        metadata: assignment.metadata.clone(),
+    });
+    let closed = settings.closed.as_deref().map(Cow::Borrowed);
+    let display = settings.display.clone();
+    put(body, &Configured { label, model, thinking, assignment, closed, display });
 }
 
 /// Reads it. A level of thinking that is not known is none.
@@ -348,6 +379,17 @@ pub fn read_settings(body: &[u8]) -> Result<Settings, Error> {
         label: record.label.map(Cow::into_owned),
         model: record.model.map(Cow::into_owned),
         thinking: record.thinking.and_then(|name| Thinking::from_name(&name)),
+        assignment: record.assignment.map(|assigned| {
+            Box::new(Assignment {
+                lead: assigned.lead.into_owned(),
+                kind: assigned.kind.into_owned(),
+                task: assigned.task.into_owned(),
+                description: assigned.description.into_owned(),
+                priority: assigned.priority.into_owned(),
+                metadata: assigned.metadata,
+            })
+        }),
+        closed: record.closed.map(Cow::into_owned),
         display: record.display,
     })
 }
@@ -504,8 +546,8 @@ fn failure(error: &Error) -> Failure<'_> {
         limit: None,
     };
     match &error.detail {
-        // About who is let in: no run fails with that.
-        None | Some(Detail::Credential(_) | Detail::Pairing(_)) => {}
+        // About who is let in, or about files: no run fails with that.
+        None | Some(Detail::Credential(_) | Detail::Pairing(_) | Detail::Received(_)) => {}
         Some(Detail::MissingScope(scope)) => failure.missing_scope = Some(scope.name().into()),
         Some(Detail::RetryAfter(wait)) => {
             failure.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
@@ -588,8 +630,30 @@ mod tests {
     fn settings() -> impl Strategy<Value = Settings> {
         let thinking = proptest::option::of(proptest::sample::select(Thinking::ALL.to_vec()));
         let display = proptest::collection::btree_map(any::<String>(), json(), 0..3);
-        (any::<Option<String>>(), any::<Option<String>>(), thinking, display)
-            .prop_map(|(label, model, thinking, display)| Settings { label, model, thinking, display })
+        let texts = proptest::array::uniform3(any::<Option<String>>());
+        (texts, thinking, proptest::option::of(assignment()), display).prop_map(
+            |([label, model, closed], thinking, assignment, display)| Settings {
+                label,
+                model,
+                thinking,
+                assignment: assignment.map(Box::new),
+                closed,
+                display,
+            },
+        )
+    }
+
+    fn assignment() -> impl Strategy<Value = Assignment> {
+        (proptest::array::uniform5(any::<String>()), json()).prop_map(
+            |([lead, kind, task, description, priority], metadata)| Assignment {
+                lead,
+                kind,
+                task,
+                description,
+                priority,
+                metadata,
+            },
+        )
     }
 
     fn attachments() -> impl Strategy<Value = Vec<Attachment>> {

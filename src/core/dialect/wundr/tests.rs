@@ -20,8 +20,8 @@ fn open(scopes: Scopes) -> (Wundr, u64) {
     let params = json!({ "minProtocol": 2, "maxProtocol": 2, "auth": { "type": "jwt", "token": "t" },
         "client": { "id": "c", "version": "1", "platform": "p" } });
     request(&mut wundr, connect::METHOD, &params, &mut tickets);
-    let (name, owner) = ("somebody".into(), Owner::Credential("somebody".into()));
-    let principal = Principal { name, scopes, owner, unlimited: false, ..Principal::local() };
+    let mut principal = Principal::local();
+    (principal.scopes, principal.owner) = (scopes, Owner::Credential("somebody".into()));
     tell(&mut wundr, Input::Authenticated(Ok(principal.into())), &mut tickets);
     (wundr, tickets)
 }
