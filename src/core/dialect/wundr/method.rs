@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
 use super::subscription::PATTERNS_MAX;
 use super::wire::Failure;
-use super::{Call, Turn, Wundr, connect, discover, follow, health, prompts, sessions};
+use super::{Call, Turn, Wundr, connect, discover, follow, health, prompts, sessions, tools};
 use crate::auth::{Scope, Scopes};
 use crate::dialect::json::Params;
 use crate::error::{Error, ErrorCode};
@@ -41,6 +41,8 @@ pub(super) const READ: &[Scope] = &[Scope::Read];
 /// Who may do.
 pub(super) const WRITE: &[Scope] = &[Scope::Write];
 
+/// Who may decide about calls: of all sessions, or of his own.
+pub(super) const DECIDE: &[Scope] = &[Scope::Approve, Scope::Write];
 /// Who may be told of something.
 pub(super) const TOLD: &[Scope] = &[Scope::Read, Scope::Approve, Scope::Teams];
 
@@ -153,6 +155,25 @@ pub(super) static METHODS: &[Method] = &[
         params: &[required("subscriptionId", NAME, "what subscribe was answered")],
         result: &[required("ok", Shape::Flag, "true")],
         handle: follow::unsubscribe,
+    },
+    // Tool calls that wait.
+    Method {
+        name: "tool.approve",
+        doc: "Has a call made that waits for approval. The first decision counts; a second one is a CONFLICT.",
+        needs: DECIDE,
+        cost: 1,
+        params: tools::APPROVE,
+        result: tools::DECIDED,
+        handle: tools::approve,
+    },
+    Method {
+        name: "tool.deny",
+        doc: "Has a call not made that waits for approval; the model is told. The first decision counts.",
+        needs: DECIDE,
+        cost: 1,
+        params: tools::DENY,
+        result: tools::DECIDED,
+        handle: tools::deny,
     },
     // How the daemon is.
     Method {

@@ -42,6 +42,7 @@ mod sessions;
 mod shape;
 mod stream;
 mod subscription;
+mod tools;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
@@ -86,6 +87,7 @@ pub struct Wundr {
     /// The request whose reply is being taken.
     answering: Ticket,
     following: Following,
+    introduced: tools::Introduced,
     /// When requests that were asked on have to be answered, the earliest first.
     deadlines: VecDeque<(Timestamp, Ticket)>,
     /// The number of the last event.
@@ -218,6 +220,7 @@ impl Wundr {
     pub fn new(setup: Setup) -> Self {
         Self {
             following: Following::new(setup.subscriptions),
+            introduced: tools::Introduced::default(),
             answering: Ticket(0),
             setup,
             phase: Phase::New,
