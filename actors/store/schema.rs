@@ -219,6 +219,7 @@ UPDATE sessions SET outcome = coalesce((
     ORDER BY e.seq DESC LIMIT 1
 ), 0);
 CREATE UNIQUE INDEX sessions_uuid ON sessions (uuid);
+ALTER TABLE runs ADD COLUMN waits INTEGER NOT NULL DEFAULT 0;               -- calls of it that wait for approval
 
 CREATE TABLE files (
     id         BLOB PRIMARY KEY,
