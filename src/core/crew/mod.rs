@@ -29,7 +29,7 @@ use crate::event::Usage;
 use crate::ids::{AgentId, RunId, SessionKey, SubAgentId, TeamId};
 use crate::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, Spawn, Task};
 use crate::team::{
-    self, Create, MEMBERS_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, Member, Message, NAME_BYTES_MAX, ROUNDS_MAX,
+    Create, MEMBERS_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, Member, Message, NAME_BYTES_MAX, ROUNDS_MAX,
     Relayed, TEAMS_MAX, TeamNews, TeamState, TeamStatus, plan,
 };
 use crate::time::Timestamp;

@@ -396,7 +396,8 @@ fn messages_are_read_in_order_and_answered_to_who_sent_them() {
     world.next(said("to the second"));
     assert_eq!(world.team_status(&team).state, TeamState::Completed);
     let told: Vec<&Note> = world.notes.values().collect();
-    assert_eq!(told.len(), 1, "after the team's end nobody is told: {told:?}");
+    assert!(told.len() == 2 && told.iter().all(|note| note.session == members[0].session), "{told:?}");
+    assert!(told[0].content.ends_with("answers the message \"first?\":]\n\nto the first"), "{told:?}");
     let relayed: Vec<(&str, Option<&str>)> = world
         .news
         .iter()

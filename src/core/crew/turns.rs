@@ -145,7 +145,12 @@ impl Crew {
                     self.step.changes.push(Change::Said { team: team_id, number, place: seat.place, text });
                 }
             }
-            (_, None, Err((state, error))) => self.over(now, id, state, Some(error), true),
+            (_, None, Err((state, error))) => {
+                self.over(now, id, state, Some(error), true);
+                if state == AgentState::Stopped {
+                    self.end_below(now, id);
+                }
+            }
         }
         if let Some(team) = self.agents.get(id).and_then(|agent| agent.seat.clone()) {
             self.settle_team(now, &team.team);
@@ -220,20 +225,24 @@ impl Crew {
         note.into_iter().for_each(|note| self.note(note));
     }
 
-    /// Stops an agent with all that work for it.
+    /// Stops an agent, where it is not over, and all that work for it.
     pub(super) fn end(&mut self, now: Timestamp, id: &SubAgentId, reason: &str, is_told: bool) {
-        let Some(agent) = self.agents.get(id).filter(|agent| !agent.is_over()) else { return };
-        let (session, seat) = (agent.session.clone(), agent.seat.clone());
         let why = ErrorCode::Aborted.error(reason);
         self.over(now, id, AgentState::Stopped, Some(why), is_told);
+        self.end_below(now, id);
+        if let Some(seat) = self.agents.get(id).and_then(|agent| agent.seat.clone()) {
+            self.settle_team(now, &seat.team);
+        }
+    }
+
+    /// Stops all that work for an agent.
+    fn end_below(&mut self, now: Timestamp, id: &SubAgentId) {
+        let Some(session) = self.agents.get(id).map(|agent| agent.session.clone()) else { return };
         let works_for = |agent: &&Agent| agent.parent.as_ref() == Some(&session);
         let below: Vec<SubAgentId> =
             self.agents.values().filter(works_for).map(|agent| agent.id.clone()).collect();
         for child in below {
             self.end(now, &child, "who it worked for was stopped", false);
-        }
-        if let Some(seat) = seat {
-            self.settle_team(now, &seat.team);
         }
     }
 

@@ -75,18 +75,13 @@ mod tests {
         assert!((progress(rounds, &[had(1), had(0)]) - 0.25).abs() < f64::EPSILON);
     }
 
-    fn strategy() -> impl Strategy_ {
+    fn strategy() -> impl Strategy<Value = Coordination> {
         prop_oneof![
             Just(Coordination::Sequential),
             Just(Coordination::Parallel),
             (1u32..=4).prop_map(|rounds| Coordination::RoundRobin { rounds }),
         ]
     }
-
-    use proptest::strategy::Coordination as PropStrategy;
-
-    trait Strategy_: PropStrategy<Value = Coordination> {}
-    impl<T: PropStrategy<Value = Coordination>> Strategy_ for T {}
 
     proptest! {
         /// Begin whatever may begin, end what is under way in any order, lose anybody at any time: it is
