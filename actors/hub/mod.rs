@@ -556,7 +556,7 @@ impl Handler<Announce> for Hub {
     type Result = ();
 
     fn handle(&mut self, Announce(announcement): Announce, _: &mut Self::Context) {
-        self.announce(&announcement, |_| true);
+        self.announce(&announcement, |principal| announcement.may_know(principal));
     }
 }
 

@@ -322,6 +322,8 @@ pub enum Command {
         target: Target,
         /// What it says.
         content: String,
+        /// Its id, under which it is put there once however often it is asked for; none = a fresh one.
+        id: Option<RunId>,
     },
     /// How the daemon is, who is connected, what went on lately.
     Overview,

@@ -357,6 +357,8 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
         requests_per_second: s.integer(r, "requests_per_second", 20, 1..=1_000_000) as u32,
         queue: s.count(r, "queue", 64, 1..=100_000),
         subscriptions: s.count(r, "subscriptions", 256, 1..=65_536),
+        agents: s.count(r, "agents", 10, 1..=10_000),
+        agent_depth: s.integer(r, "agent_depth", 3, 1..=100) as u32,
         unauthenticated: s.count(r, "unauthenticated", 256, 1..=1_000_000),
     };
     if (1..PROMPT_COST).contains(&limits.requests_burst) {
@@ -365,9 +367,7 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
             format!("limits.requests_burst: a prompt costs {PROMPT_COST}, so none would ever pass; allowed is 0 or at least {PROMPT_COST}"),
         );
     }
-    for (key, default) in [("agents", "10"), ("agent_depth", "3"), ("file_quota_bytes", "1073741824")] {
-        s.later(r, key, default);
-    }
+    s.later(r, "file_quota_bytes", "1073741824");
     s.finish(r);
     limits
 }
