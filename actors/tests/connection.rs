@@ -243,6 +243,7 @@ impl Default for Options {
             queue: 64,
             subscriptions: 256,
             unauthenticated: 256,
+            file_quota_bytes: 1 << 30,
         };
         Self {
             gateway,

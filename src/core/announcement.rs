@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use crate::approval;
 use crate::auth::pairing::News;
 use crate::auth::{Owner, Principal, Scope};
 use crate::event::{Event, Logged};
@@ -30,6 +31,8 @@ pub enum Announcement {
     Agent(Box<AgentNews>),
     /// Something happened in a team.
     Team(Box<TeamNews>),
+    /// A tool call waits for approval, or does no longer; only for those who may decide about it.
+    Approval(Arc<approval::News>),
 }
 
 impl Announcement {
@@ -61,7 +64,8 @@ impl Announcement {
             }
             Self::Team(news) => who.scopes.allows(Scope::Teams) && who.sees(news.owner()),
             Self::SessionChanged(change) => who.sees(&change.owner),
-            Self::Presence(_) | Self::Health(_) | Self::Pairing(_) => true,
+            // The hub knows who may decide.
+            Self::Approval(_) | Self::Presence(_) | Self::Health(_) | Self::Pairing(_) => true,
         }
     }
 }
@@ -111,6 +115,8 @@ impl ChangeReason {
             | Event::Thought(_)
             | Event::Sealed(_)
             | Event::ToolCalled(_)
+            | Event::ApprovalAsked(_)
+            | Event::ApprovalDecided(_)
             | Event::ToolReturned(_)
             | Event::StepEnded { .. }
             | Event::Restarted => None,

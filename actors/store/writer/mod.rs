@@ -44,7 +44,7 @@ use tokio::sync::oneshot;
 use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
-use crate::store::{Append, Figures, WriteDevices, schema};
+use crate::store::{Append, Figures, WriteDevices, WriteFile, schema};
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
 /// The most writes of one transaction.
@@ -70,6 +70,7 @@ pub(super) enum Write {
     Delete(SessionKey),
     Devices(WriteDevices),
     Crew(Vec<crew::Change>),
+    File(WriteFile),
     #[cfg(test)]
     Panic,
 }
@@ -83,7 +84,7 @@ pub(super) struct Waiting {
 }
 
 /// Why a write was not applied.
-enum Failure {
+pub(super) enum Failure {
     /// It is at fault; the others of its group are not concerned.
     Refused(Error),
     /// The database is; nothing of the group is applied.
@@ -349,6 +350,7 @@ impl Writer {
                 Write::Delete(session) => self.delete(live, session),
                 Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
                 Write::Crew(changes) => self.write_crew(changes).map_err(Failure::Database),
+                Write::File(file) => self.write_file(&file.change),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
             };
@@ -380,6 +382,7 @@ impl Writer {
             }
             Write::Usage(_) | Write::Delete(_) | Write::Crew(_) => true,
             Write::Devices(devices) => devices.durable,
+            Write::File(file) => file.durable,
             #[cfg(test)]
             Write::Panic => false,
         }
