@@ -34,9 +34,14 @@
 mod connect;
 mod discover;
 mod event;
+mod follow;
 mod health;
 mod method;
+mod prompts;
+mod sessions;
 mod shape;
+mod stream;
+mod subscription;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
@@ -47,6 +52,7 @@ use serde_json::value::RawValue;
 
 pub use self::connect::is_greeting;
 pub use self::discover::reference;
+use self::follow::Following;
 use self::method::Method;
 use self::wire::{Failure, Incoming};
 use super::json::Params;
@@ -77,6 +83,9 @@ pub struct Wundr {
     /// Whose what is made here is.
     owner: Owner,
     pending: HashMap<Ticket, Pending>,
+    /// The request whose reply is being taken.
+    answering: Ticket,
+    following: Following,
     /// When requests that were asked on have to be answered, the earliest first.
     deadlines: VecDeque<(Timestamp, Ticket)>,
     /// The number of the last event.
@@ -174,6 +183,7 @@ impl Dialect for Wundr {
             }
             (Phase::Open, Input::Tick) => self.on_tick(turn),
             (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
+            (Phase::Open, Input::Event { ticket, event, .. }) => self.on_event(ticket, event, turn),
             (_, Input::Fault(fault)) => self.on_fault(fault, turn),
             (_, Input::Ended) => self.close(),
             (
@@ -207,6 +217,8 @@ impl Wundr {
     /// For a connection that is about to open.
     pub fn new(setup: Setup) -> Self {
         Self {
+            following: Following::new(setup.subscriptions),
+            answering: Ticket(0),
             setup,
             phase: Phase::New,
             greeting: connect::Greeting::default(),
@@ -224,6 +236,7 @@ impl Wundr {
         self.phase = Phase::Closed;
         self.pending = HashMap::new();
         self.deadlines = VecDeque::new();
+        self.following = Following::new(0);
     }
 
     fn end(&mut self, code: u16, reason: &str, turn: &mut Turn<'_>) {
@@ -395,6 +408,7 @@ impl Wundr {
 
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
         let Some(Pending { mut asker, then }) = self.pending.remove(&ticket) else { return };
+        self.answering = ticket;
         let call = then(self, reply, turn);
         if let (Some(asker), Ok(Call::Ask(..))) = (&mut asker, &call) {
             // The rest of its time is for the next question.
