@@ -321,7 +321,7 @@ fn what_is_not_there_yet_is_warned_of_by_name() {
             "{name}: {warnings:?}"
         );
     }
-    assert_eq!(warnings.len(), 7, "the default of heartbeat_tokens is not warned of: {warnings:?}");
+    assert_eq!(warnings.len(), 6, "the default of heartbeat_tokens is not warned of: {warnings:?}");
     assert!(!toml("[scheduler]\nheartbeet = 1").complaints().is_empty());
     let warnings =
         lines(&env(&[("CLAWMUX__XENO__HOME", "/x"), ("CLAWMUX_JWT_SECRET", "s")]).loaded().warnings);
