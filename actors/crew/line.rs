@@ -1,6 +1,7 @@
 //! The crew as a client of the sessions: what it asked for, and where the answers go.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -11,6 +12,7 @@ use clawmux_core::crew::Effect;
 use clawmux_core::ids::{ConnectionId, SubAgentId, Ticket};
 use clawmux_core::turn::Turn;
 
+use super::Promise;
 use crate::deliver::{Client, Deliver, Window};
 use crate::session_supervisor::{Dispatch, Gone};
 
@@ -36,6 +38,8 @@ pub(super) struct Waiting {
     pub(super) attempt: u32,
     /// The run that is followed, where it is one.
     pub(super) run: Option<Followed>,
+    /// Who waits for it.
+    pub(super) promise: Option<Rc<Promise>>,
 }
 
 /// A turn whose run is followed.

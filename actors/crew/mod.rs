@@ -16,6 +16,7 @@ mod tests;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +43,7 @@ use crate::hub::{Announce, Hub};
 use crate::observe::{Observe, Observed};
 use crate::provider::purse::Purses;
 use crate::session_supervisor::{Dispatch, Gone};
-use crate::store::{Describe, Health, KeptCrew, ReadCrew, Store, WriteCrew};
+use crate::store::{Describe, Described, Health, KeptCrew, ReadCrew, ReadRow, Store, WriteCrew};
 pub use kin::Kin;
 use line::{Followed, Line, Waiting};
 
@@ -121,8 +122,8 @@ pub struct Direct {
 /// What is asked.
 #[derive(Debug)]
 pub enum Command {
-    /// About an agent.
-    SubAgent(SubAgentCommand),
+    /// About an agent; with the session that its command names.
+    SubAgent(SubAgentCommand, Option<SessionKey>),
     /// About a team.
     Team(TeamCommand),
 }
@@ -147,8 +148,19 @@ enum Question {
     Noted(String),
 }
 
-/// Tells a decision, or why it could not be written down.
-type Tell = Box<dyn FnOnce(Result<(), Error>)>;
+/// Tells a decision, or why it could not be written down; or gives what will.
+type Tell = Box<dyn FnOnce(Result<(), Error>) -> Option<Rc<Promise>>>;
+
+/// An answer that is given when the last of those drops it who do something before.
+struct Promise(Option<(Asker, Result<Reply, Error>)>);
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if let Some((asker, reply)) = self.0.take() {
+            asker.reply(reply);
+        }
+    }
+}
 
 impl fmt::Debug for Crew {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -228,39 +240,49 @@ impl Crew {
         let now = clock::now();
         match question {
             Question::Direct(Direct { command, principal, asker }) => match command {
-                Command::SubAgent(SubAgentCommand::Spawn(spawn)) => {
-                    self.look_and_spawn(spawn, principal, asker, ctx);
+                Command::SubAgent(SubAgentCommand::Spawn(spawn), None) => {
+                    self.spawn(spawn, &principal, None, asker, ctx);
                 }
-                Command::SubAgent(SubAgentCommand::Status { agent }) => {
+                Command::SubAgent(SubAgentCommand::Spawn(spawn), Some(parent)) => {
+                    self.look_and_spawn(spawn, parent, principal, asker, ctx);
+                }
+                Command::SubAgent(SubAgentCommand::Status { agent }, _) => {
                     asker.reply(self.rules.status(&principal, &agent).map(agent_reply));
                 }
-                Command::SubAgent(SubAgentCommand::Stop { agent, reason, force }) => {
+                Command::SubAgent(SubAgentCommand::Stop { agent, reason, force }, _) => {
                     let stopped = self.rules.stop(now, &principal, &agent, reason, force);
                     self.answer(asker, stopped.map(agent_reply), ctx);
                 }
                 Command::Team(command) => {
+                    let is_new = matches!(command, TeamCommand::Create(_));
                     let reply = self.decide_team(command, &principal);
-                    self.answer(asker, reply.map(|reply| Reply::Team(Box::new(reply))), ctx);
+                    let reply = reply.map(|reply| Reply::Team(Box::new(reply)));
+                    if is_new {
+                        self.answer_when_made(asker, reply, ctx);
+                    } else {
+                        self.answer(asker, reply, ctx);
+                    }
                 }
             },
             Question::Ends(SessionEnds { session, principal }, done) => {
                 self.rules.session_ends(now, &principal, &session);
                 let tell = move |_| {
                     let _ = done.send(());
+                    None
                 };
                 self.carry_out(Box::new(tell), ctx);
             }
             Question::TurnEnded(agent, turn, end) => {
                 self.rules.turn_ended(now, &agent, turn, end);
-                self.carry_out(Box::new(drop), ctx);
+                self.carry_out(Box::new(|_| None), ctx);
             }
             Question::Settled(agent) => {
                 self.rules.settled(&agent);
-                self.carry_out(Box::new(drop), ctx);
+                self.carry_out(Box::new(|_| None), ctx);
             }
             Question::Noted(note) => {
                 self.rules.noted(&note);
-                self.carry_out(Box::new(drop), ctx);
+                self.carry_out(Box::new(|_| None), ctx);
             }
         }
     }
@@ -282,24 +304,36 @@ impl Crew {
     }
 
     /// Looks whose the parent is, then spawns; nothing else is decided meanwhile.
-    fn look_and_spawn(&mut self, spawn: Spawn, by: Principal, asker: Asker, ctx: &mut Context<Self>) {
-        let Some(session) = spawn.parent.clone() else { return self.spawn(spawn, &by, None, asker, ctx) };
+    fn look_and_spawn(
+        &mut self,
+        spawn: Spawn,
+        parent: SessionKey,
+        by: Principal,
+        asker: Asker,
+        ctx: &mut Context<Self>,
+    ) {
         self.is_busy = true;
-        let store = self.setup.store.clone();
-        let look = async move { ask(&store, Describe { session }).await.flatten() };
-        ctx.spawn(look.into_actor(self).map(move |described, crew, ctx| {
+        let (store, session) = (self.setup.store.clone(), parent.clone());
+        let look = async move {
+            let described = ask(&store, Describe { session: session.clone() }).await??;
+            let row = ask(&store, ReadRow(session)).await??;
+            Ok(described.map(|described| (described, row.is_some_and(|row| row.settings.closed.is_some()))))
+        };
+        ctx.spawn(look.into_actor(self).map(move |described: Result<_, Error>, crew, ctx| {
             crew.is_busy = false;
             match described {
-                Ok(described) => {
-                    if let (Some(described), Some(parent)) = (&described, &spawn.parent)
-                        && crew.setup.purses.of(parent).is_none()
-                        && by.sees(&described.owner)
-                    {
-                        crew.setup.purses.share(parent, parent, None);
-                        crew.setup.purses.add(parent, described.spent.total());
-                    }
-                    crew.spawn(spawn, &by, described.map(|described| described.owner), asker, ctx);
+                Ok(Some((Described { owner, .. }, true))) if by.sees(&owner) => {
+                    asker.reply(Err(ErrorCode::Conflict.error(format!("session {parent} was stopped"))));
                 }
+                Ok(Some((Described { owner, spent, .. }, false))) if by.sees(&owner) => {
+                    let purses = &crew.setup.purses;
+                    if purses.of(&parent).is_none() {
+                        purses.share(&parent, &parent, None);
+                        purses.add(&parent, spent.total());
+                    }
+                    crew.spawn(spawn, &by, Some((parent, owner)), asker, ctx);
+                }
+                Ok(_) => asker.reply(Err(ErrorCode::NotFound.error(format!("no such session: {parent}")))),
                 Err(error) => asker.reply(Err(error)),
             }
             crew.go_on(ctx);
@@ -310,26 +344,40 @@ impl Crew {
         &mut self,
         spawn: Spawn,
         by: &Principal,
-        parent: Option<Owner>,
+        parent: Option<(SessionKey, Owner)>,
         asker: Asker,
         ctx: &mut Context<Self>,
     ) {
         let at = &mut Moment { now: clock::now(), random: &mut clock::random };
         let spawned = self.rules.spawn(at, by, spawn, parent);
-        self.answer(asker, spawned.map(agent_reply), ctx);
+        self.answer_when_made(asker, spawned.map(agent_reply), ctx);
     }
 
     /// Answers once what was decided is written down.
     fn answer(&mut self, asker: Asker, reply: Result<Reply, Error>, ctx: &mut Context<Self>) {
-        self.carry_out(Box::new(move |written| asker.reply(written.and(reply))), ctx);
+        let tell = move |written: Result<(), Error>| {
+            asker.reply(written.and(reply));
+            None
+        };
+        self.carry_out(Box::new(tell), ctx);
+    }
+
+    /// Answers once that is written down and the sessions are made that the answer names, so that who is
+    /// answered finds them.
+    fn answer_when_made(&mut self, asker: Asker, reply: Result<Reply, Error>, ctx: &mut Context<Self>) {
+        let tell = move |written: Result<(), Error>| {
+            let promise = Promise(Some((asker, written.and(reply))));
+            Some(Rc::new(promise))
+        };
+        self.carry_out(Box::new(tell), ctx);
     }
 
     /// Has what was decided written down, then tells and does it.
     fn carry_out(&mut self, tell: Tell, ctx: &mut Context<Self>) {
         let Step { changes, effects, news } = self.rules.take();
         if changes.is_empty() {
-            tell(Ok(()));
-            return self.follow_up(effects, news, ctx);
+            let promise = tell(Ok(()));
+            return self.follow_up(effects, news, promise.as_ref(), ctx);
         }
         self.is_busy = true;
         self.share(&changes);
@@ -340,8 +388,8 @@ impl Crew {
             match written {
                 Ok(()) => {
                     crew.setup.kin.set(crew.rules.kin());
-                    tell(Ok(()));
-                    crew.follow_up(effects, news, ctx);
+                    let promise = tell(Ok(()));
+                    crew.follow_up(effects, news, promise.as_ref(), ctx);
                     crew.go_on(ctx);
                 }
                 Err(error) => {
@@ -372,9 +420,16 @@ impl Crew {
     }
 
     #[expect(clippy::disallowed_methods, reason = "a few messages for each decision that was carried out")]
-    fn follow_up(&mut self, effects: Vec<Effect>, news: Vec<Announcement>, ctx: &mut Context<Self>) {
+    fn follow_up(
+        &mut self,
+        effects: Vec<Effect>,
+        news: Vec<Announcement>,
+        promise: Option<&Rc<Promise>>,
+        ctx: &mut Context<Self>,
+    ) {
         for effect in effects {
-            self.act(effect, 0, ctx);
+            let promise = promise.filter(|_| matches!(effect, Effect::Make(_))).cloned();
+            self.act(effect, 0, promise, ctx);
         }
         for news in news {
             self.setup.hub.do_send(Announce(Arc::new(news)));
@@ -417,16 +472,16 @@ impl Crew {
     fn resume(&mut self, ctx: &mut Context<Self>) {
         self.line = self.line.as_ref().map(Line::anew);
         self.rules.resume(clock::now());
-        self.carry_out(Box::new(drop), ctx);
+        self.carry_out(Box::new(|_| None), ctx);
         self.go_on(ctx);
     }
 
     /// Does something that was decided, where that still is to be done.
-    fn act(&mut self, effect: Effect, attempt: u32, ctx: &mut Context<Self>) {
+    fn act(&mut self, effect: Effect, attempt: u32, promise: Option<Rc<Promise>>, ctx: &mut Context<Self>) {
         let Some((owner, command, run)) = self.command(&effect) else { return };
         let Some(line) = &mut self.line else { return };
         self.turns_total += u64::from(run.is_some() && attempt == 0);
-        let waiting = Waiting { effect, attempt, run };
+        let waiting = Waiting { effect, attempt, run, promise };
         if let Err(waiting) = line.ask(owner, command, waiting, ctx.address().recipient()) {
             let busy = ErrorCode::Unavailable.error("the daemon is busy");
             self.refused(waiting, busy, ctx);
@@ -452,6 +507,7 @@ impl Crew {
                     idempotency_key: Some(agent.turn_key()),
                     attachments: Vec::new(),
                     thinking: None,
+                    follow: true,
                 };
                 let followed = Followed { agent: id.clone(), turn: agent.turns, fold: Turn::new() };
                 Some((agent.owner.clone(), command::Command::Submit(submit), Some(followed)))
@@ -471,7 +527,7 @@ impl Crew {
 
     /// Something could not be done: for the moment, or at all.
     fn refused(&mut self, waiting: Waiting, error: Error, ctx: &mut Context<Self>) {
-        let Waiting { effect, attempt, run } = waiting;
+        let Waiting { effect, attempt, run, .. } = waiting;
         if error.is_retryable() && attempt < ATTEMPTS_MAX {
             self.retries_total += 1;
             let delay = (RETRY * (attempt + 1)).min(RETRY_MAX);
@@ -480,7 +536,7 @@ impl Crew {
                 // Another turn has its own.
                 let is_same = |id| crew.rules.agent(id).map(|agent| agent.turns) == turn;
                 if !matches!(&effect, Effect::Prompt(id) if !is_same(id)) {
-                    crew.act(effect, attempt + 1, ctx);
+                    crew.act(effect, attempt + 1, None, ctx);
                 }
             });
             return;

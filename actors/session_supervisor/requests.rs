@@ -101,7 +101,8 @@ impl SessionSupervisor {
                 self.order(Order::Abort { run }, session, (asker, principal), arbiter, ctx);
             }
             (Command::Close { reason, .. }, Some(session)) => {
-                self.order(Order::Close { reason }, session, (asker, principal), arbiter, ctx);
+                let order = Order::Close { reason };
+                self.order_the_end(order, session, (asker, principal), arbiter, ctx);
             }
             (Command::Clear { .. }, Some(session)) => {
                 self.order(Order::Clear, session, (asker, principal), arbiter, ctx);
@@ -114,13 +115,7 @@ impl SessionSupervisor {
                 self.order(Order::Detach { follow }, session, (asker, principal), arbiter, ctx);
             }
             (Command::Stop { .. }, Some(session)) => {
-                if !self.setup.kin.has(&session) {
-                    return self.order(Order::Stop, session, (asker, principal), arbiter, ctx);
-                }
-                let ended = self.end_agents(&session, &principal);
-                let stop = Routed { asker, principal, order: Order::Stop, held: None };
-                let stop = Waiting { session, routed: stop, arbiter };
-                self.in_turn(ended, |supervisor, (), ctx| supervisor.route(stop, ctx), ctx);
+                self.order_the_end(Order::Stop, session, (asker, principal), arbiter, ctx);
             }
             (Command::History { limit, before, .. }, Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
@@ -371,8 +366,8 @@ impl SessionSupervisor {
                 self.follow_run(&run, (asker, principal), arbiter, ctx);
             }
             (Command::Approval(command), _) => self.approval(command, (asker, principal), arbiter, ctx),
-            (Command::SubAgent(command), _) => {
-                let command = crew::Command::SubAgent(*command);
+            (Command::SubAgent(command), session) => {
+                let command = crew::Command::SubAgent(*command, session);
                 hand_on(self.setup.crew.try_send(crew::Direct { command, principal, asker }));
             }
             (Command::Team(command), _) => {
@@ -410,6 +405,23 @@ impl SessionSupervisor {
                 unreachable!("a command with a target was resolved")
             }
         }
+    }
+
+    /// Orders what ends a session, after the agents that end with it.
+    fn order_the_end(
+        &mut self,
+        order: Order,
+        session: SessionKey,
+        (asker, principal): (Asker, Principal),
+        arbiter: ArbiterHandle,
+        ctx: &mut Context<Self>,
+    ) {
+        if !self.setup.kin.has(&session) {
+            return self.order(order, session, (asker, principal), arbiter, ctx);
+        }
+        let ended = self.end_agents(&session, &principal);
+        let end = Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
+        self.in_turn(ended, |supervisor, (), ctx| supervisor.route(end, ctx), ctx);
     }
 
     /// Ends the agents that a session's end ends, before that; who may not end it ends none of them.

@@ -423,6 +423,7 @@ impl Command {
             | Self::Stop { target }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
+            Self::SubAgent(command) => command.target(),
             _ => None,
         }
     }
@@ -447,6 +448,7 @@ impl Command {
             | Self::Stop { target }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
+            Self::SubAgent(command) => command.target_mut(),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 //! them and how they are. The rules are [`crew`](crate::crew)'s.
 
 use crate::auth::Owner;
+use crate::command::Target;
 use crate::error::{Error, ErrorCode};
 use crate::event::Usage;
 use crate::ids::{SessionKey, SubAgentId, TeamId};
@@ -39,7 +40,7 @@ pub enum SubAgentCommand {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Spawn {
     /// The session it works for, which is told its result; none = nobody's.
-    pub parent: Option<SessionKey>,
+    pub parent: Option<Target>,
     /// Which kind of agent: the configured one of this name where there is one, else the default.
     pub kind: String,
     /// What it is to do.
@@ -216,6 +217,16 @@ pub enum AgentChange {
 }
 
 impl SubAgentCommand {
+    /// The session it names.
+    pub fn target(&self) -> Option<&Target> {
+        if let Self::Spawn(spawn) = self { spawn.parent.as_ref() } else { None }
+    }
+
+    /// The same, to be replaced.
+    pub fn target_mut(&mut self) -> Option<&mut Target> {
+        if let Self::Spawn(spawn) = self { spawn.parent.as_mut() } else { None }
+    }
+
     /// What it takes of memory with its reply, where a small request takes 1.
     pub fn weight(&self) -> usize {
         match self {

@@ -189,8 +189,8 @@ impl Crew {
         alive.flat_map(|agent| std::iter::once(&agent.session).chain(&agent.parent))
     }
 
-    /// Puts an agent to work. `parent` is whose the session is that it is to work for, none where there
-    /// is no such session.
+    /// Puts an agent to work, for the session `parent` where it is to work for one, which belongs to this
+    /// owner.
     ///
     /// # Errors
     /// `NotFound` where the parent is not there or not the caller's to see, or nobody is configured who
@@ -201,13 +201,16 @@ impl Crew {
         at: &mut Moment<'_>,
         by: &Principal,
         spawn: Spawn,
-        parent: Option<Owner>,
+        parent: Option<(SessionKey, Owner)>,
     ) -> Result<AgentStatus, Error> {
         spawn.task.check()?;
         check_name("agentType", &spawn.kind)?;
         let (mut owner, mut depth, mut root) = (by.owner.clone(), 1, None);
-        if let Some(session) = &spawn.parent {
-            owner = parent.filter(|owner| by.sees(owner)).ok_or_else(|| no_session(session))?;
+        if let Some((session, theirs)) = &parent {
+            if !by.sees(theirs) {
+                return Err(ErrorCode::NotFound.error(format!("no such session: {session}")));
+            }
+            owner = theirs.clone();
             root = Some(session.clone());
             if let Some(above) = self.agents.values().find(|agent| agent.session == *session) {
                 if above.state() == AgentState::Stopped {
@@ -235,12 +238,13 @@ impl Crew {
         }
         let (kind, task) = (spawn.kind, spawn.task);
         let mut agent = self.new_agent(at, owner, kind, task, spawn.tokens_max)?;
-        agent.parent = spawn.parent;
+        agent.parent = parent.map(|(session, _)| session);
         agent.depth = depth;
         agent.root = root.unwrap_or(agent.root);
         let id = agent.id.clone();
         self.agents.insert(id.clone(), agent);
         self.changed.insert(id.clone(), AgentChange::Spawned);
+        self.step.effects.push(Effect::Make(id.clone()));
         self.schedule(at.now);
         self.prune();
         Ok(self.status_of(&self.agents[&id]))
@@ -664,10 +668,6 @@ fn oldest<'a, T: Clone + Ord + 'a>(
         forgotten.extend(theirs.into_iter().take(too_many).map(|(_, id)| id.clone()));
     }
     forgotten
-}
-
-fn no_session(session: &SessionKey) -> Error {
-    ErrorCode::NotFound.error(format!("no such session: {session}"))
 }
 
 /// Whether a name of something can be one.

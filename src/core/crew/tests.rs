@@ -89,9 +89,9 @@ impl World {
 
     fn spawn(&mut self, parent: Option<SessionKey>, text: &str) -> Result<AgentStatus, Error> {
         let by = principal("ada");
-        let owner = parent.as_ref().map(|_| by.owner.clone());
-        let spawn = Spawn { parent, kind: "work".into(), task: task(text), tokens_max: None };
-        let status = self.moment(|crew, at| crew.spawn(at, &by, spawn, owner));
+        let parent = parent.map(|session| (session, by.owner.clone()));
+        let spawn = Spawn { parent: None, kind: "work".into(), task: task(text), tokens_max: None };
+        let status = self.moment(|crew, at| crew.spawn(at, &by, spawn, parent));
         self.write();
         status
     }
@@ -288,9 +288,9 @@ fn number_and_depth_are_limited_and_strangers_see_nothing() {
     assert_eq!(world.crew.status(&bob, &last.agent).unwrap_err().code, ErrorCode::NotFound);
     let stop = world.crew.stop(at(99), &bob, &last.agent, None, true);
     assert_eq!(stop.unwrap_err().code, ErrorCode::NotFound);
-    let spawn = Spawn { parent, kind: "x".into(), task: task("spy"), tokens_max: None };
-    let owner = Some(principal("ada").owner);
-    let spied = world.moment(|crew, at| crew.spawn(at, &bob, spawn, owner));
+    let spawn = Spawn { parent: None, kind: "x".into(), task: task("spy"), tokens_max: None };
+    let parent = parent.map(|session| (session, principal("ada").owner));
+    let spied = world.moment(|crew, at| crew.spawn(at, &bob, spawn, parent));
     assert_eq!(spied.unwrap_err().code, ErrorCode::NotFound);
     world.crew.session_ends(at(100), &bob, &session("s"));
     assert_eq!(world.crew.running(), 4, "nobody stops what is another's by stopping his session");

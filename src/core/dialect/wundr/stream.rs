@@ -330,6 +330,8 @@ fn shared(session: &str, published: &Published) -> Words {
         | Event::Thought(_)
         | Event::ToolCalled(_)
         | Event::ToolReturned(_)
+        | Event::ApprovalAsked(_)
+        | Event::ApprovalDecided(_)
         | Event::Prompted { .. }
         | Event::Sealed(_)
         | Event::StepEnded { .. }
