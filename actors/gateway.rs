@@ -7,6 +7,7 @@
 //!            ├─ Nodes                clients that offer commands
 //!            ├─ Hub                  who is connected
 //!            ├─ Configuration        the configuration files
+//!            ├─ Files                what clients upload
 //!            ├─ SessionSupervisor ── Session ...
 //!            ├─ Listener ─────────── Connection ...
 //!            └─ AdminSocket          the operator
@@ -45,6 +46,7 @@ use crate::connection::Services;
 use crate::control_ui::ControlUi;
 use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
+use crate::files::{self, Files};
 use crate::http::PROTOCOLS;
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
@@ -108,6 +110,7 @@ pub struct Gateway {
     hub: Addr<Hub>,
     configuration: Addr<Configuration>,
     devices: Addr<Devices>,
+    files: Addr<Files>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     admin: Option<Addr<AdminSocket>>,
@@ -157,6 +160,14 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     .start();
     let configuration = Configuration::new(setup.layers.clone()).start();
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
+    let files = Files::open(files::Setup {
+        folder: setup.home.join("files"),
+        store: store.clone(),
+        quota_bytes: config.limits.file_quota_bytes,
+        upload_life: files::UPLOAD_LIFE,
+    })
+    .await?
+    .start();
     let arbiters = Arbiters::default();
     let catalog = Arc::new(Catalog::new(&config));
     let sessions = SessionSupervisor::new(SessionSetup {
@@ -185,6 +196,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         configuration: configuration.clone(),
         log: setup.log.clone(),
         devices: devices.clone().recipient(),
+        files: files.clone(),
         version: setup.version,
     })
     .start();
@@ -244,6 +256,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         hub,
         configuration,
         devices,
+        files,
         sessions,
         listener: listener.clone(),
         admin: None,
@@ -315,6 +328,7 @@ impl Gateway {
             ("hub", self.hub.connected()),
             ("configuration", self.configuration.connected()),
             ("devices", self.devices.connected()),
+            ("files actor", self.files.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
             ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
@@ -405,6 +419,7 @@ impl Handler<Observe> for Gateway {
         let configuration = self.configuration.clone();
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
+        let files = self.files.clone();
         Box::pin(async move {
             let mut children = Vec::new();
             children.extend(ask(&store, Observe).await);
@@ -414,6 +429,7 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&hub, Observe).await);
             children.extend(ask(&configuration, Observe).await);
             children.extend(ask(&devices, Observe).await);
+            children.extend(ask(&files, Observe).await);
             children.extend(ask(&sessions, Observe).await);
             children.extend(ask(&listener, Observe).await);
             if let Some(admin) = admin {
@@ -434,6 +450,7 @@ impl Handler<Stop> for Gateway {
         let drain = self.setup.config.gateway.drain_timeout;
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
+        let files = self.files.clone();
         let admin = self.admin.take();
         Box::pin(async move {
             let _ = ask(&listener, listener::Ready(false)).await;
@@ -449,6 +466,7 @@ impl Handler<Stop> for Gateway {
                 if let Some(admin) = admin {
                     let _ = admin.send(admin::Stop).await;
                 }
+                let _ = files.send(files::Stop).await;
                 match store.send(store::Stop).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => tracing::error!(%error, "the log was not closed cleanly"),

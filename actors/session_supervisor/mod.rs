@@ -39,6 +39,7 @@ use crate::configuration::Configuration;
 use crate::daemon_log::DaemonLog;
 use crate::deliver::{Asker, Client};
 use crate::devices::Manage;
+use crate::files::Files;
 use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
@@ -77,6 +78,8 @@ pub struct Setup {
     pub log: Arc<DaemonLog>,
     /// Who answers what is about devices.
     pub devices: Recipient<Manage>,
+    /// Who answers what is about files.
+    pub files: Addr<Files>,
     /// Version of clawmux.
     pub version: &'static str,
 }
