@@ -31,9 +31,11 @@
 
 #![allow(dead_code)]
 
+mod binary;
 mod connect;
 mod discover;
 mod event;
+mod files;
 mod health;
 mod method;
 mod shape;
@@ -79,6 +81,8 @@ pub struct Wundr {
     pending: HashMap<Ticket, Pending>,
     /// When requests that were asked on have to be answered, the earliest first.
     deadlines: VecDeque<(Timestamp, Ticket)>,
+    /// What is sent in binary frames.
+    transfers: files::Transfers,
     /// The number of the last event.
     event_seq: u64,
     heartbeats: u64,
@@ -168,10 +172,8 @@ impl Dialect for Wundr {
             (Phase::Waiting | Phase::Checking, Input::Tick) => self.on_handshake_deadline(turn),
             (Phase::Checking, Input::Authenticated(answer)) => self.on_authenticated(answer, turn),
             (Phase::Open, Input::Frame(Frame::Text(text))) => self.on_text(&text, turn),
-            (Phase::Open, Input::Frame(Frame::Binary(_))) => {
-                let failure = Failure::invalid("binary frames are not understood here");
-                turn.send(wire::refusal(wire::NO_ID, &failure));
-            }
+            (Phase::Open, Input::Frame(Frame::Binary(frame))) => self.on_binary(&frame, turn),
+            (Phase::Open, Input::Drained) => self.on_drained(turn),
             (Phase::Open, Input::Tick) => self.on_tick(turn),
             (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
             (_, Input::Fault(fault)) => self.on_fault(fault, turn),
@@ -214,6 +216,7 @@ impl Wundr {
             owner: Owner::Credential("".into()),
             pending: HashMap::new(),
             deadlines: VecDeque::new(),
+            transfers: files::Transfers::default(),
             event_seq: 0,
             heartbeats: 0,
             next_heartbeat: Timestamp::default(),
@@ -224,6 +227,7 @@ impl Wundr {
         self.phase = Phase::Closed;
         self.pending = HashMap::new();
         self.deadlines = VecDeque::new();
+        self.transfers = files::Transfers::default();
     }
 
     fn end(&mut self, code: u16, reason: &str, turn: &mut Turn<'_>) {
