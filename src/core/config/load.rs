@@ -18,6 +18,7 @@ use super::{
     models,
 };
 use crate::auth::authority::Authority;
+use crate::auth::token;
 use crate::ids::{AgentId, PluginName};
 use crate::plugin::Capability;
 use crate::router::Binding;
@@ -437,10 +438,8 @@ fn check_agent(r: &mut Report, at: &Origin, key: &str, name: &str, agents: &BTre
 
 /// Names are lowercase, so that environment variables can name them.
 pub(super) fn check_name(r: &mut Report, at: &Origin, key: &str, name: &str) {
-    const CHARS_MAX: usize = 64;
-    let good = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-.".contains(c))
-        && name.len() <= CHARS_MAX;
+    const CHARS_MAX: usize = token::NAME_BYTES_MAX;
+    let good = token::is_name(name);
     if !good {
         r.complain(
             at,
