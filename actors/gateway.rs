@@ -194,6 +194,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             subscriptions: config.limits.subscriptions,
             max_buffered_bytes: config.gateway.max_buffered_bytes,
             tick_interval: config.openclaw.tick_interval,
+            heartbeat_interval: config.gateway.heartbeat_interval,
+            heartbeat_timeout: config.gateway.heartbeat_timeout,
             catalog,
             started: clock::now(),
             ..dialect::Setup::default()

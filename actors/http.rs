@@ -12,7 +12,8 @@ use actix_web::http::{Method, StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
 use clawmux_core::auth::gate::{Gate, RequestFacts, is_forwarding_header};
 use clawmux_core::dialect::exoclaw::Exoclaw;
-use clawmux_core::dialect::openclaw::OpenClaw;
+use clawmux_core::dialect::root::Root;
+use clawmux_core::dialect::wundr::Wundr;
 use serde_json::{Value, json};
 
 use crate::connection::link::Link;
@@ -32,22 +33,26 @@ pub const PROTOCOLS: &[Protocol] = &[
         dialect: |setup| Box::new(Exoclaw::new(setup)),
     },
     Protocol {
+        path: "/v2",
+        name: "wundr",
+        may_skip: false,
+        max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        is_announced_to: true,
+        dialect: |setup| Box::new(Wundr::new(setup)),
+    },
+    Protocol {
         path: "/",
         name: "openclaw",
         may_skip: false,
         max_payload_bytes: |services| services.openclaw.max_payload_bytes,
         is_announced_to: true,
-        dialect: |setup| Box::new(OpenClaw::new(setup)),
+        dialect: |setup| Box::new(Root::new(setup)),
     },
 ];
 
 /// Paths that belong to what is not there yet, and what that is.
-const LATER: &[(&str, &str)] = &[
-    ("/v2", "the Wundr protocol"),
-    ("/admin", "the admin protocol over WebSocket"),
-    ("/metrics", "metrics"),
-    ("/webhook", "webhooks"),
-];
+const LATER: &[(&str, &str)] =
+    &[("/admin", "the admin protocol over WebSocket"), ("/metrics", "metrics"), ("/webhook", "webhooks")];
 
 /// When somebody for whom there is no place may try again, in seconds.
 const RETRY_AFTER_SECS: u32 = 5;

@@ -230,6 +230,24 @@ pub(crate) struct OneDevice {
     pub(crate) json: bool,
 }
 
+/// `reference`
+#[derive(Args, Debug)]
+pub(crate) struct Reference {
+    /// The protocol
+    #[arg(value_enum)]
+    pub(crate) protocol: Protocol,
+    /// As JSON Schema, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A protocol that describes itself.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Protocol {
+    /// Wundr's protocol v2
+    Wundr,
+}
+
 /// The arguments of a command that is not there yet: all of them.
 #[derive(Args, Debug)]
 pub(crate) struct Later {
@@ -309,6 +327,8 @@ pub(crate) enum Command {
     /// or not. Exit status 1 where something is wrong; warnings are not. Ports, keys, the model provider and the clock
     /// are not looked at yet.
     Doctor(Doctor),
+    /// Methods and events of a protocol with their parameters, as this daemon serves them
+    Reference(Reference),
 }
 
 impl Command {
@@ -325,7 +345,8 @@ impl Command {
             | Self::Device(_)
             | Self::Drain(_)
             | Self::Backup(_)
-            | Self::Doctor(_) => return None,
+            | Self::Doctor(_)
+            | Self::Reference(_) => return None,
             Self::Connections(_) => "connections",
             Self::Actors(_) => "actors",
             Self::Plugins(_) => "plugins",

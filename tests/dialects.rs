@@ -43,6 +43,7 @@ use clawmux_core::command::{Command, Target};
 use clawmux_core::config::ModelRef;
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::openclaw::OpenClaw;
+use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
@@ -70,6 +71,11 @@ fn exoclaw() {
 #[test]
 fn openclaw() {
     run_all("openclaw", 5, |setup| Box::new(OpenClaw::new(setup)));
+}
+
+#[test]
+fn wundr() {
+    run_all("wundr", 5, |setup| Box::new(Wundr::new(setup)));
 }
 
 fn run_all(dialect: &str, at_least: usize, make: fn(Setup) -> Box<dyn Dialect>) {
@@ -102,6 +108,8 @@ fn run(path: &Path, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> {
             max_payload_bytes: 26_214_400,
             max_buffered_bytes: 16_777_216,
             tick_interval: Duration::from_secs(15),
+            heartbeat_interval: Duration::from_secs(30),
+            heartbeat_timeout: Duration::from_secs(90),
             catalog: Arc::new(catalog()),
             ..Setup::default()
         }),

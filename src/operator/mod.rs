@@ -17,7 +17,7 @@ pub(crate) mod drain;
 pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod status;
-mod table;
+pub(crate) mod table;
 mod tail;
 mod transcript;
 pub(crate) mod when;

@@ -8,6 +8,8 @@
 pub mod exoclaw;
 mod json;
 pub mod openclaw;
+pub mod root;
+pub mod wundr;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -218,6 +220,10 @@ pub struct Setup {
     pub max_buffered_bytes: usize,
     /// How often a protocol that has ticks sends one.
     pub tick_interval: Duration,
+    /// How often a protocol that has heartbeats sends one.
+    pub heartbeat_interval: Duration,
+    /// A peer that is silent for so long is closed.
+    pub heartbeat_timeout: Duration,
     /// The agents and models there are.
     pub catalog: Arc<Catalog>,
     /// Since when the daemon is ready.

@@ -1,0 +1,133 @@
+//! Every method: its name, who may call it, what it costs, what it takes and gives, and what does it.
+//!
+//! What is documented ([`super::discover`]), what is checked and what is called comes from here.
+//! (Source: the protocol's document, section 4; the parameters are those of Wundr's client.)
+
+use serde_json::{Value, json};
+
+use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
+use super::wire::Failure;
+use super::{Call, Turn, Wundr, connect, discover, health};
+use crate::auth::{Scope, Scopes};
+use crate::dialect::json::Params;
+use crate::error::{Error, ErrorCode};
+
+/// One method.
+pub(super) struct Method {
+    /// Its name, `domain.verb`.
+    pub(super) name: &'static str,
+    /// What it does, in a sentence.
+    pub(super) doc: &'static str,
+    /// Any of these scopes is enough; where there is none, everybody who was let in may call it.
+    pub(super) needs: &'static [Scope],
+    /// What it costs, in units of `[limits]`.
+    pub(super) cost: u32,
+    /// Its parameters.
+    pub(super) params: &'static [Field],
+    /// The members of its result.
+    pub(super) result: &'static [Field],
+    /// Answers, or asks the daemon.
+    pub(super) handle: Handle,
+}
+
+/// Answers a request whose parameters are in shape, or asks the daemon.
+type Handle = fn(&mut Wundr, &mut super::Request<'_>, &mut Turn<'_>) -> Result<Call, Error>;
+
+/// Everybody who was let in.
+pub(super) const ANYBODY: &[Scope] = &[];
+/// Who may look.
+pub(super) const READ: &[Scope] = &[Scope::Read];
+/// Who may do.
+pub(super) const WRITE: &[Scope] = &[Scope::Write];
+
+/// Every method.
+pub(super) static METHODS: &[Method] = &[
+    // Letting in.
+    Method {
+        name: connect::METHOD,
+        doc: "The handshake: the first frame of a connection, and only that.",
+        needs: ANYBODY,
+        cost: 0,
+        params: connect::PARAMS,
+        result: connect::HELLO,
+        handle: connect::again,
+    },
+    // How the daemon is.
+    Method {
+        name: "health.ping",
+        doc: "Measures the way to the daemon and back.",
+        needs: ANYBODY,
+        cost: 0,
+        params: &[optional("clientTimestamp", COUNT, "when it was sent, for the sender")],
+        result: &[
+            required("type", Shape::OneOf(&["health.pong"]), "what it is"),
+            required("serverTimestamp", COUNT, "the daemon's time, in ms since 1970"),
+            optional("clientTimestamp", COUNT, "as it was given"),
+        ],
+        handle: health::ping,
+    },
+    // What there is.
+    Method {
+        name: "rpc.discover",
+        doc: "Every method and event with its schema.",
+        needs: ANYBODY,
+        cost: 0,
+        params: &[],
+        result: discover::RESULT,
+        handle: discover::discover,
+    },
+    Method {
+        name: "rpc.describe",
+        doc: "One method with its schema.",
+        needs: ANYBODY,
+        cost: 0,
+        params: &[required("method", NAME, "its name")],
+        result: discover::METHOD,
+        handle: discover::describe,
+    },
+];
+
+/// The method of this name.
+pub(super) fn find(name: &str) -> Option<&'static Method> {
+    METHODS.iter().find(|method| method.name == name)
+}
+
+impl Method {
+    /// Whether somebody with these scopes may call it.
+    pub(super) fn is_allowed(&self, scopes: Scopes) -> bool {
+        self.needs.is_empty() || self.needs.iter().any(|scope| scopes.allows(*scope))
+    }
+
+    /// The parameters, in shape; absent ones are an empty object.
+    ///
+    /// # Errors
+    /// `InvalidRequest` with all complaints.
+    pub(super) fn checked(&self, params: Params<'_>) -> Result<Value, Error> {
+        let refuse =
+            |why: &str| ErrorCode::InvalidRequest.error(format!("invalid params for {}: {why}", self.name));
+        let params = params.0.map_or("null", |params| params.get());
+        let mut params: Value = serde_json::from_str(params).map_err(|why| refuse(&why.to_string()))?;
+        if params.is_null() {
+            params = json!({});
+        }
+        shape::check(self.params, &mut params).map_err(|why| refuse(&why))?;
+        Ok(params)
+    }
+
+    /// How an error is said in the answer to it.
+    pub(super) fn failure(&self, error: &Error) -> Failure {
+        let mut failure = Failure::of(error);
+        if error.code == ErrorCode::RateLimited {
+            failure.message = format!("rate limit exceeded for {}: {}", self.name, failure.message);
+        }
+        failure
+    }
+
+    /// That the result is what it is said to be, where tests run.
+    pub(super) fn check_result(&self, result: &Value) {
+        if cfg!(debug_assertions) {
+            let checked = shape::check(self.result, &mut result.clone());
+            assert!(checked.is_ok(), "the result of {}: {checked:?}: {result}", self.name);
+        }
+    }
+}

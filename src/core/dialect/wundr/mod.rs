@@ -1,0 +1,429 @@
+//! Wundr's protocol v2.
+//!
+//! ```text
+//!   New ──► Waiting ── auth.connect ──► Checking ── let in: hello ──► Open
+//!            │ nothing in time,          │ refused                     │ auth.logout, fault,
+//!            │ or something else         ▼                             ▼ peer gone
+//!            └────────────────────────► Closed ◄───────────────────────┘
+//! ```
+//!
+//! What a request may be is one table ([`method`]): a row has the method's name, scopes, cost, the
+//! shape of its parameters and of its result, and the function that does it. That answers at once or
+//! asks the daemon, and then makes the answer of the reply, or asks on. The table of events
+//! ([`event`]) is alike. Both print themselves as JSON Schema ([`discover`]).
+//!
+//! A request is looked at in this order: known method, scope, rate, parameters. Every request has one
+//! answer; one that takes longer than [`ANSWER_MAX`] is answered with `TIMEOUT`, and what comes later
+//! is dropped.
+//!
+//! Every event frame takes the connection's next number, heartbeats too, when it is sent: a gap is a
+//! loss. How a connection ends: refused handshakes are in [`connect`]; else
+//!
+//! | why | code |
+//! |---|---|
+//! | `auth.logout` | 1000 |
+//! | silent for too long, daemon stops | 1001 |
+//! | frame over the limit | 1009 |
+//! | reads too slowly, credential revoked or expired | 1008 |
+//! | too many connections | 1013 |
+//!
+//! Deliberately absent: protocol v1, and the switch to JSON-RPC 2.0 that its clients never make.
+
+#![allow(dead_code)]
+
+mod connect;
+mod discover;
+mod event;
+mod health;
+mod method;
+mod shape;
+mod wire;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+pub use self::connect::is_greeting;
+pub use self::discover::reference;
+use self::method::Method;
+use self::wire::{Failure, Incoming};
+use super::json::Params;
+use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use crate::auth::{Owner, Scope, Scopes};
+use crate::command::Command;
+use crate::error::{Error, ErrorCode};
+use crate::ids::Ticket;
+use crate::reply::Reply;
+use crate::time::Timestamp;
+
+/// Which slot of a published event holds its payload in this protocol's words.
+const SLOT: usize = 1;
+
+/// How many requests of one connection may wait for an answer at once.
+const IN_FLIGHT_MAX: usize = 256;
+
+/// How long the answer to a request may take. (Source: the timeout of Wundr's client.)
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Wundr's protocol, on one connection.
+pub struct Wundr {
+    setup: Setup,
+    phase: Phase,
+    greeting: connect::Greeting,
+    /// What may be done here.
+    scopes: Scopes,
+    /// Whose what is made here is.
+    owner: Owner,
+    pending: HashMap<Ticket, Pending>,
+    /// When requests that were asked on have to be answered, the earliest first.
+    deadlines: VecDeque<(Timestamp, Ticket)>,
+    /// The number of the last event.
+    event_seq: u64,
+    heartbeats: u64,
+    next_heartbeat: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    New,
+    Waiting,
+    Checking,
+    Open,
+    Closed,
+}
+
+/// A request that waits for its reply; or something the dialect asked for itself, without an asker.
+struct Pending {
+    asker: Option<Asker>,
+    then: Then,
+}
+
+/// Who is to be answered.
+struct Asker {
+    id: String,
+    method: &'static Method,
+    until: Timestamp,
+}
+
+/// What to do with the reply to a command.
+type Then = Box<dyn FnOnce(&mut Wundr, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error>>;
+
+/// What becomes of a request.
+enum Call {
+    /// This is the answer.
+    Answer(Value),
+    /// The daemon is to be asked, and then this done.
+    Ask(Command, Then),
+    /// It is answered elsewhere, once.
+    Elsewhere,
+}
+
+impl Call {
+    /// Asks the daemon; `then` makes the answer.
+    fn ask(
+        command: Command,
+        then: impl FnOnce(&mut Wundr, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error> + 'static,
+    ) -> Result<Self, Error> {
+        Ok(Self::Ask(command, Box::new(then)))
+    }
+}
+
+/// A request of somebody who may make it, its parameters in shape.
+struct Request<'a> {
+    id: &'a str,
+    method: &'static Method,
+    params: Value,
+}
+
+impl Request<'_> {
+    /// Its parameters; those that are not named in `T` are ignored.
+    fn read<T: serde::de::DeserializeOwned>(&mut self) -> Result<T, Error> {
+        serde_json::from_value(self.params.take()).map_err(|why| self.invalid(&why.to_string()))
+    }
+
+    /// The refusal of its parameters.
+    fn invalid(&self, why: &str) -> Error {
+        invalid(self.method.name, why)
+    }
+}
+
+/// The refusal of the parameters of a method. (Source: the words of Wundr's daemon.)
+fn invalid(method: &str, why: &str) -> Error {
+    ErrorCode::InvalidRequest.error(format!("invalid params for {method}: {}", super::json::clip(why)))
+}
+
+/// The reply is to another command: a fault of clawmux.
+fn misfit() -> Error {
+    ErrorCode::Internal.error("internal error: the reply does not fit the request")
+}
+
+impl Dialect for Wundr {
+    fn handle(&mut self, input: Input<'_>, turn: &mut Turn<'_>) {
+        match (self.phase, input) {
+            (Phase::Closed, _) => {}
+            (Phase::New, Input::Opened) => self.phase = Phase::Waiting,
+            (Phase::Waiting, Input::Frame(frame)) => self.on_first(&frame, turn),
+            (Phase::Waiting | Phase::Checking, Input::Tick) => self.on_handshake_deadline(turn),
+            (Phase::Checking, Input::Authenticated(answer)) => self.on_authenticated(answer, turn),
+            (Phase::Open, Input::Frame(Frame::Text(text))) => self.on_text(&text, turn),
+            (Phase::Open, Input::Frame(Frame::Binary(_))) => {
+                let failure = Failure::invalid("binary frames are not understood here");
+                turn.send(wire::refusal(wire::NO_ID, &failure));
+            }
+            (Phase::Open, Input::Tick) => self.on_tick(turn),
+            (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
+            (_, Input::Fault(fault)) => self.on_fault(fault, turn),
+            (_, Input::Ended) => self.close(),
+            (
+                _,
+                Input::Opened
+                | Input::Frame(_)
+                | Input::Authenticated(_)
+                | Input::Reply(..)
+                | Input::Event { .. }
+                | Input::Announced(_)
+                | Input::Invoked(_)
+                | Input::Drained
+                | Input::Tick,
+            ) => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        match self.phase {
+            Phase::New | Phase::Closed => None,
+            Phase::Waiting | Phase::Checking => Some(self.setup.handshake_deadline),
+            Phase::Open => {
+                let answer = self.deadlines.front().map(|(at, _)| *at);
+                answer.into_iter().chain([self.next_heartbeat]).min()
+            }
+        }
+    }
+}
+
+impl Wundr {
+    /// For a connection that is about to open.
+    pub fn new(setup: Setup) -> Self {
+        Self {
+            setup,
+            phase: Phase::New,
+            greeting: connect::Greeting::default(),
+            scopes: Scopes::NONE,
+            owner: Owner::Credential("".into()),
+            pending: HashMap::new(),
+            deadlines: VecDeque::new(),
+            event_seq: 0,
+            heartbeats: 0,
+            next_heartbeat: Timestamp::default(),
+        }
+    }
+
+    fn close(&mut self) {
+        self.phase = Phase::Closed;
+        self.pending = HashMap::new();
+        self.deadlines = VecDeque::new();
+    }
+
+    fn end(&mut self, code: u16, reason: &str, turn: &mut Turn<'_>) {
+        turn.close(code, reason);
+        self.close();
+    }
+
+    fn on_fault(&mut self, fault: Fault, turn: &mut Turn<'_>) {
+        let ended = |reason: &str, message: &str| {
+            Failure::new("UNAUTHORIZED", message).with(serde_json::json!({ "reason": reason }))
+        };
+        let (code, reason, last) = match fault {
+            Fault::Oversize { limit } => {
+                let failure = Failure::invalid("message exceeds size limit")
+                    .with(serde_json::json!({ "maxPayloadBytes": limit }));
+                (1009, format!("a frame may have {limit} bytes"), Some(failure))
+            }
+            Fault::Slow => (1008, "slow consumer".to_owned(), None),
+            Fault::Idle => (1001, "heartbeat timeout".to_owned(), None),
+            Fault::Revoked => {
+                let failure = ended("credential_revoked", "the credential was revoked");
+                (1008, "unauthorized: the credential was revoked".to_owned(), Some(failure))
+            }
+            Fault::Expired => {
+                let failure = ended("credential_expired", "the credential expired");
+                (1008, "unauthorized: the credential expired".to_owned(), Some(failure))
+            }
+            Fault::Overloaded => (1013, "too many connections, try later".to_owned(), None),
+            Fault::Draining => (1001, "server shutdown".to_owned(), None),
+        };
+        if let (Phase::Open, Some(failure)) = (self.phase, &last) {
+            turn.send(wire::refusal(wire::NO_ID, failure));
+        }
+        if fault == Fault::Draining {
+            let failure = Failure::of(&ErrorCode::Unavailable.error("the daemon is stopping"));
+            for asker in std::mem::take(&mut self.pending).into_values().filter_map(|pending| pending.asker) {
+                turn.send(wire::refusal(&asker.id, &failure));
+            }
+        }
+        self.end(code, &reason, turn);
+    }
+
+    /// Sends an event whose payload is JSON already.
+    fn emit(&mut self, name: &'static str, payload: &str, subscription: Option<&str>, turn: &mut Turn<'_>) {
+        event::check(name, payload);
+        self.event_seq += 1;
+        turn.send(wire::event(name, payload, self.event_seq, subscription));
+    }
+
+    fn on_text(&mut self, text: &str, turn: &mut Turn<'_>) {
+        match wire::read(text) {
+            Incoming::Batch(all) if all.is_empty() || all.len() > wire::BATCH_MAX => {
+                let why = format!("a batch has 1 to {} requests, not {}", wire::BATCH_MAX, all.len());
+                turn.send(wire::refusal(wire::NO_ID, &Failure::invalid(why)));
+            }
+            Incoming::Batch(all) => {
+                for item in all {
+                    if self.phase == Phase::Open {
+                        self.on_item(item, turn);
+                    }
+                }
+            }
+            one => self.on_incoming(one, turn),
+        }
+    }
+
+    /// One frame of a batch.
+    fn on_item(&mut self, item: &RawValue, turn: &mut Turn<'_>) {
+        match wire::read(item.get()) {
+            Incoming::Batch(_) => {
+                let why = "invalid request frame: a batch in a batch";
+                turn.send(wire::refusal(wire::NO_ID, &Failure::invalid(why)));
+            }
+            one => self.on_incoming(one, turn),
+        }
+    }
+
+    fn on_incoming(&mut self, incoming: Incoming<'_>, turn: &mut Turn<'_>) {
+        match incoming {
+            Incoming::Request { id, method, params } => self.on_request(id, &method, params, turn),
+            Incoming::Broken(id, why) => {
+                let failure = Failure::invalid(format!("invalid request frame: {why}"));
+                turn.send(wire::refusal(&id, &failure));
+            }
+            Incoming::Garbage | Incoming::Batch(_) => {
+                turn.send(wire::refusal(wire::NO_ID, &Failure::invalid("malformed JSON")));
+            }
+        }
+    }
+
+    /// Known method, then scope, rate, parameters; then it is done.
+    fn on_request(&mut self, id: String, name: &str, params: Params<'_>, turn: &mut Turn<'_>) {
+        let Some(method) = method::find(name) else {
+            let why = format!("unknown method: {}", super::json::clip(name));
+            return turn.send(wire::refusal(&id, &Failure::invalid(why)));
+        };
+        if !method.is_allowed(self.scopes) {
+            let failure = Failure::missing_scope(method.needs, Some(name));
+            return turn.send(wire::refusal(&id, &failure));
+        }
+        if self.pending.len() >= IN_FLIGHT_MAX {
+            let why = format!("too many requests in flight ({IN_FLIGHT_MAX}): wait for one to be answered");
+            return turn.send(wire::refusal(&id, &Failure::of(&ErrorCode::RateLimited.error(why))));
+        }
+        let call = method
+            .checked(params)
+            .and_then(|params| (method.handle)(self, &mut Request { id: &id, method, params }, turn));
+        let asker = Asker { id, method, until: turn.now().after(ANSWER_MAX) };
+        match call {
+            // What it costs is spent all the same, and a rate that is used up is said first.
+            Err(error) if method.cost > 0 => {
+                let then: Then = Box::new(|_, reply, _| Err(reply.err().unwrap_or_else(misfit)));
+                self.ask_daemon(Some(asker), Err(error), then, turn);
+            }
+            call => self.proceed(Some(asker), call, turn),
+        }
+    }
+
+    /// The scope under which somebody is let do what `needs` any of these.
+    fn granted(&self, needs: &[Scope]) -> Scope {
+        let holds = |scope: &&Scope| self.scopes.allows(**scope);
+        // Who has none at all is let do only what needs none.
+        needs.iter().chain(&Scope::ALL).find(holds).copied().unwrap_or(Scope::Read)
+    }
+
+    fn ask_daemon(
+        &mut self,
+        asker: Option<Asker>,
+        command: Result<Command, Error>,
+        then: Then,
+        turn: &mut Turn<'_>,
+    ) -> Ticket {
+        let (needs, cost) =
+            asker.as_ref().map_or((&[][..], 0), |asker| (asker.method.needs, asker.method.cost));
+        let ticket = turn.execute(self.granted(needs), cost, command);
+        if let Some(asker) = &asker {
+            self.deadlines.push_back((asker.until, ticket));
+        }
+        self.pending.insert(ticket, Pending { asker, then });
+        ticket
+    }
+
+    /// Asks the daemon for something no client waits for.
+    fn ask_aside(
+        &mut self,
+        command: Command,
+        turn: &mut Turn<'_>,
+        then: impl FnOnce(&mut Wundr, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error> + 'static,
+    ) -> Ticket {
+        self.ask_daemon(None, Ok(command), Box::new(then), turn)
+    }
+
+    /// Answers, or asks on.
+    fn proceed(&mut self, asker: Option<Asker>, call: Result<Call, Error>, turn: &mut Turn<'_>) {
+        match (call, asker) {
+            (Ok(Call::Ask(command, then)), asker) => {
+                self.ask_daemon(asker, Ok(command), then, turn);
+            }
+            (Ok(Call::Answer(payload)), Some(asker)) => {
+                asker.method.check_result(&payload);
+                turn.send(wire::answer(&asker.id, &payload));
+            }
+            (Err(error), Some(asker)) => {
+                turn.send(wire::refusal(&asker.id, &asker.method.failure(&error)));
+            }
+            (Ok(Call::Elsewhere), _) | (Ok(Call::Answer(_)) | Err(_), None) => {}
+        }
+    }
+
+    fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
+        let Some(Pending { mut asker, then }) = self.pending.remove(&ticket) else { return };
+        let call = then(self, reply, turn);
+        if let (Some(asker), Ok(Call::Ask(..))) = (&mut asker, &call) {
+            // The rest of its time is for the next question.
+            asker.until = asker.until.max(turn.now());
+        }
+        self.proceed(asker, call, turn);
+        while let Some((_, ticket)) = self.deadlines.front()
+            && !self.pending.contains_key(ticket)
+        {
+            self.deadlines.pop_front();
+        }
+    }
+
+    fn on_tick(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now();
+        while let Some((_, ticket)) = self.deadlines.pop_front_if(|(at, _)| *at <= now) {
+            // What the reply brings about is still done; nobody is told.
+            if let Some(asker) = self.pending.get_mut(&ticket).and_then(|pending| pending.asker.take()) {
+                let why = format!("{} took longer than {} ms", asker.method.name, ANSWER_MAX.as_millis());
+                let failure = Failure::of(&ErrorCode::Timeout.error(why));
+                turn.send(wire::refusal(&asker.id, &failure));
+            }
+        }
+        self.beat(turn);
+    }
+}
+
+impl std::fmt::Debug for Wundr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wundr").field("phase", &self.phase).finish_non_exhaustive()
+    }
+}
