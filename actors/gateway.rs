@@ -6,6 +6,7 @@
 //!            ├─ ProviderSupervisor   budgets, upstream calls
 //!            ├─ Nodes                clients that offer commands
 //!            ├─ Hub                  who is connected
+//!            ├─ Devices, Tokens      who is let in
 //!            ├─ Configuration        the configuration files
 //!            ├─ SessionSupervisor ── Session ...
 //!            ├─ Listener ─────────── Connection ...
@@ -13,7 +14,7 @@
 //! ```
 //!
 //! Starts them in this order and stops them in reverse; knows no protocol. Sessions and plugins are
-//! started anew by their supervisors. These eight know each other's addresses, so that one that is
+//! started anew by their supervisors. These know each other's addresses, so that one that is
 //! gone can't be replaced alone: the gateway says so ([`Running::failed`]), whoever asked it has been
 //! told, what was acknowledged is in the log, and who runs the daemon starts all of it anew.
 
@@ -60,6 +61,7 @@ use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
 use crate::store::{self, Store, UsageSince};
+use crate::tokens::Tokens;
 
 /// How often the children are looked after.
 const WATCH: Duration = Duration::from_secs(1);
@@ -108,6 +110,7 @@ pub struct Gateway {
     hub: Addr<Hub>,
     configuration: Addr<Configuration>,
     devices: Addr<Devices>,
+    tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     admin: Option<Addr<AdminSocket>>,
@@ -156,6 +159,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .start();
     let configuration = Configuration::new(setup.layers.clone()).start();
+    // Nobody is let in before it is known which credentials there are.
+    let tokens = Tokens::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let arbiters = Arbiters::default();
     let catalog = Arc::new(Catalog::new(&config));
@@ -184,6 +189,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         configuration: configuration.clone(),
         log: setup.log.clone(),
         devices: devices.clone().recipient(),
+        tokens: tokens.clone().recipient(),
         version: setup.version,
     })
     .start();
@@ -209,6 +215,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         devices: devices.clone().recipient(),
         join: hub.clone().recipient(),
         leave: hub.clone().recipient(),
+        renew: hub.clone().recipient(),
+        used: tokens.clone().recipient(),
         overviews,
     };
     let (listener, addresses) = Listener::open(ListenerSetup {
@@ -243,6 +251,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         hub,
         configuration,
         devices,
+        tokens,
         sessions,
         listener: listener.clone(),
         admin: None,
@@ -309,6 +318,7 @@ impl Gateway {
             ("hub", self.hub.connected()),
             ("configuration", self.configuration.connected()),
             ("devices", self.devices.connected()),
+            ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
             ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
@@ -399,6 +409,7 @@ impl Handler<Observe> for Gateway {
         let configuration = self.configuration.clone();
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
+        let tokens = self.tokens.clone();
         Box::pin(async move {
             let mut children = Vec::new();
             children.extend(ask(&store, Observe).await);
@@ -408,6 +419,7 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&hub, Observe).await);
             children.extend(ask(&configuration, Observe).await);
             children.extend(ask(&devices, Observe).await);
+            children.extend(ask(&tokens, Observe).await);
             children.extend(ask(&sessions, Observe).await);
             children.extend(ask(&listener, Observe).await);
             if let Some(admin) = admin {

@@ -12,6 +12,7 @@
 //! | [`Plugin`](plugin) | one module and its instances; what confines them is in [`sandbox`] |
 //! | [`Hub`](hub) | who is connected, and what concerns all of them |
 //! | [`Devices`](devices) | which devices are paired |
+//! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Store`](store) | the log |
 //! | [`AdminSocket`](admin) | the operator's socket |
@@ -48,3 +49,4 @@ pub mod session;
 pub mod session_supervisor;
 pub mod store;
 pub mod supervision;
+pub mod tokens;

@@ -53,15 +53,10 @@ impl Rates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clawmux_core::auth::{Owner, Scopes};
+    use clawmux_core::auth::Scopes;
 
     fn principal(name: &str, unlimited: bool) -> Principal {
-        Principal {
-            name: name.into(),
-            scopes: Scopes::NONE,
-            owner: Owner::Credential(name.into()),
-            unlimited,
-        }
+        Principal { unlimited, ..Principal::new(name, Scopes::NONE) }
     }
 
     fn rates(burst: u32) -> Rates {

@@ -369,6 +369,8 @@ fn authentication(claim: &Claim) -> String {
     let mut line = match &claim.credentials {
         Credentials::None => "? authenticate none".to_owned(),
         Credentials::Token(token) => format!("? authenticate token {}", token.expose()),
+        Credentials::ApiKey(key) => format!("? authenticate api-key {}", key.expose()),
+        Credentials::Jwt(token) => format!("? authenticate jwt {}", token.expose()),
     };
     if claim.role != auth::Role::Operator {
         let _ = write!(line, " role={:?}", claim.role);
@@ -397,7 +399,7 @@ fn key_of(text: &str) -> Result<SessionKey, String> {
 fn principal(name: &str, scopes: &str) -> Result<Principal, String> {
     let scopes: Option<Vec<Scope>> = scopes.split(',').map(scope_of).collect();
     let scopes = Scopes::of(&scopes.ok_or("no such scope")?);
-    Ok(Principal { name: name.into(), scopes, owner: Owner::Credential(name.into()), unlimited: false })
+    Ok(Principal { owner: Owner::Credential(name.into()), ..Principal::new(name, scopes) })
 }
 
 fn scope_of(name: &str) -> Option<Scope> {

@@ -34,6 +34,7 @@ use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
 use crate::store::Store;
+use crate::tokens::Tokens;
 
 mod provided;
 #[path = "../../tests/support/upstream.rs"]
@@ -55,12 +56,7 @@ impl Handler<Sabotage> for Session {
 }
 
 fn user(name: &str) -> Principal {
-    Principal {
-        name: name.into(),
-        scopes: Scopes::of(&[Scope::Read, Scope::Write]),
-        owner: Owner::Credential(name.into()),
-        unlimited: false,
-    }
+    Principal::new(name, Scopes::of(&[Scope::Read, Scope::Write]))
 }
 
 /// A connection that hands on what it gets.
@@ -116,7 +112,8 @@ impl World {
             context_tokens: 5000,
         };
         let (authority, hub) = (Arc::new(Authority::new(&config.auth)), Hub::default().start());
-        let devices = Devices::open(authority, store.clone(), hub.clone()).await.unwrap().start();
+        let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await.unwrap().start();
+        let tokens = Tokens::open(authority, store.clone(), hub.clone()).await.unwrap().start();
         let supervisor = SessionSupervisor::new(Setup {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
@@ -138,6 +135,7 @@ impl World {
             configuration: Configuration::new(Layers::default()).start(),
             log: Arc::default(),
             devices: devices.recipient(),
+            tokens: tokens.recipient(),
             version: "test",
         })
         .start();

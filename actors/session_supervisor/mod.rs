@@ -44,6 +44,7 @@ use crate::observe::{Observe, Observed};
 use crate::sandbox_supervisor::CountPlugins;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Profile, Routed, Session, Sleep};
 use crate::store::Unfinished;
+use crate::tokens;
 pub use order::Held;
 use order::Lookup;
 use waking::{RECOVERING_AT_ONCE, UNPARK_DELAY_MIN};
@@ -76,6 +77,8 @@ pub struct Setup {
     pub log: Arc<DaemonLog>,
     /// Who answers what is about devices.
     pub devices: Recipient<Manage>,
+    /// Who answers what is about credentials of the store.
+    pub tokens: Recipient<tokens::Manage>,
     /// Version of clawmux.
     pub version: &'static str,
 }

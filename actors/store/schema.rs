@@ -16,6 +16,7 @@
 //! | `usage_days` | the sums of that for each day: what a month cost is asked at every start |
 //! | `devices` | the paired devices |
 //! | `device_grants` | what each may come as, and what its token is made of; the rest of it is `meta.device_secret` |
+//! | `tokens` | the API keys and JWTs that the daemon gave out: of a key its SHA-256, of a JWT its id |
 //!
 //! A step of a migration is never changed once it was released: files that went through it are out
 //! there. A new one is added at the end.
@@ -206,6 +207,19 @@ CREATE TABLE attachments (
 ",
     "
 -- Format 4.
+
+CREATE TABLE tokens (
+    token   TEXT PRIMARY KEY,                   -- its id; of a JWT its jti
+    name    TEXT NOT NULL,
+    kind    TEXT NOT NULL,
+    sha256  BLOB,                               -- of an API key
+    scopes  TEXT NOT NULL,                      -- names, separated by spaces
+    created INTEGER NOT NULL,
+    expires INTEGER,
+    revoked INTEGER,
+    used    INTEGER,
+    origin  TEXT                                -- where it was used last
+) STRICT, WITHOUT ROWID;
 ",
 ];
 

@@ -276,6 +276,7 @@ impl Edge {
             ApiKey { name: "reader".into(), sha256: digest("reader"), scopes: Scopes::of(&[Scope::Read]) };
         let auth = Auth {
             token: options.credentials_required.then(|| Secret::new("right")),
+            jwt: None,
             loopback: LoopbackPolicy::Auto,
             api_keys: if options.credentials_required { vec![reader] } else { Vec::new() },
         };
@@ -293,7 +294,9 @@ impl Edge {
             gone: sessions.clone().recipient(),
             devices: sessions.clone().recipient(),
             join: sessions.clone().recipient(),
-            leave: sessions.recipient(),
+            leave: sessions.clone().recipient(),
+            renew: sessions.clone().recipient(),
+            used: sessions.recipient(),
             overviews: Overviews::default(),
         };
         let arbiters = Arbiters::default();
@@ -1143,8 +1146,7 @@ impl Edge {
 }
 
 fn ada() -> Admitted {
-    let owner = Owner::Credential("ada".into());
-    Principal { name: "ada".into(), scopes: Scopes::USER, owner, unlimited: false }.into()
+    Principal::new("ada", Scopes::USER).into()
 }
 
 async fn text(socket: &mut Socket) -> String {

@@ -68,7 +68,12 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
             slow_consumer_timeout: second,
             drain_timeout: second,
         },
-        auth: config::Auth { token: None, loopback: config::LoopbackPolicy::Auto, api_keys: vec![] },
+        auth: config::Auth {
+            token: None,
+            jwt: None,
+            loopback: config::LoopbackPolicy::Auto,
+            api_keys: vec![],
+        },
         providers: configured,
         agents: BTreeMap::from([("main".into(), agent)]),
         default_agent: Some("main".into()),

@@ -43,7 +43,7 @@ use tokio::sync::oneshot;
 use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
-use crate::store::{Append, Figures, WriteDevices, schema};
+use crate::store::{Append, Figures, WriteDevices, WriteTokens, schema};
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
 /// The most writes of one transaction.
@@ -68,6 +68,7 @@ pub(super) enum Write {
     Usage(UsageRecord),
     Delete(SessionKey),
     Devices(WriteDevices),
+    Tokens(WriteTokens),
     #[cfg(test)]
     Panic,
 }
@@ -346,6 +347,7 @@ impl Writer {
                 Write::Usage(usage) => self.record_usage(usage).map_err(Failure::Database),
                 Write::Delete(session) => self.delete(live, session),
                 Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
+                Write::Tokens(tokens) => self.write_tokens(&tokens.changes).map_err(Failure::Database),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
             };
@@ -377,6 +379,7 @@ impl Writer {
             }
             Write::Usage(_) | Write::Delete(_) => true,
             Write::Devices(devices) => devices.durable,
+            Write::Tokens(tokens) => tokens.durable,
             #[cfg(test)]
             Write::Panic => false,
         }
