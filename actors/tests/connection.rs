@@ -23,9 +23,7 @@ use clawmux_actors::observe::{Observe, Observed};
 use clawmux_actors::rates::Rates;
 use clawmux_actors::session_supervisor::{Dispatch, Gone};
 use clawmux_core::auth::authority::{Authority, digest};
-use clawmux_core::auth::{
-    Admitted, Claim, Credentials, DeviceClaim, Owner, Principal, Role, Scope, Scopes, Secret,
-};
+use clawmux_core::auth::{Admitted, Claim, Credentials, DeviceClaim, Principal, Role, Scope, Scopes, Secret};
 use clawmux_core::command::Command;
 use clawmux_core::config::{ApiKey, Auth, Config, Gateway, Limits, LoopbackPolicy, OpenClaw};
 use clawmux_core::dialect::Setup;
@@ -193,6 +191,18 @@ impl Handler<Join> for Sessions {
     fn handle(&mut self, join: Join, _: &mut Self::Context) {
         self.seen.joined.lock().unwrap().push(join);
     }
+}
+
+impl Handler<Renew> for Sessions {
+    type Result = ();
+
+    fn handle(&mut self, _: Renew, _: &mut Self::Context) {}
+}
+
+impl Handler<Used> for Sessions {
+    type Result = ();
+
+    fn handle(&mut self, _: Used, _: &mut Self::Context) {}
 }
 
 impl Handler<Leave> for Sessions {
