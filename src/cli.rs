@@ -248,6 +248,59 @@ pub(crate) enum Protocol {
     Wundr,
 }
 
+/// `approvals`
+#[derive(Args, Debug)]
+pub(crate) struct Approvals {
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `approval`
+#[derive(Args, Debug)]
+pub(crate) struct Approval {
+    /// What is decided.
+    #[command(subcommand)]
+    pub(crate) command: ApprovalCommand,
+}
+
+/// What can be decided about a tool call that waits.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ApprovalCommand {
+    /// Have the call made
+    Approve(Approve),
+    /// Do not have it made; the model is told
+    Deny(Deny),
+}
+
+/// `approval approve`
+#[derive(Args, Debug)]
+pub(crate) struct Approve {
+    /// The id of the approval, or its beginning; `clawmux approvals` lists them
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Give the tool the JSON object in this file (`-`: stdin) in place of the model's input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input_file: Option<PathBuf>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `approval deny`
+#[derive(Args, Debug)]
+pub(crate) struct Deny {
+    /// The id of the approval, or its beginning; `clawmux approvals` lists them
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Why, as the model is told
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `tokens`
 #[derive(Args, Debug)]
 pub(crate) struct Tokens {
@@ -345,8 +398,8 @@ pub(crate) enum Command {
     Usage(Later),
     /// Semantic memory (not there yet)
     Memory(Later),
-    /// Tool calls that wait for approval (not there yet)
-    Approvals(Later),
+    /// Tool calls that wait for approval
+    Approvals(Approvals),
     /// Devices that are paired, and those that wait for approval
     Devices(Devices),
     /// API keys and JWTs that were given out
@@ -354,8 +407,9 @@ pub(crate) enum Command {
     /// One session: its log, live events, control
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Session(Session),
-    /// Approve or deny a tool call (not there yet)
-    Approval(Later),
+    /// Approve or deny a tool call that waits
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Approval(Approval),
     /// Plugins at run time: load, unload, reload, call (not there yet)
     Plugin(Later),
     /// Create or revoke API keys and JWTs
@@ -408,6 +462,8 @@ impl Command {
             | Self::Device(_)
             | Self::Tokens(_)
             | Self::Token(_)
+            | Self::Approvals(_)
+            | Self::Approval(_)
             | Self::Drain(_)
             | Self::Backup(_)
             | Self::Doctor(_)
@@ -417,8 +473,6 @@ impl Command {
             Self::Plugins(_) => "plugins",
             Self::Usage(_) => "usage",
             Self::Memory(_) => "memory",
-            Self::Approvals(_) => "approvals",
-            Self::Approval(_) => "approval",
             Self::Plugin(_) => "plugin",
             Self::Config(_) => "config",
             Self::Log(_) => "log",

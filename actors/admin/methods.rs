@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::client::AdminClient;
-use super::{AdminStatus, Daemon, backup, devices, drain, session, sessions, tokens};
+use super::{AdminStatus, Daemon, approvals, backup, devices, drain, session, sessions, tokens};
 
 /// How long a method may take that asks the daemon and its log.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -119,6 +119,24 @@ const METHODS: &[Method] = &[
         run: |call| Box::pin(tokens::revoke(call)),
     },
     Method {
+        name: "admin.approvals",
+        params: "{}",
+        deadline: PROMPT,
+        run: |call| Box::pin(approvals::list(call)),
+    },
+    Method {
+        name: "admin.approval.approve",
+        params: r#"{"approval", "input"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(approvals::approve(call)),
+    },
+    Method {
+        name: "admin.approval.deny",
+        params: r#"{"approval", "reason"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(approvals::deny(call)),
+    },
+    Method {
         name: "admin.drain",
         params: r#"{"on"?}"#,
         deadline: PROMPT,
@@ -133,19 +151,18 @@ const METHODS: &[Method] = &[
 ];
 
 /// Methods of the interface whose feature is not there yet.
-const LATER: [&str; 9] = [
+const LATER: [&str; 8] = [
     "admin.connections",
     "admin.actors",
     "admin.plugins",
     "admin.usage",
     "admin.memory",
-    "admin.approvals",
     "admin.log",
     "admin.events",
     "admin.auth",
 ];
 /// Families of such methods.
-const LATER_FAMILIES: [&str; 4] = ["admin.approval.", "admin.plugin.", "admin.config.", "gateway."];
+const LATER_FAMILIES: [&str; 3] = ["admin.plugin.", "admin.config.", "gateway."];
 
 /// The method of this name.
 ///

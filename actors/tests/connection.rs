@@ -17,11 +17,12 @@ use clawmux_actors::deliver::{Client, Deliver, More, cost};
 use clawmux_actors::devices::Admit;
 use clawmux_actors::http::PROTOCOLS;
 use clawmux_actors::hub::overview::Overviews;
-use clawmux_actors::hub::{Join, Leave};
+use clawmux_actors::hub::{Join, Leave, Renew};
 use clawmux_actors::listener::{Listener, ListenerSetup, Ready, Stop, bind};
 use clawmux_actors::observe::{Observe, Observed};
 use clawmux_actors::rates::Rates;
 use clawmux_actors::session_supervisor::{Dispatch, Gone};
+use clawmux_actors::tokens::Used;
 use clawmux_core::auth::authority::{Authority, digest};
 use clawmux_core::auth::{Admitted, Claim, Credentials, DeviceClaim, Principal, Role, Scope, Scopes, Secret};
 use clawmux_core::command::Command;
@@ -253,6 +254,7 @@ impl Default for Options {
             queue: 64,
             subscriptions: 256,
             unauthenticated: 256,
+            file_quota_bytes: 1 << 30,
         };
         Self {
             gateway,

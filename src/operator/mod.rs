@@ -8,10 +8,12 @@
 //! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop` |
 //! | `devices` | `devices`, `device approve`, `device revoke` |
 //! | `tokens` | `tokens`, `token create`, `token revoke` |
+//! | `approvals` | `approvals`, `approval approve`, `approval deny` |
 //! | `drain`, `backup` | those |
 //! | `transcript` | an event of a session, as people read it |
 //! | `table`, `when` | columns; points in time and spans |
 
+pub(crate) mod approvals;
 pub(crate) mod backup;
 pub(crate) mod devices;
 pub(crate) mod drain;

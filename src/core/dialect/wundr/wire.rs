@@ -170,6 +170,10 @@ impl Failure {
                 }
                 failure.details = Some(details);
             }
+            Some(Detail::Received(bytes)) => {
+                let details = failure.details.get_or_insert_with(|| json!({}));
+                details["received"] = (*bytes).into();
+            }
             Some(Detail::Pairing(_)) | None => {}
         }
         if error.is_retryable() || after.is_some() {
