@@ -132,7 +132,6 @@ pub struct Stop;
 pub async fn start(setup: Setup) -> Result<Running, Error> {
     let config = setup.config.clone();
     let authority = Arc::new(Authority::new(&config.auth));
-    authority.may_listen(&config.gateway.listen)?;
     // First of all, so that a second daemon on this home touches nothing.
     let socket = admin::Bound::new(&setup.home, setup.socket.as_deref())?;
     let sockets = listener::bind(&config.gateway.listen)
@@ -161,6 +160,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let configuration = Configuration::new(setup.layers.clone()).start();
     // Nobody is let in before it is known which credentials there are.
     let tokens = Tokens::open(authority.clone(), store.clone(), hub.clone()).await?.start();
+    authority.may_listen(&config.gateway.listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let arbiters = Arbiters::default();
     let catalog = Arc::new(Catalog::new(&config));

@@ -2,8 +2,9 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -406,7 +407,7 @@ fn what_is_asked_for_narrows_and_never_widens() {
 
 #[test]
 fn rates_are_a_principals_and_survive_its_connections() {
-    let config = "[limits]\nrequests_burst = 20\nrequests_per_second = 1\n";
+    let config = "[limits]\nrequests_burst = 100\nrequests_per_second = 1\n";
     let daemon = Daemon::with_env(config, &[("CLAWMUX_JWT_SECRET", JWT_SECRET)]);
     let prompts = |token: &str| {
         let mut client = Client::connect_with(daemon.address, token);
@@ -416,18 +417,18 @@ fn rates_are_a_principals_and_survive_its_connections() {
             let frame = client.reply(&id);
             match frame["error"].as_str() {
                 None => taken += 1,
-                Some(error) if error.contains("too many requests") => return taken,
+                Some(error) if error.starts_with("rate limited") => return taken,
                 Some(error) => panic!("{error}"),
             }
             assert!(taken < 100, "nothing limits it");
         }
     };
     let (ada, bob) = (jwt("ada", &[Scope::Write], 600), jwt("bob", &[Scope::Write], 600));
-    assert!(prompts(&ada) >= 4);
+    assert!(prompts(&ada) >= 20);
     // Another connection and another token of the same subject change nothing.
     let again = jwt("ada", &[Scope::Write, Scope::Teams], 500);
     let (more, others) = (prompts(&ada) + prompts(&again), prompts(&bob));
-    assert!(more <= 2 && others >= 4, "again: {more}, somebody else: {others}");
+    assert!(more < 10 && others >= 20, "again: {more}, somebody else: {others}");
 }
 
 #[test]
@@ -454,6 +455,38 @@ fn an_operators_mistakes_are_answered_with_what_to_do() {
     create(&daemon, &["a", "--role", "user", "--expires", "30d"]);
     let (status, _, said) = run(&daemon, &["token", "create", "--name", "a", "--role", "user"]);
     assert!(status == 1 && said.contains("revoke that one first"), "{said}");
+}
+
+#[test]
+fn a_key_that_was_given_out_is_enough_to_listen_off_loopback() {
+    let mut daemon = Daemon::start();
+    let config = "[gateway]\nlisten = [\"0.0.0.0:0\"]\n";
+    std::fs::write(daemon.home().join("gateway.toml"), config).expect("it is written");
+    let (status, _, said) = run(&daemon, &["check"]);
+    assert!(status == 64 && said.contains("no credential is configured"), "{said}");
+    let (_, key) = create(&daemon, &["bot", "--role", "user"]);
+    assert!(daemon.terminate().success());
+    let (status, _, said) = run(&daemon, &["check"]);
+    assert_eq!(status, 0, "{said}");
+    let mut child = daemon::command(daemon.home())
+        .arg("serve")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut ready = String::new();
+    let stdout = child.stdout.take().expect("stdout is piped");
+    BufReader::new(stdout).read_line(&mut ready).expect("it says that it is ready");
+    let address =
+        daemon::address_in(&ready).map(|address| SocketAddr::from(([127, 0, 0, 1], address.port())));
+    let checked = std::panic::catch_unwind(|| {
+        let address = address.expect("an address");
+        Client::connect_with(address, &key);
+        assert_eq!(refused_by_exoclaw(address, "none")["error"], "auth_failed");
+    });
+    child.kill().expect("it is killed");
+    child.wait().expect("it is reaped");
+    checked.unwrap_or_else(|why| std::panic::resume_unwind(why));
 }
 
 /// A key that has expired ends its connections as a JWT does.

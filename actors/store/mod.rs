@@ -57,6 +57,7 @@ use clawmux_core::time::Timestamp;
 pub use inspect::{Finding, Severity, inspect};
 pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
 use serde_json::{Value, json};
+pub use tokens::has_issued;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::timeout;
 

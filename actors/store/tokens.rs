@@ -4,13 +4,15 @@
 //! still known that a credential was given out once, which keeps loopback closed.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use clawmux_core::auth::token::{Change, Kind, Token};
 use clawmux_core::auth::{Scope, Scopes};
 use clawmux_core::error::Error;
 use clawmux_core::time::Timestamp;
-use rusqlite::{Row, params};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, Row, params};
 
 use super::devices::{at, is_unreadable};
 use super::reader::{Failure, Reader};
@@ -73,6 +75,19 @@ impl Reader {
             Ok(tokens)
         })
     }
+}
+
+/// Whether the store in this file knows of any credential, whether a daemon has it open or not. One
+/// that can't be read knows of none.
+pub fn has_issued(path: &Path) -> bool {
+    let look = || -> rusqlite::Result<bool> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = Connection::open_with_flags(path, flags)?;
+        // The last to close a log moves its write-ahead log into it; not this one.
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        db.query_row("SELECT EXISTS (SELECT 1 FROM tokens)", [], |row| row.get(0))
+    };
+    look().unwrap_or(false)
 }
 
 fn unreadable(id: &str) -> Token {
@@ -139,6 +154,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("clawmux.db");
         let store = Store::start(&path).await.unwrap();
+        assert!(!has_issued(&path) && !has_issued(folder.path()));
         let all = [token(1, Kind::ApiKey), token(2, Kind::Jwt), token(3, Kind::ApiKey)];
         let mut changes: Vec<Change> = all.iter().cloned().map(Change::Put).collect();
         changes.push(Change::Put(token(4, Kind::ApiKey)));
@@ -147,8 +163,10 @@ mod tests {
         store.send(WriteTokens { changes, durable: true }).await.unwrap().unwrap();
         store.send(crate::store::Stop).await.unwrap().unwrap();
 
+        assert!(has_issued(&path));
         let store = Store::start(&path).await.unwrap();
         assert_eq!(store.send(ReadTokens).await.unwrap().unwrap(), all);
+        assert!(has_issued(&path), "also while a daemon has it open");
         store.send(crate::store::Stop).await.unwrap().unwrap();
         let db = rusqlite::Connection::open(&path).unwrap();
         let damage = "UPDATE tokens SET sha256 = x'00' WHERE token = 'cmx_1';

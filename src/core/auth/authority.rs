@@ -235,7 +235,8 @@ impl Authority {
     /// `Forbidden`, with what to set, where one of them is off loopback or loopback requires a
     /// credential, and none is configured.
     pub fn may_listen(&self, addresses: &[SocketAddr]) -> Result<(), Error> {
-        const SET: &str = "set CLAWMUX_TOKEN in the environment, or auth.token_file, [auth.jwt] or [[auth.api_keys]] in gateway.toml";
+        const SET: &str = "set CLAWMUX_TOKEN in the environment, or auth.token_file, [auth.jwt] or [[auth.api_keys]] in \
+             gateway.toml, or give one out (clawmux token create) while it listens on loopback alone";
         if self.credentials_configured() {
             return Ok(());
         }

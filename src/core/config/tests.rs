@@ -43,6 +43,7 @@ impl Given<'_> {
             home: Path::new("/home"),
             read_secret: &mut read_secret,
             is_file: &mut |path| path.starts_with("/home/ui"),
+            has_issued: &mut |path| path == Path::new("/home/issued.db"),
         })
     }
 
@@ -474,6 +475,11 @@ fn off_loopback_without_credentials_is_a_complaint_with_its_place() {
         "{complaints:?}"
     );
     assert!(Given { env: vec![("CLAWMUX_TOKEN", "0123456789abcdef")], ..open }.with(load).is_ok());
+    // One that was given out is one.
+    for listen in ["0.0.0.0:18789", "127.0.0.1:18789"] {
+        let text = "[auth]\nloopback = \"required\"\n[store]\npath = \"issued.db\"";
+        assert!(Given { listen: vec![listen], ..toml(text) }.with(load).is_ok());
+    }
 }
 
 #[test]
