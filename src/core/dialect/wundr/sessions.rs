@@ -151,7 +151,7 @@ pub(super) const INFO: &[Field] = &[
         Shape::Object(&[
             required("tokensUsed", COUNT, "read and written, since the last reset"),
             required("durationMs", COUNT, "from when it was made until it was last used"),
-            required("tasksCompleted", COUNT, "prompts that were answered"),
+            required("tasksCompleted", COUNT, "prompts that got an answer, be it cut short"),
         ]),
         "what was done in it",
     ),
