@@ -3,10 +3,12 @@
 
 mod support;
 
+use std::net::SocketAddr;
+
 use serde_json::{Value, json};
 use support::client::Client;
 use support::daemon::Daemon;
-use support::wundr::{Event, Wundr, text_of};
+use support::wundr::{Incoming, Wundr};
 
 const ADA: &str = "ada-has-a-key-of-thirty-two-bytes-";
 const BOB: &str = "bob-has-a-key-of-thirty-two-bytes-";
@@ -19,6 +21,115 @@ fn daemon() -> Daemon {
     };
     let config = format!("{}{}[limits]\nrequests_burst = 10000\nsubscriptions = 4\n", key("ada"), key("bob"));
     Daemon::with_env(&config, &[("KEY_ada", ADA), ("KEY_bob", BOB), ("CLAWMUX_TOKEN", OPERATOR)])
+}
+
+/// One of them, who takes all events in their order.
+struct Person(Wundr);
+
+/// An event, as it came.
+#[derive(Clone, Debug)]
+struct Event {
+    /// Its name.
+    name: String,
+    /// What it says.
+    payload: Value,
+    /// Which subscription it is for.
+    subscription: String,
+}
+
+impl Event {
+    fn of(frame: &Value) -> Self {
+        let text = |name: &str| frame[name].as_str().unwrap_or_default().to_owned();
+        Self { name: text("event"), payload: frame["payload"].clone(), subscription: text("subscriptionId") }
+    }
+
+    /// The number in its session's log.
+    fn session_seq(&self) -> u64 {
+        self.payload["sessionSeq"].as_u64().unwrap_or_else(|| panic!("no sessionSeq: {self:?}"))
+    }
+
+    /// A text of its payload.
+    fn text(&self, member: &str) -> &str {
+        self.payload[member].as_str().unwrap_or_default()
+    }
+}
+
+fn is_event(frame: &Value) -> bool {
+    frame["type"] == "event" && frame["event"] != "health.heartbeat"
+}
+
+impl Person {
+    fn connect(address: SocketAddr, key: &str) -> Self {
+        Self(Wundr::connect_with(address, key))
+    }
+
+    fn call(&mut self, method: &str, params: Value) -> Value {
+        self.0.call(method, params)
+    }
+
+    /// A request that is refused: the code, and the whole error.
+    fn refused(&mut self, method: &str, params: Value) -> (String, Value) {
+        let error = self.0.refused(method, params);
+        (error["code"].as_str().unwrap_or_default().to_owned(), error)
+    }
+
+    /// A session: its id, and the id of its subscription.
+    fn session(&mut self) -> (String, String) {
+        let task = json!({ "type": "general", "description": "try it" });
+        let create = json!({ "orchestratorId": "orc", "sessionType": "claude-code", "task": task });
+        let made = self.call("session.create", create);
+        let text = |name: &str| made[name].as_str().unwrap_or_else(|| panic!("{name}: {made}")).to_owned();
+        (text("id"), text("subscriptionId"))
+    }
+
+    /// Submits a prompt; gives its id.
+    fn prompt(&mut self, session: &str, prompt: &str) -> String {
+        let accepted = self.call("prompt.submit", json!({ "sessionId": session, "prompt": prompt }));
+        accepted["promptId"].as_str().unwrap_or_else(|| panic!("no promptId: {accepted}")).to_owned()
+    }
+
+    /// The next event; heartbeats aside.
+    fn event(&mut self) -> Event {
+        Event::of(&self.0.find("an event", is_event))
+    }
+
+    /// The events up to and with the first for which that is true.
+    fn until(&mut self, mut is_last: impl FnMut(&Event) -> bool) -> Vec<Event> {
+        let mut events = Vec::new();
+        loop {
+            let event = self.event();
+            let last = is_last(&event);
+            events.push(event);
+            if last {
+                return events;
+            }
+        }
+    }
+
+    /// The events up to and with the end of a prompt, and the status of its session that follows it.
+    fn until_end(&mut self, prompt: &str) -> Vec<Event> {
+        let is_end = |event: &Event| {
+            ["stream.end", "stream.error"].contains(&&*event.name) && event.text("promptId") == prompt
+        };
+        let mut events = self.until(is_end);
+        events.push(self.event());
+        assert_eq!(events.last().map(|last| &*last.name), Some("session.status"), "{events:#?}");
+        events
+    }
+
+    /// The events that are on their way before the answer to a ping.
+    fn rest(&mut self) -> Vec<Event> {
+        self.call("health.ping", json!({}));
+        let is_kept = |kept: &&Incoming| matches!(kept, Incoming::Frame(frame) if is_event(frame));
+        let count = self.0.kept().filter(is_kept).count();
+        (0..count).map(|_| self.event()).collect()
+    }
+}
+
+/// All text of a prompt, in one.
+fn text_of(events: &[Event]) -> String {
+    let is_text = |event: &&Event| event.name == "stream.chunk" && event.text("chunkType") == "text";
+    events.iter().filter(is_text).map(|event| event.text("content")).collect()
 }
 
 fn names(events: &[Event]) -> Vec<&str> {
@@ -35,7 +146,7 @@ fn assert_in_order(events: &[Event]) {
 #[test]
 fn a_session_is_made_prompted_and_stopped() {
     let daemon = daemon();
-    let mut ada = Wundr::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, ADA);
     let task = json!({ "type": "code", "description": "sort it", "metadata": { "ticket": 7 } });
     let made = ada.call(
         "session.create",
@@ -128,7 +239,7 @@ fn a_session_is_made_prompted_and_stopped() {
     assert!(told.iter().any(|event| event.name == "session.stopped" && event.text("reason") == "enough"));
     assert_eq!(told.iter().filter(|event| event.name == "stream.end").count(), 1);
     let daemon = daemon.kill_and_restart();
-    let mut ada = Wundr::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, ADA);
     let again = json!({ "sessionId": id, "prompt": "again" });
     let (code, error) = ada.refused("prompt.submit", again);
     assert!(code == "CONFLICT" && error["message"].as_str().unwrap().contains("was stopped"), "{error}");
@@ -142,7 +253,7 @@ fn a_session_is_made_prompted_and_stopped() {
 }
 
 /// Submits what takes a while and takes its events up to the third chunk of text.
-fn cut_off(client: &mut Wundr, session: &str) -> (String, Vec<Event>) {
+fn cut_off(client: &mut Person, session: &str) -> (String, Vec<Event>) {
     let prompt = client.prompt(session, "/slow 3");
     let mut chunks = 0;
     let told = client.until(|event| {
@@ -155,14 +266,14 @@ fn cut_off(client: &mut Wundr, session: &str) -> (String, Vec<Event>) {
 #[test]
 fn who_resumes_is_told_exactly_what_it_missed() {
     let daemon = daemon();
-    let mut ada = Wundr::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, ADA);
     let (id, _) = ada.session();
     let (prompt, told) = cut_off(&mut ada, &id);
     let (last, known) = (told.last().unwrap().session_seq(), text_of(&told));
     drop(ada);
 
     // The daemon lives on: the rest of the text, in however many pieces.
-    let mut ada = Wundr::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, ADA);
     let resumed = ada.call("session.resume", json!({ "sessionId": id, "lastSeq": last }));
     assert_eq!((&resumed["id"], &resumed["status"]), (&json!(id), &json!("running")));
     let rest = ada.until_end(&prompt);
@@ -173,7 +284,7 @@ fn who_resumes_is_told_exactly_what_it_missed() {
 
     // Between the end of the prompt and the status that follows it, and after both.
     for (from, left) in [(end, &["session.status"][..]), (status, &[])] {
-        let mut other = Wundr::connect(daemon.address, ADA);
+        let mut other = Person::connect(daemon.address, ADA);
         other.call("session.resume", json!({ "sessionId": id, "lastSeq": from.session_seq() }));
         let next = other.prompt(&id, "next");
         let told = other.until(|event| event.text("promptId") == next);
@@ -182,7 +293,7 @@ fn who_resumes_is_told_exactly_what_it_missed() {
         other.until_end(&next);
     }
     // All of it, from the beginning: under the same numbers.
-    let mut other = Wundr::connect(daemon.address, ADA);
+    let mut other = Person::connect(daemon.address, ADA);
     other.call("session.resume", json!({ "sessionId": id, "lastSeq": 0 }));
     let all = other.until_end(&prompt);
     assert_eq!(text_of(&all).trim(), "Slowly: 1 2 3 done.");
@@ -198,13 +309,13 @@ fn who_resumes_is_told_exactly_what_it_missed() {
 #[test]
 fn who_resumes_after_the_daemon_was_killed_is_told_that_the_step_starts_anew() {
     let daemon = daemon();
-    let mut ada = Wundr::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, ADA);
     let (id, _) = ada.session();
     let (prompt, told) = cut_off(&mut ada, &id);
     let last = told.last().unwrap().session_seq();
     let daemon = daemon.kill_and_restart();
 
-    let mut ada = Wundr::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, ADA);
     ada.call("session.resume", json!({ "sessionId": id, "lastSeq": last }));
     let rest = ada.until_end(&prompt);
     assert_in_order(&rest);
@@ -221,8 +332,8 @@ fn who_resumes_after_the_daemon_was_killed_is_told_that_the_step_starts_anew() {
 #[test]
 fn nobody_sees_what_is_another_s() {
     let daemon = daemon();
-    let (mut ada, mut bob) = (Wundr::connect(daemon.address, ADA), Wundr::connect(daemon.address, BOB));
-    let mut operator = Wundr::connect(daemon.address, OPERATOR);
+    let (mut ada, mut bob) = (Person::connect(daemon.address, ADA), Person::connect(daemon.address, BOB));
+    let mut operator = Person::connect(daemon.address, OPERATOR);
     bob.call("subscribe", json!({ "events": ["*"] }));
     operator.call("subscribe", json!({ "events": ["stream.end"] }));
     let (id, _) = ada.session();
@@ -267,7 +378,7 @@ fn nobody_sees_what_is_another_s() {
 #[test]
 fn each_subscription_is_told_once_of_what_it_asked_for() {
     let daemon = daemon();
-    let mut ada = Wundr::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, ADA);
     let quiet = json!({ "orchestratorId": "main", "sessionType": "claude-code", "subscribe": false,
         "task": { "type": "custom", "description": "" } });
     let id = ada.call("session.create", quiet.clone())["id"].as_str().unwrap().to_owned();
@@ -307,7 +418,7 @@ fn each_subscription_is_told_once_of_what_it_asked_for() {
         assert!(told.iter().all(|event| event.text("promptId") == prompt || event.name == "session.status"));
     }
     // Only one's own, and once.
-    let mut second = Wundr::connect(daemon.address, ADA);
+    let mut second = Person::connect(daemon.address, ADA);
     assert_eq!(second.refused("unsubscribe", json!({ "subscriptionId": all })).0, "NOT_FOUND");
     for subscription in [&all, &one, &ended] {
         assert_eq!(ada.call("unsubscribe", json!({ "subscriptionId": subscription })), json!({ "ok": true }));
@@ -328,7 +439,7 @@ fn sessions_of_other_protocols_are_sessions_here() {
     let daemon = daemon();
     let mut exoclaw = Client::connect_with(daemon.address, ADA);
     exoclaw.chat("parrots", "what do parrots eat?");
-    let mut ada = Wundr::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, ADA);
     let (own, _) = ada.session();
     ada.event();
     let list = ada.call("session.list", json!({ "status": "completed" }));
@@ -351,7 +462,7 @@ fn sessions_of_other_protocols_are_sessions_here() {
 
     // The same UUID names it after a restart, and it can be gone on with from both sides.
     let daemon = daemon.kill_and_restart();
-    let mut ada = Wundr::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, ADA);
     let mut exoclaw = Client::connect_with(daemon.address, ADA);
     ada.call("session.resume", json!({ "sessionId": id, "lastSeq": 0 }));
     let past = ada.until(|event| event.text("status") == "completed");

@@ -21,7 +21,7 @@ use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
 use tokio::sync::mpsc;
 
-use super::{Colleagues, Profile, Session, Watchers};
+use super::{Approvals, Colleagues, Profile, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::configuration::{Configuration, Layers};
@@ -112,6 +112,8 @@ impl World {
             soul: "".into(),
             max_tokens: 1000,
             tools: vec!["echo".into()],
+            gated: Vec::new(),
+            approval_timeout: Duration::from_secs(60),
             node_tools: vec![NodeTool::parse("node:phone/camera.snap").unwrap().unwrap()],
             context_tokens: 5000,
         };
@@ -132,6 +134,7 @@ impl World {
                 catalog,
                 nodes: nodes.clone(),
                 watchers: Watchers::default(),
+                approvals: Approvals::default(),
                 changes: Changes::default(),
             },
             hub,

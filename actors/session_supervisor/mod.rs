@@ -9,6 +9,7 @@
 //!
 //! Holds no conversation and is not on the path of a token.
 
+mod approvals;
 mod order;
 mod requests;
 mod waking;
@@ -446,6 +447,7 @@ impl Handler<Observe> for SessionSupervisor {
             "recovering": self.recovering.len(),
             "parked": parked,
             "watchers": self.setup.colleagues.watchers.len(),
+            "approvals_waiting": self.setup.colleagues.approvals.len(),
             "takes_prompts": !(self.closed || self.draining),
             "draining": self.draining,
         });

@@ -57,6 +57,7 @@ impl SessionSupervisor {
             let uuid = uuid.clone();
             return self.dispatch_by_uuid(uuid, Asked { asker, principal, command, arbiter }, ctx);
         }
+        let is_for_calls = matches!(command, Command::WatchCalls);
         let is_about_the_daemon =
             matches!(command, Command::Config(_) | Command::LogTail { .. } | Command::UsageDays { .. });
         if is_about_the_daemon && principal.owner != Owner::Admins {
@@ -267,11 +268,12 @@ impl SessionSupervisor {
                     Ok(Reply::Budget(ask(&providers, BudgetStatus { session_spent }).await?))
                 });
             }
-            (Command::Watch, _) => {
+            (Command::Watch | Command::WatchCalls, _) => {
                 let Some(ticket) = asker.ticket() else { return };
-                let watcher = Watcher { client: asker.client().clone(), ticket, principal };
+                let client = asker.client().clone();
+                let watcher = Watcher { client, ticket, principal, is_for_calls };
                 let watchers = &self.setup.colleagues.watchers;
-                if watchers.is_watching(watcher.client.connection) {
+                if watchers.is_watching(watcher.client.connection, is_for_calls) {
                     return asker.reply(Err(ErrorCode::Conflict.error("this connection watches already")));
                 }
                 // Before any session can tell it something.
@@ -344,11 +346,12 @@ impl SessionSupervisor {
                 self.followed.entry(asker.client().connection).or_default();
                 self.follow_run(&run, (asker, principal), arbiter, ctx);
             }
-            (Command::Approval(command), _) => match command {},
+            (Command::Approval(command), _) => self.approval(command, (asker, principal), arbiter, ctx),
             (Command::SubAgent(command), _) => match *command {},
             (Command::Team(command), _) => match *command {},
-            (Command::Memory(command), _) => match *command {},
-            (Command::File(command), _) => match *command {},
+            (Command::Memory(_) | Command::File(_), _) => {
+                asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
+            }
             (Command::Token(command), _) => match *command {},
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };

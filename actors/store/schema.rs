@@ -16,6 +16,7 @@
 //! | `usage_days` | the sums of that for each day: what a month cost is asked at every start |
 //! | `devices` | the paired devices |
 //! | `device_grants` | what each may come as, and what its token is made of; the rest of it is `meta.device_secret` |
+//! | `files` | what is known of the files of clients; their bytes are in the folder `files` of the home |
 //!
 //! A step of a migration is never changed once it was released: files that went through it are out
 //! there. A new one is added at the end.
@@ -218,6 +219,23 @@ UPDATE sessions SET outcome = coalesce((
     ORDER BY e.seq DESC LIMIT 1
 ), 0);
 CREATE UNIQUE INDEX sessions_uuid ON sessions (uuid);
+
+CREATE TABLE files (
+    id         BLOB PRIMARY KEY,
+    upload     BLOB NOT NULL,                   -- how its client named it
+    owner      TEXT NOT NULL,
+    name       TEXT,
+    media_type TEXT,
+    total      INTEGER,                         -- how many bytes were announced
+    sha256     BLOB,                            -- what it is, or is said to be while it is not complete
+    size       INTEGER NOT NULL,                -- bytes that are on the disk
+    complete   INTEGER NOT NULL,
+    created    INTEGER NOT NULL,
+    updated    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX files_owner ON files (owner, created, size);
+CREATE INDEX files_created ON files (created);
+CREATE INDEX files_unfinished ON files (id) WHERE complete = 0;
 ",
 ];
 

@@ -73,6 +73,7 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
         agents: BTreeMap::from([("main".into(), agent)]),
         default_agent: Some("main".into()),
         bindings: vec![],
+        approvals: config::Approvals { timeout: second },
         plugins: vec![],
         budgets: Budgets::default(),
         limits: config::Limits {
@@ -81,6 +82,7 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
             queue: 1,
             subscriptions: 1,
             unauthenticated: 1,
+            file_quota_bytes: 1 << 30,
         },
         memory: config::Memory { episodic_turns: 1, context_tokens: 1 },
         openclaw: Config::default().openclaw,

@@ -256,9 +256,13 @@ pub enum Command {
     /// Follow all sessions the caller may see, from now on; once per connection. Keeps none of them
     /// awake.
     Watch,
+    /// Follow the tool calls of all sessions in which the caller may decide about them and that a
+    /// `Watch` of his does not show him, from now on; nothing else of those sessions. Once per
+    /// connection. Keeps none of them awake.
+    WatchCalls,
     /// No longer. What was on its way may still come.
     Unwatch {
-        /// The ticket of the `Watch`.
+        /// The ticket of the `Watch` or `WatchCalls`.
         watch: Ticket,
     },
     /// The sessions that fit a filter.

@@ -65,6 +65,11 @@ text_id! {
     CallId
 }
 text_id! {
+    /// One tool call in the whole daemon, also after a restart: what a provider calls a call is unique
+    /// within its run alone, and may be any text.
+    ApprovalId
+}
+text_id! {
     /// The name a plugin is loaded under; also the name of the tool it offers.
     PluginName
 }
@@ -74,6 +79,22 @@ impl RunId {
     pub fn from_random(bytes: [u8; 16]) -> Self {
         Self::new(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())
     }
+}
+
+impl ApprovalId {
+    /// The id (a UUID) of this call of this run.
+    pub fn of(run: &RunId, call: &CallId) -> Self {
+        let (run, call) = (run.as_str(), call.as_str());
+        Self::new(uuid_of(&format!("approval|{}|{run}|{call}", run.len())))
+    }
+}
+
+/// A UUID that follows from a text.
+fn uuid_of(text: &str) -> String {
+    let digest = Sha256::digest(text);
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
 /// The position of an event in the log of its session. The first event has number 1; 0 is
@@ -179,10 +200,7 @@ impl SessionKey {
     /// The name (a UUID) of one conversation of this session: `created_ms` is when the session was
     /// made, `begun` the number of the event its present conversation began with, 0 for the first.
     pub fn conversation_id(&self, created_ms: u64, begun: Seq) -> String {
-        let digest = Sha256::digest(format!("{}|{created_ms}|{begun}", self.0));
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&digest[..16]);
-        uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+        uuid_of(&format!("{}|{created_ms}|{begun}", self.0))
     }
 
     /// The channel of sessions whose account is a UUID of their own.
@@ -195,10 +213,7 @@ impl SessionKey {
         if self.channel() == Self::UUID_CHANNEL && self.peer() == Self::DEFAULT_PEER && is_uuid(&account) {
             return account.into_owned();
         }
-        let digest = Sha256::digest(format!("session|{}", self.0));
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&digest[..16]);
-        uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+        uuid_of(&format!("session|{}", self.0))
     }
 
     /// The agent's name, decoded.
@@ -296,6 +311,17 @@ mod tests {
             [key.conversation_id(8, Seq(0)), key.conversation_id(7, Seq(1)), other.conversation_id(7, Seq(0))]
         {
             assert_ne!(id, different);
+        }
+    }
+
+    #[test]
+    fn every_call_has_an_id_of_its_own_in_the_daemon() {
+        let id = |run: &str, call: &str| ApprovalId::of(&run.into(), &call.into());
+        assert_eq!(id("run", "call_0_0"), id("run", "call_0_0"));
+        assert_eq!(id("run", "").as_str().len(), 36);
+        for (one, other) in [(("a", "b"), ("a", "c")), (("a", "b"), ("c", "b")), (("a|b", "c"), ("a", "b|c"))]
+        {
+            assert_ne!(id(one.0, one.1), id(other.0, other.1));
         }
     }
 

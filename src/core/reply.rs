@@ -75,7 +75,7 @@ pub enum Reply {
         /// Whether it was followed.
         found: bool,
     },
-    /// To `Watch`; the events follow.
+    /// To `Watch` and `WatchCalls`; the events follow.
     Watching,
     /// To `Unwatch`: no event follows.
     Unwatched,

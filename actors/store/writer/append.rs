@@ -235,7 +235,9 @@ impl Writer {
                     self.count_messages(session_row, 1)?;
                     self.cached("UPDATE runs SET messages = messages + 1 WHERE id = ?")?.execute([row])?
                 }
-                Event::ToolCalled(_) => self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?,
+                Event::ToolCalled(_) | Event::ApprovalAsked(_) => {
+                    self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?
+                }
                 _ => 0,
             };
         }

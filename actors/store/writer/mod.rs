@@ -43,7 +43,7 @@ use tokio::sync::oneshot;
 use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
-use crate::store::{Append, Figures, WriteDevices, schema};
+use crate::store::{Append, Figures, WriteDevices, WriteFile, schema};
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
 /// The most writes of one transaction.
@@ -68,6 +68,7 @@ pub(super) enum Write {
     Usage(UsageRecord),
     Delete(SessionKey),
     Devices(WriteDevices),
+    File(WriteFile),
     #[cfg(test)]
     Panic,
 }
@@ -81,7 +82,7 @@ pub(super) struct Waiting {
 }
 
 /// Why a write was not applied.
-enum Failure {
+pub(super) enum Failure {
     /// It is at fault; the others of its group are not concerned.
     Refused(Error),
     /// The database is; nothing of the group is applied.
@@ -346,6 +347,7 @@ impl Writer {
                 Write::Usage(usage) => self.record_usage(usage).map_err(Failure::Database),
                 Write::Delete(session) => self.delete(live, session),
                 Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
+                Write::File(file) => self.write_file(&file.change),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
             };
@@ -377,6 +379,7 @@ impl Writer {
             }
             Write::Usage(_) | Write::Delete(_) => true,
             Write::Devices(devices) => devices.durable,
+            Write::File(file) => file.durable,
             #[cfg(test)]
             Write::Panic => false,
         }

@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use super::segment::Segment;
 use super::unreadable;
+use crate::approval::{Asked, Decided, Decision};
 use crate::attachment::Attachment;
 use crate::auth::{Owner, Scope};
 use crate::error::{Detail, Error, ErrorCode};
@@ -40,6 +41,8 @@ pub const INJECTED: &str = "injected";
 const CONFIGURED: &str = "configured";
 const DELETED: &str = "deleted";
 const SEALED: &str = "sealed";
+const APPROVAL_ASKED: &str = "approval_asked";
+const APPROVAL_DECIDED: &str = "approval_decided";
 
 /// The kind of a piece of this.
 pub const fn streamed_kind(of: Streamed) -> &'static str {
@@ -105,6 +108,35 @@ struct ToolCalled<'a> {
     name: Cow<'a, str>,
     #[serde(borrow)]
     input: Cow<'a, RawValue>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ApprovalAsked<'a> {
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    input: Cow<'a, RawValue>,
+    asked: u64,
+    deadline: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ApprovalDecided<'a> {
+    #[serde(borrow)]
+    call: Cow<'a, str>,
+    #[serde(borrow)]
+    tool: Cow<'a, str>,
+    /// `approved`, `denied`, `timed_out` or `withdrawn`.
+    #[serde(borrow)]
+    decision: Cow<'a, str>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    input: Option<Cow<'a, RawValue>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    reason: Option<Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    by: Option<Cow<'a, str>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -245,10 +277,33 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
             SEALED
         }
         Event::ToolCalled(call) => {
-            let input = RawValue::from_string(call.input.to_string()).expect("a JSON value prints as JSON");
             let (id, name) = (call.id.as_str().into(), call.name.as_str().into());
-            put(body, &ToolCalled { id, name, input: Cow::Owned(input) });
+            put(body, &ToolCalled { id, name, input: raw(&call.input) });
             TOOL_CALLED
+        }
+        Event::ApprovalAsked(Asked { call, asked, deadline }) => {
+            let (id, name) = (call.id.as_str().into(), call.name.as_str().into());
+            let (asked, deadline) = (asked.as_millis(), deadline.as_millis());
+            put(body, &ApprovalAsked { id, name, input: raw(&call.input), asked, deadline });
+            APPROVAL_ASKED
+        }
+        Event::ApprovalDecided(decided) => {
+            let (decision, input, reason) = match &decided.decision {
+                Decision::Approved { input } => ("approved", input.as_ref(), None),
+                Decision::Denied { reason } => ("denied", None, reason.as_deref()),
+                Decision::TimedOut => ("timed_out", None, None),
+                Decision::Withdrawn => ("withdrawn", None, None),
+            };
+            let record = ApprovalDecided {
+                call: decided.call.as_str().into(),
+                tool: decided.tool.as_str().into(),
+                decision: decision.into(),
+                input: input.map(raw),
+                reason: reason.map(Cow::Borrowed),
+                by: decided.by.as_deref().map(Cow::Borrowed),
+            };
+            put(body, &record);
+            APPROVAL_DECIDED
         }
         Event::ToolReturned(result) => {
             let (call, content) = (result.call.as_str().into(), (&result.content).into());
@@ -391,6 +446,34 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
                 input: serde_json::from_str(record.input.get()).map_err(|e| unreadable(kind, e))?,
             })
         }
+        APPROVAL_ASKED => {
+            let record: ApprovalAsked<'_> = take(kind, body)?;
+            let (id, name) = (CallId::new(record.id), PluginName::new(record.name));
+            let input = serde_json::from_str(record.input.get()).map_err(|e| unreadable(kind, e))?;
+            Event::ApprovalAsked(Asked {
+                call: ToolCall { id, name, input },
+                asked: Timestamp::from_millis(record.asked),
+                deadline: Timestamp::from_millis(record.deadline),
+            })
+        }
+        APPROVAL_DECIDED => {
+            let record: ApprovalDecided<'_> = take(kind, body)?;
+            let input = record.input.map(|input| serde_json::from_str(input.get()));
+            let input = input.transpose().map_err(|e| unreadable(kind, e))?;
+            let decision = match &*record.decision {
+                "approved" => Decision::Approved { input },
+                "denied" => Decision::Denied { reason: record.reason.map(Cow::into_owned) },
+                "timed_out" => Decision::TimedOut,
+                "withdrawn" => Decision::Withdrawn,
+                other => return Err(unreadable(kind, format_args!("unknown decision {other:?}"))),
+            };
+            Event::ApprovalDecided(Decided {
+                call: CallId::new(record.call),
+                tool: PluginName::new(record.tool),
+                decision,
+                by: record.by.map(Cow::into_owned),
+            })
+        }
         TOOL_RETURNED => {
             let record: ToolReturned<'_> = take(kind, body)?;
             Event::ToolReturned(ToolResult {
@@ -434,6 +517,10 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
     })
 }
 
+fn raw(value: &Value) -> Cow<'static, RawValue> {
+    Cow::Owned(RawValue::from_string(value.to_string()).expect("a JSON value prints as JSON"))
+}
+
 fn put(body: &mut Vec<u8>, record: &impl Serialize) {
     serde_json::to_writer(body, record).expect("records of strings and numbers always serialize");
 }
@@ -459,8 +546,8 @@ fn failure(error: &Error) -> Failure<'_> {
         limit: None,
     };
     match &error.detail {
-        // About who is let in: no run fails with that.
-        None | Some(Detail::Credential(_) | Detail::Pairing(_)) => {}
+        // About who is let in, or about files: no run fails with that.
+        None | Some(Detail::Credential(_) | Detail::Pairing(_) | Detail::Received(_)) => {}
         Some(Detail::MissingScope(scope)) => failure.missing_scope = Some(scope.name().into()),
         Some(Detail::RetryAfter(wait)) => {
             failure.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
@@ -596,6 +683,17 @@ mod tests {
         })
     }
 
+    fn decision() -> impl Strategy<Value = Decision> {
+        let object = proptest::collection::btree_map(any::<String>(), json(), 0..3)
+            .prop_map(|map| Value::Object(map.into_iter().collect()));
+        prop_oneof![
+            proptest::option::of(object).prop_map(|input| Decision::Approved { input }),
+            any::<Option<String>>().prop_map(|reason| Decision::Denied { reason }),
+            Just(Decision::TimedOut),
+            Just(Decision::Withdrawn),
+        ]
+    }
+
     fn event() -> impl Strategy<Value = Event> {
         let usage = || {
             (any::<u64>(), any::<u64>())
@@ -615,6 +713,19 @@ mod tests {
             (any::<String>(), any::<String>(), json()).prop_map(|(id, name, input)| Event::ToolCalled(
                 ToolCall { id: CallId::new(id), name: PluginName::new(name), input }
             )),
+            (any::<String>(), any::<String>(), json(), any::<u64>(), any::<u64>()).prop_map(
+                |(id, name, input, asked, deadline)| Event::ApprovalAsked(Asked {
+                    call: ToolCall { id: CallId::new(id), name: PluginName::new(name), input },
+                    asked: Timestamp::from_millis(asked),
+                    deadline: Timestamp::from_millis(deadline),
+                })
+            ),
+            (any::<String>(), any::<String>(), decision(), any::<Option<String>>()).prop_map(
+                |(call, tool, decision, by)| {
+                    let (call, tool) = (CallId::new(call), PluginName::new(tool));
+                    Event::ApprovalDecided(Decided { call, tool, decision, by })
+                }
+            ),
             (any::<String>(), any::<String>(), any::<bool>()).prop_map(|(call, content, is_error)| {
                 Event::ToolReturned(ToolResult { call: CallId::new(call), content, is_error })
             }),

@@ -329,6 +329,8 @@ fn shared(session: &str, published: &Published) -> Words {
         Event::Text(_)
         | Event::Thought(_)
         | Event::ToolCalled(_)
+        | Event::ApprovalAsked(_)
+        | Event::ApprovalDecided(_)
         | Event::ToolReturned(_)
         | Event::Prompted { .. }
         | Event::Sealed(_)
