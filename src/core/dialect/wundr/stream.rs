@@ -3,15 +3,15 @@
 //! | in the log | told |
 //! |---|---|
 //! | the session's first event | `session.created` |
-//! | `Started` | `session.status` running, `stream.start` |
+//! | `Started` | `session.status` busy, `stream.start` |
 //! | `Restarted` | `stream.start` again, with `metadata.restarted`: what was told of the step is void |
 //! | `Text`, `Thought` | `stream.chunk` text, thinking |
 //! | `ToolCalled` | `stream.chunk` tool_use, `tool.status` started |
 //! | `ToolReturned` | `stream.chunk` error where it failed; `tool.status`, `tool.result` |
-//! | `Ended` | `stream.end`, or `stream.error` where the run failed; then `session.status` |
+//! | `Ended` | `stream.end`, or `stream.error` where the run failed; then `session.status` idle |
 //! | `Injected` | `stream.start`, `stream.chunk`, `stream.end` of a prompt of its own |
 //! | `Configured` that closes it, `Deleted` | `session.stopped`, `session.status` terminated |
-//! | a new conversation | `session.status` initializing |
+//! | a new conversation | `session.status` |
 //!
 //! Who cancels a prompt is told its `stream.end` with the `stopReason` `cancelled`: it is over as it
 //! was meant to be, and nothing is wrong. Chunks of the type `code` are never told: a fence of the
@@ -31,6 +31,7 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::SLOT;
+use super::sessions::{ACTIVITY, BUSY, IDLE, LAST_PROMPT, RUNNING, TERMINATED};
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, optional, required};
 use super::wire::Failure;
 use crate::dialect::json::json as to_json;
@@ -186,7 +187,8 @@ pub(super) const CREATED: &[Field] = &[
 pub(super) const STATUS: &[Field] = &[
     required("id", NAME, "the session"),
     SESSION,
-    required("status", Shape::OneOf(super::sessions::STATES), "how it is"),
+    required("status", Shape::OneOf(super::sessions::STATES), "running = it takes prompts"),
+    optional("metadata", Shape::Object(&[ACTIVITY, LAST_PROMPT]), "what goes on in it"),
     SESSION_SEQ,
 ];
 
@@ -261,8 +263,14 @@ fn push(text: &mut String, name: &str, payload: &str) {
 fn shared(session: &str, published: &Published) -> Words {
     let Logged { first_seq, seq, run, at, event } = &published.logged;
     let prompt = run.as_ref().map_or("", RunId::as_str);
-    let status = |status: &str, seq: &Seq| {
-        let payload = json!({ "id": session, "sessionId": session, "status": status, "sessionSeq": seq.0 });
+    let status = |status: &str, activity: Option<&str>, last_prompt: Option<&str>| {
+        let mut payload =
+            json!({ "id": session, "sessionId": session, "status": status, "sessionSeq": seq.0 });
+        for (name, word) in [("activity", activity), ("lastPrompt", last_prompt)] {
+            if let Some(word) = word {
+                payload["metadata"][name] = word.into();
+            }
+        }
         (SESSION_STATUS, payload)
     };
     let stream = |name: &'static str, more: Value, seq: Seq| {
@@ -282,7 +290,7 @@ fn shared(session: &str, published: &Published) -> Words {
     }
     match event {
         Event::Started => {
-            words.push(status("running", seq));
+            words.push(status(RUNNING, Some(BUSY), None));
             words.push(stream(STREAM_START, json!({}), *seq));
         }
         Event::Restarted => {
@@ -302,10 +310,12 @@ fn shared(session: &str, published: &Published) -> Words {
                     stream(STREAM_ERROR, json!({ "error": Failure::of(error).to_value() }), first)
                 }
             });
-            words.push(match outcome {
-                Outcome::Failed(_) => status("failed", seq),
-                Outcome::Completed | Outcome::Aborted => status("completed", seq),
-            });
+            let became = match outcome {
+                Outcome::Completed => "completed",
+                Outcome::Aborted => "cancelled",
+                Outcome::Failed(_) => "failed",
+            };
+            words.push(status(RUNNING, Some(IDLE), Some(became)));
         }
         Event::Injected { content } => {
             words.push(stream(STREAM_START, json!({}), *seq));
@@ -314,16 +324,16 @@ fn shared(session: &str, published: &Published) -> Words {
             let more = json!({ "usage": usage, "metadata": { "stopReason": "completed" } });
             words.push(stream(STREAM_END, more, *seq));
         }
-        Event::Cleared(Forgotten::Conversation) => words.push(status("initializing", seq)),
+        Event::Cleared(Forgotten::Conversation) => words.push(status(RUNNING, Some(IDLE), None)),
         Event::Configured(settings) => {
             if let Some(reason) = &settings.closed {
                 words.push((SESSION_STOPPED, stopped(session, reason, *seq)));
-                words.push(status("terminated", seq));
+                words.push(status(TERMINATED, None, None));
             }
         }
         Event::Deleted => {
             words.push((SESSION_STOPPED, stopped(session, "deleted", *seq)));
-            words.push(status("terminated", seq));
+            words.push(status(TERMINATED, None, None));
         }
         // By hand, or by `Told` for each, or nobody's business.
         Event::Text(_)
@@ -344,7 +354,7 @@ fn created(session: &str, event: &Published, settings: Option<&Settings>, seq: S
     let mut payload = super::sessions::about(&event.session, settings.unwrap_or(&Settings::default()));
     payload["id"] = session.into();
     payload["sessionId"] = session.into();
-    payload["status"] = "initializing".into();
+    payload["status"] = RUNNING.into();
     payload["startedAt"] = at.to_rfc3339().into();
     payload["sessionSeq"] = seq.0.into();
     payload
