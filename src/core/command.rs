@@ -336,6 +336,8 @@ pub enum Command {
         target: Target,
         /// What it says.
         content: String,
+        /// Its id, under which it is put there once however often it is asked for; none = a fresh one.
+        id: Option<RunId>,
     },
     /// How the daemon is, who is connected, what went on lately.
     Overview,
@@ -423,6 +425,7 @@ impl Command {
             | Self::Stop { target }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
+            Self::SubAgent(command) => command.target(),
             _ => None,
         }
     }
@@ -447,6 +450,7 @@ impl Command {
             | Self::Stop { target }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
+            Self::SubAgent(command) => command.target_mut(),
             _ => None,
         }
     }

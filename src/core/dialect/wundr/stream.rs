@@ -7,6 +7,7 @@
 //! | `Restarted` | `stream.start` again, with `metadata.restarted`: what was told of the step is void |
 //! | `Text`, `Thought` | `stream.chunk` text, thinking |
 //! | `ToolCalled` | `stream.chunk` tool_use, `tool.status` started |
+//! | `ApprovalAsked`, `ApprovalDecided` | see [`super::tools`] |
 //! | `ToolReturned` | `stream.chunk` error where it failed; `tool.status`, `tool.result` |
 //! | `Ended` | `stream.end`, or `stream.error` where the run failed; then `session.status` idle |
 //! | `Injected` | `stream.start`, `stream.chunk`, `stream.end` of a prompt of its own |
@@ -33,10 +34,12 @@ use serde_json::{Value, json};
 use super::SLOT;
 use super::sessions::{ACTIVITY, BUSY, IDLE, LAST_PROMPT, RUNNING, TERMINATED};
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, optional, required};
+use super::tools::{self, TOOL_REQUEST};
 use super::wire::Failure;
+use crate::approval::Decision;
 use crate::dialect::json::json as to_json;
 use crate::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult};
-use crate::ids::{CallId, RunId, Seq};
+use crate::ids::{ApprovalId, CallId, RunId, Seq};
 use crate::settings::Settings;
 use crate::time::Timestamp;
 
@@ -52,7 +55,7 @@ pub(super) const SESSION_EVENTS: &[&str] = &[
     SESSION_STOPPED,
     TOOL_STATUS,
     TOOL_RESULT,
-    "tool.request",
+    TOOL_REQUEST,
 ];
 
 const STREAM_START: &str = "stream.start";
@@ -342,6 +345,8 @@ fn shared(session: &str, published: &Published) -> Words {
         | Event::ApprovalAsked(_)
         | Event::ApprovalDecided(_)
         | Event::ToolReturned(_)
+        | Event::ApprovalAsked(_)
+        | Event::ApprovalDecided(_)
         | Event::Prompted { .. }
         | Event::Sealed(_)
         | Event::StepEnded { .. }
@@ -374,7 +379,7 @@ pub(super) struct Told {
     /// How many chunks of prompts under way.
     chunks: HashMap<RunId, u64>,
     /// The calls under way.
-    pub(super) calls: Calls,
+    calls: Calls,
 }
 
 /// Calls of tools that are under way.
@@ -383,7 +388,7 @@ pub(super) struct Calls {
     /// The tool, and when it was called.
     open: HashMap<(RunId, CallId), (String, Timestamp)>,
     /// Those whose result was told already.
-    pub(super) settled: HashSet<(RunId, CallId)>,
+    settled: HashSet<(RunId, CallId)>,
 }
 
 impl Told {
@@ -442,6 +447,25 @@ impl Calls {
                 self.open.insert(key(&call.id), (call.name.to_string(), *at));
                 let started = status_of(session, run, &call.id, call.name.as_str(), "started", *seq);
                 vec![(STREAM_CHUNK, asked_for(session, run, call, *seq)), (TOOL_STATUS, started)]
+            }
+            Event::ApprovalAsked(asked) => {
+                let request = tools::requested(session, run, asked, seq.0);
+                vec![(STREAM_CHUNK, asked_for(session, run, &asked.call, *seq)), (TOOL_REQUEST, request)]
+            }
+            Event::ApprovalDecided(decided) => {
+                let name = decided.tool.as_str();
+                let status = |status| status_of(session, run, &decided.call, name, status, *seq);
+                let Some((outcome, why)) = tools::refusal(decided) else {
+                    self.open.insert(key(&decided.call), (name.to_owned(), *at));
+                    return vec![(TOOL_STATUS, status("started"))];
+                };
+                // What the model is told instead of a result is no second one.
+                if decided.decision != Decision::Withdrawn {
+                    self.settled.insert(key(&decided.call));
+                }
+                let mut told = status(outcome);
+                told["error"] = why.into();
+                vec![(TOOL_STATUS, status("failed")), (TOOL_RESULT, told)]
             }
             Event::ToolReturned(result) => {
                 let open = self.open.remove(&key(&result.call));
@@ -507,7 +531,7 @@ fn status_of(session: &str, run: &RunId, call: &CallId, name: &str, status: &str
     json!({
         "sessionId": session,
         "promptId": run.as_str(),
-        "requestId": call.as_str(),
+        "requestId": ApprovalId::of(run, call).as_str(),
         "toolName": name,
         "status": status,
         "sessionSeq": seq.0,
