@@ -445,7 +445,8 @@ impl SessionSupervisor {
         Ok(patch)
     }
 
-    /// A request about the session with this UUID, of whatever protocol, goes on when that is found.
+    /// A request about the session with this UUID, of whatever protocol, goes on when that is found:
+    /// those that name it so, in the order they came.
     fn dispatch_by_uuid(&mut self, uuid: String, mut asked: Asked, ctx: &mut Context<Self>) {
         let store = self.setup.colleagues.store.clone();
         let find = FindSession { uuid: uuid.clone() };

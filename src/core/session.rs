@@ -720,6 +720,11 @@ impl Session {
     }
 }
 
+/// The change that closes a session.
+fn closed(reason: &str) -> Patch {
+    Patch { closed: Some(Some(reason.to_owned())), ..Patch::default() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

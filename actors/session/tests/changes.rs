@@ -385,10 +385,10 @@ async fn a_session_is_found_by_its_uuid_by_those_who_may_see_it() {
     let describe = || Command::DescribeSession { target: uuid() };
     let Ok(Reply::Session(Some(row))) = peer.asks(describe()).await else { panic!("it is found") };
     assert_eq!(row.session, key);
-    // What is asked of it one way or the other is done in order.
+    // What is asked of it is done in order.
     for _ in 0..20 {
         peer.ask(Command::Configure { target: uuid(), patch: label("first") });
-        peer.ask(Command::Configure { target: Target::Session(key.clone()), patch: label("then") });
+        peer.ask(Command::Configure { target: uuid(), patch: label("then") });
         let labels = [peer.reply().await, peer.reply().await].map(|reply| match reply {
             Ok(Reply::Settled(row)) => row.settings.label,
             other => panic!("{other:?}"),
