@@ -7,6 +7,7 @@
 //!            ├─ Nodes                clients that offer commands
 //!            ├─ Hub                  who is connected
 //!            ├─ Configuration        the configuration files
+//!            ├─ Files                what clients upload
 //!            ├─ SessionSupervisor ── Session ...
 //!            ├─ Listener ─────────── Connection ...
 //!            └─ AdminSocket          the operator
@@ -46,6 +47,7 @@ use crate::control_ui::ControlUi;
 use crate::crew::{self, Crew, Kin};
 use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
+use crate::files::{self, Files};
 use crate::http::PROTOCOLS;
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
@@ -111,6 +113,7 @@ pub struct Gateway {
     configuration: Addr<Configuration>,
     devices: Addr<Devices>,
     crew: Addr<Crew>,
+    files: Addr<Files>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     admin: Option<Addr<AdminSocket>>,
@@ -179,6 +182,14 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .await?
     .start();
+    let files = Files::open(files::Setup {
+        folder: setup.home.join("files"),
+        store: store.clone(),
+        quota_bytes: config.limits.file_quota_bytes,
+        upload_life: files::UPLOAD_LIFE,
+    })
+    .await?
+    .start();
     let arbiters = Arbiters::default();
     let catalog = Arc::new(Catalog::new(&config));
     let sessions = SessionSupervisor::new(SessionSetup {
@@ -209,6 +220,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         devices: devices.clone().recipient(),
         crew: crew.clone(),
         kin,
+        files: files.clone(),
         version: setup.version,
     })
     .start();
@@ -271,6 +283,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         configuration,
         devices,
         crew,
+        files,
         sessions,
         listener: listener.clone(),
         admin: None,
@@ -343,6 +356,7 @@ impl Gateway {
             ("configuration", self.configuration.connected()),
             ("devices", self.devices.connected()),
             ("crew", self.crew.connected()),
+            ("files actor", self.files.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
             ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
@@ -434,6 +448,7 @@ impl Handler<Observe> for Gateway {
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
         let crew = self.crew.clone();
+        let files = self.files.clone();
         Box::pin(async move {
             let mut children = Vec::new();
             children.extend(ask(&store, Observe).await);
@@ -444,6 +459,7 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&configuration, Observe).await);
             children.extend(ask(&devices, Observe).await);
             children.extend(ask(&crew, Observe).await);
+            children.extend(ask(&files, Observe).await);
             children.extend(ask(&sessions, Observe).await);
             children.extend(ask(&listener, Observe).await);
             if let Some(admin) = admin {
@@ -464,6 +480,7 @@ impl Handler<Stop> for Gateway {
         let drain = self.setup.config.gateway.drain_timeout;
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
+        let files = self.files.clone();
         let admin = self.admin.take();
         Box::pin(async move {
             let _ = ask(&listener, listener::Ready(false)).await;
@@ -479,6 +496,7 @@ impl Handler<Stop> for Gateway {
                 if let Some(admin) = admin {
                     let _ = admin.send(admin::Stop).await;
                 }
+                let _ = files.send(files::Stop).await;
                 match store.send(store::Stop).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => tracing::error!(%error, "the log was not closed cleanly"),

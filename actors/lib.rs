@@ -12,6 +12,7 @@
 //! | [`Plugin`](plugin) | one module and its instances; what confines them is in [`sandbox`] |
 //! | [`Hub`](hub) | who is connected, and what concerns all of them |
 //! | [`Devices`](devices) | which devices are paired |
+//! | [`Files`](files) | what clients put with the daemon and get from it |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Store`](store) | the log |
 //! | [`AdminSocket`](admin) | the operator's socket |
@@ -32,6 +33,7 @@ pub mod crew;
 pub mod daemon_log;
 pub mod deliver;
 pub mod devices;
+pub mod files;
 pub mod gateway;
 pub mod http;
 pub mod hub;

@@ -28,6 +28,7 @@ use crate::configuration::{Configuration, Layers};
 use crate::crew::{self, Crew, Kin};
 use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
 use crate::devices::Devices;
+use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
@@ -131,6 +132,13 @@ impl World {
             kin: kin.clone(),
         });
         let crew = crew.await.unwrap().start();
+        let files = files::Setup {
+            folder: home.path().join("files"),
+            store: store.clone(),
+            quota_bytes: 1 << 20,
+            upload_life: files::UPLOAD_LIFE,
+        };
+        let files = Files::open(files).await.unwrap().start();
         let supervisor = SessionSupervisor::new(Setup {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
@@ -155,6 +163,7 @@ impl World {
             devices: devices.recipient(),
             crew,
             kin,
+            files,
             version: "test",
         })
         .start();
@@ -194,6 +203,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         content: content.into(),
         idempotency_key: key.map(str::to_owned),
         attachments: Vec::new(),
+        files: Vec::new(),
         thinking: None,
         follow: true,
     })
@@ -559,6 +569,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             content: "/slow 60".into(),
             idempotency_key: Some(account.clone()),
             attachments: Vec::new(),
+            files: Vec::new(),
             thinking: None,
             follow: true,
         };
@@ -710,6 +721,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             content: "hi".into(),
             idempotency_key: None,
             attachments: Vec::new(),
+            files: Vec::new(),
             thinking: None,
             follow: true,
         }),

@@ -40,6 +40,7 @@ use crate::crew::{Crew, Kin};
 use crate::daemon_log::DaemonLog;
 use crate::deliver::{Asker, Client};
 use crate::devices::Manage;
+use crate::files::Files;
 use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
@@ -82,6 +83,8 @@ pub struct Setup {
     pub crew: Addr<Crew>,
     /// The sessions whose end it is to be told of.
     pub kin: Kin,
+    /// Who answers what is about files.
+    pub files: Addr<Files>,
     /// Version of clawmux.
     pub version: &'static str,
 }

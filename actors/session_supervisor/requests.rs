@@ -4,22 +4,24 @@ use std::sync::Arc;
 
 use actix::dev::SendError;
 use actix::prelude::*;
+use clawmux_core::attachment::{self, Attachment};
 use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::catalog::Catalog;
-use clawmux_core::command::{Command, Target};
+use clawmux_core::command::{Command, Submit, Target};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, SessionKey};
 use clawmux_core::reply::{History, Preview, Reply, SessionRow};
 use clawmux_core::session::Submission;
 use clawmux_core::settings::Patch;
 
-use super::order::{Waiting, closed};
+use super::order::{Turn, Waiting, closed};
 use super::{Asked, SessionSupervisor};
 use crate::ask::ask;
 use crate::configuration::Configure;
 use crate::crew;
 use crate::deliver::Asker;
 use crate::devices::Manage;
+use crate::files::{self, Collect};
 use crate::hub::{GetOverview, Tell};
 use crate::nodes::{Invoke, ListNodes, Resulted};
 use crate::provider_supervisor::BudgetStatus;
@@ -47,6 +49,9 @@ const PREVIEWS_MAX: usize = 128;
 const PREVIEW_MAX: usize = 50;
 const PREVIEW_CHARS_MAX: usize = 2000;
 
+/// A prompt on its way to its session, who waits for the answer, and where that is.
+type Prompt = (SessionKey, Submit, (Asker, Principal), ArbiterHandle);
+
 impl SessionSupervisor {
     /// Takes a request: to its session, or to whoever answers it.
     pub(super) fn dispatch(&mut self, request: Asked, ctx: &mut Context<Self>) {
@@ -73,25 +78,11 @@ impl SessionSupervisor {
             }
             (Command::Submit(submit), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
-                let submission = Submission {
-                    run: submit.run,
-                    content: submit.content,
-                    owner: principal.owner.clone(),
-                    idempotency_key: submit.idempotency_key.clone(),
-                    attachments: submit.attachments,
-                    thinking: submit.thinking,
-                };
-                let order = Order::Submit { submission, follow: submit.follow };
-                let owner = principal.owner.clone();
-                let prompt =
-                    Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
-                match submit.idempotency_key {
-                    Some(key) => self.submit_once((owner, key), prompt, ctx),
-                    None => match self.fault() {
-                        // It would only make the session fall.
-                        Some(fault) => prompt.routed.asker.reply(Err(fault)),
-                        None => self.route_in_turn(prompt, ctx),
-                    },
+                let prompt = (session, submit, (asker, principal), arbiter);
+                if prompt.1.files.is_empty() {
+                    self.submit(prompt, None, ctx)
+                } else {
+                    self.collect(prompt, ctx)
                 }
             }
             (Command::Abort { run, .. }, Some(session)) => {
@@ -371,8 +362,11 @@ impl SessionSupervisor {
                 let command = crew::Command::Team(*command);
                 hand_on(self.setup.crew.try_send(crew::Direct { command, principal, asker }));
             }
-            (Command::Memory(_) | Command::File(_), _) => {
+            (Command::Memory(_), _) => {
                 asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
+            }
+            (Command::File(command), _) => {
+                hand_on(self.setup.files.try_send(files::Manage { command: *command, principal, asker }));
             }
             (Command::Token(command), _) => match *command {},
             (Command::Device(command), _) => {
@@ -430,6 +424,54 @@ impl SessionSupervisor {
                 tracing::warn!(%error, "the agents of a session that ends were not told");
             }
         }
+    }
+
+    /// A prompt with all that it brings along; in its turn, where it has that already.
+    fn submit(
+        &mut self,
+        (session, submit, (asker, principal), arbiter): Prompt,
+        turn: Option<Turn>,
+        ctx: &mut Context<Self>,
+    ) {
+        let owner = principal.owner.clone();
+        let submission = Submission {
+            run: submit.run,
+            content: submit.content,
+            owner: owner.clone(),
+            idempotency_key: submit.idempotency_key.clone(),
+            attachments: submit.attachments,
+            thinking: submit.thinking,
+        };
+        let order = Order::Submit { submission, follow: submit.follow };
+        let prompt = Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
+        match submit.idempotency_key {
+            Some(key) => self.submit_once((owner, key), prompt, turn, ctx),
+            None => match self.fault() {
+                // It would only make the session fall.
+                Some(fault) => prompt.routed.asker.reply(Err(fault)),
+                None if turn.is_some() => self.route(prompt, ctx),
+                None => self.route_in_turn(prompt, ctx),
+            },
+        }
+    }
+
+    /// Reads the files that a prompt names; what came behind it waits.
+    fn collect(&mut self, mut prompt: Prompt, ctx: &mut Context<Self>) {
+        let collect = Collect { files: std::mem::take(&mut prompt.1.files), principal: prompt.2.1.clone() };
+        let files = self.setup.files.clone();
+        let collected = async move { ask(&files, collect).await.flatten() };
+        let then =
+            move |supervisor: &mut Self, collected: Result<_, Error>, turn, ctx: &mut Context<Self>| {
+                let attached = collected.and_then(|attachments: Vec<Attachment>| {
+                    prompt.1.attachments.extend(attachments);
+                    attachment::check(&prompt.1.attachments)
+                });
+                match attached {
+                    Ok(()) => supervisor.submit(prompt, Some(turn), ctx),
+                    Err(error) => prompt.2.0.reply(Err(error)),
+                }
+            };
+        self.with_turn(collected, then, ctx);
     }
 
     /// Whom lists are read from, and what fills them in.

@@ -8,7 +8,9 @@ use serde_json::{Value, json};
 use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
 use super::subscription::PATTERNS_MAX;
 use super::wire::Failure;
-use super::{Call, Turn, Wundr, agents, connect, discover, follow, health, prompts, sessions, teams, tools};
+use super::{
+    Call, Turn, Wundr, agents, connect, discover, files, follow, health, prompts, sessions, teams, tools,
+};
 use crate::auth::{Scope, Scopes};
 use crate::dialect::json::Params;
 use crate::error::{Error, ErrorCode};
@@ -258,6 +260,53 @@ pub(super) static METHODS: &[Method] = &[
             optional("clientTimestamp", COUNT, "as it was given"),
         ],
         handle: health::ping,
+    },
+    // Files.
+    Method {
+        name: files::UPLOAD,
+        doc: "Begins an upload, whose bytes follow in binary frames with its id, or says how far it has come. \
+              As binary frames alone it is answered when all of it is kept.",
+        needs: WRITE,
+        cost: 1,
+        params: files::UPLOAD_PARAMS,
+        result: files::FILE,
+        handle: files::upload,
+    },
+    Method {
+        name: "file.download",
+        doc: "The bytes of a file, in binary frames with the id of the request, and then the answer.",
+        needs: READ,
+        cost: 0,
+        params: files::DOWNLOAD_PARAMS,
+        result: files::DOWNLOADED,
+        handle: files::download,
+    },
+    Method {
+        name: "file.status",
+        doc: "How a file is, and how far an upload has come.",
+        needs: READ,
+        cost: 0,
+        params: files::ONE_PARAMS,
+        result: files::FILE,
+        handle: files::status,
+    },
+    Method {
+        name: "file.list",
+        doc: "The caller's files and uploads.",
+        needs: READ,
+        cost: 0,
+        params: files::LIST_PARAMS,
+        result: files::LIST,
+        handle: files::list,
+    },
+    Method {
+        name: "file.delete",
+        doc: "Removes a file, or gives an upload up.",
+        needs: WRITE,
+        cost: 1,
+        params: files::ONE_PARAMS,
+        result: files::DELETED,
+        handle: files::delete,
     },
     // What there is.
     Method {

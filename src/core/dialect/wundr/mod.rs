@@ -32,9 +32,11 @@
 #![allow(dead_code)]
 
 mod agents;
+mod binary;
 mod connect;
 mod discover;
 mod event;
+mod files;
 mod follow;
 mod health;
 mod method;
@@ -93,6 +95,8 @@ pub struct Wundr {
     introduced: tools::Introduced,
     /// When requests that were asked on have to be answered, the earliest first.
     deadlines: VecDeque<(Timestamp, Ticket)>,
+    /// What is sent in binary frames.
+    transfers: files::Transfers,
     /// The number of the last event.
     event_seq: u64,
     heartbeats: u64,
@@ -182,10 +186,8 @@ impl Dialect for Wundr {
             (Phase::Waiting | Phase::Checking, Input::Tick) => self.on_handshake_deadline(turn),
             (Phase::Checking, Input::Authenticated(answer)) => self.on_authenticated(answer, turn),
             (Phase::Open, Input::Frame(Frame::Text(text))) => self.on_text(&text, turn),
-            (Phase::Open, Input::Frame(Frame::Binary(_))) => {
-                let failure = Failure::invalid("binary frames are not understood here");
-                turn.send(wire::refusal(wire::NO_ID, &failure));
-            }
+            (Phase::Open, Input::Frame(Frame::Binary(frame))) => self.on_binary(&frame, turn),
+            (Phase::Open, Input::Drained) => self.on_drained(turn),
             (Phase::Open, Input::Tick) => self.on_tick(turn),
             (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
             (Phase::Open, Input::Announced(announcement)) => self.on_announced(announcement, turn),
@@ -233,6 +235,7 @@ impl Wundr {
             owner: Owner::Credential("".into()),
             pending: HashMap::new(),
             deadlines: VecDeque::new(),
+            transfers: files::Transfers::default(),
             event_seq: 0,
             heartbeats: 0,
             next_heartbeat: Timestamp::default(),
@@ -258,6 +261,7 @@ impl Wundr {
         self.pending = HashMap::new();
         self.deadlines = VecDeque::new();
         self.following = Following::new(0);
+        self.transfers = files::Transfers::default();
     }
 
     fn end(&mut self, code: u16, reason: &str, turn: &mut Turn<'_>) {
