@@ -73,7 +73,7 @@ fn kinds(stream: &support::client::Stream) -> Vec<String> {
 fn a_call_is_made_when_it_is_approved_with_the_input_that_was_and_the_first_decision_counts() {
     let daemon = Daemon::with(ASK);
     let mut approver = Wundr::connect(daemon.address);
-    approver.subscribe(&["tool.*"], Value::Null);
+    approver.subscribe(&["tool.*", "session.status"], Value::Null);
     let mut client = Client::connect(daemon.address);
     let prompt = client.prompt("ada", CALL);
 
@@ -91,6 +91,11 @@ fn a_call_is_made_when_it_is_approved_with_the_input_that_was_and_the_first_deci
     assert_eq!((&result["status"], &result["result"]), (&json!("completed"), &json!("instead")));
     let started = approver.seen().iter().filter(|frame| frame.contains("\"started\"")).count();
     assert_eq!(started, 1, "{:#?}", approver.seen());
+    approver.event_that("session.status", |payload| payload["status"] == "completed");
+    let frames = approver.seen().iter().map(|frame| serde_json::from_str::<Value>(frame).expect("JSON"));
+    let states = frames.filter(|frame| frame["event"] == "session.status");
+    let states: Vec<_> = states.map(|frame| frame["payload"]["status"].clone()).collect();
+    assert_eq!(states, ["running", "paused", "running", "completed"]);
 
     let answer = client.stream(&prompt);
     assert_eq!(kinds(&answer), ["tool_use", "tool_result", "usage", "done"], "{answer:?}");
