@@ -43,6 +43,7 @@ use crate::clock;
 use crate::configuration::{Configuration, Layers};
 use crate::connection::Services;
 use crate::control_ui::ControlUi;
+use crate::crew::{self, Crew, Kin};
 use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
 use crate::http::PROTOCOLS;
@@ -52,6 +53,7 @@ use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed};
+use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
@@ -108,6 +110,7 @@ pub struct Gateway {
     hub: Addr<Hub>,
     configuration: Addr<Configuration>,
     devices: Addr<Devices>,
+    crew: Addr<Crew>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     admin: Option<Addr<AdminSocket>>,
@@ -142,7 +145,10 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
     let totals = ask(&store, since).await??;
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone()).start();
-    let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?.start();
+    let purses = Purses::default();
+    let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?
+        .with_purses(purses.clone())
+        .start();
     let nodes = Nodes::default().start();
     let (changes, overviews) = (Changes::default(), Overviews::default());
     let hub = Hub::new(hub::Setup {
@@ -157,6 +163,22 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     .start();
     let configuration = Configuration::new(setup.layers.clone()).start();
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
+    let kin = Kin::default();
+    let crew = Crew::open(crew::Setup {
+        rules: clawmux_core::crew::Setup {
+            running_max: config.limits.agents,
+            depth_max: config.limits.agent_depth,
+            agents: config.agents.keys().cloned().collect(),
+            default: config.default_agent.clone(),
+        },
+        store: store.clone(),
+        hub: hub.clone(),
+        log: log.clone(),
+        purses,
+        kin: kin.clone(),
+    })
+    .await?
+    .start();
     let arbiters = Arbiters::default();
     let catalog = Arc::new(Catalog::new(&config));
     let sessions = SessionSupervisor::new(SessionSetup {
@@ -185,6 +207,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         configuration: configuration.clone(),
         log: setup.log.clone(),
         devices: devices.clone().recipient(),
+        crew: crew.clone(),
+        kin,
         version: setup.version,
     })
     .start();
@@ -232,6 +256,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     if unfinished > 0 {
         tracing::info!(sessions = unfinished, "going on with the runs that the last stop cut off");
     }
+    let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
+    ask(&crew, crew::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
     let path = socket.path().to_owned();
     let gateway = Gateway {
@@ -244,6 +270,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         hub,
         configuration,
         devices,
+        crew,
         sessions,
         listener: listener.clone(),
         admin: None,
@@ -315,6 +342,7 @@ impl Gateway {
             ("hub", self.hub.connected()),
             ("configuration", self.configuration.connected()),
             ("devices", self.devices.connected()),
+            ("crew", self.crew.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
             ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
@@ -405,6 +433,7 @@ impl Handler<Observe> for Gateway {
         let configuration = self.configuration.clone();
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
+        let crew = self.crew.clone();
         Box::pin(async move {
             let mut children = Vec::new();
             children.extend(ask(&store, Observe).await);
@@ -414,6 +443,7 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&hub, Observe).await);
             children.extend(ask(&configuration, Observe).await);
             children.extend(ask(&devices, Observe).await);
+            children.extend(ask(&crew, Observe).await);
             children.extend(ask(&sessions, Observe).await);
             children.extend(ask(&listener, Observe).await);
             if let Some(admin) = admin {

@@ -28,6 +28,7 @@ pub mod clock;
 pub mod configuration;
 pub mod connection;
 pub mod control_ui;
+pub mod crew;
 pub mod daemon_log;
 pub mod deliver;
 pub mod devices;

@@ -25,11 +25,13 @@ use super::{Approvals, Colleagues, Profile, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::configuration::{Configuration, Layers};
+use crate::crew::{self, Crew, Kin};
 use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
 use crate::devices::Devices;
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
+use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
@@ -119,6 +121,16 @@ impl World {
         };
         let (authority, hub) = (Arc::new(Authority::new(&config.auth)), Hub::default().start());
         let devices = Devices::open(authority, store.clone(), hub.clone()).await.unwrap().start();
+        let kin = Kin::default();
+        let crew = Crew::open(crew::Setup {
+            rules: clawmux_core::crew::Setup::default(),
+            store: store.clone(),
+            hub: hub.clone(),
+            log: pen.health(),
+            purses: Purses::default(),
+            kin: kin.clone(),
+        });
+        let crew = crew.await.unwrap().start();
         let supervisor = SessionSupervisor::new(Setup {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
@@ -141,6 +153,8 @@ impl World {
             configuration: Configuration::new(Layers::default()).start(),
             log: Arc::default(),
             devices: devices.recipient(),
+            crew,
+            kin,
             version: "test",
         })
         .start();

@@ -36,6 +36,7 @@ use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
 use crate::configuration::Configuration;
+use crate::crew::{Crew, Kin};
 use crate::daemon_log::DaemonLog;
 use crate::deliver::{Asker, Client};
 use crate::devices::Manage;
@@ -77,6 +78,10 @@ pub struct Setup {
     pub log: Arc<DaemonLog>,
     /// Who answers what is about devices.
     pub devices: Recipient<Manage>,
+    /// Who answers what is about agents that work for sessions, and their teams.
+    pub crew: Addr<Crew>,
+    /// The sessions whose end it is to be told of.
+    pub kin: Kin,
     /// Version of clawmux.
     pub version: &'static str,
 }

@@ -176,6 +176,26 @@ impl SessionSupervisor {
         self.in_turn(std::future::ready(()), |supervisor, (), ctx| supervisor.route(request, ctx), ctx);
     }
 
+    /// Puts something into a conversation, unless something of this id is there already.
+    pub(super) fn inject_once(&mut self, id: &RunId, inject: Waiting, ctx: &mut Context<Self>) {
+        let (owner, idempotency_key) = (inject.routed.principal.owner.clone(), id.to_string());
+        let find = FindRun { owner, idempotency_key, or_id: true };
+        let store = self.setup.colleagues.store.clone();
+        let found = async move { ask(&store, find).await.flatten() };
+        self.in_turn(
+            found,
+            |supervisor, found, ctx| match found {
+                Ok(None) => supervisor.route(inject, ctx),
+                Ok(Some((_, run, seq))) => {
+                    let message = run.to_string();
+                    inject.routed.asker.reply(Ok(Reply::Injected { message, seq }));
+                }
+                Err(error) => inject.routed.asker.reply(Err(error)),
+            },
+            ctx,
+        );
+    }
+
     /// Does what follows from `look` when everything before it is done.
     pub(super) fn in_turn<T: 'static>(
         &mut self,

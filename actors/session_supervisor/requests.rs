@@ -17,6 +17,7 @@ use super::order::{Waiting, closed};
 use super::{Asked, SessionSupervisor};
 use crate::ask::ask;
 use crate::configuration::Configure;
+use crate::crew;
 use crate::deliver::Asker;
 use crate::devices::Manage;
 use crate::hub::{GetOverview, Tell};
@@ -100,7 +101,8 @@ impl SessionSupervisor {
                 self.order(Order::Abort { run }, session, (asker, principal), arbiter, ctx);
             }
             (Command::Close { reason, .. }, Some(session)) => {
-                self.order(Order::Close { reason }, session, (asker, principal), arbiter, ctx);
+                let order = Order::Close { reason };
+                self.order_the_end(order, session, (asker, principal), arbiter, ctx);
             }
             (Command::Clear { .. }, Some(session)) => {
                 self.order(Order::Clear, session, (asker, principal), arbiter, ctx);
@@ -113,7 +115,7 @@ impl SessionSupervisor {
                 self.order(Order::Detach { follow }, session, (asker, principal), arbiter, ctx);
             }
             (Command::Stop { .. }, Some(session)) => {
-                self.order(Order::Stop, session, (asker, principal), arbiter, ctx);
+                self.order_the_end(Order::Stop, session, (asker, principal), arbiter, ctx);
             }
             (Command::History { limit, before, .. }, Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
@@ -213,8 +215,21 @@ impl SessionSupervisor {
             (Command::Reset { .. }, Some(session)) => {
                 self.order(Order::Reset, session, (asker, principal), arbiter, ctx);
             }
-            (Command::Inject { content, .. }, Some(session)) => {
-                self.order(Order::Inject { content }, session, (asker, principal), arbiter, ctx);
+            (Command::Inject { content, id: None, .. }, Some(session)) => {
+                self.order(Order::Inject { content, id: None }, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Inject { content, id: Some(id), .. }, Some(session)) => {
+                let inject = Waiting {
+                    session,
+                    routed: Routed {
+                        asker,
+                        principal,
+                        order: Order::Inject { content, id: Some(id.clone()) },
+                        held: None,
+                    },
+                    arbiter,
+                };
+                self.inject_once(&id, inject, ctx);
             }
             (Command::Compact { keep, .. }, Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
@@ -241,7 +256,11 @@ impl SessionSupervisor {
             }
             (Command::Delete { .. }, Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
+                let ended = self.setup.kin.has(&session).then(|| self.end_agents(&session, &principal));
                 let look = async move {
+                    if let Some(ended) = ended {
+                        ended.await;
+                    }
                     let there = described(&store, &session, &principal).await.map(|there| there.is_some());
                     (there, session, principal)
                 };
@@ -347,8 +366,14 @@ impl SessionSupervisor {
                 self.follow_run(&run, (asker, principal), arbiter, ctx);
             }
             (Command::Approval(command), _) => self.approval(command, (asker, principal), arbiter, ctx),
-            (Command::SubAgent(command), _) => match *command {},
-            (Command::Team(command), _) => match *command {},
+            (Command::SubAgent(command), session) => {
+                let command = crew::Command::SubAgent(*command, session);
+                hand_on(self.setup.crew.try_send(crew::Direct { command, principal, asker }));
+            }
+            (Command::Team(command), _) => {
+                let command = crew::Command::Team(*command);
+                hand_on(self.setup.crew.try_send(crew::Direct { command, principal, asker }));
+            }
             (Command::Memory(_) | Command::File(_), _) => {
                 asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
             }
@@ -378,6 +403,34 @@ impl SessionSupervisor {
                 None,
             ) => {
                 unreachable!("a command with a target was resolved")
+            }
+        }
+    }
+
+    /// Orders what ends a session, after the agents that end with it.
+    fn order_the_end(
+        &mut self,
+        order: Order,
+        session: SessionKey,
+        (asker, principal): (Asker, Principal),
+        arbiter: ArbiterHandle,
+        ctx: &mut Context<Self>,
+    ) {
+        if !self.setup.kin.has(&session) {
+            return self.order(order, session, (asker, principal), arbiter, ctx);
+        }
+        let ended = self.end_agents(&session, &principal);
+        let end = Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
+        self.in_turn(ended, |supervisor, (), ctx| supervisor.route(end, ctx), ctx);
+    }
+
+    /// Ends the agents that a session's end ends, before that; who may not end it ends none of them.
+    fn end_agents(&self, session: &SessionKey, principal: &Principal) -> impl Future<Output = ()> + 'static {
+        let (crew, session) = (self.setup.crew.clone(), session.clone());
+        let principal = principal.clone();
+        async move {
+            if let Err(error) = ask(&crew, crew::SessionEnds { session, principal }).await {
+                tracing::warn!(%error, "the agents of a session that ends were not told");
             }
         }
     }

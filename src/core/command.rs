@@ -334,6 +334,8 @@ pub enum Command {
         target: Target,
         /// What it says.
         content: String,
+        /// Its id, under which it is put there once however often it is asked for; none = a fresh one.
+        id: Option<RunId>,
     },
     /// How the daemon is, who is connected, what went on lately.
     Overview,
@@ -421,6 +423,7 @@ impl Command {
             | Self::Stop { target }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
+            Self::SubAgent(command) => command.target(),
             _ => None,
         }
     }
@@ -445,6 +448,7 @@ impl Command {
             | Self::Stop { target }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
+            Self::SubAgent(command) => command.target_mut(),
             _ => None,
         }
     }

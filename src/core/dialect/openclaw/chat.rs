@@ -287,7 +287,7 @@ pub(super) fn inject(
         Some(label) => format!("[{label}]\n\n{message}"),
         None => message,
     };
-    Call::ask(Command::Inject { target: target(&session), content }, |_, reply, _| match reply? {
+    Call::ask(Command::Inject { target: target(&session), content, id: None }, |_, reply, _| match reply? {
         // Whoever follows the session is told it as an event.
         Reply::Injected { message, .. } => Ok(Call::Answer(json!({ "ok": true, "messageId": message }))),
         _ => Err(misfit()),

@@ -285,6 +285,25 @@ impl Wundr {
         self.tell(name, &payload.to_string(), None, None, turn);
     }
 
+    /// The same, and besides all who subscribed to it in another session than its `sessionId`.
+    pub(super) fn announce_also_to(
+        &mut self,
+        name: &'static str,
+        payload: &Value,
+        other: Option<&str>,
+        turn: &mut Turn<'_>,
+    ) {
+        let payload = payload.to_string();
+        let mut found = self.matching(name, &payload, None, None);
+        if other.is_some() {
+            let more = self.matching(name, &payload, other, None);
+            found.extend(more.into_iter().filter(|id| !found.contains(id)).collect::<Vec<_>>());
+        }
+        for id in found {
+            self.emit(name, &payload, Some(&id), turn);
+        }
+    }
+
     /// Tells one subscription alone, if that is what it asked for.
     pub(super) fn tell_one(&mut self, id: &str, name: &'static str, payload: &Value, turn: &mut Turn<'_>) {
         let found = self.matching(name, &payload.to_string(), None, None);

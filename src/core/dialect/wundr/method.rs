@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
 use super::subscription::PATTERNS_MAX;
 use super::wire::Failure;
-use super::{Call, Turn, Wundr, connect, discover, follow, health, prompts, sessions, tools};
+use super::{Call, Turn, Wundr, agents, connect, discover, follow, health, prompts, sessions, teams, tools};
 use crate::auth::{Scope, Scopes};
 use crate::dialect::json::Params;
 use crate::error::{Error, ErrorCode};
@@ -43,6 +43,10 @@ pub(super) const WRITE: &[Scope] = &[Scope::Write];
 
 /// Who may decide about calls: of all sessions, or of his own.
 pub(super) const DECIDE: &[Scope] = &[Scope::Approve, Scope::Write];
+/// Who may form teams.
+pub(super) const TEAMS: &[Scope] = &[Scope::Teams];
+/// Who may look at an agent.
+pub(super) const READ_OR_TEAMS: &[Scope] = &[Scope::Read, Scope::Teams];
 /// Who may be told of something.
 pub(super) const TOLD: &[Scope] = &[Scope::Read, Scope::Approve, Scope::Teams];
 
@@ -122,6 +126,72 @@ pub(super) static METHODS: &[Method] = &[
         params: prompts::CANCEL,
         result: prompts::CANCELLED,
         handle: prompts::cancel,
+    },
+    // Agents.
+    Method {
+        name: "agent.spawn",
+        doc: "Puts an agent to work in a session of its own. What it answers is told to the session it works for.",
+        needs: WRITE,
+        cost: 3,
+        params: agents::SPAWN,
+        result: agents::STATUS,
+        handle: agents::spawn,
+    },
+    Method {
+        name: "agent.status",
+        doc: "One agent.",
+        needs: READ_OR_TEAMS,
+        cost: 0,
+        params: agents::ONE,
+        result: agents::STATUS,
+        handle: agents::describe,
+    },
+    Method {
+        name: "agent.stop",
+        doc: "Ends an agent with all that work for it.",
+        needs: WRITE,
+        cost: 1,
+        params: agents::STOP,
+        result: agents::STATUS,
+        handle: agents::stop,
+    },
+    // Teams.
+    Method {
+        name: "team.create",
+        doc: "Forms a team of agents and puts it to work.",
+        needs: TEAMS,
+        cost: 3,
+        params: teams::CREATE,
+        result: teams::STATUS,
+        handle: teams::create,
+    },
+    Method {
+        name: "team.status",
+        doc: "One team, with what its members answered.",
+        needs: TEAMS,
+        cost: 0,
+        params: teams::ONE,
+        result: teams::STATUS,
+        handle: teams::describe,
+    },
+    Method {
+        name: "team.message",
+        doc: "Relays a message between members. Who it is for reads it as a prompt, between its turns at the task; \
+              the answer is told to who it is from.",
+        needs: TEAMS,
+        cost: 1,
+        params: teams::MESSAGE,
+        result: teams::SENT,
+        handle: teams::message,
+    },
+    Method {
+        name: "team.dissolve",
+        doc: "Ends a team with all its members.",
+        needs: TEAMS,
+        cost: 1,
+        params: teams::DISSOLVE,
+        result: teams::STATUS,
+        handle: teams::dissolve,
     },
     // Being told.
     Method {

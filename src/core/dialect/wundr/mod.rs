@@ -31,6 +31,7 @@
 
 #![allow(dead_code)]
 
+mod agents;
 mod connect;
 mod discover;
 mod event;
@@ -42,6 +43,7 @@ mod sessions;
 mod shape;
 mod stream;
 mod subscription;
+mod teams;
 mod tools;
 mod wire;
 
@@ -58,6 +60,7 @@ use self::method::Method;
 use self::wire::{Failure, Incoming};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use crate::announcement::Announcement;
 use crate::auth::{Owner, Scope, Scopes};
 use crate::command::Command;
 use crate::error::{Error, ErrorCode};
@@ -185,6 +188,7 @@ impl Dialect for Wundr {
             }
             (Phase::Open, Input::Tick) => self.on_tick(turn),
             (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
+            (Phase::Open, Input::Announced(announcement)) => self.on_announced(announcement, turn),
             (Phase::Open, Input::Event { ticket, event, .. }) => self.on_event(ticket, event, turn),
             (_, Input::Fault(fault)) => self.on_fault(fault, turn),
             (_, Input::Ended) => self.close(),
@@ -232,6 +236,20 @@ impl Wundr {
             event_seq: 0,
             heartbeats: 0,
             next_heartbeat: Timestamp::default(),
+        }
+    }
+
+    /// Something that is not in a session's log.
+    fn on_announced(&mut self, announcement: &Announcement, turn: &mut Turn<'_>) {
+        match announcement {
+            Announcement::Agent(news) => self.tell_agent(news, turn),
+            Announcement::Team(news) => self.tell_team(news, turn),
+            // It has no words for these, or has them from elsewhere.
+            Announcement::Presence(_)
+            | Announcement::Health(_)
+            | Announcement::SessionChanged(_)
+            | Announcement::Pairing(_)
+            | Announcement::Approval(_) => {}
         }
     }
 

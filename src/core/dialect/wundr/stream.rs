@@ -332,6 +332,8 @@ fn shared(session: &str, published: &Published) -> Words {
         | Event::ApprovalAsked(_)
         | Event::ApprovalDecided(_)
         | Event::ToolReturned(_)
+        | Event::ApprovalAsked(_)
+        | Event::ApprovalDecided(_)
         | Event::Prompted { .. }
         | Event::Sealed(_)
         | Event::StepEnded { .. }
