@@ -6,12 +6,13 @@ mod support;
 use std::io::Write;
 use std::process::Stdio;
 use std::sync::Barrier;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use support::client::Client;
 use support::daemon::{self, Daemon};
 use support::eventually;
-use support::wundr::Wundr;
+use support::wundr::{Incoming, Wundr};
 
 const ASK: &str = "[[plugins]]\nname = \"echo\"\napproval = \"ask\"\n";
 const CALL: &str = r#"/tool echo {"text":"hi"}"#;
@@ -72,7 +73,7 @@ fn kinds(stream: &support::client::Stream) -> Vec<String> {
 fn a_call_is_made_when_it_is_approved_with_the_input_that_was_and_the_first_decision_counts() {
     let daemon = Daemon::with(ASK);
     let mut approver = Wundr::connect(daemon.address);
-    approver.subscribe(&["tool.*"], Value::Null);
+    approver.subscribe(&["tool.*", "session.status"], Value::Null);
     let mut client = Client::connect(daemon.address);
     let prompt = client.prompt("ada", CALL);
 
@@ -90,6 +91,11 @@ fn a_call_is_made_when_it_is_approved_with_the_input_that_was_and_the_first_deci
     assert_eq!((&result["status"], &result["result"]), (&json!("completed"), &json!("instead")));
     let started = approver.seen().iter().filter(|frame| frame.contains("\"started\"")).count();
     assert_eq!(started, 1, "{:#?}", approver.seen());
+    approver.event_that("session.status", |payload| payload["status"] == "completed");
+    let frames = approver.seen().iter().map(|frame| serde_json::from_str::<Value>(frame).expect("JSON"));
+    let states = frames.filter(|frame| frame["event"] == "session.status");
+    let states: Vec<_> = states.map(|frame| frame["payload"]["status"].clone()).collect();
+    assert_eq!(states, ["running", "paused", "running", "completed"]);
 
     let answer = client.stream(&prompt);
     assert_eq!(kinds(&answer), ["tool_use", "tool_result", "usage", "done"], "{answer:?}");
@@ -129,7 +135,7 @@ fn the_model_is_told_of_a_denial_and_its_reason() {
     let told = answer.data("tool_result").next().expect("a result");
     assert!(told["is_error"] == true && told["content"].as_str().is_some_and(|c| c.contains("too noisy")));
     assert!(answer.text().contains("echo failed"), "the model goes on: {}", answer.text());
-    let results = approver.seen().iter().filter(|frame| frame.contains("\"tool.result\"")).count();
+    let results = approver.seen().iter().filter(|frame| frame.contains(r#""event":"tool.result""#)).count();
     assert_eq!(results, 1, "{:#?}", approver.seen());
 }
 
@@ -172,7 +178,7 @@ fn what_waits_waits_on_over_a_crash_and_a_stop_and_is_told_to_who_comes_back() {
     assert_eq!(of_call(&mut approver, "tool.result", &asked)["result"], "hi");
     approver.call("unsubscribe", json!({ "subscriptionId": subscription }));
     for client in [approver, other] {
-        let told = client.seen().iter().filter(|frame| frame.contains("\"tool.request\"")).count();
+        let told = client.seen().iter().filter(|frame| frame.contains(r#""event":"tool.request""#)).count();
         assert_eq!(told, 1, "{:#?}", client.seen());
     }
     assert!(waiting(&daemon).is_empty());
@@ -180,6 +186,42 @@ fn what_waits_waits_on_over_a_crash_and_a_stop_and_is_told_to_who_comes_back() {
     assert_eq!((status, stdout.matches("result  ").count()), (0, 1), "it was called once: {stdout}");
     let (status, _, stderr) = run(&daemon, &["doctor"], "");
     assert!(status <= 1 && !stderr.contains("unknown kind"), "{stderr}");
+}
+
+#[test]
+fn an_acknowledged_decision_holds_whenever_the_daemon_is_killed() {
+    let mut daemon = Daemon::with(ASK);
+    let mut acknowledged = 0;
+    for round in 0..6 {
+        let account = format!("r{round}");
+        let key = format!("main:websocket:{account}:main");
+        Client::connect(daemon.address).prompt(&account, CALL);
+        let id = waits(&daemon)["approval"].clone();
+        let mut approver = Wundr::connect(daemon.address);
+        approver.subscribe(&["tool.request"], Value::Null);
+        let asked = request(&mut approver);
+        let answer = approver.request("tool.approve", about(&asked));
+        // At another moment each time.
+        std::thread::sleep(Duration::from_millis(round * 4));
+        daemon = daemon.kill_and_restart();
+        approver.closed();
+        let is_it = |incoming: &Incoming| matches!(incoming, Incoming::Frame(frame) if frame["id"] == *answer && frame["ok"] == true);
+        let is_acknowledged = approver.kept().any(is_it);
+        acknowledged += u32::from(is_acknowledged);
+        if let Some(row) = waiting(&daemon).pop() {
+            assert!(!is_acknowledged && row["approval"] == id, "acknowledged and undone: {row}");
+            let (status, _, stderr) = run(&daemon, &["approval", "approve", id.as_str().expect("an id")], "");
+            assert_eq!(status, 0, "{stderr}");
+        }
+        let events = eventually("the run to end", || {
+            let (_, stdout, _) = run(&daemon, &["session", "show", &key, "--json"], "");
+            stdout.contains(r#""event":"end""#).then_some(stdout)
+        });
+        let count = |event: &str| events.matches(&format!(r#""event":"{event}""#)).count();
+        let counts = ["approval_asked", "approval_decided", "tool_result", "end"].map(count);
+        assert_eq!(counts, [1; 4], "round {round}, acknowledged: {is_acknowledged}: {events}");
+    }
+    assert!(acknowledged > 0, "the last are given enough time");
 }
 
 #[test]
@@ -276,7 +318,7 @@ fn an_approver_sees_calls_of_all_and_nothing_else_and_others_see_nothing() {
         assert!(!other.seen().iter().any(|frame| frame.contains("xyzzy")), "{:#?}", other.seen());
         assert!(calls.is_empty() || calls.len() >= 4, "{calls:#?}");
     }
-    assert!(bob.seen().iter().chain(ron.seen()).all(|frame| !frame.contains("tool.request\"")));
+    assert!(bob.seen().iter().chain(ron.seen()).all(|frame| !frame.contains(r#""event":"tool."#)));
 }
 
 #[test]

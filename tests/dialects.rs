@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawmux_core::announcement::{Announcement, ChangeReason, SessionChange};
+use clawmux_core::approval::{ApprovalReply, Asked, Decided, Decision, News, Pending};
 use clawmux_core::auth::pairing::{CredentialFault, PairingReason, PairingRequired};
 use clawmux_core::auth::{
     self, About, Admitted, Claim, Credentials, DeviceToken, Owner, Principal, Scope, Scopes, Secret,
@@ -47,7 +48,7 @@ use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
-use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::ids::{ApprovalId, ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeRow};
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
@@ -672,6 +673,14 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             kept: usize::try_from(count(value, "kept")).unwrap_or_default(),
             forgotten: usize::try_from(count(value, "forgotten")).unwrap_or_default(),
         },
+        "approvals" => Reply::Approval(Box::new(ApprovalReply::List(list(value, pending_of)?))),
+        "approval" => Reply::Approval(Box::new(ApprovalReply::Found(pending_of(value)?))),
+        "decided" => Reply::Approval(Box::new(ApprovalReply::Decided {
+            id: ApprovalId::new(text(value, "id")),
+            session: key_of(&text(value, "session"))?,
+            run: text(value, "run").into(),
+            decided: decided_of(value),
+        })),
         "deleted" => Reply::Deleted { found: value.as_bool().unwrap_or_default() },
         "injected" => Reply::Injected { message: text(value, "message"), seq: Seq(count(value, "seq")) },
         _ => return Err("no such reply".into()),
@@ -707,8 +716,53 @@ fn announcement_of(value: &Value) -> Result<Announcement, String> {
             owner: Owner::Admins,
             reason: ChangeReason::Ended,
         }),
+        "requested" => Announcement::Approval(Arc::new(News::Requested(pending_of(value)?))),
+        "resolved" => Announcement::Approval(Arc::new(News::Resolved {
+            pending: pending_of(value)?,
+            decided: decided_of(value),
+            at: Timestamp::from_millis(count(value, "at")),
+        })),
         _ => return Err("no such announcement".into()),
     })
+}
+
+fn asked_of(value: &Value) -> Asked {
+    Asked {
+        call: ToolCall {
+            id: text(value, "call").into(),
+            name: text(value, "tool").into(),
+            input: value["input"].clone(),
+        },
+        asked: Timestamp::from_millis(count(value, "asked")),
+        deadline: Timestamp::from_millis(count(value, "deadline")),
+    }
+}
+
+fn decided_of(value: &Value) -> Decided {
+    let input = Some(value["input"].clone()).filter(|input| !input.is_null());
+    Decided {
+        call: text(value, "call").into(),
+        tool: text(value, "tool").into(),
+        decision: match value["decision"].as_str() {
+            Some("approved") => Decision::Approved { input },
+            Some("denied") => Decision::Denied { reason: value["reason"].as_str().map(str::to_owned) },
+            Some("timed_out") => Decision::TimedOut,
+            _ => Decision::Withdrawn,
+        },
+        by: value["by"].as_str().map(str::to_owned),
+    }
+}
+
+fn pending_of(value: &Value) -> Result<Arc<Pending>, String> {
+    let (run, asked) = (RunId::from(text(value, "run")), asked_of(value));
+    Ok(Arc::new(Pending {
+        id: ApprovalId::of(&run, &asked.call.id),
+        session: key_of(&text(value, "session"))?,
+        owner: Owner::Admins,
+        run,
+        prompted_by: Owner::Admins,
+        asked,
+    }))
 }
 
 fn row_of(value: &Value) -> Result<SessionRow, String> {
@@ -778,6 +832,8 @@ fn event_of(value: &Value) -> Result<Event, String> {
             name: text(value, "name").into(),
             input: value["input"].clone(),
         }),
+        "asked" => Event::ApprovalAsked(asked_of(value)),
+        "decided" => Event::ApprovalDecided(decided_of(value)),
         "returned" => Event::ToolReturned(ToolResult {
             call: text(value, "call").into(),
             content: text(value, "content"),

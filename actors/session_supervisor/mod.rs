@@ -97,9 +97,6 @@ pub struct SessionSupervisor {
     setup: Setup,
     sessions: HashMap<SessionKey, Entry>,
     keys: HashMap<(Owner, String), Lookup>,
-    /// Which sessions UUIDs were found to name, and whose those were. Should one be deleted and another
-    /// made under its key, the session itself looks at whose it is.
-    uuids: HashMap<String, (SessionKey, Owner)>,
     /// How many requests wait for their turn, because they or one before them wait for the log.
     waiting: usize,
     /// Ends with the turn of the last of them.
@@ -231,7 +228,6 @@ impl SessionSupervisor {
             setup,
             sessions: HashMap::new(),
             keys: HashMap::new(),
-            uuids: HashMap::new(),
             waiting: 0,
             last_turn: None,
             followed: HashMap::new(),

@@ -37,9 +37,6 @@ use crate::tokens;
 /// more than it may; of the newest message there is as much in it as fits.
 const HISTORY_BYTES_MAX: usize = 256 * 1024;
 
-/// How many UUIDs are remembered that sessions were named by.
-const UUIDS_MAX: usize = 4096;
-
 /// Sessions in one list, and how many bytes they take at most: so much each besides its key.
 const LIST_MAX: usize = 1000;
 const LIST_BYTES_MAX: usize = 256 * 1024;
@@ -494,14 +491,9 @@ impl SessionSupervisor {
         Ok(patch)
     }
 
-    /// A request about the session with this UUID, of whatever protocol, goes on when that is found.
-    fn dispatch_by_uuid(&mut self, uuid: String, asked: Asked, ctx: &mut Context<Self>) {
-        if let Some((key, owner)) = self.uuids.get(&uuid)
-            && asked.principal.sees(owner)
-        {
-            let key = key.clone();
-            return self.dispatch_to(key, asked, ctx);
-        }
+    /// A request about the session with this UUID, of whatever protocol, goes on when that is found:
+    /// those that name it so, in the order they came.
+    fn dispatch_by_uuid(&mut self, uuid: String, mut asked: Asked, ctx: &mut Context<Self>) {
         let store = self.setup.colleagues.store.clone();
         let find = FindSession { uuid: uuid.clone() };
         let found = async move { ask(&store, find).await.flatten() };
@@ -509,25 +501,16 @@ impl SessionSupervisor {
             found,
             move |supervisor, found, ctx| match found {
                 Ok(Some((key, owner))) if asked.principal.sees(&owner) => {
-                    if supervisor.uuids.len() >= UUIDS_MAX {
-                        supervisor.uuids.clear();
+                    if let Some(target) = asked.command.target_mut() {
+                        *target = Target::Session(key);
                     }
-                    supervisor.uuids.insert(uuid, (key.clone(), owner));
-                    supervisor.dispatch_to(key, asked, ctx);
+                    supervisor.dispatch(asked, ctx);
                 }
                 Ok(_) => asked.asker.reply(Err(no_such_uuid(&uuid))),
                 Err(error) => asked.asker.reply(Err(error)),
             },
             ctx,
         );
-    }
-
-    /// A request about this session, which has been named by its UUID and was there.
-    fn dispatch_to(&mut self, key: SessionKey, mut asked: Asked, ctx: &mut Context<Self>) {
-        if let Some(target) = asked.command.target_mut() {
-            *target = Target::Session(key);
-        }
-        self.dispatch(asked, ctx);
     }
 
     /// The session a target names.

@@ -87,6 +87,8 @@ pub struct SessionFilter {
     pub limit: usize,
     /// Not the first so many.
     pub offset: usize,
+    /// Only those that were not closed.
+    pub is_open: bool,
     /// Only those in this state.
     pub state: Option<SessionState>,
     /// Only those written to since then.

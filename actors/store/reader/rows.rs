@@ -50,6 +50,9 @@ impl Reader {
             conditions.push("label = ?");
             values.push(Box::new(label.clone()));
         }
+        if filter.is_open {
+            conditions.push("NOT closed");
+        }
         if let Some(state) = filter.state {
             conditions.push(state_is(state));
         }

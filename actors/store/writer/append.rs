@@ -439,7 +439,7 @@ impl Writer {
         let uuid = append.session.uuid();
         // Somebody who knows the UUID of a session could ask for one of another agent under it.
         if self.exists("SELECT 1 FROM sessions WHERE uuid = ?", &[&uuid])? {
-            let message = format!("another session has the id {uuid}");
+            let message = format!("no session can be made under {}: use another name", append.session);
             return Err(ErrorCode::Conflict.error(message).into());
         }
         let at = time(append.events.first().map_or(Timestamp::default(), |logged| logged.at));

@@ -232,6 +232,7 @@ fn filter(asked: &Listing, now: Timestamp) -> Option<Command> {
     };
     Some(Command::ListSessions(SessionFilter {
         offset: 0,
+        is_open: false,
         state: None,
         limit: usize::try_from(limit.min(LIST_MAX)).unwrap_or(usize::MAX),
         active_since,
