@@ -35,7 +35,7 @@ use serde_json::{Value, json};
 /// It.
 pub(super) fn to_json(logged: &Logged) -> Value {
     let (name, mut object) = match &logged.event {
-        Event::Prompted { content, owner, idempotency_key, attachments, thinking } => {
+        Event::Prompted { content, owner, idempotency_key, attachments, manner } => {
             let mut prompt = json!({ "content": content, "owner": owner_name(owner) });
             if let Some(key) = idempotency_key {
                 prompt["idempotency_key"] = json!(key);
@@ -45,8 +45,14 @@ pub(super) fn to_json(logged: &Logged) -> Value {
                     |a: &Attachment| json!({ "name": a.name(), "type": a.media_type(), "bytes": a.bytes() });
                 prompt["attachments"] = attachments.iter().map(told).collect();
             }
-            if let Some(thinking) = thinking {
+            if let Some(thinking) = manner.thinking {
                 prompt["thinking"] = json!(thinking.name());
+            }
+            if let Some(model) = &manner.model {
+                prompt["model"] = json!(model);
+            }
+            if let Some(most) = manner.max_tokens {
+                prompt["max_tokens"] = json!(most);
             }
             ("prompt", prompt)
         }
@@ -184,7 +190,7 @@ mod tests {
                     owner: Owner::Admins,
                     idempotency_key: None,
                     attachments: vec![Attachment::new(Some("a.txt"), None, "x".into()).expect("text")],
-                    thinking: Some(Thinking::Low),
+                    manner: Some(Thinking::Low).into(),
                 },
                 json!({"event": "prompt", "content": "look", "owner": null, "thinking": "low",
                        "attachments": [{"name": "a.txt", "type": "text/plain", "bytes": 1}]}),

@@ -28,6 +28,7 @@ use clawmux_core::crew::{self as rules, Change, Effect, Moment, Note, Phase, Ste
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Outcome, Published, Usage};
 use clawmux_core::ids::{RunId, SessionKey, SubAgentId, Ticket};
+use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
 use clawmux_core::settings::Patch;
 use clawmux_core::subagent::{AgentStatus, Spawn, SubAgentCommand, SubAgentReply};
@@ -507,7 +508,7 @@ impl Crew {
                     idempotency_key: Some(agent.turn_key()),
                     attachments: Vec::new(),
                     files: Vec::new(),
-                    thinking: None,
+                    manner: Manner::default(),
                     follow: true,
                 };
                 let followed = Followed { agent: id.clone(), turn: agent.turns, fold: Turn::new() };
