@@ -9,6 +9,7 @@
 //!
 //! Holds no conversation and is not on the path of a token.
 
+mod memories;
 mod order;
 mod requests;
 mod waking;

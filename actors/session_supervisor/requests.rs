@@ -355,7 +355,7 @@ impl SessionSupervisor {
             (Command::Approval(command), _) => match command {},
             (Command::SubAgent(command), _) => match *command {},
             (Command::Team(command), _) => match *command {},
-            (Command::Memory(command), _) => match *command {},
+            (Command::Memory(command), _) => self.remember(*command, principal, asker, ctx),
             (Command::File(command), _) => match *command {},
             (Command::Token(command), _) => match *command {},
             (Command::Device(command), _) => {
@@ -400,7 +400,7 @@ impl SessionSupervisor {
     }
 
     /// The session a target names.
-    fn resolve(&self, target: &Target) -> Result<SessionKey, Error> {
+    pub(super) fn resolve(&self, target: &Target) -> Result<SessionKey, Error> {
         match target {
             Target::Route(route) => self.setup.router.session_key(route),
             Target::Session(key) => {

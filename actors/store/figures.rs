@@ -24,6 +24,7 @@ pub(super) struct Figures {
     pub(super) commit_us: AtomicU64,
     pub(super) commit_us_max: AtomicU64,
     pub(super) db_bytes: AtomicU64,
+    pub(super) memories_looked_at: AtomicU64,
     pub(super) backup_pages_left: AtomicU64,
     /// Why nothing can be written; none where it can.
     pub(super) fault: watch::Sender<Option<Error>>,
@@ -56,6 +57,7 @@ impl Figures {
             "commit_last_us": self.commit_us.load(Relaxed),
             "commit_max_us": self.commit_us_max.load(Relaxed),
             "db_bytes": self.db_bytes.load(Relaxed),
+            "memories_looked_at": self.memories_looked_at.load(Relaxed),
             "backup_pages_left": self.backup_pages_left.load(Relaxed),
             "fault": self.fault.borrow().as_ref().map(|fault| fault.message.clone()),
         })

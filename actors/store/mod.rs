@@ -24,6 +24,7 @@ mod files;
 mod health;
 mod inspect;
 mod live;
+mod memories;
 mod reader;
 mod schema;
 mod writer;
@@ -52,6 +53,9 @@ use clawmux_core::reply::{self, DayUsage};
 use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
 pub use inspect::{Finding, Severity, inspect};
+pub use memories::{
+    Forget, ListMemories, ListedMemory, Memory, MemoryTotals, ReadMemoryTotals, Recall, Remember,
+};
 use serde_json::{Value, json};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::timeout;

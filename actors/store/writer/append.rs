@@ -402,6 +402,7 @@ impl Writer {
         ] {
             self.cached(sql)?.execute([state.row])?;
         }
+        self.forget_scratchpads(state.row)?;
         self.sessions.remove(session);
         Ok(())
     }

@@ -43,6 +43,7 @@ use tokio::sync::oneshot;
 use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
+use crate::store::memories::{Forget, Kept};
 use crate::store::{Append, Figures, WriteDevices, schema};
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
@@ -68,6 +69,8 @@ pub(super) enum Write {
     Usage(UsageRecord),
     Delete(SessionKey),
     Devices(WriteDevices),
+    Remember(Box<Kept>),
+    Forget(Forget),
     #[cfg(test)]
     Panic,
 }
@@ -81,7 +84,7 @@ pub(super) struct Waiting {
 }
 
 /// Why a write was not applied.
-enum Failure {
+pub(super) enum Failure {
     /// It is at fault; the others of its group are not concerned.
     Refused(Error),
     /// The database is; nothing of the group is applied.
@@ -346,6 +349,8 @@ impl Writer {
                 Write::Usage(usage) => self.record_usage(usage).map_err(Failure::Database),
                 Write::Delete(session) => self.delete(live, session),
                 Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
+                Write::Remember(kept) => self.remember(kept),
+                Write::Forget(asked) => self.forget_memory(asked),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
             };
@@ -375,7 +380,7 @@ impl Writer {
                     || append.reserve.is_some()
                     || self.sessions.get(&append.session).is_none_or(|state| last > state.reserved)
             }
-            Write::Usage(_) | Write::Delete(_) => true,
+            Write::Usage(_) | Write::Delete(_) | Write::Remember(_) | Write::Forget(_) => true,
             Write::Devices(devices) => devices.durable,
             #[cfg(test)]
             Write::Panic => false,
@@ -510,7 +515,7 @@ impl Writer {
 }
 
 /// As SQLite keeps it. What is checked to fit, or was read from there, does; a time beyond is cut.
-fn integer(number: u64) -> i64 {
+pub(super) fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
@@ -518,7 +523,7 @@ pub(super) fn time(at: Timestamp) -> i64 {
     integer(at.as_millis())
 }
 
-fn number(integer: i64) -> u64 {
+pub(super) fn number(integer: i64) -> u64 {
     u64::try_from(integer).unwrap_or(0)
 }
 
