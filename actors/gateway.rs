@@ -26,10 +26,10 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::catalog::Catalog;
-use clawmux_core::config::Config;
+use clawmux_core::config::{Approval, Config};
 use clawmux_core::dialect;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::AgentId;
+use clawmux_core::ids::{AgentId, PluginName};
 use clawmux_core::meter::{day_start, month_start};
 use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
@@ -55,7 +55,7 @@ use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
-use crate::session::{Colleagues, Profile, Watchers};
+use crate::session::{Approvals, Colleagues, Profile, Watchers};
 use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
@@ -177,6 +177,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             sandbox: sandbox.clone(),
             nodes: nodes.clone(),
             watchers: Watchers::default(),
+            approvals: Approvals::new(hub.clone().recipient()),
             changes,
             catalog: catalog.clone(),
         },
@@ -263,6 +264,9 @@ struct Serve(admin::Bound);
 
 /// Reads the agents' souls. A soul file that is not there is an empty soul.
 fn profiles(config: &Config) -> Result<HashMap<AgentId, Arc<Profile>>, Error> {
+    let is_gated = |tool: &PluginName| {
+        config.plugins.iter().any(|plugin| plugin.name == *tool && plugin.approval == Approval::Ask)
+    };
     let profile = |(id, agent): (&AgentId, &clawmux_core::config::Agent)| {
         Ok((
             id.clone(),
@@ -271,6 +275,8 @@ fn profiles(config: &Config) -> Result<HashMap<AgentId, Arc<Profile>>, Error> {
                 soul: soul(&agent.soul)?.into(),
                 max_tokens: agent.max_tokens,
                 tools: agent.tools.clone(),
+                gated: agent.tools.iter().filter(|tool| is_gated(tool)).cloned().collect(),
+                approval_timeout: config.approvals.timeout,
                 node_tools: agent.node_tools.clone(),
                 context_tokens: config.memory.context_tokens,
             }),

@@ -71,6 +71,7 @@ mod tests {
             queue: 1,
             subscriptions: 1,
             unauthenticated: 1,
+            file_quota_bytes: 1 << 30,
         })
     }
 

@@ -230,6 +230,77 @@ pub(crate) struct OneDevice {
     pub(crate) json: bool,
 }
 
+/// `reference`
+#[derive(Args, Debug)]
+pub(crate) struct Reference {
+    /// The protocol
+    #[arg(value_enum)]
+    pub(crate) protocol: Protocol,
+    /// As JSON Schema, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A protocol that describes itself.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Protocol {
+    /// Wundr's protocol v2
+    Wundr,
+}
+
+/// `approvals`
+#[derive(Args, Debug)]
+pub(crate) struct Approvals {
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `approval`
+#[derive(Args, Debug)]
+pub(crate) struct Approval {
+    /// What is decided.
+    #[command(subcommand)]
+    pub(crate) command: ApprovalCommand,
+}
+
+/// What can be decided about a tool call that waits.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ApprovalCommand {
+    /// Have the call made
+    Approve(Approve),
+    /// Do not have it made; the model is told
+    Deny(Deny),
+}
+
+/// `approval approve`
+#[derive(Args, Debug)]
+pub(crate) struct Approve {
+    /// The id of the approval, or its beginning; `clawmux approvals` lists them
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Give the tool the JSON object in this file (`-`: stdin) in place of the model's input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input_file: Option<PathBuf>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `approval deny`
+#[derive(Args, Debug)]
+pub(crate) struct Deny {
+    /// The id of the approval, or its beginning; `clawmux approvals` lists them
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// Why, as the model is told
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// The arguments of a command that is not there yet: all of them.
 #[derive(Args, Debug)]
 pub(crate) struct Later {
@@ -265,8 +336,8 @@ pub(crate) enum Command {
     Usage(Later),
     /// Semantic memory (not there yet)
     Memory(Later),
-    /// Tool calls that wait for approval (not there yet)
-    Approvals(Later),
+    /// Tool calls that wait for approval
+    Approvals(Approvals),
     /// Devices that are paired, and those that wait for approval
     Devices(Devices),
     /// API keys and JWTs (not there yet)
@@ -274,8 +345,9 @@ pub(crate) enum Command {
     /// One session: its log, live events, control
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Session(Session),
-    /// Approve or deny a tool call (not there yet)
-    Approval(Later),
+    /// Approve or deny a tool call that waits
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Approval(Approval),
     /// Plugins at run time: load, unload, reload, call (not there yet)
     Plugin(Later),
     /// Create or revoke API keys and JWTs (not there yet)
@@ -309,6 +381,8 @@ pub(crate) enum Command {
     /// or not. Exit status 1 where something is wrong; warnings are not. Ports, keys, the model provider and the clock
     /// are not looked at yet.
     Doctor(Doctor),
+    /// Methods and events of a protocol with their parameters, as this daemon serves them
+    Reference(Reference),
 }
 
 impl Command {
@@ -323,17 +397,18 @@ impl Command {
             | Self::Session(_)
             | Self::Devices(_)
             | Self::Device(_)
+            | Self::Approvals(_)
+            | Self::Approval(_)
             | Self::Drain(_)
             | Self::Backup(_)
-            | Self::Doctor(_) => return None,
+            | Self::Doctor(_)
+            | Self::Reference(_) => return None,
             Self::Connections(_) => "connections",
             Self::Actors(_) => "actors",
             Self::Plugins(_) => "plugins",
             Self::Usage(_) => "usage",
             Self::Memory(_) => "memory",
-            Self::Approvals(_) => "approvals",
             Self::Tokens(_) => "tokens",
-            Self::Approval(_) => "approval",
             Self::Plugin(_) => "plugin",
             Self::Token(_) => "token",
             Self::Config(_) => "config",

@@ -12,6 +12,7 @@ mod exit;
 mod home;
 mod logging;
 mod operator;
+mod reference;
 mod settings;
 mod terminal;
 
@@ -42,8 +43,11 @@ fn main() -> ExitCode {
         Command::Session(command) => operator::session::run(&global, &command.command),
         Command::Devices(options) => operator::devices::list(&global, &options),
         Command::Device(command) => operator::devices::run(&global, &command.command),
+        Command::Approvals(options) => operator::approvals::list(&global, &options),
+        Command::Approval(command) => operator::approvals::run(&global, &command.command),
         Command::Backup(options) => operator::backup::run(&global, &options),
         Command::Doctor(options) => doctor::run(&global, &options),
+        Command::Reference(options) => reference::run(&options),
         Command::Drain(options) => operator::drain::run(&global, &options),
         later => {
             let name = later.later().unwrap_or("this command");

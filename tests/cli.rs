@@ -390,3 +390,19 @@ async fn chat_finds_a_daemon_where_the_configuration_says_it_listens() {
         "no token goes to a daemon that is not known to be ours: {first}"
     );
 }
+
+#[test]
+fn the_reference_is_told_without_a_daemon() {
+    let home = tempfile::tempdir().unwrap();
+    let (status, table, _) = output(&mut clawmux(home.path(), &["reference", "wundr"]));
+    assert_eq!(status, 0);
+    assert!(table.lines().any(|line| line.starts_with("health.ping ")), "{table}");
+    assert!(table.contains("clientTimestamp?"), "{table}");
+    let (status, json, _) = output(&mut clawmux(home.path(), &["reference", "wundr", "--json"]));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(status, 0);
+    let methods = json["methods"].as_array().unwrap();
+    assert!(methods.iter().all(|method| method["params"]["type"] == "object"), "{json}");
+    assert!(methods.iter().any(|method| method["name"] == "auth.connect"), "{json}");
+    assert_eq!(output(&mut clawmux(home.path(), &["reference", "nothing"])).0, 2);
+}

@@ -223,7 +223,7 @@ fn the_daemons_own_paths_win_over_files() {
         ("/health", 200, "{\"ok\":true}"),
         ("/readyz", 200, "{\"ready\":true}"),
         ("/ws", 426, "websocket"),
-        ("/v2", 501, "not available yet"),
+        ("/v2", 426, "websocket"),
         ("/metrics", 501, "not available yet"),
         ("/control-ui-config.json", 200, "\"basePath\":\"\""),
         ("/__openclaw/control-ui-config.json", 200, "\"assistantAgentId\":\"main\""),

@@ -53,7 +53,7 @@ use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
     Accepted, Budget, ConfigIssue, ConfigSnapshot, DayUsage, Entry, History, LastRun, LogTail, Message,
     Overview, Period, PluginSummary, Presence, Present, Preview, Reply, Role, Said, SessionList, SessionRow,
-    SessionSummary, Status, Transcript, UnderWay,
+    SessionState, SessionSummary, Status, Transcript, UnderWay,
 };
 use clawmux_core::settings::Settings;
 use clawmux_core::thinking::Thinking;
@@ -683,8 +683,12 @@ fn row_of(value: &Value) -> Result<SessionRow, String> {
             label: word("label"),
             model: word("model"),
             thinking: word("thinking").and_then(|level| Thinking::from_name(&level)),
+            assignment: None,
+            closed: word("closed"),
             display: value["display"].as_object().cloned().unwrap_or_default().into_iter().collect(),
         },
+        state: SessionState::Idle,
+        answered: 0,
         model: None,
         created: Timestamp::default(),
         updated: Timestamp::from_millis(count(value, "updated")),
@@ -737,6 +741,7 @@ fn event_of(value: &Value) -> Result<Event, String> {
 fn describe(command: &Command) -> String {
     let target = |target: &Target| match target {
         Target::Session(key) => format!("session={key}"),
+        Target::Uuid(uuid) => format!("uuid={uuid}"),
         Target::Route(route) => {
             let mut text = format!("{}/{}", route.channel, route.account);
             for (name, part) in [("peer", &route.peer), ("guild", &route.guild), ("team", &route.team)] {

@@ -11,6 +11,8 @@
 //! | `thought` | `text` |
 //! | `sealed` | `thoughts` (how many go back to the provider) |
 //! | `tool_call` | `call`, `tool`, `input` |
+//! | `approval_asked` | `approval`, `call`, `tool`, `input`, `deadline_ms` |
+//! | `approval_decided` | `call`, `tool`, `decision` (`approved`, `denied`, `timed_out`, `withdrawn`), `input`?, `reason`?, `by`? |
 //! | `tool_result` | `call`, `content`, `is_error` |
 //! | `step_end` | `input_tokens`, `output_tokens` |
 //! | `restart` | |
@@ -22,10 +24,11 @@
 //! | `configure` | `label`, `model`, `thinking`, `display` |
 //! | `delete` | |
 
+use clawmux_core::approval::{Asked, Decision};
 use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Usage};
-use clawmux_core::ids::RunId;
+use clawmux_core::ids::{ApprovalId, RunId};
 use clawmux_core::thinking::Thinking;
 use serde_json::{Value, json};
 
@@ -55,6 +58,39 @@ pub(super) fn to_json(logged: &Logged) -> Value {
             "tool_call",
             json!({ "call": call.id.as_str(), "tool": call.name.as_str(), "input": call.input }),
         ),
+        Event::ApprovalAsked(Asked { call, deadline, .. }) => (
+            "approval_asked",
+            json!({
+                "approval": logged.run.as_ref().map(|run| ApprovalId::of(run, &call.id).as_str().to_owned()),
+                "call": call.id.as_str(),
+                "tool": call.name.as_str(),
+                "input": call.input,
+                "deadline_ms": deadline.as_millis(),
+            }),
+        ),
+        Event::ApprovalDecided(decided) => {
+            let mut object = json!({ "call": decided.call.as_str(), "tool": decided.tool.as_str() });
+            object["decision"] = json!(match &decided.decision {
+                Decision::Approved { input } => {
+                    if let Some(input) = input {
+                        object["input"] = input.clone();
+                    }
+                    "approved"
+                }
+                Decision::Denied { reason } => {
+                    if let Some(reason) = reason {
+                        object["reason"] = json!(reason);
+                    }
+                    "denied"
+                }
+                Decision::TimedOut => "timed_out",
+                Decision::Withdrawn => "withdrawn",
+            });
+            if let Some(by) = &decided.by {
+                object["by"] = json!(by);
+            }
+            ("approval_decided", object)
+        }
         Event::ToolReturned(result) => (
             "tool_result",
             json!({ "call": result.call.as_str(), "content": result.content, "is_error": result.is_error }),

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::client::AdminClient;
-use super::{AdminStatus, Daemon, backup, devices, drain, session, sessions};
+use super::{AdminStatus, Daemon, approvals, backup, devices, drain, session, sessions};
 
 /// How long a method may take that asks the daemon and its log.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -106,6 +106,24 @@ const METHODS: &[Method] = &[
         run: |call| Box::pin(devices::revoke(call)),
     },
     Method {
+        name: "admin.approvals",
+        params: "{}",
+        deadline: PROMPT,
+        run: |call| Box::pin(approvals::list(call)),
+    },
+    Method {
+        name: "admin.approval.approve",
+        params: r#"{"approval", "input"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(approvals::approve(call)),
+    },
+    Method {
+        name: "admin.approval.deny",
+        params: r#"{"approval", "reason"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(approvals::deny(call)),
+    },
+    Method {
         name: "admin.drain",
         params: r#"{"on"?}"#,
         deadline: PROMPT,
@@ -120,21 +138,19 @@ const METHODS: &[Method] = &[
 ];
 
 /// Methods of the interface whose feature is not there yet.
-const LATER: [&str; 10] = [
+const LATER: [&str; 9] = [
     "admin.connections",
     "admin.actors",
     "admin.plugins",
     "admin.usage",
     "admin.memory",
-    "admin.approvals",
     "admin.tokens",
     "admin.log",
     "admin.events",
     "admin.auth",
 ];
 /// Families of such methods.
-const LATER_FAMILIES: [&str; 5] =
-    ["admin.approval.", "admin.plugin.", "admin.token.", "admin.config.", "gateway."];
+const LATER_FAMILIES: [&str; 4] = ["admin.plugin.", "admin.token.", "admin.config.", "gateway."];
 
 /// The method of this name.
 ///

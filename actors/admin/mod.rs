@@ -10,7 +10,7 @@
 //! | `client` | what the rest of the daemon knows of a connection |
 //! | `methods` | the table of methods, and which are not there yet |
 //! | `params` | parameters, read and refused in words |
-//! | `sessions`, `session`, `devices`, `drain`, `backup` | the methods, a group a file |
+//! | `sessions`, `session`, `devices`, `approvals`, `drain`, `backup` | the methods, a group a file |
 //! | `activity` | what runs |
 //! | `event` | an event of a session, as JSON |
 //!
@@ -19,6 +19,7 @@
 //! name; batches.
 
 mod activity;
+mod approvals;
 mod backup;
 mod bound;
 mod client;

@@ -492,10 +492,12 @@ fn weight(command: &Command) -> usize {
         Command::Token(command) => command.weight(),
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status
+        | Command::WatchCalls
         | Command::Abort { .. }
         | Command::Attach { .. }
         | Command::Detach { .. }
         | Command::Stop { .. }
+        | Command::Close { .. }
         | Command::Clear { .. }
         | Command::Budget { .. }
         | Command::Plugins

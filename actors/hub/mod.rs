@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::announcement::{Announcement, ChangeReason};
+use clawmux_core::approval::may_decide;
 use clawmux_core::auth::{About, Claim, Principal, Role, Scopes};
 use clawmux_core::command::{SessionFilter, Told};
 use clawmux_core::dialect::Fault;
@@ -556,7 +557,13 @@ impl Handler<Announce> for Hub {
     type Result = ();
 
     fn handle(&mut self, Announce(announcement): Announce, _: &mut Self::Context) {
-        self.announce(&announcement, |_| true);
+        match &*announcement {
+            Announcement::Approval(news) => {
+                let owner = &news.pending().owner;
+                self.announce(&announcement, |principal| may_decide(principal, owner));
+            }
+            _ => self.announce(&announcement, |_| true),
+        }
     }
 }
 

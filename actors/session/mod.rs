@@ -7,12 +7,14 @@
 //!
 //! Work is what follows from the state: asking the model or calling tools. It runs as futures in
 //! this actor's context, on the arbiter of the connection that woke the session, and is ended by
-//! dropping them; so an abort is heard at once, whatever is under way. An answer is read at most
+//! dropping them; so an abort is heard at once, whatever is under way. Calls that wait for approval are
+//! begun when that is in the log, each by itself; a timer decides about those that nobody decides about. An answer is read at most
 //! one piece ahead of what is being written, which bounds what a fast provider can pile up.
 //!
 //! When the log can't be written or a handler panics, the actor ends, and its followers go to the
 //! supervisor ([`Fallen`]), which starts the session anew from the log.
 
+mod approvals;
 mod road;
 #[cfg(test)]
 mod tests;
@@ -27,6 +29,7 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::announcement::{ChangeReason, SessionChange};
+use clawmux_core::approval::{ApprovalReply, Pending, Toolbox, Verdict, may_decide};
 use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::catalog::Catalog;
 use clawmux_core::config::ModelRef;
@@ -34,13 +37,16 @@ use clawmux_core::context::fit_soul;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
 use clawmux_core::follow::Wanted;
-use clawmux_core::ids::{AgentId, ConnectionId, PluginName, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::ids::{
+    AgentId, ApprovalId, CallId, ConnectionId, PluginName, RunId, Seq, SessionKey, Ticket,
+};
 use clawmux_core::node::NodeTool;
 use clawmux_core::provider::{ChatRequest, Delta};
 use clawmux_core::reply::{Accepted, Reply};
 use clawmux_core::session::{Batch, Session as Conversation, Submission, Submitted};
 use clawmux_core::settings::Patch;
 use clawmux_core::thinking::Thinking;
+use clawmux_core::time::Timestamp;
 use clawmux_core::turn::Work;
 use futures::future::LocalBoxFuture;
 use futures::stream::LocalBoxStream;
@@ -59,6 +65,7 @@ use crate::sandbox_supervisor::{CallTool, Cancel, SandboxSupervisor, Tools};
 use crate::session_supervisor::{Fallen, Held, Idle, SessionSupervisor};
 use crate::store::{Append, Cut, Pen, ReadEvents, ReadRow, Store};
 
+pub use approvals::{Approvals, Found};
 pub use road::{Feeds, Road};
 pub use watchers::{Watcher, Watchers};
 
@@ -90,6 +97,10 @@ pub struct Profile {
     pub max_tokens: u32,
     /// The plugins it is offered as tools.
     pub tools: Vec<PluginName>,
+    /// Of these, the ones whose calls wait for approval.
+    pub gated: Vec<PluginName>,
+    /// For how long they do.
+    pub approval_timeout: Duration,
     /// The commands of nodes it is offered as tools, while their node is connected.
     pub node_tools: Vec<NodeTool>,
     /// Estimated tokens that soul and past turns may take together.
@@ -97,9 +108,11 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The names of all tools it may call.
-    fn offered(&self) -> Vec<PluginName> {
-        self.tools.iter().chain(self.node_tools.iter().map(|tool| &tool.name)).cloned().collect()
+    /// All tools it may call.
+    fn toolbox(&self) -> Toolbox {
+        let offered = self.tools.iter().chain(self.node_tools.iter().map(|tool| &tool.name));
+        let (gated, timeout) = (self.gated.clone(), self.approval_timeout);
+        Toolbox { offered: offered.cloned().collect(), gated, timeout }
     }
 }
 
@@ -118,6 +131,8 @@ pub struct Colleagues {
     pub nodes: Addr<Nodes>,
     /// Who watches all sessions.
     pub watchers: Watchers,
+    /// Which calls wait for approval.
+    pub approvals: Approvals,
     /// Where it is noted what changed in lists.
     pub changes: Changes,
     /// The models there are.
@@ -131,8 +146,8 @@ pub struct Session {
     /// How far behind the log a client may fall, in bytes of it.
     lag_bytes_max: usize,
     profile: Arc<Profile>,
-    /// The names of all tools it may call.
-    offered: Vec<PluginName>,
+    /// All tools it may call.
+    tools: Toolbox,
     colleagues: Colleagues,
     remains: Remains,
     /// What is told when the unit after the one being written is written.
@@ -154,6 +169,8 @@ pub struct Session {
     /// Nothing else is done any more.
     is_being_deleted: bool,
     retrying: bool,
+    /// What decides about calls that nobody decides about, and when.
+    timer: Option<(Timestamp, SpawnHandle)>,
 }
 
 /// Something to tell once what was decided with it is in the log.
@@ -189,8 +206,27 @@ enum Doing {
     Acting {
         run: RunId,
         step: usize,
-        calls: Vec<(SpawnHandle, Cancel)>,
+        calls: Vec<Making>,
     },
+}
+
+impl Doing {
+    /// Whether something is under way that a session which stops waits for: not for approvals.
+    fn is_busy(&self) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Asking { .. } => true,
+            Self::Acting { calls, .. } => calls.iter().any(|making| !making.is_over),
+        }
+    }
+}
+
+/// A call that was begun: it is not begun again.
+struct Making {
+    call: CallId,
+    future: SpawnHandle,
+    cancel: Cancel,
+    is_over: bool,
 }
 
 /// What is left of a session when it ends, however it ends: dropped last, it tells the supervisor.
@@ -232,13 +268,20 @@ pub struct Routed {
 #[derive(Debug)]
 pub enum Order {
     /// Take a prompt.
-    Submit(Submission),
-    /// Follow a run that is in the log already, from its prompt on.
+    Submit {
+        /// The prompt.
+        submission: Submission,
+        /// Whether its run is followed.
+        follow: bool,
+    },
+    /// Answer with a run that is in the log already, and follow it from its prompt on.
     Follow {
         /// The run.
         run: RunId,
         /// The number of its prompt.
         seq: Seq,
+        /// Whether it is followed.
+        follow: bool,
     },
     /// Follow the whole session.
     Attach {
@@ -252,6 +295,11 @@ pub enum Order {
     },
     /// End everything that is under way or waits.
     Stop,
+    /// The same, and take no more prompts until there is a new conversation.
+    Close {
+        /// Why.
+        reason: String,
+    },
     /// End a run.
     Abort {
         /// Which; none means the one under way.
@@ -272,6 +320,13 @@ pub enum Order {
         /// What.
         content: String,
     },
+    /// Decide about a call that waits for approval.
+    Decide {
+        /// Which.
+        id: ApprovalId,
+        /// What.
+        verdict: Verdict,
+    },
     /// Remove the session.
     Delete,
 }
@@ -279,12 +334,29 @@ pub enum Order {
 impl Order {
     /// Whether a session that is not there begins with it.
     pub fn begins(&self) -> bool {
-        matches!(self, Self::Submit(_) | Self::Create(_) | Self::Configure(_) | Self::Reset)
+        matches!(self, Self::Submit { .. } | Self::Create(_) | Self::Configure(_) | Self::Reset)
     }
 
     /// Whether it is about what is in the session, so that there must be something.
     fn needs_something(&self) -> bool {
-        matches!(self, Self::Clear | Self::Stop | Self::Compact(_) | Self::Inject { .. } | Self::Delete)
+        matches!(
+            self,
+            Self::Clear
+                | Self::Stop
+                | Self::Close { .. }
+                | Self::Compact(_)
+                | Self::Inject { .. }
+                | Self::Decide { .. }
+                | Self::Delete
+        )
+    }
+
+    /// Whether this principal may have it carried out in a session of this owner.
+    fn is_for(&self, principal: &Principal, owner: &Owner) -> bool {
+        match self {
+            Self::Decide { .. } => may_decide(principal, owner),
+            _ => principal.sees(owner),
+        }
     }
 }
 
@@ -323,7 +395,7 @@ impl Session {
             conversation,
             account: Account::new(spent),
             lag_bytes_max,
-            offered: profile.offered(),
+            tools: profile.toolbox(),
             profile,
             colleagues,
             remains: Remains { key, feeds, supervisor, done: false },
@@ -337,6 +409,7 @@ impl Session {
             deleting: Vec::new(),
             is_being_deleted: false,
             retrying: false,
+            timer: None,
         }
     }
 
@@ -372,7 +445,8 @@ impl Session {
             return;
         }
         self.work(ctx);
-        if self.draining && self.is_written() && matches!(self.doing, Doing::Nothing) {
+        self.set_timer(ctx);
+        if self.draining && self.is_written() && !self.doing.is_busy() {
             self.remains.done = true;
             return ctx.stop();
         }
@@ -437,6 +511,8 @@ impl Session {
     /// In the log: may be seen.
     fn written(&mut self, events: Vec<Logged>, answered: Vec<Answered>, ctx: &mut Context<Self>) {
         self.tell(answered, ctx);
+        // Before anybody can be told, so that who begins to watch and then looks misses none.
+        events.iter().for_each(|logged| self.note_approval(logged));
         if let Some(first) = events.first() {
             self.let_watch(Seq(first.first_seq.0 - 1), ctx);
         }
@@ -451,6 +527,45 @@ impl Session {
         self.proceed(ctx);
     }
 
+    /// Enters where it is looked for what the log says about calls that wait for approval.
+    fn note_approval(&self, logged: &Logged) {
+        let Some(run) = &logged.run else { return };
+        match &logged.event {
+            Event::ApprovalAsked(asked) => self.colleagues.approvals.asked(Pending {
+                id: ApprovalId::of(run, &asked.call.id),
+                session: self.conversation.key().clone(),
+                owner: self.conversation.owner().clone(),
+                run: run.clone(),
+                prompted_by: self.conversation.prompted_by(run).clone(),
+                asked: asked.clone(),
+            }),
+            Event::ApprovalDecided(decided) => {
+                let id = ApprovalId::of(run, &decided.call);
+                self.colleagues.approvals.decided(&id, decided, logged.at);
+            }
+            _ => {}
+        }
+    }
+
+    /// Sees to it that somebody decides about calls that wait: time.
+    fn set_timer(&mut self, ctx: &mut Context<Self>) {
+        let due = self.conversation.deadline().filter(|_| !self.draining);
+        if self.timer.as_ref().map(|(at, _)| *at) == due {
+            return;
+        }
+        if let Some((_, timer)) = self.timer.take() {
+            ctx.cancel_future(timer);
+        }
+        self.timer = due.map(|at| {
+            let timer = ctx.run_later(at.since(clock::now()), |session, ctx| {
+                session.timer = None;
+                session.conversation.expire(clock::now());
+                session.proceed(ctx);
+            });
+            (at, timer)
+        });
+    }
+
     /// Those who began to watch are told what comes after this number; those who ended it nothing.
     fn let_watch(&mut self, after: Seq, ctx: &mut Context<Self>) {
         let owner = self.conversation.owner();
@@ -459,11 +574,12 @@ impl Session {
         feeds.keep_watching(|connection, ticket| {
             all.iter().any(|watcher| (watcher.client.connection, watcher.ticket) == (connection, ticket))
         });
-        for Watcher { client, ticket, principal } in all {
+        for Watcher { client, ticket, principal, is_for_calls } in all {
+            let wanted = if is_for_calls { Wanted::Calls } else { Wanted::Watch };
             if !feeds.has(client.connection, ticket) {
                 let who = (client.connection, ticket);
                 let road = || Road::new(client, ctx.address().recipient());
-                feeds.follow(who, &principal, (Wanted::Watch, after), self.published, road);
+                feeds.follow(who, &principal, (wanted, after), self.published, road);
             }
         }
     }
@@ -624,7 +740,7 @@ impl Session {
                 self.account.spent_since(before)
             }
             Doing::Acting { calls, .. } => {
-                for (future, cancel) in calls {
+                for Making { future, cancel, .. } in calls.into_iter().filter(|making| !making.is_over) {
                     cancel.cancel();
                     ctx.cancel_future(future);
                 }
@@ -637,7 +753,7 @@ impl Session {
     ///
     /// Asking the model need not wait until the prompt is written: it has no effect that could be
     /// done twice, and nothing that is heard gets ahead of the prompt in the log. Calling tools
-    /// does wait: their intent must be in the log before. The answer is read on while its last
+    /// does wait: their intent, and the approval of those that need one, must be in the log before. The answer is read on while its last
     /// piece is being written, but no further.
     fn work(&mut self, ctx: &mut Context<Self>) {
         if let Doing::Asking { future: future @ None, answer, run, step, .. } = &mut self.doing {
@@ -646,11 +762,11 @@ impl Session {
             }
             return;
         }
-        if self.draining || !matches!(self.doing, Doing::Nothing) {
+        if self.draining {
             return;
         }
         match self.conversation.work() {
-            Some((run, Work::Ask { step })) => {
+            Some((run, Work::Ask { step })) if matches!(self.doing, Doing::Nothing) => {
                 let run = run.clone();
                 self.ask(run, step, ctx);
             }
@@ -730,7 +846,7 @@ impl Session {
                 if let Doing::Asking { future, .. } = &mut self.doing {
                     *future = None;
                 }
-                self.conversation.said(clock::now(), run, step, deltas, &self.offered);
+                self.conversation.said(clock::now(), run, step, deltas, &self.tools);
                 self.proceed(ctx);
             }
             Some(Err(error)) => self.unheard(run, step, error, ctx),
@@ -748,22 +864,30 @@ impl Session {
         self.proceed(ctx);
     }
 
-    /// Calls tools, all that the answer asked for at once.
+    /// Calls tools: all of these that were not begun yet, at once.
     fn act(&mut self, run: RunId, step: usize, calls: Vec<ToolCall>, ctx: &mut Context<Self>) {
-        let calls = calls
-            .into_iter()
-            .map(|call| {
-                let cancel = Cancel::new();
-                let result = self.call(run.clone(), call, cancel.clone());
-                let run = run.clone();
-                let returned = result.into_actor(self).map(move |result, session, ctx| {
-                    session.conversation.returned(clock::now(), &run, result);
-                    session.proceed(ctx);
-                });
-                (ctx.spawn(returned), cancel)
-            })
-            .collect();
-        self.doing = Doing::Acting { run, step, calls };
+        let mut begun = match std::mem::replace(&mut self.doing, Doing::Nothing) {
+            Doing::Acting { calls, .. } => calls,
+            Doing::Nothing | Doing::Asking { .. } => Vec::new(),
+        };
+        for call in calls {
+            if begun.iter().any(|making| making.call == call.id) {
+                continue;
+            }
+            let (id, cancel) = (call.id.clone(), Cancel::new());
+            let result = self.call(run.clone(), call, cancel.clone());
+            let (of, returning) = (run.clone(), id.clone());
+            let returned = result.into_actor(self).map(move |result, session, ctx| {
+                if let Doing::Acting { calls, .. } = &mut session.doing {
+                    let made = calls.iter_mut().filter(|making| making.call == returning);
+                    made.for_each(|making| making.is_over = true);
+                }
+                session.conversation.returned(clock::now(), &of, result);
+                session.proceed(ctx);
+            });
+            begun.push(Making { call: id, future: ctx.spawn(returned), cancel, is_over: false });
+        }
+        self.doing = Doing::Acting { run, step, calls: begun };
     }
 }
 
@@ -806,6 +930,7 @@ impl Actor for Session {
         });
         let from = ctx.address().recipient();
         self.remains.feeds.roads().for_each(|road| road.starts_at(from.clone()));
+        self.colleagues.approvals.woke(self.conversation.key(), self.conversation.pending());
         // What recovery decided is written before anything else.
         self.proceed(ctx);
     }
@@ -824,7 +949,7 @@ impl Handler<Routed> for Session {
             self.claim(&principal.owner);
         }
         let is_there = !is_first || !order.needs_something();
-        if !is_there || !(is_first || principal.sees(self.conversation.owner())) {
+        if !is_there || !(is_first || order.is_for(&principal, self.conversation.owner())) {
             drop(held);
             return asker.reply(Err(ErrorCode::NotFound.error(format!("no such session: {session}"))));
         }
@@ -837,10 +962,11 @@ impl Handler<Routed> for Session {
         let nothing = Answering::With(Reply::Aborted { run: None });
         let mut answered = Answered { asker, reply: nothing, follow: None, held };
         match order {
-            Order::Submit(submission) => {
+            Order::Submit { submission, follow } => {
                 match self.conversation.submit(now, submission) {
                     Ok(Submitted { run, seq, repeated }) => {
-                        answered.follow = Some((Wanted::Run(run.clone()), Seq(seq.0 - 1), principal));
+                        let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1), principal);
+                        answered.follow = follow.then_some(wanted);
                         answered.reply =
                             Answering::With(Reply::Accepted(Accepted { session, run, seq, repeated }));
                     }
@@ -851,8 +977,9 @@ impl Handler<Routed> for Session {
                     }
                 }
             }
-            Order::Follow { run, seq } => {
-                answered.follow = Some((Wanted::Run(run.clone()), Seq(seq.0 - 1), principal));
+            Order::Follow { run, seq, follow } => {
+                let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1), principal);
+                answered.follow = follow.then_some(wanted);
                 answered.reply =
                     Answering::With(Reply::Accepted(Accepted { session, run, seq, repeated: true }));
             }
@@ -884,6 +1011,15 @@ impl Handler<Routed> for Session {
                 let partial = self.end_work(ctx);
                 answered.reply =
                     Answering::With(Reply::Stopped { session, runs: self.conversation.stop(now, partial) });
+                self.is_stopped = true;
+            }
+            Order::Close { reason } => {
+                // What takes no reason of this length ends nothing.
+                let partial = self.end_work(ctx);
+                match self.conversation.close(now, &reason, partial) {
+                    Ok(runs) => answered.reply = Answering::With(Reply::Stopped { session, runs }),
+                    Err(error) => return answered.asker.reply(Err(error)),
+                }
                 self.is_stopped = true;
             }
             Order::Abort { run } => {
@@ -922,6 +1058,19 @@ impl Handler<Routed> for Session {
                 let message = format!("inject-{}", RunId::from_random(clock::random()));
                 let seq = self.conversation.inject(now, RunId::from(message.as_str()), content);
                 answered.reply = Answering::With(Reply::Injected { message, seq });
+            }
+            Order::Decide { id, verdict } => {
+                match self.conversation.decide(now, &id, verdict, &principal.name) {
+                    Ok((run, decided)) => {
+                        let reply = ApprovalReply::Decided { id, session, run, decided };
+                        answered.reply = Answering::With(Reply::Approval(Box::new(reply)));
+                    }
+                    Err(error) => {
+                        answered.asker.reply(Err(error));
+                        // Its time may have come with this.
+                        return self.proceed(ctx);
+                    }
+                }
             }
             Order::Delete => {
                 let partial = self.end_work(ctx);
@@ -981,7 +1130,8 @@ impl Handler<Observe> for Session {
         let doing = match &self.doing {
             Doing::Nothing => "nothing",
             Doing::Asking { .. } => "asking the model",
-            Doing::Acting { .. } => "calling tools",
+            Doing::Acting { .. } if self.doing.is_busy() => "calling tools",
+            Doing::Acting { .. } => "waiting for approval",
         };
         Observed::leaf(
             format!("session {}", self.conversation.key()),

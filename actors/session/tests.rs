@@ -21,7 +21,7 @@ use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
 use tokio::sync::mpsc;
 
-use super::{Colleagues, Profile, Session, Watchers};
+use super::{Approvals, Colleagues, Profile, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::configuration::{Configuration, Layers};
@@ -112,6 +112,8 @@ impl World {
             soul: "".into(),
             max_tokens: 1000,
             tools: vec!["echo".into()],
+            gated: Vec::new(),
+            approval_timeout: Duration::from_secs(60),
             node_tools: vec![NodeTool::parse("node:phone/camera.snap").unwrap().unwrap()],
             context_tokens: 5000,
         };
@@ -132,6 +134,7 @@ impl World {
                 catalog,
                 nodes: nodes.clone(),
                 watchers: Watchers::default(),
+                approvals: Approvals::default(),
                 changes: Changes::default(),
             },
             hub,
@@ -178,6 +181,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         idempotency_key: key.map(str::to_owned),
         attachments: Vec::new(),
         thinking: None,
+        follow: true,
     })
 }
 
@@ -542,6 +546,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             idempotency_key: Some(account.clone()),
             attachments: Vec::new(),
             thinking: None,
+            follow: true,
         };
         peer.ask(Command::Submit(submit));
         peer.ask(Command::Abort { target: elsewhere, run: Some(unwanted.clone()) });
@@ -692,6 +697,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             idempotency_key: None,
             attachments: Vec::new(),
             thinking: None,
+            follow: true,
         }),
     ] {
         let shown = format!("{command:?}");

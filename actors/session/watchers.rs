@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::auth::{Owner, Principal};
+use clawmux_core::approval::may_decide;
+use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::ids::{ConnectionId, Ticket};
 
 use crate::deliver::Client;
@@ -22,6 +23,21 @@ pub struct Watcher {
     pub ticket: Ticket,
     /// On whose behalf.
     pub principal: Principal,
+    /// Whether it watches the calls of sessions in which it may decide and that it is not shown
+    /// otherwise, rather than all of those that it may see.
+    pub is_for_calls: bool,
+}
+
+impl Watcher {
+    /// Whether it watches sessions of this owner.
+    fn watches(&self, owner: &Owner) -> bool {
+        let is_shown = self.principal.sees(owner);
+        if self.is_for_calls {
+            let is_read = is_shown && self.principal.scopes.allows(Scope::Read);
+            return may_decide(&self.principal, owner) && !is_read;
+        }
+        is_shown
+    }
 }
 
 /// All that watch; shared by the supervisor and its sessions.
@@ -32,19 +48,20 @@ pub struct Watchers(Arc<Shared>);
 struct Shared {
     /// Counts the comings and goings.
     changes: AtomicU64,
-    all: Mutex<BTreeMap<ConnectionId, Watcher>>,
+    /// By connection, and whether it is for calls.
+    all: Mutex<BTreeMap<(ConnectionId, bool), Watcher>>,
 }
 
 impl Watchers {
-    /// Whether the connection watches.
-    pub fn is_watching(&self, connection: ConnectionId) -> bool {
-        self.lock().contains_key(&connection)
+    /// Whether the connection watches, calls or all.
+    pub fn is_watching(&self, connection: ConnectionId, is_for_calls: bool) -> bool {
+        self.lock().contains_key(&(connection, is_for_calls))
     }
 
     /// Enters one.
     pub fn add(&self, watcher: Watcher) {
         let mut all = self.lock();
-        all.insert(watcher.client.connection, watcher);
+        all.insert((watcher.client.connection, watcher.is_for_calls), watcher);
         self.0.changes.fetch_add(1, Ordering::Release);
     }
 
@@ -52,10 +69,15 @@ impl Watchers {
     /// none is named.
     pub fn remove(&self, connection: ConnectionId, ticket: Option<Ticket>) -> bool {
         let mut all = self.lock();
-        let is_meant = |watcher: &Watcher| ticket.is_none_or(|ticket| watcher.ticket == ticket);
-        let found = all.get(&connection).is_some_and(is_meant);
+        let before = all.len();
+        for is_for_calls in [false, true] {
+            let key = (connection, is_for_calls);
+            if all.get(&key).is_some_and(|watcher| ticket.is_none_or(|ticket| watcher.ticket == ticket)) {
+                all.remove(&key);
+            }
+        }
+        let found = all.len() < before;
         if found {
-            all.remove(&connection);
             self.0.changes.fetch_add(1, Ordering::Release);
         }
         found
@@ -71,17 +93,17 @@ impl Watchers {
         self.len() == 0
     }
 
-    /// Those who may see what belongs to `owner`, where anybody came or went since `seen`.
+    /// Those who watch sessions of `owner`, where anybody came or went since `seen`.
     pub(super) fn since(&self, seen: &mut u64, owner: &Owner) -> Option<Vec<Watcher>> {
         if self.0.changes.load(Ordering::Acquire) == *seen {
             return None;
         }
         let all = self.lock();
         *seen = self.0.changes.load(Ordering::Acquire);
-        Some(all.values().filter(|watcher| watcher.principal.sees(owner)).cloned().collect())
+        Some(all.values().filter(|watcher| watcher.watches(owner)).cloned().collect())
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ConnectionId, Watcher>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(ConnectionId, bool), Watcher>> {
         // Nothing that can panic runs under it.
         self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
     }

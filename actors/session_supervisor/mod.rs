@@ -9,6 +9,7 @@
 //!
 //! Holds no conversation and is not on the path of a token.
 
+mod approvals;
 mod memories;
 mod order;
 mod requests;
@@ -86,6 +87,9 @@ pub struct SessionSupervisor {
     setup: Setup,
     sessions: HashMap<SessionKey, Entry>,
     keys: HashMap<(Owner, String), Lookup>,
+    /// Which sessions UUIDs were found to name, and whose those were. Should one be deleted and another
+    /// made under its key, the session itself looks at whose it is.
+    uuids: HashMap<String, (SessionKey, Owner)>,
     /// How many requests wait for their turn, because they or one before them wait for the log.
     waiting: usize,
     /// Ends with the turn of the last of them.
@@ -217,6 +221,7 @@ impl SessionSupervisor {
             setup,
             sessions: HashMap::new(),
             keys: HashMap::new(),
+            uuids: HashMap::new(),
             waiting: 0,
             last_turn: None,
             followed: HashMap::new(),
@@ -443,6 +448,7 @@ impl Handler<Observe> for SessionSupervisor {
             "recovering": self.recovering.len(),
             "parked": parked,
             "watchers": self.setup.colleagues.watchers.len(),
+            "approvals_waiting": self.setup.colleagues.approvals.len(),
             "takes_prompts": !(self.closed || self.draining),
             "draining": self.draining,
         });

@@ -101,7 +101,8 @@ impl SessionSupervisor {
             match &found {
                 Ok(Some((session, run, seq))) => {
                     prompt.session = session.clone();
-                    prompt.routed.order = Order::Follow { run: run.clone(), seq: *seq };
+                    let follow = !matches!(prompt.routed.order, Order::Submit { follow: false, .. });
+                    prompt.routed.order = Order::Follow { run: run.clone(), seq: *seq, follow };
                     self.route(prompt, ctx);
                 }
                 Ok(None) if let Some(fault) = self.fault() => prompt.routed.asker.reply(Err(fault)),
@@ -138,7 +139,12 @@ impl SessionSupervisor {
             found,
             move |supervisor, found, ctx| match found {
                 Ok(Some((session, run, seq))) => {
-                    let routed = Routed { asker, principal, order: Order::Follow { run, seq }, held: None };
+                    let routed = Routed {
+                        asker,
+                        principal,
+                        order: Order::Follow { run, seq, follow: true },
+                        held: None,
+                    };
                     supervisor.route(Waiting { session, routed, arbiter }, ctx);
                 }
                 Ok(None) => asker.reply(Err(unknown)),
@@ -171,7 +177,7 @@ impl SessionSupervisor {
     }
 
     /// Does what follows from `look` when everything before it is done.
-    fn in_turn<T: 'static>(
+    pub(super) fn in_turn<T: 'static>(
         &mut self,
         look: impl Future<Output = T> + 'static,
         then: impl FnOnce(&mut Self, T, &mut Context<Self>) + 'static,
@@ -199,7 +205,7 @@ impl SessionSupervisor {
     pub(super) fn route(&mut self, waiting: Waiting, ctx: &mut Context<Self>) {
         let Waiting { session: key, routed, arbiter } = waiting;
         // The connection may be gone by now: then there is no entry, and none is made.
-        if let Order::Submit(_) | Order::Follow { .. } | Order::Attach { .. } = routed.order
+        if let Order::Submit { .. } | Order::Follow { .. } | Order::Attach { .. } = routed.order
             && let Some(followed) = self.followed.get_mut(&routed.asker.client().connection)
         {
             if followed.len() >= FOLLOWED_MAX {

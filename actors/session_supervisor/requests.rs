@@ -6,7 +6,7 @@ use actix::dev::SendError;
 use actix::prelude::*;
 use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::catalog::Catalog;
-use clawmux_core::command::{Command, Submit, Target};
+use clawmux_core::command::{Command, Target};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, SessionKey};
 use clawmux_core::reply::{History, Preview, Reply, SessionRow};
@@ -25,13 +25,16 @@ use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
 use crate::session::{Colleagues, Order, Routed, Watcher};
 use crate::store::{
-    Describe, Described, FindCut, ListSessions, ReadHistory, ReadPreviews, ReadRow, ReadRows, ReadTranscript,
-    Store, UsageDays,
+    Describe, Described, FindCut, FindSession, ListSessions, ReadHistory, ReadPreviews, ReadRow, ReadRows,
+    ReadTranscript, Store, UsageDays,
 };
 
 /// How many bytes a history has at most as JSON, so that a client that does not read it costs no
 /// more than it may; of the newest message there is as much in it as fits.
 const HISTORY_BYTES_MAX: usize = 256 * 1024;
+
+/// How many UUIDs are remembered that sessions were named by.
+const UUIDS_MAX: usize = 4096;
 
 /// Sessions in one list, and how many bytes they take at most: so much each besides its key.
 const LIST_MAX: usize = 1000;
@@ -50,32 +53,18 @@ impl SessionSupervisor {
     /// Takes a request: to its session, or to whoever answers it.
     pub(super) fn dispatch(&mut self, request: Asked, ctx: &mut Context<Self>) {
         let Asked { asker, principal, command, arbiter } = request;
-        let target = match &command {
-            Command::Submit(Submit { target, .. })
-            | Command::Abort { target, .. }
-            | Command::Attach { target, .. }
-            | Command::Detach { target, .. }
-            | Command::Stop { target }
-            | Command::Clear { target }
-            | Command::DescribeSession { target }
-            | Command::Transcript { target, .. }
-            | Command::CreateSession { target, .. }
-            | Command::Configure { target, .. }
-            | Command::Reset { target }
-            | Command::Compact { target, .. }
-            | Command::Delete { target }
-            | Command::Inject { target, .. }
-            | Command::History { target, .. }
-            | Command::Budget { target: Some(target) } => Some(target),
-            _ => None,
-        };
+        if let Some(Target::Uuid(uuid)) = command.target() {
+            let uuid = uuid.clone();
+            return self.dispatch_by_uuid(uuid, Asked { asker, principal, command, arbiter }, ctx);
+        }
+        let is_for_calls = matches!(command, Command::WatchCalls);
         let is_about_the_daemon =
             matches!(command, Command::Config(_) | Command::LogTail { .. } | Command::UsageDays { .. });
         if is_about_the_daemon && principal.owner != Owner::Admins {
             // They tell of everybody's doings; who may read has a right to his own.
             return asker.reply(Err(ErrorCode::Forbidden.error("this is for operators of the daemon")));
         }
-        let session = match target.map(|target| self.resolve(target)).transpose() {
+        let session = match command.target().map(|target| self.resolve(target)).transpose() {
             Ok(session) => session,
             Err(error) => return asker.reply(Err(error)),
         };
@@ -86,14 +75,15 @@ impl SessionSupervisor {
             }
             (Command::Submit(submit), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
-                let order = Order::Submit(Submission {
+                let submission = Submission {
                     run: submit.run,
                     content: submit.content,
                     owner: principal.owner.clone(),
                     idempotency_key: submit.idempotency_key.clone(),
                     attachments: submit.attachments,
                     thinking: submit.thinking,
-                });
+                };
+                let order = Order::Submit { submission, follow: submit.follow };
                 let owner = principal.owner.clone();
                 let prompt =
                     Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
@@ -108,6 +98,9 @@ impl SessionSupervisor {
             }
             (Command::Abort { run, .. }, Some(session)) => {
                 self.order(Order::Abort { run }, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Close { reason, .. }, Some(session)) => {
+                self.order(Order::Close { reason }, session, (asker, principal), arbiter, ctx);
             }
             (Command::Clear { .. }, Some(session)) => {
                 self.order(Order::Clear, session, (asker, principal), arbiter, ctx);
@@ -275,11 +268,12 @@ impl SessionSupervisor {
                     Ok(Reply::Budget(ask(&providers, BudgetStatus { session_spent }).await?))
                 });
             }
-            (Command::Watch, _) => {
+            (Command::Watch | Command::WatchCalls, _) => {
                 let Some(ticket) = asker.ticket() else { return };
-                let watcher = Watcher { client: asker.client().clone(), ticket, principal };
+                let client = asker.client().clone();
+                let watcher = Watcher { client, ticket, principal, is_for_calls };
                 let watchers = &self.setup.colleagues.watchers;
-                if watchers.is_watching(watcher.client.connection) {
+                if watchers.is_watching(watcher.client.connection, is_for_calls) {
                     return asker.reply(Err(ErrorCode::Conflict.error("this connection watches already")));
                 }
                 // Before any session can tell it something.
@@ -352,7 +346,7 @@ impl SessionSupervisor {
                 self.followed.entry(asker.client().connection).or_default();
                 self.follow_run(&run, (asker, principal), arbiter, ctx);
             }
-            (Command::Approval(command), _) => match command {},
+            (Command::Approval(command), _) => self.approval(command, (asker, principal), arbiter, ctx),
             (Command::SubAgent(command), _) => match *command {},
             (Command::Team(command), _) => match *command {},
             (Command::Memory(command), _) => self.remember(*command, principal, asker, ctx),
@@ -369,6 +363,7 @@ impl SessionSupervisor {
                 | Command::Attach { .. }
                 | Command::Detach { .. }
                 | Command::Stop { .. }
+                | Command::Close { .. }
                 | Command::Clear { .. }
                 | Command::History { .. }
                 | Command::DescribeSession { .. }
@@ -399,9 +394,46 @@ impl SessionSupervisor {
         Ok(patch)
     }
 
+    /// A request about the session with this UUID, of whatever protocol, goes on when that is found.
+    fn dispatch_by_uuid(&mut self, uuid: String, asked: Asked, ctx: &mut Context<Self>) {
+        if let Some((key, owner)) = self.uuids.get(&uuid)
+            && asked.principal.sees(owner)
+        {
+            let key = key.clone();
+            return self.dispatch_to(key, asked, ctx);
+        }
+        let store = self.setup.colleagues.store.clone();
+        let find = FindSession { uuid: uuid.clone() };
+        let found = async move { ask(&store, find).await.flatten() };
+        self.in_turn(
+            found,
+            move |supervisor, found, ctx| match found {
+                Ok(Some((key, owner))) if asked.principal.sees(&owner) => {
+                    if supervisor.uuids.len() >= UUIDS_MAX {
+                        supervisor.uuids.clear();
+                    }
+                    supervisor.uuids.insert(uuid, (key.clone(), owner));
+                    supervisor.dispatch_to(key, asked, ctx);
+                }
+                Ok(_) => asked.asker.reply(Err(no_such_uuid(&uuid))),
+                Err(error) => asked.asker.reply(Err(error)),
+            },
+            ctx,
+        );
+    }
+
+    /// A request about this session, which has been named by its UUID and was there.
+    fn dispatch_to(&mut self, key: SessionKey, mut asked: Asked, ctx: &mut Context<Self>) {
+        if let Some(target) = asked.command.target_mut() {
+            *target = Target::Session(key);
+        }
+        self.dispatch(asked, ctx);
+    }
+
     /// The session a target names.
     pub(super) fn resolve(&self, target: &Target) -> Result<SessionKey, Error> {
         match target {
+            Target::Uuid(uuid) => Err(no_such_uuid(uuid)),
             Target::Route(route) => self.setup.router.session_key(route),
             Target::Session(key) => {
                 if self.setup.agents.contains_key(&AgentId::from(&*key.agent())) {
@@ -454,4 +486,9 @@ fn hand_on<T>(sent: Result<(), SendError<T>>) {
 
 pub(super) fn no_such(session: &SessionKey) -> Error {
     ErrorCode::NotFound.error(format!("no such session: {session}"))
+}
+
+/// The same of one that was named by its UUID.
+fn no_such_uuid(uuid: &str) -> Error {
+    ErrorCode::NotFound.error(format!("no such session: {}", &uuid[..uuid.floor_char_boundary(64)]))
 }

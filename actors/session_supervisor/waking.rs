@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::approval::Decided;
 use clawmux_core::auth::Owner;
 use clawmux_core::config::Recovery;
 use clawmux_core::error::{Error, ErrorCode};
@@ -238,6 +239,10 @@ fn open_calls(loaded: &Loaded) -> HashSet<PluginName> {
         match &logged.event {
             Event::ToolCalled(call) => {
                 open.insert(&call.id, &call.name);
+            }
+            // Before it was approved it was not made.
+            Event::ApprovalDecided(Decided { call, tool, .. }) => {
+                open.insert(call, tool);
             }
             Event::ToolReturned(result) => {
                 open.remove(&result.call);

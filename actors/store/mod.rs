@@ -23,6 +23,7 @@ mod figures;
 mod files;
 mod health;
 mod inspect;
+mod kept_files;
 mod live;
 mod memories;
 mod reader;
@@ -53,6 +54,7 @@ use clawmux_core::reply::{self, DayUsage};
 use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
 pub use inspect::{Finding, Severity, inspect};
+pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
 pub use memories::{
     Forget, ListMemories, ListedMemory, Memory, MemoryTotals, ReadMemoryTotals, Recall, Remember,
 };
@@ -206,6 +208,14 @@ pub struct FindRun {
     pub idempotency_key: String,
     /// Whether it may be the id of a run, where it is no key.
     pub or_id: bool,
+}
+
+/// Asks which session has this UUID, and whose it is.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Option<(SessionKey, Owner)>, Error>")]
+pub struct FindSession {
+    /// The UUID ([`SessionKey::uuid`]).
+    pub uuid: String,
 }
 
 /// Asks for the events of a session after a number, in order; text in one piece wherever its
@@ -759,6 +769,14 @@ impl Handler<FindRun> for Store {
 
     fn handle(&mut self, asked: FindRun, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.find_run(&asked))
+    }
+}
+
+impl Handler<FindSession> for Store {
+    type Result = ResponseFuture<Result<Option<(SessionKey, Owner)>, Error>>;
+
+    fn handle(&mut self, asked: FindSession, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.find_session(&asked))
     }
 }
 

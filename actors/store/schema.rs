@@ -18,12 +18,15 @@
 //! | `memory_owners` | how much that is for each |
 //! | `devices` | the paired devices |
 //! | `device_grants` | what each may come as, and what its token is made of; the rest of it is `meta.device_secret` |
+//! | `files` | what is known of the files of clients; their bytes are in the folder `files` of the home |
 //!
 //! A step of a migration is never changed once it was released: files that went through it are out
 //! there. A new one is added at the end.
 
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::SessionKey;
 use rusqlite::Connection;
+use rusqlite::functions::FunctionFlags;
 
 use super::sql;
 
@@ -238,6 +241,33 @@ CREATE TABLE memories (
 ) STRICT;
 CREATE INDEX memories_owner ON memories (owner);
 CREATE INDEX memories_session ON memories (session, owner) WHERE session IS NOT NULL;
+ALTER TABLE sessions ADD COLUMN uuid TEXT NOT NULL DEFAULT '';              -- names it to clients that know sessions by one
+ALTER TABLE sessions ADD COLUMN closed INTEGER NOT NULL DEFAULT 0;          -- whether it was stopped for good
+ALTER TABLE sessions ADD COLUMN outcome INTEGER NOT NULL DEFAULT 0;         -- of the last run to end: 1 by itself or aborted, 2 failed; 0 = none since the last reset
+UPDATE sessions SET uuid = session_uuid(key);
+UPDATE sessions SET outcome = coalesce((
+    SELECT CASE WHEN substr(e.body, 1, 19) = CAST('{\"outcome\":\"failed\"' AS BLOB) THEN 2 ELSE 1 END
+    FROM events e WHERE e.session = sessions.id AND e.seq > sessions.reset AND e.kind = 'ended'
+    ORDER BY e.seq DESC LIMIT 1
+), 0);
+CREATE UNIQUE INDEX sessions_uuid ON sessions (uuid);
+
+CREATE TABLE files (
+    id         BLOB PRIMARY KEY,
+    upload     BLOB NOT NULL,                   -- how its client named it
+    owner      TEXT NOT NULL,
+    name       TEXT,
+    media_type TEXT,
+    total      INTEGER,                         -- how many bytes were announced
+    sha256     BLOB,                            -- what it is, or is said to be while it is not complete
+    size       INTEGER NOT NULL,                -- bytes that are on the disk
+    complete   INTEGER NOT NULL,
+    created    INTEGER NOT NULL,
+    updated    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX files_owner ON files (owner, created, size);
+CREATE INDEX files_created ON files (created);
+CREATE INDEX files_unfinished ON files (id) WHERE complete = 0;
 ",
 ];
 
@@ -337,6 +367,7 @@ impl Kind {
 /// `Conflict` where the file is another program's or of a newer clawmux; else what SQLite says.
 pub(super) fn migrate(db: &mut Connection) -> Result<(), Error> {
     let from = kind(db).map_err(|e| sql(&e))?.format()?;
+    add_functions(db).map_err(|e| sql(&e))?;
     let formats = 1..=FORMAT;
     for (format, step) in formats.zip(MIGRATIONS).filter(|(format, _)| *format > from) {
         let tx = db.transaction().map_err(|e| sql(&e))?;
@@ -347,6 +378,17 @@ pub(super) fn migrate(db: &mut Connection) -> Result<(), Error> {
             .map_err(|e| sql(&e))?;
     }
     Ok(())
+}
+
+/// What steps of a migration call that SQL can't say.
+fn add_functions(db: &Connection) -> rusqlite::Result<()> {
+    let flags = FunctionFlags::SQLITE_UTF8 | FunctionFlags::SQLITE_DETERMINISTIC;
+    db.create_scalar_function("session_uuid", 1, flags, |arguments| {
+        let key: String = arguments.get(0)?;
+        SessionKey::parse(&key)
+            .map(|key| key.uuid())
+            .map_err(|error| rusqlite::Error::UserFunctionError(Box::new(error)))
+    })
 }
 
 #[cfg(test)]
@@ -396,6 +438,45 @@ mod tests {
         db.execute_batch("DROP TABLE usage_days").unwrap();
         migrate(&mut db).unwrap();
         assert_eq!(kind(&db).unwrap(), Kind::Log(FORMAT));
+    }
+
+    #[test]
+    fn sessions_of_format_3_get_their_uuids_and_how_their_last_run_ended() {
+        let mut db = Connection::open_in_memory().unwrap();
+        for step in &MIGRATIONS[..3] {
+            db.execute_batch(step).unwrap();
+        }
+        db.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        db.pragma_update(None, "user_version", 3).unwrap();
+        let uuid = "0f8fad5b-d9cb-469f-a165-70867728950e";
+        let keys =
+            ["main:websocket:ada:main".into(), format!("main:wundr:{uuid}:main"), "main:test:c:main".into()];
+        for (row, key) in (1..).zip(&keys) {
+            db.execute(
+                "INSERT INTO sessions (id, key, owner, created, updated, head, reserved, cleared, opened, reset)
+                 VALUES (?1, ?2, '', 0, 0, 9, 0, 0, 1, ?3)",
+                rusqlite::params![row, key, if row == 3 { 5 } else { 0 }],
+            )
+            .unwrap();
+            for (seq, outcome) in [(2, "completed"), (4, "failed")] {
+                let body = format!(r#"{{"outcome":"{outcome}","usage":{{"input":1,"output":1}}}}"#);
+                db.execute(
+                    "INSERT INTO events (session, seq, first, run, at, kind, body) VALUES (?, ?, ?, 1, 0, 'ended', ?)",
+                    rusqlite::params![row, seq + row % 2, seq, body.as_bytes()],
+                )
+                .unwrap();
+            }
+        }
+        migrate(&mut db).unwrap();
+        let rows: Vec<(String, i64)> = db
+            .prepare("SELECT uuid, outcome FROM sessions ORDER BY id")
+            .unwrap()
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap()
+            .collect::<Result<_, _>>()
+            .unwrap();
+        let derived = |key: &str| SessionKey::parse(key).unwrap().uuid();
+        assert_eq!(rows, [(derived(&keys[0]), 2), (uuid.into(), 2), (derived(&keys[2]), 0)]);
     }
 
     #[test]

@@ -243,6 +243,7 @@ impl Default for Options {
             queue: 64,
             subscriptions: 256,
             unauthenticated: 256,
+            file_quota_bytes: 1 << 30,
         };
         Self {
             gateway,
@@ -1030,7 +1031,7 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
         ("/readyz", 200, r#"{"ready":true}"#),
         ("/", 200, "clawmux 9.9.9"),
         ("/ws", 426, "exoclaw is spoken over a websocket"),
-        ("/v2", 501, "the Wundr protocol: not available yet"),
+        ("/v2", 426, "wundr is spoken over a websocket"),
         ("/admin", 501, "not available yet"),
         ("/webhook/telegram", 501, "webhooks: not available yet"),
         ("/nothing", 404, "no such page"),
@@ -1044,7 +1045,7 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
     }
     for (path, more, status) in [
         ("/", "Origin: http://evil.example\r\n", 403),
-        ("/v2", "", 501),
+        ("/admin", "", 501),
         ("/nothing", "", 404),
         ("/ws", "Origin: http://evil.example\r\n", 403),
         ("/ws", "X-Forwarded-For: 1.2.3.4\r\n", 403),

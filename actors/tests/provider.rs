@@ -81,6 +81,7 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
             queue: 1,
             subscriptions: 1,
             unauthenticated: 1,
+            file_quota_bytes: 1 << 30,
         },
         memory: config::Memory { episodic_turns: 1, context_tokens: 1 },
         openclaw: Config::default().openclaw,

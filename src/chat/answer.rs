@@ -109,7 +109,9 @@ mod tests {
         for event in events {
             let event = match *event {
                 "RESTART" => StreamEvent::Restart,
-                "TOOL" => StreamEvent::ToolUse { name: "echo".into(), input: serde_json::json!({}) },
+                "TOOL" => {
+                    StreamEvent::ToolUse { name: "echo".into(), input: serde_json::json!({}), approval: None }
+                }
                 text => StreamEvent::Text(text.into()),
             };
             match answer.tell(event) {

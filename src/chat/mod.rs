@@ -274,7 +274,12 @@ impl Conversation {
                     Show::Text(text) => self.screen.answer(&text),
                     Show::Instead(text) => self.screen.answer_instead(&text),
                     Show::Event(event) => match event {
-                        StreamEvent::ToolUse { name, input } => self.screen.tool_call(&name, &input),
+                        StreamEvent::ToolUse { name, input, approval } => {
+                            self.screen.tool_call(&name, &input);
+                            if let Some(id) = approval {
+                                self.screen.waits(&name, &id);
+                            }
+                        }
                         StreamEvent::ToolResult { content, is_error } => {
                             self.screen.tool_result(&content, is_error)
                         }

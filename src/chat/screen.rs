@@ -9,6 +9,9 @@ use crate::terminal::{harmless, one_line};
 /// How much of a tool's input or result is shown.
 const TOOL_CHARS_MAX: usize = 200;
 
+/// An approval's id is a UUID.
+const APPROVAL_CHARS: usize = 36;
+
 pub(super) struct Screen {
     /// Whether stdout is a terminal, which obeys control characters.
     answers_shown: bool,
@@ -59,6 +62,12 @@ impl Screen {
     pub(super) fn tool_call(&mut self, name: &str, input: &Value) {
         let (name, input) = (one_line(name, 64), one_line(&input.to_string(), TOOL_CHARS_MAX));
         self.aside(&format!("→ {name} {input}"));
+    }
+
+    /// The call that was shown last is not made before somebody approves it.
+    pub(super) fn waits(&mut self, name: &str, approval: &str) {
+        let (name, id) = (one_line(name, 64), one_line(approval, APPROVAL_CHARS));
+        self.note(&format!("{name} waits for approval: clawmux approval approve {id} (or deny)"));
     }
 
     pub(super) fn tool_result(&mut self, content: &str, is_error: bool) {

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use crate::approval;
 use crate::auth::Owner;
 use crate::auth::pairing::News;
 use crate::event::{Event, Logged};
@@ -23,6 +24,8 @@ pub enum Announcement {
     SessionChanged(SessionChange),
     /// A device wants in, or was let in.
     Pairing(Arc<News>),
+    /// A tool call waits for approval, or does no longer; only for those who may decide about it.
+    Approval(Arc<approval::News>),
 }
 
 impl Announcement {
@@ -81,6 +84,8 @@ impl ChangeReason {
             | Event::Thought(_)
             | Event::Sealed(_)
             | Event::ToolCalled(_)
+            | Event::ApprovalAsked(_)
+            | Event::ApprovalDecided(_)
             | Event::ToolReturned(_)
             | Event::StepEnded { .. }
             | Event::Restarted => None,

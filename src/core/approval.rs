@@ -1,16 +1,308 @@
 //! Tool calls that wait until somebody decides whether they are made.
+//!
+//! ```text
+//!   the answer ends ──► asked ──┬── approved (as it is, or with another input) ──► made, once
+//!                               ├── denied ─────────┐
+//!                               ├── nobody in time ─┴──► the model is told so instead of a result
+//!                               └── the run ended first: withdrawn
+//! ```
+//!
+//! Both ends are events of the session's log: a call waits on over a restart, with the deadline it was
+//! asked with, and it is made only where its approval is in the log. Of several decisions the first
+//! counts. While a call waits, those of the same answer that need no approval are made.
+//!
+//! How many can wait follows from other bounds: a session has one run at a time, and that waits for at
+//! most [`CALLS_MAX`](crate::turn::CALLS_MAX) calls, each until its deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::auth::{Owner, Principal, Scope};
+use crate::error::{Error, ErrorCode};
+use crate::event::ToolCall;
+use crate::ids::{ApprovalId, CallId, PluginName, RunId, SessionKey};
+use crate::time::Timestamp;
+
+/// The most bytes of an input that is given in place of the model's, as JSON.
+pub const INPUT_BYTES_MAX: usize = 256 * 1024;
+
+/// The most bytes of a reason.
+pub const REASON_BYTES_MAX: usize = 4096;
+
+/// The tools an agent may call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Toolbox {
+    /// All of them.
+    pub offered: Vec<PluginName>,
+    /// Of these, the ones whose calls wait for approval.
+    pub gated: Vec<PluginName>,
+    /// For how long.
+    pub timeout: Duration,
+}
+
+impl Toolbox {
+    /// Tools that are called unasked.
+    pub fn ungated(offered: Vec<PluginName>) -> Self {
+        Self { offered, ..Self::default() }
+    }
+
+    /// Whether a call of this tool waits for approval.
+    pub fn is_gated(&self, tool: &PluginName) -> bool {
+        self.gated.contains(tool)
+    }
+}
+
+/// A call of the model that waits for approval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// The call, as the model wants it.
+    pub call: ToolCall,
+    /// Since when it waits.
+    pub asked: Timestamp,
+    /// From when on it counts as denied.
+    pub deadline: Timestamp,
+}
+
+/// What was decided about a call that waited.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decided {
+    /// The call.
+    pub call: CallId,
+    /// Its tool.
+    pub tool: PluginName,
+    /// What.
+    pub decision: Decision,
+    /// Who decided; none where nobody did.
+    pub by: Option<String>,
+}
+
+/// What was decided.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decision {
+    /// It is made.
+    Approved {
+        /// With this input, an object, in place of the model's.
+        input: Option<Value>,
+    },
+    /// It is not made.
+    Denied {
+        /// Why, as the model is told.
+        reason: Option<String>,
+    },
+    /// Nobody decided in time: it is not made.
+    TimedOut,
+    /// Its run ended before: it is not made, and nobody is left to be told.
+    Withdrawn,
+}
+
+/// What somebody decides.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Make the call.
+    Approve {
+        /// With this input in place of the model's.
+        input: Option<Value>,
+    },
+    /// Do not.
+    Deny {
+        /// Why, as the model is told.
+        reason: Option<String>,
+    },
+}
+
+impl Verdict {
+    /// Whether it is one that can be carried out.
+    ///
+    /// # Errors
+    /// `InvalidRequest` where the input is no object or is too large, or the reason is too long.
+    pub fn check(&self) -> Result<(), Error> {
+        let bad = |why: String| Err(ErrorCode::InvalidRequest.error(why));
+        match self {
+            Self::Approve { input: Some(input) } if !input.is_object() => {
+                bad("the modified input is not a JSON object".into())
+            }
+            Self::Approve { input: Some(input) } if input.to_string().len() > INPUT_BYTES_MAX => {
+                bad(format!("the modified input is longer than {INPUT_BYTES_MAX} bytes"))
+            }
+            Self::Deny { reason: Some(reason) } if reason.len() > REASON_BYTES_MAX => {
+                bad(format!("the reason is longer than {REASON_BYTES_MAX} bytes"))
+            }
+            Self::Approve { .. } | Self::Deny { .. } => Ok(()),
+        }
+    }
+}
+
+impl From<Verdict> for Decision {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Approve { input } => Self::Approved { input },
+            Verdict::Deny { reason } => Self::Denied { reason },
+        }
+    }
+}
+
+/// A call that waits, wherever it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pending {
+    /// What it is decided by.
+    pub id: ApprovalId,
+    /// Its session.
+    pub session: SessionKey,
+    /// Whose that is.
+    pub owner: Owner,
+    /// Its run.
+    pub run: RunId,
+    /// Who prompted that.
+    pub prompted_by: Owner,
+    /// The call, and until when it waits.
+    pub asked: Asked,
+}
+
+/// What those are told who may decide.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// A call waits.
+    Requested(Arc<Pending>),
+    /// It does no longer.
+    Resolved {
+        /// Which.
+        pending: Arc<Pending>,
+        /// What was decided, and by whom.
+        decided: Decided,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+impl News {
+    /// The call.
+    pub fn pending(&self) -> &Arc<Pending> {
+        match self {
+            Self::Requested(pending) | Self::Resolved { pending, .. } => pending,
+        }
+    }
+}
+
+/// Whether this principal may decide about calls of sessions of this owner: operators and approvers
+/// about all, who may write about his own.
+pub fn may_decide(principal: &Principal, owner: &Owner) -> bool {
+    let scopes = principal.scopes;
+    scopes.allows(Scope::Admin)
+        || scopes.allows(Scope::Approve)
+        || (scopes.allows(Scope::Write) && principal.sees(owner))
+}
+
+/// Whether this principal may know of calls of sessions of this owner that wait.
+pub fn may_see(principal: &Principal, owner: &Owner) -> bool {
+    may_decide(principal, owner) || (principal.scopes.allows(Scope::Read) && principal.sees(owner))
+}
 
 /// What can be asked about tool calls that wait until somebody decides.
 #[derive(Clone, Debug, PartialEq)]
-pub enum ApprovalCommand {}
+pub enum ApprovalCommand {
+    /// Those that the caller may know of, the longest waiting first.
+    List,
+    /// This one.
+    Get(ApprovalId),
+    /// Decide about one.
+    Decide {
+        /// Which.
+        id: ApprovalId,
+        /// The session it has to be of; none = wherever it is.
+        session: Option<SessionKey>,
+        /// What.
+        verdict: Verdict,
+    },
+}
 
 /// The answer to a [`ApprovalCommand`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum ApprovalReply {}
+pub enum ApprovalReply {
+    /// To `List`.
+    List(Vec<Arc<Pending>>),
+    /// To `Get`.
+    Found(Arc<Pending>),
+    /// To `Decide`: it is in the log.
+    Decided {
+        /// Which.
+        id: ApprovalId,
+        /// Its session.
+        session: SessionKey,
+        /// Its run.
+        run: RunId,
+        /// What.
+        decided: Decided,
+    },
+}
 
 impl ApprovalCommand {
     /// What it takes of memory with its reply, where a small request takes 1.
     pub fn weight(&self) -> usize {
-        match *self {}
+        match self {
+            Self::List => 16,
+            Self::Get(_) => 2,
+            Self::Decide { .. } => 1,
+        }
+    }
+}
+
+/// That nothing waits under this id, or nothing the caller may know of.
+pub fn no_such(id: &ApprovalId) -> Error {
+    ErrorCode::NotFound.error(format!("no such approval: {id}"))
+}
+
+/// That somebody decided before, or nobody in time.
+pub fn decided_already(id: &ApprovalId) -> Error {
+    ErrorCode::Conflict.error(format!("approval {id} is decided already"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::Scopes;
+    use serde_json::json;
+
+    #[test]
+    fn who_decides_and_who_knows() {
+        let owner = |name: &str| Owner::Credential(name.into());
+        let who = |scopes: &[Scope]| Principal {
+            name: "ada".into(),
+            scopes: Scopes::of(scopes),
+            owner: owner("ada"),
+            unlimited: false,
+        };
+        let table = [
+            // scopes, one's own: decide, see; another's: decide, see
+            (&[Scope::Admin][..], [true, true, true, true]),
+            (&[Scope::Approve], [true, true, true, true]),
+            (&[Scope::Write], [true, true, false, false]),
+            (&[Scope::Read], [false, true, false, false]),
+            (&[Scope::Teams, Scope::Pair], [false, false, false, false]),
+            (&[], [false, false, false, false]),
+        ];
+        for (scopes, expected) in table {
+            let (who, mine, other) = (who(scopes), owner("ada"), owner("bob"));
+            let found = [
+                may_decide(&who, &mine),
+                may_see(&who, &mine),
+                may_decide(&who, &other),
+                may_see(&who, &other),
+            ];
+            assert_eq!(found, expected, "{scopes:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_carried_out_is_refused() {
+        let approve = |input| Verdict::Approve { input: Some(input) };
+        assert!(approve(json!({})).check().is_ok() && Verdict::Approve { input: None }.check().is_ok());
+        for input in [json!([]), json!("x"), json!(null), json!({ "x": "x".repeat(INPUT_BYTES_MAX) })] {
+            assert_eq!(approve(input).check().unwrap_err().code, ErrorCode::InvalidRequest);
+        }
+        let deny = |bytes| Verdict::Deny { reason: Some("x".repeat(bytes)) };
+        assert!(deny(REASON_BYTES_MAX).check().is_ok());
+        assert_eq!(deny(REASON_BYTES_MAX + 1).check().unwrap_err().code, ErrorCode::InvalidRequest);
     }
 }

@@ -14,7 +14,7 @@ use crate::file::FileCommand;
 use crate::ids::{AgentId, PluginName, RunId, Seq, SessionKey, Ticket};
 use crate::memory::MemoryCommand;
 use crate::node::{InvokeNode, NodeFailure};
-use crate::reply::Role;
+use crate::reply::{Role, SessionState};
 use crate::settings::Patch;
 use crate::subagent::SubAgentCommand;
 use crate::team::TeamCommand;
@@ -55,6 +55,8 @@ pub enum Target {
     Route(Route),
     /// This one.
     Session(SessionKey),
+    /// The one with this UUID ([`SessionKey::uuid`]), which must be there.
+    Uuid(String),
 }
 
 /// A prompt for a session.
@@ -72,6 +74,8 @@ pub struct Submit {
     pub attachments: Vec<Attachment>,
     /// How much is thought over it; none = as the session is set.
     pub thinking: Option<Thinking>,
+    /// Whether the events of its run follow the reply. Who follows the session is told them anyway.
+    pub follow: bool,
 }
 
 /// Which sessions to list, the latest used first.
@@ -79,6 +83,10 @@ pub struct Submit {
 pub struct SessionFilter {
     /// At most so many.
     pub limit: usize,
+    /// Not the first so many.
+    pub offset: usize,
+    /// Only those in this state.
+    pub state: Option<SessionState>,
     /// Only those written to since then.
     pub active_since: Option<Timestamp>,
     /// Only those of this agent.
@@ -248,9 +256,13 @@ pub enum Command {
     /// Follow all sessions the caller may see, from now on; once per connection. Keeps none of them
     /// awake.
     Watch,
+    /// Follow the tool calls of all sessions in which the caller may decide about them and that a
+    /// `Watch` of his does not show him, from now on; nothing else of those sessions. Once per
+    /// connection. Keeps none of them awake.
+    WatchCalls,
     /// No longer. What was on its way may still come.
     Unwatch {
-        /// The ticket of the `Watch`.
+        /// The ticket of the `Watch` or `WatchCalls`.
         watch: Ticket,
     },
     /// The sessions that fit a filter.
@@ -359,6 +371,14 @@ pub enum Command {
         /// The session.
         target: Target,
     },
+    /// The same for good: it takes no more prompts until it is reset. One that is closed already stays
+    /// as it is.
+    Close {
+        /// The session.
+        target: Target,
+        /// Why; may be empty.
+        reason: String,
+    },
     /// What the budgets leave, with the session's where one is named.
     Budget {
         /// The session.
@@ -378,4 +398,54 @@ pub enum Command {
         /// Its name.
         name: PluginName,
     },
+}
+
+impl Command {
+    /// The session that it is about, where it is about one.
+    pub fn target(&self) -> Option<&Target> {
+        match self {
+            Self::Submit(Submit { target, .. })
+            | Self::Abort { target, .. }
+            | Self::History { target, .. }
+            | Self::Clear { target }
+            | Self::Attach { target, .. }
+            | Self::Detach { target, .. }
+            | Self::DescribeSession { target }
+            | Self::Transcript { target, .. }
+            | Self::CreateSession { target, .. }
+            | Self::Configure { target, .. }
+            | Self::Reset { target }
+            | Self::Compact { target, .. }
+            | Self::Delete { target }
+            | Self::Inject { target, .. }
+            | Self::Stop { target }
+            | Self::Close { target, .. }
+            | Self::Budget { target: Some(target) } => Some(target),
+            _ => None,
+        }
+    }
+
+    /// The same, to be replaced.
+    pub fn target_mut(&mut self) -> Option<&mut Target> {
+        match self {
+            Self::Submit(Submit { target, .. })
+            | Self::Abort { target, .. }
+            | Self::History { target, .. }
+            | Self::Clear { target }
+            | Self::Attach { target, .. }
+            | Self::Detach { target, .. }
+            | Self::DescribeSession { target }
+            | Self::Transcript { target, .. }
+            | Self::CreateSession { target, .. }
+            | Self::Configure { target, .. }
+            | Self::Reset { target }
+            | Self::Compact { target, .. }
+            | Self::Delete { target }
+            | Self::Inject { target, .. }
+            | Self::Stop { target }
+            | Self::Close { target, .. }
+            | Self::Budget { target: Some(target) } => Some(target),
+            _ => None,
+        }
+    }
 }

@@ -108,6 +108,8 @@ pub enum Detail {
         /// Its value.
         limit: u64,
     },
+    /// How many bytes of an upload have come: where it goes on.
+    Received(u64),
     /// What is wrong with what was shown to be let in.
     Credential(CredentialFault),
     /// The device has to be approved first.

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use serde_json::Value;
 
+use crate::approval::{Asked, Decided, Decision};
 use crate::attachment::{self, Attachment};
 use crate::auth::Owner;
 use crate::error::Error;
@@ -131,6 +132,10 @@ pub enum Event {
     Sealed(Vec<Seal>),
     /// The model asked for a tool: the intent, journaled before the call is made.
     ToolCalled(ToolCall),
+    /// The same, of a call that is made only once somebody approves it.
+    ApprovalAsked(Asked),
+    /// Whether it is made was decided; of one that is not, the model is told in a result of its own.
+    ApprovalDecided(Decided),
     /// The tool answered.
     ToolReturned(ToolResult),
     /// The model finished one answer of the run: all its text and tool calls are in the log.
@@ -181,7 +186,17 @@ impl Event {
                 }
                 Self::Text(text) | Self::Thought(text) => text.len(),
                 Self::Sealed(seals) => seals.iter().map(Seal::bytes).sum(),
-                Self::ToolCalled(call) => call.input.to_string().len(),
+                Self::ToolCalled(call) | Self::ApprovalAsked(Asked { call, .. }) => {
+                    call.input.to_string().len()
+                }
+                Self::ApprovalDecided(decided) => match &decided.decision {
+                    Decision::Approved { input: Some(input) } => input.to_string().len(),
+                    Decision::Denied { reason: Some(reason) } => reason.len(),
+                    Decision::Approved { input: None }
+                    | Decision::Denied { reason: None }
+                    | Decision::TimedOut
+                    | Decision::Withdrawn => 0,
+                },
                 Self::ToolReturned(result) => result.content.len(),
                 Self::Injected { content } => content.len(),
                 Self::Configured(settings) => settings.bytes(),
@@ -224,6 +239,14 @@ impl Event {
             Self::Thought(text) => Some((Streamed::Thought, text)),
             _ => None,
         }
+    }
+
+    /// Whether it is about a tool call: all that who decides about calls of others is told of.
+    pub fn is_of_calls(&self) -> bool {
+        matches!(
+            self,
+            Self::ToolCalled(_) | Self::ApprovalAsked(_) | Self::ApprovalDecided(_) | Self::ToolReturned(_)
+        )
     }
 
     /// Lets go of what nobody but the model and its provider is shown: the bytes of attachments, and what

@@ -24,6 +24,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::approval;
 use crate::auth::{Owner, Principal};
 use crate::event::{Event, Logged, Published};
 use crate::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
@@ -70,12 +71,25 @@ pub enum Wanted {
     /// Everything, for as long as the session is awake anyway: nobody stays awake for it, once it
     /// has been told what there is.
     Watch,
+    /// Like `Watch`, but nothing of it except tool calls ([`Event::is_of_calls`]): for one who decides
+    /// about calls of sessions that are not his. Nothing else of them gets onto his road.
+    Calls,
 }
 
 impl Wanted {
     /// Whether it is all that happens in the session.
     fn is_all(&self) -> bool {
         !matches!(self, Self::Run(_))
+    }
+
+    /// Whether it keeps no session awake.
+    fn is_watch(&self) -> bool {
+        matches!(self, Self::Watch | Self::Calls)
+    }
+
+    /// Whether an event that its cursor comes to is given to it.
+    fn shows(&self, event: &Event) -> bool {
+        *self != Self::Calls || event.is_of_calls()
     }
 }
 
@@ -155,7 +169,7 @@ impl<R: Road> Followers<R> {
     /// Whether nobody needs the session to be awake: those that only watch it have been told all.
     pub fn is_unneeded(&self) -> bool {
         let mut cursors = self.feeds.values().flat_map(|feed| &feed.cursors);
-        cursors.all(|cursor| cursor.wanted == Wanted::Watch && cursor.pace == Pace::Live)
+        cursors.all(|cursor| cursor.wanted.is_watch() && cursor.pace == Pace::Live)
     }
 
     /// Whether this cursor is there.
@@ -211,7 +225,7 @@ impl<R: Road> Followers<R> {
     pub fn keep_watching(&mut self, is_watching: impl Fn(ConnectionId, Ticket) -> bool) {
         for (connection, feed) in &mut self.feeds {
             feed.cursors
-                .retain(|cursor| cursor.wanted != Wanted::Watch || is_watching(*connection, cursor.ticket));
+                .retain(|cursor| !cursor.wanted.is_watch() || is_watching(*connection, cursor.ticket));
             feed.forget_own();
         }
         self.drop_finished();
@@ -229,7 +243,13 @@ impl<R: Road> Followers<R> {
 
     /// The session belongs to `owner` from now on: who may not see that follows no longer.
     pub fn claimed(&mut self, owner: &Owner) {
-        self.feeds.retain(|_, feed| feed.principal.sees(owner));
+        for Feed { principal, cursors, .. } in self.feeds.values_mut() {
+            cursors.retain(|cursor| match cursor.wanted {
+                Wanted::Calls => approval::may_decide(principal, owner),
+                Wanted::Run(_) | Wanted::Session | Wanted::Watch => principal.sees(owner),
+            });
+        }
+        self.drop_finished();
     }
 
     /// The connection has room again.
@@ -289,7 +309,7 @@ impl<R: Road> Followers<R> {
             cursor.pace = Pace::Reading;
             let run = match &cursor.wanted {
                 Wanted::Run(run) => Some(run.clone()),
-                Wanted::Session | Wanted::Watch => None,
+                Wanted::Session | Wanted::Watch | Wanted::Calls => None,
             };
             missing.push(Missing { connection: *connection, ticket: cursor.ticket, run, after: cursor.at });
         }
@@ -310,7 +330,7 @@ impl<R: Road> Followers<R> {
             let Some(index) = find(feed) else { break };
             let short = match feed.cursors[index].wanted {
                 Wanted::Run(_) => None,
-                Wanted::Session | Wanted::Watch => logged.event.clipped(CLIP_BYTES),
+                Wanted::Session | Wanted::Watch | Wanted::Calls => logged.event.clipped(CLIP_BYTES),
             };
             let event = match short {
                 Some(event) => Published::clipped(session.clone(), Logged { event, ..logged }),
@@ -347,7 +367,8 @@ impl<R: Road> Followers<R> {
     /// lets all of them go.
     pub fn end_all(&mut self, last: &Arc<Published>) {
         for feed in self.feeds.values_mut() {
-            for cursor in std::mem::take(&mut feed.cursors) {
+            let cursors = std::mem::take(&mut feed.cursors);
+            for cursor in cursors.iter().filter(|cursor| cursor.wanted.shows(&last.logged.event)) {
                 feed.road.send(cursor.ticket, cursor.first.min(last.logged.first_seq), last);
             }
         }
@@ -363,7 +384,7 @@ impl Cursor {
     fn wants(&self, logged: &Logged) -> bool {
         let is_wanted = match &self.wanted {
             Wanted::Run(run) => logged.run.as_ref() == Some(run),
-            Wanted::Session | Wanted::Watch => true,
+            Wanted::Session | Wanted::Watch | Wanted::Calls => true,
         };
         is_wanted && logged.seq > self.at
     }
@@ -415,7 +436,7 @@ impl<R: Road> Feed<R> {
         {
             self.own[own].1 = Some(*seq);
         }
-        if own.is_none() || !cursor.wanted.is_all() {
+        if cursor.wanted.shows(what) && (own.is_none() || !cursor.wanted.is_all()) {
             if self.is_full {
                 cursor.pace = Pace::Behind;
                 return;

@@ -65,6 +65,11 @@ text_id! {
     CallId
 }
 text_id! {
+    /// One tool call in the whole daemon, also after a restart: what a provider calls a call is unique
+    /// within its run alone, and may be any text.
+    ApprovalId
+}
+text_id! {
     /// The name a plugin is loaded under; also the name of the tool it offers.
     PluginName
 }
@@ -74,6 +79,22 @@ impl RunId {
     pub fn from_random(bytes: [u8; 16]) -> Self {
         Self::new(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())
     }
+}
+
+impl ApprovalId {
+    /// The id (a UUID) of this call of this run.
+    pub fn of(run: &RunId, call: &CallId) -> Self {
+        let (run, call) = (run.as_str(), call.as_str());
+        Self::new(uuid_of(&format!("approval|{}|{run}|{call}", run.len())))
+    }
+}
+
+/// A UUID that follows from a text.
+fn uuid_of(text: &str) -> String {
+    let digest = Sha256::digest(text);
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
 }
 
 /// The position of an event in the log of its session. The first event has number 1; 0 is
@@ -179,10 +200,20 @@ impl SessionKey {
     /// The name (a UUID) of one conversation of this session: `created_ms` is when the session was
     /// made, `begun` the number of the event its present conversation began with, 0 for the first.
     pub fn conversation_id(&self, created_ms: u64, begun: Seq) -> String {
-        let digest = Sha256::digest(format!("{}|{created_ms}|{begun}", self.0));
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&digest[..16]);
-        uuid::Builder::from_custom_bytes(bytes).into_uuid().to_string()
+        uuid_of(&format!("{}|{created_ms}|{begun}", self.0))
+    }
+
+    /// The channel of sessions whose account is a UUID of their own.
+    pub const UUID_CHANNEL: &'static str = "wundr";
+
+    /// The UUID that names the session to clients that know sessions by one: the one it was made
+    /// under, else one derived from its key.
+    pub fn uuid(&self) -> String {
+        let account = self.account();
+        if self.channel() == Self::UUID_CHANNEL && self.peer() == Self::DEFAULT_PEER && is_uuid(&account) {
+            return account.into_owned();
+        }
+        uuid_of(&format!("session|{}", self.0))
     }
 
     /// The agent's name, decoded.
@@ -221,6 +252,12 @@ impl fmt::Debug for SessionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&*self.0, f)
     }
+}
+
+/// Whether it is a UUID as they are written here: hyphenated, in lower case.
+pub fn is_uuid(text: &str) -> bool {
+    let is_lower = !text.bytes().any(|byte| byte.is_ascii_uppercase());
+    text.len() == 36 && is_lower && uuid::Uuid::try_parse(text).is_ok()
 }
 
 fn decode(part: &str) -> Option<Cow<'_, str>> {
@@ -274,6 +311,38 @@ mod tests {
             [key.conversation_id(8, Seq(0)), key.conversation_id(7, Seq(1)), other.conversation_id(7, Seq(0))]
         {
             assert_ne!(id, different);
+        }
+    }
+
+    #[test]
+    fn every_call_has_an_id_of_its_own_in_the_daemon() {
+        let id = |run: &str, call: &str| ApprovalId::of(&run.into(), &call.into());
+        assert_eq!(id("run", "call_0_0"), id("run", "call_0_0"));
+        assert_eq!(id("run", "").as_str().len(), 36);
+        for (one, other) in [(("a", "b"), ("a", "c")), (("a", "b"), ("c", "b")), (("a|b", "c"), ("a", "b|c"))]
+        {
+            assert_ne!(id(one.0, one.1), id(other.0, other.1));
+        }
+    }
+
+    #[test]
+    fn every_session_has_a_uuid() {
+        let own = "0f8fad5b-d9cb-469f-a165-70867728950e";
+        let key = |text: &str| SessionKey::parse(text).unwrap();
+        assert_eq!(key(&format!("work:wundr:{own}:main")).uuid(), own);
+        let derived = key("main:websocket:ada:main").uuid();
+        // It is in stores and in clients' hands: it may never become another.
+        assert_eq!(derived, "74314795-0403-839d-b2f7-b9806d951e45");
+        assert!(is_uuid(&derived) && uuid::Uuid::parse_str(&derived).unwrap().get_version_num() == 8);
+        for other in [
+            format!("main:websocket:{own}:main"),
+            format!("main:wundr:{own}:other"),
+            format!("main:wundr:{}:main", own.to_uppercase()),
+            format!("main:wundr:{}:main", own.replace('-', "")),
+            "main:wundr:default:main".into(),
+        ] {
+            let uuid = key(&other).uuid();
+            assert!(uuid != own && is_uuid(&uuid), "{other}");
         }
     }
 

@@ -24,6 +24,7 @@
 //! | [`approval`] | tool calls that wait until somebody decides |
 //! | [`subagent`], [`team`] | agents put to work for a session, alone and together |
 //! | [`memory`], [`file`] | what is remembered and kept for an owner, apart from conversations |
+//! | [`inflate`] | what strangers compressed |
 //! | [`log`] | how events are written down |
 //! | [`jsonrpc`] | the lines spoken on the Unix socket |
 //! | [`config`] | the configuration: raw, then validated |
@@ -45,6 +46,7 @@ pub mod event;
 pub mod file;
 pub mod follow;
 pub mod ids;
+pub mod inflate;
 pub mod jsonrpc;
 pub mod log;
 pub mod memory;

@@ -75,7 +75,7 @@ pub enum Reply {
         /// Whether it was followed.
         found: bool,
     },
-    /// To `Watch`; the events follow.
+    /// To `Watch` and `WatchCalls`; the events follow.
     Watching,
     /// To `Unwatch`: no event follows.
     Unwatched,
@@ -286,6 +286,23 @@ pub struct SessionList {
     pub total: u64,
 }
 
+/// How a session is, as lists show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionState {
+    /// Nothing ever ran in it, or nothing since it was reset.
+    New,
+    /// A run is under way or waits for its turn.
+    Running,
+    /// The run under way waits for somebody's decision.
+    Paused,
+    /// Nothing runs; the last run ended by itself or was ended.
+    Idle,
+    /// Nothing runs; the last run failed.
+    Failed,
+    /// It was stopped for good.
+    Closed,
+}
+
 /// One session, as lists show it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionRow {
@@ -297,6 +314,10 @@ pub struct SessionRow {
     pub owner: Owner,
     /// What it is set to.
     pub settings: Settings,
+    /// How it is.
+    pub state: SessionState,
+    /// How many of its prompts were answered since it was made.
+    pub answered: u64,
     /// The model that answers next.
     pub model: Option<ModelRef>,
     /// When it was made.

@@ -14,13 +14,14 @@
 
 use std::collections::VecDeque;
 
+use crate::approval::{self, Decided, Decision, Pending, Toolbox, Verdict};
 use crate::attachment::{self, Attachment};
 use crate::auth::Owner;
 use crate::config::Recovery;
 use crate::context::{self, Exchange, Showing};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Forgotten, Logged, Outcome, ToolResult, Usage};
-use crate::ids::{PluginName, RunId, Seq, SessionKey};
+use crate::ids::{ApprovalId, CallId, PluginName, RunId, Seq, SessionKey};
 use crate::provider::{ChatMessage, Delta};
 use crate::reply::UnderWay;
 use crate::settings::{Patch, Settings};
@@ -195,12 +196,13 @@ impl Session {
             }
             (Some((_, turn)), Recovery::Interrupt) => {
                 let why = ErrorCode::Interrupted.error("interrupted: the daemon was restarted");
-                if let Some(end) = turn.end(Outcome::Failed(why), Usage::default()) {
-                    self.emit_run(now, end);
+                for event in turn.end(Outcome::Failed(why), Usage::default()) {
+                    self.emit_run(now, event);
                 }
             }
             (None, _) => {}
         }
+        self.expire(now);
         self.start_next(now);
     }
 
@@ -271,13 +273,19 @@ impl Session {
     /// Takes a prompt into the queue; its turn begins at once where nothing is under way.
     ///
     /// # Errors
-    /// `Unavailable` where the queue is full or the daemon is stopping, `TooLarge` where it brings along
-    /// too much.
+    /// `Conflict` where it was closed, `Unavailable` where the queue is full or the daemon is stopping,
+    /// `TooLarge` where it brings along too much.
     pub fn submit(&mut self, now: Timestamp, submission: Submission) -> Result<Submitted, Error> {
         if let Some(known) = self.find(&submission) {
             return Ok(Submitted { run: known.run.clone(), seq: known.seq, repeated: true });
         }
         attachment::check(&submission.attachments)?;
+        if self.settings.closed.is_some() {
+            return Err(ErrorCode::Conflict.error(format!(
+                "session {} was stopped and takes no more prompts: reset it, or use another",
+                self.key
+            )));
+        }
         if self.draining {
             return Err(ErrorCode::Unavailable.error("the daemon is stopping: try again when it is back"));
         }
@@ -315,12 +323,17 @@ impl Session {
             }
         };
         let run = run.clone();
-        let end = if self.running() == Some(&run) {
-            self.run.as_ref().and_then(|(_, turn)| turn.end(Outcome::Aborted, partial))?
-        } else {
-            Event::Ended { outcome: Outcome::Aborted, usage: Usage::default() }
-        };
-        self.emit(now, Some(run.clone()), end);
+        match &self.run {
+            Some((prompt, turn)) if prompt.run == run => {
+                for event in turn.end(Outcome::Aborted, partial) {
+                    self.emit(now, Some(run.clone()), event);
+                }
+            }
+            _ => {
+                let end = Event::Ended { outcome: Outcome::Aborted, usage: Usage::default() };
+                self.emit(now, Some(run.clone()), end);
+            }
+        }
         self.start_next(now);
         Some(run)
     }
@@ -334,6 +347,23 @@ impl Session {
         ended.extend(self.abort(now, None, partial));
         ended.reverse();
         ended
+    }
+
+    /// Ends the run under way and all that wait, and takes no more prompts until it is reset. Gives
+    /// those runs; one that was closed before keeps its reason. `partial` is what the answer under way
+    /// has cost.
+    ///
+    /// # Errors
+    /// As [`Settings::patched`]'s; then nothing was done.
+    pub fn close(&mut self, now: Timestamp, reason: &str, partial: Usage) -> Result<Vec<RunId>, Error> {
+        if self.settings.closed.is_some() {
+            return Ok(Vec::new());
+        }
+        let patch = Patch { closed: Some(Some(reason.to_owned())), ..Patch::default() };
+        let settings = self.settings.patched(&patch)?;
+        let ended = self.stop(now, partial);
+        self.emit(now, None, Event::Configured(Box::new(settings)));
+        Ok(ended)
     }
 
     /// Whether nothing ever happened in it: it is in nobody's log.
@@ -357,10 +387,15 @@ impl Session {
         self.emit(now, None, Event::Cleared(Forgotten::UpTo(up_to)));
     }
 
-    /// Ends whatever is under way or waits, and begins a new conversation with the same settings.
+    /// Ends whatever is under way or waits, and begins a new conversation with the same settings; one
+    /// that was closed is open again.
     /// `partial` is what the answer under way has cost.
     pub fn reset(&mut self, now: Timestamp, partial: Usage) {
         self.stop(now, partial);
+        if self.settings.closed.is_some() {
+            let settings = Settings { closed: None, ..self.settings.clone() };
+            self.emit(now, None, Event::Configured(Box::new(settings)));
+        }
         self.emit(now, None, Event::Cleared(Forgotten::Conversation));
     }
 
@@ -391,19 +426,12 @@ impl Session {
     }
 
     /// Takes what the model said in answer `step` of `run`; what comes too late is nothing.
-    pub fn said(
-        &mut self,
-        now: Timestamp,
-        run: &RunId,
-        step: usize,
-        deltas: Vec<Delta>,
-        offered: &[PluginName],
-    ) {
+    pub fn said(&mut self, now: Timestamp, run: &RunId, step: usize, deltas: Vec<Delta>, tools: &Toolbox) {
         let Some((prompt, turn)) = &mut self.run else { return };
         if prompt.run != *run || turn.work() != Some(Work::Ask { step }) {
             return;
         }
-        for event in turn.said(deltas, offered) {
+        for event in turn.said(now, deltas, tools) {
             self.emit_run(now, event);
         }
         self.start_next(now);
@@ -413,11 +441,10 @@ impl Session {
     /// what the answer has cost.
     pub fn failed(&mut self, now: Timestamp, run: &RunId, step: usize, error: Error, partial: Usage) {
         let Some((prompt, turn)) = &self.run else { return };
-        if prompt.run == *run
-            && turn.work() == Some(Work::Ask { step })
-            && let Some(end) = turn.end(Outcome::Failed(error), partial)
-        {
-            self.emit_run(now, end);
+        if prompt.run == *run && turn.work() == Some(Work::Ask { step }) {
+            for event in turn.end(Outcome::Failed(error), partial) {
+                self.emit_run(now, event);
+            }
             self.start_next(now);
         }
     }
@@ -430,6 +457,88 @@ impl Session {
         {
             self.emit_run(now, event);
         }
+    }
+
+    /// The calls that wait for approval.
+    pub fn pending(&self) -> Vec<Pending> {
+        let Some((prompt, turn)) = &self.run else { return Vec::new() };
+        let pending = turn.waiting().map(|asked| Pending {
+            id: ApprovalId::of(&prompt.run, &asked.call.id),
+            session: self.key.clone(),
+            owner: self.owner.clone(),
+            run: prompt.run.clone(),
+            prompted_by: prompt.owner.clone(),
+            asked,
+        });
+        pending.collect()
+    }
+
+    /// Who prompted this run; the session's owner where that is forgotten.
+    pub fn prompted_by(&self, run: &RunId) -> &Owner {
+        let past = self.past.iter().rev().filter_map(|past| past.prompt.as_ref());
+        let mut prompts = self.run.iter().map(|(prompt, _)| prompt).chain(past);
+        prompts.find(|prompt| prompt.run == *run).map_or(&self.owner, |prompt| &prompt.owner)
+    }
+
+    /// When [`Self::expire`] has something to do.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        self.run.as_ref().and_then(|(_, turn)| turn.deadline())
+    }
+
+    /// Decides about calls for which nobody did in time. While the session is stopping they wait: the
+    /// next start finds them.
+    pub fn expire(&mut self, now: Timestamp) {
+        if self.draining || self.deadline().is_none_or(|deadline| deadline > now) {
+            return;
+        }
+        for Pending { asked, .. } in self.pending() {
+            if asked.deadline <= now {
+                self.decided(now, &asked.call.id, Decision::TimedOut, None);
+            }
+        }
+    }
+
+    /// Takes a decision about a call that waits for approval. Gives its run and what is recorded.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such call, `Conflict` where it was decided before or its time is
+    /// over, `InvalidRequest` as [`Verdict::check`]'s, `Unavailable` where the daemon is stopping.
+    pub fn decide(
+        &mut self,
+        now: Timestamp,
+        id: &ApprovalId,
+        verdict: Verdict,
+        by: &str,
+    ) -> Result<(RunId, Decided), Error> {
+        verdict.check()?;
+        if self.draining {
+            return Err(ErrorCode::Unavailable
+                .error("the daemon is stopping: the call waits on, decide when it is back"));
+        }
+        self.expire(now);
+        let Some(Pending { run, asked, .. }) = self.pending().into_iter().find(|pending| pending.id == *id)
+        else {
+            let known = if self.is_call(id) { approval::decided_already } else { approval::no_such };
+            return Err(known(id));
+        };
+        let (call, tool) = (asked.call.id, asked.call.name);
+        let decision = Decision::from(verdict);
+        self.decided(now, &call, decision.clone(), Some(by));
+        Ok((run, Decided { call, tool, decision, by: Some(by.to_owned()) }))
+    }
+
+    fn decided(&mut self, now: Timestamp, call: &CallId, decision: Decision, by: Option<&str>) {
+        let Some((_, turn)) = &self.run else { return };
+        for event in turn.decided(call, decision, by) {
+            self.emit_run(now, event);
+        }
+    }
+
+    /// Whether this is the id of a call of a run that is not forgotten.
+    fn is_call(&self, id: &ApprovalId) -> bool {
+        let past = self.past.iter().filter_map(|past| Some((past.prompt.as_ref()?, &past.turn)));
+        let mut runs = past.chain(self.run.iter().map(|(prompt, turn)| (prompt, turn)));
+        runs.any(|(prompt, turn)| turn.calls().any(|call| ApprovalId::of(&prompt.run, &call.id) == *id))
     }
 
     /// From here on nothing new is begun: the step under way finishes, the rest waits in the log
@@ -609,8 +718,12 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::ToolCall;
+    use crate::ids::CallId;
     use crate::provider::Stop;
     use proptest::prelude::*;
+    use serde_json::{Value, json};
+    use std::time::Duration;
 
     const NONE: Usage = Usage { input_tokens: 0, output_tokens: 0 };
     const NOW: Timestamp = Timestamp::from_millis(1);
@@ -667,7 +780,7 @@ mod tests {
         assert!(full.is_retryable() && full.message.contains("queue is full"), "{full}");
         for run in ["a", "b", "c", "d"] {
             assert_eq!(session.running().map(RunId::as_str), Some(run));
-            session.said(NOW, &run.into(), 0, answer(run), &[]);
+            session.said(NOW, &run.into(), 0, answer(run), &Toolbox::default());
         }
         assert!(session.running().is_none());
     }
@@ -680,6 +793,137 @@ mod tests {
         assert_eq!(again, Submitted { repeated: true, ..first });
         let other = Submission { owner: Owner::Credential("bob".into()), run: "b".into(), ..prompt("a") };
         assert!(!session.submit(NOW, other).unwrap().repeated, "a key counts within its owner");
+    }
+
+    fn gated() -> Toolbox {
+        let offered = vec![PluginName::from("delete"), PluginName::from("echo")];
+        Toolbox { gated: vec![offered[0].clone()], offered, timeout: Duration::from_millis(100) }
+    }
+
+    fn asks(tools: &[&str]) -> Vec<Delta> {
+        let call = |name: &&str| {
+            let (id, name) = (CallId::from(*name), PluginName::from(*name));
+            Delta::ToolCall(ToolCall { id, name, input: json!({ "of": "model" }) })
+        };
+        let end = Delta::Finished { stop: Stop::ToolUse, usage: None };
+        tools.iter().map(call).chain([end]).collect()
+    }
+
+    /// A session in which a call that needs approval waits, and one goes on that does not.
+    fn waiting() -> (Session, ApprovalId) {
+        let mut session = session();
+        session.submit(NOW, prompt("a")).unwrap();
+        session.said(NOW, &"a".into(), 0, asks(&["delete", "echo"]), &gated());
+        let id = session.pending()[0].id.clone();
+        assert_eq!(id, ApprovalId::of(&"a".into(), &"delete".into()));
+        (session, id)
+    }
+
+    fn to_make(session: &Session) -> Vec<(String, Value)> {
+        let Some((_, Work::Act { calls, .. })) = session.work() else { return Vec::new() };
+        calls.into_iter().map(|call| (call.name.to_string(), call.input)).collect()
+    }
+
+    fn result(call: &str) -> ToolResult {
+        ToolResult { call: call.into(), content: "done".into(), is_error: false }
+    }
+
+    #[test]
+    fn a_call_waits_for_approval_while_others_are_made() {
+        let (mut session, id) = waiting();
+        assert_eq!(to_make(&session), [("echo".to_owned(), json!({ "of": "model" }))]);
+        session.returned(NOW, &"a".into(), result("delete"));
+        assert_eq!(session.pending().len(), 1, "a result of what was not made is none");
+        session.returned(NOW, &"a".into(), result("echo"));
+        assert_eq!(to_make(&session), [], "the run waits");
+        let input = json!({ "of": "ada" });
+        let approve = Verdict::Approve { input: Some(input.clone()) };
+        let (run, decided) = session.decide(NOW, &id, approve, "ada").unwrap();
+        assert_eq!((run.as_str(), decided.by.as_deref()), ("a", Some("ada")));
+        assert_eq!(to_make(&session), [("delete".to_owned(), input)]);
+        session.returned(NOW, &"a".into(), result("delete"));
+        assert!(matches!(session.work(), Some((_, Work::Ask { step: 1 }))));
+        let conversation = format!("{:?}", session.conversation(0));
+        assert!(conversation.contains("model") && !conversation.contains("ada\""), "{conversation}");
+    }
+
+    #[test]
+    fn the_first_decision_counts() {
+        let (mut session, id) = waiting();
+        session.decide(NOW, &id, Verdict::Deny { reason: Some("too bold".into()) }, "ada").unwrap();
+        let late = session.decide(NOW, &id, Verdict::Approve { input: None }, "bob").unwrap_err();
+        assert_eq!(late.code, ErrorCode::Conflict);
+        assert!(!to_make(&session).iter().any(|(name, _)| name == "delete"));
+        session.returned(NOW, &"a".into(), result("echo"));
+        let told = format!("{:?}", session.conversation(0));
+        assert!(told.contains("denied: too bold"), "the model is told: {told}");
+        session.said(NOW, &"a".into(), 1, answer("oh"), &gated());
+        let late = session.decide(NOW, &id, Verdict::Approve { input: None }, "bob").unwrap_err();
+        assert_eq!(late.code, ErrorCode::Conflict, "also when its run is over");
+        let unknown = session.decide(NOW, &"x".into(), Verdict::Approve { input: None }, "bob").unwrap_err();
+        assert_eq!(unknown.code, ErrorCode::NotFound);
+    }
+
+    #[test]
+    fn who_does_not_decide_in_time_denies_and_the_deadline_outlives_the_daemon() {
+        let (mut live, id) = waiting();
+        let deadline = NOW.after(gated().timeout);
+        let events = live.take().unwrap().events;
+        let back = |now| {
+            let (head, settings) = (live.head(), Settings::default());
+            let mut back =
+                Session::restore(key(), Owner::Admins, limits(), head, head, settings, events.clone());
+            back.recover(now, Recovery::Resume, |_| false);
+            back
+        };
+        let mut early = back(NOW);
+        assert_eq!(early.deadline(), Some(deadline));
+        assert_eq!(early.pending(), live.pending(), "it waits as before");
+        assert_eq!(to_make(&early), [], "what may have been made is not made again");
+        early.expire(Timestamp::from_millis(deadline.as_millis() - 1));
+        assert_eq!(early.pending().len(), 1);
+        let late = early.decide(deadline, &id, Verdict::Approve { input: None }, "ada").unwrap_err();
+        assert_eq!(late.code, ErrorCode::Conflict, "its time is over");
+        for late in [early, back(deadline)] {
+            assert_eq!((late.pending(), late.deadline()), (Vec::new(), None));
+            assert!(matches!(late.work(), Some((_, Work::Ask { step: 1 }))), "{:?}", late.work());
+            assert!(format!("{:?}", late.conversation(0)).contains("nobody decided within 100 ms"));
+        }
+    }
+
+    #[test]
+    fn a_daemon_that_stops_decides_nothing() {
+        let (mut session, id) = waiting();
+        session.drain();
+        let refused = session.decide(NOW, &id, Verdict::Approve { input: None }, "ada").unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Unavailable);
+        session.expire(Timestamp::from_millis(u64::MAX));
+        assert_eq!(session.pending().len(), 1);
+    }
+
+    #[test]
+    fn whoever_ends_the_run_withdraws_what_waits() {
+        let ends: [fn(&mut Session); 3] = [
+            |session| assert!(session.abort(NOW, None, NONE).is_some()),
+            |session| session.reset(NOW, NONE),
+            |session| session.recover(NOW, Recovery::Interrupt, |_| true),
+        ];
+        for end in ends {
+            let (mut session, id) = waiting();
+            session.take();
+            end(&mut session);
+            let batch = session.take().unwrap();
+            let events = events(&batch);
+            let withdrawn = |event: &&Event| {
+                matches!(
+                    event,
+                    Event::ApprovalDecided(Decided { decision: Decision::Withdrawn, by: None, .. })
+                )
+            };
+            assert!(withdrawn(&events[0]) && matches!(events[1], Event::Ended { .. }), "{events:?}");
+            assert!(session.pending().is_empty() && session.deadline().is_none());
+            assert!(session.decide(NOW, &id, Verdict::Approve { input: None }, "ada").is_err());
+        }
     }
 
     #[test]
@@ -716,7 +960,7 @@ mod tests {
         for run in ["a", "b", "c", "d"] {
             let attachments = vec![image(1_500_000)];
             session.submit(NOW, Submission { attachments, ..prompt(run) }).unwrap();
-            session.said(NOW, &run.into(), 0, answer("nice"), &[]);
+            session.said(NOW, &run.into(), 0, answer("nice"), &Toolbox::default());
             let held: usize =
                 prompts(&session).map(|prompt| attachment::held_bytes(&prompt.attachments)).sum();
             assert!(held <= context::PAST_IMAGE_BYTES_MAX + 64, "{held}");
@@ -741,7 +985,7 @@ mod tests {
         let mut say = |run: &str, content: String, said: Option<&str>| {
             session.submit(NOW, Submission { content, ..prompt(run) }).unwrap();
             match said {
-                Some(text) => session.said(NOW, &run.into(), 0, answer(text), &[]),
+                Some(text) => session.said(NOW, &run.into(), 0, answer(text), &Toolbox::default()),
                 None => session.failed(NOW, &run.into(), 0, ErrorCode::Provider.error("x"), NONE),
             }
             let bytes: usize = prompts(&session).map(|prompt| prompt.content.len()).sum();
@@ -760,12 +1004,12 @@ mod tests {
         for run in ["a", "b", "c"] {
             session.submit(NOW, prompt(run)).unwrap();
         }
-        session.said(NOW, &"a".into(), 0, vec![Delta::Text("half".into())], &[]);
+        session.said(NOW, &"a".into(), 0, vec![Delta::Text("half".into())], &Toolbox::default());
         assert_eq!(session.abort(NOW, Some(&"b".into()), NONE), Some("b".into()));
         assert_eq!(session.abort(NOW, None, NONE), Some("a".into()));
         assert_eq!(session.running(), Some(&"c".into()));
         assert_eq!(session.abort(NOW, Some(&"b".into()), NONE), None);
-        session.said(NOW, &"a".into(), 0, answer("too late"), &[]);
+        session.said(NOW, &"a".into(), 0, answer("too late"), &Toolbox::default());
         let batch = session.take().unwrap();
         let ends = events(&batch).iter().filter(|e| matches!(e, Event::Ended { .. })).count();
         assert_eq!(ends, 2);
@@ -778,7 +1022,7 @@ mod tests {
         let mut session = session();
         for run in ["a", "b", "c"] {
             session.submit(NOW, prompt(run)).unwrap();
-            session.said(NOW, &run.into(), 0, answer(run), &[]);
+            session.said(NOW, &run.into(), 0, answer(run), &Toolbox::default());
         }
         for run in ["f1", "f2", "f3", "f4"] {
             session.submit(NOW, prompt(run)).unwrap();
@@ -798,7 +1042,7 @@ mod tests {
         before.submit(NOW, prompt("b")).unwrap();
         let batch = before.take().unwrap();
         assert!(batch.durable && batch.reserve == Some(Seq(3 + SEQ_RESERVE)));
-        before.said(NOW, &"a".into(), 0, vec![Delta::Text("half".into())], &[]);
+        before.said(NOW, &"a".into(), 0, vec![Delta::Text("half".into())], &Toolbox::default());
         let lost = before.take().unwrap();
         assert!(!lost.durable, "text does not wait for the disk");
 
@@ -834,7 +1078,7 @@ mod tests {
         let mut session = session();
         for run in ["a", "b"] {
             session.submit(NOW, prompt(run)).unwrap();
-            session.said(NOW, &run.into(), 0, answer(run), &[]);
+            session.said(NOW, &run.into(), 0, answer(run), &Toolbox::default());
         }
         let first = session.past[0].ended;
         session.inject(NOW, "inject-1".into(), "a note".into());
@@ -887,7 +1131,7 @@ mod tests {
         session.submit(NOW, prompt("a")).unwrap();
         session.submit(NOW, prompt("b")).unwrap();
         session.drain();
-        session.said(NOW, &"a".into(), 0, answer("done"), &[]);
+        session.said(NOW, &"a".into(), 0, answer("done"), &Toolbox::default());
         assert_eq!((session.running(), session.queued()), (None, 1));
         assert_eq!(session.submit(NOW, prompt("c")).unwrap_err().code, ErrorCode::Unavailable);
     }
@@ -908,8 +1152,8 @@ mod tests {
                         let _ = live.submit(NOW, prompt(run.as_str()));
                     }
                     2 => { live.abort(NOW, (n > 2).then_some(&run), NONE); }
-                    3 => live.said(NOW, &run, 0, vec![Delta::Text("t".into())], &[]),
-                    4 => live.said(NOW, &run, 0, answer("t"), &[]),
+                    3 => live.said(NOW, &run, 0, vec![Delta::Text("t".into())], &Toolbox::default()),
+                    4 => live.said(NOW, &run, 0, answer("t"), &Toolbox::default()),
                     5 => live.failed(NOW, &run, 0, ErrorCode::Provider.error("x"), NONE),
                     6 if n == 0 => live.clear(NOW),
                     6 if n == 1 => live.reset(NOW, NONE),

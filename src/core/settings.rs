@@ -1,5 +1,5 @@
-//! What a session is set to: its label, its model, how much is thought, and what clients keep with
-//! it for their display.
+//! What a session is set to: its label, its model, how much is thought, what it was made for, whether
+//! it was stopped for good, and what clients keep with it for their display.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,38 @@ pub struct Settings {
     pub model: Option<String>,
     /// How much is thought; none = the agent's.
     pub thinking: Option<Thinking>,
+    /// What it was made for; none where that was not said.
+    pub assignment: Option<Box<Assignment>>,
+    /// Why it takes no more prompts: it was stopped for good, until it is reset. Empty where no reason
+    /// was given; none = it takes them.
+    pub closed: Option<String>,
     /// What clients keep with it, by the clients' names; nothing here means anything to clawmux.
     pub display: BTreeMap<String, Value>,
+}
+
+/// What a session was made for, as its client put it; nothing in it is acted upon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assignment {
+    /// Who was to lead it.
+    pub lead: String,
+    /// The kind of session that was asked for.
+    pub kind: String,
+    /// The kind of task.
+    pub task: String,
+    /// What is to be done.
+    pub description: String,
+    /// How urgent that is.
+    pub priority: String,
+    /// What else the client said of it; `Null` = nothing.
+    pub metadata: Value,
+}
+
+impl Assignment {
+    fn bytes(&self) -> usize {
+        let Self { lead, kind, task, description, priority, metadata } = self;
+        let texts = [lead, kind, task, description, priority].map(String::len);
+        texts.iter().sum::<usize>() + metadata.to_string().len()
+    }
 }
 
 /// A change of [`Settings`]. The outer `None` leaves a setting as it is, the inner one clears it.
@@ -30,6 +60,10 @@ pub struct Patch {
     pub model: Option<Option<String>>,
     /// How much is thought.
     pub thinking: Option<Option<Thinking>>,
+    /// What it was made for.
+    pub assignment: Option<Option<Box<Assignment>>>,
+    /// Why it takes no more prompts.
+    pub closed: Option<Option<String>>,
     /// What clients keep; `Null` clears.
     pub display: BTreeMap<String, Value>,
 }
@@ -45,6 +79,12 @@ impl Settings {
         }
         if let Some(thinking) = patch.thinking {
             self.thinking = thinking;
+        }
+        if let Some(assignment) = &patch.assignment {
+            self.assignment.clone_from(assignment);
+        }
+        if let Some(closed) = &patch.closed {
+            self.closed.clone_from(closed);
         }
         for (name, value) in &patch.display {
             if value.is_null() {
@@ -67,7 +107,8 @@ impl Settings {
     pub fn bytes(&self) -> usize {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let display = self.display.iter().map(|(name, value)| name.len() + value.to_string().len() + 8);
-        text(&self.label) + text(&self.model) + display.sum::<usize>()
+        let assignment = self.assignment.as_ref().map_or(0, |assignment| assignment.bytes());
+        text(&self.label) + text(&self.model) + text(&self.closed) + assignment + display.sum::<usize>()
     }
 
     /// The settings with a patch, where they are as they may be.

@@ -15,16 +15,19 @@
 //! be done next follows from the state alone ([`Turn::work`]). So a turn read back from the log
 //! goes on exactly where it was, and a finished step is never run again. Tool calls are journaled
 //! together with the end of the answer that asks for them, before any of them is made, and with them
-//! what the provider wants back with the model's thoughts. Thoughts are kept while their run goes on
+//! what the provider wants back with the model's thoughts. A call that needs approval waits, however
+//! often the daemon restarts, until that is in the log ([`crate::approval`]); the others go on. Thoughts are kept while their run goes on
 //! and no longer: a later turn is not shown them.
 
 use serde_json::Value;
 
+use crate::approval::{Asked, Decided, Decision, Toolbox};
 use crate::error::ErrorCode;
 use crate::event::{Event, Outcome, Seal, Streamed, ToolCall, ToolResult, Usage};
 use crate::ids::{CallId, PluginName};
 use crate::provider::{ChatMessage, Delta, Thought};
 use crate::reply::STEP_JOINT;
+use crate::time::Timestamp;
 
 /// The most answers a model may give within one run.
 pub const STEPS_MAX: usize = 32;
@@ -41,8 +44,48 @@ pub struct Step {
     pub calls: Vec<ToolCall>,
     /// Their results, in the order they came.
     pub results: Vec<ToolResult>,
+    /// Which of the calls need approval; empty once all have their results.
+    gates: Vec<Gate>,
     /// The thoughts that go back to the provider with the results.
     pub thoughts: Vec<Thought>,
+}
+
+/// What a call that needs approval has come to.
+#[derive(Clone, Debug, PartialEq)]
+struct Gate {
+    call: CallId,
+    asked: Timestamp,
+    deadline: Timestamp,
+    way: Way,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Way {
+    Shut,
+    /// It may be made, with this input where there is one.
+    Open(Option<Value>),
+    /// It is not made.
+    Walled,
+}
+
+impl Step {
+    fn gate(&self, call: &CallId) -> Option<&Gate> {
+        self.gates.iter().find(|gate| gate.call == *call)
+    }
+
+    /// The calls without a result.
+    fn open(&self) -> impl Iterator<Item = &ToolCall> {
+        self.calls.iter().filter(|call| !self.results.iter().any(|result| result.call == call.id))
+    }
+
+    /// The call as it is to be made; none while it is not approved.
+    fn to_make(&self, call: &ToolCall) -> Option<ToolCall> {
+        match self.gate(&call.id).map(|gate| &gate.way) {
+            None | Some(Way::Open(None)) => Some(call.clone()),
+            Some(Way::Open(Some(input))) => Some(ToolCall { input: input.clone(), ..call.clone() }),
+            Some(Way::Shut | Way::Walled) => None,
+        }
+    }
 }
 
 /// What is to be done next.
@@ -53,11 +96,12 @@ pub enum Work {
         /// Which answer.
         step: usize,
     },
-    /// Make these calls, which have no result yet.
+    /// Make these calls, which have no result yet; where there are none, all that is left to do is to
+    /// wait for approvals.
     Act {
         /// The answer that asked for them.
         step: usize,
-        /// The calls.
+        /// The calls, as they are to be made.
         calls: Vec<ToolCall>,
     },
 }
@@ -78,6 +122,8 @@ enum State {
         text: String,
         /// Its calls: not in the log before the answer ends.
         heard: Vec<ToolCall>,
+        /// Which of these need approval.
+        gates: Vec<Gate>,
         /// Its thoughts, in the log already.
         thought: String,
         /// The ends of those: not in the log before the answer ends.
@@ -91,7 +137,8 @@ enum State {
 
 impl State {
     fn asking() -> Self {
-        Self::Asking { text: String::new(), heard: Vec::new(), thought: String::new(), seals: Vec::new() }
+        let (text, thought) = (String::new(), String::new());
+        Self::Asking { text, heard: Vec::new(), gates: Vec::new(), thought, seals: Vec::new() }
     }
 }
 
@@ -113,14 +160,34 @@ impl Turn {
             State::Asking { .. } => Some(Work::Ask { step: self.steps.len() }),
             State::Acting => {
                 let step = self.steps.last()?;
-                let open = |call: &&ToolCall| !step.results.iter().any(|result| result.call == call.id);
-                Some(Work::Act {
-                    step: self.steps.len() - 1,
-                    calls: step.calls.iter().filter(open).cloned().collect(),
-                })
+                let calls = step.open().filter_map(|call| step.to_make(call)).collect();
+                Some(Work::Act { step: self.steps.len() - 1, calls })
             }
             State::Ended => None,
         }
+    }
+
+    /// The calls that wait for approval.
+    pub fn waiting(&self) -> impl Iterator<Item = Asked> + '_ {
+        let step = self.steps.last().filter(|_| self.state == State::Acting);
+        step.into_iter().flat_map(|step| {
+            step.open().filter_map(|call| {
+                let Gate { asked, deadline, way, .. } = step.gate(&call.id)?;
+                let (asked, deadline) = (*asked, *deadline);
+                (*way == Way::Shut).then(|| Asked { call: call.clone(), asked, deadline })
+            })
+        })
+    }
+
+    /// When the first of them has waited for long enough.
+    pub fn deadline(&self) -> Option<Timestamp> {
+        let step = self.steps.last().filter(|_| self.state == State::Acting)?;
+        step.gates.iter().filter(|gate| gate.way == Way::Shut).map(|gate| gate.deadline).min()
+    }
+
+    /// All calls the model asked for.
+    pub fn calls(&self) -> impl Iterator<Item = &ToolCall> {
+        self.steps.iter().flat_map(|step| &step.calls)
     }
 
     /// Tokens of all finished steps.
@@ -160,11 +227,28 @@ impl Turn {
             {
                 heard.push(call.clone());
             }
-            (Event::StepEnded { usage }, State::Asking { text, heard, thought, seals }) => {
+            (Event::ApprovalAsked(Asked { call, asked, deadline }), State::Asking { heard, gates, .. })
+                if !heard.iter().any(|known| known.id == call.id) =>
+            {
+                let (asked, deadline) = (*asked, *deadline);
+                gates.push(Gate { call: call.id.clone(), asked, deadline, way: Way::Shut });
+                heard.push(call.clone());
+            }
+            (Event::ApprovalDecided(Decided { call, decision, .. }), State::Acting) => {
+                let gates = self.steps.last_mut().into_iter().flat_map(|step| &mut step.gates);
+                for gate in gates.filter(|gate| gate.call == *call && gate.way == Way::Shut) {
+                    gate.way = match decision {
+                        Decision::Approved { input } => Way::Open(input.clone()),
+                        Decision::Denied { .. } | Decision::TimedOut | Decision::Withdrawn => Way::Walled,
+                    };
+                }
+            }
+            (Event::StepEnded { usage }, State::Asking { text, heard, gates, thought, seals }) => {
                 let step = Step {
                     text: std::mem::take(text),
                     calls: std::mem::take(heard),
                     results: Vec::new(),
+                    gates: std::mem::take(gates),
                     thoughts: sealed(thought, std::mem::take(seals)),
                 };
                 self.state = if step.calls.is_empty() { State::Ended } else { State::Acting };
@@ -175,6 +259,7 @@ impl Turn {
                 if let Some(step) = self.steps.last_mut() {
                     step.results.push(result.clone());
                     if step.results.len() == step.calls.len() {
+                        step.gates.clear();
                         self.state = State::asking();
                     }
                 }
@@ -186,7 +271,10 @@ impl Turn {
                     // Cut off within an answer: what was said is kept.
                     self.steps.push(Step { text: std::mem::take(text), ..Step::default() });
                 }
-                self.steps.iter_mut().for_each(|step| step.thoughts.clear());
+                for step in &mut self.steps {
+                    step.thoughts.clear();
+                    step.gates.clear();
+                }
                 self.state = State::Ended;
             }
             // Prompted and Started precede the turn; anything else is not a move of this state.
@@ -195,9 +283,9 @@ impl Turn {
     }
 
     /// What follows from what the model said in one go. The events are yet to be applied.
-    pub fn said(&mut self, deltas: Vec<Delta>, offered: &[PluginName]) -> Vec<Event> {
+    pub fn said(&mut self, now: Timestamp, deltas: Vec<Delta>, tools: &Toolbox) -> Vec<Event> {
         let step = self.steps.len();
-        let State::Asking { text, heard, thought, seals } = &mut self.state else {
+        let State::Asking { text, heard, thought, seals, .. } = &mut self.state else {
             return Vec::new();
         };
         let sealed_bytes: usize = seals.iter().map(|seal| seal.thought_bytes).sum();
@@ -243,7 +331,7 @@ impl Turn {
                     if !calls.is_empty() && !seals.is_empty() {
                         events.push(Event::Sealed(seals));
                     }
-                    finish(&mut events, calls, usage, step, self.usage, offered);
+                    finish(&mut events, (now, calls), usage, (step, self.usage), tools);
                     return events;
                 }
             }
@@ -258,16 +346,43 @@ impl Turn {
         calls.iter().any(|call| call.id == result.call).then_some(Event::ToolReturned(result))
     }
 
-    /// The run's end, where it has not ended yet. `partial` is what the answer under way has cost.
-    pub fn end(&self, outcome: Outcome, partial: Usage) -> Option<Event> {
+    /// What follows from a decision about a call: nothing where it does not wait. One that is not
+    /// made has a result of its own, for the model.
+    pub fn decided(&self, call: &CallId, decision: Decision, by: Option<&str>) -> Vec<Event> {
+        let Some(asked) = self.waiting().find(|asked| asked.call.id == *call) else { return Vec::new() };
+        let told = match &decision {
+            Decision::Denied { reason: Some(reason) } => Some(format!("{DENIED}: {reason}")),
+            Decision::Denied { reason: None } => Some(DENIED.to_owned()),
+            Decision::TimedOut => {
+                let ms = asked.deadline.since(asked.asked).as_millis();
+                Some(format!("not called: it needs approval, and nobody decided within {ms} ms"))
+            }
+            Decision::Approved { .. } | Decision::Withdrawn => None,
+        };
+        let (call, by) = (call.clone(), by.map(str::to_owned));
+        let refusal = told.map(|told| refuse(call.clone(), told));
+        let decided = Decided { call, tool: asked.call.name, decision, by };
+        std::iter::once(Event::ApprovalDecided(decided)).chain(refusal).collect()
+    }
+
+    /// The run's end, where it has not ended yet, with what it means for calls that wait. `partial` is
+    /// what the answer under way has cost.
+    pub fn end(&self, outcome: Outcome, partial: Usage) -> Vec<Event> {
+        if self.state == State::Ended {
+            return Vec::new();
+        }
         let mut usage = self.usage;
         usage += partial;
-        (self.state != State::Ended).then_some(Event::Ended { outcome, usage })
+        let withdrawn = self.waiting().map(|Asked { call, .. }| {
+            let decision = Decision::Withdrawn;
+            Event::ApprovalDecided(Decided { call: call.id, tool: call.name, decision, by: None })
+        });
+        withdrawn.chain([Event::Ended { outcome, usage }]).collect()
     }
 
     /// What a daemon that finds this turn in the log has to record before it goes on: the text of
     /// an unfinished answer is void, and calls that may have been made are not made again unless
-    /// `idempotent` says that they may be.
+    /// `idempotent` says that they may be. Those that wait for approval wait on.
     pub fn recover(&self, idempotent: impl Fn(&PluginName) -> bool) -> Vec<Event> {
         match self.work() {
             Some(Work::Ask { .. }) => vec![Event::Restarted],
@@ -357,11 +472,10 @@ fn sealed(thought: &mut String, seals: Vec<Seal>) -> Vec<Thought> {
 /// made; and the run's end where there are none.
 fn finish(
     events: &mut Vec<Event>,
-    calls: Vec<ToolCall>,
+    (now, calls): (Timestamp, Vec<ToolCall>),
     usage: Usage,
-    step: usize,
-    before: Usage,
-    offered: &[PluginName],
+    (step, before): (usize, Usage),
+    tools: &Toolbox,
 ) {
     let mut total = before;
     total += usage;
@@ -376,7 +490,7 @@ fn finish(
         .filter_map(|(index, call)| {
             let why = if index >= CALLS_MAX {
                 format!("not called: more than {CALLS_MAX} tool calls in one answer")
-            } else if !offered.contains(&call.name) {
+            } else if !tools.offered.contains(&call.name) {
                 format!("unknown tool: {}", call.name)
             } else if let Value::String(_) = call.input {
                 "not called: the input is not a JSON object".to_owned()
@@ -386,15 +500,27 @@ fn finish(
             Some(refuse(call.id.clone(), why))
         })
         .collect();
-    events.extend(calls.into_iter().map(Event::ToolCalled));
+    let is_last = step + 1 >= STEPS_MAX;
+    let is_refused = |call: &ToolCall| {
+        refusals.iter().any(|event| matches!(event, Event::ToolReturned(result) if result.call == call.id))
+    };
+    events.extend(calls.into_iter().map(|call| {
+        if is_last || !tools.is_gated(&call.name) || is_refused(&call) {
+            return Event::ToolCalled(call);
+        }
+        Event::ApprovalAsked(Asked { call, asked: now, deadline: now.after(tools.timeout) })
+    }));
     events.push(Event::StepEnded { usage });
     events.extend(refusals);
-    if step + 1 >= STEPS_MAX {
+    if is_last {
         let error = ErrorCode::Provider
             .error(format!("the model called tools {STEPS_MAX} times in one run without an answer"));
         events.push(Event::Ended { outcome: Outcome::Failed(error), usage: total });
     }
 }
+
+/// What the model is told of a call that somebody did not approve.
+const DENIED: &str = "not called: it needs approval, and that was denied";
 
 fn refuse(call: CallId, why: impl Into<String>) -> Event {
     Event::ToolReturned(ToolResult { call, content: why.into(), is_error: true })
@@ -407,11 +533,18 @@ mod tests {
     use crate::provider::Stop;
     use proptest::prelude::*;
     use serde_json::json;
+    use std::time::Duration;
 
     const OFFERED: &str = "echo";
 
-    fn offered() -> Vec<PluginName> {
-        vec![OFFERED.into()]
+    /// Waits for approval.
+    const GATED: &str = "delete";
+
+    const NOW: Timestamp = Timestamp::from_millis(1000);
+
+    fn tools() -> Toolbox {
+        let timeout = Duration::from_millis(500);
+        Toolbox { offered: vec![OFFERED.into(), GATED.into()], gated: vec![GATED.into()], timeout }
     }
 
     fn call(id: &str, name: &str) -> Delta {
@@ -423,7 +556,7 @@ mod tests {
     }
 
     fn feed(turn: &mut Turn, deltas: Vec<Delta>) -> Vec<Event> {
-        let events = turn.said(deltas, &offered());
+        let events = turn.said(NOW, deltas, &tools());
         for event in &events {
             turn.apply(event);
         }
@@ -443,6 +576,48 @@ mod tests {
                 Event::Ended { outcome: Outcome::Completed, usage }
             ]
         );
+        assert_eq!(turn.work(), None);
+    }
+
+    #[test]
+    fn only_a_call_that_can_be_made_waits_for_approval() {
+        let mut turn = Turn::new();
+        let bad = Delta::ToolCall(ToolCall { id: "b".into(), name: GATED.into(), input: json!("{") });
+        let calls = vec![call("a", GATED), bad, call("c", OFFERED), call("d", "unknown"), finished(1)];
+        let events = feed(&mut turn, calls);
+        let kinds: String = events
+            .iter()
+            .map(|event| match event {
+                Event::ApprovalAsked(asked) => {
+                    assert_eq!((asked.call.id.as_str(), asked.asked), ("a", NOW));
+                    assert_eq!(asked.deadline, NOW.after(tools().timeout));
+                    '?'
+                }
+                Event::ToolCalled(_) => 'c',
+                Event::StepEnded { .. } => '.',
+                Event::ToolReturned(result) if result.is_error => '!',
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(kinds, "?ccc.!!");
+        let Some(Work::Act { calls, .. }) = turn.work() else { panic!("{:?}", turn.work()) };
+        assert_eq!(calls.iter().map(|call| call.id.as_str()).collect::<Vec<_>>(), ["c"]);
+    }
+
+    #[test]
+    fn nothing_is_asked_in_an_answer_that_ends_the_run() {
+        let mut turn = Turn::new();
+        for step in 0..STEPS_MAX {
+            let events = feed(&mut turn, vec![call("", GATED), finished(1)]);
+            let asked = events.iter().any(|event| matches!(event, Event::ApprovalAsked(_)));
+            assert_eq!(asked, step + 1 < STEPS_MAX);
+            let waiting: Vec<Asked> = turn.waiting().collect();
+            for asked in waiting {
+                for event in turn.decided(&asked.call.id, Decision::TimedOut, None) {
+                    turn.apply(&event);
+                }
+            }
+        }
         assert_eq!(turn.work(), None);
     }
 
@@ -534,7 +709,7 @@ mod tests {
                 thought("İ again", 6, Proof::Signature("s2".into())),
             ]
         );
-        turn.apply(&turn.end(Outcome::Aborted, Usage::default()).unwrap());
+        turn.apply(&turn.end(Outcome::Aborted, Usage::default())[0]);
         assert!(
             matches!(turn.messages().next(), Some(ChatMessage::Assistant { thoughts, .. }) if thoughts.is_empty())
         );
@@ -588,15 +763,15 @@ mod tests {
             let mut log = Vec::new();
             for move_ in script {
                 let events = match move_ {
-                    0 => live.said(vec![Delta::Text("t".into())], &offered()),
-                    1 => live.said(vec![call("a", OFFERED), call("", "other")], &offered()),
-                    2 => live.said(vec![finished(1)], &offered()),
+                    0 => live.said(NOW, vec![Delta::Text("t".into())], &tools()),
+                    1 => live.said(NOW, vec![call("a", OFFERED), call("", "other")], &tools()),
+                    2 => live.said(NOW, vec![finished(1)], &tools()),
                     3 => live.returned(ToolResult { call: "a".into(), content: String::new(), is_error: false })
                         .into_iter().collect(),
                     4 => live.recover(|_| false),
-                    5 => live.said(vec![Delta::Thinking("hm".into())], &offered()),
-                    6 => live.said(vec![Delta::Sealed(Proof::Bare)], &offered()),
-                    _ => live.end(Outcome::Aborted, Usage::default()).into_iter().collect(),
+                    5 => live.said(NOW, vec![Delta::Thinking("hm".into())], &tools()),
+                    6 => live.said(NOW, vec![Delta::Sealed(Proof::Bare)], &tools()),
+                    _ => live.end(Outcome::Aborted, Usage::default()),
                 };
                 for event in &events {
                     live.apply(event);

@@ -7,17 +7,19 @@
 //! | `sessions` | `sessions` |
 //! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop` |
 //! | `devices` | `devices`, `device approve`, `device revoke` |
+//! | `approvals` | `approvals`, `approval approve`, `approval deny` |
 //! | `drain`, `backup` | those |
 //! | `transcript` | an event of a session, as people read it |
 //! | `table`, `when` | columns; points in time and spans |
 
+pub(crate) mod approvals;
 pub(crate) mod backup;
 pub(crate) mod devices;
 pub(crate) mod drain;
 pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod status;
-mod table;
+pub(crate) mod table;
 mod tail;
 mod transcript;
 pub(crate) mod when;

@@ -6,7 +6,7 @@ use crate::terminal::one_line;
 const CELL_CHARS_MAX: usize = 1024;
 
 /// Rows under a head, each column as wide as it needs. What others wrote is made harmless.
-pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let rows: Vec<[String; N]> =
         rows.iter().map(|row| row.each_ref().map(|cell| one_line(cell, CELL_CHARS_MAX))).collect();
     let mut widths = head.map(|name| name.chars().count());

@@ -7,6 +7,8 @@ use crate::terminal::visible;
 
 /// How much of a run's id is shown.
 const RUN_CHARS: usize = 8;
+/// How much of an approval's id is shown: enough to name it.
+const ID_CHARS: usize = 12;
 /// Where what happened begins.
 const INDENT: usize = 53;
 
@@ -35,6 +37,22 @@ pub(super) fn lines(event: &Value) -> String {
         "text" => ("text", text("text").to_owned()),
         "thought" => ("thought", text("text").to_owned()),
         "tool_call" => ("call", format!("{} {} [{}]", text("tool"), event["input"], text("call"))),
+        "approval_asked" => {
+            let id: String = text("approval").chars().take(ID_CHARS).collect();
+            let call = format!("{} {} [{}]", text("tool"), event["input"], text("call"));
+            let until = utc(number("deadline_ms"));
+            ("asks", format!("{call} waits for approval until {until}: clawmux approval approve {id}"))
+        }
+        "approval_decided" => {
+            let by = event["by"].as_str().map(|by| format!(" by {by}")).unwrap_or_default();
+            let why = event["reason"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
+            let instead = match &event["input"] {
+                Value::Null => String::new(),
+                input => format!(" with {input}"),
+            };
+            let decision = text("decision").replace('_', " ");
+            ("decided", format!("{} {decision}{by}{instead}{why} [{}]", text("tool"), text("call")))
+        }
         "tool_result" => {
             let mark = if event["is_error"] == true { "failed: " } else { "" };
             ("result", format!("{mark}{} [{}]", text("content"), text("call")))

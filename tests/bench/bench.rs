@@ -1,4 +1,5 @@
-//! The benchmark: `cargo bench`, and with `-- openclaw` the comparison of [`openclaw`].
+//! The benchmark: `cargo bench`; with `-- wundr` that of [`wundr`], with `-- openclaw` the comparison of
+//! [`openclaw`].
 //!
 //! Everything is a ratio against a limit program in the same run: a relay that moves the same bytes
 //! without looking at them ([`limit::relay`]), and a bare WebSocket echo ([`limit::echo`]). This
@@ -22,6 +23,7 @@ mod limit;
 mod load;
 mod openclaw;
 mod process;
+mod wundr;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -58,6 +60,8 @@ fn main() {
     match args.first().map(String::as_str) {
         Some("limit-relay") => return limit::relay(&args[1]),
         Some("limit-echo") => return limit::echo(),
+        Some("limit-fan") => return limit::fan(&args[1]),
+        Some("wundr") => return wundr::measure(),
         // Asked for by name only: it installs other people's gateways.
         Some("openclaw") => return openclaw::compare(),
         _ => {}

@@ -1,8 +1,11 @@
 //! The limit programs: as little as can be done for the same bytes on the same wires.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
@@ -34,7 +37,35 @@ pub fn relay(upstream: &str) {
     });
 }
 
-async fn stream_on(upstream: SocketAddr, body: &[u8], client: &mut TcpStream) -> std::io::Result<()> {
+/// Sends what the upstream answers to everybody who is connected; a frame of one of them asks for it.
+pub fn fan(upstream: &str) {
+    let upstream: SocketAddr = upstream.parse().expect("an address");
+    let listeners = Rc::new(RefCell::new(Vec::<OwnedWriteHalf>::new()));
+    serve(move |socket| {
+        let listeners = listeners.clone();
+        async move {
+            let (read, write) = socket.into_inner().into_split();
+            listeners.borrow_mut().push(write);
+            let (mut read, mut frame) = (BufReader::new(read), Vec::new());
+            if read_frame(&mut read, &mut frame).await.is_err() {
+                return;
+            }
+            let mut all = std::mem::take(&mut *listeners.borrow_mut());
+            let Ok(mut model) = ask(upstream, &frame).await else { return };
+            let mut piece = vec![0; 64 * 1024];
+            while let Ok(length @ 1..) = model.read(&mut piece).await {
+                let frame = text_frame(&piece[..length]);
+                for listener in &mut all {
+                    let _ = listener.write_all(&frame).await;
+                }
+            }
+            // Whoever listens reads to the end.
+            std::future::pending::<()>().await;
+        }
+    });
+}
+
+async fn ask(upstream: SocketAddr, body: &[u8]) -> std::io::Result<TcpStream> {
     let mut model = TcpStream::connect(upstream).await?;
     model.set_nodelay(true)?;
     let head = format!(
@@ -42,6 +73,11 @@ async fn stream_on(upstream: SocketAddr, body: &[u8], client: &mut TcpStream) ->
         body.len()
     );
     model.write_all(&[head.as_bytes(), body].concat()).await?;
+    Ok(model)
+}
+
+async fn stream_on(upstream: SocketAddr, body: &[u8], client: &mut TcpStream) -> std::io::Result<()> {
+    let mut model = ask(upstream, body).await?;
     let mut piece = vec![0; 64 * 1024];
     loop {
         let read = model.read(&mut piece).await?;
@@ -97,7 +133,10 @@ async fn handshake(socket: &mut BufReader<TcpStream>) -> std::io::Result<()> {
 }
 
 /// Reads one masked frame; its payload goes to `frame`.
-async fn read_frame(socket: &mut BufReader<TcpStream>, frame: &mut Vec<u8>) -> std::io::Result<()> {
+async fn read_frame<R>(socket: &mut BufReader<R>, frame: &mut Vec<u8>) -> std::io::Result<()>
+where
+    R: AsyncRead + Unpin,
+{
     let mut head = [0; 2];
     socket.read_exact(&mut head).await?;
     let length = match head[1] & 0x7f {
@@ -116,6 +155,11 @@ async fn read_frame(socket: &mut BufReader<TcpStream>, frame: &mut Vec<u8>) -> s
 }
 
 async fn write_frame(socket: &mut TcpStream, payload: &[u8]) -> std::io::Result<()> {
+    socket.write_all(&text_frame(payload)).await
+}
+
+/// A text frame with this payload.
+fn text_frame(payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(payload.len() + 10);
     frame.push(0x81);
     match payload.len() {
@@ -130,5 +174,5 @@ async fn write_frame(socket: &mut TcpStream, payload: &[u8]) -> std::io::Result<
         }
     }
     frame.extend(payload);
-    socket.write_all(&frame).await
+    frame
 }

@@ -20,7 +20,8 @@ pub struct Figures {
     pub p99_us: f64,
 }
 
-fn figures(units: usize, frames: usize, cpu_us: f64, mut latencies_us: Vec<f64>) -> Figures {
+/// Of the times that were taken, and the CPU time that all of it took.
+pub fn figures(units: usize, frames: usize, cpu_us: f64, mut latencies_us: Vec<f64>) -> Figures {
     latencies_us.sort_by(f64::total_cmp);
     let at = |share: f64| latencies_us[((latencies_us.len() - 1) as f64 * share) as usize];
     Figures { units, frames, cpu_us: cpu_us / units as f64, p50_us: at(0.5), p99_us: at(0.99) }
@@ -161,19 +162,24 @@ fn take(socket: &mut WebSocket<TcpStream>) -> (Vec<f64>, usize) {
     loop {
         let Ok(message) = socket.read() else { return (latencies, frames) };
         let Message::Text(text) = message else { continue };
-        let now = clock_us();
         frames += 1;
-        let mut rest = text.as_str();
-        while let Some((_, after)) = rest.split_once('<') {
-            let Some((sent, after)) = after.split_once('>') else { break };
-            if let Ok(sent) = sent.parse::<u64>() {
-                latencies.push((now - sent) as f64);
-            }
-            rest = after;
-        }
+        note_tokens(&text, &mut latencies);
         assert!(!text.contains("\"error\""), "a stream failed: {text}");
         if text.contains("\"done\"") || text.contains("[DONE]") {
             return (latencies, frames);
         }
+    }
+}
+
+/// Notes how old each token in this frame is, in microseconds.
+pub fn note_tokens(text: &str, latencies_us: &mut Vec<f64>) {
+    let now = clock_us();
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once('<') {
+        let Some((sent, after)) = after.split_once('>') else { break };
+        if let Ok(sent) = sent.parse::<u64>() {
+            latencies_us.push((now - sent) as f64);
+        }
+        rest = after;
     }
 }

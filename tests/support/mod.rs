@@ -10,6 +10,7 @@ pub mod client;
 pub mod daemon;
 pub mod process;
 pub mod raw;
+pub mod wundr;
 
 use std::future::Future;
 use std::time::{Duration, Instant};

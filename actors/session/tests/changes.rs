@@ -12,7 +12,7 @@ fn label(label: &str) -> Patch {
 }
 
 fn filter() -> SessionFilter {
-    SessionFilter { limit: 10, active_since: None, agent: None, label: None, search: None, with_texts: true }
+    SessionFilter { limit: 10, with_texts: true, ..SessionFilter::default() }
 }
 
 impl Peer {

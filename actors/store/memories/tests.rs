@@ -245,7 +245,11 @@ async fn who_has_as_much_as_one_may_is_refused_and_keeps_what_he_has() {
     {
         let set = |value: u64| {
             let db = rusqlite::Connection::open(&path).unwrap();
-            db.execute(&format!("UPDATE memory_owners SET {column} = ? WHERE owner = 'ci'"), [value.cast_signed()]).unwrap();
+            db.execute(
+                &format!("UPDATE memory_owners SET {column} = ? WHERE owner = 'ci'"),
+                [value.cast_signed()],
+            )
+            .unwrap();
         };
         set(limit);
         let store = Store::start(&path).await.unwrap();

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use clawmux_core::answer::Answer;
+use clawmux_core::approval::Asked;
 use clawmux_core::command::Before;
 use clawmux_core::config::ModelRef;
 use clawmux_core::error::{Error, ErrorCode};
@@ -223,7 +224,7 @@ fn entries(tx: &Transaction<'_>, session: i64, told: &Told) -> Result<Vec<Entry>
             };
             say(Entry::prompt_id(run), &logged, Some(run), said);
         }
-        Event::ToolCalled(call) => {
+        Event::ToolCalled(call) | Event::ApprovalAsked(Asked { call, .. }) => {
             tools.insert(call.id.clone(), call.name.clone());
         }
         Event::ToolReturned(result) => {

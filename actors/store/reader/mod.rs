@@ -30,8 +30,8 @@ use super::files::Files;
 use super::live::Shared;
 use super::schema::Progress;
 use super::{
-    DAY_MS, Describe, Described, FindRun, LOAD_BYTES_MAX, ListSessions, Listed, Load, Loaded, Place,
-    ReadEvents, UsageSince, failure,
+    DAY_MS, Describe, Described, FindRun, FindSession, LOAD_BYTES_MAX, ListSessions, Listed, Load, Loaded,
+    Place, ReadEvents, UsageSince, failure,
 };
 
 /// How many days and models one list of what was spent has.
@@ -114,6 +114,19 @@ impl Reader {
                 })
                 .optional()?;
             Ok(found)
+        })
+    }
+
+    pub(in crate::store) fn find_session(
+        &mut self,
+        asked: &FindSession,
+    ) -> Result<Option<(SessionKey, Owner)>, Error> {
+        self.view(None, |tx, _| {
+            let found = tx
+                .prepare_cached("SELECT key, owner FROM sessions WHERE uuid = ?")?
+                .query_row([&asked.uuid], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))
+                .optional()?;
+            found.map(|(key, owner)| Ok((SessionKey::parse(&key)?, Owner::from_name(&owner)))).transpose()
         })
     }
 

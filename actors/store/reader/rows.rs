@@ -6,7 +6,7 @@ use clawmux_core::error::Error;
 use clawmux_core::event::{Event, Outcome, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::record;
-use clawmux_core::reply::{LastRun, SessionList, SessionRow};
+use clawmux_core::reply::{LastRun, SessionList, SessionRow, SessionState};
 use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, ToSql, Transaction, params, params_from_iter};
 
@@ -50,12 +50,16 @@ impl Reader {
             conditions.push("label = ?");
             values.push(Box::new(label.clone()));
         }
+        if let Some(state) = filter.state {
+            conditions.push(state_is(state));
+        }
         let conditions = if conditions.is_empty() { "TRUE".to_owned() } else { conditions.join(" AND ") };
         let from = format!("FROM sessions INDEXED BY {index} WHERE {conditions}");
         // How many an agent has is found by their keys alone; and if it has few, so are those.
         let by_key = filter.agent.is_some() && index == "sessions_updated" && filter.active_since.is_none();
         let counted = if by_key { format!("FROM sessions WHERE {conditions}") } else { from.clone() };
         let order = "ORDER BY updated DESC, id DESC";
+        let offset = filter.offset as u64;
         self.view(None, |tx, _| {
             let mut ids = Vec::new();
             let total;
@@ -63,7 +67,7 @@ impl Reader {
                 let mut statement =
                     tx.prepare_cached(&format!("SELECT id, key, label, title {from} {order}"))?;
                 let mut rows = statement.query(params_from_iter(&values))?;
-                let mut count = 0;
+                let mut count: u64 = 0;
                 let mut lower = String::new();
                 while let Some(row) = rows.next()? {
                     let mut fits = false;
@@ -79,7 +83,7 @@ impl Reader {
                     }
                     if fits {
                         count += 1;
-                        if ids.len() < filter.limit {
+                        if count > offset && ids.len() < filter.limit {
                             ids.push(row.get(0)?);
                         }
                     }
@@ -95,7 +99,7 @@ impl Reader {
                     _ => (&from, order),
                 };
                 ids = tx
-                    .prepare_cached(&format!("SELECT id {from} {order} LIMIT {limit}"))?
+                    .prepare_cached(&format!("SELECT id {from} {order} LIMIT {limit} OFFSET {offset}"))?
                     .query_map(params_from_iter(&values), |row| row.get::<_, i64>(0))?
                     .collect::<Result<_, _>>()?;
             }
@@ -135,11 +139,16 @@ pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<Ses
         usage: Usage,
         title: String,
         preview: String,
+        closed: bool,
+        outcome: i64,
+        answered: u64,
     }
     let found = tx
         .prepare_cached(
             "SELECT key, owner, settings, created, updated, head, reset, input_tokens - input_before,
-                 output_tokens - output_before, title, preview
+                 output_tokens - output_before, title, preview, closed, outcome,
+                 (SELECT count(*) FROM runs INDEXED BY runs_past
+                  WHERE session = sessions.id AND progress = 2 AND ended IS NOT NULL)
              FROM sessions WHERE id = ?",
         )?
         .query_row([id], |row| {
@@ -154,25 +163,57 @@ pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<Ses
                 usage: Usage { input_tokens: number(row, 7)?, output_tokens: number(row, 8)? },
                 title: row.get(9)?,
                 preview: row.get(10)?,
+                closed: row.get(11)?,
+                outcome: row.get(12)?,
+                answered: number(row, 13)?,
             })
         })?;
     let session = SessionKey::parse(&found.key)?;
+    let running = running(tx, id)?;
+    let state = match found.outcome {
+        _ if found.closed => SessionState::Closed,
+        _ if !running.is_empty() => SessionState::Running,
+        0 => SessionState::New,
+        2 => SessionState::Failed,
+        _ => SessionState::Idle,
+    };
     let text = |text: String| Some(text).filter(|text| with_texts && !text.is_empty());
     Ok(SessionRow {
         session_id: session.conversation_id(found.created.as_millis(), found.begun),
         session,
         owner: Owner::from_name(&found.owner),
         settings: record::read_settings(&found.settings)?,
+        state,
+        answered: found.answered,
         model: None,
         created: found.created,
         updated: found.updated,
-        running: running(tx, id)?,
+        running,
         last_run: last_run(tx, id)?,
         usage: found.usage,
         head: found.head,
         title: text(found.title),
         last_message: text(found.preview),
     })
+}
+
+/// What is true of the sessions in a state.
+fn state_is(state: SessionState) -> &'static str {
+    macro_rules! runs {
+        () => {
+            "EXISTS (SELECT 1 FROM runs r INDEXED BY runs_unfinished
+                WHERE r.session = sessions.id AND r.ended IS NULL)"
+        };
+    }
+    match state {
+        SessionState::Closed => "closed",
+        SessionState::Running => concat!("NOT closed AND ", runs!()),
+        SessionState::New => concat!("NOT closed AND outcome = 0 AND NOT ", runs!()),
+        SessionState::Idle => concat!("NOT closed AND outcome = 1 AND NOT ", runs!()),
+        SessionState::Failed => concat!("NOT closed AND outcome = 2 AND NOT ", runs!()),
+        // No run waits for a decision.
+        SessionState::Paused => "FALSE",
+    }
 }
 
 /// How clients name a run.

@@ -235,7 +235,9 @@ impl Writer {
                     self.count_messages(session_row, 1)?;
                     self.cached("UPDATE runs SET messages = messages + 1 WHERE id = ?")?.execute([row])?
                 }
-                Event::ToolCalled(_) => self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?,
+                Event::ToolCalled(_) | Event::ApprovalAsked(_) => {
+                    self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?
+                }
                 _ => 0,
             };
         }
@@ -256,8 +258,9 @@ impl Writer {
             Event::Configured(settings) => {
                 self.body.clear();
                 record::write_settings(settings, &mut self.body);
-                self.cached("UPDATE sessions SET settings = ?1, label = ?2 WHERE id = ?3")?
-                    .execute(params![self.body, settings.label, session_row])?;
+                let closed = settings.closed.is_some();
+                self.cached("UPDATE sessions SET settings = ?1, label = ?2, closed = ?3 WHERE id = ?4")?
+                    .execute(params![self.body, settings.label, closed, session_row])?;
             }
             Event::Prompted { content, .. } | Event::Injected { content } => {
                 let is_prompt = matches!(logged.event, Event::Prompted { .. });
@@ -275,9 +278,10 @@ impl Writer {
                     session_row
                 ])?;
             }
-            Event::Ended { .. } => {
-                self.cached("UPDATE sessions SET updated = max(updated, ?1) WHERE id = ?2")?
-                    .execute(params![at, session_row])?;
+            Event::Ended { outcome, .. } => {
+                let outcome = if matches!(outcome, Outcome::Failed(_)) { 2 } else { 1 };
+                self.cached("UPDATE sessions SET updated = max(updated, ?1), outcome = ?2 WHERE id = ?3")?
+                    .execute([at, outcome, session_row])?;
             }
             _ => {}
         }
@@ -377,7 +381,8 @@ impl Writer {
         }
         if forgotten == Forgotten::Conversation {
             self.cached(
-                "UPDATE sessions SET reset = ?1, input_before = input_tokens, output_before = output_tokens
+                "UPDATE sessions SET reset = ?1, input_before = input_tokens, output_before = output_tokens,
+                     outcome = 0
                  WHERE id = ?2",
             )?
             .execute([seq, row])?;
@@ -426,13 +431,19 @@ impl Writer {
         Ok(())
     }
 
-    fn insert_session(&mut self, append: &Append) -> rusqlite::Result<i64> {
+    fn insert_session(&mut self, append: &Append) -> Result<i64, Failure> {
+        let uuid = append.session.uuid();
+        // Somebody who knows the UUID of a session could ask for one of another agent under it.
+        if self.exists("SELECT 1 FROM sessions WHERE uuid = ?", &[&uuid])? {
+            let message = format!("another session has the id {uuid}");
+            return Err(ErrorCode::Conflict.error(message).into());
+        }
         let at = time(append.events.first().map_or(Timestamp::default(), |logged| logged.at));
         self.cached(
-            "INSERT INTO sessions (key, owner, created, updated, head, reserved, cleared, opened)
-             VALUES (?1, ?2, ?3, ?3, 0, 0, 0, ?4)",
+            "INSERT INTO sessions (key, owner, created, updated, head, reserved, cleared, opened, uuid)
+             VALUES (?1, ?2, ?3, ?3, 0, 0, 0, ?4, ?5)",
         )?
-        .execute(params![append.session.as_str(), append.owner.as_str(), at, self.opened])?;
+        .execute(params![append.session.as_str(), append.owner.as_str(), at, self.opened, uuid])?;
         Ok(self.db.last_insert_rowid())
     }
 

@@ -44,7 +44,7 @@ use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
 use crate::store::memories::{Forget, Kept};
-use crate::store::{Append, Figures, WriteDevices, schema};
+use crate::store::{Append, Figures, WriteDevices, WriteFile, schema};
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
 /// The most writes of one transaction.
@@ -71,6 +71,7 @@ pub(super) enum Write {
     Devices(WriteDevices),
     Remember(Box<Kept>),
     Forget(Forget),
+    File(WriteFile),
     #[cfg(test)]
     Panic,
 }
@@ -351,6 +352,7 @@ impl Writer {
                 Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
                 Write::Remember(kept) => self.remember(kept),
                 Write::Forget(asked) => self.forget_memory(asked),
+                Write::File(file) => self.write_file(&file.change),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
             };
@@ -382,6 +384,7 @@ impl Writer {
             }
             Write::Usage(_) | Write::Delete(_) | Write::Remember(_) | Write::Forget(_) => true,
             Write::Devices(devices) => devices.durable,
+            Write::File(file) => file.durable,
             #[cfg(test)]
             Write::Panic => false,
         }

@@ -14,8 +14,8 @@ use super::document::{shown, shown_file};
 use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
-    Budgets, Config, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin, Recovery, Store, credentials,
-    models,
+    Approval, Approvals, Budgets, Config, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin,
+    Recovery, Store, credentials, models,
 };
 use crate::auth::authority::Authority;
 use crate::ids::{AgentId, PluginName};
@@ -138,6 +138,10 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     default.finish(r);
     let bindings = bindings(root.list(r, "bindings"), r, &named);
 
+    let mut section = root.section(r, "approvals");
+    let approvals = Approvals { timeout: section.millis(r, "timeout_ms", 120_000) };
+    section.finish(r);
+
     let mut section = root.section(r, "budgets");
     let budgets = Budgets {
         session: section.integer(r, "session", 0, 0..=u64::MAX),
@@ -187,6 +191,7 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
         default_agent: default_agent.map(AgentId::new),
         bindings,
         plugins,
+        approvals,
         budgets,
         limits,
         memory,
@@ -302,13 +307,6 @@ fn plugins(sections: Vec<Section>, r: &mut Report, home: &Path) -> Vec<Plugin> {
             }
             granted
         });
-        // Refused rather than warned of: a tool that should ask and does not is worse than none.
-        if s.choice(r, "approval", "never", &[("never", "never"), ("ask", "ask")]) == "ask" {
-            r.complain(
-                &s.origin("approval"),
-                format!("plugins.approval: \"ask\" is not there yet, so {name:?} would run unasked; allowed is \"never\""),
-            );
-        }
         plugins.push(Plugin {
             name: PluginName::new(name),
             path: path.map(|path| home.join(path)),
@@ -316,6 +314,12 @@ fn plugins(sections: Vec<Section>, r: &mut Report, home: &Path) -> Vec<Plugin> {
             timeout: s.millis(r, "timeout_ms", 5000),
             memory_mb: s.integer(r, "memory_mb", 64, 1..=4096) as u32,
             fuel: s.integer(r, "fuel", 1_000_000_000, 1..=u64::MAX),
+            approval: s.choice(
+                r,
+                "approval",
+                Approval::Never,
+                &[("never", Approval::Never), ("ask", Approval::Ask)],
+            ),
         });
         s.finish(r);
     }
@@ -358,6 +362,7 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
         queue: s.count(r, "queue", 64, 1..=100_000),
         subscriptions: s.count(r, "subscriptions", 256, 1..=65_536),
         unauthenticated: s.count(r, "unauthenticated", 256, 1..=1_000_000),
+        file_quota_bytes: s.integer(r, "file_quota_bytes", 1 << 30, 0..=1 << 50),
     };
     if (1..PROMPT_COST).contains(&limits.requests_burst) {
         r.complain(
@@ -365,7 +370,7 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
             format!("limits.requests_burst: a prompt costs {PROMPT_COST}, so none would ever pass; allowed is 0 or at least {PROMPT_COST}"),
         );
     }
-    for (key, default) in [("agents", "10"), ("agent_depth", "3"), ("file_quota_bytes", "1073741824")] {
+    for (key, default) in [("agents", "10"), ("agent_depth", "3")] {
         s.later(r, key, default);
     }
     s.finish(r);
@@ -408,8 +413,7 @@ fn log(mut s: Section, r: &mut Report) -> Log {
 
 /// The sections whose features are not there yet.
 fn not_yet(root: &mut Section, r: &mut Report) {
-    const SECTIONS: [(&str, &[(&str, &str)]); 4] = [
-        ("approvals", &[("timeout_ms", "120000")]),
+    const SECTIONS: [(&str, &[(&str, &str)]); 3] = [
         ("files", &[("attachment_roots", "[]")]),
         (
             "scheduler",

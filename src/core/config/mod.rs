@@ -53,6 +53,8 @@ pub struct Config {
     pub bindings: Vec<Binding>,
     /// `[[plugins]]`
     pub plugins: Vec<Plugin>,
+    /// `[approvals]`
+    pub approvals: Approvals,
     /// `[budgets]`
     pub budgets: Budgets,
     /// `[limits]`
@@ -185,6 +187,25 @@ pub struct Plugin {
     pub memory_mb: u32,
     /// The most fuel one call may burn.
     pub fuel: u64,
+    /// Whether its calls wait until somebody approves them. No manifest has a say in it.
+    pub approval: Approval,
+}
+
+/// Whether a tool is called unasked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Approval {
+    /// It is.
+    #[default]
+    Never,
+    /// Every call waits until somebody approves it.
+    Ask,
+}
+
+/// `[approvals]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Approvals {
+    /// How long a call waits for approval; then it counts as denied.
+    pub timeout: Duration,
 }
 
 /// `[budgets]`: tokens; 0 = unlimited.
@@ -211,6 +232,8 @@ pub struct Limits {
     pub subscriptions: usize,
     /// Connections before their handshake; when full, the oldest of them is closed.
     pub unauthenticated: usize,
+    /// Bytes of files that are kept for a principal, unfinished ones included.
+    pub file_quota_bytes: u64,
 }
 
 /// `[memory]`

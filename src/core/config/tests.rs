@@ -227,7 +227,7 @@ agent = "nobody"
 [[plugins]]
 name = "notes"
 capabilities = ["http:https://x", "host_function:clock"]
-approval = "ask"
+approval = "sometimes"
 [[plugins]]
 name = "echo"
 [[plugins]]
@@ -263,7 +263,7 @@ x = 1
         ("gateway.toml:20:", "there is no agent \"nobody\"; there are:"),
         ("gateway.toml:23:", "plugins.path: missing for \"notes\""),
         ("gateway.toml:24:", "http grants are not implemented yet; allowed is host_function:clock"),
-        ("gateway.toml:25:", "\"ask\" is not there yet"),
+        ("gateway.toml:25:", "plugins.approval: expected \"never\" or \"ask\", found \"sometimes\""),
         ("gateway.toml:29:", "two plugins named \"echo\""),
         ("gateway.toml:32:", "budgets.daily: expected a whole number of at least 0, found -1"),
         ("gateway.toml:33:", "sections: unknown key"),
@@ -306,7 +306,7 @@ fn a_section_that_is_none_and_a_key_that_is_a_section() {
 fn what_is_not_there_yet_is_warned_of_by_name() {
     let text = "[gateway]\nsocket_group = \"claw\"\n[scheduler]\nheartbeat_minutes = 30\nheartbeat_tokens = 20000\n\
                 [xeno]\nhome = \"/x\"\n[limits]\nagents = 3\n[auth.jwt]\nissuer = \"me\"\n[files]\nattachment_roots = [\"/\"]\n\
-                [approvals]\ntimeout_ms = 1\n[log]\nformat = \"journald\"";
+                [log]\nformat = \"journald\"";
     let warnings = lines(&toml(text).loaded().warnings);
     for name in [
         "gateway.socket_group",
@@ -315,7 +315,6 @@ fn what_is_not_there_yet_is_warned_of_by_name() {
         "limits.agents",
         "auth.jwt.issuer",
         "files.attachment_roots",
-        "approvals.timeout_ms",
         "log.format",
     ] {
         assert!(
@@ -323,7 +322,7 @@ fn what_is_not_there_yet_is_warned_of_by_name() {
             "{name}: {warnings:?}"
         );
     }
-    assert_eq!(warnings.len(), 8, "the default of heartbeat_tokens is not warned of: {warnings:?}");
+    assert_eq!(warnings.len(), 7, "the default of heartbeat_tokens is not warned of: {warnings:?}");
     assert!(!toml("[scheduler]\nheartbeet = 1").complaints().is_empty());
     let warnings =
         lines(&env(&[("CLAWMUX__XENO__HOME", "/x"), ("CLAWMUX_JWT_SECRET", "s")]).loaded().warnings);

@@ -10,12 +10,13 @@ use serde_json::value::RawValue;
 
 use super::segment::Segment;
 use super::unreadable;
+use crate::approval::{Asked, Decided, Decision};
 use crate::attachment::Attachment;
 use crate::auth::{Owner, Scope};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Forgotten, Outcome, Proof, Seal, Streamed, ToolCall, ToolResult, Usage};
 use crate::ids::{CallId, PluginName, Seq};
-use crate::settings::Settings;
+use crate::settings::{Assignment, Settings};
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
@@ -40,6 +41,8 @@ pub const INJECTED: &str = "injected";
 const CONFIGURED: &str = "configured";
 const DELETED: &str = "deleted";
 const SEALED: &str = "sealed";
+const APPROVAL_ASKED: &str = "approval_asked";
+const APPROVAL_DECIDED: &str = "approval_decided";
 
 /// The kind of a piece of this.
 pub const fn streamed_kind(of: Streamed) -> &'static str {
@@ -108,6 +111,35 @@ struct ToolCalled<'a> {
 }
 
 #[derive(Serialize, Deserialize)]
+struct ApprovalAsked<'a> {
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    input: Cow<'a, RawValue>,
+    asked: u64,
+    deadline: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ApprovalDecided<'a> {
+    #[serde(borrow)]
+    call: Cow<'a, str>,
+    #[serde(borrow)]
+    tool: Cow<'a, str>,
+    /// `approved`, `denied`, `timed_out` or `withdrawn`.
+    #[serde(borrow)]
+    decision: Cow<'a, str>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    input: Option<Cow<'a, RawValue>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    reason: Option<Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    by: Option<Cow<'a, str>>,
+}
+
+#[derive(Serialize, Deserialize)]
 struct ToolReturned<'a> {
     #[serde(borrow)]
     call: Cow<'a, str>,
@@ -157,8 +189,29 @@ struct Configured<'a> {
     model: Option<Cow<'a, str>>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     thinking: Option<Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    assignment: Option<Assigned<'a>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    closed: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     display: BTreeMap<String, Value>,
+}
+
+/// What a session was made for.
+#[derive(Serialize, Deserialize)]
+struct Assigned<'a> {
+    #[serde(borrow)]
+    lead: Cow<'a, str>,
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    task: Cow<'a, str>,
+    #[serde(borrow)]
+    description: Cow<'a, str>,
+    #[serde(borrow)]
+    priority: Cow<'a, str>,
+    #[serde(default, skip_serializing_if = "Value::is_null")]
+    metadata: Value,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -224,10 +277,33 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
             SEALED
         }
         Event::ToolCalled(call) => {
-            let input = RawValue::from_string(call.input.to_string()).expect("a JSON value prints as JSON");
             let (id, name) = (call.id.as_str().into(), call.name.as_str().into());
-            put(body, &ToolCalled { id, name, input: Cow::Owned(input) });
+            put(body, &ToolCalled { id, name, input: raw(&call.input) });
             TOOL_CALLED
+        }
+        Event::ApprovalAsked(Asked { call, asked, deadline }) => {
+            let (id, name) = (call.id.as_str().into(), call.name.as_str().into());
+            let (asked, deadline) = (asked.as_millis(), deadline.as_millis());
+            put(body, &ApprovalAsked { id, name, input: raw(&call.input), asked, deadline });
+            APPROVAL_ASKED
+        }
+        Event::ApprovalDecided(decided) => {
+            let (decision, input, reason) = match &decided.decision {
+                Decision::Approved { input } => ("approved", input.as_ref(), None),
+                Decision::Denied { reason } => ("denied", None, reason.as_deref()),
+                Decision::TimedOut => ("timed_out", None, None),
+                Decision::Withdrawn => ("withdrawn", None, None),
+            };
+            let record = ApprovalDecided {
+                call: decided.call.as_str().into(),
+                tool: decided.tool.as_str().into(),
+                decision: decision.into(),
+                input: input.map(raw),
+                reason: reason.map(Cow::Borrowed),
+                by: decided.by.as_deref().map(Cow::Borrowed),
+            };
+            put(body, &record);
+            APPROVAL_DECIDED
         }
         Event::ToolReturned(result) => {
             let (call, content) = (result.call.as_str().into(), (&result.content).into());
@@ -280,7 +356,17 @@ pub fn write_settings(settings: &Settings, body: &mut Vec<u8>) {
     let label = settings.label.as_deref().map(Cow::Borrowed);
     let model = settings.model.as_deref().map(Cow::Borrowed);
     let thinking = settings.thinking.map(|level| Cow::Borrowed(level.name()));
-    put(body, &Configured { label, model, thinking, display: settings.display.clone() });
+    let assignment = settings.assignment.as_deref().map(|assignment| Assigned {
+        lead: (&assignment.lead).into(),
+        kind: (&assignment.kind).into(),
+        task: (&assignment.task).into(),
+        description: (&assignment.description).into(),
+        priority: (&assignment.priority).into(),
+        metadata: assignment.metadata.clone(),
+    });
+    let closed = settings.closed.as_deref().map(Cow::Borrowed);
+    let display = settings.display.clone();
+    put(body, &Configured { label, model, thinking, assignment, closed, display });
 }
 
 /// Reads it. A level of thinking that is not known is none.
@@ -293,6 +379,17 @@ pub fn read_settings(body: &[u8]) -> Result<Settings, Error> {
         label: record.label.map(Cow::into_owned),
         model: record.model.map(Cow::into_owned),
         thinking: record.thinking.and_then(|name| Thinking::from_name(&name)),
+        assignment: record.assignment.map(|assigned| {
+            Box::new(Assignment {
+                lead: assigned.lead.into_owned(),
+                kind: assigned.kind.into_owned(),
+                task: assigned.task.into_owned(),
+                description: assigned.description.into_owned(),
+                priority: assigned.priority.into_owned(),
+                metadata: assigned.metadata,
+            })
+        }),
+        closed: record.closed.map(Cow::into_owned),
         display: record.display,
     })
 }
@@ -349,6 +446,34 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
                 input: serde_json::from_str(record.input.get()).map_err(|e| unreadable(kind, e))?,
             })
         }
+        APPROVAL_ASKED => {
+            let record: ApprovalAsked<'_> = take(kind, body)?;
+            let (id, name) = (CallId::new(record.id), PluginName::new(record.name));
+            let input = serde_json::from_str(record.input.get()).map_err(|e| unreadable(kind, e))?;
+            Event::ApprovalAsked(Asked {
+                call: ToolCall { id, name, input },
+                asked: Timestamp::from_millis(record.asked),
+                deadline: Timestamp::from_millis(record.deadline),
+            })
+        }
+        APPROVAL_DECIDED => {
+            let record: ApprovalDecided<'_> = take(kind, body)?;
+            let input = record.input.map(|input| serde_json::from_str(input.get()));
+            let input = input.transpose().map_err(|e| unreadable(kind, e))?;
+            let decision = match &*record.decision {
+                "approved" => Decision::Approved { input },
+                "denied" => Decision::Denied { reason: record.reason.map(Cow::into_owned) },
+                "timed_out" => Decision::TimedOut,
+                "withdrawn" => Decision::Withdrawn,
+                other => return Err(unreadable(kind, format_args!("unknown decision {other:?}"))),
+            };
+            Event::ApprovalDecided(Decided {
+                call: CallId::new(record.call),
+                tool: PluginName::new(record.tool),
+                decision,
+                by: record.by.map(Cow::into_owned),
+            })
+        }
         TOOL_RETURNED => {
             let record: ToolReturned<'_> = take(kind, body)?;
             Event::ToolReturned(ToolResult {
@@ -392,6 +517,10 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
     })
 }
 
+fn raw(value: &Value) -> Cow<'static, RawValue> {
+    Cow::Owned(RawValue::from_string(value.to_string()).expect("a JSON value prints as JSON"))
+}
+
 fn put(body: &mut Vec<u8>, record: &impl Serialize) {
     serde_json::to_writer(body, record).expect("records of strings and numbers always serialize");
 }
@@ -417,8 +546,8 @@ fn failure(error: &Error) -> Failure<'_> {
         limit: None,
     };
     match &error.detail {
-        // About who is let in: no run fails with that.
-        None | Some(Detail::Credential(_) | Detail::Pairing(_)) => {}
+        // About who is let in, or about files: no run fails with that.
+        None | Some(Detail::Credential(_) | Detail::Pairing(_) | Detail::Received(_)) => {}
         Some(Detail::MissingScope(scope)) => failure.missing_scope = Some(scope.name().into()),
         Some(Detail::RetryAfter(wait)) => {
             failure.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
@@ -501,8 +630,30 @@ mod tests {
     fn settings() -> impl Strategy<Value = Settings> {
         let thinking = proptest::option::of(proptest::sample::select(Thinking::ALL.to_vec()));
         let display = proptest::collection::btree_map(any::<String>(), json(), 0..3);
-        (any::<Option<String>>(), any::<Option<String>>(), thinking, display)
-            .prop_map(|(label, model, thinking, display)| Settings { label, model, thinking, display })
+        let texts = proptest::array::uniform3(any::<Option<String>>());
+        (texts, thinking, proptest::option::of(assignment()), display).prop_map(
+            |([label, model, closed], thinking, assignment, display)| Settings {
+                label,
+                model,
+                thinking,
+                assignment: assignment.map(Box::new),
+                closed,
+                display,
+            },
+        )
+    }
+
+    fn assignment() -> impl Strategy<Value = Assignment> {
+        (proptest::array::uniform5(any::<String>()), json()).prop_map(
+            |([lead, kind, task, description, priority], metadata)| Assignment {
+                lead,
+                kind,
+                task,
+                description,
+                priority,
+                metadata,
+            },
+        )
     }
 
     fn attachments() -> impl Strategy<Value = Vec<Attachment>> {
@@ -532,6 +683,17 @@ mod tests {
         })
     }
 
+    fn decision() -> impl Strategy<Value = Decision> {
+        let object = proptest::collection::btree_map(any::<String>(), json(), 0..3)
+            .prop_map(|map| Value::Object(map.into_iter().collect()));
+        prop_oneof![
+            proptest::option::of(object).prop_map(|input| Decision::Approved { input }),
+            any::<Option<String>>().prop_map(|reason| Decision::Denied { reason }),
+            Just(Decision::TimedOut),
+            Just(Decision::Withdrawn),
+        ]
+    }
+
     fn event() -> impl Strategy<Value = Event> {
         let usage = || {
             (any::<u64>(), any::<u64>())
@@ -551,6 +713,19 @@ mod tests {
             (any::<String>(), any::<String>(), json()).prop_map(|(id, name, input)| Event::ToolCalled(
                 ToolCall { id: CallId::new(id), name: PluginName::new(name), input }
             )),
+            (any::<String>(), any::<String>(), json(), any::<u64>(), any::<u64>()).prop_map(
+                |(id, name, input, asked, deadline)| Event::ApprovalAsked(Asked {
+                    call: ToolCall { id: CallId::new(id), name: PluginName::new(name), input },
+                    asked: Timestamp::from_millis(asked),
+                    deadline: Timestamp::from_millis(deadline),
+                })
+            ),
+            (any::<String>(), any::<String>(), decision(), any::<Option<String>>()).prop_map(
+                |(call, tool, decision, by)| {
+                    let (call, tool) = (CallId::new(call), PluginName::new(tool));
+                    Event::ApprovalDecided(Decided { call, tool, decision, by })
+                }
+            ),
             (any::<String>(), any::<String>(), any::<bool>()).prop_map(|(call, content, is_error)| {
                 Event::ToolReturned(ToolResult { call: CallId::new(call), content, is_error })
             }),

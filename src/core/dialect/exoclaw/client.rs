@@ -52,6 +52,8 @@ pub enum StreamEvent {
         name: String,
         /// With what.
         input: Value,
+        /// What it has to be approved by before it is called; none where it needs no approval.
+        approval: Option<String>,
     },
     /// The tool answered.
     ToolResult {
@@ -147,6 +149,7 @@ fn stream_event(event: &str, data: Value) -> StreamEvent {
         "tool_use" => StreamEvent::ToolUse {
             name: field("name"),
             input: data.get("input").cloned().unwrap_or_default(),
+            approval: data.pointer("/approval/id").and_then(Value::as_str).map(str::to_owned),
         },
         "tool_result" => StreamEvent::ToolResult {
             content: field("content"),
@@ -183,7 +186,19 @@ mod tests {
             (r#"{"id":"1","event":"text","data":"hi"}"#, event(StreamEvent::Text("hi".into()))),
             (
                 r#"{"id":"1","event":"tool_use","data":{"id":"c","name":"echo","input":{"text":"hi"}}}"#,
-                event(StreamEvent::ToolUse { name: "echo".into(), input: json!({"text": "hi"}) }),
+                event(StreamEvent::ToolUse {
+                    name: "echo".into(),
+                    input: json!({"text": "hi"}),
+                    approval: None,
+                }),
+            ),
+            (
+                r#"{"id":"1","event":"tool_use","data":{"id":"c","name":"rm","input":{},"approval":{"id":"7f"}}}"#,
+                event(StreamEvent::ToolUse {
+                    name: "rm".into(),
+                    input: json!({}),
+                    approval: Some("7f".into()),
+                }),
             ),
             (
                 r#"{"id":"1","event":"tool_result","data":{"tool_use_id":"c","content":"hi"}}"#,

@@ -546,8 +546,15 @@ fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Call {
             let run = turn.run_id();
             let ask =
                 Ask::Chat { accepted: idempotency_key.is_some(), target: target.clone(), run: run.clone() };
-            let submit =
-                Submit { target, run, content, idempotency_key, attachments: Vec::new(), thinking: None };
+            let submit = Submit {
+                target,
+                run,
+                content,
+                idempotency_key,
+                attachments: Vec::new(),
+                thinking: None,
+                follow: true,
+            };
             Call { needs: Scope::Write, cost: PROMPT, command: Ok(Command::Submit(submit)), ask }
         }
         Err(error) => Call::plain(Scope::Write, PROMPT, Err(error)),

@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::approval::Asked;
 use crate::command::{Before, Route, Target};
 use crate::dialect::json::{Params, clip, even_null, invalid, json, object};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Outcome, Published};
-use crate::ids::{RunId, Seq, SessionKey};
+use crate::ids::{ApprovalId, RunId, Seq, SessionKey};
 use crate::reply::{self, Reply, Role};
 
 /// The longest id a client may give, in bytes of JSON: it is echoed in every frame.
@@ -311,6 +312,14 @@ pub(super) fn payload(published: &Published) -> Bytes {
         id: &'a str,
         name: &'a str,
         input: &'a Value,
+        /// Of a call that waits until somebody approves it.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        approval: Option<Approval<'a>>,
+    }
+    #[derive(Serialize)]
+    struct Approval<'a> {
+        id: &'a str,
+        deadline_ms: u64,
     }
     #[derive(Serialize)]
     struct ToolResult<'a> {
@@ -329,7 +338,8 @@ pub(super) fn payload(published: &Published) -> Bytes {
         | Event::StepEnded { .. }
         | Event::Configured(_)
         | Event::Thought(_)
-        | Event::Sealed(_) => String::new(),
+        | Event::Sealed(_)
+        | Event::ApprovalDecided(_) => String::new(),
         Event::Prompted { content, .. } => line("prompt", content),
         Event::Cleared(_) => "\"event\":\"clear\"".to_owned(),
         Event::Injected { content } => line("message", content),
@@ -337,7 +347,15 @@ pub(super) fn payload(published: &Published) -> Bytes {
         Event::Restarted => "\"event\":\"restart\"".to_owned(),
         Event::Text(text) => line("text", text),
         Event::ToolCalled(call) => {
-            line("tool_use", &ToolUse { id: call.id.as_str(), name: call.name.as_str(), input: &call.input })
+            let (id, name) = (call.id.as_str(), call.name.as_str());
+            line("tool_use", &ToolUse { id, name, input: &call.input, approval: None })
+        }
+        Event::ApprovalAsked(Asked { call, deadline, .. }) => {
+            let (id, name) = (call.id.as_str(), call.name.as_str());
+            let approval = published.logged.run.as_ref().map(|run| ApprovalId::of(run, &call.id));
+            let deadline_ms = deadline.as_millis();
+            let approval = approval.as_ref().map(|id| Approval { id: id.as_str(), deadline_ms });
+            line("tool_use", &ToolUse { id, name, input: &call.input, approval })
         }
         Event::ToolReturned(result) => line(
             "tool_result",

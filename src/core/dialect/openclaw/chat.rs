@@ -125,6 +125,7 @@ impl Prompt {
             idempotency_key: self.name,
             attachments: self.attachments,
             thinking: self.thinking,
+            follow: true,
         })
     }
 }

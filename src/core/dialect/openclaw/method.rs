@@ -5,7 +5,9 @@
 
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
-use super::{catalog, chat, devices, history, lists, logs, nodes, sessions, settings, state, usage, wait};
+use super::{
+    approvals, catalog, chat, devices, history, lists, logs, nodes, sessions, settings, state, usage, wait,
+};
 use crate::auth::{Role, Scope, Scopes};
 use crate::dialect::json::clip;
 use crate::error::Error;
@@ -41,6 +43,10 @@ const fn admin(name: &'static str, cost: u32, handle: Handle) -> Method {
 
 const fn pair(name: &'static str, cost: u32, handle: Handle) -> Method {
     Method { name, role: Role::Operator, needs: Scope::Pair, cost, handle }
+}
+
+const fn approve(name: &'static str, cost: u32, handle: Handle) -> Method {
+    Method { name, role: Role::Operator, needs: Scope::Approve, cost, handle }
 }
 
 const fn node(name: &'static str, handle: Handle) -> Method {
@@ -93,6 +99,10 @@ pub(super) static METHODS: &[Method] = &[
     pair("node.pair.reject", 1, devices::node_reject),
     pair("node.pair.remove", 1, devices::node_remove),
     pair("node.pair.verify", 0, devices::node_verify),
+    // Tool calls that wait.
+    approve("exec.approval.list", 0, approvals::list),
+    approve("exec.approval.get", 0, approvals::get),
+    approve("exec.approval.resolve", 1, approvals::resolve),
     // The daemon.
     read("health", state::health),
     read("status", state::status),
@@ -136,6 +146,8 @@ pub(super) const EVENTS: &[&str] = &[
     "node.pair.requested",
     "node.pair.resolved",
     "node.invoke.request",
+    "exec.approval.requested",
+    "exec.approval.resolved",
     "shutdown",
 ];
 

@@ -24,9 +24,10 @@
 //! | too many connections | 1013 |
 //! | daemon stops (after a `shutdown` event) | 1012 |
 //!
-//! Deliberately absent: `cron.*`, `exec.approval.*` and whatever else [`method`] has no row for; it
+//! Deliberately absent: `cron.*`, `exec.approval.request` and whatever else [`method`] has no row for; it
 //! is refused by name and not among the `features` a client is told.
 
+mod approvals;
 mod catalog;
 mod chat;
 mod connect;
@@ -493,6 +494,7 @@ impl OpenClaw {
             Announcement::Health(overview) => self.tell_health(overview, turn),
             Announcement::SessionChanged(change) => self.tell_session_changed(change, turn),
             Announcement::Pairing(news) => self.tell_pairing(news, turn),
+            Announcement::Approval(news) => self.tell_approval(news, turn),
         }
     }
 

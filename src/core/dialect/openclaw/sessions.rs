@@ -231,6 +231,8 @@ fn filter(asked: &Listing, now: Timestamp) -> Option<Command> {
         text.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned)
     };
     Some(Command::ListSessions(SessionFilter {
+        offset: 0,
+        state: None,
         limit: usize::try_from(limit.min(LIST_MAX)).unwrap_or(usize::MAX),
         active_since,
         agent: text(&asked.agent_id).map(Into::into),
@@ -530,6 +532,7 @@ pub(super) fn create(
             idempotency_key: name,
             attachments: Vec::new(),
             thinking: None,
+            follow: true,
         };
         Call::ask(Command::Submit(submit), move |dialect, reply, turn| {
             match reply {

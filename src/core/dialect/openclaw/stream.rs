@@ -17,6 +17,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::wire::{Protocol, escaped};
+use crate::approval::Asked;
 use crate::dialect::json::json as to_json;
 use crate::error::Error;
 use crate::event::{Event, Logged, Outcome, Usage};
@@ -196,7 +197,8 @@ impl Told {
             }
             Event::Text(text) => self.say(text),
             Event::Thought(thought) => self.thought.push_str(&escaped(thought)),
-            Event::ToolCalled(call) => {
+            // One that waits for approval looks like one that takes long.
+            Event::ToolCalled(call) | Event::ApprovalAsked(Asked { call, .. }) => {
                 self.flush(now, frames);
                 let data = json!({
                     "phase": "start",
@@ -234,6 +236,7 @@ impl Told {
             }
             Event::Prompted { .. }
             | Event::Sealed(_)
+            | Event::ApprovalDecided(_)
             // Not of a run.
             | Event::Injected { .. }
             | Event::Cleared(_)

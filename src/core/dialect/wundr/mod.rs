@@ -427,3 +427,6 @@ impl std::fmt::Debug for Wundr {
         f.debug_struct("Wundr").field("phase", &self.phase).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -163,6 +163,10 @@ impl Failure {
                 details["limit"] = (*name).into();
                 details["max"] = (*limit).into();
             }
+            Some(Detail::Received(bytes)) => {
+                let details = failure.details.get_or_insert_with(|| json!({}));
+                details["received"] = (*bytes).into();
+            }
             Some(Detail::Credential(_) | Detail::Pairing(_)) | None => {}
         }
         if error.is_retryable() || after.is_some() {

@@ -1,0 +1,242 @@
+//! Which tool calls wait for approval, in all sessions.
+//!
+//! What waits is in the logs; this is where it is found by its id and listed. Every session enters what
+//! waits in it when it wakes, and from then on what its log says, once it says so. A session in which
+//! something waits stays awake, and one that was cut off is woken by the next start: so what is not
+//! here does not wait.
+//!
+//! Of calls that were decided lately it is remembered that they were, for who decides too late by their
+//! ids alone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use actix::Recipient;
+use clawmux_core::announcement::Announcement;
+use clawmux_core::approval::{Decided, News, Pending, may_see};
+use clawmux_core::auth::{Owner, Principal};
+use clawmux_core::ids::{ApprovalId, SessionKey};
+use clawmux_core::time::Timestamp;
+
+use crate::hub::Announce;
+
+/// So many decided ones are remembered.
+const DECIDED_MAX: usize = 1024;
+
+/// A list has at most so many, with so many bytes of input together, but for the first. The others
+/// are in it once these are decided.
+const LIST_MAX: usize = 256;
+const LIST_BYTES_MAX: usize = 256 * 1024;
+
+/// All that wait; shared by the supervisor and its sessions.
+#[derive(Clone, Debug, Default)]
+pub struct Approvals(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    known: Mutex<Known>,
+    hub: Option<Recipient<Announce>>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    waiting: BTreeMap<ApprovalId, Arc<Pending>>,
+    /// The oldest first.
+    decided: VecDeque<(ApprovalId, Owner)>,
+}
+
+/// What is known under an id.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found {
+    /// It waits.
+    Waiting(Arc<Pending>),
+    /// It was decided lately, in a session of this owner.
+    Decided(Owner),
+    /// Neither.
+    Nothing,
+}
+
+impl Approvals {
+    /// None waits yet; the hub tells those who may decide.
+    pub fn new(hub: Recipient<Announce>) -> Self {
+        Self(Arc::new(Shared { hub: Some(hub), ..Shared::default() }))
+    }
+
+    /// What waits in a session that woke, in place of what was known of it.
+    pub(super) fn woke(&self, session: &SessionKey, waiting: Vec<Pending>) {
+        let mut known = self.lock();
+        let before = known.waiting.len();
+        known.waiting.retain(|id, pending| {
+            pending.session != *session || waiting.iter().any(|waiting| waiting.id == *id)
+        });
+        if waiting.is_empty() && before == known.waiting.len() {
+            return;
+        }
+        drop(known);
+        for pending in waiting {
+            self.asked(pending);
+        }
+    }
+
+    /// This waits from now on: its log says so.
+    pub(super) fn asked(&self, pending: Pending) {
+        let pending = Arc::new(pending);
+        if self.lock().waiting.insert(pending.id.clone(), pending.clone()).is_none() {
+            self.announce(News::Requested(pending));
+        }
+    }
+
+    /// This waits no longer: its log says so.
+    pub(super) fn decided(&self, id: &ApprovalId, decided: &Decided, at: Timestamp) {
+        let mut known = self.lock();
+        let Some(pending) = known.waiting.remove(id) else { return };
+        if known.decided.len() >= DECIDED_MAX {
+            known.decided.pop_front();
+        }
+        known.decided.push_back((id.clone(), pending.owner.clone()));
+        drop(known);
+        self.announce(News::Resolved { pending, decided: decided.clone(), at });
+    }
+
+    /// What is known under this id.
+    pub fn find(&self, id: &ApprovalId) -> Found {
+        let known = self.lock();
+        if let Some(pending) = known.waiting.get(id) {
+            return Found::Waiting(pending.clone());
+        }
+        let decided = known.decided.iter().find(|(decided, _)| decided == id);
+        decided.map_or(Found::Nothing, |(_, owner)| Found::Decided(owner.clone()))
+    }
+
+    /// Those that the principal may know of, the longest waiting first.
+    pub fn list(&self, principal: &Principal) -> Vec<Arc<Pending>> {
+        let known = self.lock();
+        let seen = known.waiting.values().filter(|pending| may_see(principal, &pending.owner));
+        let mut list: Vec<_> = seen.cloned().collect();
+        drop(known);
+        list.sort_by(|a, b| (a.asked.asked, &a.id).cmp(&(b.asked.asked, &b.id)));
+        list.truncate(LIST_MAX);
+        let mut left = LIST_BYTES_MAX;
+        let fitting = list.iter().enumerate().take_while(|(index, pending)| {
+            let bytes = pending.asked.call.input.to_string().len();
+            let fits = bytes <= left;
+            left = left.saturating_sub(bytes);
+            fits || *index == 0
+        });
+        let fitting = fitting.count();
+        list.truncate(fitting);
+        list
+    }
+
+    /// How many wait.
+    pub fn len(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Lost where the hub is busy: what waits can be asked for.
+    fn announce(&self, news: News) {
+        if let Some(hub) = &self.0.hub {
+            let _ = hub.try_send(Announce(Arc::new(Announcement::Approval(Arc::new(news)))));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        // Nothing that can panic runs under it.
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clawmux_core::approval::{Asked, Decision};
+    use clawmux_core::auth::{Scope, Scopes};
+    use clawmux_core::event::ToolCall;
+    use serde_json::json;
+
+    fn pending(session: &str, call: &str, at: u64, bytes: usize) -> Pending {
+        let asked = Timestamp::from_millis(at);
+        let input = json!({ "x": "x".repeat(bytes) });
+        let call = ToolCall { id: call.into(), name: "rm".into(), input };
+        let (run, owner) = (session.into(), Owner::Credential(session.into()));
+        Pending {
+            id: ApprovalId::of(&run, &call.id),
+            session: SessionKey::new("main", "test", session, "main").unwrap(),
+            prompted_by: owner.clone(),
+            owner,
+            run,
+            asked: Asked { call, asked, deadline: asked },
+        }
+    }
+
+    fn who(name: &str, scope: Scope) -> Principal {
+        let (scopes, owner) = (Scopes::of(&[scope]), Owner::Credential(name.into()));
+        Principal { name: name.into(), scopes, owner, unlimited: false }
+    }
+
+    fn ids(list: &[Arc<Pending>]) -> Vec<&str> {
+        list.iter().map(|pending| pending.asked.call.id.as_str()).collect()
+    }
+
+    #[test]
+    fn everybody_is_listed_what_he_may_know_of_the_longest_waiting_first() {
+        let approvals = Approvals::default();
+        for pending in [pending("ada", "a", 3, 0), pending("ada", "b", 1, 0), pending("bob", "c", 2, 0)] {
+            approvals.asked(pending);
+        }
+        assert_eq!(ids(&approvals.list(&who("ada", Scope::Read))), ["b", "a"]);
+        assert_eq!(ids(&approvals.list(&who("eve", Scope::Approve))), ["b", "c", "a"]);
+        assert!(approvals.list(&who("eve", Scope::Write)).is_empty());
+    }
+
+    #[test]
+    fn a_list_is_bounded_and_the_first_is_in_it_however_large() {
+        let approvals = Approvals::default();
+        (0..LIST_MAX + 1).for_each(|n| approvals.asked(pending("ada", &n.to_string(), n as u64, 8)));
+        assert_eq!(approvals.list(&Principal::local()).len(), LIST_MAX);
+        let large = pending("bob", "large", 0, LIST_BYTES_MAX);
+        approvals.asked(large);
+        assert_eq!(ids(&approvals.list(&Principal::local())), ["large"]);
+    }
+
+    #[test]
+    fn what_was_decided_is_remembered_for_a_while() {
+        let approvals = Approvals::default();
+        let decide = |pending: &Pending| {
+            let (call, tool) = (pending.asked.call.id.clone(), pending.asked.call.name.clone());
+            let decided = Decided { call, tool, decision: Decision::TimedOut, by: None };
+            approvals.decided(&pending.id, &decided, Timestamp::default());
+        };
+        let first = pending("ada", "first", 0, 0);
+        decide(&first);
+        assert_eq!(approvals.find(&first.id), Found::Nothing, "it never waited here");
+        approvals.asked(first.clone());
+        assert_eq!(approvals.find(&first.id), Found::Waiting(Arc::new(first.clone())));
+        decide(&first);
+        assert_eq!((approvals.find(&first.id), approvals.len()), (Found::Decided(first.owner.clone()), 0));
+        for n in 0..DECIDED_MAX {
+            let next = pending("ada", &n.to_string(), 0, 0);
+            approvals.asked(next.clone());
+            decide(&next);
+        }
+        assert_eq!(approvals.find(&first.id), Found::Nothing);
+    }
+
+    #[test]
+    fn a_session_that_wakes_says_what_waits_in_it() {
+        let approvals = Approvals::default();
+        let (one, two, other) =
+            (pending("ada", "1", 0, 0), pending("ada", "2", 1, 0), pending("bob", "3", 2, 0));
+        approvals.asked(one.clone());
+        approvals.asked(other);
+        approvals.woke(&one.session, vec![two]);
+        assert_eq!(ids(&approvals.list(&Principal::local())), ["2", "3"]);
+        approvals.woke(&one.session, Vec::new());
+        assert_eq!(ids(&approvals.list(&Principal::local())), ["3"]);
+    }
+}

@@ -1,0 +1,55 @@
+//! What is asked about tool calls that wait for approval: answered here, and decisions by the session.
+
+use actix::prelude::*;
+use clawmux_core::approval::{ApprovalCommand, ApprovalReply, decided_already, may_decide, may_see, no_such};
+use clawmux_core::auth::Principal;
+use clawmux_core::error::Error;
+use clawmux_core::ids::ApprovalId;
+use clawmux_core::ids::SessionKey;
+use clawmux_core::reply::Reply;
+
+use super::SessionSupervisor;
+use crate::deliver::Asker;
+use crate::session::{Found, Order};
+
+impl SessionSupervisor {
+    pub(super) fn approval(
+        &mut self,
+        command: ApprovalCommand,
+        (asker, principal): (Asker, Principal),
+        arbiter: ArbiterHandle,
+        ctx: &mut Context<Self>,
+    ) {
+        let approvals = &self.setup.colleagues.approvals;
+        let reply = match command {
+            ApprovalCommand::List => Ok(ApprovalReply::List(approvals.list(&principal))),
+            ApprovalCommand::Get(id) => match approvals.find(&id) {
+                Found::Waiting(pending) if may_see(&principal, &pending.owner) => {
+                    Ok(ApprovalReply::Found(pending))
+                }
+                Found::Decided(owner) if may_see(&principal, &owner) => Err(decided_already(&id)),
+                Found::Waiting(_) | Found::Decided(_) | Found::Nothing => Err(no_such(&id)),
+            },
+            ApprovalCommand::Decide { id, session, verdict } => {
+                let session = session.map_or_else(|| self.session_of(&id, &principal), Ok);
+                match session {
+                    Ok(session) => {
+                        let order = Order::Decide { id, verdict };
+                        return self.order(order, session, (asker, principal), arbiter, ctx);
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        asker.reply(reply.map(|reply| Reply::Approval(Box::new(reply))));
+    }
+
+    /// The session in which a call waits about which the principal may decide.
+    fn session_of(&self, id: &ApprovalId, principal: &Principal) -> Result<SessionKey, Error> {
+        match self.setup.colleagues.approvals.find(id) {
+            Found::Waiting(pending) if may_decide(principal, &pending.owner) => Ok(pending.session.clone()),
+            Found::Decided(owner) if may_decide(principal, &owner) => Err(decided_already(id)),
+            Found::Waiting(_) | Found::Decided(_) | Found::Nothing => Err(no_such(id)),
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! What is known of the files of clients; their bytes are in files of their own.
+
+use std::collections::HashSet;
+
+use actix::{Handler, Message, ResponseFuture};
+use clawmux_core::auth::Owner;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::file::{FileAbout, FileId, FileRow, UploadId};
+use clawmux_core::time::Timestamp;
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::Store;
+use super::reader::{Failure as Unread, Reader};
+use super::writer::{Failure, Write, Writer, time};
+
+/// What a changed file counts, in bytes.
+const FILE_BYTES: usize = 512;
+
+const COLUMNS: &str = "id, upload, owner, name, media_type, total, sha256, size, complete, created, updated";
+
+/// Changes what is known of a file. Answered when that will survive the end of the process, or,
+/// where `durable`, a power cut.
+///
+/// Errors: `Conflict` where a file to be begun is there already.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct WriteFile {
+    /// What changes.
+    pub change: FileChange,
+    /// Whether a power cut must not take it.
+    pub durable: bool,
+}
+
+/// What changes of a file.
+#[derive(Clone, Debug)]
+pub enum FileChange {
+    /// It is begun.
+    Begin(FileRow),
+    /// It is like this now; one that is not there stays so.
+    Put(FileRow),
+    /// It is no more.
+    Remove(FileId),
+}
+
+/// Asks for a file.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Option<FileRow>, Error>")]
+pub struct ReadFile(pub FileId);
+
+/// Asks for files, the latest begun first, and how many there are.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(Vec<FileRow>, u64), Error>")]
+pub struct ReadFiles {
+    /// Only this owner's; none = all.
+    pub owner: Option<Owner>,
+    /// At most so many.
+    pub limit: usize,
+    /// Without the first so many.
+    pub offset: u64,
+}
+
+/// Asks what is kept for whom, and for the uploads that are not finished.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<FileTotals, Error>")]
+pub struct ReadFileTotals;
+
+/// What is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileTotals {
+    /// For each owner, how many files and bytes, unfinished ones included.
+    pub owners: Vec<(Owner, u64, u64)>,
+    /// The uploads that are not finished.
+    pub unfinished: Vec<FileRow>,
+}
+
+/// Asks for the ids of all files.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<HashSet<FileId>, Error>")]
+pub struct ReadFileIds;
+
+impl Writer {
+    pub(super) fn write_file(&mut self, change: &FileChange) -> Result<(), Failure> {
+        let row = match change {
+            FileChange::Begin(row) | FileChange::Put(row) => row,
+            FileChange::Remove(id) => {
+                self.cached("DELETE FROM files WHERE id = ?")?.execute([id.as_bytes()])?;
+                return Ok(());
+            }
+        };
+        let FileRow { id, upload, owner, about, size, is_complete, created, updated } = row;
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let statement = match change {
+            FileChange::Begin(_) => {
+                "INSERT INTO files (id, upload, owner, name, media_type, total, sha256, size, complete, created, updated)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+            }
+            _ => {
+                "UPDATE files SET upload = ?2, owner = ?3, name = ?4, media_type = ?5, total = ?6, sha256 = ?7, size = ?8,
+                    complete = ?9, created = ?10, updated = ?11 WHERE id = ?1"
+            }
+        };
+        let written = self.cached(statement)?.execute(params![
+            id.as_bytes(),
+            upload.as_bytes(),
+            owner.as_str(),
+            about.name,
+            about.media_type,
+            about.total.map(number),
+            about.sha256,
+            number(*size),
+            is_complete,
+            time(*created),
+            time(*updated),
+        ])?;
+        if written == 0 && matches!(change, FileChange::Begin(_)) {
+            return Err(Failure::Refused(ErrorCode::Conflict.error(format!("file {id} is there already"))));
+        }
+        Ok(())
+    }
+}
+
+impl Reader {
+    fn file(&mut self, id: FileId) -> Result<Option<FileRow>, Error> {
+        self.view(None, |tx, _| {
+            let found = tx
+                .prepare_cached(&format!("SELECT {COLUMNS} FROM files WHERE id = ?"))?
+                .query_row([id.as_bytes()], row)
+                .optional()?;
+            Ok(found)
+        })
+    }
+
+    fn files(&mut self, asked: &ReadFiles) -> Result<(Vec<FileRow>, u64), Error> {
+        self.view(None, |tx, _| {
+            let owner = asked.owner.as_ref().map(Owner::as_str);
+            let files = tx
+                .prepare_cached(&format!(
+                    "SELECT {COLUMNS} FROM files WHERE ?1 IS NULL OR owner = ?1
+                     ORDER BY created DESC, id LIMIT ?2 OFFSET ?3"
+                ))?
+                .query_map(
+                    params![owner, asked.limit as i64, i64::try_from(asked.offset).unwrap_or(i64::MAX)],
+                    row,
+                )?
+                .collect::<Result<_, _>>()?;
+            let total: i64 = tx
+                .prepare_cached("SELECT count(*) FROM files WHERE ?1 IS NULL OR owner = ?1")?
+                .query_row([owner], |row| row.get(0))?;
+            Ok((files, u64::try_from(total).unwrap_or(0)))
+        })
+    }
+
+    fn file_totals(&mut self) -> Result<FileTotals, Error> {
+        self.view(None, |tx, _| {
+            let owners = tx
+                .prepare_cached("SELECT owner, count(*), sum(size) FROM files GROUP BY owner")?
+                .query_map([], |row| {
+                    let owner = Owner::from_name(&row.get::<_, String>(0)?);
+                    Ok((owner, number(row, 1)?, number(row, 2)?))
+                })?
+                .collect::<Result<_, _>>()?;
+            let unfinished = tx
+                .prepare_cached(&format!("SELECT {COLUMNS} FROM files WHERE complete = 0"))?
+                .query_map([], row)?
+                .collect::<Result<_, _>>()?;
+            Ok(FileTotals { owners, unfinished })
+        })
+    }
+
+    fn file_ids(&mut self) -> Result<HashSet<FileId>, Error> {
+        self.view(None, |tx, _| {
+            let ids = tx
+                .prepare_cached("SELECT id FROM files")?
+                .query_map([], |row| row.get(0).map(FileId::from_bytes))?
+                .collect::<Result<_, _>>();
+            ids.map_err(Unread::Database)
+        })
+    }
+}
+
+fn number(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
+    Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or(0))
+}
+
+fn row(row: &Row<'_>) -> rusqlite::Result<FileRow> {
+    let total: Option<i64> = row.get(5)?;
+    Ok(FileRow {
+        id: FileId::from_bytes(row.get(0)?),
+        upload: UploadId::from_bytes(row.get(1)?),
+        owner: Owner::from_name(&row.get::<_, String>(2)?),
+        about: FileAbout {
+            name: row.get(3)?,
+            media_type: row.get(4)?,
+            total: total.and_then(|total| u64::try_from(total).ok()),
+            sha256: row.get(6)?,
+        },
+        size: number(row, 7)?,
+        is_complete: row.get(8)?,
+        created: Timestamp::from_millis(number(row, 9)?),
+        updated: Timestamp::from_millis(number(row, 10)?),
+    })
+}
+
+impl Handler<WriteFile> for Store {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, asked: WriteFile, _: &mut Self::Context) -> Self::Result {
+        self.pen.write(Write::File(asked), FILE_BYTES)
+    }
+}
+
+impl Handler<ReadFile> for Store {
+    type Result = ResponseFuture<Result<Option<FileRow>, Error>>;
+
+    fn handle(&mut self, ReadFile(id): ReadFile, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.file(id))
+    }
+}
+
+impl Handler<ReadFiles> for Store {
+    type Result = ResponseFuture<Result<(Vec<FileRow>, u64), Error>>;
+
+    fn handle(&mut self, asked: ReadFiles, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.files(&asked))
+    }
+}
+
+impl Handler<ReadFileTotals> for Store {
+    type Result = ResponseFuture<Result<FileTotals, Error>>;
+
+    fn handle(&mut self, _: ReadFileTotals, _: &mut Self::Context) -> Self::Result {
+        self.ask(Reader::file_totals)
+    }
+}
+
+impl Handler<ReadFileIds> for Store {
+    type Result = ResponseFuture<Result<HashSet<FileId>, Error>>;
+
+    fn handle(&mut self, _: ReadFileIds, _: &mut Self::Context) -> Self::Result {
+        self.ask(Reader::file_ids)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(byte: u8, owner: &str, size: u64, is_complete: bool) -> FileRow {
+        FileRow {
+            id: FileId::from_bytes([byte; 16]),
+            upload: UploadId::from_bytes([byte + 1; 16]),
+            owner: Owner::from_name(owner),
+            about: FileAbout {
+                name: Some("İ.txt".into()),
+                media_type: None,
+                total: Some(size),
+                sha256: Some([byte; 32]),
+            },
+            size,
+            is_complete,
+            created: Timestamp::from_millis(byte.into()),
+            updated: Timestamp::from_millis(100),
+        }
+    }
+
+    #[actix::test]
+    async fn files_are_begun_once_grow_and_are_listed_by_owner() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("clawmux.db");
+        let store = Store::start(&path).await.unwrap();
+        let write = async |change, durable| store.send(WriteFile { change, durable }).await.unwrap();
+        let rows = [file(1, "", 10, true), file(2, "ada", 20, false), file(3, "ada", 30, true)];
+        for row in &rows {
+            write(FileChange::Begin(row.clone()), false).await.unwrap();
+        }
+        let again = write(FileChange::Begin(file(2, "bob", 1, true)), true).await.unwrap_err();
+        assert_eq!(again.code, ErrorCode::Conflict);
+        write(FileChange::Put(file(9, "ada", 1, true)), true).await.unwrap();
+        assert_eq!(store.send(ReadFile(FileId::from_bytes([9; 16]))).await.unwrap().unwrap(), None);
+        let grown = FileRow { size: 25, about: FileAbout::default(), ..rows[1].clone() };
+        write(FileChange::Put(grown.clone()), true).await.unwrap();
+        store.send(crate::store::Stop).await.unwrap().unwrap();
+
+        let store = Store::start(&path).await.unwrap();
+        assert_eq!(store.send(ReadFile(grown.id)).await.unwrap().unwrap(), Some(grown.clone()));
+        let list = |owner: Option<&str>, limit, offset| ReadFiles {
+            owner: owner.map(Owner::from_name),
+            limit,
+            offset,
+        };
+        let all = store.send(list(None, 10, 0)).await.unwrap().unwrap();
+        assert_eq!(all, (vec![rows[2].clone(), grown.clone(), rows[0].clone()], 3));
+        let hers = store.send(list(Some("ada"), 1, 1)).await.unwrap().unwrap();
+        assert_eq!(hers, (vec![grown.clone()], 2));
+        let totals = store.send(ReadFileTotals).await.unwrap().unwrap();
+        let owners = vec![(Owner::Admins, 1, 10), (Owner::from_name("ada"), 2, 55)];
+        assert_eq!(totals, FileTotals { owners, unfinished: vec![grown.clone()] });
+        assert_eq!(store.send(ReadFileIds).await.unwrap().unwrap().len(), 3);
+        let remove = WriteFile { change: FileChange::Remove(grown.id), durable: true };
+        store.send(remove).await.unwrap().unwrap();
+        assert_eq!(store.send(ReadFile(grown.id)).await.unwrap().unwrap(), None);
+    }
+}

@@ -1,0 +1,169 @@
+//! Tool calls that wait for approval: `exec.approval.list`, `get` and `resolve`, and the events
+//! `exec.approval.requested` and `resolved`, for those who have `operator.approvals`.
+//!
+//! The protocol knows approvals of shell commands; a tool call is shown as one: its tool and its input.
+//!
+//! Deliberately absent: `exec.approval.request`, by which a client has its own commands approved;
+//! `allow-always`, which would have to change the configuration and is refused by name; and what is
+//! about hosts and folders, which tools have none of.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Call, OpenClaw, Request, keys, misfit};
+use crate::approval::{ApprovalCommand, ApprovalReply, Decided, Decision, News, Pending, Verdict};
+use crate::auth::Scope;
+use crate::command::Command;
+use crate::dialect::Turn;
+use crate::dialect::json::clip;
+use crate::error::{Error, ErrorCode};
+use crate::ids::ApprovalId;
+use crate::reply::Reply;
+
+/// What can be decided.
+const DECISIONS: [&str; 2] = ["allow-once", "deny"];
+
+/// How many characters of a call are shown in short.
+const PREVIEW_CHARS: usize = 160;
+
+#[derive(Deserialize)]
+struct Named {
+    id: String,
+}
+
+#[derive(Deserialize)]
+struct Resolve {
+    id: String,
+    decision: String,
+}
+
+/// Asks about approvals; `then` makes the payload of the reply.
+fn ask(
+    command: ApprovalCommand,
+    then: impl FnOnce(ApprovalReply) -> Option<Value> + 'static,
+) -> Result<Call, Error> {
+    Call::ask(Command::Approval(command), |_, reply, _| match reply.map_err(in_their_words)? {
+        Reply::Approval(reply) => then(*reply).map(Call::Answer).ok_or_else(misfit),
+        _ => Err(misfit()),
+    })
+}
+
+/// Clients take an approval off their lists by these words.
+fn in_their_words(error: Error) -> Error {
+    let words = match error.code {
+        ErrorCode::NotFound => "unknown or expired approval id",
+        ErrorCode::Conflict => "already resolved: unknown or expired approval id",
+        _ => return error,
+    };
+    Error { message: words.into(), ..error }
+}
+
+/// `exec.approval.list`
+pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    ask(ApprovalCommand::List, |reply| match reply {
+        ApprovalReply::List(list) => Some(list.iter().map(|pending| requested(pending)).collect()),
+        _ => None,
+    })
+}
+
+/// `exec.approval.get`
+pub(super) fn get(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let Named { id } = request.read()?;
+    ask(ApprovalCommand::Get(ApprovalId::new(id)), |reply| match reply {
+        ApprovalReply::Found(pending) => {
+            let text = command(&pending);
+            let short: String = text.chars().take(PREVIEW_CHARS).collect();
+            Some(json!({
+                "id": pending.id.as_str(),
+                "commandText": text,
+                "commandPreview": if short == text { Value::Null } else { short.into() },
+                "allowedDecisions": DECISIONS,
+                "host": null,
+                "nodeId": null,
+                "agentId": pending.session.agent(),
+                "expiresAtMs": pending.asked.deadline.as_millis(),
+            }))
+        }
+        _ => None,
+    })
+}
+
+/// `exec.approval.resolve`
+pub(super) fn resolve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let Resolve { id, decision } = request.read()?;
+    let verdict = match decision.as_str() {
+        "allow-once" => Verdict::Approve { input: None },
+        "deny" => Verdict::Deny { reason: None },
+        "allow-always" => {
+            let why =
+                "allow-always is unavailable for this command: the configuration says whether a tool asks";
+            return Err(request.invalid(why));
+        }
+        other => {
+            let why = format!("invalid decision {:?}: it is allow-once or deny", clip(other));
+            return Err(request.invalid(&why));
+        }
+    };
+    let id = ApprovalId::new(id);
+    ask(ApprovalCommand::Decide { id, session: None, verdict }, |reply| match reply {
+        ApprovalReply::Decided { .. } => Some(json!({ "ok": true })),
+        _ => None,
+    })
+}
+
+/// A tool call as clients show commands.
+fn command(pending: &Pending) -> String {
+    format!("{} {}", pending.asked.call.name, pending.asked.call.input)
+}
+
+fn requested(pending: &Pending) -> Value {
+    json!({
+        "id": pending.id.as_str(),
+        "request": {
+            "command": command(pending),
+            "cwd": null,
+            "host": null,
+            "security": null,
+            "ask": "always",
+            "agentId": pending.session.agent(),
+            "resolvedPath": null,
+            "sessionKey": keys::write(&pending.session),
+            "runId": pending.run.as_str(),
+            "allowedDecisions": DECISIONS,
+        },
+        "createdAtMs": pending.asked.asked.as_millis(),
+        "expiresAtMs": pending.asked.deadline.as_millis(),
+    })
+}
+
+/// The word for a decision; of one that nobody made there is none.
+fn word(decided: &Decided) -> Option<&'static str> {
+    match decided.decision {
+        Decision::Approved { .. } => Some(DECISIONS[0]),
+        Decision::Denied { .. } => Some(DECISIONS[1]),
+        Decision::TimedOut | Decision::Withdrawn => None,
+    }
+}
+
+impl OpenClaw {
+    /// Tells of a call that waits, or does no longer.
+    pub(super) fn tell_approval(&mut self, news: &News, turn: &mut Turn<'_>) {
+        if !self.who.scopes.allows(Scope::Approve) {
+            return;
+        }
+        match news {
+            News::Requested(pending) => {
+                self.emit("exec.approval.requested", &requested(pending).to_string(), turn);
+            }
+            News::Resolved { pending, decided, at } => {
+                let resolved = json!({
+                    "id": pending.id.as_str(),
+                    "decision": word(decided),
+                    "resolvedBy": decided.by,
+                    "ts": at.as_millis(),
+                });
+                self.emit("exec.approval.resolved", &resolved.to_string(), turn);
+            }
+        }
+    }
+}
