@@ -16,24 +16,17 @@ use crate::store::{Forget, Memory, Recall, Remember};
 use actix::Context;
 
 impl SessionSupervisor {
-    /// Takes a request about memories.
+    /// Takes a request about memories, and the session it names.
     pub(super) fn remember(
         &self,
         command: MemoryCommand,
-        principal: Principal,
-        asker: Asker,
+        session: Option<SessionKey>,
+        (asker, principal): (Asker, Principal),
         ctx: &mut Context<Self>,
     ) {
-        let session = match &command {
-            MemoryCommand::Query(query) => query.check().map(|()| query.session.as_ref()),
-            MemoryCommand::Store(new) => new.check().map(|()| new.session.as_ref()),
-            MemoryCommand::Delete { .. } => Ok(None),
-        };
-        let session = session.and_then(|target| target.map(|target| self.resolve(target)).transpose());
-        let session = match session {
-            Ok(session) => session,
-            Err(error) => return asker.reply(Err(error)),
-        };
+        if let Err(error) = command.check() {
+            return asker.reply(Err(error));
+        }
         let store = self.setup.colleagues.store.clone();
         let owner = whose(&principal);
         answer(ctx, asker, async move {

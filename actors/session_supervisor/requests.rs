@@ -349,7 +349,9 @@ impl SessionSupervisor {
             (Command::Approval(command), _) => self.approval(command, (asker, principal), arbiter, ctx),
             (Command::SubAgent(command), _) => match *command {},
             (Command::Team(command), _) => match *command {},
-            (Command::Memory(command), _) => self.remember(*command, principal, asker, ctx),
+            (Command::Memory(command), session) => {
+                self.remember(*command, session, (asker, principal), ctx);
+            }
             (Command::File(command), _) => match *command {},
             (Command::Token(command), _) => match *command {},
             (Command::Device(command), _) => {
@@ -431,7 +433,7 @@ impl SessionSupervisor {
     }
 
     /// The session a target names.
-    pub(super) fn resolve(&self, target: &Target) -> Result<SessionKey, Error> {
+    fn resolve(&self, target: &Target) -> Result<SessionKey, Error> {
         match target {
             Target::Uuid(uuid) => Err(no_such_uuid(uuid)),
             Target::Route(route) => self.setup.router.session_key(route),

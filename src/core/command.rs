@@ -421,6 +421,7 @@ impl Command {
             | Self::Stop { target }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
+            Self::Memory(command) => command.target(),
             _ => None,
         }
     }
@@ -445,6 +446,7 @@ impl Command {
             | Self::Stop { target }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
+            Self::Memory(command) => command.target_mut(),
             _ => None,
         }
     }

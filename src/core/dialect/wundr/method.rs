@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
 use super::wire::Failure;
-use super::{Call, Turn, Wundr, connect, discover, health};
+use super::{Call, Turn, Wundr, connect, discover, health, memory};
 use crate::auth::{Scope, Scopes};
 use crate::dialect::json::Params;
 use crate::error::{Error, ErrorCode};
@@ -65,6 +65,34 @@ pub(super) static METHODS: &[Method] = &[
             optional("clientTimestamp", COUNT, "as it was given"),
         ],
         handle: health::ping,
+    },
+    // What is remembered.
+    Method {
+        name: "memory.query",
+        doc: "Looks for what is remembered, by words, by an embedding, or by both.",
+        needs: READ,
+        cost: 2,
+        params: memory::QUERIED,
+        result: memory::FOUND,
+        handle: memory::query,
+    },
+    Method {
+        name: "memory.store",
+        doc: "Remembers something; it is on the disk when this is answered.",
+        needs: WRITE,
+        cost: 2,
+        params: memory::STORED,
+        result: memory::KEPT,
+        handle: memory::store,
+    },
+    Method {
+        name: "memory.delete",
+        doc: "Forgets an entry for good.",
+        needs: WRITE,
+        cost: 2,
+        params: memory::ONE,
+        result: memory::GONE,
+        handle: memory::delete,
     },
     // What there is.
     Method {

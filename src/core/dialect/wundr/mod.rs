@@ -35,6 +35,7 @@ mod connect;
 mod discover;
 mod event;
 mod health;
+mod memory;
 mod method;
 mod shape;
 mod wire;
