@@ -194,6 +194,17 @@ fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// `memory`
+#[derive(Args, Debug)]
+pub(crate) struct Memory {
+    /// What is remembered for this one, the latest first: the name of its credential, or `operators`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `devices`
 #[derive(Args, Debug)]
 pub(crate) struct Devices {
@@ -334,8 +345,8 @@ pub(crate) enum Command {
     Plugins(Later),
     /// Tokens spent (not there yet)
     Usage(Later),
-    /// Semantic memory (not there yet)
-    Memory(Later),
+    /// What is remembered besides conversations: how much for whom, or the entries of one owner
+    Memory(Memory),
     /// Tool calls that wait for approval
     Approvals(Approvals),
     /// Devices that are paired, and those that wait for approval
@@ -398,6 +409,7 @@ impl Command {
             | Self::Devices(_)
             | Self::Device(_)
             | Self::Approvals(_)
+            | Self::Memory(_)
             | Self::Approval(_)
             | Self::Drain(_)
             | Self::Backup(_)
@@ -407,7 +419,6 @@ impl Command {
             Self::Actors(_) => "actors",
             Self::Plugins(_) => "plugins",
             Self::Usage(_) => "usage",
-            Self::Memory(_) => "memory",
             Self::Tokens(_) => "tokens",
             Self::Plugin(_) => "plugin",
             Self::Token(_) => "token",

@@ -492,6 +492,7 @@ fn weight(command: &Command) -> usize {
         Command::Token(command) => command.weight(),
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status
+        | Command::Health
         | Command::WatchCalls
         | Command::Abort { .. }
         | Command::Attach { .. }

@@ -10,6 +10,7 @@
 //! Holds no conversation and is not on the path of a token.
 
 mod approvals;
+mod health;
 mod memories;
 mod order;
 mod requests;
@@ -107,6 +108,7 @@ pub struct SessionSupervisor {
     draining: bool,
     drained: Option<oneshot::Sender<()>>,
     peak: Peak,
+    health: health::Health,
 }
 
 /// A session that is awake or about to be.
@@ -234,6 +236,7 @@ impl SessionSupervisor {
             draining: false,
             drained: None,
             peak: Peak::new(clock::now()),
+            health: health::Health::default(),
         }
     }
 
@@ -283,6 +286,7 @@ impl Actor for SessionSupervisor {
         ctx.run_interval(PEAK_CHECK, |supervisor, _| {
             supervisor.peak.now(supervisor.sessions.len(), clock::now());
         });
+        ctx.run_interval(health::INTERVAL, Self::look_at_health);
     }
 }
 

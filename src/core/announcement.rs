@@ -10,6 +10,7 @@ use crate::approval;
 use crate::auth::Owner;
 use crate::auth::pairing::News;
 use crate::event::{Event, Logged};
+use crate::health::Report;
 use crate::ids::{Seq, SessionKey};
 use crate::reply::{Overview, Presence};
 
@@ -20,6 +21,8 @@ pub enum Announcement {
     Presence(Arc<Presence>),
     /// How the daemon is.
     Health(Arc<Overview>),
+    /// One of its parts is not as it was.
+    Report(Arc<Report>),
     /// A session is not what it was in lists.
     SessionChanged(SessionChange),
     /// A device wants in, or was let in.
@@ -32,7 +35,9 @@ impl Announcement {
     /// Whether `newer` says all that is still true of this.
     pub fn is_replaced_by(&self, newer: &Self) -> bool {
         match (self, newer) {
-            (Self::Presence(_), Self::Presence(_)) | (Self::Health(_), Self::Health(_)) => true,
+            (Self::Presence(_), Self::Presence(_))
+            | (Self::Health(_), Self::Health(_))
+            | (Self::Report(_), Self::Report(_)) => true,
             (Self::SessionChanged(old), Self::SessionChanged(new)) => old.session == new.session,
             _ => false,
         }

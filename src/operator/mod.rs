@@ -8,6 +8,7 @@
 //! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop` |
 //! | `devices` | `devices`, `device approve`, `device revoke` |
 //! | `approvals` | `approvals`, `approval approve`, `approval deny` |
+//! | `memory` | `memory` |
 //! | `drain`, `backup` | those |
 //! | `transcript` | an event of a session, as people read it |
 //! | `table`, `when` | columns; points in time and spans |
@@ -16,6 +17,7 @@ pub(crate) mod approvals;
 pub(crate) mod backup;
 pub(crate) mod devices;
 pub(crate) mod drain;
+pub(crate) mod memory;
 pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod status;

@@ -122,6 +122,8 @@ struct OpenRun {
     session: i64,
     /// Number of its prompt.
     prompted: i64,
+    /// When that came, where it was since the log was opened.
+    asked: Option<Timestamp>,
 }
 
 pub(super) struct Writer {
@@ -452,7 +454,10 @@ impl Writer {
             let text = |index| row.get::<_, String>(index).map_err(|e| sql(&e));
             let integer = |index| row.get::<_, i64>(index).map_err(|e| sql(&e));
             let (id, run, session) = (integer(0)?, RunId::from(text(1)?), SessionKey::parse(&text(4)?)?);
-            self.runs.insert(run.clone(), OpenRun { row: id, session: integer(3)?, prompted: integer(5)? });
+            self.runs.insert(
+                run.clone(),
+                OpenRun { row: id, session: integer(3)?, prompted: integer(5)?, asked: None },
+            );
             open.insert(number(id), (session, run, Seq(number(integer(2)?))));
         }
         let mut statement =

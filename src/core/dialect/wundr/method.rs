@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
 use super::wire::Failure;
-use super::{Call, Turn, Wundr, connect, discover, health, memory};
+use super::{Call, Turn, Wundr, config, connect, discover, health, memory};
 use crate::auth::{Scope, Scopes};
 use crate::dialect::json::Params;
 use crate::error::{Error, ErrorCode};
@@ -37,6 +37,8 @@ type Handle = fn(&mut Wundr, &mut super::Request<'_>, &mut Turn<'_>) -> Result<C
 pub(super) const ANYBODY: &[Scope] = &[];
 /// Who may look.
 pub(super) const READ: &[Scope] = &[Scope::Read];
+/// Who may run the daemon.
+pub(super) const ADMIN: &[Scope] = &[Scope::Admin];
 /// Who may do.
 pub(super) const WRITE: &[Scope] = &[Scope::Write];
 
@@ -65,6 +67,34 @@ pub(super) static METHODS: &[Method] = &[
             optional("clientTimestamp", COUNT, "as it was given"),
         ],
         handle: health::ping,
+    },
+    Method {
+        name: "health.status",
+        doc: "How the daemon and its parts are.",
+        needs: READ,
+        cost: 0,
+        params: &[],
+        result: health::STATUS,
+        handle: health::status,
+    },
+    // How it is configured.
+    Method {
+        name: "config.get",
+        doc: "What the configuration says.",
+        needs: READ,
+        cost: 0,
+        params: config::ASKED,
+        result: config::SHOWN,
+        handle: config::get,
+    },
+    Method {
+        name: "config.set",
+        doc: "Changes the configuration, all of it that is given or nothing; it takes effect with the next start.",
+        needs: ADMIN,
+        cost: 2,
+        params: config::SET,
+        result: config::DONE,
+        handle: config::set,
     },
     // What is remembered.
     Method {

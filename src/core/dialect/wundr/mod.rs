@@ -31,6 +31,7 @@
 
 #![allow(dead_code)]
 
+mod config;
 mod connect;
 mod discover;
 mod event;
