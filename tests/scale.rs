@@ -218,14 +218,7 @@ fn a_list_costs_what_it_shows() {
         let (bytes, took) = actix::System::new().block_on(async {
             let store = Store::start(&path).await.unwrap();
             let agent = Some("main".into());
-            let filter = SessionFilter {
-                limit: 100,
-                active_since: None,
-                agent,
-                label: None,
-                search: None,
-                with_texts: true,
-            };
+            let filter = SessionFilter { limit: 100, agent, with_texts: true, ..SessionFilter::default() };
             let (before, begin) = (bytes_read("self"), Instant::now());
             let list =
                 store.send(ReadRows { filter, owner: None, bytes_max: 1 << 20 }).await.unwrap().unwrap();

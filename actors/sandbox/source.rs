@@ -243,6 +243,7 @@ mod tests {
 
     fn entry(name: &str, path: Option<PathBuf>, capabilities: Option<Vec<Capability>>) -> config::Plugin {
         config::Plugin {
+            approval: config::Approval::Never,
             name: name.into(),
             path,
             capabilities,

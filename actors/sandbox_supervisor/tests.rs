@@ -49,6 +49,7 @@ const SPIN_IF_ASKED: &str =
 
 fn entry(name: &str, path: &str, limits: Limits) -> config::Plugin {
     config::Plugin {
+        approval: config::Approval::Never,
         name: name.into(),
         path: Some(path.into()),
         capabilities: None,

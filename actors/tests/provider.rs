@@ -73,6 +73,7 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
         agents: BTreeMap::from([("main".into(), agent)]),
         default_agent: Some("main".into()),
         bindings: vec![],
+        approvals: config::Approvals { timeout: second },
         plugins: vec![],
         budgets: Budgets::default(),
         limits: config::Limits {
