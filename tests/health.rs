@@ -148,3 +148,28 @@ fn what_is_set_is_stored_and_pending_until_the_next_start() {
     let now = boss.call("config.get", asked);
     assert_eq!((&now["values"]["limits.queue"], &now["pending"]), (&json!(3), &json!([])), "{now}");
 }
+
+#[test]
+fn who_subscribed_is_told_when_something_changes() {
+    let daemon = guarded("");
+    let mut eye = Wundr::connect_with(daemon.address, EYE);
+    assert_eq!(health(&mut eye)["status"], "running");
+    let subscription = eye.subscribe(&["health.*"], Value::Null);
+    let drain = |args: &[&str]| {
+        let ran = daemon::command(daemon.home()).arg("drain").args(args).output().expect("it runs");
+        assert!(ran.status.success(), "{ran:?}");
+    };
+    drain(&[]);
+    let told = eye.event("health.status");
+    assert_eq!(
+        (
+            &told["subscriptionId"],
+            &told["payload"]["status"],
+            &told["payload"]["subsystems"]["sessions"]["errors"][0]
+        ),
+        (&json!(subscription), &json!("degraded"), &json!("the daemon drains: no new prompts are taken")),
+        "{told}"
+    );
+    drain(&["--off"]);
+    assert_eq!(eye.event("health.status")["payload"]["status"], "running");
+}

@@ -395,8 +395,9 @@ impl Handler<Recover> for SessionSupervisor {
 impl Handler<TakePrompts> for SessionSupervisor {
     type Result = ();
 
-    fn handle(&mut self, TakePrompts(take): TakePrompts, _: &mut Self::Context) {
+    fn handle(&mut self, TakePrompts(take): TakePrompts, ctx: &mut Self::Context) {
         self.closed = !take;
+        self.look_at_health(ctx);
     }
 }
 

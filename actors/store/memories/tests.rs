@@ -1,3 +1,5 @@
+//! What is remembered, against the database: durable, apart for each owner, found in parts.
+
 use super::*;
 use crate::observe::Observe;
 use crate::store::{Append, Delete, Stop};

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::shape::{COUNT, Field, Shape, optional, required};
 use super::{Call, Request, Turn, Wundr, misfit};
+use crate::auth::Scope;
 use crate::command::Command;
 use crate::error::Error;
 use crate::health::{Part, Report};
@@ -66,7 +67,7 @@ pub(super) fn status(_: &mut Wundr, _: &mut Request<'_>, _: &mut Turn<'_>) -> Re
 }
 
 /// A report in the protocol's words.
-pub(super) fn payload(report: &Report, turn: &Turn<'_>) -> Value {
+fn payload(report: &Report, turn: &Turn<'_>) -> Value {
     let part = |part: &Part| {
         let mut value = json!({ "status": part.condition.name(), "lastCheckAt": part.checked.to_rfc3339() });
         if !part.errors.is_empty() {
@@ -94,6 +95,13 @@ pub(super) fn payload(report: &Report, turn: &Turn<'_>) -> Value {
 }
 
 impl Wundr {
+    /// Tells who subscribed to it that a part of the daemon is not as it was.
+    pub(super) fn tell_health(&mut self, report: &Report, turn: &mut Turn<'_>) {
+        if self.scopes.allows(Scope::Read) {
+            self.announce("health.status", &payload(report, turn), turn);
+        }
+    }
+
     /// Sends a heartbeat where one is due.
     pub(super) fn beat(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now();

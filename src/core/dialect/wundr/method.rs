@@ -6,8 +6,9 @@
 use serde_json::{Value, json};
 
 use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
+use super::subscription::PATTERNS_MAX;
 use super::wire::Failure;
-use super::{Call, Turn, Wundr, config, connect, discover, health, memory};
+use super::{Call, Turn, Wundr, config, connect, discover, follow, health, memory, prompts, sessions};
 use crate::auth::{Scope, Scopes};
 use crate::dialect::json::Params;
 use crate::error::{Error, ErrorCode};
@@ -42,6 +43,9 @@ pub(super) const ADMIN: &[Scope] = &[Scope::Admin];
 /// Who may do.
 pub(super) const WRITE: &[Scope] = &[Scope::Write];
 
+/// Who may be told of something.
+pub(super) const TOLD: &[Scope] = &[Scope::Read, Scope::Approve, Scope::Teams];
+
 /// Every method.
 pub(super) static METHODS: &[Method] = &[
     // Letting in.
@@ -53,6 +57,104 @@ pub(super) static METHODS: &[Method] = &[
         params: connect::PARAMS,
         result: connect::HELLO,
         handle: connect::again,
+    },
+    // Sessions.
+    Method {
+        name: "session.create",
+        doc: "Makes a session. It takes any number of prompts, one after the other.",
+        needs: WRITE,
+        cost: 3,
+        params: sessions::CREATE,
+        result: sessions::INFO,
+        handle: sessions::create,
+    },
+    Method {
+        name: "session.resume",
+        doc: "Goes on with a session, of this protocol or of another; with what was missed of it.",
+        needs: WRITE,
+        cost: 1,
+        params: sessions::RESUME,
+        result: sessions::INFO,
+        handle: sessions::resume,
+    },
+    Method {
+        name: "session.stop",
+        doc: "Ends a session with all that runs in it. It is kept, and takes no more prompts.",
+        needs: WRITE,
+        cost: 1,
+        params: sessions::STOP,
+        result: sessions::STOPPED,
+        handle: sessions::stop,
+    },
+    Method {
+        name: "session.list",
+        doc: "The sessions there are, of whatever protocol, the latest used first.",
+        needs: READ,
+        cost: 0,
+        params: sessions::LIST,
+        result: sessions::LISTED,
+        handle: sessions::list,
+    },
+    Method {
+        name: "session.status",
+        doc: "One session.",
+        needs: READ,
+        cost: 0,
+        params: sessions::ONE,
+        result: sessions::INFO,
+        handle: sessions::status,
+    },
+    // Prompts.
+    Method {
+        name: "prompt.submit",
+        doc: "Says something in a session. Answered at once; the answer is told as stream.* events.",
+        needs: WRITE,
+        cost: prompts::COST,
+        params: prompts::SUBMIT,
+        result: prompts::SUBMITTED,
+        handle: prompts::submit,
+    },
+    Method {
+        name: "prompt.cancel",
+        doc: "Ends a prompt, whether it is under way or waits.",
+        needs: WRITE,
+        cost: 1,
+        params: prompts::CANCEL,
+        result: prompts::CANCELLED,
+        handle: prompts::cancel,
+    },
+    // Being told.
+    Method {
+        name: "subscribe",
+        doc: "Asks to be told of events from now on: those whose name fits a pattern and whose payload has these members.",
+        needs: TOLD,
+        cost: 0,
+        params: &[
+            required(
+                "events",
+                Shape::List(&Shape::Text(0, usize::MAX), 1, PATTERNS_MAX),
+                "patterns: `*` alone is everything, a segment `*` is any one, `**` any number",
+            ),
+            optional(
+                "filter",
+                Shape::AnyObject,
+                "what members of the payload have to be: texts, numbers, flags; a sessionId has to be there",
+            ),
+        ],
+        result: &[
+            required("subscriptionId", NAME, "comes with every event it is told"),
+            required("events", Shape::List(&NAME, 1, PATTERNS_MAX), "as they were asked"),
+        ],
+        handle: follow::subscribe,
+    },
+    Method {
+        name: "unsubscribe",
+        doc: "Asks to be told no longer.",
+        needs: TOLD,
+        cost: 0,
+        params: &[required("subscriptionId", NAME, "what subscribe was answered")],
+        result: &[required("ok", Shape::Flag, "true")],
+        handle: follow::unsubscribe,
     },
     // How the daemon is.
     Method {

@@ -35,10 +35,15 @@ mod config;
 mod connect;
 mod discover;
 mod event;
+mod follow;
 mod health;
 mod memory;
 mod method;
+mod prompts;
+mod sessions;
 mod shape;
+mod stream;
+mod subscription;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
@@ -49,10 +54,12 @@ use serde_json::value::RawValue;
 
 pub use self::connect::is_greeting;
 pub use self::discover::reference;
+use self::follow::Following;
 use self::method::Method;
 use self::wire::{Failure, Incoming};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use crate::announcement::Announcement;
 use crate::auth::{Owner, Scope, Scopes};
 use crate::command::Command;
 use crate::error::{Error, ErrorCode};
@@ -79,6 +86,9 @@ pub struct Wundr {
     /// Whose what is made here is.
     owner: Owner,
     pending: HashMap<Ticket, Pending>,
+    /// The request whose reply is being taken.
+    answering: Ticket,
+    following: Following,
     /// When requests that were asked on have to be answered, the earliest first.
     deadlines: VecDeque<(Timestamp, Ticket)>,
     /// The number of the last event.
@@ -176,6 +186,8 @@ impl Dialect for Wundr {
             }
             (Phase::Open, Input::Tick) => self.on_tick(turn),
             (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
+            (Phase::Open, Input::Announced(announcement)) => self.on_announced(announcement, turn),
+            (Phase::Open, Input::Event { ticket, event, .. }) => self.on_event(ticket, event, turn),
             (_, Input::Fault(fault)) => self.on_fault(fault, turn),
             (_, Input::Ended) => self.close(),
             (
@@ -209,6 +221,8 @@ impl Wundr {
     /// For a connection that is about to open.
     pub fn new(setup: Setup) -> Self {
         Self {
+            following: Following::new(setup.subscriptions),
+            answering: Ticket(0),
             setup,
             phase: Phase::New,
             greeting: connect::Greeting::default(),
@@ -222,10 +236,23 @@ impl Wundr {
         }
     }
 
+    fn on_announced(&mut self, announcement: &Announcement, turn: &mut Turn<'_>) {
+        match announcement {
+            Announcement::Report(report) => self.tell_health(report, turn),
+            // It has no words for these, or has them from elsewhere.
+            Announcement::Presence(_)
+            | Announcement::Health(_)
+            | Announcement::SessionChanged(_)
+            | Announcement::Pairing(_)
+            | Announcement::Approval(_) => {}
+        }
+    }
+
     fn close(&mut self) {
         self.phase = Phase::Closed;
         self.pending = HashMap::new();
         self.deadlines = VecDeque::new();
+        self.following = Following::new(0);
     }
 
     fn end(&mut self, code: u16, reason: &str, turn: &mut Turn<'_>) {
@@ -397,6 +424,7 @@ impl Wundr {
 
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
         let Some(Pending { mut asker, then }) = self.pending.remove(&ticket) else { return };
+        self.answering = ticket;
         let call = then(self, reply, turn);
         if let (Some(asker), Ok(Call::Ask(..))) = (&mut asker, &call) {
             // The rest of its time is for the next question.
