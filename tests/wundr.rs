@@ -19,7 +19,11 @@ fn daemon() -> Daemon {
     let key = |name: &str| {
         format!("[[auth.api_keys]]\nname = \"{name}\"\nkey_env = \"KEY_{name}\"\nrole = \"user\"\n")
     };
-    let config = format!("{}{}[limits]\nrequests_burst = 10000\nsubscriptions = 4\n", key("ada"), key("bob"));
+    let config = format!(
+        "{}{}[agents.work]\n[limits]\nrequests_burst = 10000\nsubscriptions = 4\n",
+        key("ada"),
+        key("bob")
+    );
     Daemon::with_env(&config, &[("KEY_ada", ADA), ("KEY_bob", BOB), ("CLAWMUX_TOKEN", OPERATOR)])
 }
 
@@ -126,6 +130,11 @@ impl Person {
     }
 }
 
+/// What a `session.status` says of what goes on.
+fn activity(event: &Event) -> &str {
+    event.payload["metadata"]["activity"].as_str().unwrap_or_default()
+}
+
 /// All text of a prompt, in one.
 fn text_of(events: &[Event]) -> String {
     let is_text = |event: &&Event| event.name == "stream.chunk" && event.text("chunkType") == "text";
@@ -160,7 +169,7 @@ fn a_session_is_made_prompted_and_stopped() {
         made["task"],
         json!({ "type": "code", "description": "sort it", "priority": "medium", "metadata": { "ticket": 7 } })
     );
-    assert_eq!((&made["status"], &made["memoryProfile"]), (&json!("initializing"), &json!("small")));
+    assert_eq!((&made["status"], &made["memoryProfile"]), (&json!("running"), &json!("small")));
     let created = ada.event();
     assert_eq!((&*created.name, created.text("id")), ("session.created", &*id));
     assert_eq!(created.subscription, made["subscriptionId"].as_str().unwrap());
@@ -215,7 +224,9 @@ fn a_session_is_made_prompted_and_stopped() {
         (&*error.name, error.payload["error"]["code"].as_str()),
         ("stream.error", Some("UNAVAILABLE"))
     );
-    assert_eq!(ada.call("session.status", json!({ "sessionId": id }))["status"], "failed");
+    let info = ada.call("session.status", json!({ "sessionId": id }));
+    let told = (&info["status"], &info["activity"], &info["lastPrompt"]);
+    assert_eq!(told, (&json!("running"), &json!("idle"), &json!("failed")), "it takes the next");
 
     // Cancelled under way, and in the queue.
     let slow = ada.prompt(&id, "/slow 60");
@@ -288,7 +299,7 @@ fn who_resumes_is_told_exactly_what_it_missed() {
         other.call("session.resume", json!({ "sessionId": id, "lastSeq": from.session_seq() }));
         let next = other.prompt(&id, "next");
         let told = other.until(|event| event.text("promptId") == next);
-        let told: Vec<_> = told.iter().take_while(|event| event.text("status") != "running").collect();
+        let told: Vec<_> = told.iter().take_while(|event| activity(event) != "busy").collect();
         assert_eq!(told.iter().map(|event| &*event.name).collect::<Vec<_>>(), left, "{told:#?}");
         other.until_end(&next);
     }
@@ -365,6 +376,16 @@ fn nobody_sees_what_is_another_s() {
         let (theirs, nobodys) = (theirs.1.to_string(), nobodys.1.to_string());
         assert_eq!(theirs.replace(&id, none), nobodys, "{method} tells one from the other");
     }
+    // Nor can one be put in its place under another agent.
+    let mut exoclaw = Client::connect_with(daemon.address, BOB);
+    for key in [format!("work:wundr:{id}:main"), format!("main:wundr:{id}:main")] {
+        let refused = exoclaw.call("chat.send", json!({ "session": key, "content": "mine now" }));
+        assert!(refused["error"].is_string(), "{refused}");
+    }
+    assert_eq!(
+        ada.call("session.status", json!({ "sessionId": id }))["sessionKey"],
+        format!("main:wundr:{id}:main")
+    );
     assert_eq!(bob.call("session.list", json!({}))["total"], 0);
     assert_eq!(operator.call("session.list", json!({}))["total"], 1);
     // Not one event of all that.
@@ -392,17 +413,14 @@ fn each_subscription_is_told_once_of_what_it_asked_for() {
     let all = subscribe(json!(["*", "stream.*", "stream.end", "**"]), json!({}));
     let one = subscribe(json!(["stream.*"]), json!({ "sessionId": id }));
     let ends = subscribe(json!(["*.end"]), json!({ "sessionId": id }));
-    let ended = subscribe(json!(["session.*"]), json!({ "status": "completed" }));
+    let texts = subscribe(json!(["stream.*"]), json!({ "chunkType": "text" }));
     let (code, error) = ada.refused("subscribe", json!({ "events": ["*"] }));
     assert_eq!((&*code, &error["details"]["max"]), ("RATE_LIMITED", &json!(4)), "{error}");
     for prompt_in in [&other, &id] {
         let prompt = ada.prompt(prompt_in, "hello");
         let mut told = Vec::new();
-        let mut completed = 0;
-        while completed < 2 {
-            let event = ada.event();
-            completed += usize::from(event.name == "session.status" && event.text("status") == "completed");
-            told.push(event);
+        while told.last().is_none_or(|event| activity(event) != "idle") {
+            told.push(ada.event());
         }
         // What comes from the session's attachment may come behind what comes from the watch.
         told.extend(ada.rest());
@@ -413,14 +431,15 @@ fn each_subscription_is_told_once_of_what_it_asked_for() {
         assert_eq!((count(&all, "stream.end"), count(&all, "stream.start")), (1, 1), "{told:#?}");
         assert_eq!((count(&one, "stream.end"), count(&ends, "stream.end")), (is_it, is_it), "{told:#?}");
         assert_eq!((count(&ends, "stream.start"), count(&one, "session.status")), (0, 0), "{told:#?}");
-        assert_eq!((count(&ended, "session.status"), count(&all, "session.status")), (1, 2), "{told:#?}");
+        assert_eq!((count(&texts, "stream.end"), count(&all, "session.status")), (0, 2), "{told:#?}");
+        assert_eq!(count(&texts, "stream.chunk"), count(&all, "stream.chunk"), "{told:#?}");
         assert_eq!(count(&one, "stream.chunk"), count(&all, "stream.chunk") * is_it, "{told:#?}");
         assert!(told.iter().all(|event| event.text("promptId") == prompt || event.name == "session.status"));
     }
     // Only one's own, and once.
     let mut second = Person::connect(daemon.address, ADA);
     assert_eq!(second.refused("unsubscribe", json!({ "subscriptionId": all })).0, "NOT_FOUND");
-    for subscription in [&all, &one, &ended] {
+    for subscription in [&all, &one, &texts] {
         assert_eq!(ada.call("unsubscribe", json!({ "subscriptionId": subscription })), json!({ "ok": true }));
         assert_eq!(ada.refused("unsubscribe", json!({ "subscriptionId": subscription })).0, "NOT_FOUND");
     }
@@ -442,9 +461,9 @@ fn sessions_of_other_protocols_are_sessions_here() {
     let mut ada = Person::connect(daemon.address, ADA);
     let (own, _) = ada.session();
     ada.event();
-    let list = ada.call("session.list", json!({ "status": "completed" }));
-    assert_eq!(list["total"], 1, "{list}");
-    let theirs = &list["sessions"][0];
+    let list = ada.call("session.list", json!({ "status": "running" }));
+    assert_eq!(list["total"], 2, "{list}");
+    let theirs = &list["sessions"][1];
     assert_eq!(
         (&theirs["sessionKey"], &theirs["sessionType"]),
         (&json!("main:websocket:parrots:main"), &json!("claude-code"))
@@ -465,7 +484,7 @@ fn sessions_of_other_protocols_are_sessions_here() {
     let mut ada = Person::connect(daemon.address, ADA);
     let mut exoclaw = Client::connect_with(daemon.address, ADA);
     ada.call("session.resume", json!({ "sessionId": id, "lastSeq": 0 }));
-    let past = ada.until(|event| event.text("status") == "completed");
+    let past = ada.until(|event| activity(event) == "idle");
     assert_eq!(past[0].name, "session.created");
     assert!(text_of(&past).contains("parrots"), "{past:#?}");
     let prompt = ada.prompt(&id, "and penguins?");
@@ -477,6 +496,9 @@ fn sessions_of_other_protocols_are_sessions_here() {
 
     // Stopped here, it takes no more there; a new conversation of an operator opens it again.
     ada.call("session.stop", json!({ "sessionId": id }));
+    for (status, count) in [("terminated", 1), ("running", 1), ("paused", 0), ("completed", 0)] {
+        assert_eq!(ada.call("session.list", json!({ "status": status }))["total"], count, "{status}");
+    }
     let refused = exoclaw.chat("parrots", "still there?");
     assert!(refused.error().contains("was stopped"), "{refused:?}");
     let mut operator = Client::open(daemon.address, "/");
@@ -496,5 +518,5 @@ fn sessions_of_other_protocols_are_sessions_here() {
         assert_eq!(answer["ok"], true, "{answer}");
     }
     assert!(exoclaw.chat("parrots", "still there?").text().contains("still there"));
-    assert_eq!(ada.call("session.status", json!({ "sessionId": id }))["status"], "completed");
+    assert_eq!(ada.call("session.status", json!({ "sessionId": id }))["status"], "running");
 }

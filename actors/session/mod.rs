@@ -319,6 +319,8 @@ pub enum Order {
     Inject {
         /// What.
         content: String,
+        /// Under which id, which was not used before; none = a fresh one.
+        id: Option<RunId>,
     },
     /// Decide about a call that waits for approval.
     Decide {
@@ -1014,12 +1016,12 @@ impl Handler<Routed> for Session {
                 self.is_stopped = true;
             }
             Order::Close { reason } => {
-                // What takes no reason of this length ends nothing.
-                let partial = self.end_work(ctx);
-                match self.conversation.close(now, &reason, partial) {
-                    Ok(runs) => answered.reply = Answering::With(Reply::Stopped { session, runs }),
-                    Err(error) => return answered.asker.reply(Err(error)),
+                if let Err(error) = self.conversation.check_reason(&reason) {
+                    return answered.asker.reply(Err(error));
                 }
+                let partial = self.end_work(ctx);
+                let runs = self.conversation.close(now, &reason, partial);
+                answered.reply = Answering::With(Reply::Stopped { session, runs });
                 self.is_stopped = true;
             }
             Order::Abort { run } => {
@@ -1054,10 +1056,11 @@ impl Handler<Routed> for Session {
                 self.conversation.compact(now, up_to);
                 answered.reply = Answering::With(Reply::Compacted { kept, forgotten });
             }
-            Order::Inject { content } => {
-                let message = format!("inject-{}", RunId::from_random(clock::random()));
-                let seq = self.conversation.inject(now, RunId::from(message.as_str()), content);
-                answered.reply = Answering::With(Reply::Injected { message, seq });
+            Order::Inject { content, id } => {
+                let fresh = || RunId::new(format!("inject-{}", RunId::from_random(clock::random())));
+                let id = id.unwrap_or_else(fresh);
+                let seq = self.conversation.inject(now, id.clone(), content);
+                answered.reply = Answering::With(Reply::Injected { message: id.to_string(), seq });
             }
             Order::Decide { id, verdict } => {
                 match self.conversation.decide(now, &id, verdict, &principal.name) {

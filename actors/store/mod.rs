@@ -16,6 +16,7 @@
 //! Deliberately absent: what a session's state is (that is a fold of its events), and snapshots of
 //! it: what a session loads is bounded by the number of runs it asks for, and by their bytes.
 
+mod agents;
 mod backup;
 mod devices;
 mod failure;
@@ -28,6 +29,7 @@ mod live;
 mod memories;
 mod reader;
 mod schema;
+mod tokens;
 mod writer;
 
 use std::future::Future;
@@ -44,7 +46,9 @@ use std::time::{Duration, Instant};
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, ResponseFuture, WrapFuture};
 use clawmux_core::auth::Owner;
 use clawmux_core::auth::pairing::{Change, Device};
+use clawmux_core::auth::token::{self, Token};
 use clawmux_core::command::{Before, SessionFilter};
+use clawmux_core::crew;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
@@ -59,6 +63,7 @@ pub use memories::{
     Forget, ListMemories, ListedMemory, Memory, MemoryTotals, ReadMemoryTotals, Recall, Remember,
 };
 use serde_json::{Value, json};
+pub use tokens::has_issued;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::timeout;
 
@@ -80,6 +85,8 @@ const USAGE_BYTES: usize = 64;
 const DELETE_BYTES: usize = 64;
 /// What a changed device counts, in bytes.
 const DEVICE_BYTES: usize = 2048;
+/// What a changed credential counts, in bytes.
+const TOKEN_BYTES: usize = 512;
 /// How many bytes of them; a single one may have more.
 const WRITE_BYTES_MAX: usize = 64 << 20;
 /// Questions that may wait.
@@ -93,6 +100,27 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The length of a day, as `usage_days` has them.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Writes down what changed of agents and teams, durably, all of it or nothing.
+///
+/// Errors: as [`Append`]'s.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct WriteCrew(pub Vec<crew::Change>);
+
+/// Asks for all agents and teams that are remembered.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<KeptCrew, Error>")]
+pub struct ReadCrew;
+
+/// The agents and teams that are remembered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeptCrew {
+    /// They.
+    pub kept: crew::Kept,
+    /// What each of their sessions, and of those whose budgets they spend, has spent in tokens.
+    pub spent: Vec<(SessionKey, u64)>,
+}
 
 /// A question, answered on the reader's thread.
 type Question = Box<dyn FnOnce(&mut Reader) + Send>;
@@ -387,6 +415,22 @@ pub struct Devices {
 pub struct WriteDevices {
     /// What changes.
     pub changes: Vec<Change>,
+    /// Whether a power cut must not take it.
+    pub durable: bool,
+}
+
+/// Asks for all credentials that the daemon gave out.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Vec<Token>, Error>")]
+pub struct ReadTokens;
+
+/// Changes the credentials that the daemon gave out, all or none. Answered when that will survive the
+/// end of the process, or, where `durable`, a power cut.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct WriteTokens {
+    /// What changes.
+    pub changes: Vec<token::Change>,
     /// Whether a power cut must not take it.
     pub durable: bool,
 }
@@ -740,11 +784,45 @@ impl Handler<WriteDevices> for Store {
     }
 }
 
+impl Handler<WriteCrew> for Store {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, WriteCrew(changes): WriteCrew, _: &mut Self::Context) -> Self::Result {
+        let bytes = changes.iter().map(crew::Change::bytes).sum();
+        self.pen.write(Write::Crew(changes), bytes)
+    }
+}
+
+impl Handler<ReadCrew> for Store {
+    type Result = ResponseFuture<Result<KeptCrew, Error>>;
+
+    fn handle(&mut self, _: ReadCrew, _: &mut Self::Context) -> Self::Result {
+        self.ask(Reader::crew)
+    }
+}
+
 impl Handler<ReadDevices> for Store {
     type Result = ResponseFuture<Result<Devices, Error>>;
 
     fn handle(&mut self, _: ReadDevices, _: &mut Self::Context) -> Self::Result {
         self.ask(Reader::devices)
+    }
+}
+
+impl Handler<WriteTokens> for Store {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, asked: WriteTokens, _: &mut Self::Context) -> Self::Result {
+        let bytes = asked.changes.len() * TOKEN_BYTES;
+        self.pen.write(Write::Tokens(asked), bytes)
+    }
+}
+
+impl Handler<ReadTokens> for Store {
+    type Result = ResponseFuture<Result<Vec<Token>, Error>>;
+
+    fn handle(&mut self, _: ReadTokens, _: &mut Self::Context) -> Self::Result {
+        self.ask(Reader::tokens)
     }
 }
 

@@ -32,6 +32,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use clawmux_core::crew;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::page;
@@ -44,7 +45,7 @@ use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
 use crate::store::memories::{Forget, Kept};
-use crate::store::{Append, Figures, WriteDevices, WriteFile, schema};
+use crate::store::{Append, Figures, WriteDevices, WriteFile, WriteTokens, schema};
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
 /// The most writes of one transaction.
@@ -71,6 +72,8 @@ pub(super) enum Write {
     Devices(WriteDevices),
     Remember(Box<Kept>),
     Forget(Forget),
+    Crew(Vec<crew::Change>),
+    Tokens(WriteTokens),
     File(WriteFile),
     #[cfg(test)]
     Panic,
@@ -354,6 +357,8 @@ impl Writer {
                 Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
                 Write::Remember(kept) => self.remember(kept),
                 Write::Forget(asked) => self.forget_memory(asked),
+                Write::Crew(changes) => self.write_crew(changes).map_err(Failure::Database),
+                Write::Tokens(tokens) => self.write_tokens(&tokens.changes).map_err(Failure::Database),
                 Write::File(file) => self.write_file(&file.change),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
@@ -384,8 +389,11 @@ impl Writer {
                     || append.reserve.is_some()
                     || self.sessions.get(&append.session).is_none_or(|state| last > state.reserved)
             }
-            Write::Usage(_) | Write::Delete(_) | Write::Remember(_) | Write::Forget(_) => true,
+            Write::Usage(_) | Write::Delete(_) | Write::Crew(_) | Write::Remember(_) | Write::Forget(_) => {
+                true
+            }
             Write::Devices(devices) => devices.durable,
+            Write::Tokens(tokens) => tokens.durable,
             Write::File(file) => file.durable,
             #[cfg(test)]
             Write::Panic => false,

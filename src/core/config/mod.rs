@@ -104,10 +104,23 @@ pub struct Gateway {
 pub struct Auth {
     /// The shared operator token.
     pub token: Option<Secret>,
+    /// `[auth.jwt]`; none where no secret is set.
+    pub jwt: Option<Jwt>,
     /// What loopback needs.
     pub loopback: LoopbackPolicy,
     /// `[[auth.api_keys]]`
     pub api_keys: Vec<ApiKey>,
+}
+
+/// `[auth.jwt]`: which JWTs are let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jwt {
+    /// What they are signed with: at least 32 bytes.
+    pub secret: Secret,
+    /// Who must have issued them.
+    pub issuer: String,
+    /// Whom they must be for.
+    pub audience: String,
 }
 
 /// Whether a connection over loopback needs a credential.
@@ -235,6 +248,10 @@ pub struct Limits {
     pub queue: usize,
     /// Sessions that one connection may follow.
     pub subscriptions: usize,
+    /// Sub-agents running at once.
+    pub agents: usize,
+    /// Sessions there may be above that of a sub-agent.
+    pub agent_depth: u32,
     /// Connections before their handshake; when full, the oldest of them is closed.
     pub unauthenticated: usize,
     /// Bytes of files that are kept for a principal, unfinished ones included.

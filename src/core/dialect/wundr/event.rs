@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::shape::{self, COUNT, Field, required};
-use super::{health, stream};
+use super::{agents, health, stream, teams, tools};
 
 /// One event.
 pub(super) struct Event {
@@ -43,8 +43,29 @@ pub(super) static EVENTS: &[Event] = &[
         payload: stream::ERROR,
     },
     // Tools.
+    Event {
+        name: tools::TOOL_REQUEST,
+        doc: "A call waits until somebody decides about it.",
+        payload: tools::REQUEST,
+    },
     Event { name: "tool.status", doc: "How far a call is.", payload: stream::STATUS_OF_TOOL },
     Event { name: "tool.result", doc: "What became of a call.", payload: stream::RESULT_OF_TOOL },
+    // Agents.
+    Event { name: "agent.spawned", doc: "An agent was put to work.", payload: agents::STATUS },
+    Event { name: "agent.status", doc: "An agent is in another state.", payload: agents::STATUS },
+    Event { name: "agent.stopped", doc: "An agent was stopped.", payload: agents::STATUS },
+    // Teams.
+    Event {
+        name: "team.status",
+        doc: "A team or one of its members is in another state.",
+        payload: teams::STATUS,
+    },
+    Event {
+        name: "team.message",
+        doc: "A member was sent a message, or answers one.",
+        payload: teams::RELAYED,
+    },
+    Event { name: "team.dissolved", doc: "A team was dissolved.", payload: teams::DISSOLVE },
     // How the daemon is.
     Event {
         name: "health.status",

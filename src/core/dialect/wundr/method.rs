@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
 use super::subscription::PATTERNS_MAX;
 use super::wire::Failure;
-use super::{Call, Turn, Wundr, config, connect, discover, follow, health, memory, prompts, sessions};
+use super::{
+    Call, Turn, Wundr, agents, auth, config, connect, discover, files, follow, health, memory, prompts,
+    sessions, teams, tools,
+};
 use crate::auth::{Scope, Scopes};
 use crate::dialect::json::Params;
 use crate::error::{Error, ErrorCode};
@@ -43,6 +46,12 @@ pub(super) const ADMIN: &[Scope] = &[Scope::Admin];
 /// Who may do.
 pub(super) const WRITE: &[Scope] = &[Scope::Write];
 
+/// Who may decide about calls: of all sessions, or of his own.
+pub(super) const DECIDE: &[Scope] = &[Scope::Approve, Scope::Write];
+/// Who may form teams.
+pub(super) const TEAMS: &[Scope] = &[Scope::Teams];
+/// Who may look at an agent.
+pub(super) const READ_OR_TEAMS: &[Scope] = &[Scope::Read, Scope::Teams];
 /// Who may be told of something.
 pub(super) const TOLD: &[Scope] = &[Scope::Read, Scope::Approve, Scope::Teams];
 
@@ -57,6 +66,24 @@ pub(super) static METHODS: &[Method] = &[
         params: connect::PARAMS,
         result: connect::HELLO,
         handle: connect::again,
+    },
+    Method {
+        name: "auth.refresh",
+        doc: "Shows another credential of the same principal before the one shown ends, without reconnecting.",
+        needs: ANYBODY,
+        cost: 0,
+        params: auth::REFRESH,
+        result: auth::GRANTED,
+        handle: auth::refresh,
+    },
+    Method {
+        name: "auth.logout",
+        doc: "Ends the connection.",
+        needs: ANYBODY,
+        cost: 0,
+        params: &[optional("reason", Shape::Text(0, 1024), "why, for the daemon's log")],
+        result: &[required("ok", Shape::Flag, "true")],
+        handle: auth::logout,
     },
     // Sessions.
     Method {
@@ -123,6 +150,72 @@ pub(super) static METHODS: &[Method] = &[
         result: prompts::CANCELLED,
         handle: prompts::cancel,
     },
+    // Agents.
+    Method {
+        name: "agent.spawn",
+        doc: "Puts an agent to work in a session of its own. What it answers is told to the session it works for.",
+        needs: WRITE,
+        cost: 3,
+        params: agents::SPAWN,
+        result: agents::STATUS,
+        handle: agents::spawn,
+    },
+    Method {
+        name: "agent.status",
+        doc: "One agent.",
+        needs: READ_OR_TEAMS,
+        cost: 0,
+        params: agents::ONE,
+        result: agents::STATUS,
+        handle: agents::describe,
+    },
+    Method {
+        name: "agent.stop",
+        doc: "Ends an agent with all that work for it.",
+        needs: WRITE,
+        cost: 1,
+        params: agents::STOP,
+        result: agents::STATUS,
+        handle: agents::stop,
+    },
+    // Teams.
+    Method {
+        name: "team.create",
+        doc: "Forms a team of agents and puts it to work.",
+        needs: TEAMS,
+        cost: 3,
+        params: teams::CREATE,
+        result: teams::STATUS,
+        handle: teams::create,
+    },
+    Method {
+        name: "team.status",
+        doc: "One team, with what its members answered.",
+        needs: TEAMS,
+        cost: 0,
+        params: teams::ONE,
+        result: teams::STATUS,
+        handle: teams::describe,
+    },
+    Method {
+        name: "team.message",
+        doc: "Relays a message between members. Who it is for reads it as a prompt, between its turns at the task; \
+              the answer is told to who it is from.",
+        needs: TEAMS,
+        cost: 1,
+        params: teams::MESSAGE,
+        result: teams::SENT,
+        handle: teams::message,
+    },
+    Method {
+        name: "team.dissolve",
+        doc: "Ends a team with all its members.",
+        needs: TEAMS,
+        cost: 1,
+        params: teams::DISSOLVE,
+        result: teams::STATUS,
+        handle: teams::dissolve,
+    },
     // Being told.
     Method {
         name: "subscribe",
@@ -155,6 +248,25 @@ pub(super) static METHODS: &[Method] = &[
         params: &[required("subscriptionId", NAME, "what subscribe was answered")],
         result: &[required("ok", Shape::Flag, "true")],
         handle: follow::unsubscribe,
+    },
+    // Tool calls that wait.
+    Method {
+        name: "tool.approve",
+        doc: "Has a call made that waits for approval. The first decision counts; a second one is a CONFLICT.",
+        needs: DECIDE,
+        cost: 1,
+        params: tools::APPROVE,
+        result: tools::DECIDED,
+        handle: tools::approve,
+    },
+    Method {
+        name: "tool.deny",
+        doc: "Has a call not made that waits for approval; the model is told. The first decision counts.",
+        needs: DECIDE,
+        cost: 1,
+        params: tools::DENY,
+        result: tools::DECIDED,
+        handle: tools::deny,
     },
     // How the daemon is.
     Method {
@@ -225,6 +337,53 @@ pub(super) static METHODS: &[Method] = &[
         params: memory::ONE,
         result: memory::GONE,
         handle: memory::delete,
+    },
+    // Files.
+    Method {
+        name: files::UPLOAD,
+        doc: "Begins an upload, whose bytes follow in binary frames with its id, or says how far it has come. \
+              As binary frames alone it is answered when all of it is kept.",
+        needs: WRITE,
+        cost: 1,
+        params: files::UPLOAD_PARAMS,
+        result: files::FILE,
+        handle: files::upload,
+    },
+    Method {
+        name: "file.download",
+        doc: "The bytes of a file, in binary frames with the id of the request, and then the answer.",
+        needs: READ,
+        cost: 0,
+        params: files::DOWNLOAD_PARAMS,
+        result: files::DOWNLOADED,
+        handle: files::download,
+    },
+    Method {
+        name: "file.status",
+        doc: "How a file is, and how far an upload has come.",
+        needs: READ,
+        cost: 0,
+        params: files::ONE_PARAMS,
+        result: files::FILE,
+        handle: files::status,
+    },
+    Method {
+        name: "file.list",
+        doc: "The caller's files and uploads.",
+        needs: READ,
+        cost: 0,
+        params: files::LIST_PARAMS,
+        result: files::LIST,
+        handle: files::list,
+    },
+    Method {
+        name: "file.delete",
+        doc: "Removes a file, or gives an upload up.",
+        needs: WRITE,
+        cost: 1,
+        params: files::ONE_PARAMS,
+        result: files::DELETED,
+        handle: files::delete,
     },
     // What there is.
     Method {
