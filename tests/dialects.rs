@@ -48,7 +48,9 @@ use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
+use clawmux_core::health::{Figures, Part, Report};
 use clawmux_core::ids::{ApprovalId, ConnectionId, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::memory::{Found, Kind, MemoryReply, Remembered, Stored, Tier};
 use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeRow};
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
@@ -521,6 +523,38 @@ fn entry_of(value: &Value) -> Result<Entry, String> {
     })
 }
 
+fn report_of(value: &Value) -> Report {
+    let at = Timestamp::from_millis(count(value, "at"));
+    let part = |name: &'static str| {
+        let errors = list(&value[name], |error| Ok(error.as_str().unwrap_or_default().to_owned()));
+        Part::running(name, at).degraded_by(errors.unwrap_or_default())
+    };
+    Report {
+        at,
+        started: Timestamp::from_millis(1000),
+        sessions: count(value, "sessions"),
+        connections: count(value, "connections"),
+        parts: vec![part("store"), part("plugins")],
+        figures: Figures {
+            sessions_made: 5,
+            tokens: 7,
+            completed: count(value, "completed"),
+            failed: count(value, "failed"),
+            timed: count(value, "completed"),
+            response_ms: 10,
+        },
+    }
+}
+
+fn memory_reply(reply: MemoryReply) -> Reply {
+    Reply::Memory(Box::new(reply))
+}
+
+/// The tier and the kind of an entry.
+fn memory_words(value: &Value) -> (Tier, Kind) {
+    (Tier::from_name(&text(value, "tier")).unwrap(), Kind::from_name(&text(value, "kind")).unwrap())
+}
+
 fn reply_of(value: &Value) -> Result<Reply, String> {
     let (name, value) = member(value)?;
     let plugin = |value: &Value| {
@@ -540,6 +574,32 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             connections: count(value, "connections") as usize,
             started: Timestamp::default(),
         }),
+        "health" => Reply::Health(Arc::new(report_of(value))),
+        "stored" => {
+            let (tier, kind) = memory_words(value);
+            let created = Timestamp::from_millis(count(value, "created"));
+            let session = value["session"].as_str().map(|key| SessionKey::parse(key).unwrap());
+            memory_reply(MemoryReply::Stored(Stored { id: text(value, "id"), tier, kind, session, created }))
+        }
+        "found" => memory_reply(MemoryReply::Found(Found {
+            results: list(&value["results"], |result| {
+                let (tier, kind) = memory_words(result);
+                Ok(Remembered {
+                    id: text(result, "id"),
+                    owner: Owner::Admins,
+                    tier,
+                    kind,
+                    content: text(result, "content"),
+                    metadata: result["metadata"].as_object().cloned(),
+                    session: None,
+                    score: result["score"].as_f64().unwrap_or_default(),
+                    created: Timestamp::from_millis(count(result, "created")),
+                })
+            })
+            .unwrap_or_default(),
+            total: count(value, "total"),
+        })),
+        "forgotten" => memory_reply(MemoryReply::Deleted { id: value.as_str().unwrap_or_default().into() }),
         "config" => Reply::Config(Box::new(ConfigSnapshot {
             path: text(value, "path"),
             exists: value["exists"] == true,
@@ -552,6 +612,8 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             .unwrap_or_default(),
             warnings: Vec::new(),
             needs_restart: value["needs_restart"] == true,
+            pending: list(&value["pending"], |path| Ok(path.as_str().unwrap_or_default().to_owned()))
+                .unwrap_or_default(),
         })),
         "log_tail" => Reply::LogTail(LogTail {
             cursor: count(value, "cursor"),
@@ -690,6 +752,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
 fn announcement_of(value: &Value) -> Result<Announcement, String> {
     let (name, value) = member(value)?;
     Ok(match name {
+        "report" => Announcement::Report(Arc::new(report_of(value))),
         "presence" => {
             let present = list(value, |present| {
                 Ok(Present {

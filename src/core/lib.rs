@@ -19,6 +19,7 @@
 //! | [`auth`] | who is let in, and with which scopes |
 //! | [`meter`] | budgets: reserve before a call, settle after it |
 //! | [`plugin`] | manifests and grants of tools |
+//! | [`health`] | how the daemon and its parts are |
 //! | [`presence`] | who is connected, as operators are shown it |
 //! | [`node`] | commands of nodes as tools |
 //! | [`approval`] | tool calls that wait until somebody decides |
@@ -46,6 +47,7 @@ pub mod error;
 pub mod event;
 pub mod file;
 pub mod follow;
+pub mod health;
 pub mod ids;
 pub mod inflate;
 pub mod jsonrpc;
