@@ -560,7 +560,9 @@ impl Crew {
                 }
                 self.ask(Question::Noted(note.id), ctx);
             }
-            (Effect::Make(agent), _) => tracing::warn!(%agent, %error, "the session of an agent was not made"),
+            (Effect::Make(agent), _) => {
+                tracing::warn!(%agent, %error, "the session of an agent was not made")
+            }
             (Effect::Prompt(_), None) => {}
         }
     }

@@ -195,7 +195,9 @@ fn rows<T>(
     while let Some(row) = rows.next()? {
         match read(row)? {
             Ok(one) => all.push(one),
-            Err(error) => tracing::warn!(%error, "something kept of agents and teams can't be read: left out"),
+            Err(error) => {
+                tracing::warn!(%error, "something kept of agents and teams can't be read: left out")
+            }
         }
     }
     Ok(all)
@@ -259,8 +261,13 @@ fn team(row: &Row<'_>) -> rusqlite::Result<Result<Team, Error>> {
         Err(error) => return Ok(Err(error)),
     };
     let name: String = row.get("state")?;
-    let states =
-        [TeamState::Forming, TeamState::Active, TeamState::Completed, TeamState::Failed, TeamState::Dissolved];
+    let states = [
+        TeamState::Forming,
+        TeamState::Active,
+        TeamState::Completed,
+        TeamState::Failed,
+        TeamState::Dissolved,
+    ];
     let Some(state) = states.into_iter().find(|state| state.name() == name) else {
         return Ok(Err(unreadable(format_args!("a team is {name:?}"))));
     };

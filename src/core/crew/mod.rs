@@ -403,14 +403,16 @@ impl Crew {
     ) -> Result<(String, Vec<SubAgentId>), Error> {
         let team = self.seen_team(by, &message.team)?;
         let from = self.member(team, &message.from)?.id.clone();
-        let to = message.to.as_ref().map(|name| self.member(team, name).map(|to| to.id.clone())).transpose()?;
+        let to =
+            message.to.as_ref().map(|name| self.member(team, name).map(|to| to.id.clone())).transpose()?;
         if message.content.trim().is_empty() {
             return Err(ErrorCode::InvalidRequest.error("the message is empty"));
         }
         let metadata_bytes = message.metadata.as_ref().map_or(0, |metadata| metadata.to_string().len());
         if message.content.len().max(metadata_bytes) > MESSAGE_BYTES_MAX {
-            return Err(ErrorCode::TooLarge
-                .error(format!("a message has at most {MESSAGE_BYTES_MAX} bytes, and its metadata as many")));
+            return Err(ErrorCode::TooLarge.error(format!(
+                "a message has at most {MESSAGE_BYTES_MAX} bytes, and its metadata as many"
+            )));
         }
         if to.as_ref() == Some(&from) {
             return Err(ErrorCode::InvalidRequest.error("a member can't send a message to itself"));
@@ -526,8 +528,7 @@ impl Crew {
             ErrorCode::NotFound.error(format!("there is no agent named {kind}, and no default agent"))
         })?;
         let id = RunId::from_random((at.random)());
-        let session =
-            SessionKey::new(who.as_str(), CHANNEL, id.as_str(), SessionKey::DEFAULT_PEER)?;
+        let session = SessionKey::new(who.as_str(), CHANNEL, id.as_str(), SessionKey::DEFAULT_PEER)?;
         Ok(Agent {
             id: SubAgentId::from(id.as_str()),
             owner,
@@ -572,9 +573,7 @@ impl Crew {
             (Some(agent), None) => Ok(agent),
             (Some(_), Some(_)) => Err(ErrorCode::InvalidRequest
                 .error(format!("several members of team {} are {name}: say which by its id", team.id))),
-            (None, _) => {
-                Err(ErrorCode::NotFound.error(format!("team {} has no member {name}", team.id)))
-            }
+            (None, _) => Err(ErrorCode::NotFound.error(format!("team {} has no member {name}", team.id))),
         }
     }
 
@@ -600,9 +599,14 @@ impl Crew {
     }
 
     fn team_status(&self, team: &Team) -> TeamStatus {
-        let members: Vec<AgentStatus> =
-            team.members.iter().filter_map(|id| self.agents.get(id)).map(|agent| self.status_of(agent)).collect();
-        let has_begun = team.members.iter().any(|id| self.agents.get(id).is_some_and(|agent| agent.turns > 0));
+        let members: Vec<AgentStatus> = team
+            .members
+            .iter()
+            .filter_map(|id| self.agents.get(id))
+            .map(|agent| self.status_of(agent))
+            .collect();
+        let has_begun =
+            team.members.iter().any(|id| self.agents.get(id).is_some_and(|agent| agent.turns > 0));
         let mut progress = self.progress(team);
         if team.state == TeamState::Dissolved {
             // How far it came, not that nobody goes on.
@@ -614,7 +618,11 @@ impl Crew {
             name: team.name.clone(),
             description: team.description.clone(),
             strategy: team.strategy,
-            state: if team.state == TeamState::Active && !has_begun { TeamState::Forming } else { team.state },
+            state: if team.state == TeamState::Active && !has_begun {
+                TeamState::Forming
+            } else {
+                team.state
+            },
             progress: plan::progress(team.strategy, &progress),
             members,
             why: team.why.clone(),

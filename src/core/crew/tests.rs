@@ -260,7 +260,9 @@ fn an_agent_does_its_task_and_its_parent_is_told() {
     let whats: Vec<_> = world
         .news
         .iter()
-        .filter_map(|news| if let Announcement::Agent(news) = news { Some((news.what, news.status.state)) } else { None })
+        .filter_map(|news| {
+            if let Announcement::Agent(news) = news { Some((news.what, news.status.state)) } else { None }
+        })
         .collect();
     assert_eq!(
         whats,
@@ -313,7 +315,9 @@ fn who_is_stopped_takes_with_him_who_works_for_him_and_twice_is_a_conflict() {
     assert_eq!(world.status(&other.agent).state, AgentState::Running);
     assert_eq!(world.open().len(), 1);
     assert_eq!(world.notes.len(), 1, "the parent is told of its own, not of the one below");
-    assert!(world.notes.values().all(|note| note.content.contains("stopped") && note.content.contains("enough")));
+    assert!(
+        world.notes.values().all(|note| note.content.contains("stopped") && note.content.contains("enough"))
+    );
     let again = world.crew.stop(now, &ada, &top.agent, None, false).unwrap_err();
     assert_eq!(again.code, ErrorCode::Conflict);
     assert!(world.crew.stop(now, &ada, &top.agent, None, true).is_ok());
@@ -421,13 +425,8 @@ fn messages_are_read_in_order_and_answered_to_who_sent_them() {
     assert_eq!(error(&mut world, "r0", Some("r0"), "hi"), ErrorCode::InvalidRequest);
     let long = "x".repeat(MESSAGE_BYTES_MAX + 1);
     assert_eq!(error(&mut world, "r0", Some("r1"), &long), ErrorCode::TooLarge);
-    let stranger = Message {
-        team: team.clone(),
-        from: "r0".into(),
-        to: None,
-        content: "hi".into(),
-        metadata: None,
-    };
+    let stranger =
+        Message { team: team.clone(), from: "r0".into(), to: None, content: "hi".into(), metadata: None };
     let refused = world.moment(|crew, at| crew.message(at, &principal("bob"), stranger));
     assert_eq!(refused.unwrap_err().code, ErrorCode::NotFound);
 }
@@ -472,9 +471,11 @@ fn what_is_asked_for_is_checked() {
     assert_eq!(empty.code, ErrorCode::InvalidRequest);
     let large = world.spawn(None, &"x".repeat(70_000)).unwrap_err();
     assert_eq!(large.code, ErrorCode::TooLarge);
-    for (strategy, members) in
-        [(Coordination::Parallel, 0), (Coordination::Parallel, 17), (Coordination::RoundRobin { rounds: 11 }, 1)]
-    {
+    for (strategy, members) in [
+        (Coordination::Parallel, 0),
+        (Coordination::Parallel, 17),
+        (Coordination::RoundRobin { rounds: 11 }, 1),
+    ] {
         assert_eq!(world.team(strategy, members).unwrap_err().code, ErrorCode::InvalidRequest);
     }
     for _ in 0..TEAMS_MAX {

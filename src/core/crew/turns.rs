@@ -198,7 +198,14 @@ impl Crew {
     }
 
     /// Nothing of this agent follows; who it works for is told where `is_told`.
-    fn over(&mut self, now: Timestamp, id: &SubAgentId, state: AgentState, why: Option<Error>, is_told: bool) {
+    fn over(
+        &mut self,
+        now: Timestamp,
+        id: &SubAgentId,
+        state: AgentState,
+        why: Option<Error>,
+        is_told: bool,
+    ) {
         let Some(agent) = self.agents.get_mut(id).filter(|agent| !agent.is_over()) else { return };
         let is_stopped = state == AgentState::Stopped;
         if is_stopped {

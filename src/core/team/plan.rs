@@ -28,7 +28,9 @@ pub fn due(strategy: Coordination, members: &[Progress]) -> Vec<usize> {
     let rounds = strategy.rounds();
     let owed = |place: &usize| members[*place].is_owed(rounds);
     match strategy {
-        Coordination::Parallel => (0..members.len()).filter(owed).filter(|at| !members[*at].is_busy).collect(),
+        Coordination::Parallel => {
+            (0..members.len()).filter(owed).filter(|at| !members[*at].is_busy).collect()
+        }
         Coordination::Sequential | Coordination::RoundRobin { .. } => {
             // Who has had the fewest, the first of those.
             let next = (0..members.len()).filter(owed).min_by_key(|place| members[*place].turns);

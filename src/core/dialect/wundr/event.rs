@@ -50,7 +50,11 @@ pub(super) static EVENTS: &[Event] = &[
     Event { name: "agent.status", doc: "An agent is in another state.", payload: agents::STATUS },
     Event { name: "agent.stopped", doc: "An agent was stopped.", payload: agents::STATUS },
     // Teams.
-    Event { name: "team.status", doc: "A team or one of its members is in another state.", payload: teams::STATUS },
+    Event {
+        name: "team.status",
+        doc: "A team or one of its members is in another state.",
+        payload: teams::STATUS,
+    },
     Event {
         name: "team.message",
         doc: "A member was sent a message, or answers one.",

@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::ids::TeamId;
 use crate::reply::Reply;
 use crate::team::{
-    Coordination, Create, MEMBERS_MAX, Member, Message, ROUNDS_MAX, Relayed, TeamCommand, TeamNews, TeamReply,
-    TeamStatus,
+    Coordination, Create, MEMBERS_MAX, Member, Message, ROUNDS_MAX, Relayed, TeamCommand, TeamNews,
+    TeamReply, TeamStatus,
 };
 use crate::time::Timestamp;
 
