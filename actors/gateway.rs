@@ -6,14 +6,16 @@
 //!            ├─ ProviderSupervisor   budgets, upstream calls
 //!            ├─ Nodes                clients that offer commands
 //!            ├─ Hub                  who is connected
+//!            ├─ Devices, Tokens      who is let in
 //!            ├─ Configuration        the configuration files
+//!            ├─ Files                what clients upload
 //!            ├─ SessionSupervisor ── Session ...
 //!            ├─ Listener ─────────── Connection ...
 //!            └─ AdminSocket          the operator
 //! ```
 //!
 //! Starts them in this order and stops them in reverse; knows no protocol. Sessions and plugins are
-//! started anew by their supervisors. These eight know each other's addresses, so that one that is
+//! started anew by their supervisors. These know each other's addresses, so that one that is
 //! gone can't be replaced alone: the gateway says so ([`Running::failed`]), whoever asked it has been
 //! told, what was acknowledged is in the log, and who runs the daemon starts all of it anew.
 
@@ -46,6 +48,7 @@ use crate::control_ui::ControlUi;
 use crate::crew::{self, Crew, Kin};
 use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
+use crate::files::{self, Files};
 use crate::http::PROTOCOLS;
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
@@ -62,6 +65,7 @@ use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
 use crate::store::{self, Store, UsageSince};
+use crate::tokens::Tokens;
 
 /// How often the children are looked after.
 const WATCH: Duration = Duration::from_secs(1);
@@ -111,6 +115,8 @@ pub struct Gateway {
     configuration: Addr<Configuration>,
     devices: Addr<Devices>,
     crew: Addr<Crew>,
+    files: Addr<Files>,
+    tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     admin: Option<Addr<AdminSocket>>,
@@ -132,7 +138,6 @@ pub struct Stop;
 pub async fn start(setup: Setup) -> Result<Running, Error> {
     let config = setup.config.clone();
     let authority = Arc::new(Authority::new(&config.auth));
-    authority.may_listen(&config.gateway.listen)?;
     // First of all, so that a second daemon on this home touches nothing.
     let socket = admin::Bound::new(&setup.home, setup.socket.as_deref())?;
     let sockets = listener::bind(&config.gateway.listen)
@@ -162,6 +167,9 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .start();
     let configuration = Configuration::new(setup.layers.clone()).start();
+    // Nobody is let in before it is known which credentials there are.
+    let tokens = Tokens::open(authority.clone(), store.clone(), hub.clone()).await?.start();
+    authority.may_listen(&config.gateway.listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let kin = Kin::default();
     let crew = Crew::open(crew::Setup {
@@ -176,6 +184,14 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         log: log.clone(),
         purses,
         kin: kin.clone(),
+    })
+    .await?
+    .start();
+    let files = Files::open(files::Setup {
+        folder: setup.home.join("files"),
+        store: store.clone(),
+        quota_bytes: config.limits.file_quota_bytes,
+        upload_life: files::UPLOAD_LIFE,
     })
     .await?
     .start();
@@ -209,6 +225,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         devices: devices.clone().recipient(),
         crew: crew.clone(),
         kin,
+        files: files.clone(),
+        tokens: tokens.clone().recipient(),
         version: setup.version,
     })
     .start();
@@ -234,6 +252,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         devices: devices.clone().recipient(),
         join: hub.clone().recipient(),
         leave: hub.clone().recipient(),
+        renew: hub.clone().recipient(),
+        used: tokens.clone().recipient(),
         overviews,
     };
     let (listener, addresses) = Listener::open(ListenerSetup {
@@ -271,6 +291,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         configuration,
         devices,
         crew,
+        files,
+        tokens,
         sessions,
         listener: listener.clone(),
         admin: None,
@@ -343,6 +365,8 @@ impl Gateway {
             ("configuration", self.configuration.connected()),
             ("devices", self.devices.connected()),
             ("crew", self.crew.connected()),
+            ("files actor", self.files.connected()),
+            ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
             ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
@@ -434,6 +458,8 @@ impl Handler<Observe> for Gateway {
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
         let crew = self.crew.clone();
+        let files = self.files.clone();
+        let tokens = self.tokens.clone();
         Box::pin(async move {
             let mut children = Vec::new();
             children.extend(ask(&store, Observe).await);
@@ -444,6 +470,8 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&configuration, Observe).await);
             children.extend(ask(&devices, Observe).await);
             children.extend(ask(&crew, Observe).await);
+            children.extend(ask(&files, Observe).await);
+            children.extend(ask(&tokens, Observe).await);
             children.extend(ask(&sessions, Observe).await);
             children.extend(ask(&listener, Observe).await);
             if let Some(admin) = admin {
@@ -464,6 +492,7 @@ impl Handler<Stop> for Gateway {
         let drain = self.setup.config.gateway.drain_timeout;
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
+        let files = self.files.clone();
         let admin = self.admin.take();
         Box::pin(async move {
             let _ = ask(&listener, listener::Ready(false)).await;
@@ -479,6 +508,7 @@ impl Handler<Stop> for Gateway {
                 if let Some(admin) = admin {
                     let _ = admin.send(admin::Stop).await;
                 }
+                let _ = files.send(files::Stop).await;
                 match store.send(store::Stop).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => tracing::error!(%error, "the log was not closed cleanly"),

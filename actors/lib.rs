@@ -12,6 +12,8 @@
 //! | [`Plugin`](plugin) | one module and its instances; what confines them is in [`sandbox`] |
 //! | [`Hub`](hub) | who is connected, and what concerns all of them |
 //! | [`Devices`](devices) | which devices are paired |
+//! | [`Files`](files) | what clients put with the daemon and get from it |
+//! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Store`](store) | the log |
 //! | [`AdminSocket`](admin) | the operator's socket |
@@ -32,6 +34,7 @@ pub mod crew;
 pub mod daemon_log;
 pub mod deliver;
 pub mod devices;
+pub mod files;
 pub mod gateway;
 pub mod http;
 pub mod hub;
@@ -49,3 +52,4 @@ pub mod session;
 pub mod session_supervisor;
 pub mod store;
 pub mod supervision;
+pub mod tokens;

@@ -11,7 +11,7 @@
 //! | `> text` | the client sends a text frame |
 //! | `>b hex` | the client sends a binary frame |
 //! | `@ ms` | the clock is at this; where the dialect's deadline is reached, it is told |
-//! | `! in NAME SCOPE,..` / `! out` | credentials were checked: let in, or not |
+//! | `! in NAME SCOPE,.. [EXPIRES]` / `! out [REASON AT]` / `! other` | credentials were checked: let in, until then; not, and why and since when; those of somebody else than before |
 //! | `! paired NAME SCOPE,.. TOKEN` / `! unpaired DEVICE REQUEST` | a device was: let in with this token, or it has to be approved |
 //! | `! accepted TICKET SESSION RUN SEQ` or `! repeated ...` | the reply to a prompt: a new run, or one that was there |
 //! | `! reply TICKET json` | another reply: an object with one member, named as in `reply_of` |
@@ -22,7 +22,7 @@
 //! | `! fault NAME` / `! ended` | something is wrong with the connection; the peer left |
 //! | `< text` | the gateway sends this frame |
 //! | `<~ json` | the gateway sends a frame that holds this: objects may have more members |
-//! | `? authenticate none` or `... token TEXT` | credentials are to be checked; role, scopes and device follow where they are asked for |
+//! | `? authenticate none` or `... token TEXT`, `... api-key TEXT`, `... jwt TEXT` | credentials are to be checked; role, scopes and device follow where they are asked for |
 //! | `? TICKET SCOPE COST command` | a request is to be executed; runs are `run1`, `run2`, .. |
 //! | `x CODE reason` | the gateway closes |
 
@@ -34,6 +34,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clawmux_core::announcement::{Announcement, ChangeReason, SessionChange};
+use clawmux_core::approval::{ApprovalReply, Asked, Decided, Decision, News, Pending};
 use clawmux_core::auth::pairing::{CredentialFault, PairingReason, PairingRequired};
 use clawmux_core::auth::{
     self, About, Admitted, Claim, Credentials, DeviceToken, Owner, Principal, Scope, Scopes, Secret,
@@ -47,7 +48,7 @@ use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
-use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::ids::{ApprovalId, ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeRow};
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
@@ -253,6 +254,20 @@ impl Stage {
                 let error = ErrorCode::Forbidden.error("no").with(Detail::Pairing(Box::new(required)));
                 self.tell(Input::Authenticated(Err(error)));
             }
+            ["in", name, scopes, expires] => {
+                let expires = Some(Timestamp::from_millis(number(expires)?));
+                let principal = Principal { expires, ..principal(name, scopes)? };
+                self.tell(Input::Authenticated(Ok(principal.into())));
+            }
+            ["out", reason, at] => {
+                let fault = fault_of(reason, number(at)?)?;
+                self.tell(Input::Authenticated(Err(fault.error())));
+            }
+            ["other"] => {
+                let known = principal("jwt:ada", "read")?;
+                let refused = known.renewed(&principal("jwt:bob", "read")?).map(Into::into);
+                self.tell(Input::Authenticated(refused));
+            }
             ["out"] => {
                 let error = CredentialFault::Mismatch { has_device_token: false }.error();
                 self.tell(Input::Authenticated(Err(error)));
@@ -369,6 +384,8 @@ fn authentication(claim: &Claim) -> String {
     let mut line = match &claim.credentials {
         Credentials::None => "? authenticate none".to_owned(),
         Credentials::Token(token) => format!("? authenticate token {}", token.expose()),
+        Credentials::ApiKey(key) => format!("? authenticate api-key {}", key.expose()),
+        Credentials::Jwt(token) => format!("? authenticate jwt {}", token.expose()),
     };
     if claim.role != auth::Role::Operator {
         let _ = write!(line, " role={:?}", claim.role);
@@ -394,10 +411,34 @@ fn key_of(text: &str) -> Result<SessionKey, String> {
     SessionKey::parse(text).map_err(|error| error.message)
 }
 
+fn fault_of(reason: &str, at: u64) -> Result<CredentialFault, String> {
+    use clawmux_core::auth::jwt::Refusal;
+    let at = Timestamp::from_millis(at);
+    let jwt = [
+        Refusal::Malformed,
+        Refusal::HeaderInvalid,
+        Refusal::AlgorithmUnsupported,
+        Refusal::SignatureInvalid,
+        Refusal::PayloadInvalid,
+        Refusal::PayloadSchemaInvalid,
+        Refusal::Expired { at },
+        Refusal::IssuerMismatch,
+        Refusal::AudienceMismatch,
+        Refusal::Revoked,
+        Refusal::NotConfigured,
+    ];
+    let mut all = jwt.into_iter().map(CredentialFault::Jwt).chain([
+        CredentialFault::Missing,
+        CredentialFault::ApiKey,
+        CredentialFault::ApiKeyExpired { at },
+    ]);
+    all.find(|fault| fault.reason() == reason).ok_or_else(|| format!("no such reason: {reason}"))
+}
+
 fn principal(name: &str, scopes: &str) -> Result<Principal, String> {
     let scopes: Option<Vec<Scope>> = scopes.split(',').map(scope_of).collect();
     let scopes = Scopes::of(&scopes.ok_or("no such scope")?);
-    Ok(Principal { name: name.into(), scopes, owner: Owner::Credential(name.into()), unlimited: false })
+    Ok(Principal { owner: Owner::Credential(name.into()), ..Principal::new(name, scopes) })
 }
 
 fn scope_of(name: &str) -> Option<Scope> {
@@ -632,6 +673,14 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             kept: usize::try_from(count(value, "kept")).unwrap_or_default(),
             forgotten: usize::try_from(count(value, "forgotten")).unwrap_or_default(),
         },
+        "approvals" => Reply::Approval(Box::new(ApprovalReply::List(list(value, pending_of)?))),
+        "approval" => Reply::Approval(Box::new(ApprovalReply::Found(pending_of(value)?))),
+        "decided" => Reply::Approval(Box::new(ApprovalReply::Decided {
+            id: ApprovalId::new(text(value, "id")),
+            session: key_of(&text(value, "session"))?,
+            run: text(value, "run").into(),
+            decided: decided_of(value),
+        })),
         "deleted" => Reply::Deleted { found: value.as_bool().unwrap_or_default() },
         "injected" => Reply::Injected { message: text(value, "message"), seq: Seq(count(value, "seq")) },
         _ => return Err("no such reply".into()),
@@ -667,8 +716,53 @@ fn announcement_of(value: &Value) -> Result<Announcement, String> {
             owner: Owner::Admins,
             reason: ChangeReason::Ended,
         }),
+        "requested" => Announcement::Approval(Arc::new(News::Requested(pending_of(value)?))),
+        "resolved" => Announcement::Approval(Arc::new(News::Resolved {
+            pending: pending_of(value)?,
+            decided: decided_of(value),
+            at: Timestamp::from_millis(count(value, "at")),
+        })),
         _ => return Err("no such announcement".into()),
     })
+}
+
+fn asked_of(value: &Value) -> Asked {
+    Asked {
+        call: ToolCall {
+            id: text(value, "call").into(),
+            name: text(value, "tool").into(),
+            input: value["input"].clone(),
+        },
+        asked: Timestamp::from_millis(count(value, "asked")),
+        deadline: Timestamp::from_millis(count(value, "deadline")),
+    }
+}
+
+fn decided_of(value: &Value) -> Decided {
+    let input = Some(value["input"].clone()).filter(|input| !input.is_null());
+    Decided {
+        call: text(value, "call").into(),
+        tool: text(value, "tool").into(),
+        decision: match value["decision"].as_str() {
+            Some("approved") => Decision::Approved { input },
+            Some("denied") => Decision::Denied { reason: value["reason"].as_str().map(str::to_owned) },
+            Some("timed_out") => Decision::TimedOut,
+            _ => Decision::Withdrawn,
+        },
+        by: value["by"].as_str().map(str::to_owned),
+    }
+}
+
+fn pending_of(value: &Value) -> Result<Arc<Pending>, String> {
+    let (run, asked) = (RunId::from(text(value, "run")), asked_of(value));
+    Ok(Arc::new(Pending {
+        id: ApprovalId::of(&run, &asked.call.id),
+        session: key_of(&text(value, "session"))?,
+        owner: Owner::Admins,
+        run,
+        prompted_by: Owner::Admins,
+        asked,
+    }))
 }
 
 fn row_of(value: &Value) -> Result<SessionRow, String> {
@@ -738,6 +832,8 @@ fn event_of(value: &Value) -> Result<Event, String> {
             name: text(value, "name").into(),
             input: value["input"].clone(),
         }),
+        "asked" => Event::ApprovalAsked(asked_of(value)),
+        "decided" => Event::ApprovalDecided(decided_of(value)),
         "returned" => Event::ToolReturned(ToolResult {
             call: text(value, "call").into(),
             content: text(value, "content"),

@@ -506,6 +506,7 @@ impl Crew {
                     content: content.clone(),
                     idempotency_key: Some(agent.turn_key()),
                     attachments: Vec::new(),
+                    files: Vec::new(),
                     thinking: None,
                     follow: true,
                 };

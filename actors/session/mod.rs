@@ -1016,12 +1016,12 @@ impl Handler<Routed> for Session {
                 self.is_stopped = true;
             }
             Order::Close { reason } => {
-                // What takes no reason of this length ends nothing.
-                let partial = self.end_work(ctx);
-                match self.conversation.close(now, &reason, partial) {
-                    Ok(runs) => answered.reply = Answering::With(Reply::Stopped { session, runs }),
-                    Err(error) => return answered.asker.reply(Err(error)),
+                if let Err(error) = self.conversation.check_reason(&reason) {
+                    return answered.asker.reply(Err(error));
                 }
+                let partial = self.end_work(ctx);
+                let runs = self.conversation.close(now, &reason, partial);
+                answered.reply = Answering::With(Reply::Stopped { session, runs });
                 self.is_stopped = true;
             }
             Order::Abort { run } => {

@@ -28,6 +28,7 @@ use crate::configuration::{Configuration, Layers};
 use crate::crew::{self, Crew, Kin};
 use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
 use crate::devices::Devices;
+use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
@@ -36,6 +37,7 @@ use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
 use crate::store::Store;
+use crate::tokens::Tokens;
 
 mod provided;
 #[path = "../../tests/support/upstream.rs"]
@@ -57,12 +59,7 @@ impl Handler<Sabotage> for Session {
 }
 
 fn user(name: &str) -> Principal {
-    Principal {
-        name: name.into(),
-        scopes: Scopes::of(&[Scope::Read, Scope::Write]),
-        owner: Owner::Credential(name.into()),
-        unlimited: false,
-    }
+    Principal::new(name, Scopes::of(&[Scope::Read, Scope::Write]))
 }
 
 /// A connection that hands on what it gets.
@@ -120,7 +117,8 @@ impl World {
             context_tokens: 5000,
         };
         let (authority, hub) = (Arc::new(Authority::new(&config.auth)), Hub::default().start());
-        let devices = Devices::open(authority, store.clone(), hub.clone()).await.unwrap().start();
+        let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await.unwrap().start();
+        let tokens = Tokens::open(authority, store.clone(), hub.clone()).await.unwrap().start();
         let kin = Kin::default();
         let crew = Crew::open(crew::Setup {
             rules: clawmux_core::crew::Setup::default(),
@@ -131,6 +129,13 @@ impl World {
             kin: kin.clone(),
         });
         let crew = crew.await.unwrap().start();
+        let files = files::Setup {
+            folder: home.path().join("files"),
+            store: store.clone(),
+            quota_bytes: 1 << 20,
+            upload_life: files::UPLOAD_LIFE,
+        };
+        let files = Files::open(files).await.unwrap().start();
         let supervisor = SessionSupervisor::new(Setup {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
@@ -155,6 +160,8 @@ impl World {
             devices: devices.recipient(),
             crew,
             kin,
+            files,
+            tokens: tokens.recipient(),
             version: "test",
         })
         .start();
@@ -194,6 +201,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         content: content.into(),
         idempotency_key: key.map(str::to_owned),
         attachments: Vec::new(),
+        files: Vec::new(),
         thinking: None,
         follow: true,
     })
@@ -559,6 +567,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             content: "/slow 60".into(),
             idempotency_key: Some(account.clone()),
             attachments: Vec::new(),
+            files: Vec::new(),
             thinking: None,
             follow: true,
         };
@@ -710,6 +719,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             content: "hi".into(),
             idempotency_key: None,
             attachments: Vec::new(),
+            files: Vec::new(),
             thinking: None,
             follow: true,
         }),

@@ -40,12 +40,14 @@ use crate::crew::{Crew, Kin};
 use crate::daemon_log::DaemonLog;
 use crate::deliver::{Asker, Client};
 use crate::devices::Manage;
+use crate::files::Files;
 use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
 use crate::sandbox_supervisor::CountPlugins;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Profile, Routed, Session, Sleep};
 use crate::store::Unfinished;
+use crate::tokens;
 pub use order::Held;
 use order::Lookup;
 use waking::{RECOVERING_AT_ONCE, UNPARK_DELAY_MIN};
@@ -82,6 +84,10 @@ pub struct Setup {
     pub crew: Addr<Crew>,
     /// The sessions whose end it is to be told of.
     pub kin: Kin,
+    /// Who answers what is about files.
+    pub files: Addr<Files>,
+    /// Who answers what is about credentials of the store.
+    pub tokens: Recipient<tokens::Manage>,
     /// Version of clawmux.
     pub version: &'static str,
 }
@@ -91,9 +97,6 @@ pub struct SessionSupervisor {
     setup: Setup,
     sessions: HashMap<SessionKey, Entry>,
     keys: HashMap<(Owner, String), Lookup>,
-    /// Which sessions UUIDs were found to name, and whose those were. Should one be deleted and another
-    /// made under its key, the session itself looks at whose it is.
-    uuids: HashMap<String, (SessionKey, Owner)>,
     /// How many requests wait for their turn, because they or one before them wait for the log.
     waiting: usize,
     /// Ends with the turn of the last of them.
@@ -225,7 +228,6 @@ impl SessionSupervisor {
             setup,
             sessions: HashMap::new(),
             keys: HashMap::new(),
-            uuids: HashMap::new(),
             waiting: 0,
             last_turn: None,
             followed: HashMap::new(),

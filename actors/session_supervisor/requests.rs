@@ -4,22 +4,24 @@ use std::sync::Arc;
 
 use actix::dev::SendError;
 use actix::prelude::*;
+use clawmux_core::attachment::{self, Attachment};
 use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::catalog::Catalog;
-use clawmux_core::command::{Command, Target};
+use clawmux_core::command::{Command, Submit, Target};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, SessionKey};
 use clawmux_core::reply::{History, Preview, Reply, SessionRow};
 use clawmux_core::session::Submission;
 use clawmux_core::settings::Patch;
 
-use super::order::{Waiting, closed};
+use super::order::{Turn, Waiting, closed};
 use super::{Asked, SessionSupervisor};
 use crate::ask::ask;
 use crate::configuration::Configure;
 use crate::crew;
 use crate::deliver::Asker;
 use crate::devices::Manage;
+use crate::files::{self, Collect};
 use crate::hub::{GetOverview, Tell};
 use crate::nodes::{Invoke, ListNodes, Resulted};
 use crate::provider_supervisor::BudgetStatus;
@@ -29,13 +31,11 @@ use crate::store::{
     Describe, Described, FindCut, FindSession, ListSessions, ReadHistory, ReadPreviews, ReadRow, ReadRows,
     ReadTranscript, Store, UsageDays,
 };
+use crate::tokens;
 
 /// How many bytes a history has at most as JSON, so that a client that does not read it costs no
 /// more than it may; of the newest message there is as much in it as fits.
 const HISTORY_BYTES_MAX: usize = 256 * 1024;
-
-/// How many UUIDs are remembered that sessions were named by.
-const UUIDS_MAX: usize = 4096;
 
 /// Sessions in one list, and how many bytes they take at most: so much each besides its key.
 const LIST_MAX: usize = 1000;
@@ -49,6 +49,9 @@ const ROWS_BYTES_MAX: usize = 1024 * 1024;
 const PREVIEWS_MAX: usize = 128;
 const PREVIEW_MAX: usize = 50;
 const PREVIEW_CHARS_MAX: usize = 2000;
+
+/// A prompt on its way to its session, who waits for the answer, and where that is.
+type Prompt = (SessionKey, Submit, (Asker, Principal), ArbiterHandle);
 
 impl SessionSupervisor {
     /// Takes a request: to its session, or to whoever answers it.
@@ -76,25 +79,11 @@ impl SessionSupervisor {
             }
             (Command::Submit(submit), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
-                let submission = Submission {
-                    run: submit.run,
-                    content: submit.content,
-                    owner: principal.owner.clone(),
-                    idempotency_key: submit.idempotency_key.clone(),
-                    attachments: submit.attachments,
-                    thinking: submit.thinking,
-                };
-                let order = Order::Submit { submission, follow: submit.follow };
-                let owner = principal.owner.clone();
-                let prompt =
-                    Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
-                match submit.idempotency_key {
-                    Some(key) => self.submit_once((owner, key), prompt, ctx),
-                    None => match self.fault() {
-                        // It would only make the session fall.
-                        Some(fault) => prompt.routed.asker.reply(Err(fault)),
-                        None => self.route_in_turn(prompt, ctx),
-                    },
+                let prompt = (session, submit, (asker, principal), arbiter);
+                if prompt.1.files.is_empty() {
+                    self.submit(prompt, None, ctx)
+                } else {
+                    self.collect(prompt, ctx)
                 }
             }
             (Command::Abort { run, .. }, Some(session)) => {
@@ -374,10 +363,16 @@ impl SessionSupervisor {
                 let command = crew::Command::Team(*command);
                 hand_on(self.setup.crew.try_send(crew::Direct { command, principal, asker }));
             }
-            (Command::Memory(_) | Command::File(_), _) => {
+            (Command::Memory(_), _) => {
                 asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
             }
-            (Command::Token(command), _) => match *command {},
+            (Command::File(command), _) => {
+                hand_on(self.setup.files.try_send(files::Manage { command: *command, principal, asker }));
+            }
+            (Command::Token(command), _) => {
+                let manage = tokens::Manage { command: *command, principal, asker };
+                hand_on(self.setup.tokens.try_send(manage));
+            }
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };
                 // What does not fit is answered as it is dropped.
@@ -435,6 +430,54 @@ impl SessionSupervisor {
         }
     }
 
+    /// A prompt with all that it brings along; in its turn, where it has that already.
+    fn submit(
+        &mut self,
+        (session, submit, (asker, principal), arbiter): Prompt,
+        turn: Option<Turn>,
+        ctx: &mut Context<Self>,
+    ) {
+        let owner = principal.owner.clone();
+        let submission = Submission {
+            run: submit.run,
+            content: submit.content,
+            owner: owner.clone(),
+            idempotency_key: submit.idempotency_key.clone(),
+            attachments: submit.attachments,
+            thinking: submit.thinking,
+        };
+        let order = Order::Submit { submission, follow: submit.follow };
+        let prompt = Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
+        match submit.idempotency_key {
+            Some(key) => self.submit_once((owner, key), prompt, turn, ctx),
+            None => match self.fault() {
+                // It would only make the session fall.
+                Some(fault) => prompt.routed.asker.reply(Err(fault)),
+                None if turn.is_some() => self.route(prompt, ctx),
+                None => self.route_in_turn(prompt, ctx),
+            },
+        }
+    }
+
+    /// Reads the files that a prompt names; what came behind it waits.
+    fn collect(&mut self, mut prompt: Prompt, ctx: &mut Context<Self>) {
+        let collect = Collect { files: std::mem::take(&mut prompt.1.files), principal: prompt.2.1.clone() };
+        let files = self.setup.files.clone();
+        let collected = async move { ask(&files, collect).await.flatten() };
+        let then =
+            move |supervisor: &mut Self, collected: Result<_, Error>, turn, ctx: &mut Context<Self>| {
+                let attached = collected.and_then(|attachments: Vec<Attachment>| {
+                    prompt.1.attachments.extend(attachments);
+                    attachment::check(&prompt.1.attachments)
+                });
+                match attached {
+                    Ok(()) => supervisor.submit(prompt, Some(turn), ctx),
+                    Err(error) => prompt.2.0.reply(Err(error)),
+                }
+            };
+        self.with_turn(collected, then, ctx);
+    }
+
     /// Whom lists are read from, and what fills them in.
     fn list_with(&self) -> (Addr<Store>, Arc<Catalog>) {
         (self.setup.colleagues.store.clone(), self.setup.colleagues.catalog.clone())
@@ -448,14 +491,9 @@ impl SessionSupervisor {
         Ok(patch)
     }
 
-    /// A request about the session with this UUID, of whatever protocol, goes on when that is found.
-    fn dispatch_by_uuid(&mut self, uuid: String, asked: Asked, ctx: &mut Context<Self>) {
-        if let Some((key, owner)) = self.uuids.get(&uuid)
-            && asked.principal.sees(owner)
-        {
-            let key = key.clone();
-            return self.dispatch_to(key, asked, ctx);
-        }
+    /// A request about the session with this UUID, of whatever protocol, goes on when that is found:
+    /// those that name it so, in the order they came.
+    fn dispatch_by_uuid(&mut self, uuid: String, mut asked: Asked, ctx: &mut Context<Self>) {
         let store = self.setup.colleagues.store.clone();
         let find = FindSession { uuid: uuid.clone() };
         let found = async move { ask(&store, find).await.flatten() };
@@ -463,25 +501,16 @@ impl SessionSupervisor {
             found,
             move |supervisor, found, ctx| match found {
                 Ok(Some((key, owner))) if asked.principal.sees(&owner) => {
-                    if supervisor.uuids.len() >= UUIDS_MAX {
-                        supervisor.uuids.clear();
+                    if let Some(target) = asked.command.target_mut() {
+                        *target = Target::Session(key);
                     }
-                    supervisor.uuids.insert(uuid, (key.clone(), owner));
-                    supervisor.dispatch_to(key, asked, ctx);
+                    supervisor.dispatch(asked, ctx);
                 }
                 Ok(_) => asked.asker.reply(Err(no_such_uuid(&uuid))),
                 Err(error) => asked.asker.reply(Err(error)),
             },
             ctx,
         );
-    }
-
-    /// A request about this session, which has been named by its UUID and was there.
-    fn dispatch_to(&mut self, key: SessionKey, mut asked: Asked, ctx: &mut Context<Self>) {
-        if let Some(target) = asked.command.target_mut() {
-            *target = Target::Session(key);
-        }
-        self.dispatch(asked, ctx);
     }
 
     /// The session a target names.

@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 use actix::Addr;
 use clawmux_actors::observe::Observe;
 use clawmux_actors::store::{
-    Append, Cut, Delete, Describe, Described, FindCut, FindRun, LOAD_BYTES_MAX, ListSessions, Load, Loaded,
-    ReadEvents, ReadHistory, ReadTranscript, RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished,
-    UsageSince,
+    Append, Cut, Delete, Describe, Described, FindCut, FindRun, FindSession, LOAD_BYTES_MAX, ListSessions,
+    Load, Loaded, ReadEvents, ReadHistory, ReadTranscript, RecordUsage, SEGMENT_BYTES_MAX, Stop, Store,
+    Unfinished, UsageSince,
 };
 use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
@@ -423,6 +423,28 @@ async fn of_all_who_bring_one_idempotency_key_one_wins_and_the_others_find_it() 
     assert_eq!(store.send(asked).await.unwrap().unwrap(), None);
     let event = Event::prompted("hi", owner, Some("same".into()));
     store.send(append(&key("ci"), of_run(1, "ci", vec![event]), true)).await.unwrap().unwrap();
+    store.send(Stop).await.unwrap().unwrap();
+}
+
+#[actix::test]
+async fn no_session_takes_the_uuid_of_another() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let uuid = "0f8fad5b-d9cb-469f-a165-70867728950e";
+    let of = |agent: &str| SessionKey::new(agent, "wundr", uuid, "main").unwrap();
+    let made = || vec![logged(1, None, Event::Configured(Box::default()))];
+    store.send(append(&of("main"), made(), true)).await.unwrap().unwrap();
+    let refused = store.send(append(&of("other"), made(), true)).await.unwrap().unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Conflict, "{refused}");
+    assert_eq!(load(&store, &of("other"), 1).await, None, "nothing of it is kept");
+    let find = |uuid: &str| FindSession { uuid: uuid.into() };
+    let found = store.send(find(uuid)).await.unwrap().unwrap();
+    assert_eq!(found, Some((of("main"), Owner::Admins)));
+    // Others go on, and those that were given none are found by their own.
+    store.send(append(&key("ada"), made(), true)).await.unwrap().unwrap();
+    let found = store.send(find(&key("ada").uuid())).await.unwrap().unwrap();
+    assert_eq!(found, Some((key("ada"), Owner::Admins)));
+    assert_eq!(store.send(find("no such")).await.unwrap().unwrap(), None);
     store.send(Stop).await.unwrap().unwrap();
 }
 

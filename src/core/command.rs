@@ -10,7 +10,7 @@ use crate::attachment::Attachment;
 use crate::auth::token::TokenCommand;
 use crate::auth::{About, Role as ClientRole, Scope, Scopes, Secret};
 use crate::error::Error;
-use crate::file::FileCommand;
+use crate::file::{FileCommand, FileId};
 use crate::ids::{AgentId, PluginName, RunId, Seq, SessionKey, Ticket};
 use crate::memory::MemoryCommand;
 use crate::node::{InvokeNode, NodeFailure};
@@ -72,6 +72,8 @@ pub struct Submit {
     pub idempotency_key: Option<String>,
     /// What it brings along.
     pub attachments: Vec<Attachment>,
+    /// Finished files that it brings along besides, behind those.
+    pub files: Vec<FileId>,
     /// How much is thought over it; none = as the session is set.
     pub thinking: Option<Thinking>,
     /// Whether the events of its run follow the reply. Who follows the session is told them anyway.
@@ -85,6 +87,8 @@ pub struct SessionFilter {
     pub limit: usize,
     /// Not the first so many.
     pub offset: usize,
+    /// Only those that were not closed.
+    pub is_open: bool,
     /// Only those in this state.
     pub state: Option<SessionState>,
     /// Only those written to since then.

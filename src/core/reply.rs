@@ -316,7 +316,7 @@ pub struct SessionRow {
     pub settings: Settings,
     /// How it is.
     pub state: SessionState,
-    /// How many of its prompts were answered since it was made.
+    /// How many of its prompts got an answer since it was made, be it cut short.
     pub answered: u64,
     /// The model that answers next.
     pub model: Option<ModelRef>,

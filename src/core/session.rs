@@ -349,21 +349,26 @@ impl Session {
         ended
     }
 
-    /// Ends the run under way and all that wait, and takes no more prompts until it is reset. Gives
-    /// those runs; one that was closed before keeps its reason. `partial` is what the answer under way
-    /// has cost.
+    /// Whether it can be closed for this reason.
     ///
     /// # Errors
-    /// As [`Settings::patched`]'s; then nothing was done.
-    pub fn close(&mut self, now: Timestamp, reason: &str, partial: Usage) -> Result<Vec<RunId>, Error> {
+    /// As [`Settings::patched`]'s.
+    pub fn check_reason(&self, reason: &str) -> Result<(), Error> {
+        self.settings.patched(&closed(reason)).map(drop)
+    }
+
+    /// Ends the run under way and all that wait, and takes no more prompts until it is reset, for a
+    /// reason that was checked. Gives those runs; one that was closed before keeps its reason.
+    /// `partial` is what the answer under way has cost.
+    pub fn close(&mut self, now: Timestamp, reason: &str, partial: Usage) -> Vec<RunId> {
         if self.settings.closed.is_some() {
-            return Ok(Vec::new());
+            return Vec::new();
         }
-        let patch = Patch { closed: Some(Some(reason.to_owned())), ..Patch::default() };
-        let settings = self.settings.patched(&patch)?;
         let ended = self.stop(now, partial);
+        let mut settings = self.settings.clone();
+        settings.apply(&closed(reason));
         self.emit(now, None, Event::Configured(Box::new(settings)));
-        Ok(ended)
+        ended
     }
 
     /// Whether nothing ever happened in it: it is in nobody's log.
@@ -713,6 +718,11 @@ impl Session {
             }
         }
     }
+}
+
+/// The change that closes a session.
+fn closed(reason: &str) -> Patch {
+    Patch { closed: Some(Some(reason.to_owned())), ..Patch::default() }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use clawmux_core::command::SessionFilter;
 use clawmux_core::error::ErrorCode;
-use clawmux_core::reply::{Preview, Said, SessionRow, Transcript};
+use clawmux_core::reply::{Preview, Said, SessionRow, SessionState, Transcript};
 use clawmux_core::settings::Patch;
 
 use super::*;
@@ -288,6 +288,141 @@ async fn sessions_are_found_by_what_they_are() {
     }
     let (rows, total) = peer.list(SessionFilter { limit: 1, ..filter() }).await;
     assert_eq!((rows.len(), total), (1, 3));
+    for search in [None, Some("test:".to_owned())] {
+        let mut paged = Vec::new();
+        for offset in 0..4 {
+            let page = SessionFilter { limit: 1, offset, search: search.clone(), ..filter() };
+            let (rows, total) = peer.list(page).await;
+            assert_eq!((rows.len(), total), (usize::from(offset < 3), 3));
+            paged.extend(rows);
+        }
+        assert_eq!(paged, all, "page by page");
+    }
+}
+
+#[actix::test]
+async fn sessions_are_listed_by_how_they_are() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    peer.settled(Command::CreateSession { target: target("new"), patch: Patch::default() }).await;
+    peer.runs("idle", "hello").await;
+    peer.runs("failed", "/fail").await;
+    peer.runs("reset", "/fail").await;
+    peer.settled(Command::Reset { target: target("reset") }).await;
+    peer.runs("closed", "hello").await;
+    peer.asks(Command::Close { target: target("closed"), reason: String::new() }).await.unwrap();
+    peer.ask(prompt("running", "/slow 60", None));
+    peer.accepted().await;
+    let mut other = world.peer(2);
+    let state = |state| SessionFilter { state: Some(state), ..filter() };
+    for (filter, found) in [
+        (state(SessionState::New), &["reset", "new"][..]),
+        (state(SessionState::Running), &["running"]),
+        (state(SessionState::Idle), &["idle"]),
+        (state(SessionState::Failed), &["failed"]),
+        (state(SessionState::Closed), &["closed"]),
+        (state(SessionState::Paused), &[]),
+        (SessionFilter { is_open: true, ..filter() }, &["running", "reset", "failed", "idle", "new"]),
+    ] {
+        let (mut rows, total) = other.list(filter.clone()).await;
+        assert_eq!(total as usize, rows.len(), "{filter:?}");
+        let mut found = found.to_vec();
+        rows.sort();
+        found.sort_unstable();
+        assert_eq!(rows, found, "{filter:?}");
+        if let Some(state) = filter.state {
+            let Ok(Reply::SessionList(list)) = other.asks(Command::ListSessions(filter)).await else {
+                panic!()
+            };
+            assert!(list.rows.iter().all(|row| row.state == state), "as each row says: {list:?}");
+        }
+    }
+    peer.ask(Command::Abort { target: target("running"), run: None });
+    peer.rest().await;
+}
+
+#[actix::test]
+async fn a_closed_session_takes_no_prompts_until_it_is_reset() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    let close = |reason: &str| Command::Close { target: target("ada"), reason: reason.to_owned() };
+    assert_eq!(peer.asks(close("x")).await.unwrap_err().code, ErrorCode::NotFound, "there is none");
+    peer.runs("ada", "hello").await;
+    peer.ask(prompt("ada", "/slow 60", None));
+    let running = peer.accepted().await;
+    let mut other = world.peer(2);
+    let long = "x".repeat(clawmux_core::settings::SETTINGS_BYTES_MAX + 1);
+    assert_eq!(other.asks(close(&long)).await.unwrap_err().code, ErrorCode::InvalidRequest);
+    let Ok(Reply::Stopped { runs, .. }) = other.asks(close("enough")).await else { panic!("it is closed") };
+    assert_eq!(runs, [running.run]);
+    peer.rest().await;
+    // Again, asleep, read back: it stays closed, for the reason it was closed for.
+    for _ in 0..2 {
+        peer.asks(Command::Stop { target: target("ada") }).await.unwrap();
+        let Ok(Reply::Stopped { runs, .. }) = other.asks(close("once more")).await else { panic!() };
+        assert_eq!(runs, []);
+        peer.ask(prompt("ada", "still there?", None));
+        let refused = peer.reply().await.unwrap_err();
+        assert!(refused.code == ErrorCode::Conflict && refused.message.contains("reset it"), "{refused}");
+        let Ok(Reply::Session(Some(row))) =
+            peer.asks(Command::DescribeSession { target: target("ada") }).await
+        else {
+            panic!("it is there")
+        };
+        assert_eq!((row.state, row.settings.closed.as_deref()), (SessionState::Closed, Some("enough")));
+    }
+    let row = peer.settled(Command::Reset { target: target("ada") }).await;
+    assert_eq!((row.state, row.settings.closed), (SessionState::New, None));
+    peer.runs("ada", "still there?").await;
+}
+
+#[actix::test]
+async fn a_session_is_found_by_its_uuid_by_those_who_may_see_it() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    let key = peer.runs("ada", "hello").await.session;
+    let uuid = || Target::Uuid(key.uuid());
+    let describe = || Command::DescribeSession { target: uuid() };
+    let Ok(Reply::Session(Some(row))) = peer.asks(describe()).await else { panic!("it is found") };
+    assert_eq!(row.session, key);
+    // What is asked of it is done in order.
+    for _ in 0..20 {
+        peer.ask(Command::Configure { target: uuid(), patch: label("first") });
+        peer.ask(Command::Configure { target: uuid(), patch: label("then") });
+        let labels = [peer.reply().await, peer.reply().await].map(|reply| match reply {
+            Ok(Reply::Settled(row)) => row.settings.label,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(labels[1].as_deref(), Some("then"), "{labels:?}");
+    }
+    let eve =
+        Principal { owner: Owner::Credential("eve".into()), scopes: Scopes::USER, ..Principal::local() };
+    let mut refusals = Vec::new();
+    for target in [uuid(), Target::Uuid("no-such".into())] {
+        let text = format!("{target:?}");
+        for command in [
+            Command::DescribeSession { target: target.clone() },
+            Command::Attach { target: target.clone(), after: None },
+            Command::Close { target: target.clone(), reason: String::new() },
+            Command::Abort { target, run: None },
+        ] {
+            peer.ask_as(eve.clone(), command);
+            let refused = peer.reply().await.expect_err("it is not hers");
+            assert_eq!(refused.code, ErrorCode::NotFound, "{text}: {refused}");
+            refusals.push(refused.message.replace(&key.uuid(), "no-such"));
+        }
+    }
+    assert_eq!(refusals[..4], refusals[4..], "one is like the other");
+    // It is another one, should it be made anew.
+    peer.asks(Command::Delete { target: uuid() }).await.unwrap();
+    assert_eq!(peer.asks(describe()).await.unwrap_err().code, ErrorCode::NotFound);
+    peer.ask_as(
+        eve.clone(),
+        Command::CreateSession { target: Target::Session(key.clone()), patch: label("mine") },
+    );
+    assert!(matches!(peer.reply().await, Ok(Reply::Settled(_))));
+    peer.ask_as(eve, describe());
+    assert!(matches!(peer.reply().await, Ok(Reply::Session(Some(_)))), "it is hers now");
 }
 
 #[actix::test]

@@ -235,8 +235,13 @@ impl Writer {
                     self.count_messages(session_row, 1)?;
                     self.cached("UPDATE runs SET messages = messages + 1 WHERE id = ?")?.execute([row])?
                 }
-                Event::ToolCalled(_) | Event::ApprovalAsked(_) => {
-                    self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?
+                Event::ToolCalled(_) => self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?,
+                Event::ApprovalAsked(_) => {
+                    self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?;
+                    self.cached("UPDATE runs SET waits = waits + 1 WHERE id = ?")?.execute([row])?
+                }
+                Event::ApprovalDecided(_) => {
+                    self.cached("UPDATE runs SET waits = max(waits - 1, 0) WHERE id = ?")?.execute([row])?
                 }
                 _ => 0,
             };
@@ -434,7 +439,7 @@ impl Writer {
         let uuid = append.session.uuid();
         // Somebody who knows the UUID of a session could ask for one of another agent under it.
         if self.exists("SELECT 1 FROM sessions WHERE uuid = ?", &[&uuid])? {
-            let message = format!("another session has the id {uuid}");
+            let message = format!("no session can be made under {}: use another name", append.session);
             return Err(ErrorCode::Conflict.error(message).into());
         }
         let at = time(append.events.first().map_or(Timestamp::default(), |logged| logged.at));

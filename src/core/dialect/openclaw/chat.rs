@@ -124,6 +124,7 @@ impl Prompt {
             content: self.content,
             idempotency_key: self.name,
             attachments: self.attachments,
+            files: Vec::new(),
             thinking: self.thinking,
             follow: true,
         })

@@ -232,6 +232,7 @@ fn filter(asked: &Listing, now: Timestamp) -> Option<Command> {
     };
     Some(Command::ListSessions(SessionFilter {
         offset: 0,
+        is_open: false,
         state: None,
         limit: usize::try_from(limit.min(LIST_MAX)).unwrap_or(usize::MAX),
         active_since,
@@ -531,6 +532,7 @@ pub(super) fn create(
             content,
             idempotency_key: name,
             attachments: Vec::new(),
+            files: Vec::new(),
             thinking: None,
             follow: true,
         };

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::shape::{self, COUNT, Field, required};
-use super::{agents, stream, teams};
+use super::{agents, stream, teams, tools};
 
 /// One event.
 pub(super) struct Event {
@@ -43,6 +43,11 @@ pub(super) static EVENTS: &[Event] = &[
         payload: stream::ERROR,
     },
     // Tools.
+    Event {
+        name: tools::TOOL_REQUEST,
+        doc: "A call waits until somebody decides about it.",
+        payload: tools::REQUEST,
+    },
     Event { name: "tool.status", doc: "How far a call is.", payload: stream::STATUS_OF_TOOL },
     Event { name: "tool.result", doc: "What became of a call.", payload: stream::RESULT_OF_TOOL },
     // Agents.

@@ -5,8 +5,9 @@
 //! | filter | source |
 //! |---|---|
 //! | on a `sessionId` | an attachment to that session; subscriptions from now on share one, one that goes on from a number has its own |
-//! | on none | the watch over all sessions that the principal may see, one for the connection |
+//! | on none | the watch over all sessions that the principal may see, one for the connection; for one who decides about calls of others, also that over these |
 //!
+//! Who decides about calls of others and may read nothing has only that, whatever its filter.//!
 //! Each subscription has one source for good, so nothing is told to it twice and nothing is lost
 //! while others come and go. A source is let go with the last of its subscriptions. What is not in a
 //! session's log ([`Wundr::announce`]) reaches all subscriptions alike.
@@ -19,6 +20,7 @@ use serde_json::{Map, Value, json};
 
 use super::stream::{SESSION_EVENTS, Shared, Told};
 use super::subscription::{Atom, Interest, SESSION_ID, Source, Subscription, Subscriptions};
+use super::tools::{self, TOOL_REQUEST};
 use super::{Call, Request, Wundr, misfit};
 use crate::auth::Scope;
 use crate::command::{Command, Target};
@@ -37,6 +39,8 @@ pub(super) struct Following {
     opening: usize,
     /// The watch over all sessions.
     watch: Option<Ticket>,
+    /// The watch over the calls of sessions of others.
+    calls: Option<Ticket>,
     /// The roads on which events come.
     roads: HashMap<Ticket, Road>,
 }
@@ -61,6 +65,9 @@ struct Attached {
     is_shared: bool,
 }
 
+/// Makes the answer once a subscription stands.
+type Standing = Box<dyn FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call, Error>>;
+
 /// A subscription that stands.
 #[derive(Debug)]
 pub(super) struct Stood {
@@ -74,7 +81,17 @@ impl Following {
             subscriptions: Subscriptions::new(subscriptions_max),
             opening: 0,
             watch: None,
+            calls: None,
             roads: HashMap::new(),
+        }
+    }
+
+    /// The roads on which a source's events come.
+    fn tickets(&self, source: Source) -> Vec<Ticket> {
+        match source {
+            Source::Nowhere => Vec::new(),
+            Source::Watch => self.watch.into_iter().chain(self.calls).collect(),
+            Source::Attached(ticket) => vec![ticket],
         }
     }
 
@@ -112,30 +129,63 @@ impl Wundr {
         then: impl FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call, Error> + 'static,
     ) -> Result<Call, Error> {
         self.check_room()?;
+        let reads = self.scopes.allows(Scope::Read);
         // Who may not read is told what is not about one session alone.
-        if !self.scopes.allows(Scope::Read) || !concerns_sessions(&interest) {
+        if !(reads || self.decides_for_others()) || !concerns_sessions(&interest) {
             let stood = self.stand(interest, Source::Nowhere, turn);
             return then(self, stood, turn);
         }
-        let shared = match (interest.session_id(), after) {
-            (Some(session_id), None) => self.following.shared_with(session_id).map(Source::Attached),
-            (Some(_), Some(_)) => None,
-            (None, _) => self.following.watch.map(|_| Source::Watch),
-        };
-        if let Some(source) = shared {
-            let stood = self.stand(interest, source, turn);
+        let session_id = interest.session_id().filter(|_| reads).map(str::to_owned);
+        let Some(session_id) = session_id else { return self.open_watch(interest, Box::new(then), turn) };
+        let shared = self.following.shared_with(&session_id).filter(|_| after.is_none());
+        if let Some(ticket) = shared {
+            let stood = self.stand(interest, Source::Attached(ticket), turn);
             return then(self, stood, turn);
         }
-        let command = match interest.session_id() {
-            Some(session_id) => Command::Attach { target: Target::Uuid(session_id.to_owned()), after },
-            None => Command::Watch,
-        };
+        let command = Command::Attach { target: Target::Uuid(session_id), after };
         self.following.opening += 1;
         Call::ask(command, move |dialect, reply, turn| {
             dialect.following.opening -= 1;
             let source = dialect.source(reply, after.is_none())?;
             let stood = dialect.stand(interest, source, turn);
             then(dialect, stood, turn)
+        })
+    }
+
+    /// Whether calls of sessions are told that are not otherwise.
+    fn decides_for_others(&self) -> bool {
+        self.scopes.allows(Scope::Approve) && !self.scopes.allows(Scope::Admin)
+    }
+
+    /// Enters a subscription that is told of all sessions, once what is watched for it is.
+    fn open_watch(&mut self, interest: Interest, then: Standing, turn: &mut Turn<'_>) -> Result<Call, Error> {
+        let following = &self.following;
+        let command = if self.scopes.allows(Scope::Read) && following.watch.is_none() {
+            Command::Watch
+        } else if self.decides_for_others() && following.calls.is_none() {
+            Command::WatchCalls
+        } else {
+            let stood = self.stand(interest, Source::Watch, turn);
+            return then(self, stood, turn);
+        };
+        let is_calls = matches!(command, Command::WatchCalls);
+        self.following.opening += 1;
+        Call::ask(command, move |dialect, reply, turn| {
+            dialect.following.opening -= 1;
+            let ticket = dialect.answering;
+            let following = &mut dialect.following;
+            let place = if is_calls { &mut following.calls } else { &mut following.watch };
+            match reply {
+                Ok(Reply::Watching) => {
+                    *place = Some(ticket);
+                    following.roads.insert(ticket, Road::default());
+                }
+                // Another subscription asked for it at the same time.
+                Err(error) if error.code == ErrorCode::Conflict && place.is_some() => {}
+                Ok(_) => return Err(misfit()),
+                Err(error) => return Err(error),
+            }
+            dialect.open_watch(interest, then, turn)
         })
     }
 
@@ -149,15 +199,6 @@ impl Wundr {
                 self.following.roads.insert(ticket, Road { to, ..Road::default() });
                 Ok(Source::Attached(ticket))
             }
-            Ok(Reply::Watching) => {
-                self.following.watch = Some(ticket);
-                self.following.roads.insert(ticket, Road::default());
-                Ok(Source::Watch)
-            }
-            // Another subscription asked for it at the same time.
-            Err(error) if error.code == ErrorCode::Conflict && self.following.watch.is_some() => {
-                Ok(Source::Watch)
-            }
             Ok(_) => Err(misfit()),
             Err(error) => Err(error),
         }
@@ -166,48 +207,49 @@ impl Wundr {
     /// The subscription is there from here on.
     fn stand(&mut self, interest: Interest, source: Source, turn: &mut Turn<'_>) -> Stood {
         let id = format!("sub_{}", turn.run_id());
-        let ticket = match source {
-            Source::Attached(ticket) => Some(ticket),
-            Source::Watch => self.following.watch,
-            Source::Nowhere => None,
-        };
-        if let Some(road) = ticket.and_then(|ticket| self.following.roads.get_mut(&ticket)) {
-            road.serves += 1;
+        for ticket in self.following.tickets(source) {
+            if let Some(road) = self.following.roads.get_mut(&ticket) {
+                road.serves += 1;
+            }
         }
+        let is_asked = source != Source::Nowhere && interest.names(TOOL_REQUEST);
         self.following.subscriptions.add(Subscription { id: id.clone(), interest, source });
+        if is_asked {
+            self.introduce(&id, turn);
+        }
         Stood { id }
     }
 
     /// The subscription is over, and what only it was told from.
     fn let_go(&mut self, id: &str, turn: &mut Turn<'_>) -> bool {
         let Some(subscription) = self.following.subscriptions.remove(id) else { return false };
-        let ticket = match subscription.source {
-            Source::Nowhere => None,
-            Source::Watch => self.following.watch,
-            Source::Attached(ticket) => Some(ticket),
-        };
-        let Some(ticket) = ticket else { return true };
-        let Some(road) = self.following.roads.get_mut(&ticket) else { return true };
-        road.serves -= 1;
-        if road.serves > 0 {
-            return true;
+        self.introduced.forget(id);
+        for ticket in self.following.tickets(subscription.source) {
+            let Some(road) = self.following.roads.get_mut(&ticket) else { continue };
+            road.serves = road.serves.saturating_sub(1);
+            if road.serves > 0 {
+                continue;
+            }
+            let command = match self.following.roads.remove(&ticket).and_then(|road| road.to) {
+                Some(Attached { session, .. }) => {
+                    Command::Detach { target: Target::Session(session), follow: ticket }
+                }
+                None => {
+                    let following = &mut self.following;
+                    let (watch, calls) = (&mut following.watch, &mut following.calls);
+                    [watch, calls].into_iter().for_each(|place| *place = place.filter(|at| *at != ticket));
+                    Command::Unwatch { watch: ticket }
+                }
+            };
+            self.ask_aside(command, turn, |_, _, _| Ok(Call::Elsewhere));
         }
-        let command = match self.following.roads.remove(&ticket).and_then(|road| road.to) {
-            Some(Attached { session, .. }) => {
-                Command::Detach { target: Target::Session(session), follow: ticket }
-            }
-            None => {
-                self.following.watch = None;
-                Command::Unwatch { watch: ticket }
-            }
-        };
-        self.ask_aside(command, turn, |_, _, _| Ok(Call::Elsewhere));
         true
     }
 
     /// Something happened in a session.
     pub(super) fn on_event(&mut self, ticket: Ticket, event: &Arc<Published>, turn: &mut Turn<'_>) {
-        let is_watch = self.following.watch == Some(ticket);
+        let is_calls = self.following.calls == Some(ticket);
+        let is_watch = is_calls || self.following.watch == Some(ticket);
         let source = if is_watch { Source::Watch } else { Source::Attached(ticket) };
         let Some(road) = self.following.roads.get_mut(&ticket) else { return };
         let after = road.to.as_ref().map_or(Seq(0), |to| to.after);
@@ -217,7 +259,23 @@ impl Wundr {
             self.following.roads.remove(&ticket);
         }
         let session_id = Shared::of(event).session_id();
+        let approval = tools::approval_of(&event.logged);
+        if let (Some(id), Event::ApprovalDecided(_)) = (&approval, &event.logged.event) {
+            self.introduced.decided(id);
+        }
         for (name, payload) in words {
+            // Nothing else of sessions that are not shown otherwise.
+            if is_calls && !name.starts_with("tool.") {
+                continue;
+            }
+            if let (TOOL_REQUEST, Some(approval)) = (name, &approval) {
+                for id in self.matching(name, &payload, Some(session_id), Some(source)) {
+                    if self.introduced.is_news(&id, approval) {
+                        self.emit(name, &payload, Some(&id), turn);
+                    }
+                }
+                continue;
+            }
             self.tell(name, &payload, Some(session_id), Some(source), turn);
         }
     }

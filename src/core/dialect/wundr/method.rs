@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
 use super::subscription::PATTERNS_MAX;
 use super::wire::Failure;
-use super::{Call, Turn, Wundr, agents, connect, discover, follow, health, prompts, sessions, teams};
+use super::{
+    Call, Turn, Wundr, agents, auth, connect, discover, files, follow, health, prompts, sessions, teams,
+    tools,
+};
 use crate::auth::{Scope, Scopes};
 use crate::dialect::json::Params;
 use crate::error::{Error, ErrorCode};
@@ -41,6 +44,8 @@ pub(super) const READ: &[Scope] = &[Scope::Read];
 /// Who may do.
 pub(super) const WRITE: &[Scope] = &[Scope::Write];
 
+/// Who may decide about calls: of all sessions, or of his own.
+pub(super) const DECIDE: &[Scope] = &[Scope::Approve, Scope::Write];
 /// Who may form teams.
 pub(super) const TEAMS: &[Scope] = &[Scope::Teams];
 /// Who may look at an agent.
@@ -59,6 +64,24 @@ pub(super) static METHODS: &[Method] = &[
         params: connect::PARAMS,
         result: connect::HELLO,
         handle: connect::again,
+    },
+    Method {
+        name: "auth.refresh",
+        doc: "Shows another credential of the same principal before the one shown ends, without reconnecting.",
+        needs: ANYBODY,
+        cost: 0,
+        params: auth::REFRESH,
+        result: auth::GRANTED,
+        handle: auth::refresh,
+    },
+    Method {
+        name: "auth.logout",
+        doc: "Ends the connection.",
+        needs: ANYBODY,
+        cost: 0,
+        params: &[optional("reason", Shape::Text(0, 1024), "why, for the daemon's log")],
+        result: &[required("ok", Shape::Flag, "true")],
+        handle: auth::logout,
     },
     // Sessions.
     Method {
@@ -224,6 +247,25 @@ pub(super) static METHODS: &[Method] = &[
         result: &[required("ok", Shape::Flag, "true")],
         handle: follow::unsubscribe,
     },
+    // Tool calls that wait.
+    Method {
+        name: "tool.approve",
+        doc: "Has a call made that waits for approval. The first decision counts; a second one is a CONFLICT.",
+        needs: DECIDE,
+        cost: 1,
+        params: tools::APPROVE,
+        result: tools::DECIDED,
+        handle: tools::approve,
+    },
+    Method {
+        name: "tool.deny",
+        doc: "Has a call not made that waits for approval; the model is told. The first decision counts.",
+        needs: DECIDE,
+        cost: 1,
+        params: tools::DENY,
+        result: tools::DECIDED,
+        handle: tools::deny,
+    },
     // How the daemon is.
     Method {
         name: "health.ping",
@@ -237,6 +279,53 @@ pub(super) static METHODS: &[Method] = &[
             optional("clientTimestamp", COUNT, "as it was given"),
         ],
         handle: health::ping,
+    },
+    // Files.
+    Method {
+        name: files::UPLOAD,
+        doc: "Begins an upload, whose bytes follow in binary frames with its id, or says how far it has come. \
+              As binary frames alone it is answered when all of it is kept.",
+        needs: WRITE,
+        cost: 1,
+        params: files::UPLOAD_PARAMS,
+        result: files::FILE,
+        handle: files::upload,
+    },
+    Method {
+        name: "file.download",
+        doc: "The bytes of a file, in binary frames with the id of the request, and then the answer.",
+        needs: READ,
+        cost: 0,
+        params: files::DOWNLOAD_PARAMS,
+        result: files::DOWNLOADED,
+        handle: files::download,
+    },
+    Method {
+        name: "file.status",
+        doc: "How a file is, and how far an upload has come.",
+        needs: READ,
+        cost: 0,
+        params: files::ONE_PARAMS,
+        result: files::FILE,
+        handle: files::status,
+    },
+    Method {
+        name: "file.list",
+        doc: "The caller's files and uploads.",
+        needs: READ,
+        cost: 0,
+        params: files::LIST_PARAMS,
+        result: files::LIST,
+        handle: files::list,
+    },
+    Method {
+        name: "file.delete",
+        doc: "Removes a file, or gives an upload up.",
+        needs: WRITE,
+        cost: 1,
+        params: files::ONE_PARAMS,
+        result: files::DELETED,
+        handle: files::delete,
     },
     // What there is.
     Method {

@@ -32,9 +32,12 @@
 #![allow(dead_code)]
 
 mod agents;
+mod auth;
+mod binary;
 mod connect;
 mod discover;
 mod event;
+mod files;
 mod follow;
 mod health;
 mod method;
@@ -44,6 +47,7 @@ mod shape;
 mod stream;
 mod subscription;
 mod teams;
+mod tools;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
@@ -60,6 +64,7 @@ use self::wire::{Failure, Incoming};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::announcement::Announcement;
+use crate::auth::token::Kind;
 use crate::auth::{Owner, Scope, Scopes};
 use crate::command::Command;
 use crate::error::{Error, ErrorCode};
@@ -85,12 +90,21 @@ pub struct Wundr {
     scopes: Scopes,
     /// Whose what is made here is.
     owner: Owner,
+    /// What kind of credential was shown.
+    kind: Kind,
+    /// When that ends.
+    expires: Option<Timestamp>,
+    /// The requests for another credential that are looked at, in order.
+    refreshing: VecDeque<String>,
     pending: HashMap<Ticket, Pending>,
     /// The request whose reply is being taken.
     answering: Ticket,
     following: Following,
+    introduced: tools::Introduced,
     /// When requests that were asked on have to be answered, the earliest first.
     deadlines: VecDeque<(Timestamp, Ticket)>,
+    /// What is sent in binary frames.
+    transfers: files::Transfers,
     /// The number of the last event.
     event_seq: u64,
     heartbeats: u64,
@@ -179,11 +193,10 @@ impl Dialect for Wundr {
             (Phase::Waiting, Input::Frame(frame)) => self.on_first(&frame, turn),
             (Phase::Waiting | Phase::Checking, Input::Tick) => self.on_handshake_deadline(turn),
             (Phase::Checking, Input::Authenticated(answer)) => self.on_authenticated(answer, turn),
+            (Phase::Open, Input::Authenticated(answer)) => self.on_refreshed(answer, turn),
             (Phase::Open, Input::Frame(Frame::Text(text))) => self.on_text(&text, turn),
-            (Phase::Open, Input::Frame(Frame::Binary(_))) => {
-                let failure = Failure::invalid("binary frames are not understood here");
-                turn.send(wire::refusal(wire::NO_ID, &failure));
-            }
+            (Phase::Open, Input::Frame(Frame::Binary(frame))) => self.on_binary(&frame, turn),
+            (Phase::Open, Input::Drained) => self.on_drained(turn),
             (Phase::Open, Input::Tick) => self.on_tick(turn),
             (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
             (Phase::Open, Input::Announced(announcement)) => self.on_announced(announcement, turn),
@@ -222,14 +235,19 @@ impl Wundr {
     pub fn new(setup: Setup) -> Self {
         Self {
             following: Following::new(setup.subscriptions),
+            introduced: tools::Introduced::default(),
             answering: Ticket(0),
             setup,
             phase: Phase::New,
             greeting: connect::Greeting::default(),
             scopes: Scopes::NONE,
             owner: Owner::Credential("".into()),
+            kind: Kind::ApiKey,
+            expires: None,
+            refreshing: VecDeque::new(),
             pending: HashMap::new(),
             deadlines: VecDeque::new(),
+            transfers: files::Transfers::default(),
             event_seq: 0,
             heartbeats: 0,
             next_heartbeat: Timestamp::default(),
@@ -255,6 +273,7 @@ impl Wundr {
         self.pending = HashMap::new();
         self.deadlines = VecDeque::new();
         self.following = Following::new(0);
+        self.transfers = files::Transfers::default();
     }
 
     fn end(&mut self, code: u16, reason: &str, turn: &mut Turn<'_>) {
@@ -263,9 +282,6 @@ impl Wundr {
     }
 
     fn on_fault(&mut self, fault: Fault, turn: &mut Turn<'_>) {
-        let ended = |reason: &str, message: &str| {
-            Failure::new("UNAUTHORIZED", message).with(serde_json::json!({ "reason": reason }))
-        };
         let (code, reason, last) = match fault {
             Fault::Oversize { limit } => {
                 let failure = Failure::invalid("message exceeds size limit")
@@ -275,13 +291,11 @@ impl Wundr {
             Fault::Slow => (1008, "slow consumer".to_owned(), None),
             Fault::Idle => (1001, "heartbeat timeout".to_owned(), None),
             Fault::Revoked => {
-                let failure = ended("credential_revoked", "the credential was revoked");
+                let failure = Failure::new("UNAUTHORIZED", "the credential was revoked")
+                    .with(serde_json::json!({ "reason": "credential_revoked" }));
                 (1008, "unauthorized: the credential was revoked".to_owned(), Some(failure))
             }
-            Fault::Expired => {
-                let failure = ended("credential_expired", "the credential expired");
-                (1008, "unauthorized: the credential expired".to_owned(), Some(failure))
-            }
+            Fault::Expired => (1008, "unauthorized: the credential expired".to_owned(), Some(self.expired())),
             Fault::Overloaded => (1013, "too many connections, try later".to_owned(), None),
             Fault::Draining => (1001, "server shutdown".to_owned(), None),
         };

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::sessions::{SESSION, target};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, default, optional, required};
-use super::{Call, Request, Turn, Wundr, misfit};
+use super::{Call, Request, Turn, Wundr, files, misfit};
 use crate::command::{Command, Submit};
 use crate::error::Error;
 use crate::ids::RunId;
@@ -25,6 +25,7 @@ pub(super) const SUBMIT: &[Field] = &[
     default("stream", Shape::Flag, "true", "false is refused: the answer is told as stream.* events"),
     optional("model", NAME, "refused: the agent's model answers"),
     optional("maxTokens", Shape::Integer(1, INTEGER_MAX), "refused: the agent's limit holds"),
+    optional("attachments", files::ATTACHMENTS, "files that were uploaded, for the model to see"),
     optional("idempotencyKey", Shape::Text(1, 256), "the same key is the same prompt, asked for once"),
 ];
 
@@ -58,6 +59,7 @@ struct Asked {
     stream: bool,
     model: Option<String>,
     max_tokens: Option<u64>,
+    attachments: Option<Value>,
     idempotency_key: Option<String>,
 }
 
@@ -84,6 +86,7 @@ pub(super) fn submit(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'
         content: with_context(asked.prompt, asked.context),
         idempotency_key: asked.idempotency_key,
         attachments: Vec::new(),
+        files: files::attached(asked.attachments.as_ref())?,
         thinking: None,
         follow: false,
     };

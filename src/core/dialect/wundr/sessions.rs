@@ -2,12 +2,13 @@
 //!
 //! | status | when |
 //! |---|---|
-//! | `initializing` | nothing ran in it yet, or nothing since it was reset |
-//! | `running` | a prompt is under way or waits for its turn |
+//! | `running` | it takes prompts, whether one is under way or not, and whatever became of the last |
 //! | `paused` | the prompt under way waits for somebody's approval |
-//! | `completed` | nothing runs, and the last prompt was answered or cancelled: it takes the next |
-//! | `failed` | nothing runs, and the last prompt failed: it takes the next all the same |
 //! | `terminated` | it was stopped: it takes no more until another protocol resets it |
+//!
+//! What goes on in one that is open is told besides, as its `activity` and its `lastPrompt`. The other
+//! states the protocol has (`initializing`, `completed`, `failed`) are of sessions that begin slowly or
+//! are over with their first task, of which there are none: a list of them is empty.
 //!
 //! Sessions of other protocols are sessions like any other. What was not said when they were made is
 //! made up: the session's agent leads it, its kind is `claude-code`, and its task is its first prompt.
@@ -43,6 +44,32 @@ const REASON: Shape = Shape::Text(0, 1024);
 /// Every status.
 pub(super) const STATES: &[&str] =
     &["initializing", "running", "paused", "completed", "failed", "terminated"];
+
+/// It takes prompts.
+pub(super) const RUNNING: &str = "running";
+/// Its prompt waits for an approval.
+pub(super) const PAUSED: &str = "paused";
+/// It was stopped.
+pub(super) const TERMINATED: &str = "terminated";
+
+/// Whether something is under way.
+pub(super) const IDLE: &str = "idle";
+/// See [`IDLE`].
+pub(super) const BUSY: &str = "busy";
+
+/// Whether a prompt is under way or waits in a session.
+pub(super) const ACTIVITY: Field = optional(
+    "activity",
+    Shape::OneOf(&[IDLE, BUSY]),
+    "whether a prompt is under way or waits; absent in one that was stopped",
+);
+
+/// What became of the last prompt.
+pub(super) const LAST_PROMPT: Field = optional(
+    "lastPrompt",
+    Shape::OneOf(&["completed", "cancelled", "failed"]),
+    "what became of the last prompt, where none is under way",
+);
 
 /// The member that names a session.
 pub(super) const SESSION: Field = required("sessionId", NAME, "the session");
@@ -107,7 +134,7 @@ pub(super) const STOPPED: &[Field] = &[
 
 /// `session.list`
 pub(super) const LIST: &[Field] = &[
-    optional("status", Shape::OneOf(STATES), "only those"),
+    optional("status", Shape::OneOf(STATES), "only those; running = all that were not stopped"),
     default("limit", Shape::Integer(1, LIST_MAX), "50", "at most so many"),
     default("offset", COUNT, "0", "not the first so many"),
 ];
@@ -131,7 +158,9 @@ pub(super) const INFO: &[Field] = &[
     required("orchestratorId", NAME, "who leads it"),
     required("agent", NAME, "the agent that answers in it"),
     required("sessionType", NAME, "the kind of session"),
-    required("status", Shape::OneOf(STATES), "how it is"),
+    required("status", Shape::OneOf(STATES), "running = it takes prompts"),
+    ACTIVITY,
+    LAST_PROMPT,
     required(
         "task",
         Shape::Object(&[
@@ -151,7 +180,7 @@ pub(super) const INFO: &[Field] = &[
         Shape::Object(&[
             required("tokensUsed", COUNT, "read and written, since the last reset"),
             required("durationMs", COUNT, "from when it was made until it was last used"),
-            required("tasksCompleted", COUNT, "prompts that were answered"),
+            required("tasksCompleted", COUNT, "prompts that got an answer, be it cut short"),
         ]),
         "what was done in it",
     ),
@@ -159,21 +188,17 @@ pub(super) const INFO: &[Field] = &[
     optional("subscriptionId", NAME, "the subscription to its events"),
 ];
 
-/// How a session is, in this protocol's words.
-fn state_name(state: SessionState) -> &'static str {
+/// How a session is, in this protocol's words; whether something is under way in it, and what became
+/// of its last prompt.
+fn state_words(state: SessionState) -> (&'static str, Option<&'static str>, Option<&'static str>) {
     match state {
-        SessionState::New => "initializing",
-        SessionState::Running => "running",
-        SessionState::Paused => "paused",
-        SessionState::Idle => "completed",
-        SessionState::Failed => "failed",
-        SessionState::Closed => "terminated",
+        SessionState::New => (RUNNING, Some(IDLE), None),
+        SessionState::Running => (RUNNING, Some(BUSY), None),
+        SessionState::Paused => (PAUSED, Some(BUSY), None),
+        SessionState::Idle => (RUNNING, Some(IDLE), Some("completed")),
+        SessionState::Failed => (RUNNING, Some(IDLE), Some("failed")),
+        SessionState::Closed => (TERMINATED, None, None),
     }
-}
-
-fn state_of(name: &str) -> Option<SessionState> {
-    use SessionState::{Closed, Failed, Idle, New, Paused, Running};
-    [New, Running, Paused, Idle, Failed, Closed].into_iter().find(|state| state_name(*state) == name)
 }
 
 /// What a session was made for.
@@ -208,7 +233,13 @@ fn info(row: &SessionRow) -> Value {
     info["sessionId"] = id.into();
     info["sessionKey"] = row.session.as_str().into();
     info["agent"] = (&*row.session.agent()).into();
-    info["status"] = state_name(row.state).into();
+    let (status, activity, last_prompt) = state_words(row.state);
+    info["status"] = status.into();
+    for (name, word) in [("activity", activity), ("lastPrompt", last_prompt)] {
+        if let Some(word) = word {
+            info[name] = word.into();
+        }
+    }
     info["startedAt"] = row.created.to_rfc3339().into();
     info["sessionSeq"] = row.head.0.into();
     info["metrics"] = json!({
@@ -378,8 +409,9 @@ pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -
     Call::ask(close, move |_, reply, _| {
         let Reply::Stopped { runs, .. } = reply? else { return Err(misfit()) };
         let prompts: Vec<_> = runs.iter().map(|run| run.as_str()).collect();
-        let status = state_name(SessionState::Closed);
-        Ok(Call::Answer(json!({ "ok": true, "sessionId": session_id, "status": status, "prompts": prompts })))
+        Ok(Call::Answer(
+            json!({ "ok": true, "sessionId": session_id, "status": TERMINATED, "prompts": prompts }),
+        ))
     })
 }
 
@@ -394,19 +426,25 @@ struct List {
 pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
     let List { status, limit, offset } = request.read()?;
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let answer = move |sessions: Vec<Value>, total: u64| json!({ "sessions": sessions, "total": total, "limit": limit, "offset": offset });
+    let (is_open, state) = match status.as_deref() {
+        None => (false, None),
+        Some(RUNNING) => (true, None),
+        Some(PAUSED) => (true, Some(SessionState::Paused)),
+        Some(TERMINATED) => (false, Some(SessionState::Closed)),
+        Some(_) => return Ok(Call::Answer(answer(Vec::new(), 0))),
+    };
     let filter = SessionFilter {
         limit: number(limit),
         offset: number(offset),
-        state: status.as_deref().and_then(state_of),
+        is_open,
+        state,
         with_texts: true,
         ..SessionFilter::default()
     };
     Call::ask(Command::ListSessions(filter), move |_, reply, _| {
         let Reply::SessionList(list) = reply? else { return Err(misfit()) };
-        let sessions: Vec<_> = list.rows.iter().map(info).collect();
-        Ok(Call::Answer(
-            json!({ "sessions": sessions, "total": list.total, "limit": limit, "offset": offset }),
-        ))
+        Ok(Call::Answer(answer(list.rows.iter().map(info).collect(), list.total)))
     })
 }
 

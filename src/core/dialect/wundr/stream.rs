@@ -3,15 +3,16 @@
 //! | in the log | told |
 //! |---|---|
 //! | the session's first event | `session.created` |
-//! | `Started` | `session.status` running, `stream.start` |
+//! | `Started` | `session.status` busy, `stream.start` |
 //! | `Restarted` | `stream.start` again, with `metadata.restarted`: what was told of the step is void |
 //! | `Text`, `Thought` | `stream.chunk` text, thinking |
 //! | `ToolCalled` | `stream.chunk` tool_use, `tool.status` started |
+//! | `ApprovalAsked`, `ApprovalDecided` | see [`super::tools`]; `session.status` paused, and running once no call waits |
 //! | `ToolReturned` | `stream.chunk` error where it failed; `tool.status`, `tool.result` |
-//! | `Ended` | `stream.end`, or `stream.error` where the run failed; then `session.status` |
+//! | `Ended` | `stream.end`, or `stream.error` where the run failed; then `session.status` idle |
 //! | `Injected` | `stream.start`, `stream.chunk`, `stream.end` of a prompt of its own |
 //! | `Configured` that closes it, `Deleted` | `session.stopped`, `session.status` terminated |
-//! | a new conversation | `session.status` initializing |
+//! | a new conversation | `session.status` |
 //!
 //! Who cancels a prompt is told its `stream.end` with the `stopReason` `cancelled`: it is over as it
 //! was meant to be, and nothing is wrong. Chunks of the type `code` are never told: a fence of the
@@ -31,11 +32,14 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::SLOT;
+use super::sessions::{ACTIVITY, BUSY, IDLE, LAST_PROMPT, PAUSED, RUNNING, TERMINATED};
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, optional, required};
+use super::tools::{self, TOOL_REQUEST};
 use super::wire::Failure;
+use crate::approval::Decision;
 use crate::dialect::json::json as to_json;
 use crate::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult};
-use crate::ids::{CallId, RunId, Seq};
+use crate::ids::{ApprovalId, CallId, RunId, Seq};
 use crate::settings::Settings;
 use crate::time::Timestamp;
 
@@ -51,7 +55,7 @@ pub(super) const SESSION_EVENTS: &[&str] = &[
     SESSION_STOPPED,
     TOOL_STATUS,
     TOOL_RESULT,
-    "tool.request",
+    TOOL_REQUEST,
 ];
 
 const STREAM_START: &str = "stream.start";
@@ -186,7 +190,8 @@ pub(super) const CREATED: &[Field] = &[
 pub(super) const STATUS: &[Field] = &[
     required("id", NAME, "the session"),
     SESSION,
-    required("status", Shape::OneOf(super::sessions::STATES), "how it is"),
+    required("status", Shape::OneOf(super::sessions::STATES), "running = it takes prompts"),
+    optional("metadata", Shape::Object(&[ACTIVITY, LAST_PROMPT]), "what goes on in it"),
     SESSION_SEQ,
 ];
 
@@ -261,9 +266,8 @@ fn push(text: &mut String, name: &str, payload: &str) {
 fn shared(session: &str, published: &Published) -> Words {
     let Logged { first_seq, seq, run, at, event } = &published.logged;
     let prompt = run.as_ref().map_or("", RunId::as_str);
-    let status = |status: &str, seq: &Seq| {
-        let payload = json!({ "id": session, "sessionId": session, "status": status, "sessionSeq": seq.0 });
-        (SESSION_STATUS, payload)
+    let status = |status: &str, activity: Option<&str>, last_prompt: Option<&str>| {
+        session_status(session, status, (activity, last_prompt), *seq)
     };
     let stream = |name: &'static str, more: Value, seq: Seq| {
         let mut payload = json!({ "sessionId": session, "promptId": prompt, "sessionSeq": seq.0 });
@@ -282,7 +286,7 @@ fn shared(session: &str, published: &Published) -> Words {
     }
     match event {
         Event::Started => {
-            words.push(status("running", seq));
+            words.push(status(RUNNING, Some(BUSY), None));
             words.push(stream(STREAM_START, json!({}), *seq));
         }
         Event::Restarted => {
@@ -302,10 +306,12 @@ fn shared(session: &str, published: &Published) -> Words {
                     stream(STREAM_ERROR, json!({ "error": Failure::of(error).to_value() }), first)
                 }
             });
-            words.push(match outcome {
-                Outcome::Failed(_) => status("failed", seq),
-                Outcome::Completed | Outcome::Aborted => status("completed", seq),
-            });
+            let became = match outcome {
+                Outcome::Completed => "completed",
+                Outcome::Aborted => "cancelled",
+                Outcome::Failed(_) => "failed",
+            };
+            words.push(status(RUNNING, Some(IDLE), Some(became)));
         }
         Event::Injected { content } => {
             words.push(stream(STREAM_START, json!({}), *seq));
@@ -314,24 +320,24 @@ fn shared(session: &str, published: &Published) -> Words {
             let more = json!({ "usage": usage, "metadata": { "stopReason": "completed" } });
             words.push(stream(STREAM_END, more, *seq));
         }
-        Event::Cleared(Forgotten::Conversation) => words.push(status("initializing", seq)),
+        Event::Cleared(Forgotten::Conversation) => words.push(status(RUNNING, Some(IDLE), None)),
         Event::Configured(settings) => {
             if let Some(reason) = &settings.closed {
                 words.push((SESSION_STOPPED, stopped(session, reason, *seq)));
-                words.push(status("terminated", seq));
+                words.push(status(TERMINATED, None, None));
             }
         }
         Event::Deleted => {
             words.push((SESSION_STOPPED, stopped(session, "deleted", *seq)));
-            words.push(status("terminated", seq));
+            words.push(status(TERMINATED, None, None));
         }
         // By hand, or by `Told` for each, or nobody's business.
         Event::Text(_)
         | Event::Thought(_)
         | Event::ToolCalled(_)
-        | Event::ToolReturned(_)
         | Event::ApprovalAsked(_)
         | Event::ApprovalDecided(_)
+        | Event::ToolReturned(_)
         | Event::Prompted { .. }
         | Event::Sealed(_)
         | Event::StepEnded { .. }
@@ -340,11 +346,26 @@ fn shared(session: &str, published: &Published) -> Words {
     words
 }
 
+fn session_status(
+    session: &str,
+    status: &str,
+    (activity, last_prompt): (Option<&str>, Option<&str>),
+    seq: Seq,
+) -> (&'static str, Value) {
+    let mut payload = json!({ "id": session, "sessionId": session, "status": status, "sessionSeq": seq.0 });
+    for (name, word) in [("activity", activity), ("lastPrompt", last_prompt)] {
+        if let Some(word) = word {
+            payload["metadata"][name] = word.into();
+        }
+    }
+    (SESSION_STATUS, payload)
+}
+
 fn created(session: &str, event: &Published, settings: Option<&Settings>, seq: Seq, at: Timestamp) -> Value {
     let mut payload = super::sessions::about(&event.session, settings.unwrap_or(&Settings::default()));
     payload["id"] = session.into();
     payload["sessionId"] = session.into();
-    payload["status"] = "initializing".into();
+    payload["status"] = RUNNING.into();
     payload["startedAt"] = at.to_rfc3339().into();
     payload["sessionSeq"] = seq.0.into();
     payload
@@ -364,7 +385,7 @@ pub(super) struct Told {
     /// How many chunks of prompts under way.
     chunks: HashMap<RunId, u64>,
     /// The calls under way.
-    pub(super) calls: Calls,
+    calls: Calls,
 }
 
 /// Calls of tools that are under way.
@@ -373,7 +394,9 @@ pub(super) struct Calls {
     /// The tool, and when it was called.
     open: HashMap<(RunId, CallId), (String, Timestamp)>,
     /// Those whose result was told already.
-    pub(super) settled: HashSet<(RunId, CallId)>,
+    settled: HashSet<(RunId, CallId)>,
+    /// Those that wait for approval.
+    waiting: HashSet<(RunId, CallId)>,
 }
 
 impl Told {
@@ -433,6 +456,45 @@ impl Calls {
                 let started = status_of(session, run, &call.id, call.name.as_str(), "started", *seq);
                 vec![(STREAM_CHUNK, asked_for(session, run, call, *seq)), (TOOL_STATUS, started)]
             }
+            Event::ApprovalAsked(asked) => {
+                let request = tools::requested(session, run, asked, seq.0);
+                let mut words =
+                    vec![(STREAM_CHUNK, asked_for(session, run, &asked.call, *seq)), (TOOL_REQUEST, request)];
+                if !self.waits(run) {
+                    words.push(session_status(session, PAUSED, (Some(BUSY), None), *seq));
+                }
+                self.waiting.insert(key(&asked.call.id));
+                words
+            }
+            Event::ApprovalDecided(decided) => {
+                let name = decided.tool.as_str();
+                let status = |status| status_of(session, run, &decided.call, name, status, *seq);
+                let mut words = match tools::refusal(decided) {
+                    None => {
+                        self.open.insert(key(&decided.call), (name.to_owned(), *at));
+                        vec![(TOOL_STATUS, status("started"))]
+                    }
+                    Some((outcome, why)) => {
+                        let mut told = status(outcome);
+                        told["error"] = why.into();
+                        vec![(TOOL_STATUS, status("failed")), (TOOL_RESULT, told)]
+                    }
+                };
+                self.waiting.remove(&key(&decided.call));
+                match decided.decision {
+                    // Its end follows.
+                    Decision::Withdrawn => return words,
+                    // What the model is told instead of a result is no second one.
+                    Decision::Denied { .. } | Decision::TimedOut => {
+                        self.settled.insert(key(&decided.call));
+                    }
+                    Decision::Approved { .. } => {}
+                }
+                if !self.waits(run) {
+                    words.push(session_status(session, RUNNING, (Some(BUSY), None), *seq));
+                }
+                words
+            }
             Event::ToolReturned(result) => {
                 let open = self.open.remove(&key(&result.call));
                 if self.settled.remove(&key(&result.call)) {
@@ -459,10 +521,16 @@ impl Calls {
         }
     }
 
+    /// Whether a call of this run waits for approval.
+    fn waits(&self, run: &RunId) -> bool {
+        self.waiting.iter().any(|(of, _)| of == run)
+    }
+
     /// Nothing more comes of this run.
     fn forget(&mut self, run: &RunId) {
         self.open.retain(|(of, _), _| of != run);
         self.settled.retain(|(of, _)| of != run);
+        self.waiting.retain(|(of, _)| of != run);
     }
 }
 
@@ -497,7 +565,7 @@ fn status_of(session: &str, run: &RunId, call: &CallId, name: &str, status: &str
     json!({
         "sessionId": session,
         "promptId": run.as_str(),
-        "requestId": call.as_str(),
+        "requestId": ApprovalId::of(run, call).as_str(),
         "toolName": name,
         "status": status,
         "sessionSeq": seq.0,
