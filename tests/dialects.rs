@@ -59,6 +59,8 @@ use clawmux_core::reply::{
     SessionState, SessionSummary, Status, Transcript, UnderWay,
 };
 use clawmux_core::settings::{Assignment, Settings};
+use clawmux_core::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, SubAgentReply};
+use clawmux_core::team::{Coordination, Relayed, TeamNews, TeamReply, TeamState, TeamStatus};
 use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
 use serde_json::Value;
@@ -630,6 +632,13 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                 calls: count(day, "calls"),
             })
         })?),
+        "agent" => Reply::SubAgent(Box::new(SubAgentReply::Status(agent_of(value)?))),
+        "team" => Reply::Team(Box::new(TeamReply::Status(team_of(value)?))),
+        "sent" => Reply::Team(Box::new(TeamReply::Sent {
+            team: text(value, "team").into(),
+            message: text(value, "id"),
+            to: list(&value["to"], |id| Ok(id.as_str().unwrap_or_default().into()))?,
+        })),
         "aborted" => Reply::Aborted { run: value.as_str().map(RunId::from) },
         "history" => Reply::History(History {
             session: key_of(&text(value, "session"))?,
@@ -749,6 +758,47 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
     })
 }
 
+fn agent_of(value: &Value) -> Result<AgentStatus, String> {
+    use AgentState::{Completed, Failed, Initializing, Paused, Running, Stopped};
+    let all = [Initializing, Running, Paused, Completed, Failed, Stopped];
+    let state = all.into_iter().find(|state| value["state"] == state.name()).ok_or("no such state")?;
+    Ok(AgentStatus {
+        agent: text(value, "id").into(),
+        owner: Owner::Admins,
+        session: key_of(&text(value, "session"))?,
+        parent: value["parent"].as_str().map(key_of).transpose()?,
+        team: value["team"].as_str().map(|team| (team.into(), text(value, "role"))),
+        kind: text(value, "kind"),
+        state,
+        task: text(value, "task"),
+        usage: Usage { input_tokens: count(value, "tokens"), output_tokens: 0 },
+        turns_completed: count(value, "turns") as u32,
+        answer: value["answer"].as_str().map(str::to_owned),
+        why: value["why"].as_str().map(|why| ErrorCode::Aborted.error(why)),
+        depth: 1,
+        created: Timestamp::from_millis(1000),
+        updated: Timestamp::from_millis(count(value, "updated")),
+    })
+}
+
+fn team_of(value: &Value) -> Result<TeamStatus, String> {
+    use TeamState::{Active, Completed, Dissolved, Failed, Forming};
+    let all = [Forming, Active, Completed, Failed, Dissolved];
+    Ok(TeamStatus {
+        team: text(value, "id").into(),
+        owner: Owner::Admins,
+        name: text(value, "name"),
+        description: None,
+        strategy: Coordination::Sequential,
+        state: all.into_iter().find(|state| value["state"] == state.name()).ok_or("no such state")?,
+        members: list(&value["members"], agent_of)?,
+        progress: value["progress"].as_f64().unwrap_or_default(),
+        why: None,
+        created: Timestamp::from_millis(1000),
+        updated: Timestamp::from_millis(2000),
+    })
+}
+
 fn announcement_of(value: &Value) -> Result<Announcement, String> {
     let (name, value) = member(value)?;
     Ok(match name {
@@ -779,6 +829,31 @@ fn announcement_of(value: &Value) -> Result<Announcement, String> {
             owner: Owner::Admins,
             reason: ChangeReason::Ended,
         }),
+        "agent" => {
+            let what = match value["what"].as_str() {
+                Some("spawned") => AgentChange::Spawned,
+                Some("stopped") => AgentChange::Stopped,
+                _ => AgentChange::Changed,
+            };
+            Announcement::Agent(Box::new(AgentNews { what, status: agent_of(value)? }))
+        }
+        "team" => Announcement::Team(Box::new(TeamNews::Changed(team_of(value)?))),
+        "dissolved" => Announcement::Team(Box::new(TeamNews::Dissolved {
+            team: text(value, "id").into(),
+            owner: Owner::Admins,
+            reason: value["reason"].as_str().map(str::to_owned),
+        })),
+        "relayed" => Announcement::Team(Box::new(TeamNews::Message(Relayed {
+            message: text(value, "id"),
+            team: text(value, "team").into(),
+            owner: Owner::Admins,
+            from: text(value, "from").into(),
+            to: value["to"].as_str().map(Into::into),
+            content: text(value, "content"),
+            metadata: value.get("metadata").cloned(),
+            answers: value["answers"].as_str().map(str::to_owned),
+            at: Timestamp::from_millis(count(value, "at")),
+        }))),
         "requested" => Announcement::Approval(Arc::new(News::Requested(pending_of(value)?))),
         "resolved" => Announcement::Approval(Arc::new(News::Resolved {
             pending: pending_of(value)?,

@@ -11,8 +11,6 @@
 
 mod kin;
 mod line;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -141,6 +139,7 @@ pub struct SessionEnds {
 }
 
 /// Something to decide.
+#[expect(clippy::large_enum_variant, reason = "a few wait at a time")]
 enum Question {
     Direct(Direct),
     Ends(SessionEnds, oneshot::Sender<()>),
@@ -482,10 +481,10 @@ impl Crew {
         let Some((owner, command, run)) = self.command(&effect) else { return };
         let Some(line) = &mut self.line else { return };
         self.turns_total += u64::from(run.is_some() && attempt == 0);
-        let waiting = Waiting { effect, attempt, run, promise };
+        let waiting = Waiting { effect, attempt, run, _promise: promise };
         if let Err(waiting) = line.ask(owner, command, waiting, ctx.address().recipient()) {
             let busy = ErrorCode::Unavailable.error("the daemon is busy");
-            self.refused(waiting, busy, ctx);
+            self.refused(*waiting, busy, ctx);
         }
     }
 
