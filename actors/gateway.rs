@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Starts them in this order and stops them in reverse; knows no protocol. Sessions and plugins are
-//! started anew by their supervisors. These eight know each other's addresses, so that one that is
+//! started anew by their supervisors. These know each other's addresses, so that one that is
 //! gone can't be replaced alone: the gateway says so ([`Running::failed`]), whoever asked it has been
 //! told, what was acknowledged is in the log, and who runs the daemon starts all of it anew.
 

@@ -143,7 +143,7 @@ impl Writing {
             let why = format!("upload {upload}: chunk {next} was expected, not {index}");
             return Err(self.conflict(why));
         }
-        self.next_index = chunk.index.or(self.next_index).map(|index| index + 1);
+        self.next_index = chunk.index.or(self.next_index).map(|index| index.saturating_add(1));
         Ok(())
     }
 

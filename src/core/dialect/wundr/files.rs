@@ -124,8 +124,8 @@ pub(super) struct Transfers {
     uploads: u64,
     /// The downloads that wait for their next piece, by turns.
     downloads: VecDeque<Download>,
-    /// Whether a piece is being read.
-    is_reading: bool,
+    /// The download whose next piece is being read.
+    reading: Option<UploadId>,
     /// A piece that waits for room.
     ready: Option<(Download, FileRow, Bytes)>,
     /// Whether the connection will say when there is room.
@@ -158,7 +158,7 @@ impl Transfers {
     /// Whether a download of this connection has this id.
     fn is_downloading(&self, id: UploadId) -> bool {
         let ready = self.ready.iter().map(|(download, ..)| download);
-        self.downloads.iter().chain(ready).any(|download| download.id == id)
+        self.reading == Some(id) || self.downloads.iter().chain(ready).any(|download| download.id == id)
     }
 
     /// An upload begins or goes on; gives its number.
@@ -294,16 +294,16 @@ impl Wundr {
 
     /// Has the next piece read, where none is there yet.
     fn read_on(&mut self, turn: &mut Turn<'_>) {
-        if self.transfers.is_reading || self.transfers.ready.is_some() {
+        if self.transfers.reading.is_some() || self.transfers.ready.is_some() {
             return;
         }
         let Some(download) = self.transfers.downloads.pop_front() else { return };
-        self.transfers.is_reading = true;
+        self.transfers.reading = Some(download.id);
         let left = download.until.map_or(u64::MAX, |until| until.saturating_sub(download.at));
         let bytes_max = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
         let read = FileCommand::Read { file: download.file, offset: download.at, bytes_max };
         self.ask_aside(Command::File(Box::new(read)), turn, move |wundr, reply, turn| {
-            wundr.transfers.is_reading = false;
+            wundr.transfers.reading = None;
             match of_files(reply) {
                 Ok(FileReply::Piece { file, data }) if wundr.transfers.is_full => {
                     wundr.transfers.ready = Some((download, file, data));
