@@ -48,6 +48,7 @@ use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
+use clawmux_core::file::{FileAbout, FileId, FileReply, FileRow, UploadId};
 use clawmux_core::health::{Figures, Part, Report};
 use clawmux_core::ids::{ApprovalId, ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::memory::{Found, Kind, MemoryReply, Remembered, Stored, Tier};
@@ -557,6 +558,37 @@ fn memory_words(value: &Value) -> (Tier, Kind) {
     (Tier::from_name(&text(value, "tier")).unwrap(), Kind::from_name(&text(value, "kind")).unwrap())
 }
 
+/// What is said of files: a row, bytes of one, how far one has come, one that is no more.
+fn file_reply_of(value: &Value) -> Result<FileReply, String> {
+    if let Some(received) = value["received"].as_u64() {
+        return Ok(FileReply::Received(received));
+    }
+    let id = FileId::parse(&text(value, "id")).ok_or("no id of a file")?;
+    if value["deleted"] == true {
+        return Ok(FileReply::Deleted(id));
+    }
+    let file = FileRow {
+        id,
+        upload: UploadId::parse(&text(value, "upload")).ok_or("no id of an upload")?,
+        owner: Owner::Admins,
+        about: FileAbout {
+            name: value["name"].as_str().map(str::to_owned),
+            media_type: None,
+            total: value["total"].as_u64(),
+            sha256: Some([0xab; 32]),
+        },
+        size: count(value, "size"),
+        is_complete: value["complete"] == true,
+        created: Timestamp::from_millis(0),
+        updated: Timestamp::from_millis(1000),
+    };
+    Ok(match value["piece"].as_str() {
+        Some(data) => FileReply::Piece { file, data: data.to_owned().into() },
+        None if value["list"] == true => FileReply::List { files: vec![file], total: 1 },
+        None => FileReply::File(file),
+    })
+}
+
 fn reply_of(value: &Value) -> Result<Reply, String> {
     let (name, value) = member(value)?;
     let plugin = |value: &Value| {
@@ -569,6 +601,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
         })
     };
     Ok(match name {
+        "file" => Reply::File(Box::new(file_reply_of(value)?)),
         "status" => Reply::Status(Status {
             version: text(value, "version"),
             plugins: count(value, "plugins") as usize,
