@@ -527,9 +527,11 @@ impl Calls {
     /// A call is under way. Who is told of calls and of no ends does not hear what becomes of those that
     /// an end cut off: the oldest is forgotten.
     fn begins(&mut self, call: (RunId, CallId), name: String, at: Timestamp) {
-        if self.open.len() >= OPEN_MAX {
-            let oldest = self.open.iter().min_by_key(|(_, (_, at))| *at).map(|(call, _)| call.clone());
-            oldest.map(|oldest| self.open.remove(&oldest));
+        if self.open.len() >= OPEN_MAX
+            && let Some(oldest) =
+                self.open.iter().min_by_key(|(_, (_, at))| *at).map(|(call, _)| call.clone())
+        {
+            self.open.remove(&oldest);
         }
         self.open.insert(call, (name, at));
     }
