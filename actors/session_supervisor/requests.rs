@@ -440,10 +440,16 @@ impl SessionSupervisor {
     /// A prompt with all that it brings along; in its turn, where it has that already.
     fn submit(
         &mut self,
-        (session, submit, (asker, principal), arbiter): Prompt,
+        (session, mut submit, (asker, principal), arbiter): Prompt,
         turn: Option<Turn>,
         ctx: &mut Context<Self>,
     ) {
+        if let Some(model) = &mut submit.manner.model {
+            match self.setup.colleagues.catalog.find(&session.agent(), model) {
+                Ok(found) => *model = found.to_string(),
+                Err(error) => return asker.reply(Err(error)),
+            }
+        }
         let owner = principal.owner.clone();
         let submission = Submission {
             run: submit.run,
@@ -451,7 +457,7 @@ impl SessionSupervisor {
             owner: owner.clone(),
             idempotency_key: submit.idempotency_key.clone(),
             attachments: submit.attachments,
-            thinking: submit.thinking,
+            manner: submit.manner,
         };
         let order = Order::Submit { submission, follow: submit.follow };
         let prompt = Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };

@@ -12,13 +12,13 @@ use crate::auth::{About, Role as ClientRole, Scope, Scopes, Secret};
 use crate::error::Error;
 use crate::file::{FileCommand, FileId};
 use crate::ids::{AgentId, PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::manner::Manner;
 use crate::memory::MemoryCommand;
 use crate::node::{InvokeNode, NodeFailure};
 use crate::reply::{Role, SessionState};
 use crate::settings::Patch;
 use crate::subagent::SubAgentCommand;
 use crate::team::TeamCommand;
-use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
 /// A request a dialect wants executed.
@@ -74,8 +74,8 @@ pub struct Submit {
     pub attachments: Vec<Attachment>,
     /// Finished files that it brings along besides, behind those.
     pub files: Vec<FileId>,
-    /// How much is thought over it; none = as the session is set.
-    pub thinking: Option<Thinking>,
+    /// How it is to be answered.
+    pub manner: Manner,
     /// Whether the events of its run follow the reply. Who follows the session is told them anyway.
     pub follow: bool,
 }
