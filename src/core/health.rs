@@ -79,13 +79,11 @@ pub struct Figures {
 
 impl Figures {
     /// How long a run took on average, in ms; none where none ended.
-    #[expect(clippy::cast_precision_loss, reason = "counts and times are small")]
     pub fn response_ms_average(&self) -> Option<f64> {
         (self.timed > 0).then(|| self.response_ms as f64 / self.timed as f64)
     }
 
     /// The share of runs that did not fail, aborted ones not counted; none where none ended.
-    #[expect(clippy::cast_precision_loss, reason = "counts are small")]
     pub fn success_rate(&self) -> Option<f64> {
         let ended = self.completed + self.failed;
         (ended > 0).then(|| self.completed as f64 / ended as f64)
