@@ -22,6 +22,7 @@
 //! | `! fault NAME` / `! ended` | something is wrong with the connection; the peer left |
 //! | `< text` | the gateway sends this frame |
 //! | `<~ json` | the gateway sends a frame that holds this: objects may have more members |
+//! | `<b "bytes"` | the gateway sends this binary frame, written as Rust writes bytes |
 //! | `? authenticate none` or `... token TEXT`, `... api-key TEXT`, `... jwt TEXT` | credentials are to be checked; role, scopes and device follow where they are asked for |
 //! | `? TICKET SCOPE COST command` | a request is to be executed; runs are `run1`, `run2`, .. |
 //! | `x CODE reason` | the gateway closes |
@@ -142,7 +143,7 @@ fn run(path: &Path, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> {
         if line.is_empty() || line.starts_with('#') || line.starts_with("setup ") {
             continue;
         }
-        if ["< ", "<~ ", "? ", "x "].iter().any(|kind| line.starts_with(kind)) {
+        if ["< ", "<~ ", "<b ", "? ", "x "].iter().any(|kind| line.starts_with(kind)) {
             expected.push(line.to_owned());
             continue;
         }
