@@ -1002,9 +1002,9 @@ impl Model {
                     }
                     let name = idempotency.map(|name| name.to_string());
                     let mut event = prompt(&format!("p{next}"), name.as_deref());
-                    if let (true, Event::Prompted { attachments, thinking, .. }) = (*brings, &mut event) {
+                    if let (true, Event::Prompted { attachments, manner, .. }) = (*brings, &mut event) {
                         attachments.extend([image(next, 20), file(&format!("file {next}"))]);
-                        *thinking = Some(Thinking::High);
+                        manner.thinking = Some(Thinking::High);
                     }
                     (Some(run), event)
                 }
