@@ -29,8 +29,6 @@
 //!
 //! Deliberately absent: protocol v1, and the switch to JSON-RPC 2.0 that its clients never make.
 
-#![allow(dead_code)]
-
 mod agents;
 mod auth;
 mod binary;
