@@ -8,6 +8,7 @@
 //!            ├─ Hub                  who is connected
 //!            ├─ Devices, Tokens      who is let in
 //!            ├─ Configuration        the configuration files
+//!            ├─ Files                what clients upload
 //!            ├─ SessionSupervisor ── Session ...
 //!            ├─ Listener ─────────── Connection ...
 //!            └─ AdminSocket          the operator
@@ -44,8 +45,10 @@ use crate::clock;
 use crate::configuration::{Configuration, Layers};
 use crate::connection::Services;
 use crate::control_ui::ControlUi;
+use crate::crew::{self, Crew, Kin};
 use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
+use crate::files::{self, Files};
 use crate::http::PROTOCOLS;
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
@@ -53,6 +56,7 @@ use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed};
+use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
@@ -111,6 +115,8 @@ pub struct Gateway {
     configuration: Addr<Configuration>,
     devices: Addr<Devices>,
     tokens: Addr<Tokens>,
+    crew: Addr<Crew>,
+    files: Addr<Files>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     admin: Option<Addr<AdminSocket>>,
@@ -144,7 +150,10 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
     let totals = ask(&store, since).await??;
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone()).start();
-    let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?.start();
+    let purses = Purses::default();
+    let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?
+        .with_purses(purses.clone())
+        .start();
     let nodes = Nodes::default().start();
     let (changes, overviews) = (Changes::default(), Overviews::default());
     let hub = Hub::new(hub::Setup {
@@ -162,6 +171,30 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let tokens = Tokens::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     authority.may_listen(&config.gateway.listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
+    let kin = Kin::default();
+    let crew = Crew::open(crew::Setup {
+        rules: clawmux_core::crew::Setup {
+            running_max: config.limits.agents,
+            depth_max: config.limits.agent_depth,
+            agents: config.agents.keys().cloned().collect(),
+            default: config.default_agent.clone(),
+        },
+        store: store.clone(),
+        hub: hub.clone(),
+        log: log.clone(),
+        purses,
+        kin: kin.clone(),
+    })
+    .await?
+    .start();
+    let files = Files::open(files::Setup {
+        folder: setup.home.join("files"),
+        store: store.clone(),
+        quota_bytes: config.limits.file_quota_bytes,
+        upload_life: files::UPLOAD_LIFE,
+    })
+    .await?
+    .start();
     let arbiters = Arbiters::default();
     let catalog = Arc::new(Catalog::new(&config));
     let sessions = SessionSupervisor::new(SessionSetup {
@@ -191,6 +224,9 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         log: setup.log.clone(),
         devices: devices.clone().recipient(),
         tokens: tokens.clone().recipient(),
+        crew: crew.clone(),
+        kin,
+        files: files.clone(),
         version: setup.version,
     })
     .start();
@@ -240,6 +276,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     if unfinished > 0 {
         tracing::info!(sessions = unfinished, "going on with the runs that the last stop cut off");
     }
+    let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
+    ask(&crew, crew::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
     let path = socket.path().to_owned();
     let gateway = Gateway {
@@ -253,6 +291,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         configuration,
         devices,
         tokens,
+        crew,
+        files,
         sessions,
         listener: listener.clone(),
         admin: None,
@@ -325,6 +365,8 @@ impl Gateway {
             ("configuration", self.configuration.connected()),
             ("devices", self.devices.connected()),
             ("tokens", self.tokens.connected()),
+            ("crew", self.crew.connected()),
+            ("files actor", self.files.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
             ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
@@ -416,6 +458,8 @@ impl Handler<Observe> for Gateway {
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
         let tokens = self.tokens.clone();
+        let crew = self.crew.clone();
+        let files = self.files.clone();
         Box::pin(async move {
             let mut children = Vec::new();
             children.extend(ask(&store, Observe).await);
@@ -426,6 +470,8 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&configuration, Observe).await);
             children.extend(ask(&devices, Observe).await);
             children.extend(ask(&tokens, Observe).await);
+            children.extend(ask(&crew, Observe).await);
+            children.extend(ask(&files, Observe).await);
             children.extend(ask(&sessions, Observe).await);
             children.extend(ask(&listener, Observe).await);
             if let Some(admin) = admin {
@@ -446,6 +492,7 @@ impl Handler<Stop> for Gateway {
         let drain = self.setup.config.gateway.drain_timeout;
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
+        let files = self.files.clone();
         let admin = self.admin.take();
         Box::pin(async move {
             let _ = ask(&listener, listener::Ready(false)).await;
@@ -461,6 +508,7 @@ impl Handler<Stop> for Gateway {
                 if let Some(admin) = admin {
                     let _ = admin.send(admin::Stop).await;
                 }
+                let _ = files.send(files::Stop).await;
                 match store.send(store::Stop).await {
                     Ok(Ok(())) => {}
                     Ok(Err(error)) => tracing::error!(%error, "the log was not closed cleanly"),

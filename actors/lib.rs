@@ -13,6 +13,7 @@
 //! | [`Hub`](hub) | who is connected, and what concerns all of them |
 //! | [`Devices`](devices) | which devices are paired |
 //! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
+//! | [`Files`](files) | what clients put with the daemon and get from it |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Store`](store) | the log |
 //! | [`AdminSocket`](admin) | the operator's socket |
@@ -29,9 +30,11 @@ pub mod clock;
 pub mod configuration;
 pub mod connection;
 pub mod control_ui;
+pub mod crew;
 pub mod daemon_log;
 pub mod deliver;
 pub mod devices;
+pub mod files;
 pub mod gateway;
 pub mod http;
 pub mod hub;

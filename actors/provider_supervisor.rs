@@ -26,6 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::clock;
 use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
+use crate::provider::purse::Purses;
 use crate::provider::{Candidate, Charge, Deadlines, Endpoint, Payer, Permit};
 use crate::store::RecordUsage;
 
@@ -56,6 +57,7 @@ pub struct ProviderSupervisor {
     used: Usage,
     /// Usage records that could not be written yet.
     unkept: Vec<UsageRecord>,
+    purses: Purses,
 }
 
 /// Asks for leave to make one provider call. `request.model` is filled in from the agent's models,
@@ -155,7 +157,15 @@ impl ProviderSupervisor {
             refused: 0,
             used: Usage::default(),
             unkept: Vec::new(),
+            purses: Purses::default(),
         })
+    }
+
+    /// Of sessions that spend together from these purses.
+    #[must_use]
+    pub fn with_purses(mut self, purses: Purses) -> Self {
+        self.purses = purses;
+        self
     }
 
     /// With other deadlines than the usual ones.
@@ -216,13 +226,20 @@ impl ProviderSupervisor {
         let encode = |request: &ChatRequest| encode(first.endpoint.kind, &first.endpoint.base_url, request);
         let mut body = encode(&request);
         let input = estimate_input(first.endpoint.kind, &request, body.len());
-        let (reservation, output) =
-            self.meter.reserve(clock::now(), account.spent().total(), input, request.max_tokens)?;
+        let purse = self.purses.of(&session);
+        let own = account.spent().total();
+        let (mut spent, mut output_max) = (own, request.max_tokens);
+        if let Some(purse) = &purse {
+            spent = own.max(purse.taken());
+            output_max = purse.clamp(own, input, output_max)?;
+        }
+        let (reservation, output) = self.meter.reserve(clock::now(), spent, input, output_max)?;
         if output != request.max_tokens {
             request.max_tokens = output;
             body = encode(&request);
         }
-        let charge = Charge::new(supervisor, reservation, Payer { session, run, agent, account });
+        let purses = self.purses.clone();
+        let charge = Charge::new(supervisor, reservation, Payer { session, run, agent, account, purses });
         let deadlines = self.deadlines.for_thinking(request.thinking);
         Ok(Permit { candidates, request, body, charge, deadlines, slot })
     }

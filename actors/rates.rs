@@ -80,6 +80,8 @@ mod tests {
             queue: 1,
             subscriptions: 1,
             unauthenticated: 1,
+            agents: 1,
+            agent_depth: 1,
             file_quota_bytes: 1 << 30,
         })
     }

@@ -55,7 +55,7 @@ use clawmux_core::reply::{
     Overview, Period, PluginSummary, Presence, Present, Preview, Reply, Role, Said, SessionList, SessionRow,
     SessionState, SessionSummary, Status, Transcript, UnderWay,
 };
-use clawmux_core::settings::Settings;
+use clawmux_core::settings::{Assignment, Settings};
 use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
 use serde_json::Value;
@@ -723,12 +723,17 @@ fn row_of(value: &Value) -> Result<SessionRow, String> {
             label: word("label"),
             model: word("model"),
             thinking: word("thinking").and_then(|level| Thinking::from_name(&level)),
-            assignment: None,
-            closed: word("closed"),
             display: value["display"].as_object().cloned().unwrap_or_default().into_iter().collect(),
+            ..settings_of(value)
         },
-        state: SessionState::Idle,
-        answered: 0,
+        state: match value["state"].as_str() {
+            Some("new") => SessionState::New,
+            Some("running") => SessionState::Running,
+            Some("failed") => SessionState::Failed,
+            Some("closed") => SessionState::Closed,
+            _ => SessionState::Idle,
+        },
+        answered: count(value, "answered"),
         model: None,
         created: Timestamp::default(),
         updated: Timestamp::from_millis(count(value, "updated")),
@@ -744,6 +749,21 @@ fn row_of(value: &Value) -> Result<SessionRow, String> {
         title: word("title"),
         last_message: word("last"),
     })
+}
+
+/// What a session was made for, and whether it was closed.
+fn settings_of(value: &Value) -> Settings {
+    let task = &value["task"];
+    let assignment = task.is_object().then(|| Assignment {
+        lead: text(value, "lead"),
+        kind: text(value, "kind"),
+        task: text(task, "type"),
+        description: text(task, "description"),
+        priority: text(task, "priority"),
+        metadata: task["metadata"].clone(),
+    });
+    let closed = value["closed"].as_str().map(str::to_owned);
+    Settings { assignment: assignment.map(Box::new), closed, ..Settings::default() }
 }
 
 fn event_of(value: &Value) -> Result<Event, String> {
@@ -766,6 +786,9 @@ fn event_of(value: &Value) -> Result<Event, String> {
         "step_ended" => Event::StepEnded { usage },
         "restarted" => Event::Restarted,
         "cleared" => Event::Cleared(Forgotten::Past),
+        "anew" => Event::Cleared(Forgotten::Conversation),
+        "configured" => Event::Configured(Box::new(settings_of(value))),
+        "thought" => Event::Thought(value.as_str().unwrap_or_default().to_owned()),
         "injected" => Event::Injected { content: value.as_str().unwrap_or_default().to_owned() },
         "deleted" => Event::Deleted,
         "completed" => Event::Ended { outcome: Outcome::Completed, usage },
@@ -816,6 +839,9 @@ fn describe(command: &Command) -> String {
             )
         }
         Command::Detach { target: whose, follow } => format!("detach {} {}", target(whose), follow.0),
+        Command::Close { target: whose, reason } => format!("close {} {reason:?}", target(whose)),
+        Command::DescribeSession { target: whose } => format!("describe {}", target(whose)),
+        Command::CreateSession { target: whose, patch } => format!("create {} {patch:?}", target(whose)),
         Command::Stop { target: whose } => format!("stop {}", target(whose)),
         Command::History { target: whose, limit, before } => {
             let before = before.as_ref().map(|before| format!("{}/{:?}", before.run, before.role));

@@ -32,6 +32,7 @@ use clawmux_core::command::{Command, Request};
 use clawmux_core::config::{Gateway, OpenClaw};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::file::PIECE_BYTES;
 use clawmux_core::ids::Ticket;
 use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
@@ -56,6 +57,9 @@ pub const OUTPUT_MARK_BYTES: usize = 64 * 1024;
 /// Above so much weight of requests without their reply a connection reads no further: requests
 /// and replies are what may come in any size. A small request weighs 1.
 pub const UNANSWERED_MARK: usize = 32;
+
+// A piece of a file fills what may be unsent, so that who gets it is told when there is room again.
+const _: () = assert!(PIECE_BYTES >= OUTPUT_MARK_BYTES);
 
 /// How many bytes of a prompt weigh as much as a small request.
 const WEIGHED_BYTES: usize = 64 * 1024;
@@ -601,6 +605,8 @@ fn weight(command: &Command) -> usize {
         Command::Memory(command) => command.weight(),
         Command::File(command) => command.weight(),
         Command::Token(command) => command.weight(),
+        // What they hold is not known yet.
+        Command::Submit(submit) if !submit.files.is_empty() => UNANSWERED_MARK,
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status
         | Command::WatchCalls

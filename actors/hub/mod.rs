@@ -585,7 +585,7 @@ impl Handler<Announce> for Hub {
                 let owner = &news.pending().owner;
                 self.announce(&announcement, |principal| may_decide(principal, owner));
             }
-            _ => self.announce(&announcement, |_| true),
+            _ => self.announce(&announcement, |principal| announcement.may_know(principal)),
         }
     }
 }

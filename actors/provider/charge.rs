@@ -8,6 +8,7 @@ use clawmux_core::meter::Reservation;
 use clawmux_core::provider::estimate_tokens;
 
 use super::account::Account;
+use super::purse::{Purse, Purses};
 use crate::clock;
 use crate::provider_supervisor::Settle;
 
@@ -18,6 +19,8 @@ pub(crate) struct Payer {
     pub(crate) run: RunId,
     pub(crate) agent: AgentId,
     pub(crate) account: Account,
+    /// What it may share with others.
+    pub(crate) purses: Purses,
 }
 
 /// A reservation that is settled when this is dropped, with what is known by then: the usage the
@@ -29,6 +32,8 @@ pub(crate) struct Charge {
     reservation: Option<Reservation>,
     input_estimate: u64,
     payer: Payer,
+    /// Where the reservation counts besides.
+    purse: Option<Purse>,
     /// What attempts that are over cost.
     records: Vec<UsageRecord>,
     attempt: Option<Attempt>,
@@ -48,11 +53,16 @@ struct Attempt {
 
 impl Charge {
     pub(crate) fn new(supervisor: Recipient<Settle>, reservation: Reservation, payer: Payer) -> Self {
+        let purse = payer.purses.of(&payer.session);
+        if let Some(purse) = &purse {
+            purse.reserve(reservation.tokens());
+        }
         Self {
             supervisor,
             input_estimate: reservation.input(),
             reservation: Some(reservation),
             payer,
+            purse,
             records: Vec::new(),
             attempt: None,
         }
@@ -111,6 +121,10 @@ impl Charge {
     fn record(&mut self, attempt: Attempt, usage: Usage) {
         if usage.total() > 0 {
             self.payer.account.add(usage);
+            // It may share one only since the call began.
+            if let Some(purse) = self.payer.purses.of(&self.payer.session) {
+                purse.add(usage.total());
+            }
             self.records.push(UsageRecord {
                 session: self.payer.session.clone(),
                 run: self.payer.run.clone(),
@@ -141,6 +155,9 @@ impl Drop for Charge {
     fn drop(&mut self) {
         self.end(true);
         if let Some(reservation) = self.reservation.take() {
+            if let Some(purse) = &self.purse {
+                purse.release(reservation.tokens());
+            }
             self.supervisor.do_send(Settle { reservation, records: std::mem::take(&mut self.records) });
         }
     }

@@ -8,6 +8,7 @@ mod charge;
 mod client;
 mod close_delimited;
 mod dial;
+pub mod purse;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -319,6 +319,8 @@ pub enum Order {
     Inject {
         /// What.
         content: String,
+        /// Under which id, which was not used before; none = a fresh one.
+        id: Option<RunId>,
     },
     /// Decide about a call that waits for approval.
     Decide {
@@ -1054,10 +1056,11 @@ impl Handler<Routed> for Session {
                 self.conversation.compact(now, up_to);
                 answered.reply = Answering::With(Reply::Compacted { kept, forgotten });
             }
-            Order::Inject { content } => {
-                let message = format!("inject-{}", RunId::from_random(clock::random()));
-                let seq = self.conversation.inject(now, RunId::from(message.as_str()), content);
-                answered.reply = Answering::With(Reply::Injected { message, seq });
+            Order::Inject { content, id } => {
+                let fresh = || RunId::new(format!("inject-{}", RunId::from_random(clock::random())));
+                let id = id.unwrap_or_else(fresh);
+                let seq = self.conversation.inject(now, id.clone(), content);
+                answered.reply = Answering::With(Reply::Injected { message: id.to_string(), seq });
             }
             Order::Decide { id, verdict } => {
                 match self.conversation.decide(now, &id, verdict, &principal.name) {

@@ -25,11 +25,14 @@ use super::{Approvals, Colleagues, Profile, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::configuration::{Configuration, Layers};
+use crate::crew::{self, Crew, Kin};
 use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
 use crate::devices::Devices;
+use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
+use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
@@ -116,6 +119,23 @@ impl World {
         let (authority, hub) = (Arc::new(Authority::new(&config.auth)), Hub::default().start());
         let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await.unwrap().start();
         let tokens = Tokens::open(authority, store.clone(), hub.clone()).await.unwrap().start();
+        let kin = Kin::default();
+        let crew = Crew::open(crew::Setup {
+            rules: clawmux_core::crew::Setup::default(),
+            store: store.clone(),
+            hub: hub.clone(),
+            log: pen.health(),
+            purses: Purses::default(),
+            kin: kin.clone(),
+        });
+        let crew = crew.await.unwrap().start();
+        let files = files::Setup {
+            folder: home.path().join("files"),
+            store: store.clone(),
+            quota_bytes: 1 << 20,
+            upload_life: files::UPLOAD_LIFE,
+        };
+        let files = Files::open(files).await.unwrap().start();
         let supervisor = SessionSupervisor::new(Setup {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
@@ -139,6 +159,9 @@ impl World {
             log: Arc::default(),
             devices: devices.recipient(),
             tokens: tokens.recipient(),
+            crew,
+            kin,
+            files,
             version: "test",
         })
         .start();
@@ -178,6 +201,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         content: content.into(),
         idempotency_key: key.map(str::to_owned),
         attachments: Vec::new(),
+        files: Vec::new(),
         thinking: None,
         follow: true,
     })
@@ -543,6 +567,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             content: "/slow 60".into(),
             idempotency_key: Some(account.clone()),
             attachments: Vec::new(),
+            files: Vec::new(),
             thinking: None,
             follow: true,
         };
@@ -694,6 +719,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             content: "hi".into(),
             idempotency_key: None,
             attachments: Vec::new(),
+            files: Vec::new(),
             thinking: None,
             follow: true,
         }),

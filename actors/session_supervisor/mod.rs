@@ -36,9 +36,11 @@ use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
 use crate::configuration::Configuration;
+use crate::crew::{Crew, Kin};
 use crate::daemon_log::DaemonLog;
 use crate::deliver::{Asker, Client};
 use crate::devices::Manage;
+use crate::files::Files;
 use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
@@ -80,6 +82,12 @@ pub struct Setup {
     pub devices: Recipient<Manage>,
     /// Who answers what is about credentials of the store.
     pub tokens: Recipient<tokens::Manage>,
+    /// Who answers what is about agents that work for sessions, and their teams.
+    pub crew: Addr<Crew>,
+    /// The sessions whose end it is to be told of.
+    pub kin: Kin,
+    /// Who answers what is about files.
+    pub files: Addr<Files>,
     /// Version of clawmux.
     pub version: &'static str,
 }

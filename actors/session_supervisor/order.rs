@@ -64,9 +64,19 @@ impl Drop for Held {
     }
 }
 
+/// The turn of a request; what came behind it waits until this is dropped.
+pub(super) type Turn = oneshot::Sender<()>;
+
 impl SessionSupervisor {
-    /// A prompt with an idempotency key: to the session that has it, else to the one it names.
-    pub(super) fn submit_once(&mut self, key: (Owner, String), mut prompt: Waiting, ctx: &mut Context<Self>) {
+    /// A prompt with an idempotency key: to the session that has it, else to the one it names; in its
+    /// turn, where it has that already.
+    pub(super) fn submit_once(
+        &mut self,
+        key: (Owner, String),
+        mut prompt: Waiting,
+        turn: Option<Turn>,
+        ctx: &mut Context<Self>,
+    ) {
         match self.keys.get_mut(&key) {
             Some(Lookup::Searching(waiting)) if waiting.len() >= WAITING_MAX => {
                 let busy = ErrorCode::Unavailable.error("too many prompts wait with one idempotency key");
@@ -84,7 +94,18 @@ impl SessionSupervisor {
                 self.keys.insert(key.clone(), Lookup::Searching(vec![prompt]));
                 let store = self.setup.colleagues.store.clone();
                 let found = async move { ask(&store, find).await.flatten() };
-                self.in_turn(found, move |supervisor, found, ctx| supervisor.found(key, found, ctx), ctx);
+                let Some(turn) = turn else {
+                    let then = move |supervisor: &mut Self, found, ctx: &mut Context<Self>| {
+                        supervisor.found(key, found, ctx);
+                    };
+                    return self.in_turn(found, then, ctx);
+                };
+                self.waiting += 1;
+                ctx.spawn(found.into_actor(self).map(move |found, supervisor, ctx| {
+                    supervisor.waiting -= 1;
+                    supervisor.found(key, found, ctx);
+                    drop(turn);
+                }));
             }
         }
     }
@@ -176,11 +197,45 @@ impl SessionSupervisor {
         self.in_turn(std::future::ready(()), |supervisor, (), ctx| supervisor.route(request, ctx), ctx);
     }
 
+    /// Puts something into a conversation, unless something of this id is there already.
+    pub(super) fn inject_once(&mut self, id: &RunId, inject: Waiting, ctx: &mut Context<Self>) {
+        let (owner, idempotency_key) = (inject.routed.principal.owner.clone(), id.to_string());
+        let find = FindRun { owner, idempotency_key, or_id: true };
+        let store = self.setup.colleagues.store.clone();
+        let found = async move { ask(&store, find).await.flatten() };
+        self.in_turn(
+            found,
+            |supervisor, found, ctx| match found {
+                Ok(None) => supervisor.route(inject, ctx),
+                Ok(Some((_, run, seq))) => {
+                    let message = run.to_string();
+                    inject.routed.asker.reply(Ok(Reply::Injected { message, seq }));
+                }
+                Err(error) => inject.routed.asker.reply(Err(error)),
+            },
+            ctx,
+        );
+    }
+
     /// Does what follows from `look` when everything before it is done.
     pub(super) fn in_turn<T: 'static>(
         &mut self,
         look: impl Future<Output = T> + 'static,
         then: impl FnOnce(&mut Self, T, &mut Context<Self>) + 'static,
+        ctx: &mut Context<Self>,
+    ) {
+        let then = |supervisor: &mut Self, looked, turn: Turn, ctx: &mut Context<Self>| {
+            then(supervisor, looked, ctx);
+            drop(turn);
+        };
+        self.with_turn(look, then, ctx);
+    }
+
+    /// As [`Self::in_turn`], where `then` may take longer over its turn.
+    pub(super) fn with_turn<T: 'static>(
+        &mut self,
+        look: impl Future<Output = T> + 'static,
+        then: impl FnOnce(&mut Self, T, Turn, &mut Context<Self>) + 'static,
         ctx: &mut Context<Self>,
     ) {
         let (done, turn) = oneshot::channel::<()>();
@@ -196,8 +251,7 @@ impl SessionSupervisor {
         };
         ctx.spawn(looked.into_actor(self).map(move |looked, supervisor, ctx| {
             supervisor.waiting -= 1;
-            then(supervisor, looked, ctx);
-            drop(done);
+            then(supervisor, looked, done, ctx);
         }));
     }
 

@@ -4,21 +4,24 @@ use std::sync::Arc;
 
 use actix::dev::SendError;
 use actix::prelude::*;
+use clawmux_core::attachment::{self, Attachment};
 use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::catalog::Catalog;
-use clawmux_core::command::{Command, Target};
+use clawmux_core::command::{Command, Submit, Target};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, SessionKey};
 use clawmux_core::reply::{History, Preview, Reply, SessionRow};
 use clawmux_core::session::Submission;
 use clawmux_core::settings::Patch;
 
-use super::order::{Waiting, closed};
+use super::order::{Turn, Waiting, closed};
 use super::{Asked, SessionSupervisor};
 use crate::ask::ask;
 use crate::configuration::Configure;
+use crate::crew;
 use crate::deliver::Asker;
 use crate::devices::Manage;
+use crate::files::{self, Collect};
 use crate::hub::{GetOverview, Tell};
 use crate::nodes::{Invoke, ListNodes, Resulted};
 use crate::provider_supervisor::BudgetStatus;
@@ -50,6 +53,9 @@ const PREVIEWS_MAX: usize = 128;
 const PREVIEW_MAX: usize = 50;
 const PREVIEW_CHARS_MAX: usize = 2000;
 
+/// A prompt on its way to its session, who waits for the answer, and where that is.
+type Prompt = (SessionKey, Submit, (Asker, Principal), ArbiterHandle);
+
 impl SessionSupervisor {
     /// Takes a request: to its session, or to whoever answers it.
     pub(super) fn dispatch(&mut self, request: Asked, ctx: &mut Context<Self>) {
@@ -76,32 +82,19 @@ impl SessionSupervisor {
             }
             (Command::Submit(submit), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
-                let submission = Submission {
-                    run: submit.run,
-                    content: submit.content,
-                    owner: principal.owner.clone(),
-                    idempotency_key: submit.idempotency_key.clone(),
-                    attachments: submit.attachments,
-                    thinking: submit.thinking,
-                };
-                let order = Order::Submit { submission, follow: submit.follow };
-                let owner = principal.owner.clone();
-                let prompt =
-                    Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
-                match submit.idempotency_key {
-                    Some(key) => self.submit_once((owner, key), prompt, ctx),
-                    None => match self.fault() {
-                        // It would only make the session fall.
-                        Some(fault) => prompt.routed.asker.reply(Err(fault)),
-                        None => self.route_in_turn(prompt, ctx),
-                    },
+                let prompt = (session, submit, (asker, principal), arbiter);
+                if prompt.1.files.is_empty() {
+                    self.submit(prompt, None, ctx)
+                } else {
+                    self.collect(prompt, ctx)
                 }
             }
             (Command::Abort { run, .. }, Some(session)) => {
                 self.order(Order::Abort { run }, session, (asker, principal), arbiter, ctx);
             }
             (Command::Close { reason, .. }, Some(session)) => {
-                self.order(Order::Close { reason }, session, (asker, principal), arbiter, ctx);
+                let order = Order::Close { reason };
+                self.order_the_end(order, session, (asker, principal), arbiter, ctx);
             }
             (Command::Clear { .. }, Some(session)) => {
                 self.order(Order::Clear, session, (asker, principal), arbiter, ctx);
@@ -114,7 +107,7 @@ impl SessionSupervisor {
                 self.order(Order::Detach { follow }, session, (asker, principal), arbiter, ctx);
             }
             (Command::Stop { .. }, Some(session)) => {
-                self.order(Order::Stop, session, (asker, principal), arbiter, ctx);
+                self.order_the_end(Order::Stop, session, (asker, principal), arbiter, ctx);
             }
             (Command::History { limit, before, .. }, Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
@@ -214,8 +207,21 @@ impl SessionSupervisor {
             (Command::Reset { .. }, Some(session)) => {
                 self.order(Order::Reset, session, (asker, principal), arbiter, ctx);
             }
-            (Command::Inject { content, .. }, Some(session)) => {
-                self.order(Order::Inject { content }, session, (asker, principal), arbiter, ctx);
+            (Command::Inject { content, id: None, .. }, Some(session)) => {
+                self.order(Order::Inject { content, id: None }, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Inject { content, id: Some(id), .. }, Some(session)) => {
+                let inject = Waiting {
+                    session,
+                    routed: Routed {
+                        asker,
+                        principal,
+                        order: Order::Inject { content, id: Some(id.clone()) },
+                        held: None,
+                    },
+                    arbiter,
+                };
+                self.inject_once(&id, inject, ctx);
             }
             (Command::Compact { keep, .. }, Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
@@ -242,7 +248,11 @@ impl SessionSupervisor {
             }
             (Command::Delete { .. }, Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
+                let ended = self.setup.kin.has(&session).then(|| self.end_agents(&session, &principal));
                 let look = async move {
+                    if let Some(ended) = ended {
+                        ended.await;
+                    }
                     let there = described(&store, &session, &principal).await.map(|there| there.is_some());
                     (there, session, principal)
                 };
@@ -348,14 +358,23 @@ impl SessionSupervisor {
                 self.follow_run(&run, (asker, principal), arbiter, ctx);
             }
             (Command::Approval(command), _) => self.approval(command, (asker, principal), arbiter, ctx),
-            (Command::SubAgent(command), _) => match *command {},
-            (Command::Team(command), _) => match *command {},
-            (Command::Memory(_) | Command::File(_), _) => {
+            (Command::SubAgent(command), session) => {
+                let command = crew::Command::SubAgent(*command, session);
+                hand_on(self.setup.crew.try_send(crew::Direct { command, principal, asker }));
+            }
+            (Command::Team(command), _) => {
+                let command = crew::Command::Team(*command);
+                hand_on(self.setup.crew.try_send(crew::Direct { command, principal, asker }));
+            }
+            (Command::Memory(_), _) => {
                 asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
             }
             (Command::Token(command), _) => {
                 let manage = tokens::Manage { command: *command, principal, asker };
                 hand_on(self.setup.tokens.try_send(manage));
+            }
+            (Command::File(command), _) => {
+                hand_on(self.setup.files.try_send(files::Manage { command: *command, principal, asker }));
             }
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };
@@ -384,6 +403,82 @@ impl SessionSupervisor {
                 unreachable!("a command with a target was resolved")
             }
         }
+    }
+
+    /// Orders what ends a session, after the agents that end with it.
+    fn order_the_end(
+        &mut self,
+        order: Order,
+        session: SessionKey,
+        (asker, principal): (Asker, Principal),
+        arbiter: ArbiterHandle,
+        ctx: &mut Context<Self>,
+    ) {
+        if !self.setup.kin.has(&session) {
+            return self.order(order, session, (asker, principal), arbiter, ctx);
+        }
+        let ended = self.end_agents(&session, &principal);
+        let end = Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
+        self.in_turn(ended, |supervisor, (), ctx| supervisor.route(end, ctx), ctx);
+    }
+
+    /// Ends the agents that a session's end ends, before that; who may not end it ends none of them.
+    fn end_agents(&self, session: &SessionKey, principal: &Principal) -> impl Future<Output = ()> + 'static {
+        let (crew, session) = (self.setup.crew.clone(), session.clone());
+        let principal = principal.clone();
+        async move {
+            if let Err(error) = ask(&crew, crew::SessionEnds { session, principal }).await {
+                tracing::warn!(%error, "the agents of a session that ends were not told");
+            }
+        }
+    }
+
+    /// A prompt with all that it brings along; in its turn, where it has that already.
+    fn submit(
+        &mut self,
+        (session, submit, (asker, principal), arbiter): Prompt,
+        turn: Option<Turn>,
+        ctx: &mut Context<Self>,
+    ) {
+        let owner = principal.owner.clone();
+        let submission = Submission {
+            run: submit.run,
+            content: submit.content,
+            owner: owner.clone(),
+            idempotency_key: submit.idempotency_key.clone(),
+            attachments: submit.attachments,
+            thinking: submit.thinking,
+        };
+        let order = Order::Submit { submission, follow: submit.follow };
+        let prompt = Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
+        match submit.idempotency_key {
+            Some(key) => self.submit_once((owner, key), prompt, turn, ctx),
+            None => match self.fault() {
+                // It would only make the session fall.
+                Some(fault) => prompt.routed.asker.reply(Err(fault)),
+                None if turn.is_some() => self.route(prompt, ctx),
+                None => self.route_in_turn(prompt, ctx),
+            },
+        }
+    }
+
+    /// Reads the files that a prompt names; what came behind it waits.
+    fn collect(&mut self, mut prompt: Prompt, ctx: &mut Context<Self>) {
+        let collect = Collect { files: std::mem::take(&mut prompt.1.files), principal: prompt.2.1.clone() };
+        let files = self.setup.files.clone();
+        let collected = async move { ask(&files, collect).await.flatten() };
+        let then =
+            move |supervisor: &mut Self, collected: Result<_, Error>, turn, ctx: &mut Context<Self>| {
+                let attached = collected.and_then(|attachments: Vec<Attachment>| {
+                    prompt.1.attachments.extend(attachments);
+                    attachment::check(&prompt.1.attachments)
+                });
+                match attached {
+                    Ok(()) => supervisor.submit(prompt, Some(turn), ctx),
+                    Err(error) => prompt.2.0.reply(Err(error)),
+                }
+            };
+        self.with_turn(collected, then, ctx);
     }
 
     /// Whom lists are read from, and what fills them in.

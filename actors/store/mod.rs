@@ -16,6 +16,7 @@
 //! Deliberately absent: what a session's state is (that is a fold of its events), and snapshots of
 //! it: what a session loads is bounded by the number of runs it asks for, and by their bytes.
 
+mod agents;
 mod backup;
 mod devices;
 mod failure;
@@ -46,6 +47,7 @@ use clawmux_core::auth::Owner;
 use clawmux_core::auth::pairing::{Change, Device};
 use clawmux_core::auth::token::{self, Token};
 use clawmux_core::command::{Before, SessionFilter};
+use clawmux_core::crew;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
@@ -94,6 +96,27 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The length of a day, as `usage_days` has them.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+/// Writes down what changed of agents and teams, durably, all of it or nothing.
+///
+/// Errors: as [`Append`]'s.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct WriteCrew(pub Vec<crew::Change>);
+
+/// Asks for all agents and teams that are remembered.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<KeptCrew, Error>")]
+pub struct ReadCrew;
+
+/// The agents and teams that are remembered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeptCrew {
+    /// They.
+    pub kept: crew::Kept,
+    /// What each of their sessions, and of those whose budgets they spend, has spent in tokens.
+    pub spent: Vec<(SessionKey, u64)>,
+}
 
 /// A question, answered on the reader's thread.
 type Question = Box<dyn FnOnce(&mut Reader) + Send>;
@@ -754,6 +777,23 @@ impl Handler<WriteDevices> for Store {
     fn handle(&mut self, asked: WriteDevices, _: &mut Self::Context) -> Self::Result {
         let bytes = asked.changes.len() * DEVICE_BYTES;
         self.pen.write(Write::Devices(asked), bytes)
+    }
+}
+
+impl Handler<WriteCrew> for Store {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, WriteCrew(changes): WriteCrew, _: &mut Self::Context) -> Self::Result {
+        let bytes = changes.iter().map(crew::Change::bytes).sum();
+        self.pen.write(Write::Crew(changes), bytes)
+    }
+}
+
+impl Handler<ReadCrew> for Store {
+    type Result = ResponseFuture<Result<KeptCrew, Error>>;
+
+    fn handle(&mut self, _: ReadCrew, _: &mut Self::Context) -> Self::Result {
+        self.ask(Reader::crew)
     }
 }
 

@@ -15,6 +15,9 @@
 //! | `usage` | what every model call cost |
 //! | `usage_days` | the sums of that for each day: what a month cost is asked at every start |
 //! | `devices` | the paired devices |
+//! | `agents` | the agents that were put to work for sessions |
+//! | `teams`, `team_said`, `team_mail` | their teams: what was said at the task, and messages that wait |
+//! | `agent_notes` | what is yet to be put into conversations |
 //! | `device_grants` | what each may come as, and what its token is made of; the rest of it is `meta.device_secret` |
 //! | `tokens` | the API keys and JWTs that the daemon gave out: of a key its SHA-256, of a JWT its id |
 //! | `files` | what is known of the files of clients; their bytes are in the folder `files` of the home |
@@ -223,6 +226,75 @@ CREATE TABLE tokens (
     used    INTEGER,
     origin  TEXT                                -- where it was used last
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE agents (                           -- put to work for a session, or in a team
+    agent      TEXT PRIMARY KEY,
+    owner      TEXT NOT NULL,
+    session    TEXT NOT NULL,
+    parent     TEXT,                            -- the session it works for
+    root       TEXT NOT NULL,                   -- the session whose budget it spends
+    depth      INTEGER NOT NULL,
+    team       TEXT,
+    place      INTEGER NOT NULL,                -- in the team
+    role       TEXT NOT NULL,
+    kind       TEXT NOT NULL,
+    task       TEXT NOT NULL,
+    priority   TEXT NOT NULL,
+    tokens_max INTEGER,
+    phase      TEXT NOT NULL,                   -- waiting, turn, completed, failed, stopped
+    prompt     TEXT NOT NULL,                   -- of the turn under way
+    mail       INTEGER,                         -- the message that is about
+    code       TEXT,                            -- why it is over
+    why        TEXT,
+    settling   INTEGER NOT NULL,                -- whether its session is yet to be told to stop
+    turns      INTEGER NOT NULL,
+    completed  INTEGER NOT NULL,
+    at_task    INTEGER NOT NULL,
+    answer     TEXT,
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    created    INTEGER NOT NULL,
+    updated    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE teams (
+    team        TEXT PRIMARY KEY,
+    owner       TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    description TEXT,
+    strategy    TEXT NOT NULL,
+    rounds      INTEGER NOT NULL,
+    task        TEXT NOT NULL,
+    priority    TEXT NOT NULL,
+    members     TEXT NOT NULL,                  -- separated by spaces, in order
+    state       TEXT NOT NULL,
+    why         TEXT,
+    created     INTEGER NOT NULL,
+    updated     INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE team_said (                        -- at the task, while the team is at work
+    team   TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    place  INTEGER NOT NULL,
+    text   TEXT NOT NULL,
+    PRIMARY KEY (team, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE team_mail (                        -- messages that wait or are at work
+    number    INTEGER PRIMARY KEY,
+    message   TEXT NOT NULL,
+    sender    TEXT NOT NULL,
+    recipient TEXT NOT NULL,
+    content   TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE agent_notes (                      -- yet to be put into the session's conversation
+    note    TEXT PRIMARY KEY,
+    session TEXT NOT NULL,
+    owner   TEXT NOT NULL,
+    content TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 ALTER TABLE sessions ADD COLUMN uuid TEXT NOT NULL DEFAULT '';              -- names it to clients that know sessions by one
 ALTER TABLE sessions ADD COLUMN closed INTEGER NOT NULL DEFAULT 0;          -- whether it was stopped for good
 ALTER TABLE sessions ADD COLUMN outcome INTEGER NOT NULL DEFAULT 0;         -- of the last run to end: 1 by itself or aborted, 2 failed; 0 = none since the last reset
@@ -233,6 +305,7 @@ UPDATE sessions SET outcome = coalesce((
     ORDER BY e.seq DESC LIMIT 1
 ), 0);
 CREATE UNIQUE INDEX sessions_uuid ON sessions (uuid);
+ALTER TABLE runs ADD COLUMN waits INTEGER NOT NULL DEFAULT 0;               -- calls of it that wait for approval
 
 CREATE TABLE files (
     id         BLOB PRIMARY KEY,

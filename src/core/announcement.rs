@@ -1,17 +1,20 @@
 //! What concerns many connections at once, in nobody's words.
 //!
 //! Announcements are about the state of the daemon and may be lost to a client that is behind: each
-//! can be asked for again, and a newer one says all that the older did. What must not be lost is in
+//! can be asked for again, and a newer one says all that the older did (messages between members of a
+//! team apart, of which the members' sessions know). What must not be lost is in
 //! a session's log and reaches its followers as [`Event`](crate::event::Event)s.
 
 use std::sync::Arc;
 
 use crate::approval;
-use crate::auth::Owner;
 use crate::auth::pairing::News;
+use crate::auth::{Owner, Principal, Scope};
 use crate::event::{Event, Logged};
 use crate::ids::{Seq, SessionKey};
 use crate::reply::{Overview, Presence};
+use crate::subagent::{AgentChange, AgentNews};
+use crate::team::TeamNews;
 
 /// Something that whoever may know of it is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +27,10 @@ pub enum Announcement {
     SessionChanged(SessionChange),
     /// A device wants in, or was let in.
     Pairing(Arc<News>),
+    /// Something happened to an agent that was put to work.
+    Agent(Box<AgentNews>),
+    /// Something happened in a team.
+    Team(Box<TeamNews>),
     /// A tool call waits for approval, or does no longer; only for those who may decide about it.
     Approval(Arc<approval::News>),
 }
@@ -34,7 +41,31 @@ impl Announcement {
         match (self, newer) {
             (Self::Presence(_), Self::Presence(_)) | (Self::Health(_), Self::Health(_)) => true,
             (Self::SessionChanged(old), Self::SessionChanged(new)) => old.session == new.session,
+            (Self::Agent(old), Self::Agent(new)) => {
+                let is_change = |news: &AgentNews| news.what == AgentChange::Changed;
+                is_change(old) && is_change(new) && old.status.agent == new.status.agent
+            }
+            (Self::Team(old), Self::Team(new)) => match (&**old, &**new) {
+                (TeamNews::Changed(old), TeamNews::Changed(new)) => old.team == new.team,
+                // What members say to each other is no state of anything.
+                _ => false,
+            },
             _ => false,
+        }
+    }
+
+    /// Whether somebody may be told, as far as that hangs on whose it is; a dialect tells its client
+    /// less where that wants less.
+    pub fn may_know(&self, who: &Principal) -> bool {
+        match self {
+            Self::Agent(news) => {
+                let may = who.scopes.allows(Scope::Read) || who.scopes.allows(Scope::Teams);
+                may && who.sees(&news.status.owner)
+            }
+            Self::Team(news) => who.scopes.allows(Scope::Teams) && who.sees(news.owner()),
+            Self::SessionChanged(change) => who.sees(&change.owner),
+            // The hub knows who may decide.
+            Self::Approval(_) | Self::Presence(_) | Self::Health(_) | Self::Pairing(_) => true,
         }
     }
 }

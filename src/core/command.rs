@@ -10,7 +10,7 @@ use crate::attachment::Attachment;
 use crate::auth::token::TokenCommand;
 use crate::auth::{About, Role as ClientRole, Scope, Scopes, Secret};
 use crate::error::Error;
-use crate::file::FileCommand;
+use crate::file::{FileCommand, FileId};
 use crate::ids::{AgentId, PluginName, RunId, Seq, SessionKey, Ticket};
 use crate::memory::MemoryCommand;
 use crate::node::{InvokeNode, NodeFailure};
@@ -72,6 +72,8 @@ pub struct Submit {
     pub idempotency_key: Option<String>,
     /// What it brings along.
     pub attachments: Vec<Attachment>,
+    /// Finished files that it brings along besides, behind those.
+    pub files: Vec<FileId>,
     /// How much is thought over it; none = as the session is set.
     pub thinking: Option<Thinking>,
     /// Whether the events of its run follow the reply. Who follows the session is told them anyway.
@@ -334,6 +336,8 @@ pub enum Command {
         target: Target,
         /// What it says.
         content: String,
+        /// Its id, under which it is put there once however often it is asked for; none = a fresh one.
+        id: Option<RunId>,
     },
     /// How the daemon is, who is connected, what went on lately.
     Overview,
@@ -421,6 +425,7 @@ impl Command {
             | Self::Stop { target }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
+            Self::SubAgent(command) => command.target(),
             _ => None,
         }
     }
@@ -445,6 +450,7 @@ impl Command {
             | Self::Stop { target }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
+            Self::SubAgent(command) => command.target_mut(),
             _ => None,
         }
     }

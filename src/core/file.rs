@@ -152,7 +152,7 @@ impl FileAbout {
 }
 
 /// A piece of an upload.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Chunk {
     /// Which upload.
     pub upload: UploadId,
@@ -169,6 +169,21 @@ pub struct Chunk {
     pub compressed: bool,
     /// Whether the upload ends with it.
     pub is_last: bool,
+}
+
+/// Never its bytes.
+impl fmt::Debug for Chunk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Chunk")
+            .field("upload", &self.upload)
+            .field("about", &self.about)
+            .field("offset", &self.offset)
+            .field("index", &self.index)
+            .field("bytes", &self.data.len())
+            .field("compressed", &self.compressed)
+            .field("is_last", &self.is_last)
+            .finish()
+    }
 }
 
 /// What can be asked about files of clients.

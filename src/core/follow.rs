@@ -473,7 +473,7 @@ impl<R: Road> Feed<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Outcome, ToolResult, Usage};
+    use crate::event::{Outcome, ToolCall, ToolResult, Usage};
     use crate::time::Timestamp;
     use proptest::prelude::*;
     use std::cell::RefCell;
@@ -537,6 +537,10 @@ mod tests {
 
     /// What a connection asked for: under this ticket, a run or the session, after a number.
     type Asked = (Ticket, Option<u64>, u64);
+
+    fn event_at(seq: u64) -> Logged {
+        Logged { run: Some(run(0)), ..event(seq) }
+    }
 
     struct World {
         followers: Followers<Way>,
@@ -770,6 +774,61 @@ mod tests {
         followers.follow((ConnectionId(1), Ticket(8)), &Principal::local(), session, Seq(1), || way.clone());
         assert!(!followers.is_unneeded(), "who follows for good keeps it awake");
         assert!(followers.unfollow(ConnectionId(1), Ticket(8)) && followers.is_unneeded());
+    }
+
+    #[test]
+    fn who_decides_about_calls_of_others_is_told_of_calls_and_nothing_else() {
+        use crate::auth::{Scope, Scopes};
+        let who = |scope| Principal {
+            owner: Owner::Credential("eve".into()),
+            ..Principal::new("eve", Scopes::of(&[scope]))
+        };
+        let call = ToolCall { id: "c".into(), name: "rm".into(), input: serde_json::json!({}) };
+        let result = ToolResult { call: "c".into(), content: "done".into(), is_error: false };
+        let secret = || Event::Text("secret".into());
+        let events = [
+            Event::prompted("secret", Owner::Admins, None),
+            secret(),
+            Event::ToolCalled(call),
+            secret(),
+            Event::ToolReturned(result),
+            secret(),
+            Event::Injected { content: "secret".into() },
+        ];
+        let logged = |(index, event): (usize, Event)| Logged { event, ..event_at(index as u64 + 1) };
+        let all: Vec<Logged> = events.into_iter().enumerate().map(logged).collect();
+        for is_read in [false, true] {
+            let (mut followers, way) = (Followers::<Way>::default(), Way::default());
+            way.0.borrow_mut().room = 100;
+            let (asked, calls) = ((ConnectionId(1), Ticket(7)), (Wanted::Calls, Seq(0)));
+            let principal = who(Scope::Approve);
+            followers.follow(asked, &principal, calls, Seq(0), || way.clone());
+            assert!(followers.is_unneeded(), "nobody stays awake for it");
+            if is_read {
+                followers.fall_behind();
+                let missing = followers.missing().remove(0);
+                followers.caught(&key(), &missing, all.clone(), true);
+            } else {
+                all.iter().for_each(|logged| followers.publish(&key(), logged.clone(), usize::MAX));
+            }
+            let gone = Logged { event: Event::Deleted, run: None, ..event_at(8) };
+            followers.end_all(&Published::new(key(), gone));
+            let peer = way.0.borrow();
+            assert_eq!(peer.got, [(Ticket(7), Seq(3)), (Ticket(7), Seq(5))], "read: {is_read}");
+            assert_eq!(peer.firsts, [Seq(1), Seq(4)], "what was left out is covered");
+        }
+        // A session that turns out to be somebody else's: who only may decide stays, who sees nothing goes.
+        let mut followers = Followers::<Way>::default();
+        for (connection, scope, wanted) in [
+            (1, Scope::Approve, Wanted::Calls),
+            (2, Scope::Read, Wanted::Calls),
+            (3, Scope::Read, Wanted::Watch),
+        ] {
+            let asked = (ConnectionId(connection), Ticket(7));
+            followers.follow(asked, &who(scope), (wanted, Seq(0)), Seq(0), Way::default);
+        }
+        followers.claimed(&Owner::Credential("ada".into()));
+        assert!(followers.has(ConnectionId(1), Ticket(7)) && followers.len() == 1);
     }
 
     #[test]

@@ -57,6 +57,14 @@ text_id! {
     AgentId
 }
 text_id! {
+    /// An agent that was put to work (a UUID).
+    SubAgentId
+}
+text_id! {
+    /// A team of such agents (a UUID).
+    TeamId
+}
+text_id! {
     /// One run: a prompt and all that follows from it until its terminal event.
     RunId
 }

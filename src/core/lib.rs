@@ -22,7 +22,7 @@
 //! | [`presence`] | who is connected, as operators are shown it |
 //! | [`node`] | commands of nodes as tools |
 //! | [`approval`] | tool calls that wait until somebody decides |
-//! | [`subagent`], [`team`] | agents put to work for a session, alone and together |
+//! | [`subagent`], [`team`], [`crew`] | agents put to work for a session, alone and together; the rules they work by |
 //! | [`memory`], [`file`] | what is remembered and kept for an owner, apart from conversations |
 //! | [`inflate`] | what strangers compressed |
 //! | [`log`] | how events are written down |
@@ -40,6 +40,7 @@ pub mod catalog;
 pub mod command;
 pub mod config;
 pub mod context;
+pub mod crew;
 pub mod dialect;
 pub mod error;
 pub mod event;

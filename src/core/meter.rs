@@ -50,6 +50,11 @@ pub struct Reservation {
 }
 
 impl Reservation {
+    /// All that is set aside.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
     /// The estimated input it was made with.
     pub fn input(&self) -> u64 {
         self.input

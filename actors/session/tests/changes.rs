@@ -88,7 +88,7 @@ async fn a_session_is_made_configured_and_read_back() {
         Command::Configure { target: target(), patch: label("mine") },
         Command::Reset { target: target() },
         Command::Delete { target: target() },
-        Command::Inject { target: target(), content: "x".into() },
+        Command::Inject { target: target(), content: "x".into(), id: None },
         Command::Transcript { target: target(), limit: 1, bytes_max: 1000, at: None },
     ] {
         peer.ask_as(other.clone(), command.clone());
@@ -179,7 +179,7 @@ async fn a_new_conversation_knows_nothing_of_the_old_one() {
 async fn only_the_newest_messages_are_kept_and_a_note_is_among_them() {
     let world = World::new().await;
     let mut peer = world.peer(1);
-    let missing = Command::Inject { target: target("ada"), content: "x".into() };
+    let missing = Command::Inject { target: target("ada"), content: "x".into(), id: None };
     assert_eq!(peer.asks(missing).await.unwrap_err().code, ErrorCode::NotFound);
     assert!(matches!(
         peer.asks(Command::Compact { target: target("ada"), keep: 1 }).await,
@@ -188,7 +188,7 @@ async fn only_the_newest_messages_are_kept_and_a_note_is_among_them() {
     for prompt in ["one", "two", "three"] {
         peer.runs("ada", prompt).await;
     }
-    let note = Command::Inject { target: target("ada"), content: "a note".into() };
+    let note = Command::Inject { target: target("ada"), content: "a note".into(), id: None };
     let Ok(Reply::Injected { message, .. }) = peer.asks(note).await else { panic!("injected") };
     let before = peer.transcript("ada", None).await;
     let places: Vec<u64> = before.entries.iter().map(|entry| entry.place).collect();

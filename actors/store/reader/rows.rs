@@ -140,6 +140,7 @@ pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<Ses
         title: String,
         preview: String,
         closed: bool,
+        paused: bool,
         outcome: i64,
         answered: u64,
     }
@@ -148,7 +149,9 @@ pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<Ses
             "SELECT key, owner, settings, created, updated, head, reset, input_tokens - input_before,
                  output_tokens - output_before, title, preview, closed, outcome,
                  (SELECT count(*) FROM runs INDEXED BY runs_past
-                  WHERE session = sessions.id AND progress = 2 AND ended IS NOT NULL)
+                  WHERE session = sessions.id AND progress = 2 AND ended IS NOT NULL),
+                 EXISTS (SELECT 1 FROM runs INDEXED BY runs_unfinished
+                  WHERE session = sessions.id AND ended IS NULL AND waits > 0)
              FROM sessions WHERE id = ?",
         )?
         .query_row([id], |row| {
@@ -166,12 +169,14 @@ pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<Ses
                 closed: row.get(11)?,
                 outcome: row.get(12)?,
                 answered: number(row, 13)?,
+                paused: row.get(14)?,
             })
         })?;
     let session = SessionKey::parse(&found.key)?;
     let running = running(tx, id)?;
     let state = match found.outcome {
         _ if found.closed => SessionState::Closed,
+        _ if found.paused => SessionState::Paused,
         _ if !running.is_empty() => SessionState::Running,
         0 => SessionState::New,
         2 => SessionState::Failed,
@@ -205,14 +210,19 @@ fn state_is(state: SessionState) -> &'static str {
                 WHERE r.session = sessions.id AND r.ended IS NULL)"
         };
     }
+    macro_rules! waits {
+        () => {
+            "EXISTS (SELECT 1 FROM runs r INDEXED BY runs_unfinished
+                WHERE r.session = sessions.id AND r.ended IS NULL AND r.waits > 0)"
+        };
+    }
     match state {
         SessionState::Closed => "closed",
-        SessionState::Running => concat!("NOT closed AND ", runs!()),
+        SessionState::Running => concat!("NOT closed AND ", runs!(), " AND NOT ", waits!()),
         SessionState::New => concat!("NOT closed AND outcome = 0 AND NOT ", runs!()),
         SessionState::Idle => concat!("NOT closed AND outcome = 1 AND NOT ", runs!()),
         SessionState::Failed => concat!("NOT closed AND outcome = 2 AND NOT ", runs!()),
-        // No run waits for a decision.
-        SessionState::Paused => "FALSE",
+        SessionState::Paused => concat!("NOT closed AND ", waits!()),
     }
 }
 

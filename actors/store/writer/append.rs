@@ -235,8 +235,13 @@ impl Writer {
                     self.count_messages(session_row, 1)?;
                     self.cached("UPDATE runs SET messages = messages + 1 WHERE id = ?")?.execute([row])?
                 }
-                Event::ToolCalled(_) | Event::ApprovalAsked(_) => {
-                    self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?
+                Event::ToolCalled(_) => self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?,
+                Event::ApprovalAsked(_) => {
+                    self.cached(PROGRESS)?.execute([Progress::Answered as i64, row])?;
+                    self.cached("UPDATE runs SET waits = waits + 1 WHERE id = ?")?.execute([row])?
+                }
+                Event::ApprovalDecided(_) => {
+                    self.cached("UPDATE runs SET waits = max(waits - 1, 0) WHERE id = ?")?.execute([row])?
                 }
                 _ => 0,
             };

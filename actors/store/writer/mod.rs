@@ -32,6 +32,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use clawmux_core::crew;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::page;
@@ -69,6 +70,7 @@ pub(super) enum Write {
     Delete(SessionKey),
     Devices(WriteDevices),
     Tokens(WriteTokens),
+    Crew(Vec<crew::Change>),
     File(WriteFile),
     #[cfg(test)]
     Panic,
@@ -349,6 +351,7 @@ impl Writer {
                 Write::Delete(session) => self.delete(live, session),
                 Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
                 Write::Tokens(tokens) => self.write_tokens(&tokens.changes).map_err(Failure::Database),
+                Write::Crew(changes) => self.write_crew(changes).map_err(Failure::Database),
                 Write::File(file) => self.write_file(&file.change),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
@@ -379,7 +382,7 @@ impl Writer {
                     || append.reserve.is_some()
                     || self.sessions.get(&append.session).is_none_or(|state| last > state.reserved)
             }
-            Write::Usage(_) | Write::Delete(_) => true,
+            Write::Usage(_) | Write::Delete(_) | Write::Crew(_) => true,
             Write::Devices(devices) => devices.durable,
             Write::Tokens(tokens) => tokens.durable,
             Write::File(file) => file.durable,
@@ -516,7 +519,7 @@ impl Writer {
 }
 
 /// As SQLite keeps it. What is checked to fit, or was read from there, does; a time beyond is cut.
-fn integer(number: u64) -> i64 {
+pub(super) fn integer(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 

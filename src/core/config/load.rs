@@ -367,6 +367,8 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
         requests_per_second: s.integer(r, "requests_per_second", 20, 1..=1_000_000) as u32,
         queue: s.count(r, "queue", 64, 1..=100_000),
         subscriptions: s.count(r, "subscriptions", 256, 1..=65_536),
+        agents: s.count(r, "agents", 10, 1..=10_000),
+        agent_depth: s.integer(r, "agent_depth", 3, 1..=100) as u32,
         unauthenticated: s.count(r, "unauthenticated", 256, 1..=1_000_000),
         file_quota_bytes: s.integer(r, "file_quota_bytes", 1 << 30, 0..=1 << 50),
     };
@@ -375,9 +377,6 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
             &s.origin("requests_burst"),
             format!("limits.requests_burst: a prompt costs {PROMPT_COST}, so none would ever pass; allowed is 0 or at least {PROMPT_COST}"),
         );
-    }
-    for (key, default) in [("agents", "10"), ("agent_depth", "3")] {
-        s.later(r, key, default);
     }
     s.finish(r);
     limits

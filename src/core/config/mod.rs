@@ -243,6 +243,10 @@ pub struct Limits {
     pub queue: usize,
     /// Sessions that one connection may follow.
     pub subscriptions: usize,
+    /// Sub-agents running at once.
+    pub agents: usize,
+    /// Sessions there may be above that of a sub-agent.
+    pub agent_depth: u32,
     /// Connections before their handshake; when full, the oldest of them is closed.
     pub unauthenticated: usize,
     /// Bytes of files that are kept for a principal, unfinished ones included.

@@ -306,14 +306,13 @@ fn a_section_that_is_none_and_a_key_that_is_a_section() {
 #[test]
 fn what_is_not_there_yet_is_warned_of_by_name() {
     let text = "[gateway]\nsocket_group = \"claw\"\n[scheduler]\nheartbeat_minutes = 30\nheartbeat_tokens = 20000\n\
-                [xeno]\nhome = \"/x\"\n[limits]\nagents = 3\n[files]\nattachment_roots = [\"/\"]\n\
+                [xeno]\nhome = \"/x\"\n[files]\nattachment_roots = [\"/\"]\n\
                 [log]\nformat = \"journald\"";
     let warnings = lines(&toml(text).loaded().warnings);
     for name in [
         "gateway.socket_group",
         "scheduler.heartbeat_minutes",
         "xeno.home",
-        "limits.agents",
         "files.attachment_roots",
         "log.format",
     ] {
@@ -322,7 +321,7 @@ fn what_is_not_there_yet_is_warned_of_by_name() {
             "{name}: {warnings:?}"
         );
     }
-    assert_eq!(warnings.len(), 6, "the default of heartbeat_tokens is not warned of: {warnings:?}");
+    assert_eq!(warnings.len(), 5, "the default of heartbeat_tokens is not warned of: {warnings:?}");
     assert!(!toml("[scheduler]\nheartbeet = 1").complaints().is_empty());
     let warnings = lines(&env(&[("CLAWMUX__XENO__HOME", "/x")]).loaded().warnings);
     assert_eq!(warnings.len(), 1, "{warnings:?}");

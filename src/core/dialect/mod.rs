@@ -174,6 +174,11 @@ impl<'a> Turn<'a> {
         self.actions.push(Action::Send(Frame::Text(text.into())));
     }
 
+    /// Sends bytes.
+    pub fn send_binary(&mut self, bytes: impl Into<Bytes>) {
+        self.actions.push(Action::Send(Frame::Binary(bytes.into())));
+    }
+
     /// Asks for this to be checked.
     pub fn authenticate(&mut self, claim: impl Into<Claim>) {
         self.actions.push(Action::Authenticate(claim.into()));

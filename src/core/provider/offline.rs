@@ -94,7 +94,9 @@ fn answer(request: &ChatRequest, text: &str, attachments: &[Attachment]) -> Plan
     match word {
         "/tool" => call_tool(request, rest.trim()),
         "/slow" => {
-            let Ok(seconds) = rest.trim().parse::<u64>() else {
+            // What else is said after that is not looked at.
+            let seconds = rest.split_whitespace().next().unwrap_or_default();
+            let Ok(seconds) = seconds.parse::<u64>() else {
                 return answer.say("How slow? Say /slow SECONDS, for example /slow 3.").end(Stop::End);
             };
             slow(answer, seconds.min(SLOW_SECS_MAX))

@@ -552,6 +552,7 @@ fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Call {
                 content,
                 idempotency_key,
                 attachments: Vec::new(),
+                files: Vec::new(),
                 thinking: None,
                 follow: true,
             };

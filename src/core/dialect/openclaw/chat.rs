@@ -124,6 +124,7 @@ impl Prompt {
             content: self.content,
             idempotency_key: self.name,
             attachments: self.attachments,
+            files: Vec::new(),
             thinking: self.thinking,
             follow: true,
         })
@@ -287,7 +288,7 @@ pub(super) fn inject(
         Some(label) => format!("[{label}]\n\n{message}"),
         None => message,
     };
-    Call::ask(Command::Inject { target: target(&session), content }, |_, reply, _| match reply? {
+    Call::ask(Command::Inject { target: target(&session), content, id: None }, |_, reply, _| match reply? {
         // Whoever follows the session is told it as an event.
         Reply::Injected { message, .. } => Ok(Call::Answer(json!({ "ok": true, "messageId": message }))),
         _ => Err(misfit()),

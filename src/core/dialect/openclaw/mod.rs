@@ -494,6 +494,8 @@ impl OpenClaw {
             Announcement::Health(overview) => self.tell_health(overview, turn),
             Announcement::SessionChanged(change) => self.tell_session_changed(change, turn),
             Announcement::Pairing(news) => self.tell_pairing(news, turn),
+            // It has no words for these.
+            Announcement::Agent(_) | Announcement::Team(_) => {}
             Announcement::Approval(news) => self.tell_approval(news, turn),
         }
     }

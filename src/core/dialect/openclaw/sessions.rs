@@ -531,6 +531,7 @@ pub(super) fn create(
             content,
             idempotency_key: name,
             attachments: Vec::new(),
+            files: Vec::new(),
             thinking: None,
             follow: true,
         };

@@ -177,7 +177,7 @@ impl OpenClaw {
         let text = text.unwrap_or_else(|error| error.message);
         if self.protocol == Protocol::Three && self.is_page {
             let (inject, asked) =
-                (Command::Inject { target: target(&asked.session), content: text }, asked.clone());
+                (Command::Inject { target: target(&asked.session), content: text, id: None }, asked.clone());
             self.ask_aside(inject, turn, move |dialect, _, turn| {
                 let over = ended(&asked.run, &asked.key, Seq(0));
                 dialect.tell_at(

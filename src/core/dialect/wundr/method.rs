@@ -6,8 +6,12 @@
 use serde_json::{Value, json};
 
 use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
+use super::subscription::PATTERNS_MAX;
 use super::wire::Failure;
-use super::{Call, Turn, Wundr, auth, connect, discover, health};
+use super::{
+    Call, Turn, Wundr, agents, auth, connect, discover, files, follow, health, prompts, sessions, teams,
+    tools,
+};
 use crate::auth::{Scope, Scopes};
 use crate::dialect::json::Params;
 use crate::error::{Error, ErrorCode};
@@ -40,6 +44,15 @@ pub(super) const READ: &[Scope] = &[Scope::Read];
 /// Who may do.
 pub(super) const WRITE: &[Scope] = &[Scope::Write];
 
+/// Who may decide about calls: of all sessions, or of his own.
+pub(super) const DECIDE: &[Scope] = &[Scope::Approve, Scope::Write];
+/// Who may form teams.
+pub(super) const TEAMS: &[Scope] = &[Scope::Teams];
+/// Who may look at an agent.
+pub(super) const READ_OR_TEAMS: &[Scope] = &[Scope::Read, Scope::Teams];
+/// Who may be told of something.
+pub(super) const TOLD: &[Scope] = &[Scope::Read, Scope::Approve, Scope::Teams];
+
 /// Every method.
 pub(super) static METHODS: &[Method] = &[
     // Letting in.
@@ -70,6 +83,189 @@ pub(super) static METHODS: &[Method] = &[
         result: &[required("ok", Shape::Flag, "true")],
         handle: auth::logout,
     },
+    // Sessions.
+    Method {
+        name: "session.create",
+        doc: "Makes a session. It takes any number of prompts, one after the other.",
+        needs: WRITE,
+        cost: 3,
+        params: sessions::CREATE,
+        result: sessions::INFO,
+        handle: sessions::create,
+    },
+    Method {
+        name: "session.resume",
+        doc: "Goes on with a session, of this protocol or of another; with what was missed of it.",
+        needs: WRITE,
+        cost: 1,
+        params: sessions::RESUME,
+        result: sessions::INFO,
+        handle: sessions::resume,
+    },
+    Method {
+        name: "session.stop",
+        doc: "Ends a session with all that runs in it. It is kept, and takes no more prompts.",
+        needs: WRITE,
+        cost: 1,
+        params: sessions::STOP,
+        result: sessions::STOPPED,
+        handle: sessions::stop,
+    },
+    Method {
+        name: "session.list",
+        doc: "The sessions there are, of whatever protocol, the latest used first.",
+        needs: READ,
+        cost: 0,
+        params: sessions::LIST,
+        result: sessions::LISTED,
+        handle: sessions::list,
+    },
+    Method {
+        name: "session.status",
+        doc: "One session.",
+        needs: READ,
+        cost: 0,
+        params: sessions::ONE,
+        result: sessions::INFO,
+        handle: sessions::status,
+    },
+    // Prompts.
+    Method {
+        name: "prompt.submit",
+        doc: "Says something in a session. Answered at once; the answer is told as stream.* events.",
+        needs: WRITE,
+        cost: prompts::COST,
+        params: prompts::SUBMIT,
+        result: prompts::SUBMITTED,
+        handle: prompts::submit,
+    },
+    Method {
+        name: "prompt.cancel",
+        doc: "Ends a prompt, whether it is under way or waits.",
+        needs: WRITE,
+        cost: 1,
+        params: prompts::CANCEL,
+        result: prompts::CANCELLED,
+        handle: prompts::cancel,
+    },
+    // Agents.
+    Method {
+        name: "agent.spawn",
+        doc: "Puts an agent to work in a session of its own. What it answers is told to the session it works for.",
+        needs: WRITE,
+        cost: 3,
+        params: agents::SPAWN,
+        result: agents::STATUS,
+        handle: agents::spawn,
+    },
+    Method {
+        name: "agent.status",
+        doc: "One agent.",
+        needs: READ_OR_TEAMS,
+        cost: 0,
+        params: agents::ONE,
+        result: agents::STATUS,
+        handle: agents::describe,
+    },
+    Method {
+        name: "agent.stop",
+        doc: "Ends an agent with all that work for it.",
+        needs: WRITE,
+        cost: 1,
+        params: agents::STOP,
+        result: agents::STATUS,
+        handle: agents::stop,
+    },
+    // Teams.
+    Method {
+        name: "team.create",
+        doc: "Forms a team of agents and puts it to work.",
+        needs: TEAMS,
+        cost: 3,
+        params: teams::CREATE,
+        result: teams::STATUS,
+        handle: teams::create,
+    },
+    Method {
+        name: "team.status",
+        doc: "One team, with what its members answered.",
+        needs: TEAMS,
+        cost: 0,
+        params: teams::ONE,
+        result: teams::STATUS,
+        handle: teams::describe,
+    },
+    Method {
+        name: "team.message",
+        doc: "Relays a message between members. Who it is for reads it as a prompt, between its turns at the task; \
+              the answer is told to who it is from.",
+        needs: TEAMS,
+        cost: 1,
+        params: teams::MESSAGE,
+        result: teams::SENT,
+        handle: teams::message,
+    },
+    Method {
+        name: "team.dissolve",
+        doc: "Ends a team with all its members.",
+        needs: TEAMS,
+        cost: 1,
+        params: teams::DISSOLVE,
+        result: teams::STATUS,
+        handle: teams::dissolve,
+    },
+    // Being told.
+    Method {
+        name: "subscribe",
+        doc: "Asks to be told of events from now on: those whose name fits a pattern and whose payload has these members.",
+        needs: TOLD,
+        cost: 0,
+        params: &[
+            required(
+                "events",
+                Shape::List(&Shape::Text(0, usize::MAX), 1, PATTERNS_MAX),
+                "patterns: `*` alone is everything, a segment `*` is any one, `**` any number",
+            ),
+            optional(
+                "filter",
+                Shape::AnyObject,
+                "what members of the payload have to be: texts, numbers, flags; a sessionId has to be there",
+            ),
+        ],
+        result: &[
+            required("subscriptionId", NAME, "comes with every event it is told"),
+            required("events", Shape::List(&NAME, 1, PATTERNS_MAX), "as they were asked"),
+        ],
+        handle: follow::subscribe,
+    },
+    Method {
+        name: "unsubscribe",
+        doc: "Asks to be told no longer.",
+        needs: TOLD,
+        cost: 0,
+        params: &[required("subscriptionId", NAME, "what subscribe was answered")],
+        result: &[required("ok", Shape::Flag, "true")],
+        handle: follow::unsubscribe,
+    },
+    // Tool calls that wait.
+    Method {
+        name: "tool.approve",
+        doc: "Has a call made that waits for approval. The first decision counts; a second one is a CONFLICT.",
+        needs: DECIDE,
+        cost: 1,
+        params: tools::APPROVE,
+        result: tools::DECIDED,
+        handle: tools::approve,
+    },
+    Method {
+        name: "tool.deny",
+        doc: "Has a call not made that waits for approval; the model is told. The first decision counts.",
+        needs: DECIDE,
+        cost: 1,
+        params: tools::DENY,
+        result: tools::DECIDED,
+        handle: tools::deny,
+    },
     // How the daemon is.
     Method {
         name: "health.ping",
@@ -83,6 +279,53 @@ pub(super) static METHODS: &[Method] = &[
             optional("clientTimestamp", COUNT, "as it was given"),
         ],
         handle: health::ping,
+    },
+    // Files.
+    Method {
+        name: files::UPLOAD,
+        doc: "Begins an upload, whose bytes follow in binary frames with its id, or says how far it has come. \
+              As binary frames alone it is answered when all of it is kept.",
+        needs: WRITE,
+        cost: 1,
+        params: files::UPLOAD_PARAMS,
+        result: files::FILE,
+        handle: files::upload,
+    },
+    Method {
+        name: "file.download",
+        doc: "The bytes of a file, in binary frames with the id of the request, and then the answer.",
+        needs: READ,
+        cost: 0,
+        params: files::DOWNLOAD_PARAMS,
+        result: files::DOWNLOADED,
+        handle: files::download,
+    },
+    Method {
+        name: "file.status",
+        doc: "How a file is, and how far an upload has come.",
+        needs: READ,
+        cost: 0,
+        params: files::ONE_PARAMS,
+        result: files::FILE,
+        handle: files::status,
+    },
+    Method {
+        name: "file.list",
+        doc: "The caller's files and uploads.",
+        needs: READ,
+        cost: 0,
+        params: files::LIST_PARAMS,
+        result: files::LIST,
+        handle: files::list,
+    },
+    Method {
+        name: "file.delete",
+        doc: "Removes a file, or gives an upload up.",
+        needs: WRITE,
+        cost: 1,
+        params: files::ONE_PARAMS,
+        result: files::DELETED,
+        handle: files::delete,
     },
     // What there is.
     Method {

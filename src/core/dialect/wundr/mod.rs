@@ -31,13 +31,23 @@
 
 #![allow(dead_code)]
 
+mod agents;
 mod auth;
+mod binary;
 mod connect;
 mod discover;
 mod event;
+mod files;
+mod follow;
 mod health;
 mod method;
+mod prompts;
+mod sessions;
 mod shape;
+mod stream;
+mod subscription;
+mod teams;
+mod tools;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
@@ -48,10 +58,12 @@ use serde_json::value::RawValue;
 
 pub use self::connect::is_greeting;
 pub use self::discover::reference;
+use self::follow::Following;
 use self::method::Method;
 use self::wire::{Failure, Incoming};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use crate::announcement::Announcement;
 use crate::auth::token::Kind;
 use crate::auth::{Owner, Scope, Scopes};
 use crate::command::Command;
@@ -85,8 +97,14 @@ pub struct Wundr {
     /// The requests for another credential that are looked at, in order.
     refreshing: VecDeque<String>,
     pending: HashMap<Ticket, Pending>,
+    /// The request whose reply is being taken.
+    answering: Ticket,
+    following: Following,
+    introduced: tools::Introduced,
     /// When requests that were asked on have to be answered, the earliest first.
     deadlines: VecDeque<(Timestamp, Ticket)>,
+    /// What is sent in binary frames.
+    transfers: files::Transfers,
     /// The number of the last event.
     event_seq: u64,
     heartbeats: u64,
@@ -177,12 +195,12 @@ impl Dialect for Wundr {
             (Phase::Checking, Input::Authenticated(answer)) => self.on_authenticated(answer, turn),
             (Phase::Open, Input::Authenticated(answer)) => self.on_refreshed(answer, turn),
             (Phase::Open, Input::Frame(Frame::Text(text))) => self.on_text(&text, turn),
-            (Phase::Open, Input::Frame(Frame::Binary(_))) => {
-                let failure = Failure::invalid("binary frames are not understood here");
-                turn.send(wire::refusal(wire::NO_ID, &failure));
-            }
+            (Phase::Open, Input::Frame(Frame::Binary(frame))) => self.on_binary(&frame, turn),
+            (Phase::Open, Input::Drained) => self.on_drained(turn),
             (Phase::Open, Input::Tick) => self.on_tick(turn),
             (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
+            (Phase::Open, Input::Announced(announcement)) => self.on_announced(announcement, turn),
+            (Phase::Open, Input::Event { ticket, event, .. }) => self.on_event(ticket, event, turn),
             (_, Input::Fault(fault)) => self.on_fault(fault, turn),
             (_, Input::Ended) => self.close(),
             (
@@ -216,6 +234,9 @@ impl Wundr {
     /// For a connection that is about to open.
     pub fn new(setup: Setup) -> Self {
         Self {
+            following: Following::new(setup.subscriptions),
+            introduced: tools::Introduced::default(),
+            answering: Ticket(0),
             setup,
             phase: Phase::New,
             greeting: connect::Greeting::default(),
@@ -226,9 +247,24 @@ impl Wundr {
             refreshing: VecDeque::new(),
             pending: HashMap::new(),
             deadlines: VecDeque::new(),
+            transfers: files::Transfers::default(),
             event_seq: 0,
             heartbeats: 0,
             next_heartbeat: Timestamp::default(),
+        }
+    }
+
+    /// Something that is not in a session's log.
+    fn on_announced(&mut self, announcement: &Announcement, turn: &mut Turn<'_>) {
+        match announcement {
+            Announcement::Agent(news) => self.tell_agent(news, turn),
+            Announcement::Team(news) => self.tell_team(news, turn),
+            // It has no words for these, or has them from elsewhere.
+            Announcement::Presence(_)
+            | Announcement::Health(_)
+            | Announcement::SessionChanged(_)
+            | Announcement::Pairing(_)
+            | Announcement::Approval(_) => {}
         }
     }
 
@@ -236,6 +272,8 @@ impl Wundr {
         self.phase = Phase::Closed;
         self.pending = HashMap::new();
         self.deadlines = VecDeque::new();
+        self.following = Following::new(0);
+        self.transfers = files::Transfers::default();
     }
 
     fn end(&mut self, code: u16, reason: &str, turn: &mut Turn<'_>) {
@@ -402,6 +440,7 @@ impl Wundr {
 
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
         let Some(Pending { mut asker, then }) = self.pending.remove(&ticket) else { return };
+        self.answering = ticket;
         let call = then(self, reply, turn);
         if let (Some(asker), Ok(Call::Ask(..))) = (&mut asker, &call) {
             // The rest of its time is for the next question.

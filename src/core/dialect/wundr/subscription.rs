@@ -82,7 +82,8 @@ impl<'a> Atom<'a> {
         })
     }
 
-    fn owned(self) -> Atom<'static> {
+    /// That outlives what it was read from.
+    pub(super) fn owned(self) -> Atom<'static> {
         match self {
             Self::Text(text) => Atom::Text(Cow::Owned(text.into_owned())),
             Self::Number(bits) => Atom::Number(bits),
@@ -512,7 +513,8 @@ mod tests {
         let filter = json!({ "index": 1, "final": true, "toolName": "echo", "error": null });
         add(&mut all, "a", &["*"], &filter);
         let payload = |index: &str| {
-            let text = format!(r#"{{"index":{index},"final":true,"toolName":"echo","error":null,"more":[1]}}"#);
+            let text =
+                format!(r#"{{"index":{index},"final":true,"toolName":"echo","error":null,"more":[1]}}"#);
             serde_json::from_str::<Value>(&text).unwrap()
         };
         assert_eq!(ids(&all, "x.y", &payload("1")), ["a"]);

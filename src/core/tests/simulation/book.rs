@@ -1,6 +1,7 @@
 //! What the log says, read by somebody who knows the meaning of events and nothing of how a
 //! session works: the other opinion that the session is compared with.
 
+use clawmux_core::approval::{Asked, Decided, Decision};
 use clawmux_core::auth::Owner;
 use clawmux_core::context::NO_PROMPT;
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome};
@@ -29,6 +30,8 @@ pub(crate) struct Run {
     pub(crate) seals: Vec<usize>,
     /// The calls of the last answer, and whether each has its result.
     pub(crate) calls: Vec<(CallId, bool)>,
+    /// All that ever waited for approval, and what was decided.
+    pub(crate) gates: Vec<(Asked, Option<Decision>)>,
     /// The tokens of its steps.
     pub(crate) tokens: u64,
     /// The number of its end.
@@ -59,6 +62,16 @@ impl Run {
     /// Whether a call of the last answer has no result.
     pub(crate) fn is_open(&self, call: &CallId) -> bool {
         self.calls.iter().any(|(known, returned)| known == call && !returned)
+    }
+
+    /// Whether this call waited for approval, and what was decided.
+    pub(crate) fn gate(&self, call: &CallId) -> Option<&(Asked, Option<Decision>)> {
+        self.gates.iter().find(|(asked, _)| asked.call.id == *call)
+    }
+
+    /// The calls that wait for approval.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = &Asked> {
+        self.gates.iter().filter(|(_, decision)| decision.is_none()).map(|(asked, _)| asked)
     }
 
     /// Whether the model said anything.
@@ -163,6 +176,7 @@ impl Book {
                 thought: String::new(),
                 seals: Vec::new(),
                 calls: Vec::new(),
+                gates: Vec::new(),
                 tokens: 0,
                 ended: logged.seq,
             });
@@ -184,6 +198,7 @@ impl Book {
                 thought: String::new(),
                 seals: Vec::new(),
                 calls: Vec::new(),
+                gates: Vec::new(),
                 tokens: 0,
                 ended: Seq(0),
             });
@@ -217,13 +232,31 @@ impl Book {
                 run.text.clear();
                 run.thought.clear();
             }
-            (Event::ToolCalled(call), Stage::Asking) => {
+            (Event::ToolCalled(call) | Event::ApprovalAsked(Asked { call, .. }), Stage::Asking) => {
                 // Those of the answer before have their results.
                 run.calls.retain(|(_, returned)| !*returned);
                 if run.is_open(&call.id) {
                     return Ok(Some("two calls of one answer with one id"));
                 }
                 run.calls.push((call.id.clone(), false));
+                if let Event::ApprovalAsked(asked) = &logged.event {
+                    if run.gate(&call.id).is_some() || asked.asked != logged.at {
+                        return Ok(Some("a call is asked for once, when it is"));
+                    }
+                    run.gates.push((asked.clone(), None));
+                }
+            }
+            (Event::ApprovalDecided(Decided { call, decision, .. }), Stage::Acting) => {
+                let is_open = run.is_open(call);
+                let gate = run.gates.iter_mut().find(|(asked, _)| asked.call.id == *call);
+                let Some((asked, decided @ None)) = gate.filter(|_| is_open) else {
+                    return Ok(Some("a decision about a call that does not wait"));
+                };
+                let is_late = logged.at >= asked.deadline;
+                if is_late != (*decision == Decision::TimedOut) && *decision != Decision::Withdrawn {
+                    return Ok(Some("a decision at its deadline that is none, or before it that is one"));
+                }
+                *decided = Some(decision.clone());
             }
             (Event::StepEnded { usage }, Stage::Asking) => {
                 run.calls.retain(|(_, returned)| !*returned);
@@ -242,6 +275,9 @@ impl Book {
                     return Ok(Some("a result without an open call"));
                 };
                 *returned = true;
+                if run.waits().any(|asked| asked.call.id == result.call) {
+                    return Ok(Some("a result of a call that waits for approval"));
+                }
                 if run.calls.iter().all(|(_, returned)| *returned) {
                     run.stage = Stage::Asking;
                 }
@@ -249,6 +285,9 @@ impl Book {
             (Event::Ended { outcome, .. }, stage) if stage != Stage::Ended => {
                 if stage == Stage::Waiting && *outcome != Outcome::Aborted {
                     return Ok(Some("a prompt that never began can only be aborted"));
+                }
+                if run.waits().next().is_some() {
+                    return Ok(Some("a run ends and leaves calls waiting"));
                 }
                 if !run.text.is_empty() {
                     let text = std::mem::take(&mut run.text);

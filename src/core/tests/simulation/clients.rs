@@ -190,7 +190,7 @@ impl Peer {
         views.iter().all(|view| match &view.wanted {
             _ if view.is_detached => true,
             Wanted::Run(_) => view.is_over,
-            Wanted::Session | Wanted::Watch => {
+            Wanted::Session | Wanted::Watch | Wanted::Calls => {
                 let own = |run: &RunId| views.iter().any(|view| view.run() == Some(run));
                 log.events()
                     .iter()
@@ -212,7 +212,7 @@ impl View {
     pub(crate) fn run(&self) -> Option<&RunId> {
         match &self.wanted {
             Wanted::Run(run) => Some(run),
-            Wanted::Session | Wanted::Watch => None,
+            Wanted::Session | Wanted::Watch | Wanted::Calls => None,
         }
     }
 }

@@ -5,12 +5,13 @@
 use std::collections::VecDeque;
 use std::mem;
 
+use clawmux_core::approval::{Asked, Verdict};
 use clawmux_core::auth::Principal;
 use clawmux_core::config::Recovery;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Logged, ToolCall, ToolResult, Usage};
 use clawmux_core::follow::{Followers, Missing, Wanted};
-use clawmux_core::ids::{ConnectionId, RunId, Seq, Ticket};
+use clawmux_core::ids::{ApprovalId, CallId, ConnectionId, RunId, Seq, Ticket};
 use clawmux_core::provider::{ChatMessage, Delta};
 use clawmux_core::session::{Session, Submission, Submitted};
 use clawmux_core::settings::{Patch, Settings};
@@ -33,6 +34,7 @@ pub(crate) enum Message {
     More(ConnectionId),
     Gone(ConnectionId),
     Abort(Option<RunId>),
+    Decide { run: RunId, call: CallId, verdict: Verdict, by: &'static str },
     Stop,
     Alter(Alteration),
     Drain,
@@ -60,7 +62,7 @@ pub(crate) enum Alteration {
 pub(crate) enum Doing {
     Nothing,
     Asking { run: RunId, step: usize, ear: Ear },
-    Acting { run: RunId, step: usize, open: Vec<ToolCall> },
+    Acting { run: RunId, step: usize, open: Vec<ToolCall>, begun: Vec<CallId> },
 }
 
 /// How far the model is heard.
@@ -184,6 +186,13 @@ impl Driver {
         }
         rules::what_is_under_way_is_read_back(driver.running.as_ref(), &driver.session)?;
         driver.session.recover(outside.now, recovery, |tool| cast.is_idempotent(tool));
+        if recovery == Recovery::Resume {
+            let waits = outside.log.book().running().into_iter().flat_map(|run| run.waits());
+            let is_due = |asked: &&Asked| draining || asked.deadline > outside.now;
+            let due: Vec<Asked> = waits.filter(is_due).cloned().collect();
+            outside.figures.waited_over_restart += due.len() as u64;
+            rules::what_waits_waits_on(&due, &driver.session)?;
+        }
         driver.moved()?;
         Ok(driver)
     }
@@ -229,7 +238,12 @@ impl Driver {
         }
         self.work(outside)?;
         self.catch_up(outside)?;
-        Ok(self.draining && self.is_written() && matches!(self.doing, Doing::Nothing))
+        let busy = match &self.doing {
+            Doing::Nothing => false,
+            Doing::Asking { .. } => true,
+            Doing::Acting { open, .. } => !open.is_empty(),
+        };
+        Ok(self.draining && self.is_written() && !busy)
     }
 
     fn tell(&mut self, outside: &mut Outside<'_>, reply: Reply) -> Check {
@@ -366,21 +380,29 @@ impl Driver {
             }
             return Ok(());
         }
-        if self.draining || !matches!(self.doing, Doing::Nothing) {
+        if self.draining {
             return Ok(());
         }
         match self.session.work() {
-            Some((run, Work::Ask { step })) => {
+            Some((run, Work::Ask { step })) if matches!(self.doing, Doing::Nothing) => {
                 let run = run.clone();
                 outside.ask(&run, step, self.incarnation)?;
                 self.doing = Doing::Asking { run, step, ear: Ear::Opening };
             }
             Some((run, Work::Act { step, calls })) if self.is_written() => {
                 let run = run.clone();
-                for call in &calls {
-                    outside.call(&run, step, call, self.incarnation)?;
+                let (mut open, mut begun) = match mem::replace(&mut self.doing, Doing::Nothing) {
+                    Doing::Acting { open, begun, .. } => (open, begun),
+                    Doing::Nothing | Doing::Asking { .. } => Default::default(),
+                };
+                for call in calls {
+                    if !begun.contains(&call.id) {
+                        outside.call(&run, step, &call, self.incarnation)?;
+                        begun.push(call.id.clone());
+                        open.push(call);
+                    }
                 }
-                self.doing = Doing::Acting { run, step, open: calls };
+                self.doing = Doing::Acting { run, step, open, begun };
             }
             _ => {}
         }
@@ -402,7 +424,7 @@ impl Driver {
                 let early = deltas.iter().any(is_early);
                 let finished = deltas.iter().any(|delta| matches!(delta, Delta::Finished { .. }));
                 self.heard_early = (self.heard_early || early) && !finished;
-                self.session.said(outside.now, &run, step, deltas, outside.cast.offered());
+                self.session.said(outside.now, &run, step, deltas, &outside.cast.toolbox);
             }
             Piece::Failed => {
                 self.end_work();
@@ -428,6 +450,39 @@ impl Driver {
         self.proceed(outside)
     }
 
+    /// Somebody decides about a call that waits, or waited.
+    fn decide(
+        &mut self,
+        outside: &mut Outside<'_>,
+        (run, call): (RunId, CallId),
+        verdict: Verdict,
+        by: &str,
+    ) -> Check {
+        let id = ApprovalId::of(&run, &call);
+        let waits = self.session.pending().into_iter().find(|pending| pending.id == id);
+        match self.session.decide(outside.now, &id, verdict, by) {
+            Ok((run, decided)) => self.next.push(Reply::Decided { run, decided }),
+            Err(error) => {
+                outside.figures.decided_too_late += 1;
+                let waits = waits.map(|pending| pending.asked);
+                rules::a_decision_is_refused_for_a_reason(
+                    &error,
+                    waits.as_ref(),
+                    outside.now,
+                    self.draining,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// It is time to decide about calls that nobody decides about.
+    pub(crate) fn expire(&mut self, outside: &mut Outside<'_>) -> Check<bool> {
+        self.session.expire(outside.now);
+        self.moved()?;
+        self.proceed(outside)
+    }
+
     /// Something arrives that nobody waits for.
     pub(crate) fn too_late(&mut self, outside: &mut Outside<'_>, late: Late, piece: Piece) -> Check {
         outside.figures.too_late += 1;
@@ -436,7 +491,7 @@ impl Driver {
         match late.clone() {
             Late::Answer { run, step } => match piece {
                 Piece::Said(deltas) => {
-                    self.session.said(outside.now, &run, step, deltas, outside.cast.offered());
+                    self.session.said(outside.now, &run, step, deltas, &outside.cast.toolbox);
                 }
                 Piece::Opened | Piece::Failed => {
                     let error = ErrorCode::Provider.error("away");
@@ -485,6 +540,7 @@ impl Driver {
                 self.next.push(Reply::Stopped(runs));
             }
             Message::Abort(run) => self.abort(outside, run)?,
+            Message::Decide { run, call, verdict, by } => self.decide(outside, (run, call), verdict, by)?,
             Message::Alter(alteration) => {
                 let now = outside.now;
                 match alteration {

@@ -4,7 +4,9 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::Duration;
 
+use clawmux_core::approval::{Decided, Decision, Toolbox};
 use clawmux_core::auth::Owner;
 use clawmux_core::event::{Event, Logged, ToolCall};
 use clawmux_core::ids::{CallId, PluginName, RunId, Seq, SessionKey};
@@ -15,30 +17,35 @@ use crate::clients::{Asker, Peer};
 use crate::log::Log;
 use crate::rules::{self, Check};
 
+/// How long a call waits for approval, in steps of a history.
+const APPROVAL_MS: u64 = 15;
+
 /// Names that all seeds share.
 #[derive(Debug)]
 pub(crate) struct Cast {
     pub(crate) session: SessionKey,
     pub(crate) owners: [Owner; 2],
-    /// One that may be called again, one that may not, one that is not offered.
-    pub(crate) tools: [PluginName; 3],
+    /// One that may be called again, one that may not, one that is not offered, and one that may not be
+    /// called again and needs approval.
+    pub(crate) tools: [PluginName; 4],
+    /// Those that are offered.
+    pub(crate) toolbox: Toolbox,
     /// What a provider calls a call.
     pub(crate) calls: [CallId; 4],
 }
 
 impl Cast {
     pub(crate) fn new() -> Self {
+        let tools = ["again", "once", "unknown", "asks"].map(PluginName::from);
+        let offered = [0, 1, 3].map(|tool: usize| tools[tool].clone()).to_vec();
+        let (gated, timeout) = (vec![tools[3].clone()], Duration::from_millis(APPROVAL_MS));
         Self {
+            toolbox: Toolbox { offered, gated, timeout },
             session: SessionKey::parse("main:websocket:ada:main").expect("a key"),
             owners: [Owner::Admins, Owner::Credential("bob".into())],
-            tools: ["again", "once", "unknown"].map(PluginName::from),
+            tools,
             calls: ["", "a", "b", "call_0_1"].map(CallId::from),
         }
-    }
-
-    /// The tools that the model is offered.
-    pub(crate) fn offered(&self) -> &[PluginName] {
-        &self.tools[..2]
     }
 
     pub(crate) fn is_idempotent(&self, tool: &PluginName) -> bool {
@@ -61,6 +68,7 @@ pub(crate) enum Reply {
     Accepted { request: usize, asker: Asker, run: RunId, seq: Seq, repeated: bool },
     Attached { asker: Asker, after: Seq },
     Aborted(Option<RunId>),
+    Decided { run: RunId, decided: Decided },
     Stopped(Vec<RunId>),
     Altered,
 }
@@ -151,6 +159,14 @@ figures! {
     interrupted,
     many_steps,
     floods,
+    asked_for_approval,
+    approved,
+    denied,
+    decided_too_late,
+    timed_out,
+    withdrawn,
+    waited_over_restart,
+    called_with_approval,
 }
 
 /// The steps of a history, kept where somebody wants to read them.
@@ -247,6 +263,13 @@ impl<'a> Outside<'a> {
                 self.figures.stopped += 1;
                 self.aborted.extend(runs);
             }
+            Reply::Decided { run, decided } => {
+                rules::the_first_decision_counts(&self.log, &run, &decided)?;
+                match decided.decision {
+                    Decision::Approved { .. } => self.figures.approved += 1,
+                    _ => self.figures.denied += 1,
+                }
+            }
             Reply::Attached { .. } => self.figures.attached += 1,
             Reply::Aborted(None) => {}
             Reply::Altered => self.figures.altered += 1,
@@ -259,6 +282,15 @@ impl<'a> Outside<'a> {
         rules::no_number_is_used_twice(self.seen.last().map_or(Seq(0), |(seq, _)| *seq), logged)?;
         rules::numbers_seen_are_reserved(&self.log, logged.seq)?;
         self.seen.push((logged.seq, rules::fingerprint(logged)));
+        match &logged.event {
+            Event::ApprovalAsked(_) => self.figures.asked_for_approval += 1,
+            Event::ApprovalDecided(decided) => match decided.decision {
+                Decision::TimedOut => self.figures.timed_out += 1,
+                Decision::Withdrawn => self.figures.withdrawn += 1,
+                Decision::Approved { .. } | Decision::Denied { .. } => {}
+            },
+            _ => {}
+        }
         Ok(())
     }
 
@@ -314,10 +346,12 @@ impl<'a> Outside<'a> {
         rules::a_call_follows_its_intent(&self.log, run, step, id)?;
         let of_step = || self.made.iter().filter(|made| made.run == *run && made.step == step);
         let now = of_step().filter(|made| made.incarnation == incarnation).count();
-        rules::a_call_is_allowed(call, self.cast.offered(), now)?;
+        rules::a_call_is_allowed(call, &self.cast.toolbox.offered, now)?;
+        rules::a_gated_call_is_approved(&self.log, run, call, self.cast.toolbox.is_gated(name))?;
         let before = of_step().rfind(|made| made.call == *id).map(|made| made.incarnation);
         rules::a_call_is_made_once(before, incarnation, self.cast.is_idempotent(name), id)?;
         self.figures.called += 1;
+        self.figures.called_with_approval += u64::from(self.cast.toolbox.is_gated(name));
         self.figures.called_again += u64::from(before.is_some());
         self.made.push(Made { run: run.clone(), step, call: id.clone(), incarnation });
         Ok(())

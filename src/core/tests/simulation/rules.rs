@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
+use clawmux_core::approval::{Asked, Decided, Decision};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Outcome, ToolCall};
 use clawmux_core::ids::{CallId, PluginName, RunId, Seq};
 use clawmux_core::provider::ChatMessage;
 use clawmux_core::session::{Batch, Session};
+use clawmux_core::time::Timestamp;
 use clawmux_core::turn::CALLS_MAX;
 
 use crate::book::{Book, Run, Stage};
@@ -191,7 +193,11 @@ pub(crate) fn a_call_follows_its_intent(log: &Log, run: &RunId, step: usize, cal
             Some((*steps, l))
         })
         .any(|(steps, l)| {
-            steps == step && matches!(&l.event, Event::ToolCalled(called) if called.id == *call)
+            let asked = match &l.event {
+                Event::ToolCalled(called) | Event::ApprovalAsked(Asked { call: called, .. }) => called,
+                _ => return false,
+            };
+            steps == step && asked.id == *call
         });
     let open = known.is_some_and(|run| {
         matches!(run.stage, Stage::Acting) && run.steps.len() == step + 1 && run.is_open(call)
@@ -199,6 +205,71 @@ pub(crate) fn a_call_follows_its_intent(log: &Log, run: &RunId, step: usize, cal
     demand(durable && open, "a call follows its intent", || {
         format!("{run} calls {call} in step {step}; the intent durable: {durable}; in the log: {known:?}")
     })
+}
+
+/// A call that needs approval is made only when the disk has that, with the input that was approved.
+pub(crate) fn a_gated_call_is_approved(log: &Log, run: &RunId, call: &ToolCall, gated: bool) -> Check {
+    let of_run = || log.durable().iter().filter(|l| l.run.as_ref() == Some(run)).map(|l| &l.event);
+    let asked = of_run().find_map(|event| match event {
+        Event::ApprovalAsked(asked) if asked.call.id == call.id => Some(&asked.call),
+        _ => None,
+    });
+    let decisions: Vec<_> = of_run()
+        .filter_map(|event| match event {
+            Event::ApprovalDecided(decided) if decided.call == call.id => Some(&decided.decision),
+            _ => None,
+        })
+        .collect();
+    let holds = match (asked, &decisions[..]) {
+        (None, []) => !gated,
+        (Some(asked), [Decision::Approved { input }]) => {
+            gated && call.input == *input.as_ref().unwrap_or(&asked.input)
+        }
+        _ => false,
+    };
+    demand(holds, "a gated call is approved", || {
+        format!("{run} makes {call:?}; gated: {gated}; the disk has {asked:?}, {decisions:?}")
+    })
+}
+
+/// Who was told that his decision counts is in the log with it, and nobody else is.
+pub(crate) fn the_first_decision_counts(log: &Log, run: &RunId, decided: &Decided) -> Check {
+    let found: Vec<_> = log
+        .durable()
+        .iter()
+        .filter(|l| l.run.as_ref() == Some(run))
+        .filter_map(|l| match &l.event {
+            Event::ApprovalDecided(found) if found.call == decided.call => Some(found),
+            _ => None,
+        })
+        .collect();
+    demand(matches!(&found[..], [found] if *found == decided), "the first decision counts", || {
+        format!("{run}: somebody was told {decided:?}; the disk has {found:?}")
+    })
+}
+
+/// A decision that does not count was not the first, is too late, or comes while the session stops.
+pub(crate) fn a_decision_is_refused_for_a_reason(
+    error: &Error,
+    waits: Option<&Asked>,
+    now: Timestamp,
+    draining: bool,
+) -> Check {
+    let holds = match error.code {
+        ErrorCode::Unavailable => draining,
+        ErrorCode::Conflict | ErrorCode::NotFound => waits.is_none_or(|asked| asked.deadline <= now),
+        _ => false,
+    };
+    demand(holds, "a decision is refused for a reason", || {
+        format!("{error:?} at {now:?}, draining: {draining}; in the session: {waits:?}")
+    })
+}
+
+/// What waited for approval before the daemon came back waits on with the deadline it had, unless that
+/// is over.
+pub(crate) fn what_waits_waits_on(due: &[Asked], session: &Session) -> Check {
+    let found: Vec<_> = session.pending().into_iter().map(|pending| pending.asked).collect();
+    demand(due == found, "what waits waits on", || format!("the log says {due:?}, the session {found:?}"))
 }
 
 /// Only what is offered is called, with an input that is one, and not too often in one answer.
@@ -475,6 +546,8 @@ pub(crate) fn fingerprint(logged: &Logged) -> u64 {
         Event::Deleted => (12, ""),
         Event::Thought(thought) => (13, thought),
         Event::Sealed(_) => (14, ""),
+        Event::ApprovalAsked(asked) => (15, asked.call.id.as_str()),
+        Event::ApprovalDecided(decided) => (16, decided.call.as_str()),
     };
     let run = logged.run.as_ref().map_or("", RunId::as_str);
     let start = (logged.first_seq.0 << 8) ^ u64::from(kind);

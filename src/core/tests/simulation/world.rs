@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use clawmux_core::approval::Verdict;
 use clawmux_core::config::Recovery;
 use clawmux_core::event::{Proof, ToolCall, Usage};
 use clawmux_core::follow::Followers;
@@ -51,6 +52,8 @@ enum Move {
     Resend,
     Abort,
     Alter,
+    Decide,
+    Expire,
     Deliver,
     Commit,
     Sync,
@@ -148,7 +151,7 @@ pub(crate) fn play(seed: u64, cast: &Cast, trace: Option<&Trace>) -> Check<Figur
 impl World<'_> {
     /// What happens next, out of what can.
     fn choose(&mut self) -> Move {
-        let mut weights = [(Move::Sync, 1); 24];
+        let mut weights = [(Move::Sync, 1); 26];
         let mut known = 1;
         let mut may = |weight: usize, what: Move| {
             if weight > 0 {
@@ -164,6 +167,8 @@ impl World<'_> {
                 Doing::Acting { open, .. } if !open.is_empty() => may(10, Move::Return),
                 _ => {}
             }
+            let due = driver.session.deadline().is_some_and(|at| at <= self.outside.now);
+            may(usize::from(due && !driver.draining) * 10, Move::Expire);
             may(if driver.late.is_empty() { 0 } else { 5 }, Move::Late);
             may(driver.reads.len() * 8, Move::Read);
             may(usize::from(driver.retrying) * 5, Move::Retry);
@@ -189,6 +194,8 @@ impl World<'_> {
                 may(usize::from(self.dice.one_in(4)), Move::Stop);
                 may(7, Move::Submit);
                 may(if self.outside.requests.is_empty() { 0 } else { 4 }, Move::Resend);
+                let waits = self.outside.log.book().running().is_some_and(|run| run.waits().next().is_some());
+                may(if waits { 12 } else { 1 }, Move::Decide);
                 may(3, Move::Abort);
                 may(2, Move::Alter);
             }
@@ -221,6 +228,8 @@ impl World<'_> {
             Move::Resend => self.resend(),
             Move::Abort => self.abort(),
             Move::Alter => self.alter(),
+            Move::Decide => self.decide(),
+            Move::Expire => return self.drive(|driver, outside| driver.expire(outside)),
             Move::Stop => self.send(Message::Stop),
             Move::Connect => self.connect(),
             Move::Attach => self.attach(),
@@ -391,6 +400,24 @@ impl World<'_> {
             }
         };
         self.send(Message::Abort(run));
+    }
+
+    /// Somebody decides about a call that waits, or about one that did.
+    fn decide(&mut self) {
+        let runs = self.outside.log.book().runs().iter().rev().take(3);
+        let asked = runs.flat_map(|run| run.gates.iter().map(|(asked, _)| (&run.id, &asked.call.id)));
+        let asked: Vec<_> = asked.map(|(run, call)| (run.clone(), call.clone())).collect();
+        if asked.is_empty() {
+            return;
+        }
+        let (run, call) = asked[self.dice.below(asked.len())].clone();
+        let verdict = match self.dice.below(4) {
+            0 => Verdict::Approve { input: Some(json!({ "instead": self.outside.now.as_millis() })) },
+            1 | 2 => Verdict::Approve { input: None },
+            _ => Verdict::Deny { reason: None },
+        };
+        let by = self.dice.pick(&["ada", "bob"]);
+        self.send(Message::Decide { run, call, verdict, by });
     }
 
     fn alter(&mut self) {
@@ -597,7 +624,7 @@ impl World<'_> {
 
     fn call(&mut self) -> ToolCall {
         let id = self.dice.pick(&[0, 1, 2, 3]);
-        let tool = self.dice.pick(&[0, 0, 1, 1, 1, 2]);
+        let tool = self.dice.pick(&[0, 0, 1, 1, 1, 2, 3, 3]);
         // What a model wrote that is not JSON is kept as text.
         let input = if self.dice.one_in(8) { Value::from("{") } else { json!({}) };
         let cast = self.outside.cast;

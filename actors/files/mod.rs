@@ -1,0 +1,869 @@
+//! `Files`: what clients put with the daemon and get from it.
+//!
+//! What is known of a file is in the store, its bytes are in `files/` of the home, in a file named by
+//! its id: no client says a path. A few threads ([`pool`]) touch the disk; an upload is with one of
+//! them at a time, with all that came for it until then, and gets back to the actor when that is
+//! written ([`writing`]). A piece is answered when it is on the disk, so that who sends faster than
+//! that is read no further: its connection counts what is not answered.
+//!
+//! ```text
+//!   begun in the store ──► idle ◄──► busy ──► all there ──► complete in the store, answered
+//!                            │                                (durable, after the bytes are)
+//!                            └──► given up: by its owner, by a wrong digest, by time
+//! ```
+//!
+//! An upload belongs to the connection that begun it or went on with it last. Where one of its pieces
+//! is refused those behind it are too, until one says where it begins: nothing is written behind a gap.
+//! A file is there when the store says so; what is in the folder and not in the store is swept at the
+//! start.
+//!
+//! Deliberately absent: files of the store's backups. A copy of the store names files whose bytes it
+//! does not have.
+
+mod allowance;
+mod pool;
+mod reading;
+mod writing;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use actix::prelude::*;
+use clawmux_core::auth::{Owner, Principal};
+use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::file::{
+    Chunk, FileAbout, FileCommand, FileId, FileRef, FileReply, FileRow, LIST_MAX, UploadId, no_such,
+};
+use clawmux_core::ids::ConnectionId;
+use clawmux_core::reply::Reply;
+use serde_json::json;
+
+use self::allowance::Allowance;
+use self::pool::Pool;
+pub use self::reading::Collect;
+use self::reading::Opened;
+use self::writing::{Taken, Writing};
+use crate::ask::ask;
+use crate::clock;
+use crate::deliver::Asker;
+use crate::observe::{Observe, Observed};
+use crate::store::{
+    FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, Store, WriteFile,
+};
+
+/// Requests that may wait.
+const MAILBOX: usize = 4096;
+
+/// Uploads of one owner, and of all, that may be unfinished at once.
+const UPLOADS_MAX: usize = 64;
+const UPLOADS_OF_ALL_MAX: usize = 1024;
+
+/// Files of one owner.
+const FILES_MAX: u64 = 10_000;
+
+/// How long an upload is kept that does not grow.
+pub const UPLOAD_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// After how long without use a file is closed.
+const OPEN_LIFE: Duration = Duration::from_secs(30);
+
+/// How often is looked for what is to be closed or given up.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Who may wait for one upload to begin.
+const OPENERS_MAX: usize = 16;
+
+/// Pieces that are written at a time.
+const BATCH_MAX: usize = 32;
+
+/// What the actor is made with.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Where the bytes go.
+    pub folder: PathBuf,
+    /// Who keeps what is known of them.
+    pub store: Addr<Store>,
+    /// How many bytes one owner may have.
+    pub quota_bytes: u64,
+    /// How long an upload is kept that does not grow.
+    pub upload_life: Duration,
+}
+
+/// The files of clients.
+pub struct Files {
+    setup: Setup,
+    pool: Pool,
+    accounts: HashMap<Owner, Account>,
+    /// Those that are not finished.
+    uploads: HashMap<FileId, Upload>,
+    /// Finished files that are being removed.
+    removing: HashSet<FileId>,
+    opened: HashMap<FileId, Opened>,
+    removed_total: u64,
+    expired_total: u64,
+    swept_total: u64,
+    figures: Arc<Figures>,
+}
+
+/// What is counted on the threads.
+#[derive(Debug, Default)]
+struct Figures {
+    received_bytes: AtomicU64,
+    read_bytes: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What is kept for an owner.
+struct Account {
+    allowance: Arc<Allowance>,
+    files: u64,
+    uploads: usize,
+}
+
+/// An upload that is not finished.
+struct Upload {
+    row: FileRow,
+    /// How many bytes the store was told of: from there it goes on after a crash.
+    saved: u64,
+    state: State,
+    /// Whose pieces are taken without their saying where they begin.
+    attached: Option<ConnectionId>,
+    waiting: VecDeque<(Asker, Chunk)>,
+    /// Who asked for it to be given up.
+    deleter: Option<Asker>,
+}
+
+/// Where an upload is.
+enum State {
+    /// Being entered in the store; these wait for it.
+    Beginning(Vec<Asker>),
+    Idle(Box<Writing>),
+    /// With a thread.
+    Busy,
+    /// All there, being entered in the store.
+    Ending,
+    /// Being removed.
+    Leaving,
+}
+
+/// What a thread made of an upload.
+struct Written {
+    writing: Box<Writing>,
+    outcome: Outcome,
+    answers: Vec<(Asker, Result<Reply, Error>)>,
+}
+
+enum Outcome {
+    /// It goes on.
+    Some,
+    /// All of it is there: who is to be told, and its digest.
+    All(Asker, [u8; 32]),
+    /// A piece was refused. Where nothing can become of it, it is removed.
+    Refused { is_hopeless: bool },
+}
+
+/// Does something about files and answers who asked.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Manage {
+    /// What.
+    pub command: FileCommand,
+    /// For whom.
+    pub principal: Principal,
+    /// Who is answered.
+    pub asker: Asker,
+}
+
+/// Has the disk and the store keep what came of uploads: the daemon is about to stop.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Stop;
+
+impl Files {
+    /// With what the store knows; the folder is made where there is none.
+    ///
+    /// # Errors
+    /// `Unavailable` where the folder can't be made; else as the store's.
+    pub async fn open(setup: Setup) -> Result<Self, Error> {
+        make_folder(&setup.folder).map_err(|error| {
+            let folder = setup.folder.display();
+            ErrorCode::Unavailable.error(format!("can't make the folder {folder} for files: {error}"))
+        })?;
+        let FileTotals { owners, unfinished } = ask(&setup.store, ReadFileTotals).await??;
+        let account = |(owner, files, bytes)| {
+            let allowance = Arc::new(Allowance::new(setup.quota_bytes, bytes));
+            (owner, Account { allowance, files, uploads: 0 })
+        };
+        let mut files = Self {
+            accounts: owners.into_iter().map(account).collect(),
+            pool: Pool::new()?,
+            setup,
+            uploads: HashMap::new(),
+            removing: HashSet::new(),
+            opened: HashMap::new(),
+            removed_total: 0,
+            expired_total: 0,
+            swept_total: 0,
+            figures: Arc::default(),
+        };
+        for row in unfinished {
+            let writing = files.writing(&row);
+            files.account(&row.owner).uploads += 1;
+            files.uploads.insert(row.id, Upload::new(row, State::Idle(Box::new(writing))));
+        }
+        Ok(files)
+    }
+
+    fn path(&self, id: FileId) -> PathBuf {
+        self.setup.folder.join(id.to_string())
+    }
+
+    fn account(&mut self, owner: &Owner) -> &mut Account {
+        let quota = self.setup.quota_bytes;
+        self.accounts.entry(owner.clone()).or_insert_with(|| Account {
+            allowance: Arc::new(Allowance::new(quota, 0)),
+            files: 0,
+            uploads: 0,
+        })
+    }
+
+    fn writing(&mut self, row: &FileRow) -> Writing {
+        let allowance = self.account(&row.owner).allowance.clone();
+        Writing::new(row.upload, row.about.clone(), self.path(row.id), allowance, row.size)
+    }
+
+    /// `file.upload`: begins an upload, or says how far it has come.
+    fn begin_or_go_on(
+        &mut self,
+        upload: UploadId,
+        about: FileAbout,
+        (asker, principal): (Asker, Principal),
+        ctx: &mut Context<Self>,
+    ) {
+        let id = FileId::of(&principal.owner, upload);
+        let connection = asker.client().connection;
+        let Some(known) = self.uploads.get_mut(&id) else {
+            let begun = self.begin(id, upload, about, &principal, connection, ctx);
+            return match begun {
+                Ok(upload) => {
+                    if let State::Beginning(openers) = &mut upload.state {
+                        openers.push(asker);
+                    }
+                }
+                Err(error) => asker.reply(Err(error)),
+            };
+        };
+        if about.total.is_some() && about.total != known.row.about.total {
+            let why = format!("upload {upload} was begun with another size: give it up, or name another");
+            return asker.reply(Err(ErrorCode::Conflict.error(why)));
+        }
+        match &mut known.state {
+            State::Leaving => asker.reply(Err(leaving(upload))),
+            State::Beginning(openers) if openers.len() < OPENERS_MAX => openers.push(asker),
+            State::Beginning(_) => asker.reply(Err(busy())),
+            State::Idle(_) | State::Busy | State::Ending => {
+                known.attached = Some(connection);
+                asker.reply(file(&known.row));
+            }
+        }
+    }
+
+    /// Enters an upload in the store; what comes for it waits until that is done.
+    fn begin(
+        &mut self,
+        id: FileId,
+        upload: UploadId,
+        about: FileAbout,
+        principal: &Principal,
+        connection: ConnectionId,
+        ctx: &mut Context<Self>,
+    ) -> Result<&mut Upload, Error> {
+        about.check()?;
+        if self.removing.contains(&id) {
+            return Err(leaving(upload));
+        }
+        let of_all = self.uploads.len();
+        let account = self.account(&principal.owner);
+        let (uploads, files) = (account.uploads, account.files);
+        if uploads >= UPLOADS_MAX || of_all >= UPLOADS_OF_ALL_MAX {
+            let why = format!("{uploads} uploads are not finished: finish them or give them up first");
+            let limit = Detail::Limit { name: "uploads", limit: UPLOADS_MAX as u64 };
+            return Err(ErrorCode::RateLimited.error(why).with(limit));
+        }
+        if files >= FILES_MAX {
+            let limit = Detail::Limit { name: "files", limit: FILES_MAX };
+            return Err(ErrorCode::TooLarge
+                .error(format!("there are {files} files: delete some"))
+                .with(limit));
+        }
+        let left = account.allowance.quota().saturating_sub(account.allowance.used());
+        if about.total.is_some_and(|total| total > left) {
+            return Err(writing::over_quota(&account.allowance));
+        }
+        account.uploads += 1;
+        account.files += 1;
+        let now = clock::now();
+        let owner = principal.owner.clone();
+        let row =
+            FileRow { id, upload, owner, about, size: 0, is_complete: false, created: now, updated: now };
+        let store = self.setup.store.clone();
+        let begin = WriteFile { change: FileChange::Begin(row.clone()), durable: false };
+        let begun = async move {
+            match ask(&store, begin).await.flatten() {
+                Err(error) if error.code == ErrorCode::Conflict => {
+                    ask(&store, ReadFile(id)).await.flatten().map(Some)
+                }
+                begun => begun.map(|()| None),
+            }
+        };
+        ctx.spawn(begun.into_actor(self).map(move |begun, files, ctx| files.begun(id, begun, ctx)));
+        let upload = Upload { attached: Some(connection), ..Upload::new(row, State::Beginning(Vec::new())) };
+        Ok(self.uploads.entry(id).or_insert(upload))
+    }
+
+    /// The store has it, or had it already.
+    fn begun(&mut self, id: FileId, begun: Result<Option<Option<FileRow>>, Error>, ctx: &mut Context<Self>) {
+        let Some(row) = self.uploads.get(&id).map(|upload| upload.row.clone()) else { return };
+        if let Ok(None) = begun {
+            let writing = self.writing(&row);
+            let Some(upload) = self.uploads.get_mut(&id) else { return };
+            let before = std::mem::replace(&mut upload.state, State::Idle(Box::new(writing)));
+            if let State::Beginning(openers) = before {
+                openers.into_iter().for_each(|asker| asker.reply(file(&row)));
+            }
+            return self.go_on(id, ctx);
+        }
+        let Some(Upload { row, state, waiting, deleter, .. }) = self.uploads.remove(&id) else { return };
+        let account = self.account(&row.owner);
+        account.uploads -= 1;
+        account.files -= 1;
+        let (there, error) = match begun {
+            Ok(there) => (there.flatten(), complete(row.upload)),
+            Err(error) => (None, error),
+        };
+        if let State::Beginning(openers) = state {
+            for asker in openers {
+                asker.reply(there.as_ref().map_or_else(|| Err(error.clone()), file));
+            }
+        }
+        for asker in waiting.into_iter().map(|(asker, _)| asker).chain(deleter) {
+            asker.reply(Err(error.clone()));
+        }
+    }
+
+    /// A piece of an upload.
+    fn write(&mut self, mut chunk: Chunk, (asker, principal): (Asker, Principal), ctx: &mut Context<Self>) {
+        let id = FileId::of(&principal.owner, chunk.upload);
+        let connection = asker.client().connection;
+        if let Some(upload) = self.uploads.get_mut(&id) {
+            if chunk.offset.is_some() {
+                upload.attached = Some(connection);
+            } else if upload.attached != Some(connection) {
+                self.figures.refused.fetch_add(1, Relaxed);
+                return asker.reply(Err(upload.gap()));
+            }
+            if matches!(upload.state, State::Leaving | State::Ending) {
+                return asker.reply(Err(leaving(chunk.upload)));
+            }
+            upload.waiting.push_back((asker, chunk));
+            return self.go_on(id, ctx);
+        }
+        let begins = chunk.offset.unwrap_or(0) == 0 && chunk.index.unwrap_or(0) == 0;
+        if let Some(about) = chunk.about.take().filter(|_| begins) {
+            match self.begin(id, chunk.upload, about, &principal, connection, ctx) {
+                Ok(upload) => upload.waiting.push_back((asker, chunk)),
+                Err(error) => asker.reply(Err(error)),
+            }
+            return;
+        }
+        let store = self.setup.store.clone();
+        let upload = chunk.upload;
+        ctx.spawn(actix::fut::wrap_future(async move {
+            asker.reply(Err(match ask(&store, ReadFile(id)).await.flatten() {
+                Ok(Some(_)) => complete(upload),
+                Ok(None) => no_such(FileRef::Upload(upload)),
+                Err(error) => error,
+            }));
+        }));
+    }
+
+    /// Gives what waits for an upload to a thread, where none has it.
+    fn go_on(&mut self, id: FileId, ctx: &mut Context<Self>) {
+        let Some(upload) = self.uploads.get_mut(&id) else { return };
+        if !matches!(upload.state, State::Idle(_)) {
+            return;
+        }
+        if let Some(asker) = upload.deleter.take() {
+            return self.give_up(id, Some(asker), ctx);
+        }
+        if upload.waiting.is_empty() {
+            return;
+        }
+        let State::Idle(mut writing) = std::mem::replace(&mut upload.state, State::Busy) else { return };
+        let batch: Vec<_> = upload.waiting.drain(..upload.waiting.len().min(BATCH_MAX)).collect();
+        let figures = self.figures.clone();
+        let job = move || {
+            let (outcome, answers) = write_all(&mut writing, batch, &figures);
+            Written { writing, outcome, answers }
+        };
+        match self.pool.run(job) {
+            Ok(written) => {
+                ctx.spawn(written.into_actor(self).map(move |written, files, ctx| {
+                    files.written(id, written.ok(), ctx);
+                }));
+            }
+            // What was in the job is answered as it is dropped, and the upload starts from the store.
+            Err(_) => self.written(id, None, ctx),
+        }
+    }
+
+    /// A thread is through with what came for an upload; none where it fell.
+    fn written(&mut self, id: FileId, written: Option<Written>, ctx: &mut Context<Self>) {
+        let Written { writing, outcome, answers } = match written {
+            Some(written) => written,
+            None => {
+                let Some(upload) = self.uploads.get(&id) else { return };
+                let row = FileRow { size: upload.saved, ..upload.row.clone() };
+                let unsaved = upload.row.size.saturating_sub(upload.saved);
+                // What the thread had counted besides stays counted until the next start.
+                self.account(&row.owner).allowance.give_back(unsaved);
+                let writing = Box::new(self.writing(&row));
+                Written { writing, outcome: Outcome::Refused { is_hopeless: false }, answers: Vec::new() }
+            }
+        };
+        let Some(upload) = self.uploads.get_mut(&id) else { return };
+        upload.row.updated = clock::now();
+        upload.row.size = writing.received();
+        if writing.synced() > upload.saved && !matches!(outcome, Outcome::All(..)) {
+            upload.saved = writing.synced();
+            let row = FileRow { size: upload.saved, ..upload.row.clone() };
+            // Lost, some more is sent again after a crash.
+            let _ = self.setup.store.try_send(WriteFile { change: FileChange::Put(row), durable: false });
+        }
+        answers.into_iter().for_each(|(asker, answer)| asker.reply(answer));
+        match outcome {
+            Outcome::All(asker, digest) => {
+                upload.state = State::Ending;
+                return self.ends(id, writing, (asker, digest), ctx);
+            }
+            Outcome::Some => upload.state = State::Idle(writing),
+            Outcome::Refused { is_hopeless } => {
+                upload.state = State::Idle(writing);
+                upload.attached = None;
+                // What was sent behind it without knowing is refused with it.
+                while let Some((asker, _)) = upload.waiting.pop_front_if(|(_, next)| next.offset.is_none()) {
+                    asker.reply(Err(upload.gap()));
+                }
+                upload.attached = upload.waiting.back().map(|(asker, _)| asker.client().connection);
+                if is_hopeless {
+                    return self.give_up(id, None, ctx);
+                }
+            }
+        }
+        self.go_on(id, ctx);
+    }
+
+    /// All of it is on the disk: the store is told, and then who sent it.
+    fn ends(
+        &mut self,
+        id: FileId,
+        writing: Box<Writing>,
+        (asker, digest): (Asker, [u8; 32]),
+        ctx: &mut Context<Self>,
+    ) {
+        let Some(upload) = self.uploads.get(&id) else { return };
+        let about =
+            FileAbout { total: Some(upload.row.size), sha256: Some(digest), ..upload.row.about.clone() };
+        let row = FileRow { about, is_complete: true, ..upload.row.clone() };
+        let write = WriteFile { change: FileChange::Put(row.clone()), durable: true };
+        let store = self.setup.store.clone();
+        let kept = async move { ask(&store, write).await.flatten() };
+        ctx.spawn(kept.into_actor(self).map(move |kept, files, ctx| {
+            if let Err(error) = kept {
+                asker.reply(Err(error));
+                if let Some(upload) = files.uploads.get_mut(&id) {
+                    upload.state = State::Idle(writing);
+                    upload.attached = None;
+                }
+                return files.go_on(id, ctx);
+            }
+            files.account(&row.owner).uploads -= 1;
+            let left = files.uploads.remove(&id);
+            asker.reply(file(&row));
+            if let Some(Upload { waiting, deleter, .. }) = left {
+                waiting.into_iter().for_each(|(asker, _)| asker.reply(Err(complete(row.upload))));
+                if let Some(asker) = deleter {
+                    files.remove(row, asker, ctx);
+                }
+            }
+        }));
+    }
+
+    /// Removes an upload that is idle.
+    fn give_up(&mut self, id: FileId, asker: Option<Asker>, ctx: &mut Context<Self>) {
+        let path = self.path(id);
+        let Some(upload) = self.uploads.get_mut(&id) else { return };
+        let State::Idle(writing) = std::mem::replace(&mut upload.state, State::Leaving) else { return };
+        let row = upload.row.clone();
+        for (asker, _) in upload.waiting.drain(..) {
+            asker.reply(Err(leaving(row.upload)));
+        }
+        let bytes = writing.received();
+        let removed = self.removes(id, path);
+        ctx.spawn(removed.into_actor(self).map(move |removed, files, _| {
+            match &removed {
+                Ok(()) => {
+                    files.uploads.remove(&id);
+                    let account = files.account(&row.owner);
+                    account.allowance.give_back(bytes);
+                    account.uploads -= 1;
+                    account.files -= 1;
+                }
+                Err(error) => {
+                    tracing::warn!(upload = %row.upload, %error, "an upload can't be given up; it is tried again");
+                    if let Some(upload) = files.uploads.get_mut(&id) {
+                        upload.state = State::Idle(writing);
+                    }
+                }
+            }
+            if let Some(asker) = asker {
+                asker.reply(removed.map(|()| Reply::File(Box::new(FileReply::Deleted(id)))));
+            }
+        }));
+    }
+
+    /// Removes a finished file that the asker may remove.
+    fn remove(&mut self, row: FileRow, asker: Asker, ctx: &mut Context<Self>) {
+        let id = row.id;
+        if !self.removing.insert(id) {
+            return asker.reply(Err(no_such(FileRef::File(id))));
+        }
+        self.opened.remove(&id);
+        let removed = self.removes(id, self.path(id));
+        ctx.spawn(removed.into_actor(self).map(move |removed, files, _| {
+            files.removing.remove(&id);
+            if removed.is_ok() {
+                files.removed_total += 1;
+                files.opened.remove(&id);
+                let account = files.account(&row.owner);
+                account.allowance.give_back(row.size);
+                account.files = account.files.saturating_sub(1);
+            }
+            asker.reply(removed.map(|()| Reply::File(Box::new(FileReply::Deleted(id)))));
+        }));
+    }
+
+    /// Removes a file from the store, and then from the disk: what a crash leaves is swept.
+    fn removes(&self, id: FileId, path: PathBuf) -> impl Future<Output = Result<(), Error>> + 'static {
+        let store = self.setup.store.clone();
+        let pool = self.pool.clone();
+        async move {
+            let write = WriteFile { change: FileChange::Remove(id), durable: true };
+            ask(&store, write).await.flatten()?;
+            let job = move || {
+                if let Err(error) = std::fs::remove_file(&path)
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    tracing::warn!(path = %path.display(), %error, "a file can't be removed");
+                }
+            };
+            if let Ok(done) = pool.run(job) {
+                let _ = done.await;
+            }
+            Ok(())
+        }
+    }
+
+    fn delete(&mut self, what: FileRef, (asker, principal): (Asker, Principal), ctx: &mut Context<Self>) {
+        let id = what.id(&principal.owner);
+        if let Some(upload) = self.uploads.get_mut(&id) {
+            if !principal.sees(&upload.row.owner) {
+                return asker.reply(Err(no_such(what)));
+            }
+            if matches!(upload.state, State::Leaving) || upload.deleter.is_some() {
+                return asker.reply(Err(leaving(upload.row.upload)));
+            }
+            upload.deleter = Some(asker);
+            return self.go_on(id, ctx);
+        }
+        let found = self.find(what, &principal);
+        ctx.spawn(found.into_actor(self).map(move |found, files, ctx| match found {
+            Ok(row) => files.remove(row, asker, ctx),
+            Err(error) => asker.reply(Err(error)),
+        }));
+    }
+
+    /// A file in the store that somebody may know of.
+    fn find(
+        &self,
+        what: FileRef,
+        principal: &Principal,
+    ) -> impl Future<Output = Result<FileRow, Error>> + 'static {
+        let (store, principal) = (self.setup.store.clone(), principal.clone());
+        async move {
+            let row = ask(&store, ReadFile(what.id(&principal.owner))).await??;
+            row.filter(|row| principal.sees(&row.owner)).ok_or_else(|| no_such(what))
+        }
+    }
+
+    fn status(&mut self, what: FileRef, (asker, principal): (Asker, Principal), ctx: &mut Context<Self>) {
+        if let Some(upload) = self.uploads.get(&what.id(&principal.owner)) {
+            let seen = principal.sees(&upload.row.owner);
+            return asker.reply(if seen { file(&upload.row) } else { Err(no_such(what)) });
+        }
+        let found = self.find(what, &principal);
+        ctx.spawn(actix::fut::wrap_future(async move {
+            asker.reply(found.await.and_then(|row| file(&row)));
+        }));
+    }
+
+    fn list(
+        &mut self,
+        limit: usize,
+        offset: u64,
+        (asker, principal): (Asker, Principal),
+        ctx: &mut Context<Self>,
+    ) {
+        let everybody = principal.scopes.allows(clawmux_core::auth::Scope::Admin);
+        let owner = (!everybody).then(|| principal.owner.clone());
+        let store = self.setup.store.clone();
+        let read = ReadFiles { owner, limit: limit.min(LIST_MAX), offset };
+        let listed = async move { ask(&store, read).await.flatten() };
+        ctx.spawn(listed.into_actor(self).map(move |listed, files, _| {
+            asker.reply(listed.map(|(mut rows, total)| {
+                // The store is told now and then how far uploads have come.
+                for row in &mut rows {
+                    if let Some(upload) = files.uploads.get(&row.id).filter(|_| !row.is_complete) {
+                        row.clone_from(&upload.row);
+                    }
+                }
+                Reply::File(Box::new(FileReply::List { files: rows, total }))
+            }));
+        }));
+    }
+
+    /// Closes what is not used, and gives up what does not grow.
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        let now = clock::now();
+        self.opened.retain(|_, opened| now.since(opened.used) < OPEN_LIFE);
+        let mut old = Vec::new();
+        for (id, upload) in &mut self.uploads {
+            let State::Idle(writing) = &mut upload.state else { continue };
+            let idle = now.since(upload.row.updated);
+            if idle >= OPEN_LIFE {
+                writing.rest();
+            }
+            if idle >= self.setup.upload_life {
+                old.push(*id);
+            }
+        }
+        for id in old {
+            self.expired_total += 1;
+            self.give_up(id, None, ctx);
+        }
+    }
+
+    /// Removes what is in the folder and not in the store. The folder is looked at first: a file is
+    /// made after the store has heard of it.
+    fn sweep(&mut self, ctx: &mut Context<Self>) {
+        let (folder, pool, store) = (self.setup.folder.clone(), self.pool.clone(), self.setup.store.clone());
+        let swept = async move {
+            let listed = folder.clone();
+            let names = pool.run(move || names(&listed))?.await.unwrap_or_default();
+            let known = ask(&store, ReadFileIds).await??;
+            let unknown: Vec<PathBuf> = names
+                .into_iter()
+                .filter(|name| FileId::parse(name).is_none_or(|id| !known.contains(&id)))
+                .map(|name| folder.join(name))
+                .collect();
+            let count = unknown.len() as u64;
+            let removed =
+                pool.run(move || unknown.iter().for_each(|path| drop(std::fs::remove_file(path))))?;
+            let _ = removed.await;
+            Ok::<_, Error>(count)
+        };
+        ctx.spawn(swept.into_actor(self).map(|swept, files, _| match swept {
+            Ok(count) => {
+                files.swept_total += count;
+                if count > 0 {
+                    tracing::info!(files = count, "removed files that nothing is known of");
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the folder for files was not tidied"),
+        }));
+    }
+}
+
+impl Upload {
+    fn new(row: FileRow, state: State) -> Self {
+        Self { saved: row.size, row, state, attached: None, waiting: VecDeque::new(), deleter: None }
+    }
+
+    /// Why a piece is refused that does not say where it begins.
+    fn gap(&self) -> Error {
+        let FileRow { upload, size, .. } = self.row;
+        let why = format!("upload {upload} goes on at byte {size}, where a chunk has to say that it begins");
+        ErrorCode::Conflict.error(why).with(Detail::Received(size))
+    }
+}
+
+/// Writes what came for an upload, on a thread; with the answers to all of it but its end.
+fn write_all(
+    writing: &mut Writing,
+    batch: Vec<(Asker, Chunk)>,
+    figures: &Figures,
+) -> (Outcome, Vec<(Asker, Result<Reply, Error>)>) {
+    let mut outcome = Outcome::Some;
+    let mut answers = Vec::with_capacity(batch.len());
+    for (asker, chunk) in batch {
+        if let Outcome::All(..) = outcome {
+            answers.push((asker, Err(complete(chunk.upload))));
+            continue;
+        }
+        if let Outcome::Refused { is_hopeless } = outcome
+            && (is_hopeless || chunk.offset.is_none())
+        {
+            let why = format!("upload {}: a chunk before this one was refused", chunk.upload);
+            let received = Detail::Received(writing.received());
+            answers.push((asker, Err(ErrorCode::Conflict.error(why).with(received))));
+            continue;
+        }
+        let before = writing.received();
+        let taken = writing.take(&chunk);
+        figures.received_bytes.fetch_add(writing.received().saturating_sub(before), Relaxed);
+        outcome = match taken {
+            Ok(Taken::Some(received)) => {
+                answers.push((asker, Ok(Reply::File(Box::new(FileReply::Received(received))))));
+                Outcome::Some
+            }
+            Ok(Taken::All(digest)) => Outcome::All(asker, digest),
+            Err(refusal) => {
+                figures.refused.fetch_add(1, Relaxed);
+                answers.push((asker, Err(refusal.error)));
+                Outcome::Refused { is_hopeless: refusal.is_hopeless }
+            }
+        };
+    }
+    (outcome, answers)
+}
+
+fn file(row: &FileRow) -> Result<Reply, Error> {
+    Ok(Reply::File(Box::new(FileReply::File(row.clone()))))
+}
+
+fn complete(upload: UploadId) -> Error {
+    ErrorCode::Conflict.error(format!("upload {upload} is complete: nothing can be added to it"))
+}
+
+fn leaving(upload: UploadId) -> Error {
+    ErrorCode::Conflict.error(format!("upload {upload} is being finished or removed: try again"))
+}
+
+fn busy() -> Error {
+    ErrorCode::Unavailable.error("too much waits for this upload: try again")
+}
+
+/// For the daemon's own user only.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    std::fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o700))
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+}
+
+impl Actor for Files {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        ctx.run_interval(LOOK, Self::look);
+        self.look(ctx);
+        self.sweep(ctx);
+    }
+}
+
+impl Handler<Manage> for Files {
+    type Result = ();
+
+    fn handle(&mut self, manage: Manage, ctx: &mut Self::Context) {
+        let Manage { command, principal, asker } = manage;
+        let who = (asker, principal);
+        match command {
+            FileCommand::Open { upload, about } => self.begin_or_go_on(upload, about, who, ctx),
+            FileCommand::Write(chunk) => self.write(chunk, who, ctx),
+            FileCommand::Status(what) => self.status(what, who, ctx),
+            FileCommand::Read { file, offset, bytes_max } => self.read(file, (offset, bytes_max), who, ctx),
+            FileCommand::List { limit, offset } => self.list(limit, offset, who, ctx),
+            FileCommand::Delete(what) => self.delete(what, who, ctx),
+        }
+    }
+}
+
+impl Handler<Stop> for Files {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
+        let mut synced = Vec::new();
+        for upload in self.uploads.values_mut() {
+            let State::Idle(_) = upload.state else { continue };
+            let State::Idle(mut writing) = std::mem::replace(&mut upload.state, State::Busy) else {
+                continue;
+            };
+            let row = upload.row.clone();
+            let job = move || {
+                let was = writing.synced();
+                let _ = writing.sync();
+                (writing.synced() > was).then(|| FileRow { size: writing.synced(), ..row })
+            };
+            synced.extend(self.pool.run(job));
+        }
+        let store = self.setup.store.clone();
+        Box::pin(async move {
+            for synced in synced {
+                if let Ok(Some(row)) = synced.await {
+                    let _ = ask(&store, WriteFile { change: FileChange::Put(row), durable: false }).await;
+                }
+            }
+        })
+    }
+}
+
+impl Handler<Observe> for Files {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
+        let busy = self.uploads.values().filter(|upload| !matches!(upload.state, State::Idle(_))).count();
+        let waiting: usize = self.uploads.values().map(|upload| upload.waiting.len()).sum();
+        let files: u64 = self.accounts.values().map(|account| account.files).sum();
+        let kept: u64 = self.accounts.values().map(|account| account.allowance.used()).sum();
+        Observed::leaf(
+            "files",
+            json!({
+                "files": files,
+                "kept_bytes": kept,
+                "uploads": self.uploads.len(),
+                "uploads_busy": busy,
+                "chunks_waiting": waiting,
+                "opened": self.opened.len(),
+                "received_bytes_total": self.figures.received_bytes.load(Relaxed),
+                "read_bytes_total": self.figures.read_bytes.load(Relaxed),
+                "refused_total": self.figures.refused.load(Relaxed),
+                "removed_total": self.removed_total,
+                "expired_total": self.expired_total,
+                "swept_total": self.swept_total,
+            }),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

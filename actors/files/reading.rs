@@ -1,0 +1,169 @@
+//! Bytes of finished files: a piece at a time for who gets one, whole for a prompt that names some.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use actix::prelude::*;
+use bytes::Bytes;
+use clawmux_core::attachment::{
+    self, ATTACHMENT_BYTES_MAX, ATTACHMENTS_BYTES_MAX, ATTACHMENTS_MAX, Attachment,
+};
+use clawmux_core::auth::Principal;
+use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::file::{FileId, FileRef, FileReply, FileRow, PIECE_BYTES};
+use clawmux_core::reply::Reply;
+use clawmux_core::time::Timestamp;
+
+use super::writing::failed;
+use super::{Files, clock};
+use crate::deliver::Asker;
+
+/// Files that are kept open between two pieces of them.
+const OPENED_MAX: usize = 256;
+
+/// A finished file that is read.
+pub(super) struct Opened {
+    row: FileRow,
+    file: Arc<File>,
+    pub(super) used: Timestamp,
+}
+
+/// Asks for finished files as what a prompt brings along.
+///
+/// Errors: `NotFound` where there is no such file that the principal may know of; else as
+/// [`Attachment`]'s.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Vec<Attachment>, Error>")]
+pub struct Collect {
+    /// Which, in order.
+    pub files: Vec<FileId>,
+    /// For whom.
+    pub principal: Principal,
+}
+
+impl Files {
+    /// A piece of a finished file.
+    pub(super) fn read(
+        &mut self,
+        what: FileRef,
+        (offset, bytes_max): (u64, usize),
+        (asker, principal): (Asker, Principal),
+        ctx: &mut Context<Self>,
+    ) {
+        let id = what.id(&principal.owner);
+        let bytes_max = bytes_max.min(PIECE_BYTES);
+        if let Some(opened) = self.opened.get_mut(&id).filter(|opened| principal.sees(&opened.row.owner)) {
+            opened.used = clock::now();
+            let (row, file, figures) = (opened.row.clone(), opened.file.clone(), self.figures.clone());
+            // Answered by itself, also where it can't be done.
+            let _ = self.pool.run(move || {
+                let piece = piece(&file, &row, offset, bytes_max);
+                figures.read_bytes.fetch_add(piece.as_ref().map_or(0, |piece| piece.len() as u64), Relaxed);
+                asker.reply(piece.map(|data| Reply::File(Box::new(FileReply::Piece { file: row, data }))));
+            });
+            return;
+        }
+        if let Some(upload) = self.uploads.get(&id).filter(|upload| principal.sees(&upload.row.owner)) {
+            return asker.reply(Err(unfinished(&upload.row)));
+        }
+        let found = self.find(what, &principal);
+        let (folder, pool) = (self.setup.folder.clone(), self.pool.clone());
+        let opened = async move {
+            let row = found.await.and_then(finished)?;
+            let path = folder.join(row.id.to_string());
+            let opened = pool.run(move || File::open(&path))?.await;
+            match opened {
+                Ok(Ok(file)) => Ok(Opened { row, file: Arc::new(file), used: clock::now() }),
+                Ok(Err(error)) => Err(lost(&row, &failed(&error).message)),
+                Err(_) => Err(ErrorCode::Internal.error("the file was not opened")),
+            }
+        };
+        ctx.spawn(opened.into_actor(self).map(move |opened, files, ctx| match opened {
+            // Removed meanwhile.
+            Ok(_) if files.removing.contains(&id) => asker.reply(Err(super::no_such(what))),
+            Ok(opened) => {
+                if files.opened.len() >= OPENED_MAX
+                    && let Some(oldest) = files.opened.iter().min_by_key(|(_, opened)| opened.used)
+                {
+                    let oldest = *oldest.0;
+                    files.opened.remove(&oldest);
+                }
+                files.opened.insert(id, opened);
+                files.read(what, (offset, bytes_max), (asker, principal), ctx);
+            }
+            Err(error) => asker.reply(Err(error)),
+        }));
+    }
+}
+
+/// Bytes of a file from an offset on.
+fn piece(file: &File, row: &FileRow, offset: u64, bytes_max: usize) -> Result<Bytes, Error> {
+    let Some(left) = row.size.checked_sub(offset) else {
+        let why = format!("file {} has {} bytes, none from {offset} on", row.id, row.size);
+        return Err(ErrorCode::InvalidRequest.error(why).with(Detail::Received(row.size)));
+    };
+    let mut data = vec![0; usize::try_from(left).unwrap_or(usize::MAX).min(bytes_max)];
+    file.read_exact_at(&mut data, offset).map_err(|error| lost(row, &failed(&error).message))?;
+    Ok(data.into())
+}
+
+fn finished(row: FileRow) -> Result<FileRow, Error> {
+    if row.is_complete { Ok(row) } else { Err(unfinished(&row)) }
+}
+
+fn unfinished(row: &FileRow) -> Error {
+    let why = format!("file {} is not complete: {} bytes have come", row.id, row.size);
+    ErrorCode::Conflict.error(why).with(Detail::Received(row.size))
+}
+
+/// What the store knows of is not on the disk.
+fn lost(row: &FileRow, why: &str) -> Error {
+    tracing::error!(file = %row.id, why, "the bytes of a file are gone");
+    ErrorCode::Internal.error(format!("the bytes of file {} can't be read", row.id))
+}
+
+impl Handler<Collect> for Files {
+    type Result = ResponseFuture<Result<Vec<Attachment>, Error>>;
+
+    fn handle(&mut self, Collect { files, principal }: Collect, _: &mut Self::Context) -> Self::Result {
+        if files.len() > ATTACHMENTS_MAX {
+            let why = format!("{} attachments are more than {ATTACHMENTS_MAX}", files.len());
+            return Box::pin(std::future::ready(Err(ErrorCode::InvalidRequest.error(why))));
+        }
+        let found: Vec<_> = files.into_iter().map(|id| self.find(FileRef::File(id), &principal)).collect();
+        let (folder, pool) = (self.setup.folder.clone(), self.pool.clone());
+        Box::pin(async move {
+            let mut rows = Vec::new();
+            let mut bytes = 0;
+            for found in found {
+                let row = found.await.and_then(finished)?;
+                bytes += row.size;
+                // Before it is read.
+                let each = row.size > ATTACHMENT_BYTES_MAX as u64;
+                if each || bytes > ATTACHMENTS_BYTES_MAX as u64 {
+                    let limit = if each { ATTACHMENT_BYTES_MAX } else { ATTACHMENTS_BYTES_MAX } as u64;
+                    let why = format!("file {} makes attachments of more than {limit} bytes", row.id);
+                    let limit = Detail::Limit { name: "attachment_bytes", limit };
+                    return Err(ErrorCode::TooLarge.error(why).with(limit));
+                }
+                rows.push(row);
+            }
+            let read = move || {
+                rows.iter()
+                    .map(|row| {
+                        let data = File::open(folder.join(row.id.to_string()))
+                            .map_err(|error| lost(row, &failed(&error).message))
+                            .and_then(|file| piece(&file, row, 0, ATTACHMENT_BYTES_MAX))?;
+                        Attachment::new(row.about.name.as_deref(), row.about.media_type.as_deref(), data)
+                    })
+                    .collect::<Result<Vec<_>, _>>()
+            };
+            let read = pool.run(read)?.await;
+            let read = read.map_err(|_| ErrorCode::Internal.error("the attachments were not read"))??;
+            attachment::check(&read)?;
+            Ok(read)
+        })
+    }
+}

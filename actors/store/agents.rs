@@ -1,0 +1,420 @@
+//! Agents that were put to work and their teams, as the database keeps them.
+//!
+//! A row that can't be read is left out, with a word in the log.
+
+use std::fmt::Display;
+
+use clawmux_core::auth::Owner;
+use clawmux_core::crew::{Agent, Change, Kept, Mail, Note, Phase, Seat, Team};
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::Usage;
+use clawmux_core::ids::{SessionKey, SubAgentId, TeamId};
+use clawmux_core::subagent::{AgentState, Priority, Task};
+use clawmux_core::team::{Coordination, TeamState};
+use clawmux_core::time::Timestamp;
+use rusqlite::{Row, Transaction, params};
+
+use super::KeptCrew;
+use super::reader::{Failure, Reader};
+use super::writer::{Writer, integer, time};
+
+impl Writer {
+    pub(super) fn write_crew(&mut self, changes: &[Change]) -> rusqlite::Result<()> {
+        for change in changes {
+            match change {
+                Change::Agent(agent) => self.put_agent(agent)?,
+                Change::ForgetAgent(id) => {
+                    self.cached("DELETE FROM agents WHERE agent = ?")?.execute([id.as_str()])?;
+                }
+                Change::Team(team) => self.put_team(team)?,
+                Change::ForgetTeam(id) => {
+                    self.cached("DELETE FROM team_said WHERE team = ?")?.execute([id.as_str()])?;
+                    self.cached("DELETE FROM teams WHERE team = ?")?.execute([id.as_str()])?;
+                }
+                Change::Said { team, number, place, text } => {
+                    self.cached("INSERT INTO team_said (team, number, place, text) VALUES (?, ?, ?, ?)")?
+                        .execute(params![team.as_str(), integer(*number as u64), place, text])?;
+                }
+                Change::ForgetSaid(id) => {
+                    self.cached("DELETE FROM team_said WHERE team = ?")?.execute([id.as_str()])?;
+                }
+                Change::Mail(mail) => {
+                    self.cached(
+                        "INSERT INTO team_mail (number, message, sender, recipient, content)
+                         VALUES (?, ?, ?, ?, ?)",
+                    )?
+                    .execute(params![
+                        integer(mail.number),
+                        mail.message,
+                        mail.from.as_str(),
+                        mail.to.as_str(),
+                        mail.content
+                    ])?;
+                }
+                Change::ForgetMail(number) => {
+                    self.cached("DELETE FROM team_mail WHERE number = ?")?.execute([integer(*number)])?;
+                }
+                Change::Note(note) => {
+                    self.cached(
+                        "INSERT OR REPLACE INTO agent_notes (note, session, owner, content)
+                         VALUES (?, ?, ?, ?)",
+                    )?
+                    .execute(params![
+                        note.id,
+                        note.session.as_str(),
+                        note.owner.as_str(),
+                        note.content
+                    ])?;
+                }
+                Change::ForgetNote(id) => {
+                    self.cached("DELETE FROM agent_notes WHERE note = ?")?.execute([id])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn put_agent(&mut self, agent: &Agent) -> rusqlite::Result<()> {
+        let (phase, prompt, mail, why, settling) = match &agent.phase {
+            Phase::Waiting => ("waiting", "", None, None, false),
+            Phase::Turn { content, mail } => ("turn", content.as_str(), *mail, None, false),
+            Phase::Over { state, why, settling } => (state.name(), "", None, why.as_ref(), *settling),
+        };
+        let seat = agent.seat.as_ref();
+        self.cached(
+            "INSERT OR REPLACE INTO agents (agent, owner, session, parent, root, depth, team, place, role,
+                 kind, task, priority, tokens_max, phase, prompt, mail, code, why, settling, turns, completed,
+                 at_task, answer, input_tokens, output_tokens, created, updated)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )?
+        .execute(params![
+            agent.id.as_str(),
+            agent.owner.as_str(),
+            agent.session.as_str(),
+            agent.parent.as_ref().map(SessionKey::as_str),
+            agent.root.as_str(),
+            agent.depth,
+            seat.map(|seat| seat.team.as_str()),
+            seat.map_or(0, |seat| seat.place),
+            seat.map_or("", |seat| &seat.role),
+            agent.kind,
+            agent.task.description,
+            agent.task.priority.name(),
+            agent.tokens_max.map(integer),
+            phase,
+            prompt,
+            mail.map(integer),
+            why.map(|error| error.code.name()),
+            why.map(|error| &*error.message),
+            settling,
+            agent.turns,
+            agent.turns_completed,
+            agent.task_turns,
+            agent.answer,
+            integer(agent.usage.input_tokens),
+            integer(agent.usage.output_tokens),
+            time(agent.created),
+            time(agent.updated),
+        ])?;
+        Ok(())
+    }
+
+    fn put_team(&mut self, team: &Team) -> rusqlite::Result<()> {
+        let members: Vec<&str> = team.members.iter().map(SubAgentId::as_str).collect();
+        self.cached(
+            "INSERT OR REPLACE INTO teams (team, owner, name, description, strategy, rounds, task, priority,
+                 members, state, why, created, updated)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )?
+        .execute(params![
+            team.id.as_str(),
+            team.owner.as_str(),
+            team.name,
+            team.description,
+            team.strategy.name(),
+            team.strategy.rounds(),
+            team.task.description,
+            team.task.priority.name(),
+            members.join(" "),
+            team.state.name(),
+            team.why,
+            time(team.created),
+            time(team.updated),
+        ])?;
+        Ok(())
+    }
+}
+
+impl Reader {
+    pub(super) fn crew(&mut self) -> Result<KeptCrew, Error> {
+        self.view(None, |tx, _| {
+            let agents = rows(tx, "SELECT * FROM agents", agent)?;
+            let mut teams = rows(tx, "SELECT * FROM teams", team)?;
+            let mut said = tx.prepare("SELECT place, text FROM team_said WHERE team = ? ORDER BY number")?;
+            for team in &mut teams {
+                team.said = said
+                    .query_map([team.id.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?
+                    .collect::<Result<_, _>>()?;
+            }
+            let mail = rows(tx, "SELECT * FROM team_mail ORDER BY number", |row| {
+                Ok(Ok(Mail {
+                    number: count(row, "number")?,
+                    message: row.get("message")?,
+                    from: SubAgentId::from(row.get::<_, String>("sender")?),
+                    to: SubAgentId::from(row.get::<_, String>("recipient")?),
+                    content: row.get("content")?,
+                }))
+            })?;
+            let notes = rows(tx, "SELECT * FROM agent_notes", |row| {
+                let (id, owner, content) = (row.get("note")?, owner(row)?, row.get("content")?);
+                Ok(session(row, "session")?.map(|session| Note { id, session, owner, content }))
+            })?;
+            let spent = rows(
+                tx,
+                "SELECT key, input_tokens + output_tokens AS spent FROM sessions
+                 WHERE key IN (SELECT session FROM agents UNION SELECT root FROM agents)",
+                |row| {
+                    let spent = count(row, "spent")?;
+                    Ok(session(row, "key")?.map(|session| (session, spent)))
+                },
+            )?;
+            Ok(KeptCrew { kept: Kept { agents, teams, mail, notes }, spent })
+        })
+    }
+}
+
+/// The rows that can be read.
+fn rows<T>(
+    tx: &Transaction<'_>,
+    sql: &str,
+    mut read: impl FnMut(&Row<'_>) -> rusqlite::Result<Result<T, Error>>,
+) -> Result<Vec<T>, Failure> {
+    let mut statement = tx.prepare(sql)?;
+    let mut rows = statement.query([])?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        match read(row)? {
+            Ok(one) => all.push(one),
+            Err(error) => {
+                tracing::warn!(%error, "something kept of agents and teams can't be read: left out")
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn agent(row: &Row<'_>) -> rusqlite::Result<Result<Agent, Error>> {
+    let settling: bool = row.get("settling")?;
+    let (code, why): (Option<String>, Option<String>) = (row.get("code")?, row.get("why")?);
+    let why = code.map(|code| {
+        ErrorCode::from_name(&code).unwrap_or(ErrorCode::Internal).error(why.unwrap_or_default())
+    });
+    let name: String = row.get("phase")?;
+    let over = [AgentState::Completed, AgentState::Failed, AgentState::Stopped];
+    let phase = match (&*name, over.into_iter().find(|state| state.name() == name)) {
+        (_, Some(state)) => Phase::Over { state, why, settling },
+        ("waiting", _) => Phase::Waiting,
+        ("turn", _) => {
+            let mail: Option<i64> = row.get("mail")?;
+            Phase::Turn { content: row.get("prompt")?, mail: mail.and_then(|mail| u64::try_from(mail).ok()) }
+        }
+        _ => return Ok(Err(unreadable(format_args!("an agent is {name:?}")))),
+    };
+    let parent: Option<String> = row.get("parent")?;
+    let parent = parent.map(|key| SessionKey::parse(&key)).transpose();
+    let (parent, session, root) = match (parent, session(row, "session")?, session(row, "root")?) {
+        (Ok(parent), Ok(session), Ok(root)) => (parent, session, root),
+        (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => return Ok(Err(error)),
+    };
+    let (place, role) = (row.get("place")?, row.get("role")?);
+    let team: Option<String> = row.get("team")?;
+    let tokens_max: Option<i64> = row.get("tokens_max")?;
+    Ok(Ok(Agent {
+        id: SubAgentId::from(row.get::<_, String>("agent")?),
+        owner: owner(row)?,
+        session,
+        parent,
+        root,
+        depth: row.get("depth")?,
+        seat: team.map(|team| Seat { team: TeamId::from(team), place, role }),
+        kind: row.get("kind")?,
+        task: task(row)?,
+        tokens_max: tokens_max.and_then(|tokens| u64::try_from(tokens).ok()),
+        phase,
+        turns: row.get("turns")?,
+        turns_completed: row.get("completed")?,
+        task_turns: row.get("at_task")?,
+        answer: row.get("answer")?,
+        usage: Usage {
+            input_tokens: count(row, "input_tokens")?,
+            output_tokens: count(row, "output_tokens")?,
+        },
+        created: at(row, "created")?,
+        updated: at(row, "updated")?,
+    }))
+}
+
+fn team(row: &Row<'_>) -> rusqlite::Result<Result<Team, Error>> {
+    let (name, rounds): (String, u32) = (row.get("strategy")?, row.get("rounds")?);
+    let strategy = match Coordination::from_name(&name, Some(rounds)) {
+        Ok(strategy) => strategy,
+        Err(error) => return Ok(Err(error)),
+    };
+    let name: String = row.get("state")?;
+    let states = [
+        TeamState::Forming,
+        TeamState::Active,
+        TeamState::Completed,
+        TeamState::Failed,
+        TeamState::Dissolved,
+    ];
+    let Some(state) = states.into_iter().find(|state| state.name() == name) else {
+        return Ok(Err(unreadable(format_args!("a team is {name:?}"))));
+    };
+    let members: String = row.get("members")?;
+    Ok(Ok(Team {
+        id: TeamId::from(row.get::<_, String>("team")?),
+        owner: owner(row)?,
+        name: row.get("name")?,
+        description: row.get("description")?,
+        strategy,
+        task: task(row)?,
+        members: members.split_whitespace().map(SubAgentId::from).collect(),
+        state,
+        why: row.get("why")?,
+        said: Vec::new(),
+        created: at(row, "created")?,
+        updated: at(row, "updated")?,
+    }))
+}
+
+fn owner(row: &Row<'_>) -> rusqlite::Result<Owner> {
+    Ok(Owner::from_name(&row.get::<_, String>("owner")?))
+}
+
+fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
+    let priority: String = row.get("priority")?;
+    let priority = Priority::from_name(&priority).unwrap_or_default();
+    Ok(Task { description: row.get("task")?, priority })
+}
+
+fn session(row: &Row<'_>, column: &str) -> rusqlite::Result<Result<SessionKey, Error>> {
+    Ok(SessionKey::parse(&row.get::<_, String>(column)?))
+}
+
+fn count(row: &Row<'_>, column: &str) -> rusqlite::Result<u64> {
+    Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or(0))
+}
+
+fn at(row: &Row<'_>, column: &str) -> rusqlite::Result<Timestamp> {
+    count(row, column).map(Timestamp::from_millis)
+}
+
+fn unreadable(why: impl Display) -> Error {
+    ErrorCode::Internal.error(why.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{ReadCrew, Store, WriteCrew};
+
+    fn agent(id: &str, phase: Phase) -> Agent {
+        let session = SessionKey::new("main", "agent", id, "main").unwrap();
+        Agent {
+            id: id.into(),
+            owner: Owner::Credential("ada".into()),
+            root: session.clone(),
+            session,
+            parent: Some(SessionKey::new("main", "wundr", "x", "main").unwrap()),
+            depth: 2,
+            seat: Some(Seat { team: "t".into(), place: 3, role: "critic 🎈".into() }),
+            kind: "work".into(),
+            task: Task { description: "do\nit".into(), priority: Priority::High },
+            tokens_max: Some(5),
+            phase,
+            turns: 4,
+            turns_completed: 3,
+            task_turns: 2,
+            answer: Some("so".into()),
+            usage: Usage { input_tokens: 7, output_tokens: 8 },
+            created: Timestamp::from_millis(1),
+            updated: Timestamp::from_millis(2),
+        }
+    }
+
+    #[actix::test]
+    async fn agents_and_teams_survive_a_new_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("clawmux.db");
+        let store = Store::start(&path).await.unwrap();
+        let why = Some(ErrorCode::BudgetExceeded.error("spent"));
+        let over = Phase::Over { state: AgentState::Failed, why, settling: true };
+        let agents = vec![
+            agent("a", Phase::Turn { content: "go on".into(), mail: Some(9) }),
+            Agent { seat: None, parent: None, tokens_max: None, ..agent("b", over) },
+            agent("c", Phase::Waiting),
+        ];
+        let team = Team {
+            id: "t".into(),
+            owner: Owner::Admins,
+            name: "crew".into(),
+            description: None,
+            strategy: Coordination::RoundRobin { rounds: 3 },
+            task: agents[0].task.clone(),
+            members: vec!["a".into(), "c".into()],
+            state: TeamState::Active,
+            why: None,
+            said: vec![(1, "first".into()), (0, "second".into())],
+            created: Timestamp::from_millis(1),
+            updated: Timestamp::from_millis(2),
+        };
+        let mail = |number| Mail {
+            number,
+            message: "m".into(),
+            from: "a".into(),
+            to: "c".into(),
+            content: "hello".into(),
+        };
+        let note = |id: &str| Note {
+            id: id.into(),
+            session: agents[0].session.clone(),
+            owner: Owner::Admins,
+            content: "done".into(),
+        };
+        let said = |number: usize, of: &Team| Change::Said {
+            team: of.id.clone(),
+            number,
+            place: of.said[number].0,
+            text: of.said[number].1.clone(),
+        };
+        let mut changes: Vec<Change> = agents.iter().cloned().map(Box::new).map(Change::Agent).collect();
+        changes.extend([
+            Change::Agent(Box::new(agent("d", Phase::Waiting))),
+            Change::ForgetAgent("d".into()),
+            Change::Team(Box::new(team.clone())),
+            said(0, &team),
+            said(1, &team),
+            Change::Mail(mail(1)),
+            Change::Mail(mail(9)),
+            Change::ForgetMail(1),
+            Change::Note(note("n")),
+            Change::Note(note("o")),
+            Change::ForgetNote("o".into()),
+            // A second time, as it is now: what was said stays.
+            Change::Team(Box::new(Team { said: Vec::new(), ..team.clone() })),
+        ]);
+        store.send(WriteCrew(changes)).await.unwrap().unwrap();
+        store.send(crate::store::Stop).await.unwrap().unwrap();
+
+        let store = Store::start(&path).await.unwrap();
+        let KeptCrew { kept, spent } = store.send(ReadCrew).await.unwrap().unwrap();
+        assert_eq!(kept.agents, agents);
+        assert_eq!(kept.teams, [team]);
+        assert_eq!((kept.mail, kept.notes), (vec![mail(9)], vec![note("n")]));
+        assert!(spent.is_empty(), "no session has said anything");
+        let forget = vec![Change::ForgetSaid("t".into()), Change::ForgetTeam("t".into())];
+        store.send(WriteCrew(forget)).await.unwrap().unwrap();
+        assert!(store.send(ReadCrew).await.unwrap().unwrap().kept.teams.is_empty());
+    }
+}

@@ -1,0 +1,228 @@
+//! Agents that work for a session, in this protocol's words.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::sessions::target;
+use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, TEXT, default, optional, required};
+use super::wire::Failure;
+use super::{Call, Request, Turn, Wundr, misfit};
+use crate::command::Command;
+use crate::error::Error;
+use crate::ids::SubAgentId;
+use crate::reply::Reply;
+use crate::subagent::{
+    AgentChange, AgentNews, AgentStatus, Priority, Spawn, SubAgentCommand, SubAgentReply, Task,
+};
+use crate::time::Timestamp;
+
+/// Every status of an agent. (Source: Wundr's schemas.)
+const STATES: &[&str] = &["initializing", "running", "paused", "completed", "failed", "stopped"];
+
+/// What an agent may be given besides its task.
+pub(super) const CONFIG: Shape = Shape::Object(&[optional(
+    "maxTokens",
+    Shape::Integer(1, INTEGER_MAX),
+    "the most tokens that its session may spend; it fails when they do not do",
+)]);
+
+/// What is to be done.
+pub(super) const TASK: Shape = Shape::Object(&[
+    required("description", SAID, "what it is told to do"),
+    default(
+        "priority",
+        Shape::OneOf(&["low", "medium", "high", "critical"]),
+        r#""medium""#,
+        "who begins first where several wait",
+    ),
+]);
+
+const AGENT: Field = required("agentId", NAME, "the agent");
+const REASON: Field = optional("reason", Shape::Text(1, 1024), "why, for people");
+
+/// `agent.spawn`
+pub(super) const SPAWN: &[Field] = &[
+    optional("parentSessionId", NAME, "the session it works for, which is told what it answers"),
+    required("agentType", NAME, "the agent of this name, or the default agent"),
+    optional("config", CONFIG, "bounds of its own"),
+    required("task", TASK, "what it is to do"),
+];
+
+/// `agent.status`
+pub(super) const ONE: &[Field] = &[AGENT];
+
+/// `agent.stop`
+pub(super) const STOP: &[Field] = &[
+    AGENT,
+    REASON,
+    default(
+        "force",
+        Shape::Flag,
+        "false",
+        "whether to stop it also where a team needs it, and not to mind that it is over already",
+    ),
+];
+
+/// An agent: the protocol's `AgentStatus`, with more.
+pub(super) const STATUS: &[Field] = &[
+    AGENT,
+    required("status", Shape::OneOf(STATES), "how it is"),
+    required("sessionId", NAME, "its own session"),
+    required("sessionKey", NAME, "what other protocols call that"),
+    optional("parentSessionId", NAME, "the session it works for"),
+    optional("teamId", NAME, "the team it is in"),
+    optional("role", NAME, "as what it is in the team"),
+    required("agentType", NAME, "as it was asked for"),
+    required("task", TEXT, "what it does, in short"),
+    required("depth", COUNT, "how many sessions are above its own"),
+    optional("result", TEXT, "what it answered last, in short"),
+    optional("error", FAILURE, "why it failed or was stopped"),
+    required(
+        "metrics",
+        Shape::Object(&[
+            required("tokensUsed", COUNT, "read and written in its turns"),
+            required("durationMs", COUNT, "since it was put to work, until it was over"),
+            required("tasksCompleted", COUNT, "turns that were answered"),
+        ]),
+        "what it has done",
+    ),
+    required("startedAt", Shape::Time, "when it was put to work"),
+    required("updatedAt", Shape::Time, "when anything of this changed last"),
+];
+
+/// The protocol's `ErrorShape`.
+const FAILURE: Shape = Shape::Object(&[
+    required("code", NAME, "the kind of failure"),
+    required("message", TEXT, "for people"),
+    optional("details", Shape::Any, "for programs"),
+    optional("retryable", Shape::Flag, "whether the same may succeed later"),
+    optional("retryAfterMs", COUNT, "when"),
+]);
+
+/// An agent as clients read it.
+pub(super) fn status(agent: &AgentStatus, now: Timestamp) -> Value {
+    let mut status = json!({
+        "agentId": agent.agent.as_str(),
+        "status": agent.state.name(),
+        "sessionId": agent.session.uuid(),
+        "sessionKey": agent.session.as_str(),
+        "agentType": agent.kind,
+        "task": agent.task,
+        "depth": agent.depth,
+        "metrics": {
+            "tokensUsed": agent.usage.total(),
+            "durationMs": agent.duration_ms(now),
+            "tasksCompleted": agent.turns_completed,
+        },
+        "startedAt": agent.created.to_rfc3339(),
+        "updatedAt": agent.updated.to_rfc3339(),
+    });
+    if let Some(parent) = &agent.parent {
+        status["parentSessionId"] = parent.uuid().into();
+    }
+    if let Some((team, role)) = &agent.team {
+        status["teamId"] = team.as_str().into();
+        status["role"] = role.as_str().into();
+    }
+    if let Some(answer) = &agent.answer {
+        status["result"] = answer.as_str().into();
+    }
+    if let Some(why) = &agent.why {
+        status["error"] = Failure::of(why).to_value();
+    }
+    status
+}
+
+/// Bounds of an agent's own, as clients say them.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Config {
+    pub(super) max_tokens: Option<u64>,
+}
+
+/// A task, as clients say it.
+#[derive(Deserialize)]
+pub(super) struct Asked {
+    description: String,
+    priority: String,
+}
+
+impl From<Asked> for Task {
+    fn from(Asked { description, priority }: Asked) -> Self {
+        Self { description, priority: Priority::from_name(&priority).unwrap_or_default() }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spawning {
+    parent_session_id: Option<String>,
+    agent_type: String,
+    config: Option<Config>,
+    task: Asked,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct One {
+    agent_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Stop {
+    agent_id: String,
+    reason: Option<String>,
+    force: bool,
+}
+
+/// Asks, and answers with the agent.
+fn ask(command: SubAgentCommand) -> Result<Call, Error> {
+    Call::ask(Command::SubAgent(Box::new(command)), |_, reply, turn| match reply? {
+        Reply::SubAgent(reply) => {
+            let SubAgentReply::Status(agent) = *reply;
+            Ok(Call::Answer(status(&agent, turn.now())))
+        }
+        _ => Err(misfit()),
+    })
+}
+
+/// `agent.spawn`
+pub(super) fn spawn(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let Spawning { parent_session_id, agent_type, config, task } = request.read()?;
+    ask(SubAgentCommand::Spawn(Spawn {
+        parent: parent_session_id.as_deref().map(target),
+        kind: agent_type,
+        task: task.into(),
+        tokens_max: config.and_then(|config| config.max_tokens),
+    }))
+}
+
+/// `agent.status`
+pub(super) fn describe(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let One { agent_id } = request.read()?;
+    ask(SubAgentCommand::Status { agent: SubAgentId::from(agent_id) })
+}
+
+/// `agent.stop`
+pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let Stop { agent_id, reason, force } = request.read()?;
+    ask(SubAgentCommand::Stop { agent: SubAgentId::from(agent_id), reason, force })
+}
+
+impl Wundr {
+    /// Something happened to an agent. Those who subscribed to its session are told, and those who did to
+    /// the session it works for.
+    pub(super) fn tell_agent(&mut self, news: &AgentNews, turn: &mut Turn<'_>) {
+        let payload = status(&news.status, turn.now());
+        let names: &[&'static str] = match news.what {
+            AgentChange::Spawned => &["agent.spawned", "agent.status"],
+            AgentChange::Changed => &["agent.status"],
+            AgentChange::Stopped => &["agent.stopped", "agent.status"],
+        };
+        let parent = news.status.parent.as_ref().map(|parent| parent.uuid());
+        for name in names {
+            self.announce_also_to(name, &payload, parent.as_deref(), turn);
+        }
+    }
+}

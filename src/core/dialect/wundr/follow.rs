@@ -1,0 +1,390 @@
+//! Subscriptions, and what a connection follows so that they get their events.
+//!
+//! Where a subscription is told of sessions from follows from its filter:
+//!
+//! | filter | source |
+//! |---|---|
+//! | on a `sessionId` | an attachment to that session; subscriptions from now on share one, one that goes on from a number has its own |
+//! | on none | the watch over all sessions that the principal may see, one for the connection; for one who decides about calls of others, also that over these |
+//!
+//! Who decides about calls of others and may read nothing has only that, whatever its filter.//!
+//! Each subscription has one source for good, so nothing is told to it twice and nothing is lost
+//! while others come and go. A source is let go with the last of its subscriptions. What is not in a
+//! session's log ([`Wundr::announce`]) reaches all subscriptions alike.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::stream::{SESSION_EVENTS, Shared, Told};
+use super::subscription::{Atom, Interest, SESSION_ID, Source, Subscription, Subscriptions};
+use super::tools::{self, TOOL_REQUEST};
+use super::{Call, Request, Wundr, misfit};
+use crate::auth::Scope;
+use crate::command::{Command, Target};
+use crate::dialect::Turn;
+use crate::dialect::json::clip;
+use crate::error::{Error, ErrorCode};
+use crate::event::{Event, Published};
+use crate::ids::{Seq, SessionKey, Ticket};
+use crate::reply::Reply;
+
+/// What a connection subscribed to and follows.
+#[derive(Debug)]
+pub(super) struct Following {
+    pub(super) subscriptions: Subscriptions,
+    /// Subscriptions that are about to be.
+    opening: usize,
+    /// The watch over all sessions.
+    watch: Option<Ticket>,
+    /// The watch over the calls of sessions of others.
+    calls: Option<Ticket>,
+    /// The roads on which events come.
+    roads: HashMap<Ticket, Road>,
+}
+
+/// An attachment, or the watch.
+#[derive(Debug, Default)]
+struct Road {
+    /// What it is attached to; none for the watch.
+    to: Option<Attached>,
+    /// How many subscriptions it serves.
+    serves: usize,
+    told: Told,
+}
+
+#[derive(Debug)]
+struct Attached {
+    session: SessionKey,
+    session_id: String,
+    /// Everything after this number is told.
+    after: Seq,
+    /// Whether subscriptions from now on may share it.
+    is_shared: bool,
+}
+
+/// Makes the answer once a subscription stands.
+type Standing = Box<dyn FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call, Error>>;
+
+/// A subscription that stands.
+#[derive(Debug)]
+pub(super) struct Stood {
+    /// Its name.
+    pub(super) id: String,
+}
+
+impl Following {
+    pub(super) fn new(subscriptions_max: usize) -> Self {
+        Self {
+            subscriptions: Subscriptions::new(subscriptions_max),
+            opening: 0,
+            watch: None,
+            calls: None,
+            roads: HashMap::new(),
+        }
+    }
+
+    /// The roads on which a source's events come.
+    fn tickets(&self, source: Source) -> Vec<Ticket> {
+        match source {
+            Source::Nowhere => Vec::new(),
+            Source::Watch => self.watch.into_iter().chain(self.calls).collect(),
+            Source::Attached(ticket) => vec![ticket],
+        }
+    }
+
+    /// The attachment to this session that others may share.
+    fn shared_with(&self, session_id: &str) -> Option<Ticket> {
+        let is_it = |to: &Attached| to.is_shared && to.session_id == session_id;
+        let found = self.roads.iter().find(|(_, road)| road.to.as_ref().is_some_and(is_it));
+        found.map(|(ticket, _)| *ticket)
+    }
+}
+
+impl Wundr {
+    /// Whether there is room for one more subscription.
+    ///
+    /// # Errors
+    /// `RateLimited` where there is not.
+    pub(super) fn check_room(&self) -> Result<(), Error> {
+        self.following.subscriptions.check_room(self.following.opening)
+    }
+}
+
+/// Whether events of sessions are among what is asked for.
+fn concerns_sessions(interest: &Interest) -> bool {
+    SESSION_EVENTS.iter().any(|name| interest.names(name))
+}
+
+impl Wundr {
+    /// Enters a subscription, from now on or (one on a session) from after a number; `then` makes the
+    /// answer once it stands. Its events come after that.
+    pub(super) fn open(
+        &mut self,
+        interest: Interest,
+        after: Option<Seq>,
+        turn: &mut Turn<'_>,
+        then: impl FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call, Error> + 'static,
+    ) -> Result<Call, Error> {
+        self.check_room()?;
+        let reads = self.scopes.allows(Scope::Read);
+        // Who may not read is told what is not about one session alone.
+        if !(reads || self.decides_for_others()) || !concerns_sessions(&interest) {
+            let stood = self.stand(interest, Source::Nowhere, turn);
+            return then(self, stood, turn);
+        }
+        let session_id = interest.session_id().filter(|_| reads).map(str::to_owned);
+        let Some(session_id) = session_id else { return self.open_watch(interest, Box::new(then), turn) };
+        let shared = self.following.shared_with(&session_id).filter(|_| after.is_none());
+        if let Some(ticket) = shared {
+            let stood = self.stand(interest, Source::Attached(ticket), turn);
+            return then(self, stood, turn);
+        }
+        let command = Command::Attach { target: Target::Uuid(session_id), after };
+        self.following.opening += 1;
+        Call::ask(command, move |dialect, reply, turn| {
+            dialect.following.opening -= 1;
+            let source = dialect.source(reply, after.is_none())?;
+            let stood = dialect.stand(interest, source, turn);
+            then(dialect, stood, turn)
+        })
+    }
+
+    /// Whether calls of sessions are told that are not otherwise.
+    fn decides_for_others(&self) -> bool {
+        self.scopes.allows(Scope::Approve) && !self.scopes.allows(Scope::Admin)
+    }
+
+    /// Enters a subscription that is told of all sessions, once what is watched for it is.
+    fn open_watch(&mut self, interest: Interest, then: Standing, turn: &mut Turn<'_>) -> Result<Call, Error> {
+        let following = &self.following;
+        let command = if self.scopes.allows(Scope::Read) && following.watch.is_none() {
+            Command::Watch
+        } else if self.decides_for_others() && following.calls.is_none() {
+            Command::WatchCalls
+        } else {
+            let stood = self.stand(interest, Source::Watch, turn);
+            return then(self, stood, turn);
+        };
+        let is_calls = matches!(command, Command::WatchCalls);
+        self.following.opening += 1;
+        Call::ask(command, move |dialect, reply, turn| {
+            dialect.following.opening -= 1;
+            let ticket = dialect.answering;
+            let following = &mut dialect.following;
+            let place = if is_calls { &mut following.calls } else { &mut following.watch };
+            match reply {
+                Ok(Reply::Watching) => {
+                    *place = Some(ticket);
+                    following.roads.insert(ticket, Road::default());
+                }
+                // Another subscription asked for it at the same time.
+                Err(error) if error.code == ErrorCode::Conflict && place.is_some() => {}
+                Ok(_) => return Err(misfit()),
+                Err(error) => return Err(error),
+            }
+            dialect.open_watch(interest, then, turn)
+        })
+    }
+
+    /// The source that a reply opened.
+    fn source(&mut self, reply: Result<Reply, Error>, is_shared: bool) -> Result<Source, Error> {
+        let ticket = self.answering;
+        match reply {
+            Ok(Reply::Attached { session, after, .. }) => {
+                let session_id = session.uuid();
+                let to = Some(Attached { session, session_id, after, is_shared });
+                self.following.roads.insert(ticket, Road { to, ..Road::default() });
+                Ok(Source::Attached(ticket))
+            }
+            Ok(_) => Err(misfit()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The subscription is there from here on.
+    fn stand(&mut self, interest: Interest, source: Source, turn: &mut Turn<'_>) -> Stood {
+        let id = format!("sub_{}", turn.run_id());
+        for ticket in self.following.tickets(source) {
+            if let Some(road) = self.following.roads.get_mut(&ticket) {
+                road.serves += 1;
+            }
+        }
+        let is_asked = source != Source::Nowhere && interest.names(TOOL_REQUEST);
+        self.following.subscriptions.add(Subscription { id: id.clone(), interest, source });
+        if is_asked {
+            self.introduce(&id, turn);
+        }
+        Stood { id }
+    }
+
+    /// The subscription is over, and what only it was told from.
+    fn let_go(&mut self, id: &str, turn: &mut Turn<'_>) -> bool {
+        let Some(subscription) = self.following.subscriptions.remove(id) else { return false };
+        self.introduced.forget(id);
+        for ticket in self.following.tickets(subscription.source) {
+            let Some(road) = self.following.roads.get_mut(&ticket) else { continue };
+            road.serves = road.serves.saturating_sub(1);
+            if road.serves > 0 {
+                continue;
+            }
+            let command = match self.following.roads.remove(&ticket).and_then(|road| road.to) {
+                Some(Attached { session, .. }) => {
+                    Command::Detach { target: Target::Session(session), follow: ticket }
+                }
+                None => {
+                    let following = &mut self.following;
+                    let (watch, calls) = (&mut following.watch, &mut following.calls);
+                    [watch, calls].into_iter().for_each(|place| *place = place.filter(|at| *at != ticket));
+                    Command::Unwatch { watch: ticket }
+                }
+            };
+            self.ask_aside(command, turn, |_, _, _| Ok(Call::Elsewhere));
+        }
+        true
+    }
+
+    /// Something happened in a session.
+    pub(super) fn on_event(&mut self, ticket: Ticket, event: &Arc<Published>, turn: &mut Turn<'_>) {
+        let is_calls = self.following.calls == Some(ticket);
+        let is_watch = is_calls || self.following.watch == Some(ticket);
+        let source = if is_watch { Source::Watch } else { Source::Attached(ticket) };
+        let Some(road) = self.following.roads.get_mut(&ticket) else { return };
+        let after = road.to.as_ref().map_or(Seq(0), |to| to.after);
+        let words = road.told.tell(event, after);
+        if event.logged.event == Event::Deleted && !is_watch {
+            // Nothing more comes of it.
+            self.following.roads.remove(&ticket);
+        }
+        let session_id = Shared::of(event).session_id();
+        let approval = tools::approval_of(&event.logged);
+        if let (Some(id), Event::ApprovalDecided(_)) = (&approval, &event.logged.event) {
+            self.introduced.decided(id);
+        }
+        for (name, payload) in words {
+            // Nothing else of sessions that are not shown otherwise.
+            if is_calls && !name.starts_with("tool.") {
+                continue;
+            }
+            if let (TOOL_REQUEST, Some(approval)) = (name, &approval) {
+                for id in self.matching(name, &payload, Some(session_id), Some(source)) {
+                    if self.introduced.is_news(&id, approval) {
+                        self.emit(name, &payload, Some(&id), turn);
+                    }
+                }
+                continue;
+            }
+            self.tell(name, &payload, Some(session_id), Some(source), turn);
+        }
+    }
+
+    /// Tells all who subscribed to it of something that is not in a session's log.
+    pub(super) fn announce(&mut self, name: &'static str, payload: &Value, turn: &mut Turn<'_>) {
+        self.tell(name, &payload.to_string(), None, None, turn);
+    }
+
+    /// The same, and besides all who subscribed to it in another session than its `sessionId`.
+    pub(super) fn announce_also_to(
+        &mut self,
+        name: &'static str,
+        payload: &Value,
+        other: Option<&str>,
+        turn: &mut Turn<'_>,
+    ) {
+        let payload = payload.to_string();
+        let mut found = self.matching(name, &payload, None, None);
+        if other.is_some() {
+            let more = self.matching(name, &payload, other, None);
+            found.extend(more.into_iter().filter(|id| !found.contains(id)).collect::<Vec<_>>());
+        }
+        for id in found {
+            self.emit(name, &payload, Some(&id), turn);
+        }
+    }
+
+    /// Tells one subscription alone, if that is what it asked for.
+    pub(super) fn tell_one(&mut self, id: &str, name: &'static str, payload: &Value, turn: &mut Turn<'_>) {
+        let found = self.matching(name, &payload.to_string(), None, None);
+        if found.iter().any(|found| found == id) {
+            self.emit(name, &payload.to_string(), Some(id), turn);
+        }
+    }
+
+    fn tell(
+        &mut self,
+        name: &'static str,
+        payload: &str,
+        session_id: Option<&str>,
+        source: Option<Source>,
+        turn: &mut Turn<'_>,
+    ) {
+        for id in self.matching(name, payload, session_id, source) {
+            self.emit(name, payload, Some(&id), turn);
+        }
+    }
+
+    /// The subscriptions to this event that come from this source, or from wherever.
+    fn matching(
+        &self,
+        name: &str,
+        payload: &str,
+        session_id: Option<&str>,
+        source: Option<Source>,
+    ) -> Vec<String> {
+        // Read where a filter looks at more than the session.
+        let mut read: Option<Map<String, Value>> = None;
+        let found = self.following.subscriptions.matching(name, &mut |member| {
+            if let (SESSION_ID, Some(session_id)) = (member, session_id) {
+                return Some(Atom::text(session_id));
+            }
+            let members = read.get_or_insert_with(|| serde_json::from_str(payload).unwrap_or_default());
+            members.get(member).and_then(Atom::of).map(Atom::owned)
+        });
+        found
+            .into_iter()
+            .filter(|found| source.is_none_or(|source| found.source == source))
+            .map(|found| found.id.clone())
+            .collect()
+    }
+}
+
+#[derive(Deserialize)]
+struct Subscribe {
+    events: Vec<String>,
+    filter: Option<Map<String, Value>>,
+}
+
+/// `subscribe`
+pub(super) fn subscribe(
+    dialect: &mut Wundr,
+    request: &mut Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    let Subscribe { events, filter } = request.read()?;
+    let interest = Interest::read(events.iter().map(String::as_str), &filter.unwrap_or_default())
+        .map_err(|error| request.invalid(&error.message))?;
+    dialect.open(interest, None, turn, move |_, stood, _| {
+        Ok(Call::Answer(json!({ "subscriptionId": stood.id, "events": events })))
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Unsubscribe {
+    subscription_id: String,
+}
+
+/// `unsubscribe`: from what this connection subscribed to. Those of others are none.
+pub(super) fn unsubscribe(
+    dialect: &mut Wundr,
+    request: &mut Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    let Unsubscribe { subscription_id } = request.read()?;
+    if dialect.let_go(&subscription_id, turn) {
+        return Ok(Call::Answer(json!({ "ok": true })));
+    }
+    Err(ErrorCode::NotFound.error(format!("no such subscription: {}", clip(&subscription_id))))
+}

@@ -1,0 +1,137 @@
+//! Prompts: submitted and cancelled. What becomes of them is told as events ([`super::stream`]).
+//!
+//! `stream: false` is refused by name: there is no other way to be told of an answer than its events.
+//! So are `model` and `maxTokens`, which are set for a session and for an agent.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::sessions::{SESSION, target};
+use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, default, optional, required};
+use super::{Call, Request, Turn, Wundr, files, misfit};
+use crate::command::{Command, Submit};
+use crate::error::Error;
+use crate::ids::RunId;
+use crate::reply::{Accepted, Reply};
+
+/// What a prompt costs, in units of `[limits]`.
+pub(super) const COST: u32 = 5;
+
+/// `prompt.submit`
+pub(super) const SUBMIT: &[Field] = &[
+    SESSION,
+    required("prompt", SAID, "what to say"),
+    optional("context", Shape::Any, "what to know for it, put before it: a text, or anything as JSON"),
+    default("stream", Shape::Flag, "true", "false is refused: the answer is told as stream.* events"),
+    optional("model", NAME, "refused: the agent's model answers"),
+    optional("maxTokens", Shape::Integer(1, INTEGER_MAX), "refused: the agent's limit holds"),
+    optional("attachments", files::ATTACHMENTS, "files that were uploaded, for the model to see"),
+    optional("idempotencyKey", Shape::Text(1, 256), "the same key is the same prompt, asked for once"),
+];
+
+/// What `prompt.submit` is answered.
+pub(super) const SUBMITTED: &[Field] = &[
+    required("promptId", NAME, "names it from here on"),
+    SESSION,
+    required("status", Shape::OneOf(&["accepted"]), "it is kept, and runs when its turn comes"),
+    required("repeated", Shape::Flag, "whether its idempotency key named one that was there"),
+    required("sessionSeq", COUNT, "its number in the session's log"),
+];
+
+/// `prompt.cancel`
+pub(super) const CANCEL: &[Field] =
+    &[SESSION, optional("promptId", NAME, "which; absent = the one under way")];
+
+/// What `prompt.cancel` is answered.
+pub(super) const CANCELLED: &[Field] = &[
+    required("ok", Shape::Flag, "true"),
+    SESSION,
+    required("cancelled", Shape::Flag, "whether there was one to cancel"),
+    optional("promptId", NAME, "the one that was cancelled"),
+];
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Asked {
+    session_id: String,
+    prompt: String,
+    context: Option<Value>,
+    stream: bool,
+    model: Option<String>,
+    max_tokens: Option<u64>,
+    attachments: Option<Value>,
+    idempotency_key: Option<String>,
+}
+
+/// `prompt.submit`: answered at once, when the prompt is kept.
+pub(super) fn submit(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+    let asked: Asked = request.read()?;
+    if asked.prompt.trim().is_empty() {
+        return Err(request.invalid("prompt: must not be blank"));
+    }
+    if !asked.stream {
+        return Err(
+            request.invalid("stream: false is not offered: subscribe to stream.* and read to stream.end")
+        );
+    }
+    if asked.model.is_some() {
+        return Err(request.invalid("model: is not chosen for a prompt: the session's agent has one"));
+    }
+    if asked.max_tokens.is_some() {
+        return Err(request.invalid("maxTokens: is not chosen for a prompt: the session's agent has a limit"));
+    }
+    let submit = Submit {
+        target: target(&asked.session_id),
+        run: turn.run_id(),
+        content: with_context(asked.prompt, asked.context),
+        idempotency_key: asked.idempotency_key,
+        attachments: Vec::new(),
+        files: files::attached(asked.attachments.as_ref())?,
+        thinking: None,
+        follow: false,
+    };
+    Call::ask(Command::Submit(submit), |_, reply, _| {
+        let Reply::Accepted(Accepted { session, run, seq, repeated }) = reply? else { return Err(misfit()) };
+        Ok(Call::Answer(json!({
+            "promptId": run.as_str(),
+            "sessionId": session.uuid(),
+            "status": "accepted",
+            "repeated": repeated,
+            "sessionSeq": seq.0,
+        })))
+    })
+}
+
+/// A prompt with what is to be known for it.
+fn with_context(prompt: String, context: Option<Value>) -> String {
+    let context = match context {
+        None | Some(Value::Null) => return prompt,
+        Some(Value::String(text)) => text,
+        Some(other) => other.to_string(),
+    };
+    if context.trim().is_empty() {
+        return prompt;
+    }
+    format!("Context:\n{context}\n\n{prompt}")
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Cancel {
+    session_id: String,
+    prompt_id: Option<String>,
+}
+
+/// `prompt.cancel`: one that is over stays as it is.
+pub(super) fn cancel(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let Cancel { session_id, prompt_id } = request.read()?;
+    let abort = Command::Abort { target: target(&session_id), run: prompt_id.map(RunId::from) };
+    Call::ask(abort, move |_, reply, _| {
+        let Reply::Aborted { run } = reply? else { return Err(misfit()) };
+        let mut answer = json!({ "ok": true, "sessionId": session_id, "cancelled": run.is_some() });
+        if let Some(run) = run {
+            answer["promptId"] = run.as_str().into();
+        }
+        Ok(Call::Answer(answer))
+    })
+}

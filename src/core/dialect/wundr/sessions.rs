@@ -1,0 +1,420 @@
+//! Sessions: made, gone on with, stopped, listed.
+//!
+//! | status | when |
+//! |---|---|
+//! | `initializing` | nothing ran in it yet, or nothing since it was reset |
+//! | `running` | a prompt is under way or waits for its turn |
+//! | `paused` | the prompt under way waits for somebody's approval |
+//! | `completed` | nothing runs, and the last prompt was answered or cancelled: it takes the next |
+//! | `failed` | nothing runs, and the last prompt failed: it takes the next all the same |
+//! | `terminated` | it was stopped: it takes no more until another protocol resets it |
+//!
+//! Sessions of other protocols are sessions like any other. What was not said when they were made is
+//! made up: the session's agent leads it, its kind is `claude-code`, and its task is its first prompt.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::follow::Stood;
+use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, default, optional, required};
+use super::subscription::{Interest, SESSION_ID};
+use super::{Call, Request, Turn, Wundr, misfit};
+use crate::command::{Command, SessionFilter, Target};
+use crate::dialect::json::clip;
+use crate::error::{Error, ErrorCode};
+use crate::ids::{Seq, SessionKey};
+use crate::reply::{Reply, SessionRow, SessionState};
+use crate::settings::{Assignment, Patch, Settings};
+
+/// The kind of session that others than this protocol's clients make.
+const DEFAULT_KIND: &str = "claude-code";
+
+/// What a session made with `subscribe` is told of.
+const OWN_EVENTS: [&str; 4] = ["stream.*", "tool.*", "session.*", "agent.*"];
+
+/// How many sessions a list has.
+const LIST_MAX: i64 = 200;
+
+/// The most characters of a name, of a task and of a reason.
+const WORD: Shape = Shape::Text(1, 256);
+const DESCRIPTION: Shape = Shape::Text(0, 8192);
+const REASON: Shape = Shape::Text(0, 1024);
+
+/// Every status.
+pub(super) const STATES: &[&str] =
+    &["initializing", "running", "paused", "completed", "failed", "terminated"];
+
+/// The member that names a session.
+pub(super) const SESSION: Field = required("sessionId", NAME, "the session");
+
+const SUBSCRIBE: Field = default(
+    "subscribe",
+    Shape::Flag,
+    "true",
+    "whether to be told of its stream.*, tool.*, session.* and agent.* events",
+);
+
+const TASK: &[Field] = &[
+    required(
+        "type",
+        Shape::OneOf(&["code", "research", "analysis", "custom", "general"]),
+        "the kind of task",
+    ),
+    required("description", DESCRIPTION, "what is to be done"),
+    default(
+        "priority",
+        Shape::OneOf(&["low", "medium", "high", "critical"]),
+        r#""medium""#,
+        "how urgent it is",
+    ),
+    optional("metadata", Shape::AnyObject, "what else there is to say"),
+];
+
+/// `session.create`
+pub(super) const CREATE: &[Field] = &[
+    required("orchestratorId", WORD, "who leads it: the agent of this name, or the default agent"),
+    required("sessionType", Shape::OneOf(&["claude-code", "ruflo"]), "kept and told again"),
+    required("task", Shape::Object(TASK), "what it is made for; a prompt says what to do"),
+    optional("memoryProfile", Shape::Any, "kept and told again"),
+    SUBSCRIBE,
+];
+
+/// `session.resume`
+pub(super) const RESUME: &[Field] = &[
+    SESSION,
+    SUBSCRIBE,
+    optional(
+        "lastSeq",
+        COUNT,
+        "the last sessionSeq that is known: what came after it is told first; needs `subscribe`",
+    ),
+];
+
+/// `session.stop`
+pub(super) const STOP: &[Field] = &[
+    SESSION,
+    optional("reason", REASON, "why"),
+    default("force", Shape::Flag, "false", "no difference: what runs is ended at once"),
+];
+
+/// What `session.stop` is answered.
+pub(super) const STOPPED: &[Field] = &[
+    required("ok", Shape::Flag, "true"),
+    SESSION,
+    required("status", Shape::OneOf(STATES), "terminated"),
+    required("prompts", Shape::List(&NAME, 0, usize::MAX), "those that were ended by it"),
+];
+
+/// `session.list`
+pub(super) const LIST: &[Field] = &[
+    optional("status", Shape::OneOf(STATES), "only those"),
+    default("limit", Shape::Integer(1, LIST_MAX), "50", "at most so many"),
+    default("offset", COUNT, "0", "not the first so many"),
+];
+
+/// What `session.list` is answered.
+pub(super) const LISTED: &[Field] = &[
+    required("sessions", Shape::List(&Shape::Object(INFO), 0, usize::MAX), "the latest used first"),
+    required("total", COUNT, "how many there are"),
+    required("limit", COUNT, "as it was asked"),
+    required("offset", COUNT, "as it was asked"),
+];
+
+/// `session.status`
+pub(super) const ONE: &[Field] = &[SESSION];
+
+/// A session.
+pub(super) const INFO: &[Field] = &[
+    required("id", NAME, "the session"),
+    SESSION,
+    required("sessionKey", NAME, "what other protocols call it"),
+    required("orchestratorId", NAME, "who leads it"),
+    required("agent", NAME, "the agent that answers in it"),
+    required("sessionType", NAME, "the kind of session"),
+    required("status", Shape::OneOf(STATES), "how it is"),
+    required(
+        "task",
+        Shape::Object(&[
+            required("type", NAME, "the kind of task"),
+            required("description", TEXT, "what is to be done"),
+            required("priority", NAME, "how urgent it is"),
+            optional("metadata", Shape::AnyObject, "what else was said"),
+        ]),
+        "what it was made for",
+    ),
+    optional("memoryProfile", Shape::Any, "as it was given"),
+    required("startedAt", Shape::Time, "when it was made"),
+    optional("endedAt", Shape::Time, "when it was stopped"),
+    optional("reason", SAID, "why it was stopped"),
+    required(
+        "metrics",
+        Shape::Object(&[
+            required("tokensUsed", COUNT, "read and written, since the last reset"),
+            required("durationMs", COUNT, "from when it was made until it was last used"),
+            required("tasksCompleted", COUNT, "prompts that were answered"),
+        ]),
+        "what was done in it",
+    ),
+    required("sessionSeq", COUNT, "the number of its last event, for session.resume"),
+    optional("subscriptionId", NAME, "the subscription to its events"),
+];
+
+/// How a session is, in this protocol's words.
+fn state_name(state: SessionState) -> &'static str {
+    match state {
+        SessionState::New => "initializing",
+        SessionState::Running => "running",
+        SessionState::Paused => "paused",
+        SessionState::Idle => "completed",
+        SessionState::Failed => "failed",
+        SessionState::Closed => "terminated",
+    }
+}
+
+fn state_of(name: &str) -> Option<SessionState> {
+    use SessionState::{Closed, Failed, Idle, New, Paused, Running};
+    [New, Running, Paused, Idle, Failed, Closed].into_iter().find(|state| state_name(*state) == name)
+}
+
+/// What a session was made for.
+pub(super) fn about(session: &SessionKey, settings: &Settings) -> Value {
+    let mut about = match settings.assignment.as_deref() {
+        Some(Assignment { lead, kind, task, description, priority, metadata }) => {
+            let mut task = json!({ "type": task, "description": description, "priority": priority });
+            if metadata.is_object() {
+                task["metadata"] = metadata.clone();
+            }
+            json!({ "orchestratorId": lead, "sessionType": kind, "task": task })
+        }
+        None => json!({
+            "orchestratorId": &*session.agent(),
+            "sessionType": DEFAULT_KIND,
+            "task": { "type": "general", "description": "", "priority": "medium" },
+        }),
+    };
+    if let Some(profile) = settings.display.get(MEMORY_PROFILE) {
+        about[MEMORY_PROFILE] = profile.clone();
+    }
+    about
+}
+
+const MEMORY_PROFILE: &str = "memoryProfile";
+
+/// A session as clients read it.
+fn info(row: &SessionRow) -> Value {
+    let mut info = about(&row.session, &row.settings);
+    let id = row.session.uuid();
+    info["id"] = id.as_str().into();
+    info["sessionId"] = id.into();
+    info["sessionKey"] = row.session.as_str().into();
+    info["agent"] = (&*row.session.agent()).into();
+    info["status"] = state_name(row.state).into();
+    info["startedAt"] = row.created.to_rfc3339().into();
+    info["sessionSeq"] = row.head.0.into();
+    info["metrics"] = json!({
+        "tokensUsed": row.usage.total(),
+        "durationMs": row.updated.millis_since(row.created),
+        "tasksCompleted": row.answered,
+    });
+    if let (None, Some(title)) = (&row.settings.assignment, &row.title) {
+        info["task"]["description"] = title.as_str().into();
+    }
+    if let Some(reason) = &row.settings.closed {
+        info["endedAt"] = row.updated.to_rfc3339().into();
+        if !reason.is_empty() {
+            info["reason"] = reason.as_str().into();
+        }
+    }
+    info
+}
+
+/// The session that a client names by its id.
+pub(super) fn target(session_id: &str) -> Target {
+    Target::Uuid(session_id.to_owned())
+}
+
+/// That there is no such session, or none for the caller.
+pub(super) fn no_such(session_id: &str) -> Error {
+    ErrorCode::NotFound.error(format!("no such session: {}", clip(session_id)))
+}
+
+/// What a session's own subscription asks for.
+fn own_events(session_id: &str) -> Result<Interest, Error> {
+    let filter = Map::from_iter([(SESSION_ID.to_owned(), Value::from(session_id))]);
+    Interest::read(OWN_EVENTS, &filter)
+}
+
+/// The answer about a session, with its subscription where one is wanted.
+fn answer_with(
+    dialect: &mut Wundr,
+    row: &SessionRow,
+    subscribe: bool,
+    after: Option<Seq>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    let mut info = info(row);
+    if !subscribe {
+        return Ok(Call::Answer(info));
+    }
+    let interest = own_events(&row.session.uuid())?;
+    dialect.open(interest, after, turn, move |_, Stood { id }, _| {
+        info["subscriptionId"] = id.into();
+        Ok(Call::Answer(info))
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Create {
+    orchestrator_id: String,
+    session_type: String,
+    task: Task,
+    memory_profile: Option<Value>,
+    subscribe: bool,
+}
+
+#[derive(Deserialize)]
+struct Task {
+    #[serde(rename = "type")]
+    kind: String,
+    description: String,
+    priority: String,
+    metadata: Option<Value>,
+}
+
+/// `session.create`: answered at once; nothing runs in it before it is prompted.
+pub(super) fn create(
+    dialect: &mut Wundr,
+    request: &mut Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    let Create { orchestrator_id, session_type, task, memory_profile, subscribe } = request.read()?;
+    if subscribe {
+        dialect.check_room()?;
+    }
+    let agent = dialect.agent_named(&orchestrator_id);
+    let uuid = turn.run_id();
+    let session = SessionKey::new(&agent, SessionKey::UUID_CHANNEL, uuid.as_str(), SessionKey::DEFAULT_PEER)?;
+    let assignment = Assignment {
+        lead: orchestrator_id,
+        kind: session_type,
+        task: task.kind,
+        description: task.description,
+        priority: task.priority,
+        metadata: task.metadata.unwrap_or_default(),
+    };
+    let mut patch = Patch { assignment: Some(Some(Box::new(assignment))), ..Patch::default() };
+    if let Some(profile) = memory_profile {
+        patch.display.insert(MEMORY_PROFILE.to_owned(), profile);
+    }
+    Call::ask(
+        Command::CreateSession { target: Target::Session(session), patch },
+        move |dialect, reply, turn| {
+            match reply? {
+                // From its beginning on, so that it is told of it as well.
+                Reply::Settled(row) => answer_with(dialect, &row, subscribe, Some(Seq(0)), turn),
+                _ => Err(misfit()),
+            }
+        },
+    )
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Resume {
+    session_id: String,
+    subscribe: bool,
+    last_seq: Option<u64>,
+}
+
+/// `session.resume`: tells what was missed, and from there on.
+pub(super) fn resume(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let Resume { session_id, subscribe, last_seq } = request.read()?;
+    if last_seq.is_some() && !subscribe {
+        return Err(request.invalid("lastSeq: needs `subscribe`, which is what is told of the session"));
+    }
+    describe(session_id, move |dialect, row, turn| {
+        answer_with(dialect, row, subscribe, last_seq.map(Seq), turn)
+    })
+}
+
+/// Asks for a session that the caller may see.
+fn describe(
+    session_id: String,
+    then: impl FnOnce(&mut Wundr, &SessionRow, &mut Turn<'_>) -> Result<Call, Error> + 'static,
+) -> Result<Call, Error> {
+    Call::ask(Command::DescribeSession { target: target(&session_id) }, move |dialect, reply, turn| {
+        match reply? {
+            Reply::Session(Some(row)) => then(dialect, &row, turn),
+            Reply::Session(None) => Err(no_such(&session_id)),
+            _ => Err(misfit()),
+        }
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct One {
+    session_id: String,
+}
+
+/// `session.status`
+pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let One { session_id } = request.read()?;
+    describe(session_id, |_, row, _| Ok(Call::Answer(info(row))))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Stop {
+    session_id: String,
+    reason: Option<String>,
+}
+
+/// `session.stop`: ends what runs in it, and it takes no more prompts.
+pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let Stop { session_id, reason } = request.read()?;
+    let close = Command::Close { target: target(&session_id), reason: reason.unwrap_or_default() };
+    Call::ask(close, move |_, reply, _| {
+        let Reply::Stopped { runs, .. } = reply? else { return Err(misfit()) };
+        let prompts: Vec<_> = runs.iter().map(|run| run.as_str()).collect();
+        let status = state_name(SessionState::Closed);
+        Ok(Call::Answer(json!({ "ok": true, "sessionId": session_id, "status": status, "prompts": prompts })))
+    })
+}
+
+#[derive(Deserialize)]
+struct List {
+    status: Option<String>,
+    limit: u64,
+    offset: u64,
+}
+
+/// `session.list`
+pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let List { status, limit, offset } = request.read()?;
+    let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+    let filter = SessionFilter {
+        limit: number(limit),
+        offset: number(offset),
+        state: status.as_deref().and_then(state_of),
+        with_texts: true,
+        ..SessionFilter::default()
+    };
+    Call::ask(Command::ListSessions(filter), move |_, reply, _| {
+        let Reply::SessionList(list) = reply? else { return Err(misfit()) };
+        let sessions: Vec<_> = list.rows.iter().map(info).collect();
+        Ok(Call::Answer(
+            json!({ "sessions": sessions, "total": list.total, "limit": limit, "offset": offset }),
+        ))
+    })
+}
+
+impl Wundr {
+    /// The agent of this name where there is one, else the default agent.
+    pub(super) fn agent_named(&self, name: &str) -> String {
+        let catalog = &self.setup.catalog;
+        let known = catalog.agent(name).map(|agent| &agent.id);
+        known.or(catalog.default_agent.as_ref()).map_or_else(|| "main".to_owned(), ToString::to_string)
+    }
+}

@@ -1,0 +1,527 @@
+//! What happens in a session, in this protocol's words.
+//!
+//! | in the log | told |
+//! |---|---|
+//! | the session's first event | `session.created` |
+//! | `Started` | `session.status` running, `stream.start` |
+//! | `Restarted` | `stream.start` again, with `metadata.restarted`: what was told of the step is void |
+//! | `Text`, `Thought` | `stream.chunk` text, thinking |
+//! | `ToolCalled` | `stream.chunk` tool_use, `tool.status` started |
+//! | `ApprovalAsked`, `ApprovalDecided` | see [`super::tools`] |
+//! | `ToolReturned` | `stream.chunk` error where it failed; `tool.status`, `tool.result` |
+//! | `Ended` | `stream.end`, or `stream.error` where the run failed; then `session.status` |
+//! | `Injected` | `stream.start`, `stream.chunk`, `stream.end` of a prompt of its own |
+//! | `Configured` that closes it, `Deleted` | `session.stopped`, `session.status` terminated |
+//! | a new conversation | `session.status` initializing |
+//!
+//! Who cancels a prompt is told its `stream.end` with the `stopReason` `cancelled`: it is over as it
+//! was meant to be, and nothing is wrong. Chunks of the type `code` are never told: a fence of the
+//! model's text may be cut anywhere, and text is told as it comes.
+//!
+//! Every payload has the number of its event in the session's log, `sessionSeq`: who has the last of
+//! them goes on from there with `session.resume`. The end of a run takes several numbers, and its two
+//! events have one each.
+//!
+//! What is the same for everybody is written once for all connections ([`Published::wire`]). What is
+//! not: the `index` of a chunk, which counts what one subscriber was told of a prompt, and what a tool
+//! answered, which says the name of the tool and how long it took, as far as the call was seen.
+
+use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::SLOT;
+use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, optional, required};
+use super::tools::{self, TOOL_REQUEST};
+use super::wire::Failure;
+use crate::approval::Decision;
+use crate::dialect::json::json as to_json;
+use crate::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult};
+use crate::ids::{ApprovalId, CallId, RunId, Seq};
+use crate::settings::Settings;
+use crate::time::Timestamp;
+
+/// The events that sessions are told in. Their places here are how they are kept in what is written
+/// once for all.
+pub(super) const SESSION_EVENTS: &[&str] = &[
+    STREAM_START,
+    STREAM_CHUNK,
+    STREAM_END,
+    STREAM_ERROR,
+    SESSION_CREATED,
+    SESSION_STATUS,
+    SESSION_STOPPED,
+    TOOL_STATUS,
+    TOOL_RESULT,
+    TOOL_REQUEST,
+];
+
+const STREAM_START: &str = "stream.start";
+const STREAM_CHUNK: &str = "stream.chunk";
+const STREAM_END: &str = "stream.end";
+const STREAM_ERROR: &str = "stream.error";
+const SESSION_CREATED: &str = "session.created";
+const SESSION_STATUS: &str = "session.status";
+const SESSION_STOPPED: &str = "session.stopped";
+const TOOL_STATUS: &str = "tool.status";
+const TOOL_RESULT: &str = "tool.result";
+
+/// What a tool is called whose call was not seen.
+const UNKNOWN_TOOL: &str = "unknown";
+
+const SESSION_SEQ: Field =
+    required("sessionSeq", COUNT, "its number in the session's log, for session.resume");
+const SESSION: Field = required("sessionId", NAME, "the session");
+const PROMPT: Field = required("promptId", NAME, "the prompt");
+
+/// `stream.start`
+pub(super) const START: &[Field] = &[
+    SESSION,
+    PROMPT,
+    SESSION_SEQ,
+    optional(
+        "metadata",
+        Shape::Object(&[optional(
+            "restarted",
+            Shape::Flag,
+            "the daemon was restarted: what was told of the answer since the last tool result is void",
+        )]),
+        "why it starts again",
+    ),
+];
+
+/// `stream.chunk`
+pub(super) const CHUNK: &[Field] = &[
+    SESSION,
+    PROMPT,
+    required(
+        "chunkType",
+        Shape::OneOf(&["text", "thinking", "tool_use", "code", "error"]),
+        "what it is a piece of; code is never sent",
+    ),
+    required(
+        "content",
+        TEXT,
+        "the piece; of tool_use: id, name and input as JSON; of error: what a tool failed with",
+    ),
+    required("index", COUNT, "counts the chunks of the prompt that this subscription was told, from 0"),
+    SESSION_SEQ,
+];
+
+/// `stream.end`
+pub(super) const END: &[Field] = &[
+    SESSION,
+    PROMPT,
+    required(
+        "usage",
+        Shape::Object(&[
+            required("inputTokens", COUNT, "tokens read by the model"),
+            required("outputTokens", COUNT, "tokens written by it"),
+        ]),
+        "what the prompt cost",
+    ),
+    required(
+        "metadata",
+        Shape::Object(&[required("stopReason", Shape::OneOf(&["completed", "cancelled"]), "why it ended")]),
+        "how it ended",
+    ),
+    SESSION_SEQ,
+];
+
+/// `stream.error`
+pub(super) const ERROR: &[Field] = &[
+    SESSION,
+    PROMPT,
+    required(
+        "error",
+        Shape::Object(&[
+            required("code", NAME, "one of the error codes"),
+            required("message", TEXT, "for people"),
+            optional("details", Shape::Any, "for programs"),
+            optional("retryable", Shape::Flag, "whether the same prompt may succeed later"),
+            optional("retryAfterMs", COUNT, "in how long"),
+        ]),
+        "why it failed",
+    ),
+    SESSION_SEQ,
+];
+
+/// `tool.status`
+pub(super) const STATUS_OF_TOOL: &[Field] = &[
+    SESSION,
+    PROMPT,
+    required("requestId", NAME, "the call"),
+    required("toolName", NAME, "the tool"),
+    required("status", Shape::OneOf(&["started", "running", "completed", "failed"]), "how far it is"),
+    optional("progress", Shape::Number(0.0, 1.0), "how much of it is done"),
+    optional("message", TEXT, "for people"),
+    SESSION_SEQ,
+];
+
+/// `tool.result`
+pub(super) const RESULT_OF_TOOL: &[Field] = &[
+    SESSION,
+    PROMPT,
+    required("requestId", NAME, "the call"),
+    required("toolName", NAME, "the tool; `unknown` where its call was before what was resumed"),
+    required("status", Shape::OneOf(&["completed", "failed", "denied", "timeout"]), "what became of it"),
+    optional("result", Shape::Any, "what the model is told"),
+    optional("error", TEXT, "why it failed"),
+    optional("truncated", Shape::Flag, "whether that is only the beginning"),
+    optional("durationMs", COUNT, "how long it took"),
+    SESSION_SEQ,
+];
+
+/// `session.created`
+pub(super) const CREATED: &[Field] = &[
+    required("id", NAME, "the session"),
+    SESSION,
+    required("sessionType", NAME, "the kind of session"),
+    required("orchestratorId", NAME, "who leads it"),
+    required("status", NAME, "how it is"),
+    required("startedAt", Shape::Time, "when it was made"),
+    optional("task", Shape::AnyObject, "what it was made for"),
+    SESSION_SEQ,
+];
+
+/// `session.status`
+pub(super) const STATUS: &[Field] = &[
+    required("id", NAME, "the session"),
+    SESSION,
+    required("status", Shape::OneOf(super::sessions::STATES), "how it is"),
+    SESSION_SEQ,
+];
+
+/// `session.stopped`
+pub(super) const STOPPED: &[Field] =
+    &[required("id", NAME, "the session"), SESSION, optional("reason", SAID, "why"), SESSION_SEQ];
+
+/// The words for one event of a session: names of events and their payloads, in order.
+type Words = Vec<(&'static str, Value)>;
+
+/// What is the same for everybody of one event: the session's UUID, and the words.
+pub(super) struct Shared<'a> {
+    text: &'a str,
+}
+
+impl<'a> Shared<'a> {
+    /// Of an event; written by the first who asks.
+    pub(super) fn of(event: &'a Published) -> Self {
+        let bytes = event.wire(SLOT, |event| Bytes::from(write(event)));
+        // It was written as text.
+        Self { text: std::str::from_utf8(bytes).unwrap_or_default() }
+    }
+
+    /// The session.
+    pub(super) fn session_id(&self) -> &'a str {
+        self.text.lines().next().unwrap_or_default()
+    }
+
+    /// Names and payloads.
+    pub(super) fn words(&self) -> impl Iterator<Item = (&'static str, &'a str)> + use<'a> {
+        self.text.lines().skip(1).filter_map(|line| {
+            let name = SESSION_EVENTS.get(usize::from(line.bytes().next()?.wrapping_sub(b'a')))?;
+            Some((*name, line.get(1..)?))
+        })
+    }
+}
+
+/// A line with the session's UUID, and one for each payload, with its name in a letter before it.
+fn write(event: &Published) -> String {
+    let session = event.session.uuid();
+    let Logged { seq, run, event: what, .. } = &event.logged;
+    let mut text = format!("{session}\n");
+    // What comes for every token is put together by hand.
+    let piece = match what {
+        Event::Text(piece) => Some(("text", piece)),
+        Event::Thought(piece) => Some(("thinking", piece)),
+        _ => None,
+    };
+    if let (Some((kind, piece)), Some(run)) = (piece, run) {
+        let (run, piece) = (to_json(run.as_str()), to_json(piece));
+        let payload = format!(
+            r#"{{"sessionId":"{session}","promptId":{run},"chunkType":"{kind}","content":{piece},"sessionSeq":{seq}}}"#
+        );
+        push(&mut text, STREAM_CHUNK, &payload);
+        return text;
+    }
+    for (name, payload) in shared(&session, event) {
+        push(&mut text, name, &payload.to_string());
+    }
+    text
+}
+
+fn push(text: &mut String, name: &str, payload: &str) {
+    let place = SESSION_EVENTS.iter().position(|other| *other == name).unwrap_or_default();
+    // There are fewer than letters, and JSON has no line ends.
+    text.push(char::from(b'a' + u8::try_from(place).unwrap_or_default()));
+    text.push_str(payload);
+    text.push('\n');
+}
+
+/// What everybody is told of an event.
+fn shared(session: &str, published: &Published) -> Words {
+    let Logged { first_seq, seq, run, at, event } = &published.logged;
+    let prompt = run.as_ref().map_or("", RunId::as_str);
+    let status = |status: &str, seq: &Seq| {
+        let payload = json!({ "id": session, "sessionId": session, "status": status, "sessionSeq": seq.0 });
+        (SESSION_STATUS, payload)
+    };
+    let stream = |name: &'static str, more: Value, seq: Seq| {
+        let mut payload = json!({ "sessionId": session, "promptId": prompt, "sessionSeq": seq.0 });
+        if let (Value::Object(payload), Value::Object(more)) = (&mut payload, more) {
+            payload.extend(more);
+        }
+        (name, payload)
+    };
+    let mut words = Words::new();
+    if *first_seq == Seq(1) && *event != Event::Deleted {
+        let settings = match event {
+            Event::Configured(settings) => Some(&**settings),
+            _ => None,
+        };
+        words.push((SESSION_CREATED, created(session, published, settings, *seq, *at)));
+    }
+    match event {
+        Event::Started => {
+            words.push(status("running", seq));
+            words.push(stream(STREAM_START, json!({}), *seq));
+        }
+        Event::Restarted => {
+            words.push(stream(STREAM_START, json!({ "metadata": { "restarted": true } }), *seq));
+        }
+        Event::Ended { outcome, usage } => {
+            let first = Seq(seq.0 - 1).max(*first_seq);
+            let ended = |reason: &str| {
+                let usage = json!({ "inputTokens": usage.input_tokens, "outputTokens": usage.output_tokens });
+                let more = json!({ "usage": usage, "metadata": { "stopReason": reason } });
+                stream(STREAM_END, more, first)
+            };
+            words.push(match outcome {
+                Outcome::Completed => ended("completed"),
+                Outcome::Aborted => ended("cancelled"),
+                Outcome::Failed(error) => {
+                    stream(STREAM_ERROR, json!({ "error": Failure::of(error).to_value() }), first)
+                }
+            });
+            words.push(match outcome {
+                Outcome::Failed(_) => status("failed", seq),
+                Outcome::Completed | Outcome::Aborted => status("completed", seq),
+            });
+        }
+        Event::Injected { content } => {
+            words.push(stream(STREAM_START, json!({}), *seq));
+            words.push(stream(STREAM_CHUNK, json!({ "chunkType": "text", "content": content }), *seq));
+            let usage = json!({ "inputTokens": 0, "outputTokens": 0 });
+            let more = json!({ "usage": usage, "metadata": { "stopReason": "completed" } });
+            words.push(stream(STREAM_END, more, *seq));
+        }
+        Event::Cleared(Forgotten::Conversation) => words.push(status("initializing", seq)),
+        Event::Configured(settings) => {
+            if let Some(reason) = &settings.closed {
+                words.push((SESSION_STOPPED, stopped(session, reason, *seq)));
+                words.push(status("terminated", seq));
+            }
+        }
+        Event::Deleted => {
+            words.push((SESSION_STOPPED, stopped(session, "deleted", *seq)));
+            words.push(status("terminated", seq));
+        }
+        // By hand, or by `Told` for each, or nobody's business.
+        Event::Text(_)
+        | Event::Thought(_)
+        | Event::ToolCalled(_)
+        | Event::ApprovalAsked(_)
+        | Event::ApprovalDecided(_)
+        | Event::ToolReturned(_)
+        | Event::Prompted { .. }
+        | Event::Sealed(_)
+        | Event::StepEnded { .. }
+        | Event::Cleared(Forgotten::Past | Forgotten::UpTo(_)) => {}
+    }
+    words
+}
+
+fn created(session: &str, event: &Published, settings: Option<&Settings>, seq: Seq, at: Timestamp) -> Value {
+    let mut payload = super::sessions::about(&event.session, settings.unwrap_or(&Settings::default()));
+    payload["id"] = session.into();
+    payload["sessionId"] = session.into();
+    payload["status"] = "initializing".into();
+    payload["startedAt"] = at.to_rfc3339().into();
+    payload["sessionSeq"] = seq.0.into();
+    payload
+}
+
+fn stopped(session: &str, reason: &str, seq: Seq) -> Value {
+    let mut payload = json!({ "id": session, "sessionId": session, "sessionSeq": seq.0 });
+    if !reason.is_empty() {
+        payload["reason"] = reason.into();
+    }
+    payload
+}
+
+/// What is not the same for all who are told of a session: what one road was told so far.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    /// How many chunks of prompts under way.
+    chunks: HashMap<RunId, u64>,
+    /// The calls under way.
+    calls: Calls,
+}
+
+/// Calls of tools that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    /// The tool, and when it was called.
+    open: HashMap<(RunId, CallId), (String, Timestamp)>,
+    /// Those whose result was told already.
+    settled: HashSet<(RunId, CallId)>,
+}
+
+impl Told {
+    /// The words for an event, as this road is told them. Nothing of it up to the number `after`.
+    pub(super) fn tell(&mut self, event: &Published, after: Seq) -> Vec<(&'static str, String)> {
+        let shared = Shared::of(event);
+        let logged = &event.logged;
+        let mut words = Vec::new();
+        // Those of an end have a number each; of what else was cut off somewhere, all is told.
+        let is_known = |seq: Seq| matches!(logged.event, Event::Ended { .. }) && seq <= after;
+        for (name, payload) in shared.words() {
+            match (name, &logged.run) {
+                (STREAM_CHUNK, Some(run)) => words.push((name, self.numbered(run, payload))),
+                (STREAM_END | STREAM_ERROR, _) if is_known(Seq(logged.seq.0 - 1)) => {}
+                _ => words.push((name, payload.to_owned())),
+            }
+        }
+        let Some(run) = &logged.run else { return words };
+        for (name, payload) in self.calls.tell(shared.session_id(), run, event) {
+            let payload = payload.to_string();
+            let payload = if name == STREAM_CHUNK { self.numbered(run, &payload) } else { payload };
+            words.push((name, payload));
+        }
+        if matches!(logged.event, Event::Ended { .. } | Event::Injected { .. }) {
+            self.chunks.remove(run);
+            self.calls.forget(run);
+        }
+        words
+    }
+
+    /// The payload of a chunk with its index.
+    fn numbered(&mut self, run: &RunId, payload: &str) -> String {
+        // Most chunks are of a prompt that is known.
+        let index = match self.chunks.get_mut(run) {
+            Some(next) => {
+                *next += 1;
+                *next - 1
+            }
+            None => {
+                self.chunks.insert(run.clone(), 1);
+                0
+            }
+        };
+        let open = payload.strip_suffix('}').unwrap_or(payload);
+        format!(r#"{open},"index":{index}}}"#)
+    }
+}
+
+impl Calls {
+    /// The words for what happens to a call.
+    fn tell(&mut self, session: &str, run: &RunId, published: &Published) -> Words {
+        let Logged { seq, at, event, .. } = &published.logged;
+        let key = |call: &CallId| (run.clone(), call.clone());
+        match event {
+            Event::ToolCalled(call) => {
+                self.open.insert(key(&call.id), (call.name.to_string(), *at));
+                let started = status_of(session, run, &call.id, call.name.as_str(), "started", *seq);
+                vec![(STREAM_CHUNK, asked_for(session, run, call, *seq)), (TOOL_STATUS, started)]
+            }
+            Event::ApprovalAsked(asked) => {
+                let request = tools::requested(session, run, asked, seq.0);
+                vec![(STREAM_CHUNK, asked_for(session, run, &asked.call, *seq)), (TOOL_REQUEST, request)]
+            }
+            Event::ApprovalDecided(decided) => {
+                let name = decided.tool.as_str();
+                let status = |status| status_of(session, run, &decided.call, name, status, *seq);
+                let Some((outcome, why)) = tools::refusal(decided) else {
+                    self.open.insert(key(&decided.call), (name.to_owned(), *at));
+                    return vec![(TOOL_STATUS, status("started"))];
+                };
+                // What the model is told instead of a result is no second one.
+                if decided.decision != Decision::Withdrawn {
+                    self.settled.insert(key(&decided.call));
+                }
+                let mut told = status(outcome);
+                told["error"] = why.into();
+                vec![(TOOL_STATUS, status("failed")), (TOOL_RESULT, told)]
+            }
+            Event::ToolReturned(result) => {
+                let open = self.open.remove(&key(&result.call));
+                if self.settled.remove(&key(&result.call)) {
+                    return Words::new();
+                }
+                let (name, called) = match open {
+                    Some((name, called)) => (name, Some(called)),
+                    None => (UNKNOWN_TOOL.to_owned(), None),
+                };
+                let took = called.map(|called| at.millis_since(called));
+                let status = if result.is_error { "failed" } else { "completed" };
+                let mut words = Words::new();
+                if result.is_error {
+                    let content = &result.content;
+                    words.push((STREAM_CHUNK, chunk(session, run, "error", content, *seq)));
+                }
+                words.push((TOOL_STATUS, status_of(session, run, &result.call, &name, status, *seq)));
+                let mut told = status_of(session, run, &result.call, &name, status, *seq);
+                answered(&mut told, result, published.is_clipped(), took);
+                words.push((TOOL_RESULT, told));
+                words
+            }
+            _ => Words::new(),
+        }
+    }
+
+    /// Nothing more comes of this run.
+    fn forget(&mut self, run: &RunId) {
+        self.open.retain(|(of, _), _| of != run);
+        self.settled.retain(|(of, _)| of != run);
+    }
+}
+
+fn answered(told: &mut Value, result: &ToolResult, is_clipped: bool, took: Option<u64>) {
+    let member = if result.is_error { "error" } else { "result" };
+    told[member] = result.content.as_str().into();
+    if is_clipped {
+        told["truncated"] = true.into();
+    }
+    if let Some(took) = took {
+        told["durationMs"] = took.into();
+    }
+}
+
+fn chunk(session: &str, run: &RunId, kind: &str, content: &str, seq: Seq) -> Value {
+    json!({
+        "sessionId": session,
+        "promptId": run.as_str(),
+        "chunkType": kind,
+        "content": content,
+        "sessionSeq": seq.0,
+    })
+}
+
+/// The chunk that says which tool the model asked for.
+fn asked_for(session: &str, run: &RunId, call: &ToolCall, seq: Seq) -> Value {
+    let content = json!({ "id": call.id.as_str(), "name": call.name.as_str(), "input": call.input });
+    chunk(session, run, "tool_use", &content.to_string(), seq)
+}
+
+fn status_of(session: &str, run: &RunId, call: &CallId, name: &str, status: &str, seq: Seq) -> Value {
+    json!({
+        "sessionId": session,
+        "promptId": run.as_str(),
+        "requestId": ApprovalId::of(run, call).as_str(),
+        "toolName": name,
+        "status": status,
+        "sessionSeq": seq.0,
+    })
+}
