@@ -255,6 +255,7 @@ impl Default for Options {
             subscriptions: 256,
             unauthenticated: 256,
             file_quota_bytes: 1 << 30,
+            ..Config::default().limits
         };
         Self {
             gateway,
