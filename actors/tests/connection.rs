@@ -254,8 +254,9 @@ impl Default for Options {
             queue: 64,
             subscriptions: 256,
             unauthenticated: 256,
+            agents: 1,
+            agent_depth: 1,
             file_quota_bytes: 1 << 30,
-            ..Config::default().limits
         };
         Self {
             gateway,
