@@ -16,6 +16,12 @@ pub fn now() -> Timestamp {
     wall.after(instant.elapsed())
 }
 
+/// The time of the wall clock, which may be set: for what others date by theirs, such as the end of
+/// a JWT.
+pub fn wall() -> Timestamp {
+    Timestamp::default().after(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
 /// Fresh random bytes from the operating system.
 ///
 /// # Panics

@@ -24,6 +24,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
 use crate::observe::{Observe, Observed};
+use crate::store;
 
 /// The most bytes of a configuration file or a secret.
 const BYTES_MAX: u64 = 1 << 20;
@@ -114,6 +115,7 @@ impl Layers {
             home: &self.home,
             read_secret: &mut |path| text(path).map_err(|why| why.to_string()),
             is_file: &mut |path| path.is_file(),
+            has_issued: &mut store::has_issued,
         })
     }
 }

@@ -295,7 +295,7 @@ mod tests {
 
     async fn devices(home: &std::path::Path) -> (Addr<Devices>, Addr<Store>) {
         let token = Some(Secret::new("right"));
-        let auth = Auth { token, loopback: LoopbackPolicy::Auto, api_keys: Vec::new() };
+        let auth = Auth { token, jwt: None, loopback: LoopbackPolicy::Auto, api_keys: Vec::new() };
         let store = Store::start(home.join("clawmux.db")).await.unwrap();
         let hub = Hub::default().start();
         let devices = Devices::open(Arc::new(Authority::new(&auth)), store.clone(), hub).await.unwrap();

@@ -6,6 +6,7 @@
 //!            ├─ ProviderSupervisor   budgets, upstream calls
 //!            ├─ Nodes                clients that offer commands
 //!            ├─ Hub                  who is connected
+//!            ├─ Devices, Tokens      who is let in
 //!            ├─ Configuration        the configuration files
 //!            ├─ Files                what clients upload
 //!            ├─ SessionSupervisor ── Session ...
@@ -14,7 +15,7 @@
 //! ```
 //!
 //! Starts them in this order and stops them in reverse; knows no protocol. Sessions and plugins are
-//! started anew by their supervisors. These eight know each other's addresses, so that one that is
+//! started anew by their supervisors. These know each other's addresses, so that one that is
 //! gone can't be replaced alone: the gateway says so ([`Running::failed`]), whoever asked it has been
 //! told, what was acknowledged is in the log, and who runs the daemon starts all of it anew.
 
@@ -64,6 +65,7 @@ use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
 use crate::store::{self, Store, UsageSince};
+use crate::tokens::Tokens;
 
 /// How often the children are looked after.
 const WATCH: Duration = Duration::from_secs(1);
@@ -114,6 +116,7 @@ pub struct Gateway {
     devices: Addr<Devices>,
     crew: Addr<Crew>,
     files: Addr<Files>,
+    tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     admin: Option<Addr<AdminSocket>>,
@@ -135,7 +138,6 @@ pub struct Stop;
 pub async fn start(setup: Setup) -> Result<Running, Error> {
     let config = setup.config.clone();
     let authority = Arc::new(Authority::new(&config.auth));
-    authority.may_listen(&config.gateway.listen)?;
     // First of all, so that a second daemon on this home touches nothing.
     let socket = admin::Bound::new(&setup.home, setup.socket.as_deref())?;
     let sockets = listener::bind(&config.gateway.listen)
@@ -165,6 +167,9 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .start();
     let configuration = Configuration::new(setup.layers.clone()).start();
+    // Nobody is let in before it is known which credentials there are.
+    let tokens = Tokens::open(authority.clone(), store.clone(), hub.clone()).await?.start();
+    authority.may_listen(&config.gateway.listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let kin = Kin::default();
     let crew = Crew::open(crew::Setup {
@@ -221,6 +226,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         crew: crew.clone(),
         kin,
         files: files.clone(),
+        tokens: tokens.clone().recipient(),
         version: setup.version,
     })
     .start();
@@ -246,6 +252,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         devices: devices.clone().recipient(),
         join: hub.clone().recipient(),
         leave: hub.clone().recipient(),
+        renew: hub.clone().recipient(),
+        used: tokens.clone().recipient(),
         overviews,
     };
     let (listener, addresses) = Listener::open(ListenerSetup {
@@ -284,6 +292,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         devices,
         crew,
         files,
+        tokens,
         sessions,
         listener: listener.clone(),
         admin: None,
@@ -357,6 +366,7 @@ impl Gateway {
             ("devices", self.devices.connected()),
             ("crew", self.crew.connected()),
             ("files actor", self.files.connected()),
+            ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
             ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
@@ -449,6 +459,7 @@ impl Handler<Observe> for Gateway {
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
         let crew = self.crew.clone();
         let files = self.files.clone();
+        let tokens = self.tokens.clone();
         Box::pin(async move {
             let mut children = Vec::new();
             children.extend(ask(&store, Observe).await);
@@ -460,6 +471,7 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&devices, Observe).await);
             children.extend(ask(&crew, Observe).await);
             children.extend(ask(&files, Observe).await);
+            children.extend(ask(&tokens, Observe).await);
             children.extend(ask(&sessions, Observe).await);
             children.extend(ask(&listener, Observe).await);
             if let Some(admin) = admin {

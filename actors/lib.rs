@@ -13,6 +13,7 @@
 //! | [`Hub`](hub) | who is connected, and what concerns all of them |
 //! | [`Devices`](devices) | which devices are paired |
 //! | [`Files`](files) | what clients put with the daemon and get from it |
+//! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Store`](store) | the log |
 //! | [`AdminSocket`](admin) | the operator's socket |
@@ -51,3 +52,4 @@ pub mod session;
 pub mod session_supervisor;
 pub mod store;
 pub mod supervision;
+pub mod tokens;

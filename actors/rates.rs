@@ -2,6 +2,8 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use clawmux_core::auth::Principal;
 use clawmux_core::config::Limits;
@@ -9,11 +11,19 @@ use clawmux_core::error::{Detail, Error, ErrorCode};
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, Quota};
 
+/// Above so many principals those that have not spent anything lately are forgotten, now and then: a
+/// JWT may be of anybody.
+const PRINCIPALS_MARK: usize = 4096;
+/// After how many times something is spent it is looked for them.
+const SWEEP_EVERY: usize = 1024;
+
 /// The rates of all principals, shared by all connections.
 #[derive(Debug)]
 pub struct Rates {
     limiter: Option<(DefaultKeyedRateLimiter<Arc<str>>, NonZeroU32)>,
     clock: DefaultClock,
+    /// How often something was spent.
+    spent: AtomicUsize,
 }
 
 impl Rates {
@@ -23,7 +33,7 @@ impl Rates {
             let per_second = NonZeroU32::new(limits.requests_per_second).unwrap_or(NonZeroU32::MIN);
             (DefaultKeyedRateLimiter::keyed(Quota::per_second(per_second).allow_burst(burst)), burst)
         });
-        Self { limiter, clock: DefaultClock::default() }
+        Self { limiter, clock: DefaultClock::default(), spent: AtomicUsize::new(0) }
     }
 
     /// Takes `cost` units from what `principal` has.
@@ -38,6 +48,10 @@ impl Rates {
             return Ok(());
         }
         // A cost above the burst could never be paid.
+        // Who has all of it again is like somebody new.
+        if self.spent.fetch_add(1, Relaxed).is_multiple_of(SWEEP_EVERY) && limiter.len() > PRINCIPALS_MARK {
+            limiter.retain_recent();
+        }
         match limiter.check_key_n(&principal.name, cost.min(*burst)) {
             Ok(Ok(())) | Err(_) => Ok(()),
             Ok(Err(until)) => {
@@ -53,15 +67,10 @@ impl Rates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clawmux_core::auth::{Owner, Scopes};
+    use clawmux_core::auth::Scopes;
 
     fn principal(name: &str, unlimited: bool) -> Principal {
-        Principal {
-            name: name.into(),
-            scopes: Scopes::NONE,
-            owner: Owner::Credential(name.into()),
-            unlimited,
-        }
+        Principal { unlimited, ..Principal::new(name, Scopes::NONE) }
     }
 
     fn rates(burst: u32) -> Rates {
@@ -101,6 +110,20 @@ mod tests {
             limited.spend(&principal("local", true), 5).unwrap();
             unlimited.spend(&principal("ci", false), 5).unwrap();
         }
+    }
+
+    #[test]
+    fn those_who_spend_nothing_are_forgotten() {
+        let rates = Rates::new(&Limits {
+            requests_per_second: 1_000_000,
+            requests_burst: 10,
+            ..clawmux_core::config::Config::default().limits
+        });
+        for n in 0..5 * PRINCIPALS_MARK {
+            rates.spend(&principal(&format!("jwt:{n}"), false), 1).unwrap();
+        }
+        let known = rates.limiter.as_ref().map_or(0, |(limiter, _)| limiter.len());
+        assert!(known <= PRINCIPALS_MARK + SWEEP_EVERY, "{known} are known");
     }
 
     #[test]

@@ -301,6 +301,68 @@ pub(crate) struct Deny {
     pub(crate) json: bool,
 }
 
+/// `tokens`
+#[derive(Args, Debug)]
+pub(crate) struct Tokens {
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `token`
+#[derive(Args, Debug)]
+pub(crate) struct Token {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: TokenCommand,
+}
+
+/// What can be done with credentials.
+#[derive(Debug, Subcommand)]
+pub(crate) enum TokenCommand {
+    /// Give out an API key or a JWT: it goes to stdout, once; only its hash is kept
+    ///
+    /// From the first one on every client needs a credential, on loopback too, also when all are revoked.
+    Create(CreateToken),
+    /// Let nobody in with it any more, and close its connections
+    Revoke(RevokeToken),
+}
+
+/// `token create`
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("allowed").required(true))]
+pub(crate) struct CreateToken {
+    /// Its name: what is made with it belongs to that
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: String,
+    /// What it allows
+    #[arg(long, value_name = "ROLE", group = "allowed", value_parser = ["admin", "user", "readonly"])]
+    pub(crate) role: Option<String>,
+    /// Instead of a role: a scope such as daemon.read or operator.approvals; may be given several times
+    #[arg(long, value_name = "SCOPE", group = "allowed")]
+    pub(crate) scope: Vec<String>,
+    /// A JWT instead of an API key; takes a secret under auth.jwt, and lives 30 days unless --expires says else
+    #[arg(long)]
+    pub(crate) jwt: bool,
+    /// How long it lives, such as 12h or 30d [default: an API key lives until it is revoked]
+    #[arg(long, value_name = "SPAN", value_parser = crate::operator::tokens::life)]
+    pub(crate) expires: Option<std::time::Duration>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `token revoke`
+#[derive(Args, Debug)]
+pub(crate) struct RevokeToken {
+    /// Its id, or the beginning of it; `clawmux tokens` lists them
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// The arguments of a command that is not there yet: all of them.
 #[derive(Args, Debug)]
 pub(crate) struct Later {
@@ -340,8 +402,8 @@ pub(crate) enum Command {
     Approvals(Approvals),
     /// Devices that are paired, and those that wait for approval
     Devices(Devices),
-    /// API keys and JWTs (not there yet)
-    Tokens(Later),
+    /// API keys and JWTs that were given out
+    Tokens(Tokens),
     /// One session: its log, live events, control
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Session(Session),
@@ -350,8 +412,9 @@ pub(crate) enum Command {
     Approval(Approval),
     /// Plugins at run time: load, unload, reload, call (not there yet)
     Plugin(Later),
-    /// Create or revoke API keys and JWTs (not there yet)
-    Token(Later),
+    /// Create or revoke API keys and JWTs
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Token(Token),
     /// Approve or revoke a device
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Device(Device),
@@ -397,6 +460,8 @@ impl Command {
             | Self::Session(_)
             | Self::Devices(_)
             | Self::Device(_)
+            | Self::Tokens(_)
+            | Self::Token(_)
             | Self::Approvals(_)
             | Self::Approval(_)
             | Self::Drain(_)
@@ -408,9 +473,7 @@ impl Command {
             Self::Plugins(_) => "plugins",
             Self::Usage(_) => "usage",
             Self::Memory(_) => "memory",
-            Self::Tokens(_) => "tokens",
             Self::Plugin(_) => "plugin",
-            Self::Token(_) => "token",
             Self::Config(_) => "config",
             Self::Log(_) => "log",
             Self::Events(_) => "events",
@@ -442,11 +505,24 @@ mod tests {
 
     #[test]
     fn later_commands_take_whatever_they_will_take() {
-        for line in ["plugin call echo --json", "unit --user", "token create --role user"] {
+        for line in ["plugin call echo --json", "unit --user", "config get --all"] {
             let args = std::iter::once("clawmux").chain(line.split(' '));
             assert!(Cli::try_parse_from(args).unwrap().command.later().is_some(), "{line}");
         }
         assert!(Cli::try_parse_from(["clawmux", "nothing"]).is_err());
+        let create = |rest: &str| {
+            let args = ["clawmux", "token", "create"].into_iter().chain(rest.split(' '));
+            Cli::try_parse_from(args).is_ok()
+        };
+        assert!(
+            create("--name a --role user") && create("--name a --scope daemon.read --scope daemon.teams")
+        );
+        assert!(create("--name a --role user --jwt --expires 30d --json"));
+        for bad in
+            ["--name a", "--role user", "--name a --role root", "--name a --role user --scope daemon.read"]
+        {
+            assert!(!create(bad), "{bad}");
+        }
         assert!(Cli::try_parse_from(["clawmux", "status", "--token", "x"]).is_err());
     }
 }

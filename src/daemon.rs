@@ -129,8 +129,12 @@ impl Embedded {
         let token = Secret::new(random.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
         let mut config = settings.config.clone();
         config.gateway.listen = vec![([127, 0, 0, 1], 0).into()];
-        config.auth =
-            Auth { token: Some(token.clone()), loopback: LoopbackPolicy::Required, api_keys: Vec::new() };
+        config.auth = Auth {
+            token: Some(token.clone()),
+            jwt: None,
+            loopback: LoopbackPolicy::Required,
+            api_keys: Vec::new(),
+        };
         let running = start(settings, config).await?;
         let address = running.addresses.first().ok_or_else(|| Failure::from(gateway_gone()))?;
         Ok(Self { url: format!("ws://{address}/ws"), token, running })

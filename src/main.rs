@@ -43,6 +43,8 @@ fn main() -> ExitCode {
         Command::Session(command) => operator::session::run(&global, &command.command),
         Command::Devices(options) => operator::devices::list(&global, &options),
         Command::Device(command) => operator::devices::run(&global, &command.command),
+        Command::Tokens(options) => operator::tokens::list(&global, &options),
+        Command::Token(command) => operator::tokens::run(&global, &command.command),
         Command::Approvals(options) => operator::approvals::list(&global, &options),
         Command::Approval(command) => operator::approvals::run(&global, &command.command),
         Command::Backup(options) => operator::backup::run(&global, &options),

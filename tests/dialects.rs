@@ -11,7 +11,7 @@
 //! | `> text` | the client sends a text frame |
 //! | `>b hex` | the client sends a binary frame |
 //! | `@ ms` | the clock is at this; where the dialect's deadline is reached, it is told |
-//! | `! in NAME SCOPE,..` / `! out` | credentials were checked: let in, or not |
+//! | `! in NAME SCOPE,.. [EXPIRES]` / `! out [REASON AT]` / `! other` | credentials were checked: let in, until then; not, and why and since when; those of somebody else than before |
 //! | `! paired NAME SCOPE,.. TOKEN` / `! unpaired DEVICE REQUEST` | a device was: let in with this token, or it has to be approved |
 //! | `! accepted TICKET SESSION RUN SEQ` or `! repeated ...` | the reply to a prompt: a new run, or one that was there |
 //! | `! reply TICKET json` | another reply: an object with one member, named as in `reply_of` |
@@ -22,7 +22,7 @@
 //! | `! fault NAME` / `! ended` | something is wrong with the connection; the peer left |
 //! | `< text` | the gateway sends this frame |
 //! | `<~ json` | the gateway sends a frame that holds this: objects may have more members |
-//! | `? authenticate none` or `... token TEXT` | credentials are to be checked; role, scopes and device follow where they are asked for |
+//! | `? authenticate none` or `... token TEXT`, `... api-key TEXT`, `... jwt TEXT` | credentials are to be checked; role, scopes and device follow where they are asked for |
 //! | `? TICKET SCOPE COST command` | a request is to be executed; runs are `run1`, `run2`, .. |
 //! | `x CODE reason` | the gateway closes |
 
@@ -254,6 +254,20 @@ impl Stage {
                 let error = ErrorCode::Forbidden.error("no").with(Detail::Pairing(Box::new(required)));
                 self.tell(Input::Authenticated(Err(error)));
             }
+            ["in", name, scopes, expires] => {
+                let expires = Some(Timestamp::from_millis(number(expires)?));
+                let principal = Principal { expires, ..principal(name, scopes)? };
+                self.tell(Input::Authenticated(Ok(principal.into())));
+            }
+            ["out", reason, at] => {
+                let fault = fault_of(reason, number(at)?)?;
+                self.tell(Input::Authenticated(Err(fault.error())));
+            }
+            ["other"] => {
+                let known = principal("jwt:ada", "read")?;
+                let refused = known.renewed(&principal("jwt:bob", "read")?).map(Into::into);
+                self.tell(Input::Authenticated(refused));
+            }
             ["out"] => {
                 let error = CredentialFault::Mismatch { has_device_token: false }.error();
                 self.tell(Input::Authenticated(Err(error)));
@@ -370,6 +384,8 @@ fn authentication(claim: &Claim) -> String {
     let mut line = match &claim.credentials {
         Credentials::None => "? authenticate none".to_owned(),
         Credentials::Token(token) => format!("? authenticate token {}", token.expose()),
+        Credentials::ApiKey(key) => format!("? authenticate api-key {}", key.expose()),
+        Credentials::Jwt(token) => format!("? authenticate jwt {}", token.expose()),
     };
     if claim.role != auth::Role::Operator {
         let _ = write!(line, " role={:?}", claim.role);
@@ -395,10 +411,34 @@ fn key_of(text: &str) -> Result<SessionKey, String> {
     SessionKey::parse(text).map_err(|error| error.message)
 }
 
+fn fault_of(reason: &str, at: u64) -> Result<CredentialFault, String> {
+    use clawmux_core::auth::jwt::Refusal;
+    let at = Timestamp::from_millis(at);
+    let jwt = [
+        Refusal::Malformed,
+        Refusal::HeaderInvalid,
+        Refusal::AlgorithmUnsupported,
+        Refusal::SignatureInvalid,
+        Refusal::PayloadInvalid,
+        Refusal::PayloadSchemaInvalid,
+        Refusal::Expired { at },
+        Refusal::IssuerMismatch,
+        Refusal::AudienceMismatch,
+        Refusal::Revoked,
+        Refusal::NotConfigured,
+    ];
+    let mut all = jwt.into_iter().map(CredentialFault::Jwt).chain([
+        CredentialFault::Missing,
+        CredentialFault::ApiKey,
+        CredentialFault::ApiKeyExpired { at },
+    ]);
+    all.find(|fault| fault.reason() == reason).ok_or_else(|| format!("no such reason: {reason}"))
+}
+
 fn principal(name: &str, scopes: &str) -> Result<Principal, String> {
     let scopes: Option<Vec<Scope>> = scopes.split(',').map(scope_of).collect();
     let scopes = Scopes::of(&scopes.ok_or("no such scope")?);
-    Ok(Principal { name: name.into(), scopes, owner: Owner::Credential(name.into()), unlimited: false })
+    Ok(Principal { owner: Owner::Credential(name.into()), ..Principal::new(name, scopes) })
 }
 
 fn scope_of(name: &str) -> Option<Scope> {

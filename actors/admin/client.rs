@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use actix::dev::SendError;
 use actix::prelude::*;
-use clawmux_core::auth::{Owner, Principal, Scopes};
+use clawmux_core::auth::Principal;
 use clawmux_core::command::Command;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Published;
@@ -126,12 +126,7 @@ impl Handler<Execute> for AdminClient {
         let (done, answer) = oneshot::channel();
         let sent = self.dispatch.try_send(Dispatch {
             ticket,
-            principal: Principal {
-                name: "socket".into(),
-                scopes: Scopes::ADMIN,
-                owner: Owner::Admins,
-                unlimited: true,
-            },
+            principal: Principal::socket(),
             command,
             client: Client {
                 connection: self.connection,

@@ -10,7 +10,7 @@
 //! | `client` | what the rest of the daemon knows of a connection |
 //! | `methods` | the table of methods, and which are not there yet |
 //! | `params` | parameters, read and refused in words |
-//! | `sessions`, `session`, `devices`, `approvals`, `drain`, `backup` | the methods, a group a file |
+//! | `sessions`, `session`, `devices`, `approvals`, `tokens`, `drain`, `backup` | the methods, a group a file |
 //! | `activity` | what runs |
 //! | `event` | an event of a session, as JSON |
 //!
@@ -32,6 +32,7 @@ mod methods;
 mod params;
 mod session;
 mod sessions;
+mod tokens;
 
 use std::io;
 use std::sync::Arc;
@@ -326,7 +327,7 @@ mod tests {
             ("[]", -32600, "batches"),
             (r#"{"jsonrpc":"2.0","id":1,"method":"admin.nothing"}"#, -32601, "unknown method: admin.nothing"),
             (r#"{"jsonrpc":"2.0","id":1,"method":"admin.usage"}"#, -32601, "admin.usage is not there yet"),
-            (r#"{"jsonrpc":"2.0","id":1,"method":"admin.token.create"}"#, -32601, "not there yet"),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"admin.plugin.load"}"#, -32601, "not there yet"),
             (
                 r#"{"jsonrpc":"2.0","id":1,"method":"admin.status","params":{"x":1}}"#,
                 -32602,

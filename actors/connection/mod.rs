@@ -27,7 +27,7 @@ use actix::{
 };
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::pairing::Arrival;
-use clawmux_core::auth::{Admitted, Claim, Principal};
+use clawmux_core::auth::{Admitted, Claim, Grounds, Principal};
 use clawmux_core::command::{Command, Request};
 use clawmux_core::config::{Gateway, OpenClaw};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
@@ -45,10 +45,11 @@ use crate::deliver::{Client, Deliver, cost};
 use crate::devices::Admit;
 use crate::hub::inbox::Inbox;
 use crate::hub::overview::Overviews;
-use crate::hub::{Join, Leave, Newcomer};
+use crate::hub::{Join, Leave, Newcomer, Renew};
 use crate::observe::{Observe, Observed};
 use crate::rates::Rates;
 use crate::session_supervisor::{Dispatch, Gone};
+use crate::tokens::Used;
 
 /// Above so many unsent bytes a connection reads no further, until its socket has taken them.
 pub const OUTPUT_MARK_BYTES: usize = 64 * 1024;
@@ -68,6 +69,10 @@ const ADMIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a peer has to answer a Close before the socket is closed.
 pub const CLOSE_GRACE: Duration = Duration::from_secs(1);
+
+/// How long to wait for the end of a credential before the wall clock is looked at again, at least and
+/// at most: it may be set meanwhile.
+const EXPIRY_WAIT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(60));
 
 /// Deliveries that may wait: each follows from a request in flight or takes room of the window, so
 /// this is not met while both are bounded.
@@ -95,6 +100,10 @@ pub struct Services {
     pub join: Recipient<Join>,
     /// Who is told that it left.
     pub leave: Recipient<Leave>,
+    /// Who is told that one of them shows another credential now.
+    pub renew: Recipient<Renew>,
+    /// Who is told that a credential of the store was used.
+    pub used: Recipient<Used>,
     /// How the daemon is, as far as that was looked at just now.
     pub overviews: Overviews,
 }
@@ -136,6 +145,8 @@ pub struct Connection {
     /// Requests that were handed on and not answered, each with its weight.
     unanswered: Vec<(Ticket, usize)>,
     alarm: Option<(Timestamp, SpawnHandle)>,
+    /// When its credential ends, by the wall clock, and what looks whether it does.
+    expiry: Option<(Timestamp, SpawnHandle)>,
     fragments: ws::Fragments,
     outbox: Outbox,
     inbox: Arc<Inbox>,
@@ -227,6 +238,7 @@ impl Connection {
             tickets: 0,
             unanswered: Vec::new(),
             alarm: None,
+            expiry: None,
             fragments: ws::Fragments::default(),
             outbox: Outbox::default(),
             inbox: Arc::default(),
@@ -257,6 +269,7 @@ impl Connection {
             self.outbox.filled();
         }
         self.set_alarm(context);
+        self.set_expiry(context);
     }
 
     fn step(&mut self, input: Input<'_>, answers: &mut VecDeque<Input<'static>>, context: &mut ws::Context) {
@@ -295,7 +308,15 @@ impl Connection {
     /// Checks what somebody claims: at once, so that nothing is read before the answer; or, for one
     /// who comes from a device, soon, and nothing is read until then.
     fn authenticate(&mut self, claim: Claim, context: &mut ws::Context) -> Option<Input<'static>> {
+        if let Some(known) = self.principal.take() {
+            return Some(self.authenticate_again(known, &claim));
+        }
         let required = self.approach.credentials_required;
+        let (is_loopback, may_skip) = (self.approach.is_loopback, self.protocol.may_skip);
+        if !required && self.services.authority.credentials_required(is_loopback, may_skip) {
+            // It came before the first credential was given out.
+            return Some(self.is_revoked());
+        }
         let mut newcomer = Newcomer::new(&claim, self.protocol.name);
         if required && let Some(device) = claim.device.clone() {
             newcomer.is_paired = true;
@@ -311,11 +332,57 @@ impl Connection {
             );
             return None;
         }
-        let authenticated = self.services.authority.authenticate(&claim.credentials, required);
-        Some(match authenticated {
+        Some(match self.check(&claim) {
             Ok(principal) => self.admitted(principal.narrowed(claim.scopes).into(), newcomer),
             Err(error) => Input::Authenticated(Err(error)),
         })
+    }
+
+    /// Who claims this; where nothing is required, nothing is looked at.
+    fn check(&self, claim: &Claim) -> Result<Principal, Error> {
+        let authority = &self.services.authority;
+        if self.approach.credentials_required {
+            authority.authenticate(&claim.credentials, clock::wall())
+        } else {
+            Ok(authority.local(self.protocol.may_skip))
+        }
+    }
+
+    /// Somebody who was let in shows another credential: of the same principal, and never for more
+    /// scopes. Where it does not hold, everything stays as it was.
+    fn authenticate_again(&mut self, known: Principal, claim: &Claim) -> Input<'static> {
+        let renewed = self.check(claim).and_then(|shown| known.renewed(&shown));
+        let (principal, answer) = match renewed {
+            Ok(renewed) => {
+                let renewed = renewed.narrowed(claim.scopes);
+                (renewed.clone(), Ok(renewed.into()))
+            }
+            Err(error) => (known, Err(error)),
+        };
+        if answer.is_ok() {
+            let renew = Renew { connection: self.link.id(), principal: principal.clone() };
+            #[expect(clippy::disallowed_methods, reason = "an operator who revokes it has to find it")]
+            self.services.renew.do_send(renew);
+            self.was_used(&principal);
+        }
+        let stays = self.services.authority.upholds(&principal);
+        self.principal = Some(principal);
+        if stays { Input::Authenticated(answer) } else { self.is_revoked() }
+    }
+
+    /// Closes it, because what it was let in for does not hold any more.
+    fn is_revoked(&self) -> Input<'static> {
+        self.link.closes("revoked", clock::now());
+        Input::Fault(Fault::Revoked)
+    }
+
+    /// Has it noted that a credential of the store was used.
+    fn was_used(&self, principal: &Principal) {
+        if let Grounds::Issued(id) = &principal.grounds {
+            // Lost, it is not known that it was used.
+            let origin = self.link.peer().ip().to_canonical();
+            let _ = self.services.used.try_send(Used { id: id.clone(), origin });
+        }
     }
 
     /// The dialect's deadline for the handshake goes on meanwhile.
@@ -350,6 +417,10 @@ impl Connection {
     /// Takes it in, where there is a place for it.
     fn admitted(&mut self, admitted: Admitted, newcomer: Newcomer) -> Input<'static> {
         let principal = &admitted.principal;
+        if principal.has_expired(clock::wall()) {
+            // That of the credential a device was paired with.
+            return Input::Authenticated(Err(expired()));
+        }
         if self.principal.is_none()
             && let Some(client) = &self.client
         {
@@ -362,6 +433,11 @@ impl Connection {
             #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
             self.services.join.do_send(join);
         }
+        // From here on a revocation finds it among those who joined; one before is seen here.
+        if !self.services.authority.upholds(principal) {
+            return self.is_revoked();
+        }
+        self.was_used(principal);
         self.principal = Some(principal.clone());
         Input::Authenticated(Ok(admitted))
     }
@@ -383,6 +459,10 @@ impl Connection {
         let (Some(principal), Some(client)) = (&self.principal, &self.client) else {
             return Err(ErrorCode::Unauthenticated.error("not authenticated"));
         };
+        if principal.has_expired(clock::wall()) {
+            self.link.close(Fault::Expired, clock::now());
+            return Err(expired());
+        }
         if !principal.scopes.allows(request.needs) {
             return Err(ErrorCode::Forbidden
                 .error(format!("needs {}", request.needs.name()))
@@ -453,6 +533,33 @@ impl Connection {
         }
     }
 
+    /// One timer, set anew only when somebody else's end is to be waited for.
+    fn set_expiry(&mut self, context: &mut ws::Context) {
+        let expires = self.principal.as_ref().filter(|_| !self.is_closing()).and_then(|p| p.expires);
+        if expires == self.expiry.map(|(at, _)| at) {
+            return;
+        }
+        if let Some((_, handle)) = self.expiry.take() {
+            context.cancel_future(handle);
+        }
+        if let Some(at) = expires {
+            self.await_expiry(at, context);
+        }
+    }
+
+    fn await_expiry(&mut self, at: Timestamp, context: &mut ws::Context) {
+        let (least, most) = EXPIRY_WAIT;
+        let wait = at.since(clock::wall()).clamp(least, most);
+        let handle = context.run_later(wait, move |connection, context| {
+            if at <= clock::wall() {
+                connection.link.close(Fault::Expired, clock::now());
+            } else {
+                connection.await_expiry(at, context);
+            }
+        });
+        self.expiry = Some((at, handle));
+    }
+
     /// Tells what there is of announcements, where there is room for it; else when there is.
     fn take_announcements(&mut self, context: &mut ws::Context) {
         if self.link.has_room() {
@@ -472,6 +579,10 @@ impl Connection {
             self.take_announcements(context);
         }
     }
+}
+
+fn expired() -> Error {
+    ErrorCode::Unauthenticated.error("the credential has expired")
 }
 
 /// What a request and its reply may take of memory, as a share of [`UNANSWERED_MARK`]: where the

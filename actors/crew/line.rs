@@ -80,7 +80,7 @@ impl Line {
     ) -> Result<(), Waiting> {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        let principal = Principal { name: "crew".into(), scopes: Scopes::USER, owner, unlimited: true };
+        let principal = Principal { owner, unlimited: true, ..Principal::new("crew", Scopes::USER) };
         let client = Client { connection: self.connection, to, window: self.window.clone() };
         let dispatch = Dispatch { ticket, principal, command, client, arbiter: Arbiter::current() };
         if self.dispatch.try_send(dispatch).is_err() {

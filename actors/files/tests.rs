@@ -60,7 +60,7 @@ impl World {
         let client = Client { connection: ConnectionId(connection), to, window: Arc::default() };
         let owner = if name == "admin" { Owner::Admins } else { Owner::Credential(name.into()) };
         let scopes = if name == "admin" { Scopes::ADMIN } else { Scopes::of(&[Scope::Write]) };
-        let principal = Principal { name: name.into(), scopes, owner, unlimited: false };
+        let principal = Principal { owner, ..Principal::new(name, scopes) };
         Peer { client, inbox, files: self.files.clone(), principal, tickets: 0 }
     }
 

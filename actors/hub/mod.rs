@@ -25,7 +25,7 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::announcement::{Announcement, ChangeReason};
 use clawmux_core::approval::may_decide;
-use clawmux_core::auth::{About, Claim, Principal, Role, Scopes};
+use clawmux_core::auth::{About, Claim, Grounds, Principal, Role, Scopes};
 use clawmux_core::command::{SessionFilter, Told};
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::Error;
@@ -195,6 +195,16 @@ impl Newcomer {
     }
 }
 
+/// A connection shows another credential, of the same principal.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Renew {
+    /// Which.
+    pub connection: ConnectionId,
+    /// As whom it is there from now on.
+    pub principal: Principal,
+}
+
 /// A connection is closed.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
@@ -208,7 +218,7 @@ pub struct Leave {
 pub enum Notice {
     /// The daemon stops.
     Draining,
-    /// The connection's credential was revoked.
+    /// What the connection was let in for does not hold any more.
     Revoked,
 }
 
@@ -229,6 +239,8 @@ pub enum Whose {
     All,
     /// Those of the principal with this name.
     Principal(Arc<str>),
+    /// Those that were let in for this.
+    Grounds(Grounds),
     /// Those of this device, in this role or in any.
     Device(Arc<str>, Option<Role>),
 }
@@ -238,6 +250,7 @@ impl Whose {
         match self {
             Self::All => true,
             Self::Principal(name) => *name == member.principal.name,
+            Self::Grounds(grounds) => *grounds == member.principal.grounds,
             Self::Device(device, role) => {
                 member.device.as_ref() == Some(device) && role.is_none_or(|role| role == member.role)
             }
@@ -507,6 +520,16 @@ impl Handler<Join> for Hub {
         }
         let takes = inbox.map(|inbox| Takes { inbox, to: client.to });
         self.members.insert(connection, Member { principal, link, role, device: paired, takes });
+    }
+}
+
+impl Handler<Renew> for Hub {
+    type Result = ();
+
+    fn handle(&mut self, Renew { connection, principal }: Renew, _: &mut Self::Context) {
+        if let Some(member) = self.members.get_mut(&connection) {
+            member.principal = principal;
+        }
     }
 }
 

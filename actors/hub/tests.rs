@@ -118,12 +118,7 @@ impl Connected {
 }
 
 fn user(name: &str) -> Principal {
-    Principal {
-        name: name.into(),
-        scopes: Scopes::of(&[Scope::Read]),
-        owner: Owner::Credential(name.into()),
-        unlimited: false,
-    }
+    Principal::new(name, Scopes::of(&[Scope::Read]))
 }
 
 fn key(account: impl std::fmt::Display) -> SessionKey {

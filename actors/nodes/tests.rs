@@ -97,12 +97,7 @@ fn snap(node: &str) -> InvokeNode {
 }
 
 fn user(name: &str) -> Principal {
-    Principal {
-        name: name.into(),
-        scopes: Scopes::of(&[Scope::Read, Scope::Write]),
-        owner: Owner::Credential(name.into()),
-        unlimited: false,
-    }
+    Principal::new(name, Scopes::of(&[Scope::Read, Scope::Write]))
 }
 
 fn json(text: &str) -> Outcome {

@@ -175,8 +175,7 @@ mod tests {
     }
 
     fn who(name: &str, scope: Scope) -> Principal {
-        let (scopes, owner) = (Scopes::of(&[scope]), Owner::Credential(name.into()));
-        Principal { name: name.into(), scopes, owner, unlimited: false }
+        Principal { owner: Owner::Credential(name.into()), ..Principal::new(name, Scopes::of(&[scope])) }
     }
 
     fn ids(list: &[Arc<Pending>]) -> Vec<&str> {

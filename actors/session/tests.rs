@@ -37,6 +37,7 @@ use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
 use crate::store::Store;
+use crate::tokens::Tokens;
 
 mod provided;
 #[path = "../../tests/support/upstream.rs"]
@@ -58,12 +59,7 @@ impl Handler<Sabotage> for Session {
 }
 
 fn user(name: &str) -> Principal {
-    Principal {
-        name: name.into(),
-        scopes: Scopes::of(&[Scope::Read, Scope::Write]),
-        owner: Owner::Credential(name.into()),
-        unlimited: false,
-    }
+    Principal::new(name, Scopes::of(&[Scope::Read, Scope::Write]))
 }
 
 /// A connection that hands on what it gets.
@@ -121,7 +117,8 @@ impl World {
             context_tokens: 5000,
         };
         let (authority, hub) = (Arc::new(Authority::new(&config.auth)), Hub::default().start());
-        let devices = Devices::open(authority, store.clone(), hub.clone()).await.unwrap().start();
+        let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await.unwrap().start();
+        let tokens = Tokens::open(authority, store.clone(), hub.clone()).await.unwrap().start();
         let kin = Kin::default();
         let crew = Crew::open(crew::Setup {
             rules: clawmux_core::crew::Setup::default(),
@@ -164,6 +161,7 @@ impl World {
             crew,
             kin,
             files,
+            tokens: tokens.recipient(),
             version: "test",
         })
         .start();

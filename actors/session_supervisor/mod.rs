@@ -47,6 +47,7 @@ use crate::observe::{Observe, Observed};
 use crate::sandbox_supervisor::CountPlugins;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Profile, Routed, Session, Sleep};
 use crate::store::Unfinished;
+use crate::tokens;
 pub use order::Held;
 use order::Lookup;
 use waking::{RECOVERING_AT_ONCE, UNPARK_DELAY_MIN};
@@ -85,6 +86,8 @@ pub struct Setup {
     pub kin: Kin,
     /// Who answers what is about files.
     pub files: Addr<Files>,
+    /// Who answers what is about credentials of the store.
+    pub tokens: Recipient<tokens::Manage>,
     /// Version of clawmux.
     pub version: &'static str,
 }

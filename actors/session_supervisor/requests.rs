@@ -31,6 +31,7 @@ use crate::store::{
     Describe, Described, FindCut, FindSession, ListSessions, ReadHistory, ReadPreviews, ReadRow, ReadRows,
     ReadTranscript, Store, UsageDays,
 };
+use crate::tokens;
 
 /// How many bytes a history has at most as JSON, so that a client that does not read it costs no
 /// more than it may; of the newest message there is as much in it as fits.
@@ -368,7 +369,10 @@ impl SessionSupervisor {
             (Command::File(command), _) => {
                 hand_on(self.setup.files.try_send(files::Manage { command: *command, principal, asker }));
             }
-            (Command::Token(command), _) => match *command {},
+            (Command::Token(command), _) => {
+                let manage = tokens::Manage { command: *command, principal, asker };
+                hand_on(self.setup.tokens.try_send(manage));
+            }
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };
                 // What does not fit is answered as it is dropped.

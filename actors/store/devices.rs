@@ -117,7 +117,7 @@ impl Reader {
 }
 
 /// Whether the row is at fault, and not the database.
-fn is_unreadable(error: &rusqlite::Error) -> bool {
+pub(super) fn is_unreadable(error: &rusqlite::Error) -> bool {
     matches!(
         error,
         rusqlite::Error::FromSqlConversionFailure(..)
@@ -174,7 +174,7 @@ fn grant(row: &Row<'_>) -> rusqlite::Result<Option<Grant>> {
     }))
 }
 
-fn at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
+pub(super) fn at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
     let millis: Option<i64> = row.get(column)?;
     Ok(millis.map(|millis| Timestamp::from_millis(u64::try_from(millis).unwrap_or(0))))
 }

@@ -28,6 +28,7 @@ mod kept_files;
 mod live;
 mod reader;
 mod schema;
+mod tokens;
 mod writer;
 
 use std::future::Future;
@@ -44,6 +45,7 @@ use std::time::{Duration, Instant};
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, ResponseFuture, WrapFuture};
 use clawmux_core::auth::Owner;
 use clawmux_core::auth::pairing::{Change, Device};
+use clawmux_core::auth::token::{self, Token};
 use clawmux_core::command::{Before, SessionFilter};
 use clawmux_core::crew;
 use clawmux_core::error::{Error, ErrorCode};
@@ -57,6 +59,7 @@ use clawmux_core::time::Timestamp;
 pub use inspect::{Finding, Severity, inspect};
 pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
 use serde_json::{Value, json};
+pub use tokens::has_issued;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::timeout;
 
@@ -78,6 +81,8 @@ const USAGE_BYTES: usize = 64;
 const DELETE_BYTES: usize = 64;
 /// What a changed device counts, in bytes.
 const DEVICE_BYTES: usize = 2048;
+/// What a changed credential counts, in bytes.
+const TOKEN_BYTES: usize = 512;
 /// How many bytes of them; a single one may have more.
 const WRITE_BYTES_MAX: usize = 64 << 20;
 /// Questions that may wait.
@@ -406,6 +411,22 @@ pub struct Devices {
 pub struct WriteDevices {
     /// What changes.
     pub changes: Vec<Change>,
+    /// Whether a power cut must not take it.
+    pub durable: bool,
+}
+
+/// Asks for all credentials that the daemon gave out.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Vec<Token>, Error>")]
+pub struct ReadTokens;
+
+/// Changes the credentials that the daemon gave out, all or none. Answered when that will survive the
+/// end of the process, or, where `durable`, a power cut.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct WriteTokens {
+    /// What changes.
+    pub changes: Vec<token::Change>,
     /// Whether a power cut must not take it.
     pub durable: bool,
 }
@@ -781,6 +802,23 @@ impl Handler<ReadDevices> for Store {
 
     fn handle(&mut self, _: ReadDevices, _: &mut Self::Context) -> Self::Result {
         self.ask(Reader::devices)
+    }
+}
+
+impl Handler<WriteTokens> for Store {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, asked: WriteTokens, _: &mut Self::Context) -> Self::Result {
+        let bytes = asked.changes.len() * TOKEN_BYTES;
+        self.pen.write(Write::Tokens(asked), bytes)
+    }
+}
+
+impl Handler<ReadTokens> for Store {
+    type Result = ResponseFuture<Result<Vec<Token>, Error>>;
+
+    fn handle(&mut self, _: ReadTokens, _: &mut Self::Context) -> Self::Result {
+        self.ask(Reader::tokens)
     }
 }
 

@@ -19,6 +19,7 @@
 //! | `teams`, `team_said`, `team_mail` | their teams: what was said at the task, and messages that wait |
 //! | `agent_notes` | what is yet to be put into conversations |
 //! | `device_grants` | what each may come as, and what its token is made of; the rest of it is `meta.device_secret` |
+//! | `tokens` | the API keys and JWTs that the daemon gave out: of a key its SHA-256, of a JWT its id |
 //! | `files` | what is known of the files of clients; their bytes are in the folder `files` of the home |
 //!
 //! A step of a migration is never changed once it was released: files that went through it are out
@@ -279,6 +280,19 @@ CREATE TABLE agent_notes (                      -- yet to be put into the sessio
     session TEXT NOT NULL,
     owner   TEXT NOT NULL,
     content TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE tokens (
+    token   TEXT PRIMARY KEY,                   -- its id; of a JWT its jti
+    name    TEXT NOT NULL,
+    kind    TEXT NOT NULL,
+    sha256  BLOB,                               -- of an API key
+    scopes  TEXT NOT NULL,                      -- names, separated by spaces
+    created INTEGER NOT NULL,
+    expires INTEGER,
+    revoked INTEGER,
+    used    INTEGER,
+    origin  TEXT                                -- where it was used last
 ) STRICT, WITHOUT ROWID;
 ALTER TABLE sessions ADD COLUMN uuid TEXT NOT NULL DEFAULT '';              -- names it to clients that know sessions by one
 ALTER TABLE sessions ADD COLUMN closed INTEGER NOT NULL DEFAULT 0;          -- whether it was stopped for good

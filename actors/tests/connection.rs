@@ -17,15 +17,14 @@ use clawmux_actors::deliver::{Client, Deliver, More, cost};
 use clawmux_actors::devices::Admit;
 use clawmux_actors::http::PROTOCOLS;
 use clawmux_actors::hub::overview::Overviews;
-use clawmux_actors::hub::{Join, Leave};
+use clawmux_actors::hub::{Join, Leave, Renew};
 use clawmux_actors::listener::{Listener, ListenerSetup, Ready, Stop, bind};
 use clawmux_actors::observe::{Observe, Observed};
 use clawmux_actors::rates::Rates;
 use clawmux_actors::session_supervisor::{Dispatch, Gone};
+use clawmux_actors::tokens::Used;
 use clawmux_core::auth::authority::{Authority, digest};
-use clawmux_core::auth::{
-    Admitted, Claim, Credentials, DeviceClaim, Owner, Principal, Role, Scope, Scopes, Secret,
-};
+use clawmux_core::auth::{Admitted, Claim, Credentials, DeviceClaim, Principal, Role, Scope, Scopes, Secret};
 use clawmux_core::command::Command;
 use clawmux_core::config::{ApiKey, Auth, Config, Gateway, Limits, LoopbackPolicy, OpenClaw};
 use clawmux_core::dialect::Setup;
@@ -195,6 +194,18 @@ impl Handler<Join> for Sessions {
     }
 }
 
+impl Handler<Renew> for Sessions {
+    type Result = ();
+
+    fn handle(&mut self, _: Renew, _: &mut Self::Context) {}
+}
+
+impl Handler<Used> for Sessions {
+    type Result = ();
+
+    fn handle(&mut self, _: Used, _: &mut Self::Context) {}
+}
+
 impl Handler<Leave> for Sessions {
     type Result = ();
 
@@ -243,6 +254,8 @@ impl Default for Options {
             queue: 64,
             subscriptions: 256,
             unauthenticated: 256,
+            agents: 1,
+            agent_depth: 1,
             file_quota_bytes: 1 << 30,
         };
         Self {
@@ -277,6 +290,7 @@ impl Edge {
             ApiKey { name: "reader".into(), sha256: digest("reader"), scopes: Scopes::of(&[Scope::Read]) };
         let auth = Auth {
             token: options.credentials_required.then(|| Secret::new("right")),
+            jwt: None,
             loopback: LoopbackPolicy::Auto,
             api_keys: if options.credentials_required { vec![reader] } else { Vec::new() },
         };
@@ -294,7 +308,9 @@ impl Edge {
             gone: sessions.clone().recipient(),
             devices: sessions.clone().recipient(),
             join: sessions.clone().recipient(),
-            leave: sessions.recipient(),
+            leave: sessions.clone().recipient(),
+            renew: sessions.clone().recipient(),
+            used: sessions.recipient(),
             overviews: Overviews::default(),
         };
         let arbiters = Arbiters::default();
@@ -1144,8 +1160,7 @@ impl Edge {
 }
 
 fn ada() -> Admitted {
-    let owner = Owner::Credential("ada".into());
-    Principal { name: "ada".into(), scopes: Scopes::USER, owner, unlimited: false }.into()
+    Principal::new("ada", Scopes::USER).into()
 }
 
 async fn text(socket: &mut Socket) -> String {

@@ -267,12 +267,8 @@ mod tests {
     #[test]
     fn who_decides_and_who_knows() {
         let owner = |name: &str| Owner::Credential(name.into());
-        let who = |scopes: &[Scope]| Principal {
-            name: "ada".into(),
-            scopes: Scopes::of(scopes),
-            owner: owner("ada"),
-            unlimited: false,
-        };
+        let who =
+            |scopes: &[Scope]| Principal { owner: owner("ada"), ..Principal::new("ada", Scopes::of(scopes)) };
         let table = [
             // scopes, one's own: decide, see; another's: decide, see
             (&[Scope::Admin][..], [true, true, true, true]),

@@ -779,12 +779,7 @@ mod tests {
     #[test]
     fn who_decides_about_calls_of_others_is_told_of_calls_and_nothing_else() {
         use crate::auth::{Scope, Scopes};
-        let who = |scope| Principal {
-            name: "eve".into(),
-            scopes: Scopes::of(&[scope]),
-            owner: Owner::Credential("eve".into()),
-            unlimited: false,
-        };
+        let who = |scope| Principal::new("eve", Scopes::of(&[scope]));
         let call = ToolCall { id: "c".into(), name: "rm".into(), input: serde_json::json!({}) };
         let result = ToolResult { call: "c".into(), content: "done".into(), is_error: false };
         let secret = || Event::Text("secret".into());

@@ -7,6 +7,7 @@
 //! | `sessions` | `sessions` |
 //! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop` |
 //! | `devices` | `devices`, `device approve`, `device revoke` |
+//! | `tokens` | `tokens`, `token create`, `token revoke` |
 //! | `approvals` | `approvals`, `approval approve`, `approval deny` |
 //! | `drain`, `backup` | those |
 //! | `transcript` | an event of a session, as people read it |
@@ -21,5 +22,6 @@ pub(crate) mod sessions;
 pub(crate) mod status;
 pub(crate) mod table;
 mod tail;
+pub(crate) mod tokens;
 mod transcript;
 pub(crate) mod when;

@@ -44,7 +44,7 @@ use tokio::sync::oneshot;
 use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
-use crate::store::{Append, Figures, WriteDevices, WriteFile, schema};
+use crate::store::{Append, Figures, WriteDevices, WriteFile, WriteTokens, schema};
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
 /// The most writes of one transaction.
@@ -70,6 +70,7 @@ pub(super) enum Write {
     Delete(SessionKey),
     Devices(WriteDevices),
     Crew(Vec<crew::Change>),
+    Tokens(WriteTokens),
     File(WriteFile),
     #[cfg(test)]
     Panic,
@@ -350,6 +351,7 @@ impl Writer {
                 Write::Delete(session) => self.delete(live, session),
                 Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
                 Write::Crew(changes) => self.write_crew(changes).map_err(Failure::Database),
+                Write::Tokens(tokens) => self.write_tokens(&tokens.changes).map_err(Failure::Database),
                 Write::File(file) => self.write_file(&file.change),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
@@ -382,6 +384,7 @@ impl Writer {
             }
             Write::Usage(_) | Write::Delete(_) | Write::Crew(_) => true,
             Write::Devices(devices) => devices.durable,
+            Write::Tokens(tokens) => tokens.durable,
             Write::File(file) => file.durable,
             #[cfg(test)]
             Write::Panic => false,

@@ -1,30 +1,43 @@
-//! The configured credentials, and who somebody is that shows one.
+//! The credentials there are, and who somebody is that shows one.
 //!
-//! Only digests are kept. A token is compared with every one of them in constant time, so that how
-//! long it takes says neither which matched nor how much of it did.
+//! Of keys only digests are kept. A key is compared with every one of them in constant time, so that
+//! how long it takes says neither which matched nor how much of it did.
+//!
+//! What is configured does not change while the daemon runs. What the daemon gave out itself is in
+//! the store and changes when an operator says so: it is one immutable value, which is exchanged as a
+//! whole ([`Authority::renew`]), and nobody who looks at it waits for anybody.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
+use super::jwt::{self, Claims, Refusal, Signer};
 use super::pairing::CredentialFault;
-use super::{Credentials, Owner, Principal, Scope, Scopes};
+use super::token::{self, Token};
+use super::{Credentials, Grounds, Principal, Scopes, Secret};
 use crate::config::{Auth, LoopbackPolicy};
 use crate::error::{Error, ErrorCode};
+use crate::time::Timestamp;
 
-/// Who is let in: immutable, shared by all connections.
-#[derive(Clone, Debug)]
+/// Who is let in; shared by all connections.
+#[derive(Debug)]
 pub struct Authority {
     loopback: LoopbackPolicy,
     known: Vec<Known>,
+    signer: Option<Signer>,
+    issued: RwLock<Arc<Issued>>,
 }
 
+/// A key and who shows it.
 #[derive(Clone)]
 struct Known {
     sha256: [u8; 32],
     principal: Principal,
+    /// Since when it is there; none = it was configured.
+    since: Option<Timestamp>,
 }
 
 impl std::fmt::Debug for Known {
@@ -33,36 +46,69 @@ impl std::fmt::Debug for Known {
     }
 }
 
+/// What the daemon gave out.
+#[derive(Debug, Default)]
+struct Issued {
+    /// The keys that were not revoked.
+    known: Vec<Known>,
+    /// The ids of all that was not revoked, keys and JWTs.
+    valid: BTreeSet<Arc<str>>,
+    /// Whether there was ever anything: a door that was closed does not open by a revocation.
+    is_any: bool,
+}
+
+impl Issued {
+    fn new(tokens: &[Token]) -> Self {
+        let valid = || tokens.iter().filter(|token| token.revoked.is_none());
+        let known = valid().filter_map(|token| {
+            Some(Known { sha256: token.sha256?, principal: token.principal(), since: Some(token.created) })
+        });
+        Self {
+            known: known.collect(),
+            valid: valid().map(|token| token.id.clone()).collect(),
+            is_any: !tokens.is_empty(),
+        }
+    }
+}
+
 impl Authority {
     /// Of the configured credentials.
     pub fn new(auth: &Auth) -> Self {
         let token = auth.token.as_ref().map(|token| Known {
             sha256: digest(token.expose()),
-            principal: Principal {
-                name: "token".into(),
-                scopes: Scopes::ADMIN,
-                owner: Owner::Admins,
-                unlimited: false,
-            },
+            principal: Principal::new("token", Scopes::ADMIN),
+            since: None,
         });
-        let keys = auth.api_keys.iter().map(|key| {
-            let name: Arc<str> = key.name.as_str().into();
-            let owner = if key.scopes.allows(Scope::Admin) {
-                Owner::Admins
-            } else {
-                Owner::Credential(Arc::clone(&name))
-            };
-            Known {
-                sha256: key.sha256,
-                principal: Principal { name, scopes: key.scopes, owner, unlimited: false },
-            }
+        let keys = auth.api_keys.iter().map(|key| Known {
+            sha256: key.sha256,
+            principal: Principal::new(key.name.as_str(), key.scopes),
+            since: None,
         });
-        Self { loopback: auth.loopback, known: token.into_iter().chain(keys).collect() }
+        // The configuration has refused a shorter secret.
+        let signer =
+            auth.jwt.as_ref().and_then(|jwt| Signer::new(&jwt.secret, &jwt.issuer, &jwt.audience).ok());
+        Self {
+            loopback: auth.loopback,
+            known: token.into_iter().chain(keys).collect(),
+            signer,
+            issued: RwLock::default(),
+        }
     }
 
-    /// Whether any credential is configured.
+    /// From now on these are what the daemon has given out.
+    pub fn renew(&self, tokens: &[Token]) {
+        let issued = Arc::new(Issued::new(tokens));
+        // A panic elsewhere leaves the one value or the other.
+        *self.issued.write().unwrap_or_else(PoisonError::into_inner) = issued;
+    }
+
+    fn issued(&self) -> Arc<Issued> {
+        self.issued.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether any credential is configured, or was ever given out.
     pub fn credentials_configured(&self) -> bool {
-        !self.known.is_empty()
+        !self.known.is_empty() || self.signer.is_some() || self.issued().is_any
     }
 
     /// Whether a connection must show a credential. `loopback`: it came over a loopback address to
@@ -76,33 +122,111 @@ impl Authority {
         }
     }
 
-    /// Who it is that shows `credentials`. Where none is `required`, whatever is shown is not
-    /// looked at and whoever comes is `local`.
-    ///
-    /// # Errors
-    /// `Unauthenticated` where a credential is required and this is none that holds.
-    pub fn authenticate(&self, credentials: &Credentials, required: bool) -> Result<Principal, Error> {
-        if !required {
-            return Ok(Principal::local());
+    /// Who comes where no credential is required, over a protocol that `may_skip` as in
+    /// [`Self::credentials_required`]. Whatever it shows is not looked at.
+    pub fn local(&self, may_skip: bool) -> Principal {
+        match self.loopback {
+            LoopbackPolicy::Skip if may_skip => {
+                Principal { grounds: Grounds::Configured, ..Principal::local() }
+            }
+            _ => Principal::local(),
         }
-        let Credentials::Token(token) = credentials else {
-            return Err(CredentialFault::Missing.error());
-        };
-        let shown = digest(token.expose());
-        let mut found = u32::MAX;
-        for (index, known) in (0_u32..).zip(&self.known) {
-            found.conditional_assign(&index, known.sha256.ct_eq(&shown));
-        }
-        usize::try_from(found)
-            .ok()
-            .and_then(|index| self.known.get(index))
-            .map(|known| known.principal.clone())
-            .ok_or_else(|| CredentialFault::Mismatch { has_device_token: false }.error())
     }
 
-    /// Who shows the credential of this name, where it is configured.
-    pub fn named(&self, name: &str) -> Option<&Principal> {
-        self.known.iter().map(|known| &known.principal).find(|principal| *principal.name == *name)
+    /// Whether somebody who was let in may stay, but for the end of its credential's time.
+    pub fn upholds(&self, principal: &Principal) -> bool {
+        match &principal.grounds {
+            Grounds::Configured | Grounds::Socket => true,
+            Grounds::Open => !self.credentials_configured(),
+            Grounds::Issued(id) => self.issued().valid.contains(id),
+        }
+    }
+
+    /// Who it is that shows `credentials`, at this time of the wall clock.
+    ///
+    /// # Errors
+    /// `Unauthenticated` where this is none that holds, with what is wrong.
+    pub fn authenticate(&self, credentials: &Credentials, now: Timestamp) -> Result<Principal, Error> {
+        let issued = self.issued();
+        let shown = match credentials {
+            Credentials::None => Err(CredentialFault::Missing),
+            Credentials::ApiKey(key) => {
+                self.by_key(key, &issued, now).unwrap_or(Err(CredentialFault::ApiKey))
+            }
+            Credentials::Jwt(token) => self.by_jwt(token, &issued, now),
+            Credentials::Token(token) => match self.by_key(token, &issued, now) {
+                Some(known) => known,
+                None if self.signer.is_some() && jwt::is_shaped(token.expose()) => {
+                    self.by_jwt(token, &issued, now)
+                }
+                None => Err(CredentialFault::Mismatch { has_device_token: false }),
+            },
+        };
+        shown.map_err(CredentialFault::error)
+    }
+
+    /// Who shows this key, where there is one such.
+    fn by_key(
+        &self,
+        key: &Secret,
+        issued: &Issued,
+        now: Timestamp,
+    ) -> Option<Result<Principal, CredentialFault>> {
+        let shown = digest(key.expose());
+        let mut found = u32::MAX;
+        let all = || self.known.iter().chain(&issued.known);
+        for (index, known) in (0_u32..).zip(all()) {
+            found.conditional_assign(&index, known.sha256.ct_eq(&shown));
+        }
+        let principal = &usize::try_from(found).ok().and_then(|index| all().nth(index))?.principal;
+        Some(match principal.expires {
+            Some(at) if at <= now => Err(CredentialFault::ApiKeyExpired { at }),
+            _ => Ok(principal.clone()),
+        })
+    }
+
+    /// Who shows this JWT.
+    fn by_jwt(&self, token: &Secret, issued: &Issued, now: Timestamp) -> Result<Principal, CredentialFault> {
+        let refuse = CredentialFault::Jwt;
+        let signer = self.signer.as_ref().ok_or(refuse(Refusal::NotConfigured))?;
+        let claims = signer.verify(token.expose(), now).map_err(refuse)?;
+        let grounds = match claims.id {
+            // One of ours: it is let in as long as it stands in the store.
+            Some(id) if id.starts_with(token::ID_PREFIX) => {
+                if !issued.valid.contains(&id) {
+                    return Err(refuse(Refusal::Revoked));
+                }
+                Grounds::Issued(id)
+            }
+            _ => Grounds::Configured,
+        };
+        let name = token::subject_name(&claims.subject);
+        Ok(Principal { grounds, expires: Some(claims.expires), ..Principal::new(name, claims.scopes) })
+    }
+
+    /// A JWT for one that the store knows by its id; none where no secret is configured.
+    pub fn mint(&self, token: &Token) -> Option<Secret> {
+        let claims = Claims {
+            subject: token.name.clone(),
+            scopes: token.scopes,
+            expires: token.expires?,
+            id: Some(token.id.clone()),
+        };
+        Some(self.signer.as_ref()?.mint(&claims, token.created))
+    }
+
+    /// Whether a credential of the configuration has this name.
+    pub fn is_configured(&self, name: &str) -> bool {
+        self.known.iter().any(|known| *known.principal.name == *name)
+    }
+
+    /// Who shows the key of this name, if it is there and was at that time: one that took the place
+    /// of a revoked one does not stand for what was done with that. A JWT is nobody's by its name.
+    pub fn backing(&self, name: &str, at: Timestamp) -> Option<Principal> {
+        let issued = self.issued();
+        let mut all = self.known.iter().chain(&issued.known);
+        let known = all.find(|known| *known.principal.name == *name)?;
+        known.since.is_none_or(|since| since <= at).then(|| known.principal.clone())
     }
 
     /// Whether it is safe to listen on these addresses.
@@ -111,8 +235,8 @@ impl Authority {
     /// `Forbidden`, with what to set, where one of them is off loopback or loopback requires a
     /// credential, and none is configured.
     pub fn may_listen(&self, addresses: &[SocketAddr]) -> Result<(), Error> {
-        const SET: &str =
-            "set CLAWMUX_TOKEN in the environment, or auth.token_file or [[auth.api_keys]] in gateway.toml";
+        const SET: &str = "set CLAWMUX_TOKEN in the environment, or auth.token_file, [auth.jwt] or [[auth.api_keys]] in \
+             gateway.toml, or give one out (clawmux token create) while it listens on loopback alone";
         if self.credentials_configured() {
             return Ok(());
         }
@@ -137,12 +261,23 @@ pub fn digest(token: &str) -> [u8; 32] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::Secret;
-    use crate::config::ApiKey;
+    use crate::auth::token::Kind;
+    use crate::auth::{Owner, Scope};
+    use crate::config::{ApiKey, Jwt};
+    use crate::error::Detail;
+    use std::time::Duration;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
+    const JWT_SECRET: &str = "0123456789abcdef0123456789abcdef";
 
     fn auth(token: Option<&str>, keys: &[(&str, &str, Scopes)], loopback: LoopbackPolicy) -> Authority {
-        Authority::new(&Auth {
+        Authority::new(&raw(token, keys, loopback))
+    }
+
+    fn raw(token: Option<&str>, keys: &[(&str, &str, Scopes)], loopback: LoopbackPolicy) -> Auth {
+        Auth {
             token: token.map(Secret::new),
+            jwt: None,
             loopback,
             api_keys: keys
                 .iter()
@@ -152,11 +287,44 @@ mod tests {
                     scopes: *scopes,
                 })
                 .collect(),
-        })
+        }
+    }
+
+    fn with_jwt() -> Authority {
+        let jwt = Jwt { secret: Secret::new(JWT_SECRET), issuer: "me".into(), audience: "you".into() };
+        Authority::new(&Auth { jwt: Some(jwt), ..raw(None, &[], LoopbackPolicy::Auto) })
+    }
+
+    fn jwt_of(subject: &str, scopes: Scopes, id: Option<&str>) -> Secret {
+        let expires = NOW.after(Duration::from_secs(60));
+        let signer = Signer::new(&Secret::new(JWT_SECRET), "me", "you").unwrap();
+        signer.mint(&Claims { subject: subject.into(), scopes, expires, id: id.map(Arc::from) }, NOW)
+    }
+
+    fn issued(id: &str, name: &str, key: Option<&str>) -> Token {
+        Token {
+            id: id.into(),
+            name: name.into(),
+            kind: if key.is_some() { Kind::ApiKey } else { Kind::Jwt },
+            sha256: key.map(digest),
+            scopes: Scopes::USER,
+            created: NOW,
+            expires: Some(NOW.after(Duration::from_secs(60))),
+            revoked: None,
+            used: None,
+            origin: None,
+        }
     }
 
     fn token(text: &str) -> Credentials {
         Credentials::Token(Secret::new(text))
+    }
+
+    fn fault(answer: Result<Principal, Error>) -> CredentialFault {
+        match answer.unwrap_err().detail {
+            Some(Detail::Credential(fault)) => fault,
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -167,25 +335,99 @@ mod tests {
             &[("ci", "key-1", readonly), ("boss", "key-2", Scopes::ADMIN)],
             LoopbackPolicy::Auto,
         );
-        let who = |text| authority.authenticate(&token(text), true).map(|p| (p.name.to_string(), p.owner));
+        let who = |text| authority.authenticate(&token(text), NOW).map(|p| (p.name.to_string(), p.owner));
         assert_eq!(who("s3cret").unwrap(), ("token".into(), Owner::Admins));
         assert_eq!(who("key-1").unwrap(), ("ci".into(), Owner::Credential("ci".into())));
         assert_eq!(who("key-2").unwrap(), ("boss".into(), Owner::Admins));
-        let ci = authority.authenticate(&token("key-1"), true).unwrap();
+        let ci = authority.authenticate(&token("key-1"), NOW).unwrap();
         assert!(ci.scopes == readonly && !ci.unlimited);
         for wrong in ["", "s3cre", "s3crets", "S3cret", "key-3", "İİİİ"] {
             assert_eq!(who(wrong).unwrap_err().code, ErrorCode::Unauthenticated, "{wrong:?}");
         }
-        assert!(authority.authenticate(&Credentials::None, true).is_err());
+        assert!(authority.authenticate(&Credentials::None, NOW).is_err());
+        let open = auth(None, &[], LoopbackPolicy::Auto);
+        assert!(open.authenticate(&token(""), NOW).is_err(), "no credential is not an empty one");
+        let by_kind = |text| authority.authenticate(&Credentials::ApiKey(Secret::new(text)), NOW);
+        assert_eq!(&*by_kind("s3cret").unwrap().name, "token");
+        assert_eq!(fault(by_kind("nothing")), CredentialFault::ApiKey);
+        let as_jwt = authority.authenticate(&Credentials::Jwt(Secret::new("key-1")), NOW);
+        assert_eq!(fault(as_jwt), CredentialFault::Jwt(Refusal::NotConfigured));
     }
 
     #[test]
-    fn where_none_is_required_everybody_is_local() {
-        let authority = auth(None, &[], LoopbackPolicy::Auto);
-        for credentials in [Credentials::None, token("anything")] {
-            assert_eq!(authority.authenticate(&credentials, false).unwrap(), Principal::local());
+    fn a_jwt_is_its_subject_and_only_that_kind_is_tried_where_it_is_named() {
+        let authority = with_jwt();
+        let jwt = jwt_of("alice", Scopes::USER, None);
+        for credentials in [Credentials::Jwt(jwt.clone()), Credentials::Token(jwt.clone())] {
+            let alice = authority.authenticate(&credentials, NOW).unwrap();
+            assert_eq!((&*alice.name, alice.scopes), ("jwt:alice", Scopes::USER));
+            assert_eq!(alice.owner, Owner::Credential("jwt:alice".into()));
+            assert_eq!(alice.expires, Some(NOW.after(Duration::from_secs(60))));
         }
-        assert!(authority.authenticate(&token(""), true).is_err(), "no credential is not an empty one");
+        let as_key = authority.authenticate(&Credentials::ApiKey(jwt.clone()), NOW);
+        assert_eq!(fault(as_key), CredentialFault::ApiKey);
+        let boss = Credentials::Jwt(jwt_of("boss", Scopes::ADMIN, None));
+        assert_eq!(authority.authenticate(&boss, NOW).unwrap().owner, Owner::Admins);
+        let late = NOW.after(Duration::from_secs(60));
+        let expired = CredentialFault::Jwt(Refusal::Expired { at: late });
+        assert_eq!(fault(authority.authenticate(&Credentials::Token(jwt), late)), expired);
+        assert_eq!(
+            fault(authority.authenticate(&token("no jwt"), NOW)),
+            CredentialFault::Mismatch { has_device_token: false }
+        );
+        assert!(authority.credentials_required(true, true), "a secret is a credential");
+    }
+
+    #[test]
+    fn what_was_given_out_holds_until_it_expires_or_is_revoked() {
+        let authority = with_jwt();
+        let ours = jwt_of("ci", Scopes::USER, Some("cmx_2"));
+        let by_jwt = || authority.authenticate(&Credentials::Jwt(ours.clone()), NOW);
+        assert_eq!(fault(by_jwt()), CredentialFault::Jwt(Refusal::Revoked), "the store knows nothing of it");
+        let theirs = Credentials::Jwt(jwt_of("x", Scopes::USER, Some("theirs")));
+        authority.authenticate(&theirs, NOW).unwrap();
+
+        let mut tokens = [issued("cmx_1", "ci", Some("key")), issued("cmx_2", "ci", None)];
+        authority.renew(&tokens);
+        let (key, jwt) = (authority.authenticate(&token("key"), NOW).unwrap(), by_jwt().unwrap());
+        assert_eq!((&*key.name, &key.grounds), ("ci", &Grounds::Issued("cmx_1".into())));
+        assert_eq!((&*jwt.name, &jwt.grounds), ("jwt:ci", &Grounds::Issued("cmx_2".into())));
+        assert_ne!(key.owner, jwt.owner);
+        let late = NOW.after(Duration::from_secs(60));
+        let expired = CredentialFault::ApiKeyExpired { at: late };
+        assert_eq!(fault(authority.authenticate(&token("key"), late)), expired);
+
+        assert!(authority.upholds(&key) && authority.upholds(&jwt));
+        tokens[0].revoked = Some(NOW);
+        authority.renew(&tokens);
+        assert!(!authority.upholds(&key) && authority.upholds(&jwt));
+        assert!(authority.authenticate(&token("key"), NOW).is_err());
+        authority.renew(&[]);
+        assert!(!authority.upholds(&jwt));
+        assert_eq!(fault(by_jwt()), CredentialFault::Jwt(Refusal::Revoked));
+    }
+
+    #[test]
+    fn the_first_one_given_out_closes_loopback_for_good() {
+        let authority = auth(None, &[], LoopbackPolicy::Auto);
+        let local = authority.local(true);
+        assert!(!authority.credentials_required(true, true) && authority.upholds(&local));
+        authority.renew(&[Token { revoked: Some(NOW), ..issued("cmx_1", "ci", Some("key")) }]);
+        assert!(authority.credentials_required(true, true) && !authority.upholds(&local));
+        let skips = auth(None, &[], LoopbackPolicy::Skip);
+        let (exoclaw, other) = (skips.local(true), skips.local(false));
+        skips.renew(&[issued("cmx_1", "ci", Some("key"))]);
+        assert!(skips.upholds(&exoclaw) && !skips.upholds(&other));
+    }
+
+    #[test]
+    fn a_key_stands_for_nothing_older_than_it_is() {
+        let authority = auth(None, &[("old", "key", Scopes::USER)], LoopbackPolicy::Auto);
+        authority.renew(&[issued("cmx_1", "ci", Some("new")), issued("cmx_2", "jay", None)]);
+        let before = Timestamp::from_millis(NOW.as_millis() - 1);
+        assert!(authority.backing("ci", NOW).is_some() && authority.backing("ci", before).is_none());
+        assert!(authority.backing("old", before).is_some());
+        assert!(authority.backing("jwt:jay", NOW).is_none() && authority.backing("jay", NOW).is_none());
     }
 
     #[test]

@@ -6,12 +6,14 @@
 pub mod authority;
 pub mod device;
 pub mod gate;
+pub mod jwt;
 pub mod pairing;
 pub mod token;
 
 use std::fmt;
 use std::sync::Arc;
 
+use crate::error::{Error, ErrorCode};
 use crate::time::Timestamp;
 
 /// What a caller may do. Each protocol has its own names for these.
@@ -61,6 +63,11 @@ impl Scope {
         ("operator.pairing", Self::Pair),
         ("operator.admin", Self::Admin),
     ];
+
+    /// The scope of this name, of those in [`BY_NAME`](Self::BY_NAME).
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::BY_NAME.iter().find(|(known, _)| *known == name).map(|(_, scope)| *scope)
+    }
 }
 
 /// A set of scopes. `Admin` holds every other one.
@@ -87,6 +94,15 @@ impl Scopes {
             Scope::Write => Self(set.0 | bit(Scope::Write) | bit(Scope::Read)),
             scope => Self(set.0 | bit(*scope)),
         })
+    }
+
+    /// The fewest names that stand for it, of those in [`Scope::BY_NAME`].
+    pub fn names(self) -> Vec<&'static str> {
+        let all = if self.allows(Scope::Admin) { &[Scope::Admin][..] } else { &Scope::ALL[..] };
+        let held = all.iter().filter(|scope| self.allows(**scope));
+        held.filter_map(|scope| Scope::BY_NAME.iter().find(|(_, known)| known == scope))
+            .map(|(name, _)| *name)
+            .collect()
     }
 
     /// Whether `scope` is in it.
@@ -146,10 +162,25 @@ impl Owner {
     }
 }
 
+/// Why somebody is let in, and so what ends that.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Grounds {
+    /// The configuration of the daemon says so, for as long as it runs.
+    #[default]
+    Configured,
+    /// No credential is configured, for as long as that is so.
+    Open,
+    /// A credential of the store, by its id; until it is revoked.
+    Issued(Arc<str>),
+    /// The operating system says that it is the operator, at the other end of the Unix socket.
+    Socket,
+}
+
 /// Somebody who was let in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
-    /// A name for logs and for rates: `local`, `token`, `socket`, or that of an API key.
+    /// A name for logs and for rates: `local`, `token`, `socket`, that of an API key, or `jwt:` and
+    /// the subject of a JWT. No two credentials that are not of one owner have the same.
     pub name: Arc<str>,
     /// What it may do on this connection.
     pub scopes: Scopes,
@@ -157,12 +188,50 @@ pub struct Principal {
     pub owner: Owner,
     /// Whether it stands outside the rate limits (`local` and peers on the Unix socket).
     pub unlimited: bool,
+    /// Why it was let in.
+    pub grounds: Grounds,
+    /// When what it showed holds no longer, by the wall clock.
+    pub expires: Option<Timestamp>,
 }
 
 impl Principal {
+    /// Who shows a credential of the configuration with this name. All with the admin scope are one
+    /// owner.
+    pub fn new(name: impl Into<Arc<str>>, scopes: Scopes) -> Self {
+        let name = name.into();
+        let owner = match scopes.allows(Scope::Admin) {
+            true => Owner::Admins,
+            false => Owner::Credential(name.clone()),
+        };
+        Self { name, scopes, owner, unlimited: false, grounds: Grounds::Configured, expires: None }
+    }
+
     /// Whoever comes over loopback while no credential is configured.
     pub fn local() -> Self {
-        Self { name: "local".into(), scopes: Scopes::ADMIN, owner: Owner::Admins, unlimited: true }
+        Self { unlimited: true, grounds: Grounds::Open, ..Self::new("local", Scopes::ADMIN) }
+    }
+
+    /// Whoever comes over the operator's Unix socket.
+    pub fn socket() -> Self {
+        Self { unlimited: true, grounds: Grounds::Socket, ..Self::new("socket", Scopes::ADMIN) }
+    }
+
+    /// Whether what it showed has expired at `now`, a time of the wall clock.
+    pub fn has_expired(&self, now: Timestamp) -> bool {
+        self.expires.is_some_and(|expires| expires <= now)
+    }
+
+    /// It, with the credential of `shown` from now on: as long as that one lasts, and with no more
+    /// scopes than it has already.
+    ///
+    /// # Errors
+    /// `Forbidden` where that is somebody else.
+    pub fn renewed(&self, shown: &Self) -> Result<Self, Error> {
+        if (&self.name, &self.owner) != (&shown.name, &shown.owner) {
+            let why = "the credential is somebody else's: connect anew with it";
+            return Err(ErrorCode::Forbidden.error(why));
+        }
+        Ok(Self { scopes: self.scopes.and(shown.scopes), ..shown.clone() })
     }
 
     /// With no more scopes than were asked for.
@@ -317,8 +386,12 @@ pub enum Credentials {
     /// Nothing: it hopes to be `local`.
     #[default]
     None,
-    /// The shared token or an API key.
+    /// The shared token, an API key or a JWT: its protocol has one place for all of them.
     Token(Secret),
+    /// The shared token or an API key, and nothing else.
+    ApiKey(Secret),
+    /// A JWT, and nothing else.
+    Jwt(Secret),
 }
 
 impl Credentials {
@@ -326,7 +399,7 @@ impl Credentials {
     pub fn token(&self) -> Option<&Secret> {
         match self {
             Self::None => None,
-            Self::Token(token) => Some(token),
+            Self::Token(token) | Self::ApiKey(token) | Self::Jwt(token) => Some(token),
         }
     }
 }
@@ -341,6 +414,30 @@ mod tests {
         assert_eq!(Scopes::USER, Scopes::of(&[Scope::Read, Scope::Write, Scope::Teams]));
         assert_eq!(Scopes::ADMIN, Scopes::of(&Scope::ALL));
         assert_eq!(Scopes::of(&[Scope::Admin]), Scopes::ADMIN);
+    }
+
+    #[test]
+    fn every_set_of_scopes_reads_back_by_its_names() {
+        for bits in 0..=Scopes::ADMIN.0 {
+            let some: Vec<_> = Scope::ALL.into_iter().filter(|scope| Scopes(bits).allows(*scope)).collect();
+            let set = Scopes::of(&some);
+            let named: Vec<_> = set.names().into_iter().filter_map(Scope::from_name).collect();
+            assert_eq!(Scopes::of(&named), set, "{:?}", set.names());
+        }
+        assert_eq!(Scopes::ADMIN.names(), ["daemon.admin"]);
+    }
+
+    #[test]
+    fn a_renewed_principal_is_the_same_and_never_wider() {
+        let (write, read) = (Scopes::of(&[Scope::Write]), Scopes::of(&[Scope::Read, Scope::Teams]));
+        let expires = Some(Timestamp::from_millis(5));
+        let old = Principal { expires: Some(Timestamp::from_millis(1)), ..Principal::new("jwt:a", write) };
+        let new = Principal { expires, ..Principal::new("jwt:a", read) };
+        let renewed = old.renewed(&new).unwrap();
+        assert_eq!((renewed.scopes, renewed.expires), (Scopes::READONLY, expires));
+        for other in [Principal::new("jwt:b", read), Principal::new("jwt:a", Scopes::ADMIN)] {
+            assert_eq!(old.renewed(&other).unwrap_err().code, ErrorCode::Forbidden);
+        }
     }
 
     #[test]

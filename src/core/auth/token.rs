@@ -1,16 +1,521 @@
 //! API keys and JWTs that the daemon gave out.
+//!
+//! Of an API key the store has the SHA-256, of a JWT its id (`jti`): neither can be shown again.
+//! What was revoked stays known, so that a JWT can't come back and lists tell what happened, until
+//! it makes room for others.
+//!
+//! A name is a principal: what is made with a key belongs to its name, and a new key may take the
+//! name of one that was revoked, to go on with what belongs to it. Devices that were paired with the
+//! old one do not come along.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+
+use super::authority::{Authority, digest};
+use super::{Grounds, Owner, Principal, Scope, Scopes, Secret};
+use crate::error::{Error, ErrorCode};
+use crate::time::Timestamp;
+
+/// How the id of everything given out begins. A JWT with such a `jti` is let in only while the store
+/// knows it.
+pub const ID_PREFIX: &str = "cmx_";
+/// How an API key begins, so that it is known where it should not be.
+pub const KEY_PREFIX: &str = "cmxkey_";
+/// The most that are known at once, revoked and expired ones among them.
+pub const TOKENS_MAX: usize = 1024;
+/// The longest life of one.
+pub const LIFE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
+/// How long a JWT lives where nothing is said.
+pub const JWT_LIFE: Duration = Duration::from_secs(30 * 86_400);
+/// The longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Names that principals have which show no key of their own.
+pub const RESERVED: [&str; 3] = ["local", "token", "socket"];
+
+/// What kind of credential it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// A random text.
+    ApiKey,
+    /// A signed one.
+    Jwt,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 2] = [Self::ApiKey, Self::Jwt];
+
+    /// Its name, as clients and the store know it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ApiKey => "api-key",
+            Self::Jwt => "jwt",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// A credential that the daemon gave out; not the secret itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Its id; of a JWT also its `jti`.
+    pub id: Arc<str>,
+    /// Its name; of a JWT its subject.
+    pub name: Arc<str>,
+    /// What it is.
+    pub kind: Kind,
+    /// The SHA-256 of an API key.
+    pub sha256: Option<[u8; 32]>,
+    /// What it allows.
+    pub scopes: Scopes,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When it ends, by the wall clock.
+    pub expires: Option<Timestamp>,
+    /// Since when it is revoked.
+    pub revoked: Option<Timestamp>,
+    /// When somebody was last let in with it; about a minute exact.
+    pub used: Option<Timestamp>,
+    /// From where that was.
+    pub origin: Option<IpAddr>,
+}
+
+impl Token {
+    /// Who shows it.
+    pub fn principal(&self) -> Principal {
+        let name = match self.kind {
+            Kind::ApiKey => self.name.clone(),
+            Kind::Jwt => subject_name(&self.name),
+        };
+        let grounds = Grounds::Issued(self.id.clone());
+        Principal { grounds, expires: self.expires, ..Principal::new(name, self.scopes) }
+    }
+
+    /// Whether it lets nobody in any more.
+    fn is_over(&self, now: Timestamp) -> bool {
+        self.revoked.is_some() || self.expires.is_some_and(|expires| expires <= now)
+    }
+}
+
+/// The principal's name of a JWT's subject. No key has such a name.
+pub(super) fn subject_name(subject: &str) -> Arc<str> {
+    format!("jwt:{subject}").into()
+}
+
+/// Whether this may be the name of a key.
+pub fn is_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-.".contains(c))
+        && name.len() <= NAME_BYTES_MAX
+}
 
 /// What can be asked about credentials of the store.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TokenCommand {}
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenCommand {
+    /// Which there are.
+    List,
+    /// Give one out.
+    Create {
+        /// Its name.
+        name: String,
+        /// What it is.
+        kind: Kind,
+        /// What it allows.
+        scopes: Scopes,
+        /// How long it lives; none = as long as such do: a JWT [`JWT_LIFE`], an API key for ever.
+        life: Option<Duration>,
+    },
+    /// Let nobody in with it any more.
+    Revoke {
+        /// Its id.
+        id: String,
+    },
+}
 
 /// The answer to a [`TokenCommand`].
-#[derive(Clone, Debug, PartialEq)]
-pub enum TokenReply {}
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TokenReply {
+    /// To `List`, the latest first.
+    List(Vec<Token>),
+    /// To `Create`.
+    Created {
+        /// It.
+        token: Token,
+        /// What is shown to be let in; told this once.
+        secret: Secret,
+        /// Whether loopback was open until now, and is not any more.
+        closes_loopback: bool,
+    },
+    /// To `Revoke`.
+    Revoked(Token),
+}
 
 impl TokenCommand {
     /// What it takes of memory with its reply, where a small request takes 1.
     pub fn weight(&self) -> usize {
-        match *self {}
+        match self {
+            Self::List => 16,
+            Self::Create { .. } | Self::Revoke { .. } => 1,
+        }
+    }
+}
+
+/// Something to write down.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The credential is as this now.
+    Put(Token),
+    /// It is not known any more.
+    Forget(Arc<str>),
+}
+
+/// All that were given out.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    tokens: BTreeMap<Arc<str>, Token>,
+}
+
+/// What time it is, and randomness.
+pub struct Moment<'a> {
+    /// What time it is, as other things are dated.
+    pub now: Timestamp,
+    /// And by the wall clock.
+    pub wall: Timestamp,
+    /// Gives fresh random bytes.
+    pub random: &'a mut dyn FnMut() -> [u8; 16],
+}
+
+/// How exactly it is kept when one was last used.
+const USED_RESOLUTION: Duration = Duration::from_secs(60);
+
+impl Ledger {
+    /// Of what is written down.
+    pub fn new(tokens: Vec<Token>) -> Self {
+        Self { tokens: tokens.into_iter().map(|token| (token.id.clone(), token)).collect() }
+    }
+
+    /// The credentials, the latest first.
+    pub fn list(&self) -> Vec<Token> {
+        let mut all: Vec<Token> = self.tokens.values().cloned().collect();
+        all.sort_by(|a, b| (b.created, &b.id).cmp(&(a.created, &a.id)));
+        all
+    }
+
+    /// How many let somebody in at `wall`, and how many are known.
+    pub fn counts(&self, wall: Timestamp) -> (usize, usize) {
+        (self.tokens.values().filter(|token| !token.is_over(wall)).count(), self.tokens.len())
+    }
+
+    /// What follows from a command: what has to be written down, and then applied, before the answer
+    /// is told.
+    ///
+    /// # Errors
+    /// `Forbidden` for who may not, `NotFound` for an id that is none, `Conflict` for a name that is
+    /// taken, `InvalidRequest` for what can't be given out.
+    pub fn decide(
+        &self,
+        command: TokenCommand,
+        by: &Principal,
+        authority: &Authority,
+        at: &mut Moment<'_>,
+    ) -> Result<(Vec<Change>, TokenReply), Error> {
+        if by.owner != Owner::Admins || !by.scopes.allows(Scope::Admin) {
+            return Err(ErrorCode::Forbidden.error("credentials are for operators of the daemon"));
+        }
+        match command {
+            TokenCommand::List => Ok((Vec::new(), TokenReply::List(self.list()))),
+            TokenCommand::Create { name, kind, scopes, life } => {
+                if by.grounds != Grounds::Socket {
+                    let why = "credentials are given out over the Unix socket alone: clawmux token create";
+                    return Err(ErrorCode::Forbidden.error(why));
+                }
+                self.create(&name, kind, scopes, life, authority, at)
+            }
+            TokenCommand::Revoke { id } => {
+                let none = || ErrorCode::NotFound.error("no credential has this id");
+                let mut token = self.tokens.get(&*id).cloned().ok_or_else(none)?;
+                let changes = match token.revoked {
+                    Some(_) => Vec::new(),
+                    None => {
+                        token.revoked = Some(at.now);
+                        vec![Change::Put(token.clone())]
+                    }
+                };
+                Ok((changes, TokenReply::Revoked(token)))
+            }
+        }
+    }
+
+    fn create(
+        &self,
+        name: &str,
+        kind: Kind,
+        scopes: Scopes,
+        life: Option<Duration>,
+        authority: &Authority,
+        at: &mut Moment<'_>,
+    ) -> Result<(Vec<Change>, TokenReply), Error> {
+        let refuse = |why: String| Err(ErrorCode::InvalidRequest.error(why));
+        if !is_name(name) || RESERVED.contains(&name) {
+            return refuse(format!(
+                "expected a name of lowercase letters, digits, '-', '_' and '.', at most {NAME_BYTES_MAX}, \
+                 and none of {}",
+                RESERVED.join(", ")
+            ));
+        }
+        if life.is_some_and(|life| life.is_zero() || life > LIFE_MAX) {
+            return refuse("it must live at least a second and at most 100 years".into());
+        }
+        let is_taken = |token: &&Token| *token.name == *name && token.kind == kind && !token.is_over(at.wall);
+        if let Some(other) = self.tokens.values().find(is_taken) {
+            return Err(ErrorCode::Conflict
+                .error(format!("{name:?} is the name of {} already: revoke that one first", other.id)));
+        }
+        if kind == Kind::ApiKey && authority.is_configured(name) {
+            return Err(ErrorCode::Conflict.error(format!("{name:?} is a key of the configuration already")));
+        }
+        let mut changes = Vec::new();
+        if self.tokens.len() >= TOKENS_MAX {
+            let over = self.tokens.values().filter(|token| token.is_over(at.wall));
+            let Some(oldest) = over.min_by_key(|token| token.created) else {
+                return Err(ErrorCode::Conflict
+                    .error(format!("there are {TOKENS_MAX} credentials already: revoke some first")));
+            };
+            changes.push(Change::Forget(oldest.id.clone()));
+        }
+        let closes_loopback = !authority.credentials_configured();
+        let life = life.or((kind == Kind::Jwt).then_some(JWT_LIFE));
+        let mut token = Token {
+            id: fresh_id(at).into(),
+            name: name.into(),
+            kind,
+            sha256: None,
+            scopes,
+            created: at.now,
+            expires: life.map(|life| at.wall.after(life)),
+            revoked: None,
+            used: None,
+            origin: None,
+        };
+        let secret = match kind {
+            Kind::ApiKey => {
+                let random = [(at.random)(), (at.random)()].concat();
+                let key = format!("{KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(random));
+                token.sha256 = Some(digest(&key));
+                Secret::new(key)
+            }
+            Kind::Jwt => {
+                // It says so in whole seconds, and so does the list.
+                token.expires = token.expires.map(|at| Timestamp::from_millis(at.as_millis() / 1000 * 1000));
+                let none = || {
+                    ErrorCode::Conflict.error(
+                        "no JWT is accepted here: set CLAWMUX_JWT_SECRET in the daemon's environment, or \
+                         auth.jwt.secret_file in gateway.toml",
+                    )
+                };
+                authority.mint(&token).ok_or_else(none)?
+            }
+        };
+        changes.push(Change::Put(token.clone()));
+        Ok((changes, TokenReply::Created { token, secret, closes_loopback }))
+    }
+
+    /// Somebody was let in with one: what is worth writing down of it.
+    pub fn used(&self, id: &str, origin: IpAddr, now: Timestamp) -> Option<Change> {
+        let token = self.tokens.get(id)?;
+        let is_news =
+            token.origin != Some(origin) || token.used.is_none_or(|used| now.since(used) >= USED_RESOLUTION);
+        is_news.then(|| Change::Put(Token { used: Some(now), origin: Some(origin), ..token.clone() }))
+    }
+
+    /// What was written down holds from now on.
+    pub fn apply(&mut self, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::Put(token) => drop(self.tokens.insert(token.id.clone(), token.clone())),
+                Change::Forget(id) => drop(self.tokens.remove(id)),
+            }
+        }
+    }
+}
+
+/// An id that nobody has; it need not be hard to guess.
+fn fresh_id(at: &mut Moment<'_>) -> String {
+    const BYTES: usize = 8;
+    let digits: String = (at.random)().iter().take(BYTES).map(|byte| format!("{byte:02x}")).collect();
+    format!("{ID_PREFIX}{digits}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::Credentials;
+    use crate::config::{ApiKey, Auth, Jwt, LoopbackPolicy};
+
+    const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_500);
+
+    fn authority(jwt: bool) -> Authority {
+        let jwt = jwt.then(|| Jwt {
+            secret: Secret::new("0123456789abcdef0123456789abcdef"),
+            issuer: "me".into(),
+            audience: "you".into(),
+        });
+        let ci = ApiKey { name: "ci".into(), sha256: [0; 32], scopes: Scopes::USER };
+        let api_keys = if jwt.is_some() { vec![ci] } else { Vec::new() };
+        Authority::new(&Auth { token: None, jwt, loopback: LoopbackPolicy::Auto, api_keys })
+    }
+
+    struct World {
+        ledger: Ledger,
+        authority: Authority,
+        random: u8,
+        wall: Timestamp,
+    }
+
+    impl World {
+        fn new(jwt: bool) -> Self {
+            Self { ledger: Ledger::default(), authority: authority(jwt), random: 0, wall: NOW }
+        }
+
+        fn ask_as(&mut self, by: &Principal, command: TokenCommand) -> Result<TokenReply, Error> {
+            let random = &mut self.random;
+            let mut random = || {
+                *random = random.wrapping_add(1);
+                [*random; 16]
+            };
+            let mut at = Moment { now: NOW, wall: self.wall, random: &mut random };
+            let (changes, reply) = self.ledger.decide(command, by, &self.authority, &mut at)?;
+            self.ledger.apply(&changes);
+            self.authority.renew(&self.ledger.list());
+            Ok(reply)
+        }
+
+        fn ask(&mut self, command: TokenCommand) -> Result<TokenReply, Error> {
+            self.ask_as(&Principal::socket(), command)
+        }
+
+        fn create(&mut self, name: &str, kind: Kind) -> Result<(Token, Secret), Error> {
+            match self.ask(create(name, kind, None))? {
+                TokenReply::Created { token, secret, .. } => Ok((token, secret)),
+                other => panic!("{other:?}"),
+            }
+        }
+
+        fn who(&self, secret: &Secret) -> Result<Principal, Error> {
+            self.authority.authenticate(&Credentials::Token(secret.clone()), self.wall)
+        }
+    }
+
+    fn create(name: &str, kind: Kind, life: Option<Duration>) -> TokenCommand {
+        TokenCommand::Create { name: name.into(), kind, scopes: Scopes::USER, life }
+    }
+
+    #[test]
+    fn a_key_lets_in_until_it_is_revoked_and_its_name_goes_on() {
+        let mut world = World::new(false);
+        let TokenReply::Created { token, secret, closes_loopback } =
+            world.ask(create("bot", Kind::ApiKey, None)).unwrap()
+        else {
+            panic!()
+        };
+        assert!(closes_loopback && secret.expose().len() >= 32 + KEY_PREFIX.len());
+        assert!(!format!("{token:?}{secret:?}").contains(secret.expose()));
+        assert_eq!(world.who(&secret).unwrap().owner, Owner::Credential("bot".into()));
+        let taken = world.create("bot", Kind::ApiKey).unwrap_err();
+        assert!(taken.code == ErrorCode::Conflict && taken.message.contains(&*token.id), "{taken}");
+
+        let revoke = TokenCommand::Revoke { id: token.id.to_string() };
+        let TokenReply::Revoked(revoked) = world.ask(revoke.clone()).unwrap() else { panic!() };
+        assert_eq!(revoked.revoked, Some(NOW));
+        assert!(world.who(&secret).is_err());
+        assert_eq!(world.ask(revoke).unwrap(), TokenReply::Revoked(revoked), "once more is the same");
+        let (_, second) = world.create("bot", Kind::ApiKey).unwrap();
+        assert_eq!(world.who(&second).unwrap().owner, Owner::Credential("bot".into()));
+        assert_ne!(second, secret);
+        let TokenReply::List(all) = world.ask(TokenCommand::List).unwrap() else { panic!() };
+        assert_eq!(all.len(), 2);
+        let unknown = world.ask(TokenCommand::Revoke { id: "cmx_0".into() }).unwrap_err();
+        assert_eq!(unknown.code, ErrorCode::NotFound);
+    }
+
+    #[test]
+    fn a_jwt_takes_a_secret_and_has_an_end() {
+        let none = World::new(false).create("bot", Kind::Jwt).unwrap_err();
+        assert!(none.message.contains("CLAWMUX_JWT_SECRET"), "{none}");
+        let mut world = World::new(true);
+        let (token, jwt) = world.create("bot", Kind::Jwt).unwrap();
+        assert_eq!(token.expires.unwrap().as_millis() % 1000, 0);
+        let principal = world.who(&jwt).unwrap();
+        assert_eq!((&*principal.name, principal.expires), ("jwt:bot", token.expires));
+        world.wall = token.expires.unwrap();
+        assert!(world.who(&jwt).is_err());
+        world.create("bot", Kind::Jwt).expect("the name of one that has expired is free");
+    }
+
+    #[test]
+    fn who_may_and_what_may_be_given_out() {
+        let mut world = World::new(true);
+        for by in
+            [Principal::local(), Principal::new("token", Scopes::ADMIN), Principal::new("x", Scopes::USER)]
+        {
+            let refused = world.ask_as(&by, create("a", Kind::ApiKey, None)).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::Forbidden, "{by:?}");
+        }
+        assert!(world.ask_as(&Principal::new("x", Scopes::USER), TokenCommand::List).is_err());
+        assert!(world.ask_as(&Principal::new("token", Scopes::ADMIN), TokenCommand::List).is_ok());
+        for bad in ["", "A", "a b", "jwt:a", "local", "token", "socket", "İ", &"a".repeat(65)] {
+            assert_eq!(world.create(bad, Kind::ApiKey).unwrap_err().code, ErrorCode::InvalidRequest, "{bad}");
+        }
+        assert_eq!(world.create("ci", Kind::ApiKey).unwrap_err().code, ErrorCode::Conflict, "configured");
+        world.create("ci", Kind::Jwt).expect("another kind is another principal");
+        for life in [Duration::ZERO, LIFE_MAX + Duration::from_secs(1), Duration::MAX] {
+            let refused = world.ask(create("a", Kind::ApiKey, Some(life))).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::InvalidRequest, "{life:?}");
+        }
+    }
+
+    #[test]
+    fn there_is_an_end_to_them() {
+        let token = |n: usize, revoked| Token {
+            id: format!("cmx_{n}").into(),
+            name: format!("n{n}").into(),
+            kind: Kind::ApiKey,
+            sha256: Some([0; 32]),
+            scopes: Scopes::USER,
+            created: Timestamp::from_millis(n as u64),
+            expires: None,
+            revoked,
+            used: None,
+            origin: None,
+        };
+        let mut world = World::new(false);
+        world.ledger = Ledger::new((0..TOKENS_MAX).map(|n| token(n, None)).collect());
+        assert_eq!(world.create("more", Kind::ApiKey).unwrap_err().code, ErrorCode::Conflict);
+        world.ledger.apply(&[Change::Put(token(7, Some(NOW))), Change::Put(token(9, Some(NOW)))]);
+        world.create("more", Kind::ApiKey).unwrap();
+        assert_eq!(world.ledger.list().len(), TOKENS_MAX);
+        assert!(world.ledger.tokens.contains_key("cmx_9") && !world.ledger.tokens.contains_key("cmx_7"));
+    }
+
+    #[test]
+    fn use_is_noted_now_and_then() {
+        let mut world = World::new(false);
+        let (token, _) = world.create("bot", Kind::ApiKey).unwrap();
+        let (here, there): (IpAddr, IpAddr) = ([127, 0, 0, 1].into(), [10, 0, 0, 1].into());
+        let first = world.ledger.used(&token.id, here, NOW).unwrap();
+        world.ledger.apply(&[first]);
+        assert_eq!(world.ledger.used(&token.id, here, NOW.after(Duration::from_secs(59))), None);
+        assert!(world.ledger.used(&token.id, there, NOW).is_some());
+        assert!(world.ledger.used(&token.id, here, NOW.after(Duration::from_secs(60))).is_some());
+        assert_eq!(world.ledger.used("cmx_none", here, NOW), None);
     }
 }

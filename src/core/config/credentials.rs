@@ -5,8 +5,10 @@ use std::path::Path;
 use super::load::check_name;
 use super::section::{Report, Section, nearest};
 use super::tree::Origin;
-use super::{ApiKey, Auth, LoopbackPolicy};
+use super::{ApiKey, Auth, Jwt, LoopbackPolicy};
 use crate::auth::authority::digest;
+use crate::auth::jwt::SECRET_BYTES_MIN;
+use crate::auth::token::RESERVED;
 use crate::auth::{Scope, Scopes, Secret};
 
 /// Where secrets come from.
@@ -109,18 +111,7 @@ pub(super) fn auth(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) ->
         ("skip", LoopbackPolicy::Skip),
     ];
     let loopback = s.choice(r, "loopback", LoopbackPolicy::Auto, &policies);
-    let mut jwt = s.section(r, "jwt");
-    jwt.later(r, "secret_env", "\"CLAWMUX_JWT_SECRET\"");
-    jwt.later(r, "secret_file", "\"\"");
-    jwt.later(r, "issuer", "\"wundr-orchestrator\"");
-    jwt.later(r, "audience", "\"wundr-daemon\"");
-    jwt.finish(r);
-    if secrets.variable("CLAWMUX_JWT_SECRET").is_some() {
-        r.warn(
-            &Origin::Env("CLAWMUX_JWT_SECRET".into()),
-            "auth.jwt is not there yet: tokens of this secret are not accepted, and it is not a credential",
-        );
-    }
+    let jwt = jwt(s.section(r, "jwt"), r, secrets);
     let mut api_keys: Vec<ApiKey> = Vec::new();
     for section in s.list(r, "api_keys") {
         let at = section.origin("");
@@ -139,11 +130,39 @@ pub(super) fn auth(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) ->
         }
     }
     s.finish(r);
-    Auth { token, loopback, api_keys }
+    Auth { token, jwt, loopback, api_keys }
+}
+
+fn jwt(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<Jwt> {
+    const SECRET_ENV: &str = "CLAWMUX_JWT_SECRET";
+    let complaints = r.complaints.len();
+    let (secret, named) = secrets.either(&mut s, r, "secret_env", SECRET_ENV, "secret_file");
+    let key = if s.has("secret_file") { "secret_file" } else { "secret_env" };
+    if named && secret.is_none() && r.complaints.len() == complaints {
+        // To go on without would open the door that somebody meant to close.
+        r.complain(
+            &s.origin("secret_env"),
+            "auth.jwt.secret_env: the environment variable it names is not set",
+        );
+    }
+    let is_short = |secret: &Secret| secret.expose().len() < SECRET_BYTES_MIN;
+    if secret.as_ref().is_some_and(is_short) {
+        let message = format!("auth.jwt.{key}: the secret must have at least {SECRET_BYTES_MIN} bytes");
+        r.complain(&s.origin(key), message);
+    }
+    let mut text = |key, default| {
+        let text = s.text(r, key, default);
+        if text.is_empty() {
+            r.complain(&s.origin(key), format!("auth.jwt.{key}: expected a name, found \"\""));
+        }
+        text
+    };
+    let (issuer, audience) = (text("issuer", "wundr-orchestrator"), text("audience", "wundr-daemon"));
+    s.finish(r);
+    Some(Jwt { secret: secret?, issuer, audience })
 }
 
 fn api_key(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<ApiKey> {
-    const RESERVED: [&str; 3] = ["local", "token", "socket"];
     let name = s.text(r, "name", "");
     check_name(r, &s.origin("name"), &s.name("name"), &name);
     if RESERVED.contains(&name.as_str()) {
@@ -208,8 +227,8 @@ fn api_key(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<
             let mut scopes = Vec::new();
             for text in texts {
                 let names = || Scope::BY_NAME.iter().map(|(name, _)| *name);
-                match Scope::BY_NAME.iter().find(|(name, _)| *name == text.value) {
-                    Some((_, scope)) => scopes.push(*scope),
+                match Scope::from_name(&text.value) {
+                    Some(scope) => scopes.push(scope),
                     None => {
                         let hint = match nearest(&text.value, names()) {
                             Some(near) => format!("did you mean {near:?}?"),

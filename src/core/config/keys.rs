@@ -87,7 +87,8 @@ pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| {
     let files = &[File { name: "", text: ONE_OF_EACH }];
     let read_secret = &mut |_: &Path| Err(String::new());
     let is_file = &mut |_: &Path| false;
-    let sources = Sources { files, env: &[], flags: &[], home: Path::new(""), read_secret, is_file };
+    let (home, has_issued) = (Path::new(""), &mut |_: &Path| false);
+    let sources = Sources { files, env: &[], flags: &[], home, read_secret, is_file, has_issued };
     // What it complains of is that the examples are empty.
     read(sources).map(|(_, report)| report.keys).unwrap_or_default()
 });

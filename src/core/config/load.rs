@@ -18,6 +18,7 @@ use super::{
     Recovery, Store, credentials, models,
 };
 use crate::auth::authority::Authority;
+use crate::auth::token;
 use crate::ids::{AgentId, PluginName};
 use crate::plugin::Capability;
 use crate::router::Binding;
@@ -42,6 +43,8 @@ pub struct Sources<'a> {
     pub read_secret: &'a mut dyn FnMut(&Path) -> Result<String, String>,
     /// Whether a file is there.
     pub is_file: &'a mut dyn FnMut(&Path) -> bool,
+    /// Whether the store in this file knows of a credential that the daemon gave out.
+    pub has_issued: &'a mut dyn FnMut(&Path) -> bool,
 }
 
 /// A configuration to run on.
@@ -110,14 +113,15 @@ impl Default for Config {
     fn default() -> Self {
         let read_secret = &mut |_: &Path| Err("there is none".to_owned());
         let is_file = &mut |_: &Path| false;
-        load(Sources { files: &[], env: &[], flags: &[], home: Path::new(""), read_secret, is_file })
+        let (home, has_issued) = (Path::new(""), &mut |_: &Path| false);
+        load(Sources { files: &[], env: &[], flags: &[], home, read_secret, is_file, has_issued })
             .expect("the defaults are valid: a test loads them")
             .config
     }
 }
 
 pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complaint>> {
-    let Sources { files, env, flags, home, read_secret, is_file } = sources;
+    let Sources { files, env, flags, home, read_secret, is_file, has_issued } = sources;
     let mut root = Section::root(merge(files, env, flags)?);
     let mut report = Report::default();
     let r = &mut report;
@@ -180,7 +184,9 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     not_yet(&mut root, r);
     root.finish(r);
 
-    if let Err(error) = Authority::new(&auth).may_listen(&gateway.listen) {
+    if let Err(error) = Authority::new(&auth).may_listen(&gateway.listen)
+        && !has_issued(&store.path)
+    {
         r.complain(&listen_origin, format!("gateway.listen: {}", error.message));
     }
     let config = Config {
@@ -440,10 +446,8 @@ fn check_agent(r: &mut Report, at: &Origin, key: &str, name: &str, agents: &BTre
 
 /// Names are lowercase, so that environment variables can name them.
 pub(super) fn check_name(r: &mut Report, at: &Origin, key: &str, name: &str) {
-    const CHARS_MAX: usize = 64;
-    let good = name.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-.".contains(c))
-        && name.len() <= CHARS_MAX;
+    const CHARS_MAX: usize = token::NAME_BYTES_MAX;
+    let good = token::is_name(name);
     if !good {
         r.complain(
             at,

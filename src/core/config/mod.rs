@@ -99,10 +99,23 @@ pub struct Gateway {
 pub struct Auth {
     /// The shared operator token.
     pub token: Option<Secret>,
+    /// `[auth.jwt]`; none where no secret is set.
+    pub jwt: Option<Jwt>,
     /// What loopback needs.
     pub loopback: LoopbackPolicy,
     /// `[[auth.api_keys]]`
     pub api_keys: Vec<ApiKey>,
+}
+
+/// `[auth.jwt]`: which JWTs are let in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jwt {
+    /// What they are signed with: at least 32 bytes.
+    pub secret: Secret,
+    /// Who must have issued them.
+    pub issuer: String,
+    /// Whom they must be for.
+    pub audience: String,
 }
 
 /// Whether a connection over loopback needs a credential.

@@ -43,6 +43,7 @@ impl Given<'_> {
             home: Path::new("/home"),
             read_secret: &mut read_secret,
             is_file: &mut |path| path.starts_with("/home/ui"),
+            has_issued: &mut |path| path == Path::new("/home/issued.db"),
         })
     }
 
@@ -305,14 +306,13 @@ fn a_section_that_is_none_and_a_key_that_is_a_section() {
 #[test]
 fn what_is_not_there_yet_is_warned_of_by_name() {
     let text = "[gateway]\nsocket_group = \"claw\"\n[scheduler]\nheartbeat_minutes = 30\nheartbeat_tokens = 20000\n\
-                [xeno]\nhome = \"/x\"\n[auth.jwt]\nissuer = \"me\"\n[files]\nattachment_roots = [\"/\"]\n\
+                [xeno]\nhome = \"/x\"\n[files]\nattachment_roots = [\"/\"]\n\
                 [log]\nformat = \"journald\"";
     let warnings = lines(&toml(text).loaded().warnings);
     for name in [
         "gateway.socket_group",
         "scheduler.heartbeat_minutes",
         "xeno.home",
-        "auth.jwt.issuer",
         "files.attachment_roots",
         "log.format",
     ] {
@@ -321,11 +321,10 @@ fn what_is_not_there_yet_is_warned_of_by_name() {
             "{name}: {warnings:?}"
         );
     }
-    assert_eq!(warnings.len(), 6, "the default of heartbeat_tokens is not warned of: {warnings:?}");
+    assert_eq!(warnings.len(), 5, "the default of heartbeat_tokens is not warned of: {warnings:?}");
     assert!(!toml("[scheduler]\nheartbeet = 1").complaints().is_empty());
-    let warnings =
-        lines(&env(&[("CLAWMUX__XENO__HOME", "/x"), ("CLAWMUX_JWT_SECRET", "s")]).loaded().warnings);
-    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    let warnings = lines(&env(&[("CLAWMUX__XENO__HOME", "/x")]).loaded().warnings);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
 }
 
 #[test]
@@ -438,11 +437,32 @@ fn a_credential_that_is_not_there_is_never_no_credential() {
         ("[[auth.api_keys]]\nname = \"token\"\nkey_file = \"k\"\nrole = \"user\"", "is reserved"),
         ("[[auth.api_keys]]\nname = \"a\"\nkey_env = \"NOT_SET\"\nrole = \"user\"", "is not set"),
         ("[auth]\nloopback = \"required\"", "no credential is configured"),
+        ("[auth.jwt]\nsecret_env = \"MY_SECRET\"", "is not set"),
+        ("[auth.jwt]\nsecret_env = \"sk-very-secret\"", "expected the name of an environment variable"),
+        ("[auth.jwt]\nsecret_file = \"missing\"", "/home/missing can't be read: no such file"),
+        ("[auth.jwt]\nsecret_file = \"k\"", "auth.jwt.secret_file: the secret must have at least 32 bytes"),
+        ("[auth.jwt]\nissuer = \"\"", "auth.jwt.issuer: expected a name"),
+        ("[auth.jwt]\nsecret = \"sk-very-secret\"", "use secret_env or secret_file"),
     ] {
         let complaints = toml(text).complaints().join("\n");
         assert!(complaints.contains(says) && !complaints.contains("very-secret"), "{text}: {complaints}");
     }
     assert!(env(&[("CLAWMUX_TOKEN", "")]).complaints()[0].contains("CLAWMUX_TOKEN is empty"));
+}
+
+#[test]
+fn a_jwt_secret_is_a_credential_and_a_short_one_is_refused() {
+    const LONG: &str = "0123456789abcdef0123456789abcdef";
+    assert_eq!(env(&[]).config().auth.jwt, None);
+    let complaints = env(&[("CLAWMUX_JWT_SECRET", &LONG[1..])]).complaints();
+    assert!(complaints[0].contains("at least 32 bytes") && !complaints[0].contains("1234"), "{complaints:?}");
+    let jwt = env(&[("CLAWMUX_JWT_SECRET", LONG)]).config().auth.jwt.unwrap();
+    assert_eq!((&*jwt.issuer, &*jwt.audience), ("wundr-orchestrator", "wundr-daemon"));
+    assert_eq!(jwt.secret.expose(), LONG);
+    let text = "[auth.jwt]\nsecret_env = \"S\"\nissuer = \"me\"\naudience = \"you\"";
+    let given = Given { env: vec![("S", LONG)], listen: vec!["0.0.0.0:1"], ..toml(text) };
+    let jwt = given.config().auth.jwt.unwrap();
+    assert_eq!((&*jwt.issuer, &*jwt.audience), ("me", "you"));
 }
 
 #[test]
@@ -454,6 +474,11 @@ fn off_loopback_without_credentials_is_a_complaint_with_its_place() {
         "{complaints:?}"
     );
     assert!(Given { env: vec![("CLAWMUX_TOKEN", "0123456789abcdef")], ..open }.with(load).is_ok());
+    // One that was given out is one.
+    for listen in ["0.0.0.0:18789", "127.0.0.1:18789"] {
+        let text = "[auth]\nloopback = \"required\"\n[store]\npath = \"issued.db\"";
+        assert!(Given { listen: vec![listen], ..toml(text) }.with(load).is_ok());
+    }
 }
 
 #[test]

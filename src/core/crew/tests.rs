@@ -16,7 +16,7 @@ fn at(millis: u64) -> Timestamp {
 
 fn principal(name: &str) -> Principal {
     let owner = Owner::Credential(name.into());
-    Principal { name: name.into(), scopes: Scopes::USER, owner, unlimited: false }
+    Principal { owner, ..Principal::new(name, Scopes::USER) }
 }
 
 fn setup(running_max: usize) -> Setup {

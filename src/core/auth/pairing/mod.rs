@@ -26,7 +26,7 @@ mod tests;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::{About, Owner, Principal, Role, Scope, Scopes, Secret};
+use super::{About, Owner, Principal, Role, Scope, Scopes, Secret, jwt};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::time::Timestamp;
 
@@ -146,6 +146,15 @@ pub enum CredentialFault {
     DeviceToken,
     /// The device token does not go so far.
     DeviceScopes,
+    /// It is no API key that is known.
+    ApiKey,
+    /// It is an API key that has expired.
+    ApiKeyExpired {
+        /// When.
+        at: Timestamp,
+    },
+    /// It is a JWT that does not hold.
+    Jwt(jwt::Refusal),
 }
 
 /// Why a device has to be approved.
@@ -259,8 +268,32 @@ impl CredentialFault {
             Self::Mismatch { .. } => "the token is not valid",
             Self::DeviceToken => "the device token is not valid: it was revoked or exchanged",
             Self::DeviceScopes => "the device token does not go so far: connect with a credential",
+            Self::ApiKey => "the API key is not valid",
+            Self::ApiKeyExpired { .. } => "API key expired",
+            Self::Jwt(refusal) => refusal.message(),
         };
         ErrorCode::Unauthenticated.error(message).with(Detail::Credential(self))
+    }
+
+    /// When it expired, if that is what is wrong.
+    pub fn expired_at(self) -> Option<Timestamp> {
+        match self {
+            Self::ApiKeyExpired { at } | Self::Jwt(jwt::Refusal::Expired { at }) => Some(at),
+            _ => None,
+        }
+    }
+
+    /// What is wrong, by the name that clients of protocols with such names know.
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::Missing => "credential_missing",
+            Self::Mismatch { .. } => "credential_mismatch",
+            Self::DeviceToken => "device_token_invalid",
+            Self::DeviceScopes => "device_token_scopes",
+            Self::ApiKey => "api_key_invalid",
+            Self::ApiKeyExpired { .. } => "api_key_expired",
+            Self::Jwt(refusal) => refusal.reason(),
+        }
     }
 }
 

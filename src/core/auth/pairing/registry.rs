@@ -128,7 +128,7 @@ impl Registry {
     /// Whether somebody is let in.
     pub fn admit(&mut self, arrival: &Arrival, at: &mut Moment<'_>) -> Step<Admitted> {
         self.expire(at.now);
-        match self.authority.authenticate(&arrival.claim.credentials, true) {
+        match self.authority.authenticate(&arrival.claim.credentials, at.now) {
             Ok(principal) => self.admit_credential(principal, arrival, at),
             Err(error) => self.admit_token(error, arrival, at),
         }
@@ -142,9 +142,14 @@ impl Registry {
         at: &mut Moment<'_>,
     ) -> Step<Admitted> {
         let (role, now) = (arrival.claim.role, at.now);
+        let is_lasting = self.authority.backing(&principal.name, now).is_some();
         let principal = principal.narrowed(arrival.claim.scopes);
         let wanted = principal.scopes;
         let known = self.paired(&arrival.device.id).cloned();
+        if !is_lasting {
+            // What a JWT allows is known while it is shown: no pairing could be held to it later.
+            return Step::of(Ok(principal.into()));
+        }
         let reason = match &known {
             None => PairingReason::NotPaired,
             Some(device) if device.credential != principal.name => {
@@ -213,21 +218,26 @@ impl Registry {
             return Step::of(Err(fault.error()));
         };
         // Looked up when the device was.
-        let Some(credential) = self.authority.named(&device.credential) else {
+        let Some(credential) = self.backing(device) else {
             return Step::of(Err(CredentialFault::DeviceToken.error()));
         };
         let allowed = credential.scopes.and(arrival.claim.scopes.unwrap_or(grant.scopes));
         if !grant.scopes.holds(allowed) {
             return Step::of(Err(CredentialFault::DeviceScopes.error()));
         }
-        let principal = Principal { scopes: allowed, ..credential.clone() };
+        let principal = Principal { scopes: allowed, ..credential };
         let admitted = Admitted { principal, device_token: Some(self.device_token(device, grant)) };
         self.used(device.clone(), role, admitted, at.now)
     }
 
     /// A device whose credential is still there.
     fn paired(&self, id: &str) -> Option<&Device> {
-        self.devices.get(id).filter(|device| self.authority.named(&device.credential).is_some())
+        self.devices.get(id).filter(|device| self.backing(device).is_some())
+    }
+
+    /// Who shows the credential that a device was paired with.
+    fn backing(&self, device: &Device) -> Option<Principal> {
+        self.authority.backing(&device.credential, device.approved)
     }
 
     /// Lets a request wait, or the same one wait on.
@@ -403,7 +413,8 @@ impl Registry {
         if !principal.scopes.holds(pending.scopes) {
             return Step::of(Err(denied("approval")));
         }
-        let allowed = self.authority.named(&pending.credential).map(|credential| credential.scopes);
+        let allowed =
+            self.authority.backing(&pending.credential, pending.at).map(|credential| credential.scopes);
         let Some(allowed) = allowed else { return Step::of(Err(unknown_request())) };
         let known = self.devices.get(&pending.device).cloned();
         let ended = known.as_ref().filter(|device| device.credential != pending.credential);
@@ -462,8 +473,7 @@ impl Registry {
             Ok(device) => device.clone(),
             Err(error) => return Step::of(Err(error)),
         };
-        let allowed =
-            self.authority.named(&device.credential).map_or(Scopes::NONE, |credential| credential.scopes);
+        let allowed = self.backing(&device).map_or(Scopes::NONE, |credential| credential.scopes);
         let Some(grant) =
             device.grants.iter_mut().find(|grant| grant.role == role && grant.revoked.is_none())
         else {
@@ -548,8 +558,8 @@ impl Registry {
     /// The device, where the principal may know of it. Those whose credential is gone are the operators'.
     fn seen(&self, id: &str, principal: &Principal) -> Result<&Device, Error> {
         let device = self.devices.get(id).ok_or_else(unknown_device)?;
-        let owner = self.authority.named(&device.credential).map_or(&Owner::Admins, |p| &p.owner);
-        if sees(principal, owner) { Ok(device) } else { Err(unknown_device()) }
+        let owner = self.backing(device).map_or(Owner::Admins, |credential| credential.owner);
+        if sees(principal, &owner) { Ok(device) } else { Err(unknown_device()) }
     }
 
     fn device_token(&self, device: &Device, grant: &Grant) -> DeviceToken {

@@ -15,6 +15,7 @@ fn authority(token: bool, ci: Option<Scopes>) -> Arc<Authority> {
     let ci = ci.map(|scopes| ApiKey { name: "ci".into(), sha256: digest(CI), scopes });
     Arc::new(Authority::new(&Auth {
         token: token.then(|| Secret::new(TOKEN)),
+        jwt: None,
         loopback: LoopbackPolicy::Auto,
         api_keys: ci.into_iter().collect(),
     }))
@@ -75,16 +76,11 @@ fn id(seed: u8) -> String {
 }
 
 fn operator() -> Principal {
-    Principal { name: "token".into(), scopes: Scopes::ADMIN, owner: Owner::Admins, unlimited: false }
+    Principal::new("token", Scopes::ADMIN)
 }
 
 fn ci() -> Principal {
-    Principal {
-        name: "ci".into(),
-        owner: Owner::Credential("ci".into()),
-        scopes: Scopes::ADMIN,
-        unlimited: false,
-    }
+    Principal { owner: Owner::Credential("ci".into()), ..Principal::new("ci", Scopes::ADMIN) }
 }
 
 impl World {

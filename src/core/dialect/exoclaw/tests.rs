@@ -65,7 +65,11 @@ impl Peer {
                 Action::Authenticate(Claim { credentials: Credentials::None, .. }) => {
                     self.tell(Input::Authenticated(Ok(Principal::local().into())));
                 }
-                Action::Authenticate(Claim { credentials: Credentials::Token(token), .. }) => {
+                Action::Authenticate(Claim {
+                    credentials:
+                        Credentials::Token(token) | Credentials::ApiKey(token) | Credentials::Jwt(token),
+                    ..
+                }) => {
                     let answer = if token.expose() == "right" {
                         Ok(Principal::local().into())
                     } else {

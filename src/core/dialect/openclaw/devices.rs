@@ -14,7 +14,7 @@ use crate::auth::device::public_key_text;
 use crate::auth::pairing::{
     CredentialFault, Device, DeviceReply, Grant, News, PairingReason, PairingRequired, Pending,
 };
-use crate::auth::{About, Role, Scopes, Secret};
+use crate::auth::{About, Role, Scopes, Secret, jwt};
 use crate::command::{Command, DeviceCommand};
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
@@ -238,7 +238,10 @@ pub(super) fn credential_failure(fault: CredentialFault, is_password: bool) -> F
     let kind = if is_password { "password" } else { "token" };
     let (message, reason) = match fault {
         CredentialFault::Missing => (format!("gateway {kind} missing ({HINT})"), format!("{kind}_missing")),
-        CredentialFault::Mismatch { .. } => {
+        CredentialFault::Jwt(jwt::Refusal::Expired { .. }) | CredentialFault::ApiKeyExpired { .. } => {
+            (format!("gateway {kind} expired ({HINT})"), format!("{kind}_mismatch"))
+        }
+        CredentialFault::Mismatch { .. } | CredentialFault::ApiKey | CredentialFault::Jwt(_) => {
             (format!("gateway {kind} mismatch ({HINT})"), format!("{kind}_mismatch"))
         }
         CredentialFault::DeviceToken => (

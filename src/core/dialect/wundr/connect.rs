@@ -21,7 +21,8 @@ use super::event::EVENTS;
 use super::method::METHODS;
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{Failure, Incoming, SCOPES, refusal, scope_name};
-use super::{Call, Phase, Request, Turn, Wundr, method, wire};
+use super::{Call, Phase, Request, Turn, Wundr, auth as session, method, wire};
+use crate::auth::token::Kind;
 use crate::auth::{About, Admitted, Claim, Credentials, Scopes, Secret};
 use crate::dialect::Frame;
 use crate::error::{Error, ErrorCode};
@@ -92,14 +93,7 @@ pub(super) const HELLO: &[Field] = &[
         ]),
         "limits that hold here",
     ),
-    required(
-        "auth",
-        Shape::Object(&[
-            required("scopes", Shape::List(&NAME, 0, 16), "what was granted"),
-            optional("expiresAtMs", COUNT, "when the credential ends, and the connection with it"),
-        ]),
-        "what may be done here",
-    ),
+    required("auth", Shape::Object(session::GRANTED), "what may be done here"),
 ];
 
 #[derive(Deserialize)]
@@ -115,6 +109,8 @@ struct Connect {
 
 #[derive(Deserialize)]
 struct Auth {
+    #[serde(rename = "type")]
+    kind: String,
     token: String,
 }
 
@@ -198,12 +194,8 @@ impl Wundr {
                 SCOPES.into_iter().filter(|scope| names.iter().any(|name| name == scope_name(*scope)));
             Scopes::of(&known.collect::<Vec<_>>())
         });
-        // Where nothing is required nothing is looked at.
-        let credentials = if self.setup.credentials_required {
-            Credentials::Token(Secret::new(connect.auth.token))
-        } else {
-            Credentials::None
-        };
+        self.kind = Kind::from_name(&connect.auth.kind).unwrap_or(Kind::ApiKey);
+        let credentials = self.shown(connect.auth.token);
         let Client { id: client_id, version, platform, display_name, instance_id } = connect.client;
         let caps = connect.capabilities.unwrap_or_default();
         let about =
@@ -211,6 +203,15 @@ impl Wundr {
         self.greeting = Greeting { id };
         self.phase = Phase::Checking;
         turn.authenticate(Claim { credentials, scopes: asked, about, ..Claim::default() });
+    }
+
+    /// What is shown, as what it is said to be; where nothing is required nothing is looked at.
+    pub(super) fn shown(&self, token: String) -> Credentials {
+        match self.kind {
+            _ if !self.setup.credentials_required => Credentials::None,
+            Kind::ApiKey => Credentials::ApiKey(Secret::new(token)),
+            Kind::Jwt => Credentials::Jwt(Secret::new(token)),
+        }
     }
 
     /// The credential was looked at.
@@ -224,6 +225,7 @@ impl Wundr {
             }
         };
         self.scopes = principal.scopes;
+        self.expires = principal.expires;
         self.owner = principal.owner;
         self.phase = Phase::Open;
         self.next_heartbeat = turn.now().after(self.setup.heartbeat_interval);
@@ -247,7 +249,7 @@ impl Wundr {
                 "heartbeatTimeoutMs": millis(self.setup.heartbeat_timeout),
                 "maxBufferedBytes": self.setup.max_buffered_bytes,
             },
-            "auth": { "scopes": self.scope_names() },
+            "auth": self.granted_auth(),
         })
     }
 

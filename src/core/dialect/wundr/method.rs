@@ -9,7 +9,8 @@ use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
 use super::subscription::PATTERNS_MAX;
 use super::wire::Failure;
 use super::{
-    Call, Turn, Wundr, agents, connect, discover, files, follow, health, prompts, sessions, teams, tools,
+    Call, Turn, Wundr, agents, auth, connect, discover, files, follow, health, prompts, sessions, teams,
+    tools,
 };
 use crate::auth::{Scope, Scopes};
 use crate::dialect::json::Params;
@@ -63,6 +64,24 @@ pub(super) static METHODS: &[Method] = &[
         params: connect::PARAMS,
         result: connect::HELLO,
         handle: connect::again,
+    },
+    Method {
+        name: "auth.refresh",
+        doc: "Shows another credential of the same principal before the one shown ends, without reconnecting.",
+        needs: ANYBODY,
+        cost: 0,
+        params: auth::REFRESH,
+        result: auth::GRANTED,
+        handle: auth::refresh,
+    },
+    Method {
+        name: "auth.logout",
+        doc: "Ends the connection.",
+        needs: ANYBODY,
+        cost: 0,
+        params: &[optional("reason", Shape::Text(0, 1024), "why, for the daemon's log")],
+        result: &[required("ok", Shape::Flag, "true")],
+        handle: auth::logout,
     },
     // Sessions.
     Method {

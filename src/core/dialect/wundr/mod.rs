@@ -32,6 +32,7 @@
 #![allow(dead_code)]
 
 mod agents;
+mod auth;
 mod binary;
 mod connect;
 mod discover;
@@ -63,6 +64,7 @@ use self::wire::{Failure, Incoming};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::announcement::Announcement;
+use crate::auth::token::Kind;
 use crate::auth::{Owner, Scope, Scopes};
 use crate::command::Command;
 use crate::error::{Error, ErrorCode};
@@ -88,6 +90,12 @@ pub struct Wundr {
     scopes: Scopes,
     /// Whose what is made here is.
     owner: Owner,
+    /// What kind of credential was shown.
+    kind: Kind,
+    /// When that ends.
+    expires: Option<Timestamp>,
+    /// The requests for another credential that are looked at, in order.
+    refreshing: VecDeque<String>,
     pending: HashMap<Ticket, Pending>,
     /// The request whose reply is being taken.
     answering: Ticket,
@@ -185,6 +193,7 @@ impl Dialect for Wundr {
             (Phase::Waiting, Input::Frame(frame)) => self.on_first(&frame, turn),
             (Phase::Waiting | Phase::Checking, Input::Tick) => self.on_handshake_deadline(turn),
             (Phase::Checking, Input::Authenticated(answer)) => self.on_authenticated(answer, turn),
+            (Phase::Open, Input::Authenticated(answer)) => self.on_refreshed(answer, turn),
             (Phase::Open, Input::Frame(Frame::Text(text))) => self.on_text(&text, turn),
             (Phase::Open, Input::Frame(Frame::Binary(frame))) => self.on_binary(&frame, turn),
             (Phase::Open, Input::Drained) => self.on_drained(turn),
@@ -233,6 +242,9 @@ impl Wundr {
             greeting: connect::Greeting::default(),
             scopes: Scopes::NONE,
             owner: Owner::Credential("".into()),
+            kind: Kind::ApiKey,
+            expires: None,
+            refreshing: VecDeque::new(),
             pending: HashMap::new(),
             deadlines: VecDeque::new(),
             transfers: files::Transfers::default(),
@@ -270,9 +282,6 @@ impl Wundr {
     }
 
     fn on_fault(&mut self, fault: Fault, turn: &mut Turn<'_>) {
-        let ended = |reason: &str, message: &str| {
-            Failure::new("UNAUTHORIZED", message).with(serde_json::json!({ "reason": reason }))
-        };
         let (code, reason, last) = match fault {
             Fault::Oversize { limit } => {
                 let failure = Failure::invalid("message exceeds size limit")
@@ -282,13 +291,11 @@ impl Wundr {
             Fault::Slow => (1008, "slow consumer".to_owned(), None),
             Fault::Idle => (1001, "heartbeat timeout".to_owned(), None),
             Fault::Revoked => {
-                let failure = ended("credential_revoked", "the credential was revoked");
+                let failure = Failure::new("UNAUTHORIZED", "the credential was revoked")
+                    .with(serde_json::json!({ "reason": "credential_revoked" }));
                 (1008, "unauthorized: the credential was revoked".to_owned(), Some(failure))
             }
-            Fault::Expired => {
-                let failure = ended("credential_expired", "the credential expired");
-                (1008, "unauthorized: the credential expired".to_owned(), Some(failure))
-            }
+            Fault::Expired => (1008, "unauthorized: the credential expired".to_owned(), Some(self.expired())),
             Fault::Overloaded => (1013, "too many connections, try later".to_owned(), None),
             Fault::Draining => (1001, "server shutdown".to_owned(), None),
         };

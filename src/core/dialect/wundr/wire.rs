@@ -163,11 +163,18 @@ impl Failure {
                 details["limit"] = (*name).into();
                 details["max"] = (*limit).into();
             }
+            Some(Detail::Credential(fault)) => {
+                let mut details = json!({ "reason": fault.reason() });
+                if let Some(at) = fault.expired_at() {
+                    details["expiredAt"] = at.to_rfc3339().into();
+                }
+                failure.details = Some(details);
+            }
             Some(Detail::Received(bytes)) => {
                 let details = failure.details.get_or_insert_with(|| json!({}));
                 details["received"] = (*bytes).into();
             }
-            Some(Detail::Credential(_) | Detail::Pairing(_)) | None => {}
+            Some(Detail::Pairing(_)) | None => {}
         }
         if error.is_retryable() || after.is_some() {
             failure.retry = Some(after);

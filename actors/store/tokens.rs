@@ -1,0 +1,181 @@
+//! The credentials that the daemon gave out, as the database keeps them.
+//!
+//! A row that can't be read counts as revoked, with a word in the log: it lets nobody in, and it is
+//! still known that a credential was given out once, which keeps loopback closed.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use clawmux_core::auth::token::{Change, Kind, Token};
+use clawmux_core::auth::{Scope, Scopes};
+use clawmux_core::error::Error;
+use clawmux_core::time::Timestamp;
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, OpenFlags, Row, params};
+
+use super::devices::{at, is_unreadable};
+use super::reader::{Failure, Reader};
+use super::writer::{Writer, time};
+
+impl Writer {
+    pub(super) fn write_tokens(&mut self, changes: &[Change]) -> rusqlite::Result<()> {
+        for change in changes {
+            match change {
+                Change::Forget(id) => {
+                    self.cached("DELETE FROM tokens WHERE token = ?")?.execute([&**id])?;
+                }
+                Change::Put(token) => {
+                    let Token { id, name, kind, sha256, scopes, created, expires, revoked, used, origin } =
+                        token;
+                    self.cached(
+                        "INSERT OR REPLACE INTO tokens
+                            (token, name, kind, sha256, scopes, created, expires, revoked, used, origin)
+                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    )?
+                    .execute(params![
+                        &**id,
+                        &**name,
+                        kind.name(),
+                        sha256,
+                        scopes.names().join(" "),
+                        time(*created),
+                        expires.map(time),
+                        revoked.map(time),
+                        used.map(time),
+                        origin.map(|origin: IpAddr| origin.to_string()),
+                    ])?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Reader {
+    pub(super) fn tokens(&mut self) -> Result<Vec<Token>, Error> {
+        self.view(None, |tx, _| {
+            let mut statement = tx.prepare(
+                "SELECT token, name, kind, sha256, scopes, created, expires, revoked, used, origin
+                 FROM tokens",
+            )?;
+            let mut tokens = Vec::new();
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let id: String = row.get(0)?;
+                match token(row, &id) {
+                    Ok(Some(token)) => tokens.push(token),
+                    Err(error) if !is_unreadable(&error) => return Err(Failure::Database(error)),
+                    Ok(None) | Err(_) => {
+                        tracing::warn!(token = %id, "a credential can't be read: it lets nobody in");
+                        tokens.push(unreadable(&id));
+                    }
+                }
+            }
+            Ok(tokens)
+        })
+    }
+}
+
+/// Whether the store in this file knows of any credential, whether a daemon has it open or not. One
+/// that can't be read knows of none.
+pub fn has_issued(path: &Path) -> bool {
+    let look = || -> rusqlite::Result<bool> {
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let db = Connection::open_with_flags(path, flags)?;
+        // The last to close a log moves its write-ahead log into it; not this one.
+        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        db.query_row("SELECT EXISTS (SELECT 1 FROM tokens)", [], |row| row.get(0))
+    };
+    look().unwrap_or(false)
+}
+
+fn unreadable(id: &str) -> Token {
+    Token {
+        id: id.into(),
+        name: "(unreadable)".into(),
+        kind: Kind::Jwt,
+        sha256: None,
+        scopes: Scopes::NONE,
+        created: Timestamp::default(),
+        expires: None,
+        revoked: Some(Timestamp::default()),
+        used: None,
+        origin: None,
+    }
+}
+
+/// None for a kind of a later version, and for a key without its digest.
+fn token(row: &Row<'_>, id: &str) -> rusqlite::Result<Option<Token>> {
+    let Some(kind) = Kind::from_name(&row.get::<_, String>(2)?) else { return Ok(None) };
+    let sha256: Option<[u8; 32]> = row.get(3)?;
+    if (kind == Kind::ApiKey) != sha256.is_some() {
+        return Ok(None);
+    }
+    let names: String = row.get(4)?;
+    let scopes: Vec<Scope> = names.split(' ').filter_map(Scope::from_name).collect();
+    let origin: Option<String> = row.get(9)?;
+    Ok(Some(Token {
+        id: id.into(),
+        name: Arc::from(row.get::<_, String>(1)?),
+        kind,
+        sha256,
+        scopes: Scopes::of(&scopes),
+        created: at(row, 5)?.unwrap_or_default(),
+        expires: at(row, 6)?,
+        revoked: at(row, 7)?,
+        used: at(row, 8)?,
+        origin: origin.and_then(|origin| origin.parse().ok()),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{ReadTokens, Store, WriteTokens};
+
+    fn token(n: u8, kind: Kind) -> Token {
+        Token {
+            id: format!("cmx_{n}").into(),
+            name: "ci".into(),
+            kind,
+            sha256: (kind == Kind::ApiKey).then_some([n; 32]),
+            scopes: Scopes::of(&[Scope::Write, Scope::Pair]),
+            created: Timestamp::from_millis(1),
+            expires: (n > 1).then_some(Timestamp::from_millis(u64::from(n))),
+            revoked: (n > 2).then_some(Timestamp::from_millis(3)),
+            used: (n > 2).then_some(Timestamp::from_millis(2)),
+            origin: (n > 2).then_some(IpAddr::from([127, 0, 0, 1])),
+        }
+    }
+
+    #[actix::test]
+    async fn they_survive_a_new_start_and_what_is_damaged_lets_nobody_in() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("clawmux.db");
+        let store = Store::start(&path).await.unwrap();
+        assert!(!has_issued(&path) && !has_issued(folder.path()));
+        let all = [token(1, Kind::ApiKey), token(2, Kind::Jwt), token(3, Kind::ApiKey)];
+        let mut changes: Vec<Change> = all.iter().cloned().map(Change::Put).collect();
+        changes.push(Change::Put(token(4, Kind::ApiKey)));
+        store.send(WriteTokens { changes, durable: true }).await.unwrap().unwrap();
+        let changes = vec![Change::Forget("cmx_4".into())];
+        store.send(WriteTokens { changes, durable: true }).await.unwrap().unwrap();
+        store.send(crate::store::Stop).await.unwrap().unwrap();
+
+        assert!(has_issued(&path));
+        let store = Store::start(&path).await.unwrap();
+        assert_eq!(store.send(ReadTokens).await.unwrap().unwrap(), all);
+        assert!(has_issued(&path), "also while a daemon has it open");
+        store.send(crate::store::Stop).await.unwrap().unwrap();
+        let db = rusqlite::Connection::open(&path).unwrap();
+        let damage = "UPDATE tokens SET sha256 = x'00' WHERE token = 'cmx_1';
+            UPDATE tokens SET kind = 'api-key' WHERE token = 'cmx_2'";
+        db.execute_batch(damage).unwrap();
+        drop(db);
+        let store = Store::start(&path).await.unwrap();
+        let left = store.send(ReadTokens).await.unwrap().unwrap();
+        assert_eq!(left[..2].iter().filter(|token| token.revoked.is_some()).count(), 2, "{left:?}");
+        assert_eq!(left[2..], all[2..]);
+    }
+}

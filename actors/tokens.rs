@@ -1,0 +1,222 @@
+//! `Tokens`: the API keys and JWTs that the daemon gave out.
+//!
+//! The rules are [`token`](clawmux_core::auth::token)'s; here they are kept in the store and carried
+//! out, one decision at a time. A decision is written down first; then the [`Authority`] that all
+//! connections look at is renewed; then connections that it does not uphold any more are closed; and
+//! then whoever asked is told. A connection looks at the authority once more after it has joined the
+//! hub, so that none slips through between the two.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use actix::prelude::*;
+use clawmux_core::auth::authority::Authority;
+use clawmux_core::auth::token::{Change, Ledger, Moment, Token, TokenCommand, TokenReply};
+use clawmux_core::auth::{Grounds, Principal};
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::reply::Reply;
+use serde_json::json;
+
+use crate::ask::ask;
+use crate::clock;
+use crate::deliver::Asker;
+use crate::hub::{Broadcast, Hub, Notice, Whose};
+use crate::observe::{Observe, Observed};
+use crate::store::{ReadTokens, Store, WriteTokens};
+
+/// How many may wait for a decision.
+const WAITING_MAX: usize = 64;
+
+/// Uses that may wait to be noted; more are lost.
+const MAILBOX: usize = 256;
+
+/// The credentials of the store.
+pub struct Tokens {
+    ledger: Ledger,
+    authority: Arc<Authority>,
+    store: Addr<Store>,
+    hub: Addr<Hub>,
+    /// Those who wait while a decision is carried out.
+    waiting: VecDeque<Manage>,
+    is_busy: bool,
+    revoked_total: u64,
+}
+
+/// Does something about credentials and answers who asked.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Manage {
+    /// What.
+    pub command: TokenCommand,
+    /// For whom.
+    pub principal: Principal,
+    /// Who is answered.
+    pub asker: Asker,
+}
+
+/// Somebody was let in with one.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Used {
+    /// Which.
+    pub id: Arc<str>,
+    /// From where.
+    pub origin: IpAddr,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").field("ledger", &self.ledger).finish_non_exhaustive()
+    }
+}
+
+impl Tokens {
+    /// Of what the store has; from then on the authority knows of it too.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub async fn open(authority: Arc<Authority>, store: Addr<Store>, hub: Addr<Hub>) -> Result<Self, Error> {
+        let tokens = ask(&store, ReadTokens).await??;
+        let (waiting, ledger) = (VecDeque::new(), Ledger::new(tokens));
+        let opened = Self { ledger, authority, store, hub, waiting, is_busy: false, revoked_total: 0 };
+        opened.renew();
+        Ok(opened)
+    }
+
+    /// Tells all connections. One whose name has become that of a key of the configuration lets
+    /// nobody in: they would be one principal, with the scopes of the one or the other.
+    fn renew(&self) {
+        let mut tokens = self.ledger.list();
+        for token in &mut tokens {
+            let clashes = token.sha256.is_some() && self.authority.is_configured(&token.name);
+            if clashes && token.revoked.is_none() {
+                tracing::warn!(token = %token.id, name = %token.name,
+                    "a key of the configuration has the same name: this one lets nobody in");
+                token.revoked = Some(token.created);
+            }
+        }
+        self.authority.renew(&tokens);
+    }
+
+    fn go_on(&mut self, ctx: &mut Context<Self>) {
+        while !self.is_busy
+            && let Some(manage) = self.waiting.pop_front()
+        {
+            self.carry_out(manage, ctx);
+        }
+    }
+
+    fn carry_out(&mut self, Manage { command, principal, asker }: Manage, ctx: &mut Context<Self>) {
+        let at = &mut Moment { now: clock::now(), wall: clock::wall(), random: &mut clock::random };
+        let (changes, reply) = match self.ledger.decide(command, &principal, &self.authority, at) {
+            Ok(decided) => decided,
+            Err(error) => return asker.reply(Err(error)),
+        };
+        if changes.is_empty() {
+            return asker.reply(answer(reply));
+        }
+        self.is_busy = true;
+        let write = WriteTokens { changes: changes.clone(), durable: true };
+        let store = self.store.clone();
+        let written = async move { ask(&store, write).await.and_then(|written| written) };
+        ctx.spawn(written.into_actor(self).then(move |written, tokens, _| {
+            let ended = written.as_ref().is_ok().then(|| tokens.settle(&changes, &reply)).flatten();
+            let hub = tokens.hub.clone();
+            async move {
+                if let Some(grounds) = ended {
+                    let whose = Whose::Grounds(grounds);
+                    // A hub that is gone has nobody left to close.
+                    let _ = ask(&hub, Broadcast { notice: Notice::Revoked, whose }).await;
+                }
+                asker.reply(written.and_then(|()| answer(reply)));
+            }
+            .into_actor(tokens)
+            .map(|(), tokens: &mut Self, ctx| {
+                tokens.is_busy = false;
+                tokens.go_on(ctx);
+            })
+        }));
+    }
+
+    /// What was written down holds; says whose connections end by it.
+    fn settle(&mut self, changes: &[Change], reply: &TokenReply) -> Option<Grounds> {
+        self.ledger.apply(changes);
+        self.renew();
+        match reply {
+            TokenReply::Created { token, closes_loopback, .. } => {
+                let Token { id, name, kind, expires, .. } = token;
+                let expires = expires.map(|at| at.to_rfc3339());
+                tracing::info!(token = %id, %name, kind = kind.name(), expires, "a credential was given out");
+                if *closes_loopback {
+                    tracing::info!("it is the first: from now on loopback requires one too");
+                }
+                closes_loopback.then_some(Grounds::Open)
+            }
+            TokenReply::Revoked(token) => {
+                self.revoked_total += 1;
+                tracing::info!(token = %token.id, name = %token.name, "a credential is revoked");
+                Some(Grounds::Issued(token.id.clone()))
+            }
+            TokenReply::List(_) => None,
+        }
+    }
+}
+
+fn answer(reply: TokenReply) -> Result<Reply, Error> {
+    Ok(Reply::Token(Box::new(reply)))
+}
+
+impl Actor for Tokens {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+    }
+}
+
+impl Handler<Manage> for Tokens {
+    type Result = ();
+
+    fn handle(&mut self, manage: Manage, ctx: &mut Self::Context) {
+        if self.waiting.len() >= WAITING_MAX {
+            let why = "too many credentials at once: try again";
+            return manage.asker.reply(Err(ErrorCode::Unavailable.error(why)));
+        }
+        self.waiting.push_back(manage);
+        self.go_on(ctx);
+    }
+}
+
+impl Handler<Used> for Tokens {
+    type Result = ();
+
+    fn handle(&mut self, Used { id, origin }: Used, _: &mut Self::Context) {
+        // While a decision is written down it would be written over.
+        if !self.is_busy
+            && let Some(change) = self.ledger.used(&id, origin, clock::now())
+        {
+            self.ledger.apply(std::slice::from_ref(&change));
+            // Lost, it is known a minute less exactly when it was used.
+            let _ = self.store.try_send(WriteTokens { changes: vec![change], durable: false });
+        }
+    }
+}
+
+impl Handler<Observe> for Tokens {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
+        let (valid, known) = self.ledger.counts(clock::wall());
+        Observed::leaf(
+            "tokens",
+            json!({
+                "valid": valid,
+                "known": known,
+                "waiting": self.waiting.len(),
+                "revoked_total": self.revoked_total,
+            }),
+        )
+    }
+}

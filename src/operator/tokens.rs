@@ -1,0 +1,202 @@
+//! `clawmux tokens`, `token create`, `token revoke`: the API keys and JWTs that the daemon gives out.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::table::table;
+use super::when::{ago, now_ms, utc};
+use crate::admin_client::{call, home_of};
+use crate::cli::{CreateToken, Global, RevokeToken, TokenCommand, Tokens};
+use crate::exit::{FAILED, Failure};
+use crate::terminal::{json_line, say, tell};
+
+/// An id may be cut to so many characters, where no other begins with them.
+const PREFIX_CHARS_MIN: usize = 6;
+
+/// Runs `tokens`.
+///
+/// # Errors
+/// As [`call`].
+pub(crate) fn list(global: &Global, options: &Tokens) -> Result<(), Failure> {
+    let answer = call(&home_of(global)?, "admin.tokens", &json!({}))?;
+    if options.json {
+        say(&json_line(&answer));
+        return Ok(());
+    }
+    let rows: Vec<_> = tokens(&answer).iter().map(|token| row(token, now_ms())).collect();
+    if rows.is_empty() {
+        tell("no credentials were given out: `clawmux token create` makes one");
+        return Ok(());
+    }
+    say(&table(["TOKEN", "NAME", "KIND", "SCOPES", "STATE", "CREATED", "USED", "FROM"], &rows));
+    Ok(())
+}
+
+/// Runs `token create` and `token revoke`.
+///
+/// # Errors
+/// As [`call`]; status 1 where no credential, or more than one, has such an id.
+pub(crate) fn run(global: &Global, command: &TokenCommand) -> Result<(), Failure> {
+    match command {
+        TokenCommand::Create(options) => create(global, options),
+        TokenCommand::Revoke(options) => revoke(global, options),
+    }
+}
+
+fn create(global: &Global, options: &CreateToken) -> Result<(), Failure> {
+    let mut params = json!({ "name": options.name, "kind": if options.jwt { "jwt" } else { "api-key" } });
+    match &options.role {
+        Some(role) => params["role"] = role.as_str().into(),
+        None => params["scopes"] = options.scope.clone().into(),
+    }
+    if let Some(life) = options.expires {
+        params["life_ms"] = u64::try_from(life.as_millis()).unwrap_or(u64::MAX).into();
+    }
+    let made = call(&home_of(global)?, "admin.token.create", &params)?;
+    if options.json {
+        say(&json_line(&made));
+    } else {
+        let expires = made["expires_ms"].as_u64();
+        tell(&format!(
+            "{} {} for {} ({}), {}. It is shown this once:",
+            text(&made["kind"]),
+            text(&made["token"]),
+            text(&made["name"]),
+            scopes(&made),
+            expires.map_or_else(|| "without an end".to_owned(), |at| format!("until {} UTC", utc(at))),
+        ));
+        say(text(&made["secret"]));
+    }
+    if made["closes_loopback"] == true {
+        tell(
+            "it is the first credential: from now on every client needs one, on loopback too, and those that were \
+             connected without one are closed. `clawmux chat` takes it from $CLAWMUX_TOKEN or --token-file; \
+             commands over the Unix socket need none",
+        );
+    }
+    Ok(())
+}
+
+fn revoke(global: &Global, options: &RevokeToken) -> Result<(), Failure> {
+    let home = home_of(global)?;
+    let list = call(&home, "admin.tokens", &json!({}))?;
+    let id = find(&options.id, tokens(&list))?;
+    let revoked = call(&home, "admin.token.revoke", &json!({ "token": id }))?;
+    if options.json {
+        say(&json_line(&revoked));
+    } else {
+        let (kind, name) = (text(&revoked["kind"]), text(&revoked["name"]));
+        say(&format!("{kind} {id} of {name} is revoked, and its connections are closed"));
+    }
+    Ok(())
+}
+
+/// The id that is, or begins with, `id`.
+fn find<'a>(id: &str, tokens: &'a [Value]) -> Result<&'a str, Failure> {
+    let known = || tokens.iter().map(|token| text(&token["token"]));
+    if let Some(exact) = known().find(|known| *known == id) {
+        return Ok(exact);
+    }
+    let is_enough = id.chars().count() >= PREFIX_CHARS_MIN;
+    let found: Vec<&str> = known().filter(|known| is_enough && known.starts_with(id)).collect();
+    match found[..] {
+        [one] => Ok(one),
+        [] => Err(Failure::new(FAILED, "no credential has this id: `clawmux tokens` lists them")),
+        _ => {
+            Err(Failure::new(FAILED, format!("{} of them begin with this id, give more of it", found.len())))
+        }
+    }
+}
+
+fn row(token: &Value, now_ms: u64) -> [String; 8] {
+    let time = |name: &str| token[name].as_u64();
+    let state = match (time("revoked_ms"), time("expires_ms")) {
+        (Some(at), _) => format!("revoked {}", ago(at, now_ms)),
+        (None, Some(at)) if at <= now_ms => format!("expired {}", ago(at, now_ms)),
+        (None, Some(at)) => format!("until {}", &utc(at)[..16]),
+        (None, None) => "valid".into(),
+    };
+    [
+        text(&token["token"]).to_owned(),
+        text(&token["name"]).to_owned(),
+        text(&token["kind"]).to_owned(),
+        scopes(token),
+        state,
+        ago(time("created_ms").unwrap_or(0), now_ms),
+        time("used_ms").map_or_else(|| "never".to_owned(), |at| ago(at, now_ms)),
+        text(&token["origin"]).to_owned(),
+    ]
+}
+
+/// Its role, or its scopes.
+fn scopes(token: &Value) -> String {
+    if let Some(role) = token["role"].as_str() {
+        return role.to_owned();
+    }
+    let names: Vec<&str> =
+        token["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if names.is_empty() { "-".into() } else { names.join(" ") }
+}
+
+fn tokens(answer: &Value) -> &[Value] {
+    answer["tokens"].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("-")
+}
+
+/// A span as people write it: `90s`, `15m`, `12h`, `30d`.
+///
+/// # Errors
+/// What it must look like.
+pub(crate) fn life(text: &str) -> Result<Duration, String> {
+    let expected = || "expected a span such as 90s, 15m, 12h or 30d".to_owned();
+    let unit = text.chars().last().ok_or_else(expected)?;
+    let seconds = match unit {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        'd' => 86_400,
+        _ => return Err(expected()),
+    };
+    let number: u64 = text[..text.len() - 1].parse().map_err(|_| expected())?;
+    let seconds = number.checked_mul(seconds).filter(|seconds| *seconds > 0).ok_or_else(expected)?;
+    Ok(Duration::from_secs(seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_read() {
+        for (text, seconds) in [("90s", 90), ("15m", 900), ("12h", 43_200), ("30d", 2_592_000)] {
+            assert_eq!(life(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for bad in ["", "d", "0d", "-1d", "1", "1y", "1.5d", " 1d", "1 d", "99999999999999999999d", "İ"] {
+            assert!(life(bad).is_err(), "{bad}");
+        }
+        assert!(life(&format!("{}d", u64::MAX)).is_err());
+    }
+
+    #[test]
+    fn one_is_found_by_the_beginning_of_its_id_and_two_are_not() {
+        let all = [json!({"token": "cmx_aaaa1"}), json!({"token": "cmx_aaaa2"}), json!({"token": "cmx_b"})];
+        assert_eq!(find("cmx_aaaa1", &all).unwrap(), "cmx_aaaa1");
+        assert_eq!(find("cmx_b", &all).unwrap(), "cmx_b", "all of it, however short");
+        for id in ["cmx_aaaa", "cmx_", "", "zzzzzz"] {
+            assert!(find(id, &all).is_err(), "{id}");
+        }
+    }
+
+    #[test]
+    fn what_lets_nobody_in_says_so() {
+        let state = |token: Value| row(&token, 100_000)[4].clone();
+        assert_eq!(state(json!({})), "valid");
+        assert_eq!(state(json!({"expires_ms": 100_000})), "expired now");
+        assert_eq!(state(json!({"expires_ms": 160_000})), "until 1970-01-01 00:02");
+        assert_eq!(state(json!({"revoked_ms": 40_000, "expires_ms": 160_000})), "revoked 1m ago");
+    }
+}
