@@ -208,6 +208,7 @@ impl Now {
             exists: self.text.is_some(),
             hash: self.hash(),
             needs_restart: self.found.effective != *started,
+            pending: config::differences(started, &self.found.effective),
             complaints: issues(&self.found.complaints),
             warnings: issues(&self.found.warnings),
             file: self.found.file,
@@ -237,11 +238,22 @@ fn change(layers: &Layers, asked: &Json, is_patch: bool, base_hash: &str) -> Res
     if now.hash() != base_hash {
         return Err(ErrorCode::Conflict.error("config changed since last load; re-run config.get and retry"));
     }
+    let patched = is_patch.then(|| config::patched(&now.found.file, asked));
+    say(layers, now, patched.as_ref().unwrap_or(asked))
+}
+
+/// Has the file say what is asked at some places.
+fn place(layers: &Layers, values: &[(String, Json)], merge: bool) -> Result<Now, Error> {
+    let now = Now::read(layers)?;
+    let asked = config::placed(&now.found.file, values, merge).map_err(|complaints| invalid(&complaints))?;
+    say(layers, now, &asked)
+}
+
+/// Has the file say all of this.
+fn say(layers: &Layers, now: Now, asked: &Json) -> Result<Now, Error> {
     let Examined { file, effective, .. } = &now.found;
     let old = now.text.as_deref().unwrap_or_default();
-    let patched = is_patch.then(|| config::patched(file, asked));
-    let new = config::edit(old, patched.as_ref().unwrap_or(asked), file, effective)
-        .map_err(|complaints| invalid(&complaints))?;
+    let new = config::edit(old, asked, file, effective).map_err(|complaints| invalid(&complaints))?;
     if new == old {
         return Ok(now);
     }
@@ -327,16 +339,22 @@ impl Handler<Configure> for Configuration {
             });
         };
         let (layers, started, changing) = (self.layers.clone(), self.started.clone(), self.changing.clone());
-        if matches!(request, ConfigRequest::Set { .. }) {
+        if matches!(request, ConfigRequest::Set { .. } | ConfigRequest::Place { .. }) {
             self.changes += 1;
         }
         let done = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let now = match request {
-                ConfigRequest::Get => Now::read(&layers)?,
-                ConfigRequest::Set { asked, is_patch, base_hash } => {
+                ConfigRequest::Get | ConfigRequest::Look => Now::read(&layers)?,
+                asked @ (ConfigRequest::Set { .. } | ConfigRequest::Place { .. }) => {
                     let _one_at_a_time = changing.lock().unwrap_or_else(PoisonError::into_inner);
-                    let now = change(&layers, &asked, is_patch, &base_hash)?;
+                    let now = match asked {
+                        ConfigRequest::Place { values, merge } => place(&layers, &values, merge)?,
+                        ConfigRequest::Set { asked, is_patch, base_hash } => {
+                            change(&layers, &asked, is_patch, &base_hash)?
+                        }
+                        ConfigRequest::Get | ConfigRequest::Look => Now::read(&layers)?,
+                    };
                     tracing::info!(file = %layers.file.display(), %by, "the configuration was set");
                     now
                 }
@@ -492,6 +510,41 @@ mod tests {
         assert!(!format!("{found:?}").contains("s3cret"), "{found:?}");
         home.set(json!({}), &found.hash).await.unwrap_err();
         assert_eq!(home.text(), broken);
+    }
+
+    #[actix::test]
+    async fn places_are_set_and_what_they_do_not_name_stays_or_goes() {
+        let home = Home::new(Some("# mine\n[limits]\nqueue = 3 # few\nagents = 4\n"));
+        let set = async |values: &[(&str, Json)], merge| {
+            let values = values.iter().map(|(path, value)| ((*path).to_owned(), value.clone())).collect();
+            home.ask(ConfigRequest::Place { values, merge }).await
+        };
+        let now = set(&[("limits.queue", json!(5)), ("budgets", json!({ "daily": 9 }))], true).await.unwrap();
+        // The environment says another daily budget than the file.
+        assert_eq!((now.pending.as_slice(), now.needs_restart), (&["limits.queue".to_owned()][..], true));
+        assert_eq!(home.text(), "# mine\n[limits]\nqueue = 5 # few\nagents = 4\n\n[budgets]\ndaily = 9\n");
+        set(&[("limits", json!({ "queue": 6 })), ("budgets", Json::Null)], false).await.unwrap();
+        assert_eq!(home.text(), "# mine\n[limits]\nqueue = 6 # few\n", "the section is what was asked");
+        let before = home.text();
+        for (values, says) in [
+            (
+                &[("limits.queue", json!(0)), ("limits.queu", json!(1)), ("nonsense", json!({}))][..],
+                "limits.queu: unknown key",
+            ),
+            (&[("limits", json!({})), ("limits.queue", json!(1))], "limits.queue: lies within limits"),
+            (&[("limits.queue.x", json!(1))], "what it lies in is no section"),
+            (&[("limits.", json!(1))], "limits.: is no key"),
+            (&[("", json!(1))], "is no key"),
+            (&[("auth.token", json!("s3cret"))], "use token_env"),
+        ] {
+            for merge in [true, false] {
+                let error = set(values, merge).await.unwrap_err();
+                assert!(error.message.contains(says) && !error.message.contains("s3cret"), "{says}: {error}");
+            }
+        }
+        let error = set(&[("limits.queue", json!(0)), ("limits.queu", json!(1))], true).await.unwrap_err();
+        assert!(error.message.contains("limits.queue: expected"), "all at once: {error}");
+        assert_eq!(home.text(), before);
     }
 
     #[actix::test]

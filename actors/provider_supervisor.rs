@@ -12,7 +12,7 @@ use actix::{
     Actor, ActorFutureExt as _, AsyncContext as _, Context, Handler, Message, MessageResult, Recipient,
     ResponseActFuture, WrapFuture as _, fut,
 };
-use clawmux_core::config::{Config, ModelRef};
+use clawmux_core::config::{self, Config, ModelRef};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Usage;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
@@ -98,6 +98,18 @@ pub struct BudgetStatus {
 }
 
 impl ProviderSupervisor {
+    /// The agents whose first model is of a provider that wants a key and has none.
+    fn agents_without_key(&self) -> Vec<&str> {
+        let lacks_key = |model: &ModelRef| {
+            self.config.providers.get(&model.provider).is_some_and(config::Provider::lacks_key)
+        };
+        let agents = self.config.agents.values();
+        agents
+            .filter(|agent| agent.models.first().is_some_and(lacks_key))
+            .map(|agent| agent.id.as_str())
+            .collect()
+    }
+
     /// Has a record written; where the log can't be, later.
     fn keep(&mut self, record: UsageRecord, ctx: &mut Context<Self>) {
         let Some(store) = &self.store else { return };
@@ -317,6 +329,7 @@ impl Handler<Observe> for ProviderSupervisor {
             "provider_supervisor",
             json!({
                 "providers": self.endpoints.keys().collect::<Vec<_>>(),
+                "agents_without_key": self.agents_without_key(),
                 "calls_waiting": self.waiting,
                 "calls_free": self.slots.available_permits(),
                 "calls_granted": self.granted,

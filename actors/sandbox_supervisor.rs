@@ -430,10 +430,20 @@ impl Handler<Observe> for SandboxSupervisor {
             .filter(|(_, entry)| matches!(entry.state, State::OutOfOrder))
             .map(|(name, _)| name.to_string())
             .collect();
+        let not_loaded: Vec<String> = self
+            .plugins
+            .iter()
+            .filter(|(_, entry)| match &entry.state {
+                State::Running { loading, .. } => matches!(*loading.borrow(), Loading::Failed(_)),
+                State::OutOfOrder => false,
+            })
+            .map(|(name, _)| name.to_string())
+            .collect();
         let restarts: usize = self.plugins.values().map(|entry| entry.restarts.recent()).sum();
         let state = json!({
             "plugins": self.plugins.len(),
             "plugins_out_of_order": out_of_order,
+            "plugins_not_loaded": not_loaded,
             "plugin_restarts_recent": restarts,
             "threads_max": threads_max,
             "threads": load.threads,

@@ -194,6 +194,17 @@ fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// `memory`
+#[derive(Args, Debug)]
+pub(crate) struct Memory {
+    /// What is remembered for this one, the latest first: the name of its credential, or `operators`
+    #[arg(long, value_name = "NAME")]
+    pub(crate) owner: Option<String>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `devices`
 #[derive(Args, Debug)]
 pub(crate) struct Devices {
@@ -396,8 +407,8 @@ pub(crate) enum Command {
     Plugins(Later),
     /// Tokens spent (not there yet)
     Usage(Later),
-    /// Semantic memory (not there yet)
-    Memory(Later),
+    /// What is remembered besides conversations: how much for whom, or the entries of one owner
+    Memory(Memory),
     /// Tool calls that wait for approval
     Approvals(Approvals),
     /// Devices that are paired, and those that wait for approval
@@ -463,6 +474,7 @@ impl Command {
             | Self::Tokens(_)
             | Self::Token(_)
             | Self::Approvals(_)
+            | Self::Memory(_)
             | Self::Approval(_)
             | Self::Drain(_)
             | Self::Backup(_)
@@ -472,7 +484,6 @@ impl Command {
             Self::Actors(_) => "actors",
             Self::Plugins(_) => "plugins",
             Self::Usage(_) => "usage",
-            Self::Memory(_) => "memory",
             Self::Plugin(_) => "plugin",
             Self::Config(_) => "config",
             Self::Log(_) => "log",

@@ -22,6 +22,7 @@
 //! | `! fault NAME` / `! ended` | something is wrong with the connection; the peer left |
 //! | `< text` | the gateway sends this frame |
 //! | `<~ json` | the gateway sends a frame that holds this: objects may have more members |
+//! | `<b "bytes"` | the gateway sends this binary frame, written as Rust writes bytes |
 //! | `? authenticate none` or `... token TEXT`, `... api-key TEXT`, `... jwt TEXT` | credentials are to be checked; role, scopes and device follow where they are asked for |
 //! | `? TICKET SCOPE COST command` | a request is to be executed; runs are `run1`, `run2`, .. |
 //! | `x CODE reason` | the gateway closes |
@@ -48,7 +49,10 @@ use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
+use clawmux_core::file::{FileAbout, FileId, FileReply, FileRow, UploadId};
+use clawmux_core::health::{Figures, Part, Report};
 use clawmux_core::ids::{ApprovalId, ConnectionId, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::memory::{Found, Kind, MemoryReply, Remembered, Stored, Tier};
 use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeRow};
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
@@ -57,6 +61,8 @@ use clawmux_core::reply::{
     SessionState, SessionSummary, Status, Transcript, UnderWay,
 };
 use clawmux_core::settings::{Assignment, Settings};
+use clawmux_core::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, SubAgentReply};
+use clawmux_core::team::{Coordination, Relayed, TeamNews, TeamReply, TeamState, TeamStatus};
 use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
 use serde_json::Value;
@@ -137,7 +143,7 @@ fn run(path: &Path, make: fn(Setup) -> Box<dyn Dialect>) -> Result<(), String> {
         if line.is_empty() || line.starts_with('#') || line.starts_with("setup ") {
             continue;
         }
-        if ["< ", "<~ ", "? ", "x "].iter().any(|kind| line.starts_with(kind)) {
+        if ["< ", "<~ ", "<b ", "? ", "x "].iter().any(|kind| line.starts_with(kind)) {
             expected.push(line.to_owned());
             continue;
         }
@@ -521,6 +527,69 @@ fn entry_of(value: &Value) -> Result<Entry, String> {
     })
 }
 
+fn report_of(value: &Value) -> Report {
+    let at = Timestamp::from_millis(count(value, "at"));
+    let part = |name: &'static str| {
+        let errors = list(&value[name], |error| Ok(error.as_str().unwrap_or_default().to_owned()));
+        Part::running(name, at).degraded_by(errors.unwrap_or_default())
+    };
+    Report {
+        at,
+        started: Timestamp::from_millis(1000),
+        sessions: count(value, "sessions"),
+        connections: count(value, "connections"),
+        parts: vec![part("store"), part("plugins")],
+        figures: Figures {
+            sessions_made: 5,
+            tokens: 7,
+            completed: count(value, "completed"),
+            failed: count(value, "failed"),
+            timed: count(value, "completed"),
+            response_ms: 10,
+        },
+    }
+}
+
+fn memory_reply(reply: MemoryReply) -> Reply {
+    Reply::Memory(Box::new(reply))
+}
+
+/// The tier and the kind of an entry.
+fn memory_words(value: &Value) -> (Tier, Kind) {
+    (Tier::from_name(&text(value, "tier")).unwrap(), Kind::from_name(&text(value, "kind")).unwrap())
+}
+
+/// What is said of files: a row, bytes of one, how far one has come, one that is no more.
+fn file_reply_of(value: &Value) -> Result<FileReply, String> {
+    if let Some(received) = value["received"].as_u64() {
+        return Ok(FileReply::Received(received));
+    }
+    let id = FileId::parse(&text(value, "id")).ok_or("no id of a file")?;
+    if value["deleted"] == true {
+        return Ok(FileReply::Deleted(id));
+    }
+    let file = FileRow {
+        id,
+        upload: UploadId::parse(&text(value, "upload")).ok_or("no id of an upload")?,
+        owner: Owner::Admins,
+        about: FileAbout {
+            name: value["name"].as_str().map(str::to_owned),
+            media_type: None,
+            total: value["total"].as_u64(),
+            sha256: Some([0xab; 32]),
+        },
+        size: count(value, "size"),
+        is_complete: value["complete"] == true,
+        created: Timestamp::from_millis(0),
+        updated: Timestamp::from_millis(1000),
+    };
+    Ok(match value["piece"].as_str() {
+        Some(data) => FileReply::Piece { file, data: data.to_owned().into() },
+        None if value["list"] == true => FileReply::List { files: vec![file], total: 1 },
+        None => FileReply::File(file),
+    })
+}
+
 fn reply_of(value: &Value) -> Result<Reply, String> {
     let (name, value) = member(value)?;
     let plugin = |value: &Value| {
@@ -533,6 +602,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
         })
     };
     Ok(match name {
+        "file" => Reply::File(Box::new(file_reply_of(value)?)),
         "status" => Reply::Status(Status {
             version: text(value, "version"),
             plugins: count(value, "plugins") as usize,
@@ -540,6 +610,32 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             connections: count(value, "connections") as usize,
             started: Timestamp::default(),
         }),
+        "health" => Reply::Health(Arc::new(report_of(value))),
+        "stored" => {
+            let (tier, kind) = memory_words(value);
+            let created = Timestamp::from_millis(count(value, "created"));
+            let session = value["session"].as_str().map(|key| SessionKey::parse(key).unwrap());
+            memory_reply(MemoryReply::Stored(Stored { id: text(value, "id"), tier, kind, session, created }))
+        }
+        "found" => memory_reply(MemoryReply::Found(Found {
+            results: list(&value["results"], |result| {
+                let (tier, kind) = memory_words(result);
+                Ok(Remembered {
+                    id: text(result, "id"),
+                    owner: Owner::Admins,
+                    tier,
+                    kind,
+                    content: text(result, "content"),
+                    metadata: result["metadata"].as_object().cloned(),
+                    session: None,
+                    score: result["score"].as_f64().unwrap_or_default(),
+                    created: Timestamp::from_millis(count(result, "created")),
+                })
+            })
+            .unwrap_or_default(),
+            total: count(value, "total"),
+        })),
+        "forgotten" => memory_reply(MemoryReply::Deleted { id: value.as_str().unwrap_or_default().into() }),
         "config" => Reply::Config(Box::new(ConfigSnapshot {
             path: text(value, "path"),
             exists: value["exists"] == true,
@@ -552,6 +648,8 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             .unwrap_or_default(),
             warnings: Vec::new(),
             needs_restart: value["needs_restart"] == true,
+            pending: list(&value["pending"], |path| Ok(path.as_str().unwrap_or_default().to_owned()))
+                .unwrap_or_default(),
         })),
         "log_tail" => Reply::LogTail(LogTail {
             cursor: count(value, "cursor"),
@@ -568,6 +666,13 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                 calls: count(day, "calls"),
             })
         })?),
+        "agent" => Reply::SubAgent(Box::new(SubAgentReply::Status(agent_of(value)?))),
+        "team" => Reply::Team(Box::new(TeamReply::Status(team_of(value)?))),
+        "sent" => Reply::Team(Box::new(TeamReply::Sent {
+            team: text(value, "team").into(),
+            message: text(value, "id"),
+            to: list(&value["to"], |id| Ok(id.as_str().unwrap_or_default().into()))?,
+        })),
         "aborted" => Reply::Aborted { run: value.as_str().map(RunId::from) },
         "history" => Reply::History(History {
             session: key_of(&text(value, "session"))?,
@@ -687,9 +792,51 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
     })
 }
 
+fn agent_of(value: &Value) -> Result<AgentStatus, String> {
+    use AgentState::{Completed, Failed, Initializing, Paused, Running, Stopped};
+    let all = [Initializing, Running, Paused, Completed, Failed, Stopped];
+    let state = all.into_iter().find(|state| value["state"] == state.name()).ok_or("no such state")?;
+    Ok(AgentStatus {
+        agent: text(value, "id").into(),
+        owner: Owner::Admins,
+        session: key_of(&text(value, "session"))?,
+        parent: value["parent"].as_str().map(key_of).transpose()?,
+        team: value["team"].as_str().map(|team| (team.into(), text(value, "role"))),
+        kind: text(value, "kind"),
+        state,
+        task: text(value, "task"),
+        usage: Usage { input_tokens: count(value, "tokens"), output_tokens: 0 },
+        turns_completed: count(value, "turns") as u32,
+        answer: value["answer"].as_str().map(str::to_owned),
+        why: value["why"].as_str().map(|why| ErrorCode::Aborted.error(why)),
+        depth: 1,
+        created: Timestamp::from_millis(1000),
+        updated: Timestamp::from_millis(count(value, "updated")),
+    })
+}
+
+fn team_of(value: &Value) -> Result<TeamStatus, String> {
+    use TeamState::{Active, Completed, Dissolved, Failed, Forming};
+    let all = [Forming, Active, Completed, Failed, Dissolved];
+    Ok(TeamStatus {
+        team: text(value, "id").into(),
+        owner: Owner::Admins,
+        name: text(value, "name"),
+        description: None,
+        strategy: Coordination::Sequential,
+        state: all.into_iter().find(|state| value["state"] == state.name()).ok_or("no such state")?,
+        members: list(&value["members"], agent_of)?,
+        progress: value["progress"].as_f64().unwrap_or_default(),
+        why: None,
+        created: Timestamp::from_millis(1000),
+        updated: Timestamp::from_millis(2000),
+    })
+}
+
 fn announcement_of(value: &Value) -> Result<Announcement, String> {
     let (name, value) = member(value)?;
     Ok(match name {
+        "report" => Announcement::Report(Arc::new(report_of(value))),
         "presence" => {
             let present = list(value, |present| {
                 Ok(Present {
@@ -716,6 +863,31 @@ fn announcement_of(value: &Value) -> Result<Announcement, String> {
             owner: Owner::Admins,
             reason: ChangeReason::Ended,
         }),
+        "agent" => {
+            let what = match value["what"].as_str() {
+                Some("spawned") => AgentChange::Spawned,
+                Some("stopped") => AgentChange::Stopped,
+                _ => AgentChange::Changed,
+            };
+            Announcement::Agent(Box::new(AgentNews { what, status: agent_of(value)? }))
+        }
+        "team" => Announcement::Team(Box::new(TeamNews::Changed(team_of(value)?))),
+        "dissolved" => Announcement::Team(Box::new(TeamNews::Dissolved {
+            team: text(value, "id").into(),
+            owner: Owner::Admins,
+            reason: value["reason"].as_str().map(str::to_owned),
+        })),
+        "relayed" => Announcement::Team(Box::new(TeamNews::Message(Relayed {
+            message: text(value, "id"),
+            team: text(value, "team").into(),
+            owner: Owner::Admins,
+            from: text(value, "from").into(),
+            to: value["to"].as_str().map(Into::into),
+            content: text(value, "content"),
+            metadata: value.get("metadata").cloned(),
+            answers: value["answers"].as_str().map(str::to_owned),
+            at: Timestamp::from_millis(count(value, "at")),
+        }))),
         "requested" => Announcement::Approval(Arc::new(News::Requested(pending_of(value)?))),
         "resolved" => Announcement::Approval(Arc::new(News::Resolved {
             pending: pending_of(value)?,

@@ -35,7 +35,7 @@ use serde_json::{Value, json};
 /// It.
 pub(super) fn to_json(logged: &Logged) -> Value {
     let (name, mut object) = match &logged.event {
-        Event::Prompted { content, owner, idempotency_key, attachments, thinking } => {
+        Event::Prompted { content, owner, idempotency_key, attachments, manner } => {
             let mut prompt = json!({ "content": content, "owner": owner_name(owner) });
             if let Some(key) = idempotency_key {
                 prompt["idempotency_key"] = json!(key);
@@ -45,8 +45,14 @@ pub(super) fn to_json(logged: &Logged) -> Value {
                     |a: &Attachment| json!({ "name": a.name(), "type": a.media_type(), "bytes": a.bytes() });
                 prompt["attachments"] = attachments.iter().map(told).collect();
             }
-            if let Some(thinking) = thinking {
+            if let Some(thinking) = manner.thinking {
                 prompt["thinking"] = json!(thinking.name());
+            }
+            if let Some(model) = &manner.model {
+                prompt["model"] = json!(model);
+            }
+            if let Some(most) = manner.max_tokens {
+                prompt["max_tokens"] = json!(most);
             }
             ("prompt", prompt)
         }
@@ -151,6 +157,7 @@ fn tokens(usage: Usage) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clawmux_core::approval::Decided;
     use clawmux_core::error::ErrorCode;
     use clawmux_core::event::{ToolCall, ToolResult};
     use clawmux_core::ids::{CallId, PluginName, Seq};
@@ -168,6 +175,12 @@ mod tests {
         let call = ToolCall { id: CallId::new("c"), name: PluginName::new("echo"), input: json!({"a": 1}) };
         let result = ToolResult { call: CallId::new("c"), content: "x".into(), is_error: true };
         let owner = Owner::from_name("ci");
+        let (at, tool) = (Timestamp::from_millis(9), PluginName::new("rm"));
+        let wanted = ToolCall { id: CallId::new("c"), name: tool.clone(), input: json!({}) };
+        let decided = |decision, by: Option<&str>| {
+            let (call, tool, by) = (CallId::new("c"), tool.clone(), by.map(str::to_owned));
+            Event::ApprovalDecided(Decided { call, tool, decision, by })
+        };
         for (event, expected) in [
             (
                 Event::prompted("hi", owner, Some("k".into())),
@@ -184,7 +197,7 @@ mod tests {
                     owner: Owner::Admins,
                     idempotency_key: None,
                     attachments: vec![Attachment::new(Some("a.txt"), None, "x".into()).expect("text")],
-                    thinking: Some(Thinking::Low),
+                    manner: Some(Thinking::Low).into(),
                 },
                 json!({"event": "prompt", "content": "look", "owner": null, "thinking": "low",
                        "attachments": [{"name": "a.txt", "type": "text/plain", "bytes": 1}]}),
@@ -195,6 +208,25 @@ mod tests {
             (
                 Event::ToolCalled(call),
                 json!({"event": "tool_call", "call": "c", "tool": "echo", "input": {"a": 1}}),
+            ),
+            (
+                Event::ApprovalAsked(Asked { call: wanted, asked: at, deadline: at }),
+                json!({"event": "approval_asked", "approval": null, "call": "c", "tool": "rm", "input": {},
+                       "deadline_ms": 9}),
+            ),
+            (
+                decided(Decision::Approved { input: Some(json!({"b": 2})) }, Some("ada")),
+                json!({"event": "approval_decided", "call": "c", "tool": "rm", "decision": "approved",
+                       "input": {"b": 2}, "by": "ada"}),
+            ),
+            (
+                decided(Decision::Denied { reason: Some("no".into()) }, Some("ada")),
+                json!({"event": "approval_decided", "call": "c", "tool": "rm", "decision": "denied",
+                       "reason": "no", "by": "ada"}),
+            ),
+            (
+                decided(Decision::TimedOut, None),
+                json!({"event": "approval_decided", "call": "c", "tool": "rm", "decision": "timed_out"}),
             ),
             (
                 Event::ToolReturned(result),

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::client::AdminClient;
-use super::{AdminStatus, Daemon, approvals, backup, devices, drain, session, sessions, tokens};
+use super::{AdminStatus, Daemon, approvals, backup, devices, drain, memory, session, sessions, tokens};
 
 /// How long a method may take that asks the daemon and its log.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -137,6 +137,12 @@ const METHODS: &[Method] = &[
         run: |call| Box::pin(approvals::deny(call)),
     },
     Method {
+        name: "admin.memory",
+        params: r#"{"owner"?, "limit"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(memory::memory(call)),
+    },
+    Method {
         name: "admin.drain",
         params: r#"{"on"?}"#,
         deadline: PROMPT,
@@ -151,12 +157,11 @@ const METHODS: &[Method] = &[
 ];
 
 /// Methods of the interface whose feature is not there yet.
-const LATER: [&str; 8] = [
+const LATER: [&str; 7] = [
     "admin.connections",
     "admin.actors",
     "admin.plugins",
     "admin.usage",
-    "admin.memory",
     "admin.log",
     "admin.events",
     "admin.auth",

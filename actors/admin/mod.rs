@@ -28,6 +28,7 @@ mod devices;
 mod drain;
 mod event;
 mod line;
+mod memory;
 mod methods;
 mod params;
 mod session;

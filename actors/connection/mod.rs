@@ -609,6 +609,7 @@ fn weight(command: &Command) -> usize {
         Command::Submit(submit) if !submit.files.is_empty() => UNANSWERED_MARK,
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status
+        | Command::Health
         | Command::WatchCalls
         | Command::Abort { .. }
         | Command::Attach { .. }

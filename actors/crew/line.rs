@@ -38,8 +38,8 @@ pub(super) struct Waiting {
     pub(super) attempt: u32,
     /// The run that is followed, where it is one.
     pub(super) run: Option<Followed>,
-    /// Who waits for it.
-    pub(super) promise: Option<Rc<Promise>>,
+    /// Who waits for it: is answered when the last of these is dropped.
+    pub(super) _promise: Option<Rc<Promise>>,
 }
 
 /// A turn whose run is followed.
@@ -77,14 +77,14 @@ impl Line {
         command: Command,
         waiting: Waiting,
         to: Recipient<Deliver>,
-    ) -> Result<(), Waiting> {
+    ) -> Result<(), Box<Waiting>> {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         let principal = Principal { owner, unlimited: true, ..Principal::new("crew", Scopes::USER) };
         let client = Client { connection: self.connection, to, window: self.window.clone() };
         let dispatch = Dispatch { ticket, principal, command, client, arbiter: Arbiter::current() };
         if self.dispatch.try_send(dispatch).is_err() {
-            return Err(waiting);
+            return Err(Box::new(waiting));
         }
         self.waiting.insert(ticket, waiting);
         Ok(())

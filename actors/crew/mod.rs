@@ -11,8 +11,6 @@
 
 mod kin;
 mod line;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -28,6 +26,7 @@ use clawmux_core::crew::{self as rules, Change, Effect, Moment, Note, Phase, Ste
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Outcome, Published, Usage};
 use clawmux_core::ids::{RunId, SessionKey, SubAgentId, Ticket};
+use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
 use clawmux_core::settings::Patch;
 use clawmux_core::subagent::{AgentStatus, Spawn, SubAgentCommand, SubAgentReply};
@@ -140,6 +139,7 @@ pub struct SessionEnds {
 }
 
 /// Something to decide.
+#[expect(clippy::large_enum_variant, reason = "a few wait at a time")]
 enum Question {
     Direct(Direct),
     Ends(SessionEnds, oneshot::Sender<()>),
@@ -481,10 +481,10 @@ impl Crew {
         let Some((owner, command, run)) = self.command(&effect) else { return };
         let Some(line) = &mut self.line else { return };
         self.turns_total += u64::from(run.is_some() && attempt == 0);
-        let waiting = Waiting { effect, attempt, run, promise };
+        let waiting = Waiting { effect, attempt, run, _promise: promise };
         if let Err(waiting) = line.ask(owner, command, waiting, ctx.address().recipient()) {
             let busy = ErrorCode::Unavailable.error("the daemon is busy");
-            self.refused(waiting, busy, ctx);
+            self.refused(*waiting, busy, ctx);
         }
     }
 
@@ -507,7 +507,7 @@ impl Crew {
                     idempotency_key: Some(agent.turn_key()),
                     attachments: Vec::new(),
                     files: Vec::new(),
-                    thinking: None,
+                    manner: Manner::default(),
                     follow: true,
                 };
                 let followed = Followed { agent: id.clone(), turn: agent.turns, fold: Turn::new() };

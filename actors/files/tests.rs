@@ -116,6 +116,15 @@ impl Peer {
     }
 }
 
+async fn eventually(what: &str, condition: impl AsyncFn() -> bool) {
+    let poll = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), poll).await.unwrap_or_else(|_| panic!("waited for {what}"));
+}
+
 fn upload(byte: u8) -> UploadId {
     UploadId::from_bytes([byte; 16])
 }
@@ -261,9 +270,7 @@ async fn an_upload_survives_a_restart_and_what_nobody_knows_is_swept() {
     let rest = Chunk { offset: Some(10 << 20), is_last: true, ..chunk(1, &data[10 << 20..]) };
     let row = ada.file(FileCommand::Write(rest)).await;
     assert_eq!((row.size, row.about.sha256), (20 << 20, digest(&data)));
-    while world.kept().len() > 1 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("strangers to be swept", async || world.kept().len() == 1).await;
     assert_eq!(world.kept(), [row.id.to_string()]);
     let world = world.again(true).await;
     assert_eq!(world.peer(1, "ada").file(FileCommand::Status(FileRef::File(row.id))).await, row);
@@ -320,9 +327,7 @@ async fn uploads_that_do_not_grow_are_given_up_and_there_are_not_too_many() {
     let mut bob = world.peer(2, "bob");
     bob.put(1, b"kept").await.unwrap();
     world.files.send(Look).await.unwrap();
-    while world.figure("uploads").await > 0 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually("uploads to be given up", async || world.figure("uploads").await == 0).await;
     assert_eq!((world.figure("kept_bytes").await, world.kept().len()), (4, 1));
     assert_eq!(ada.ask(FileCommand::Status(of(0))).await.unwrap_err().code, ErrorCode::NotFound);
     ada.put(200, b"x").await.unwrap();

@@ -114,8 +114,8 @@ impl Writing {
         if let Err(error) = self.write(chunk) {
             self.allowance.give_back(self.received - begin);
             (self.received, self.hasher) = (begin, hasher);
-            // It is cut back as it is opened.
-            self.file = None;
+            // Where this can't be done either, it is done as it is opened.
+            let _ = self.file.take().map(|file| file.set_len(begin));
             return Err(error.into());
         }
         if self.received - self.synced >= SYNC_BYTES {
@@ -143,7 +143,7 @@ impl Writing {
             let why = format!("upload {upload}: chunk {next} was expected, not {index}");
             return Err(self.conflict(why));
         }
-        self.next_index = chunk.index.or(self.next_index).map(|index| index + 1);
+        self.next_index = chunk.index.or(self.next_index).map(|index| index.saturating_add(1));
         Ok(())
     }
 
@@ -366,6 +366,7 @@ mod tests {
         let short = writing.take(&last(b"")).unwrap_err();
         assert!(!short.is_hopeless && short.error.message.contains("after 3 of 8"), "{short:?}");
         assert_eq!((writing.received, writing.allowance.used()), (3, 3));
+        assert_eq!(std::fs::metadata(&writing.path).unwrap().len(), 3, "at once");
         writing.take(&Chunk { offset: Some(3), ..chunk(b"d") }).unwrap();
         assert_eq!(std::fs::read(&writing.path).unwrap(), b"abcd", "as if nothing else had come");
     }

@@ -788,7 +788,7 @@ impl Session {
             system: soul.to_owned(),
             messages: self.conversation.conversation(soul.len()),
             tools: Vec::new(),
-            max_tokens: self.profile.max_tokens,
+            max_tokens: self.max_tokens(),
             thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
         };
         let (names, granted) = (self.profile.tools.clone(), self.profile.node_tools.clone());
@@ -829,9 +829,15 @@ impl Session {
         self.doing = Doing::Asking { run, step, future, answer, before };
     }
 
-    /// The model that the session is set to.
+    /// The most tokens of one answer: as many as the prompt wants, and the agent may give.
+    fn max_tokens(&self) -> u32 {
+        let most = self.profile.max_tokens;
+        self.conversation.max_tokens().map_or(most, |wanted| wanted.min(most))
+    }
+
+    /// The model that was chosen for the prompt or for the session.
     fn model(&self) -> Option<ModelRef> {
-        let set = self.conversation.settings().model.as_deref()?;
+        let set = self.conversation.model()?;
         self.colleagues.catalog.find(self.profile.id.as_str(), set).ok()
     }
 

@@ -15,6 +15,7 @@ use clawmux_core::config::{Config, Recovery};
 use clawmux_core::event::{Event, Logged, Outcome};
 use clawmux_core::ids::{AgentId, ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::log::usage::UsageTotals;
+use clawmux_core::manner::Manner;
 use clawmux_core::node::{Invocation, NodeTool};
 use clawmux_core::reply::{Accepted, Reply, Role};
 use clawmux_core::router::Router;
@@ -202,7 +203,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         idempotency_key: key.map(str::to_owned),
         attachments: Vec::new(),
         files: Vec::new(),
-        thinking: None,
+        manner: Manner::default(),
         follow: true,
     })
 }
@@ -568,7 +569,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             idempotency_key: Some(account.clone()),
             attachments: Vec::new(),
             files: Vec::new(),
-            thinking: None,
+            manner: Manner::default(),
             follow: true,
         };
         peer.ask(Command::Submit(submit));
@@ -720,7 +721,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             idempotency_key: None,
             attachments: Vec::new(),
             files: Vec::new(),
-            thinking: None,
+            manner: Manner::default(),
             follow: true,
         }),
     ] {

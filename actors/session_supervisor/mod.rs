@@ -10,6 +10,8 @@
 //! Holds no conversation and is not on the path of a token.
 
 mod approvals;
+mod health;
+mod memories;
 mod order;
 mod requests;
 mod waking;
@@ -114,6 +116,7 @@ pub struct SessionSupervisor {
     draining: bool,
     drained: Option<oneshot::Sender<()>>,
     peak: Peak,
+    health: health::Health,
 }
 
 /// A session that is awake or about to be.
@@ -240,6 +243,7 @@ impl SessionSupervisor {
             draining: false,
             drained: None,
             peak: Peak::new(clock::now()),
+            health: health::Health::default(),
         }
     }
 
@@ -289,6 +293,7 @@ impl Actor for SessionSupervisor {
         ctx.run_interval(PEAK_CHECK, |supervisor, _| {
             supervisor.peak.now(supervisor.sessions.len(), clock::now());
         });
+        ctx.run_interval(health::INTERVAL, Self::look_at_health);
     }
 }
 
@@ -397,8 +402,9 @@ impl Handler<Recover> for SessionSupervisor {
 impl Handler<TakePrompts> for SessionSupervisor {
     type Result = ();
 
-    fn handle(&mut self, TakePrompts(take): TakePrompts, _: &mut Self::Context) {
+    fn handle(&mut self, TakePrompts(take): TakePrompts, ctx: &mut Self::Context) {
         self.closed = !take;
+        self.look_at_health(ctx);
     }
 }
 

@@ -7,7 +7,7 @@ use actix::prelude::*;
 use clawmux_core::attachment::{self, Attachment};
 use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::catalog::Catalog;
-use clawmux_core::command::{Command, Submit, Target};
+use clawmux_core::command::{Command, ConfigRequest, Submit, Target};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, SessionKey};
 use clawmux_core::reply::{History, Preview, Reply, SessionRow};
@@ -62,8 +62,12 @@ impl SessionSupervisor {
             return self.dispatch_by_uuid(uuid, Asked { asker, principal, command, arbiter }, ctx);
         }
         let is_for_calls = matches!(command, Command::WatchCalls);
-        let is_about_the_daemon =
-            matches!(command, Command::Config(_) | Command::LogTail { .. } | Command::UsageDays { .. });
+        let is_about_the_daemon = match &command {
+            // They are told what concerns everybody.
+            Command::Config(request) => *request != ConfigRequest::Look,
+            Command::LogTail { .. } | Command::UsageDays { .. } => true,
+            _ => false,
+        };
         if is_about_the_daemon && principal.owner != Owner::Admins {
             // They tell of everybody's doings; who may read has a right to his own.
             return asker.reply(Err(ErrorCode::Forbidden.error("this is for operators of the daemon")));
@@ -296,7 +300,9 @@ impl SessionSupervisor {
                 let configuration = self.setup.configuration.clone();
                 answer(ctx, asker, async move {
                     let configure = Configure { request, by: principal.name };
-                    Ok(Reply::Config(Box::new(ask(&configuration, configure).await??)))
+                    let now = ask(&configuration, configure).await??;
+                    let now = if principal.owner == Owner::Admins { now } else { now.in_common() };
+                    Ok(Reply::Config(Box::new(now)))
                 });
             }
             (Command::LogTail { cursor, lines_max, bytes_max }, _) => {
@@ -314,6 +320,7 @@ impl SessionSupervisor {
                 let status = self.status();
                 answer(ctx, asker, async move { status.await.map(Reply::Status) });
             }
+            (Command::Health, _) => self.tell_health(asker, ctx),
             (Command::Overview, _) => {
                 hand_on(self.setup.hub.try_send(GetOverview { asker, principal }));
             }
@@ -363,8 +370,8 @@ impl SessionSupervisor {
                 let command = crew::Command::Team(*command);
                 hand_on(self.setup.crew.try_send(crew::Direct { command, principal, asker }));
             }
-            (Command::Memory(_), _) => {
-                asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
+            (Command::Memory(command), session) => {
+                self.remember(*command, session, (asker, principal), ctx);
             }
             (Command::File(command), _) => {
                 hand_on(self.setup.files.try_send(files::Manage { command: *command, principal, asker }));
@@ -433,10 +440,16 @@ impl SessionSupervisor {
     /// A prompt with all that it brings along; in its turn, where it has that already.
     fn submit(
         &mut self,
-        (session, submit, (asker, principal), arbiter): Prompt,
+        (session, mut submit, (asker, principal), arbiter): Prompt,
         turn: Option<Turn>,
         ctx: &mut Context<Self>,
     ) {
+        if let Some(model) = &mut submit.manner.model {
+            match self.setup.colleagues.catalog.find(&session.agent(), model) {
+                Ok(found) => *model = found.to_string(),
+                Err(error) => return asker.reply(Err(error)),
+            }
+        }
         let owner = principal.owner.clone();
         let submission = Submission {
             run: submit.run,
@@ -444,7 +457,7 @@ impl SessionSupervisor {
             owner: owner.clone(),
             idempotency_key: submit.idempotency_key.clone(),
             attachments: submit.attachments,
-            thinking: submit.thinking,
+            manner: submit.manner,
         };
         let order = Order::Submit { submission, follow: submit.follow };
         let prompt = Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };

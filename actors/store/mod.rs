@@ -26,6 +26,7 @@ mod health;
 mod inspect;
 mod kept_files;
 mod live;
+mod memories;
 mod reader;
 mod schema;
 mod tokens;
@@ -58,6 +59,9 @@ use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
 pub use inspect::{Finding, Severity, inspect};
 pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
+pub use memories::{
+    Forget, ListMemories, ListedMemory, Memory, MemoryTotals, ReadMemoryTotals, Recall, Remember,
+};
 use serde_json::{Value, json};
 pub use tokens::has_issued;
 use tokio::sync::oneshot::{self, error::TryRecvError};

@@ -14,6 +14,8 @@
 //! | `idempotency` | which run a key stands for |
 //! | `usage` | what every model call cost |
 //! | `usage_days` | the sums of that for each day: what a month cost is asked at every start |
+//! | `memories` | what is remembered for owners, with what it is found by |
+//! | `memory_owners` | how much that is for each |
 //! | `devices` | the paired devices |
 //! | `agents` | the agents that were put to work for sessions |
 //! | `teams`, `team_said`, `team_mail` | their teams: what was said at the task, and messages that wait |
@@ -213,6 +215,36 @@ CREATE TABLE attachments (
 ",
     "
 -- Format 4.
+CREATE TABLE memory_owners (
+    id         INTEGER PRIMARY KEY,
+    owner      TEXT NOT NULL UNIQUE,
+    scratchpad INTEGER NOT NULL DEFAULT 0,      -- how many entries of this tier
+    episodic   INTEGER NOT NULL DEFAULT 0,
+    semantic   INTEGER NOT NULL DEFAULT 0,
+    embedded   INTEGER NOT NULL DEFAULT 0,      -- how many of them all have a vector
+    bytes      INTEGER NOT NULL DEFAULT 0,      -- the sum of theirs
+    stored     INTEGER NOT NULL DEFAULT 0       -- when something was stored last
+) STRICT;
+
+CREATE TABLE memories (
+    id             INTEGER PRIMARY KEY AUTOINCREMENT,   -- a question goes through them in parts: never used twice
+    memory         TEXT NOT NULL UNIQUE,
+    owner          INTEGER NOT NULL,            -- in memory_owners
+    tier           TEXT NOT NULL,
+    kind           TEXT NOT NULL,
+    session        INTEGER,
+    created        INTEGER NOT NULL,
+    bytes          INTEGER NOT NULL,            -- what it counts of its owner's limit
+    distinct_terms INTEGER NOT NULL,
+    whole          INTEGER NOT NULL,            -- stands for its terms in their order
+    dimensions     INTEGER NOT NULL,            -- of its vector; 0 = it has none
+    terms          BLOB NOT NULL,               -- their digests, 8 bytes each, sorted
+    vector         BLOB NOT NULL,               -- numbers of 4 bytes, of length 1 together
+    content        TEXT NOT NULL,
+    metadata       TEXT                         -- as JSON
+) STRICT;
+CREATE INDEX memories_owner ON memories (owner);
+CREATE INDEX memories_session ON memories (session, owner) WHERE session IS NOT NULL;
 CREATE TABLE agents (                           -- put to work for a session, or in a team
     agent      TEXT PRIMARY KEY,
     owner      TEXT NOT NULL,

@@ -22,6 +22,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::usage::UsageRecord;
+use clawmux_core::manner::Manner;
 use clawmux_core::reply::{Message, Role, Said, Transcript};
 use clawmux_core::settings::Settings;
 use clawmux_core::thinking::Thinking;
@@ -625,7 +626,7 @@ async fn what_prompts_bring_along_is_read_by_who_wakes_the_session_and_by_nobody
         owner: Owner::Admins,
         idempotency_key: None,
         attachments,
-        thinking: Some(Thinking::Low),
+        manner: Some(Thinking::Low).into(),
     };
     let mut seq = 1;
     for number in 0..3 {
@@ -646,7 +647,9 @@ async fn what_prompts_bring_along_is_read_by_who_wakes_the_session_and_by_nobody
         }
         let loaded = load(&store, &session, 9).await.unwrap();
         let mut held = loaded.events.iter().filter_map(|logged| match &logged.event {
-            Event::Prompted { attachments, thinking: Some(Thinking::Low), .. } => Some(attachments),
+            Event::Prompted { attachments, manner: Manner { thinking: Some(Thinking::Low), .. }, .. } => {
+                Some(attachments)
+            }
             _ => None,
         });
         let whole: Vec<Vec<bool>> =
@@ -999,9 +1002,9 @@ impl Model {
                     }
                     let name = idempotency.map(|name| name.to_string());
                     let mut event = prompt(&format!("p{next}"), name.as_deref());
-                    if let (true, Event::Prompted { attachments, thinking, .. }) = (*brings, &mut event) {
+                    if let (true, Event::Prompted { attachments, manner, .. }) = (*brings, &mut event) {
                         attachments.extend([image(next, 20), file(&format!("file {next}"))]);
-                        *thinking = Some(Thinking::High);
+                        manner.thinking = Some(Thinking::High);
                     }
                     (Some(run), event)
                 }

@@ -11,6 +11,7 @@ use crate::approval;
 use crate::auth::pairing::News;
 use crate::auth::{Owner, Principal, Scope};
 use crate::event::{Event, Logged};
+use crate::health::Report;
 use crate::ids::{Seq, SessionKey};
 use crate::reply::{Overview, Presence};
 use crate::subagent::{AgentChange, AgentNews};
@@ -23,6 +24,8 @@ pub enum Announcement {
     Presence(Arc<Presence>),
     /// How the daemon is.
     Health(Arc<Overview>),
+    /// One of its parts is not as it was.
+    Report(Arc<Report>),
     /// A session is not what it was in lists.
     SessionChanged(SessionChange),
     /// A device wants in, or was let in.
@@ -39,7 +42,9 @@ impl Announcement {
     /// Whether `newer` says all that is still true of this.
     pub fn is_replaced_by(&self, newer: &Self) -> bool {
         match (self, newer) {
-            (Self::Presence(_), Self::Presence(_)) | (Self::Health(_), Self::Health(_)) => true,
+            (Self::Presence(_), Self::Presence(_))
+            | (Self::Health(_), Self::Health(_))
+            | (Self::Report(_), Self::Report(_)) => true,
             (Self::SessionChanged(old), Self::SessionChanged(new)) => old.session == new.session,
             (Self::Agent(old), Self::Agent(new)) => {
                 let is_change = |news: &AgentNews| news.what == AgentChange::Changed;
@@ -66,6 +71,7 @@ impl Announcement {
             Self::SessionChanged(change) => who.sees(&change.owner),
             // The hub knows who may decide.
             Self::Approval(_) | Self::Presence(_) | Self::Health(_) | Self::Pairing(_) => true,
+            Self::Report(_) => who.scopes.allows(Scope::Read),
         }
     }
 }

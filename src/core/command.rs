@@ -12,13 +12,13 @@ use crate::auth::{About, Role as ClientRole, Scope, Scopes, Secret};
 use crate::error::Error;
 use crate::file::{FileCommand, FileId};
 use crate::ids::{AgentId, PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::manner::Manner;
 use crate::memory::MemoryCommand;
 use crate::node::{InvokeNode, NodeFailure};
 use crate::reply::{Role, SessionState};
 use crate::settings::Patch;
 use crate::subagent::SubAgentCommand;
 use crate::team::TeamCommand;
-use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
 /// A request a dialect wants executed.
@@ -74,8 +74,8 @@ pub struct Submit {
     pub attachments: Vec<Attachment>,
     /// Finished files that it brings along besides, behind those.
     pub files: Vec<FileId>,
-    /// How much is thought over it; none = as the session is set.
-    pub thinking: Option<Thinking>,
+    /// How it is to be answered.
+    pub manner: Manner,
     /// Whether the events of its run follow the reply. Who follows the session is told them anyway.
     pub follow: bool,
 }
@@ -125,6 +125,16 @@ pub struct Told {
 pub enum ConfigRequest {
     /// How it is.
     Get,
+    /// How it is, for anybody who may read: who is no operator is told of the sections that concern
+    /// everybody ([`crate::config::COMMON_SECTIONS`]).
+    Look,
+    /// Have its file say this at some places, if that is a configuration to run on.
+    Place {
+        /// Places, as `section.key` or as a section, and what they shall say; null takes a place away.
+        values: Vec<(String, Json)>,
+        /// Whether what an object does not name is kept, rather than gone.
+        merge: bool,
+    },
     /// Have its file say this, if that is a configuration to run on.
     Set {
         /// What it shall say, in the words of [`ConfigSnapshot::file`](crate::reply::ConfigSnapshot::file).
@@ -343,6 +353,8 @@ pub enum Command {
     },
     /// How the daemon is, who is connected, what went on lately.
     Overview,
+    /// How the daemon and its parts are.
+    Health,
     /// Have something shown among who is connected.
     Tell(Box<Told>),
     /// The nodes that are connected and belong to the caller.
@@ -427,6 +439,7 @@ impl Command {
             | Self::Stop { target }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
+            Self::Memory(command) => command.target(),
             Self::SubAgent(command) => command.target(),
             _ => None,
         }
@@ -452,6 +465,7 @@ impl Command {
             | Self::Stop { target }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
+            Self::Memory(command) => command.target_mut(),
             Self::SubAgent(command) => command.target_mut(),
             _ => None,
         }

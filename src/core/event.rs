@@ -11,8 +11,8 @@ use crate::attachment::{self, Attachment};
 use crate::auth::Owner;
 use crate::error::Error;
 use crate::ids::{CallId, PluginName, RunId, Seq, SessionKey};
+use crate::manner::Manner;
 use crate::settings::Settings;
-use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
 /// Tokens a provider counted.
@@ -118,8 +118,8 @@ pub enum Event {
         idempotency_key: Option<String>,
         /// What it brings along.
         attachments: Vec<Attachment>,
-        /// How much is to be thought over it; none = as the session is set.
-        thinking: Option<Thinking>,
+        /// How it is to be answered.
+        manner: Manner,
     },
     /// The run's turn has come.
     Started,
@@ -173,8 +173,8 @@ const EVENT_BYTES: usize = 64;
 impl Event {
     /// A prompt that brings nothing along, thought over as its session is set.
     pub fn prompted(content: impl Into<String>, owner: Owner, idempotency_key: Option<String>) -> Self {
-        let (attachments, thinking) = (Vec::new(), None);
-        Self::Prompted { content: content.into(), owner, idempotency_key, attachments, thinking }
+        let (attachments, manner) = (Vec::new(), Manner::default());
+        Self::Prompted { content: content.into(), owner, idempotency_key, attachments, manner }
     }
 
     /// How much it counts where bytes are bounded.
@@ -214,12 +214,12 @@ impl Event {
     pub fn clipped(&self, bytes_max: usize) -> Option<Self> {
         let cut = |text: &str| text[..text.floor_char_boundary(bytes_max)].to_owned();
         match self {
-            Self::Prompted { content, owner, idempotency_key, attachments, thinking }
+            Self::Prompted { content, owner, idempotency_key, attachments, manner }
                 if content.len() > bytes_max =>
             {
                 let (owner, idempotency_key) = (owner.clone(), idempotency_key.clone());
-                let (attachments, thinking) = (attachments.clone(), *thinking);
-                Some(Self::Prompted { content: cut(content), owner, idempotency_key, attachments, thinking })
+                let (attachments, manner) = (attachments.clone(), manner.clone());
+                Some(Self::Prompted { content: cut(content), owner, idempotency_key, attachments, manner })
             }
             Self::ToolReturned(ToolResult { call, content, is_error }) if content.len() > bytes_max => {
                 let (call, content, is_error) = (call.clone(), cut(content), *is_error);
@@ -376,7 +376,7 @@ mod tests {
             owner: Owner::Admins,
             idempotency_key: None,
             attachments: vec![image],
-            thinking: None,
+            manner: Manner::default(),
         };
         let seal = Seal { thought_bytes: 5, text_bytes: 0, proof: Proof::Redacted("x".repeat(100_000)) };
         let session = SessionKey::parse("main:test:a:main").unwrap();

@@ -9,7 +9,7 @@
 //! | [`ids`], [`time`], [`error`] | the words everything else is said in |
 //! | [`command`], [`reply`], [`event`] | what a client can ask, what it is answered, what happens in a session |
 //! | [`announcement`] | what happens to the daemon as a whole |
-//! | [`attachment`], [`thinking`], [`settings`] | what a prompt brings along, how much is thought over it, what a session is set to |
+//! | [`attachment`], [`manner`], [`thinking`], [`settings`] | what a prompt brings along, how it is answered, how much is thought over it, what a session is set to |
 //! | [`catalog`] | the agents and models there are |
 //! | [`dialect`] | the four protocols: frames in, actions out |
 //! | [`session`], [`turn`], [`context`] | one conversation: its queue, its run, what the model sees |
@@ -19,6 +19,7 @@
 //! | [`auth`] | who is let in, and with which scopes |
 //! | [`meter`] | budgets: reserve before a call, settle after it |
 //! | [`plugin`] | manifests and grants of tools |
+//! | [`health`] | how the daemon and its parts are |
 //! | [`presence`] | who is connected, as operators are shown it |
 //! | [`node`] | commands of nodes as tools |
 //! | [`approval`] | tool calls that wait until somebody decides |
@@ -46,10 +47,12 @@ pub mod error;
 pub mod event;
 pub mod file;
 pub mod follow;
+pub mod health;
 pub mod ids;
 pub mod inflate;
 pub mod jsonrpc;
 pub mod log;
+pub mod manner;
 pub mod memory;
 pub mod meter;
 pub mod node;

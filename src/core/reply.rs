@@ -14,6 +14,7 @@ use crate::config::ModelRef;
 use crate::error::Error;
 use crate::event::Usage;
 use crate::file::FileReply;
+use crate::health::Report;
 use crate::ids::{CallId, ConnectionId, PluginName, RunId, Seq, SessionKey};
 use crate::memory::MemoryReply;
 use crate::node::{Invoked, NodeRow};
@@ -110,6 +111,8 @@ pub enum Reply {
         /// The number of its event.
         seq: Seq,
     },
+    /// To `Health`.
+    Health(Arc<Report>),
     /// To `Overview`.
     Overview(Arc<Overview>),
     /// To `Tell`, `NodeResult` and `NodeEvent`: it was taken, or came too late to be of use.
@@ -567,6 +570,30 @@ pub struct ConfigSnapshot {
     pub warnings: Vec<ConfigIssue>,
     /// Whether it says something else than what the daemon runs on.
     pub needs_restart: bool,
+    /// The keys, as `section.key`, that take effect with the next start.
+    pub pending: Vec<String>,
+}
+
+impl ConfigSnapshot {
+    /// What somebody is told of it who is no operator.
+    #[must_use]
+    pub fn in_common(mut self) -> Self {
+        let is_common =
+            |path: &str| crate::config::COMMON_SECTIONS.contains(&path.split('.').next().unwrap_or_default());
+        for document in [&mut self.file, &mut self.effective] {
+            if let Json::Object(sections) = document {
+                sections.retain(|name, _| is_common(name));
+            }
+        }
+        self.pending.retain(|path| is_common(path));
+        Self {
+            path: String::new(),
+            hash: String::new(),
+            complaints: Vec::new(),
+            warnings: Vec::new(),
+            ..self
+        }
+    }
 }
 
 /// Something about the configuration that people should know.

@@ -22,6 +22,7 @@ use crate::context::{self, Exchange, Showing};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Forgotten, Logged, Outcome, ToolResult, Usage};
 use crate::ids::{ApprovalId, CallId, PluginName, RunId, Seq, SessionKey};
+use crate::manner::Manner;
 use crate::provider::{ChatMessage, Delta};
 use crate::reply::UnderWay;
 use crate::settings::{Patch, Settings};
@@ -61,8 +62,8 @@ pub struct Submission {
     pub idempotency_key: Option<String>,
     /// What it brings along.
     pub attachments: Vec<Attachment>,
-    /// How much is to be thought over it; none = as the session is set.
-    pub thinking: Option<Thinking>,
+    /// How it is to be answered.
+    pub manner: Manner,
 }
 
 /// What became of a [`Submission`].
@@ -85,7 +86,7 @@ struct Prompt {
     owner: Owner,
     idempotency_key: Option<String>,
     attachments: Vec<Attachment>,
-    thinking: Option<Thinking>,
+    manner: Manner,
 }
 
 /// What is over and not forgotten.
@@ -304,8 +305,8 @@ impl Session {
                 "the session's queue is full ({waiting} bytes of prompts wait): try again later"
             )));
         }
-        let Submission { run, content, owner, idempotency_key, attachments, thinking } = submission;
-        let prompted = Event::Prompted { content, owner, idempotency_key, attachments, thinking };
+        let Submission { run, content, owner, idempotency_key, attachments, manner } = submission;
+        let prompted = Event::Prompted { content, owner, idempotency_key, attachments, manner };
         let seq = self.emit(now, Some(run.clone()), prompted);
         self.start_next(now);
         Ok(Submitted { run, seq, repeated: false })
@@ -575,7 +576,18 @@ impl Session {
 
     /// How much is to be thought over the prompt under way: as it says, else as the session is set.
     pub fn thinking(&self) -> Option<Thinking> {
-        self.run.as_ref().and_then(|(prompt, _)| prompt.thinking).or(self.settings.thinking)
+        self.run.as_ref().and_then(|(prompt, _)| prompt.manner.thinking).or(self.settings.thinking)
+    }
+
+    /// The model that answers the prompt under way, where one was chosen for it or for the session.
+    pub fn model(&self) -> Option<&str> {
+        let chosen = self.run.as_ref().and_then(|(prompt, _)| prompt.manner.model.as_deref());
+        chosen.or(self.settings.model.as_deref())
+    }
+
+    /// The most tokens of one answer to the prompt under way, where it says so.
+    pub fn max_tokens(&self) -> Option<u32> {
+        self.run.as_ref().and_then(|(prompt, _)| prompt.manner.max_tokens)
     }
 
     /// What has to be written, as one unit; none where nothing has.
@@ -683,7 +695,7 @@ impl Session {
                 let turn = Turn::of_text(content);
                 self.keep(Past { prompt: None, turn, ended: logged.seq });
             }
-            Event::Prompted { content, owner, idempotency_key, attachments, thinking } => {
+            Event::Prompted { content, owner, idempotency_key, attachments, manner } => {
                 self.queue.push_back(Prompt {
                     run: run.clone(),
                     seq: logged.seq,
@@ -691,7 +703,7 @@ impl Session {
                     owner: owner.clone(),
                     idempotency_key: idempotency_key.clone(),
                     attachments: attachments.clone(),
-                    thinking: *thinking,
+                    manner: manner.clone(),
                 })
             }
             Event::Started => {
@@ -757,7 +769,7 @@ mod tests {
             owner: Owner::Admins,
             idempotency_key: Some(format!("key {run}")),
             attachments: Vec::new(),
-            thinking: None,
+            manner: Manner::default(),
         }
     }
 
@@ -975,7 +987,7 @@ mod tests {
                 prompts(&session).map(|prompt| attachment::held_bytes(&prompt.attachments)).sum();
             assert!(held <= context::PAST_IMAGE_BYTES_MAX + 64, "{held}");
         }
-        session.submit(NOW, Submission { thinking: Some(Thinking::High), ..prompt("e") }).unwrap();
+        session.submit(NOW, Submission { manner: Some(Thinking::High).into(), ..prompt("e") }).unwrap();
         assert_eq!(session.thinking(), Some(Thinking::High));
         let seen = session.conversation(0);
         let shown: Vec<bool> = seen

@@ -9,6 +9,7 @@
 //! | `devices` | `devices`, `device approve`, `device revoke` |
 //! | `tokens` | `tokens`, `token create`, `token revoke` |
 //! | `approvals` | `approvals`, `approval approve`, `approval deny` |
+//! | `memory` | `memory` |
 //! | `drain`, `backup` | those |
 //! | `transcript` | an event of a session, as people read it |
 //! | `table`, `when` | columns; points in time and spans |
@@ -17,6 +18,7 @@ pub(crate) mod approvals;
 pub(crate) mod backup;
 pub(crate) mod devices;
 pub(crate) mod drain;
+pub(crate) mod memory;
 pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod status;

@@ -141,6 +141,20 @@ mod tests {
                 json!({"event": "end", "outcome": "failed", "error": {"message": "away"}, "input_tokens": 1}),
                 "end       failed (away); 1 tokens in, 0 out",
             ),
+            (
+                json!({"event": "approval_asked", "approval": "0123456789abcdef", "tool": "rm", "call": "c",
+                       "input": {"a": 1}, "deadline_ms": 0}),
+                r#"asks      rm {"a":1} [c] waits for approval until 1970-01-01 00:00:00: clawmux approval approve 0123456789ab"#,
+            ),
+            (
+                json!({"event": "approval_decided", "tool": "rm", "call": "c", "decision": "timed_out"}),
+                "decided   rm timed out [c]",
+            ),
+            (
+                json!({"event": "approval_decided", "tool": "rm", "call": "c", "decision": "denied", "by": "ada",
+                       "reason": "no"}),
+                "decided   rm denied by ada: no [c]",
+            ),
             (json!({"event": "restart"}), "is void"),
             (json!({"event": "clear"}), "forgotten"),
             (json!({"event": "compact", "up_to_seq": 9}), "what ended up to 9 was forgotten"),

@@ -41,7 +41,7 @@ fn table() -> Attachment {
 
 fn brings(content: &str, attachments: Vec<Attachment>, thinking: Option<Thinking>) -> Command {
     let Command::Submit(submit) = prompt("ada", content, None) else { unreachable!("a prompt") };
-    Command::Submit(Submit { attachments, thinking, ..submit })
+    Command::Submit(Submit { attachments, manner: thinking.into(), ..submit })
 }
 
 /// The bytes of all images of a message, in either format.
@@ -114,12 +114,12 @@ async fn an_image_arrives_unchanged_and_thoughts_come_through_and_go_back() {
         contiguous(&events);
 
         // Who follows is told what came along, and what is thought, and gets no data.
-        let Event::Prompted { attachments, thinking, .. } = &events[0].event else { panic!("{events:?}") };
+        let Event::Prompted { attachments, manner, .. } = &events[0].event else { panic!("{events:?}") };
         let told: Vec<_> = attachments.iter().map(|a| (a.name(), a.media_type(), a.bytes())).collect();
         let picture_bytes = picture().bytes();
         let expected =
             [(Some("heron İ.png"), "image/png", picture_bytes), (Some("birds.csv"), "text/csv", 18)];
-        assert_eq!((told.as_slice(), *thinking), (&expected[..], Some(Thinking::Medium)));
+        assert_eq!((told.as_slice(), manner.thinking), (&expected[..], Some(Thinking::Medium)));
         assert!(attachments.iter().all(|attachment| attachment.data().is_empty()), "{kind}");
         assert_eq!(thoughts(&events), "I look at it, İ see.", "{kind}: {events:?}");
         assert_eq!(text(&events), "Let me see.A heron.", "{kind}: {events:?}");

@@ -193,14 +193,15 @@ impl Writer {
                 self.cached("INSERT INTO runs (run, session, prompted, settled) VALUES (?, ?, ?, ?)")?
                     .execute(params![run.as_str(), session_row, seq, seq])?;
                 let row = self.db.last_insert_rowid();
-                self.runs.insert(run.clone(), OpenRun { row, session: session_row, prompted: seq });
+                let asked = Some(logged.at);
+                self.runs.insert(run.clone(), OpenRun { row, session: session_row, prompted: seq, asked });
                 if let Some(key) = idempotency_key {
                     self.cached("INSERT INTO idempotency (owner, key, run) VALUES (?, ?, ?)")?
                         .execute(params![owner.as_str(), key, row])?;
                 }
                 self.attach(session_row, seq, attachments)?;
             }
-            let OpenRun { row, prompted, .. } = self.open_run(run)?;
+            let OpenRun { row, prompted, asked, .. } = self.open_run(run)?;
             run_row = Some(row);
             let is_over = matches!(logged.event, Event::Ended { .. });
             if is_over || matches!(logged.event, Event::StepEnded { .. } | Event::Restarted) {
@@ -219,6 +220,9 @@ impl Writer {
                     .execute(params![seq, row, has_answer])?;
                     self.count_messages(session_row, has_answer)?;
                     self.runs.remove(run);
+                    if let Event::Ended { outcome, .. } = &logged.event {
+                        self.figures.run_ended(outcome, asked, logged.at);
+                    }
                 } else if settled.any {
                     self.cached("UPDATE runs SET settled = ?1 WHERE id = ?2")?.execute(params![seq, row])?;
                 }
@@ -412,6 +416,7 @@ impl Writer {
         ] {
             self.cached(sql)?.execute([state.row])?;
         }
+        self.forget_scratchpads(state.row)?;
         self.sessions.remove(session);
         Ok(())
     }
@@ -448,12 +453,14 @@ impl Writer {
              VALUES (?1, ?2, ?3, ?3, 0, 0, 0, ?4, ?5)",
         )?
         .execute(params![append.session.as_str(), append.owner.as_str(), at, self.opened, uuid])?;
+        self.figures.sessions_made.fetch_add(1, Relaxed);
         Ok(self.db.last_insert_rowid())
     }
 
     pub(super) fn record_usage(&mut self, record: &UsageRecord) -> rusqlite::Result<()> {
         let input = integer(record.usage.input_tokens.min(TOKENS_MAX));
         let output = integer(record.usage.output_tokens.min(TOKENS_MAX));
+        self.figures.tokens_used.fetch_add(record.usage.total(), Relaxed);
         self.cached(
             "INSERT INTO usage (session, run, agent, provider, model, input_tokens, output_tokens, at)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

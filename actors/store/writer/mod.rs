@@ -44,6 +44,7 @@ use tokio::sync::oneshot;
 use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
+use crate::store::memories::{Forget, Kept};
 use crate::store::{Append, Figures, WriteDevices, WriteFile, WriteTokens, schema};
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
@@ -69,6 +70,8 @@ pub(super) enum Write {
     Usage(UsageRecord),
     Delete(SessionKey),
     Devices(WriteDevices),
+    Remember(Box<Kept>),
+    Forget(Forget),
     Crew(Vec<crew::Change>),
     Tokens(WriteTokens),
     File(WriteFile),
@@ -122,6 +125,8 @@ struct OpenRun {
     session: i64,
     /// Number of its prompt.
     prompted: i64,
+    /// When that came, where it was since the log was opened.
+    asked: Option<Timestamp>,
 }
 
 pub(super) struct Writer {
@@ -350,6 +355,8 @@ impl Writer {
                 Write::Usage(usage) => self.record_usage(usage).map_err(Failure::Database),
                 Write::Delete(session) => self.delete(live, session),
                 Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
+                Write::Remember(kept) => self.remember(kept),
+                Write::Forget(asked) => self.forget_memory(asked),
                 Write::Crew(changes) => self.write_crew(changes).map_err(Failure::Database),
                 Write::Tokens(tokens) => self.write_tokens(&tokens.changes).map_err(Failure::Database),
                 Write::File(file) => self.write_file(&file.change),
@@ -382,7 +389,9 @@ impl Writer {
                     || append.reserve.is_some()
                     || self.sessions.get(&append.session).is_none_or(|state| last > state.reserved)
             }
-            Write::Usage(_) | Write::Delete(_) | Write::Crew(_) => true,
+            Write::Usage(_) | Write::Delete(_) | Write::Crew(_) | Write::Remember(_) | Write::Forget(_) => {
+                true
+            }
             Write::Devices(devices) => devices.durable,
             Write::Tokens(tokens) => tokens.durable,
             Write::File(file) => file.durable,
@@ -453,7 +462,10 @@ impl Writer {
             let text = |index| row.get::<_, String>(index).map_err(|e| sql(&e));
             let integer = |index| row.get::<_, i64>(index).map_err(|e| sql(&e));
             let (id, run, session) = (integer(0)?, RunId::from(text(1)?), SessionKey::parse(&text(4)?)?);
-            self.runs.insert(run.clone(), OpenRun { row: id, session: integer(3)?, prompted: integer(5)? });
+            self.runs.insert(
+                run.clone(),
+                OpenRun { row: id, session: integer(3)?, prompted: integer(5)?, asked: None },
+            );
             open.insert(number(id), (session, run, Seq(number(integer(2)?))));
         }
         let mut statement =
@@ -527,7 +539,7 @@ pub(super) fn time(at: Timestamp) -> i64 {
     integer(at.as_millis())
 }
 
-fn number(integer: i64) -> u64 {
+pub(super) fn number(integer: i64) -> u64 {
     u64::try_from(integer).unwrap_or(0)
 }
 

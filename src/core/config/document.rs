@@ -73,6 +73,84 @@ pub fn patched(base: &Json, patch: &Json) -> Json {
     Json::Object(map)
 }
 
+/// What a document is with these places (`section.key`, or a section) saying these values: null takes
+/// a place away. Where it is to `merge`, what an object does not name is kept, rather than gone.
+///
+/// # Errors
+/// Every place that can't be one, or that lies within another.
+pub fn placed(base: &Json, values: &[(String, Json)], merge: bool) -> Result<Json, Vec<Complaint>> {
+    let mut document = if base.is_object() { base.clone() } else { Json::Object(Map::new()) };
+    let mut complaints = Vec::new();
+    for (path, value) in values {
+        let inside =
+            |other: &String| path.strip_prefix(other.as_str()).is_some_and(|rest| rest.starts_with('.'));
+        if let Some((other, _)) = values.iter().find(|(other, _)| inside(other)) {
+            complaints.push(complaint(path, &format!("lies within {other}, which is set as well")));
+        } else if path.split('.').any(str::is_empty) {
+            complaints.push(complaint(path, "is no key: write it as section.key"));
+        } else if !place(&mut document, path, value, merge) {
+            complaints.push(complaint(path, "what it lies in is no section"));
+        }
+    }
+    if complaints.is_empty() { Ok(document) } else { Err(complaints) }
+}
+
+/// Says a value at one place; false where there can't be such a place.
+fn place(document: &mut Json, path: &str, value: &Json, merge: bool) -> bool {
+    let (sections, key) = path.rsplit_once('.').map_or((None, path), |(sections, key)| (Some(sections), key));
+    let mut at = document;
+    for name in sections.into_iter().flat_map(|sections| sections.split('.')) {
+        let Json::Object(section) = at else { return false };
+        if value.is_null() && !section.contains_key(name) {
+            return true;
+        }
+        at = section.entry(name).or_insert_with(|| Json::Object(Map::new()));
+    }
+    let Json::Object(section) = at else { return false };
+    if value.is_null() {
+        section.remove(key);
+    } else if merge {
+        let merged = patched(section.get(key).unwrap_or(&Json::Null), value);
+        section.insert(key.to_owned(), merged);
+    } else {
+        section.insert(key.to_owned(), value.clone());
+    }
+    true
+}
+
+/// The keys, as `section.key`, at which two documents differ.
+pub fn differences(one: &Json, other: &Json) -> Vec<String> {
+    let mut found = Vec::new();
+    differ(Some(one), Some(other), "", &mut found);
+    found
+}
+
+fn differ(one: Option<&Json>, other: Option<&Json>, path: &str, found: &mut Vec<String>) {
+    let map = |json: Option<&Json>| json.and_then(Json::as_object).cloned();
+    match (map(one), map(other)) {
+        (Some(a), Some(b)) => {
+            let names: std::collections::BTreeSet<&String> = a.keys().chain(b.keys()).collect();
+            for name in names {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                differ(a.get(name), b.get(name), &path, found);
+            }
+        }
+        _ if one != other => found.push(path.to_owned()),
+        _ => {}
+    }
+}
+
+/// What stands at a place; none where there is nothing, or no such place.
+pub fn at<'a>(document: &'a Json, path: &str) -> Option<&'a Json> {
+    path.split('.').try_fold(document, |at, name| at.as_object()?.get(name))
+}
+
+/// Whether there is such a key or section, said or not.
+pub fn is_known(path: &str) -> bool {
+    let below = |at: String, name: &str| KEYS.below(&at, name);
+    path.split('.').try_fold(String::new(), below).is_some()
+}
+
 /// The text of a file that says what `asked` says. `file` and `effective` are what was shown of it
 /// and of all that is in effect: what is asked to be as it is shown there is left as it is.
 ///

@@ -18,11 +18,16 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-pub use document::{HIDDEN, edit, patched};
+pub use document::{HIDDEN, at, differences, edit, is_known, patched, placed};
 pub use keys::{Hint, Schema, schema};
 pub use load::{EMBEDDED_PLUGINS, Examined, Loaded, Sources, examine, load};
 pub use models::default_model;
 pub use tree::{Complaint, ENV_PREFIX, File, Flag, Origin};
+
+/// The sections that concern everybody who uses the daemon: none of them tells who else does, or how
+/// the machine is set up.
+pub const COMMON_SECTIONS: [&str; 7] =
+    ["agents", "approvals", "budgets", "default", "limits", "memory", "scheduler"];
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

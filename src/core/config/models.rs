@@ -14,6 +14,14 @@ use crate::provider::ProviderKind;
 
 const KINDS: [ProviderKind; 3] = [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::Offline];
 
+impl Provider {
+    /// Whether it is a service that wants a key, and there is none.
+    pub fn lacks_key(&self) -> bool {
+        let is_home = self.kind != ProviderKind::Offline && self.base_url == home_url(self.kind);
+        is_home && self.api_key.is_none()
+    }
+}
+
 /// Where a kind's own service is; the key of its environment variable goes there and nowhere else.
 const fn home_url(kind: ProviderKind) -> &'static str {
     match kind {

@@ -16,6 +16,7 @@ use crate::auth::{Owner, Scope};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Forgotten, Outcome, Proof, Seal, Streamed, ToolCall, ToolResult, Usage};
 use crate::ids::{CallId, PluginName, Seq};
+use crate::manner::Manner;
 use crate::settings::{Assignment, Settings};
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
@@ -69,6 +70,10 @@ struct Prompted<'a> {
     attachments: Vec<Attached<'a>>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     thinking: Option<Cow<'a, str>>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    model: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_tokens: Option<u32>,
 }
 
 /// An attachment, but for its data: that is not JSON, and is kept beside the record.
@@ -235,7 +240,7 @@ struct Failure<'a> {
 /// Of an error's detail everything comes back but the fraction of a millisecond of a wait.
 pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
     match event {
-        Event::Prompted { content, owner, idempotency_key, attachments, thinking } => {
+        Event::Prompted { content, owner, idempotency_key, attachments, manner } => {
             let key = idempotency_key.as_deref().map(Cow::Borrowed);
             let attachments = attachments.iter().map(|attachment| Attached {
                 name: attachment.name().map(Cow::Borrowed),
@@ -247,7 +252,9 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
                 owner: owner.as_str().into(),
                 key,
                 attachments: attachments.collect(),
-                thinking: thinking.map(|level| level.name().into()),
+                thinking: manner.thinking.map(|level| level.name().into()),
+                model: manner.model.as_deref().map(Cow::Borrowed),
+                max_tokens: manner.max_tokens,
             };
             put(body, &prompted);
             PROMPTED
@@ -417,7 +424,11 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
                 owner: Owner::from_name(&record.owner),
                 idempotency_key: record.key.map(Cow::into_owned),
                 attachments: attachments.collect::<Result<_, _>>()?,
-                thinking: thinking.transpose()?,
+                manner: Manner {
+                    thinking: thinking.transpose()?,
+                    model: record.model.map(Cow::into_owned),
+                    max_tokens: record.max_tokens,
+                },
             }
         }
         STARTED => Event::Started,
@@ -666,8 +677,10 @@ mod tests {
         proptest::collection::vec(one, 0..3)
     }
 
-    fn thinking() -> impl Strategy<Value = Option<Thinking>> {
-        proptest::option::of(proptest::sample::select(Thinking::ALL.to_vec()))
+    fn manner() -> impl Strategy<Value = Manner> {
+        let thinking = proptest::option::of(proptest::sample::select(Thinking::ALL.to_vec()));
+        (thinking, any::<Option<String>>(), any::<Option<u32>>())
+            .prop_map(|(thinking, model, max_tokens)| Manner { thinking, model, max_tokens })
     }
 
     fn seal() -> impl Strategy<Value = Seal> {
@@ -700,10 +713,10 @@ mod tests {
                 .prop_map(|(input_tokens, output_tokens)| Usage { input_tokens, output_tokens })
         };
         prop_oneof![
-            (any::<String>(), "[a-z]{0,4}", any::<Option<String>>(), attachments(), thinking()).prop_map(
-                |(content, owner, idempotency_key, attachments, thinking)| {
+            (any::<String>(), "[a-z]{0,4}", any::<Option<String>>(), attachments(), manner()).prop_map(
+                |(content, owner, idempotency_key, attachments, manner)| {
                     let owner = Owner::from_name(&owner);
-                    Event::Prompted { content, owner, idempotency_key, attachments, thinking }
+                    Event::Prompted { content, owner, idempotency_key, attachments, manner }
                 }
             ),
             Just(Event::Started),

@@ -44,10 +44,6 @@ impl Embedding {
         if length < LENGTH_MIN {
             return invalid("embedding: it is zero, which points nowhere".into());
         }
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "within -1 and 1; the precision of models is less"
-        )]
         Ok(Self(numbers.iter().map(|number| (number / length) as f32).collect()))
     }
 

@@ -261,6 +261,36 @@ pub struct Remembered {
 }
 
 impl MemoryCommand {
+    /// The session it names.
+    pub fn target(&self) -> Option<&Target> {
+        match self {
+            Self::Query(query) => query.session.as_ref(),
+            Self::Store(new) => new.session.as_ref(),
+            Self::Delete { .. } => None,
+        }
+    }
+
+    /// The same, to be replaced.
+    pub fn target_mut(&mut self) -> Option<&mut Target> {
+        match self {
+            Self::Query(query) => query.session.as_mut(),
+            Self::Store(new) => new.session.as_mut(),
+            Self::Delete { .. } => None,
+        }
+    }
+
+    /// Whether it can be done, as far as that can be told from itself.
+    ///
+    /// # Errors
+    /// As [`NewMemory::check`] and [`Query::check`].
+    pub fn check(&self) -> Result<(), Error> {
+        match self {
+            Self::Query(query) => query.check(),
+            Self::Store(new) => new.check(),
+            Self::Delete { .. } => Ok(()),
+        }
+    }
+
     /// What it takes of memory with its reply, where a small request takes 1.
     pub fn weight(&self) -> usize {
         match self {

@@ -97,7 +97,6 @@ impl Question {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of terms are small")]
 fn text_score(has: usize, wanted: &Wanted, candidate: &Candidate<'_>) -> f64 {
     let cosine = (has as f64 / wanted.terms.len() as f64).sqrt();
     let fine = if candidate.whole == wanted.whole {

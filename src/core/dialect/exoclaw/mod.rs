@@ -45,6 +45,7 @@ use crate::command::{Command, Submit, Target};
 use crate::error::{Error, ErrorCode};
 use crate::event::{Event, Outcome, Published};
 use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::manner::Manner;
 use crate::reply::Reply;
 use crate::time::Timestamp;
 
@@ -553,7 +554,7 @@ fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Call {
                 idempotency_key,
                 attachments: Vec::new(),
                 files: Vec::new(),
-                thinking: None,
+                manner: Manner::default(),
                 follow: true,
             };
             Call { needs: Scope::Write, cost: PROMPT, command: Ok(Command::Submit(submit)), ask }

@@ -574,6 +574,7 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         | Reply::Compacted { .. }
         | Reply::Deleted { .. }
         | Reply::Injected { .. }
+        | Reply::Health(_)
         | Reply::Overview(_)
         | Reply::Noted
         | Reply::Nodes(_)

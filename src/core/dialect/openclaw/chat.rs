@@ -125,7 +125,7 @@ impl Prompt {
             idempotency_key: self.name,
             attachments: self.attachments,
             files: Vec::new(),
-            thinking: self.thinking,
+            manner: self.thinking.into(),
             follow: true,
         })
     }

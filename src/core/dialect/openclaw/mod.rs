@@ -492,6 +492,8 @@ impl OpenClaw {
         match announcement {
             Announcement::Presence(presence) => self.tell_presence(presence, turn),
             Announcement::Health(overview) => self.tell_health(overview, turn),
+            // Told in no words of this protocol.
+            Announcement::Report(_) => {}
             Announcement::SessionChanged(change) => self.tell_session_changed(change, turn),
             Announcement::Pairing(news) => self.tell_pairing(news, turn),
             // It has no words for these.

@@ -11,6 +11,7 @@ use crate::dialect::json::clip;
 use crate::dialect::json::even_null;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, SessionKey};
+use crate::manner::Manner;
 use crate::reply::{Accepted, Preview, Reply, Role, SessionRow};
 use crate::settings::Patch;
 use crate::thinking::Thinking;
@@ -533,7 +534,7 @@ pub(super) fn create(
             idempotency_key: name,
             attachments: Vec::new(),
             files: Vec::new(),
-            thinking: None,
+            manner: Manner::default(),
             follow: true,
         };
         Call::ask(Command::Submit(submit), move |dialect, reply, turn| {

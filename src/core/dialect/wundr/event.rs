@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::shape::{self, COUNT, Field, required};
-use super::{agents, stream, teams, tools};
+use super::{agents, health, stream, teams, tools};
 
 /// One event.
 pub(super) struct Event {
@@ -67,6 +67,11 @@ pub(super) static EVENTS: &[Event] = &[
     },
     Event { name: "team.dissolved", doc: "A team was dissolved.", payload: teams::DISSOLVE },
     // How the daemon is.
+    Event {
+        name: "health.status",
+        doc: "A part of the daemon is not as it was; looked at every few seconds.",
+        payload: health::STATUS,
+    },
     Event {
         name: "health.heartbeat",
         doc: "Every `heartbeatIntervalMs`, to everybody, subscribed or not.",

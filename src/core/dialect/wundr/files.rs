@@ -120,10 +120,12 @@ pub(super) const ATTACHMENTS: Shape =
 pub(super) struct Transfers {
     /// The uploads that this connection sends.
     sending: HashMap<UploadId, Sending>,
+    /// How many there were.
+    uploads: u64,
     /// The downloads that wait for their next piece, by turns.
     downloads: VecDeque<Download>,
-    /// Whether a piece is being read.
-    is_reading: bool,
+    /// The download whose next piece is being read.
+    reading: Option<UploadId>,
     /// A piece that waits for room.
     ready: Option<(Download, FileRow, Bytes)>,
     /// Whether the connection will say when there is room.
@@ -131,8 +133,10 @@ pub(super) struct Transfers {
 }
 
 /// An upload that this connection sends.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Sending {
+    /// Which of those of this connection: one id may be used again.
+    number: u64,
     /// Whether it was answered that it failed.
     is_refused: bool,
 }
@@ -154,7 +158,14 @@ impl Transfers {
     /// Whether a download of this connection has this id.
     fn is_downloading(&self, id: UploadId) -> bool {
         let ready = self.ready.iter().map(|(download, ..)| download);
-        self.downloads.iter().chain(ready).any(|download| download.id == id)
+        self.reading == Some(id) || self.downloads.iter().chain(ready).any(|download| download.id == id)
+    }
+
+    /// An upload begins or goes on; gives its number.
+    fn begin(&mut self, id: UploadId) -> u64 {
+        self.uploads += 1;
+        self.sending.insert(id, Sending { number: self.uploads, is_refused: false });
+        self.uploads
     }
 
     /// Makes room for an upload: who was answered that his failed may have sent its last frame.
@@ -217,12 +228,15 @@ impl Wundr {
             return turn.send(wire::refusal(&id.to_string(), &Failure::of(&error)));
         }
         let begins = known.is_none_or(|sending| sending.is_refused);
-        self.transfers.sending.insert(id, Sending::default());
-        self.send_piece(frame, begins && names_upload, if begins { method.cost } else { 0 }, turn);
+        let number = match known {
+            Some(known) if !begins => known.number,
+            _ => self.transfers.begin(id),
+        };
+        self.send_piece(frame, number, begins && names_upload, if begins { method.cost } else { 0 }, turn);
     }
 
     /// Hands a piece on.
-    fn send_piece(&mut self, frame: Binary, begins: bool, cost: u32, turn: &mut Turn<'_>) {
+    fn send_piece(&mut self, frame: Binary, number: u64, begins: bool, cost: u32, turn: &mut Turn<'_>) {
         let Binary { id, is_compressed, is_last, meta, payload } = frame;
         let (offset, index) = (meta.offset(), meta.chunk_index);
         let about = begins.then(|| FileAbout {
@@ -241,7 +255,13 @@ impl Wundr {
                     turn.send(wire::answer(&id.to_string(), &told(&row)));
                 }
                 Ok(_) => {}
-                Err(error) => wundr.refuse_upload(id, &Failure::of(&error), is_last, turn),
+                // Unless that was answered, or is of one before it.
+                Err(error)
+                    if wundr.transfers.sending.get(&id).is_some_and(|sending| sending.number == number) =>
+                {
+                    wundr.refuse_upload(id, &Failure::of(&error), is_last, turn);
+                }
+                Err(_) => {}
             }
             Ok(Call::Elsewhere)
         });
@@ -274,16 +294,16 @@ impl Wundr {
 
     /// Has the next piece read, where none is there yet.
     fn read_on(&mut self, turn: &mut Turn<'_>) {
-        if self.transfers.is_reading || self.transfers.ready.is_some() {
+        if self.transfers.reading.is_some() || self.transfers.ready.is_some() {
             return;
         }
         let Some(download) = self.transfers.downloads.pop_front() else { return };
-        self.transfers.is_reading = true;
+        self.transfers.reading = Some(download.id);
         let left = download.until.map_or(u64::MAX, |until| until.saturating_sub(download.at));
         let bytes_max = usize::try_from(left).unwrap_or(usize::MAX).min(PIECE_BYTES);
         let read = FileCommand::Read { file: download.file, offset: download.at, bytes_max };
         self.ask_aside(Command::File(Box::new(read)), turn, move |wundr, reply, turn| {
-            wundr.transfers.is_reading = false;
+            wundr.transfers.reading = None;
             match of_files(reply) {
                 Ok(FileReply::Piece { file, data }) if wundr.transfers.is_full => {
                     wundr.transfers.ready = Some((download, file, data));
@@ -422,7 +442,7 @@ pub(super) fn upload(
             && file["status"] == "uploading"
         {
             // What it sends from here on belongs to it.
-            wundr.transfers.sending.insert(upload, Sending::default());
+            wundr.transfers.begin(upload);
         }
         Ok(call)
     })

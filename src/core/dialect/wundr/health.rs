@@ -1,10 +1,46 @@
 //! Whether the daemon is there and how it is.
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
-use super::{Call, Request, Turn, Wundr};
+use super::shape::{COUNT, Field, Shape, optional, required};
+use super::{Call, Request, Turn, Wundr, misfit};
+use crate::auth::Scope;
+use crate::command::Command;
 use crate::error::Error;
+use crate::health::{Part, Report};
+use crate::reply::Reply;
+
+/// The answer to `health.status`, and its event.
+pub(super) const STATUS: &[Field] = &[
+    required(
+        "status",
+        Shape::OneOf(&["initializing", "running", "degraded", "stopped"]),
+        "how it is as a whole",
+    ),
+    required("uptime", COUNT, "for how long it is ready, in ms"),
+    required("activeSessions", COUNT, "sessions that are awake"),
+    required("connectedClients", COUNT, "connections that were let in"),
+    required(
+        "subsystems",
+        Shape::AnyObject,
+        "by name: status, lastCheckAt and, where there are some, errors",
+    ),
+    required(
+        "metrics",
+        Shape::Object(&[
+            required("totalSessionsSpawned", COUNT, "since the daemon started"),
+            required("totalTokensUsed", COUNT, "since the daemon started"),
+            optional(
+                "averageResponseTimeMs",
+                Shape::Number(0.0, f64::MAX),
+                "from prompt to end; once one ended",
+            ),
+            optional("successRate", Shape::Number(0.0, 1.0), "prompts that did not fail; once one ended"),
+        ]),
+        "what was measured since the daemon started",
+    ),
+];
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -22,7 +58,50 @@ pub(super) fn ping(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>
     Ok(Call::Answer(pong))
 }
 
+/// `health.status`
+pub(super) fn status(_: &mut Wundr, _: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    Call::ask(Command::Health, |_, reply, turn| match reply? {
+        Reply::Health(report) => Ok(Call::Answer(payload(&report, turn))),
+        _ => Err(misfit()),
+    })
+}
+
+/// A report in the protocol's words.
+fn payload(report: &Report, turn: &Turn<'_>) -> Value {
+    let part = |part: &Part| {
+        let mut value = json!({ "status": part.condition.name(), "lastCheckAt": part.checked.to_rfc3339() });
+        if !part.errors.is_empty() {
+            value["errors"] = json!(part.errors);
+        }
+        (part.name.to_owned(), value)
+    };
+    let figures = &report.figures;
+    let mut metrics =
+        json!({ "totalSessionsSpawned": figures.sessions_made, "totalTokensUsed": figures.tokens });
+    if let Some(average) = figures.response_ms_average() {
+        metrics["averageResponseTimeMs"] = average.into();
+    }
+    if let Some(rate) = figures.success_rate() {
+        metrics["successRate"] = rate.into();
+    }
+    json!({
+        "status": report.condition().name(),
+        "uptime": turn.now().millis_since(report.started),
+        "activeSessions": report.sessions,
+        "connectedClients": report.connections,
+        "subsystems": report.parts.iter().map(part).collect::<Map<_, _>>(),
+        "metrics": metrics,
+    })
+}
+
 impl Wundr {
+    /// Tells who subscribed to it that a part of the daemon is not as it was.
+    pub(super) fn tell_health(&mut self, report: &Report, turn: &mut Turn<'_>) {
+        if self.scopes.allows(Scope::Read) {
+            self.announce("health.status", &payload(report, turn), turn);
+        }
+    }
+
     /// Sends a heartbeat where one is due.
     pub(super) fn beat(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now();

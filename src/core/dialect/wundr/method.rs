@@ -9,8 +9,8 @@ use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
 use super::subscription::PATTERNS_MAX;
 use super::wire::Failure;
 use super::{
-    Call, Turn, Wundr, agents, auth, connect, discover, files, follow, health, prompts, sessions, teams,
-    tools,
+    Call, Turn, Wundr, agents, auth, config, connect, discover, files, follow, health, memory, prompts,
+    sessions, teams, tools,
 };
 use crate::auth::{Scope, Scopes};
 use crate::dialect::json::Params;
@@ -41,6 +41,8 @@ type Handle = fn(&mut Wundr, &mut super::Request<'_>, &mut Turn<'_>) -> Result<C
 pub(super) const ANYBODY: &[Scope] = &[];
 /// Who may look.
 pub(super) const READ: &[Scope] = &[Scope::Read];
+/// Who may run the daemon.
+pub(super) const ADMIN: &[Scope] = &[Scope::Admin];
 /// Who may do.
 pub(super) const WRITE: &[Scope] = &[Scope::Write];
 
@@ -279,6 +281,62 @@ pub(super) static METHODS: &[Method] = &[
             optional("clientTimestamp", COUNT, "as it was given"),
         ],
         handle: health::ping,
+    },
+    Method {
+        name: "health.status",
+        doc: "How the daemon and its parts are.",
+        needs: READ,
+        cost: 0,
+        params: &[],
+        result: health::STATUS,
+        handle: health::status,
+    },
+    // How it is configured.
+    Method {
+        name: "config.get",
+        doc: "What the configuration says.",
+        needs: READ,
+        cost: 0,
+        params: config::ASKED,
+        result: config::SHOWN,
+        handle: config::get,
+    },
+    Method {
+        name: "config.set",
+        doc: "Changes the configuration, all of it that is given or nothing; it takes effect with the next start.",
+        needs: ADMIN,
+        cost: 2,
+        params: config::SET,
+        result: config::DONE,
+        handle: config::set,
+    },
+    // What is remembered.
+    Method {
+        name: "memory.query",
+        doc: "Looks for what is remembered, by words, by an embedding, or by both.",
+        needs: READ,
+        cost: 2,
+        params: memory::QUERIED,
+        result: memory::FOUND,
+        handle: memory::query,
+    },
+    Method {
+        name: "memory.store",
+        doc: "Remembers something; it is on the disk when this is answered.",
+        needs: WRITE,
+        cost: 2,
+        params: memory::STORED,
+        result: memory::KEPT,
+        handle: memory::store,
+    },
+    Method {
+        name: "memory.delete",
+        doc: "Forgets an entry for good.",
+        needs: WRITE,
+        cost: 2,
+        params: memory::ONE,
+        result: memory::GONE,
+        handle: memory::delete,
     },
     // Files.
     Method {

@@ -34,12 +34,14 @@
 mod agents;
 mod auth;
 mod binary;
+mod config;
 mod connect;
 mod discover;
 mod event;
 mod files;
 mod follow;
 mod health;
+mod memory;
 mod method;
 mod prompts;
 mod sessions;
@@ -257,6 +259,7 @@ impl Wundr {
     /// Something that is not in a session's log.
     fn on_announced(&mut self, announcement: &Announcement, turn: &mut Turn<'_>) {
         match announcement {
+            Announcement::Report(report) => self.tell_health(report, turn),
             Announcement::Agent(news) => self.tell_agent(news, turn),
             Announcement::Team(news) => self.tell_team(news, turn),
             // It has no words for these, or has them from elsewhere.

@@ -1,7 +1,8 @@
 //! Prompts: submitted and cancelled. What becomes of them is told as events ([`super::stream`]).
 //!
-//! `stream: false` is refused by name: there is no other way to be told of an answer than its events.
-//! So are `model` and `maxTokens`, which are set for a session and for an agent.
+//! `stream: false` changes nothing but what is answered: whoever subscribed is told as events come, and
+//! `stream.end` says that it is over. A prompt's `model` is one that the configuration names; its
+//! `maxTokens` holds as far as the agent may answer.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use super::{Call, Request, Turn, Wundr, files, misfit};
 use crate::command::{Command, Submit};
 use crate::error::Error;
 use crate::ids::RunId;
+use crate::manner::Manner;
 use crate::reply::{Accepted, Reply};
 
 /// What a prompt costs, in units of `[limits]`.
@@ -22,9 +24,13 @@ pub(super) const SUBMIT: &[Field] = &[
     SESSION,
     required("prompt", SAID, "what to say"),
     optional("context", Shape::Any, "what to know for it, put before it: a text, or anything as JSON"),
-    default("stream", Shape::Flag, "true", "false is refused: the answer is told as stream.* events"),
-    optional("model", NAME, "refused: the agent's model answers"),
-    optional("maxTokens", Shape::Integer(1, INTEGER_MAX), "refused: the agent's limit holds"),
+    default("stream", Shape::Flag, "true", "the answer is told as stream.* events, whatever this says"),
+    optional("model", NAME, "which answers, PROVIDER/MODEL or MODEL; absent = the session's"),
+    optional(
+        "maxTokens",
+        Shape::Integer(1, INTEGER_MAX),
+        "of the answer at most; no more than the agent may give",
+    ),
     optional("attachments", files::ATTACHMENTS, "files that were uploaded, for the model to see"),
     optional("idempotencyKey", Shape::Text(1, 256), "the same key is the same prompt, asked for once"),
 ];
@@ -56,7 +62,6 @@ struct Asked {
     session_id: String,
     prompt: String,
     context: Option<Value>,
-    stream: bool,
     model: Option<String>,
     max_tokens: Option<u64>,
     attachments: Option<Value>,
@@ -69,17 +74,11 @@ pub(super) fn submit(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'
     if asked.prompt.trim().is_empty() {
         return Err(request.invalid("prompt: must not be blank"));
     }
-    if !asked.stream {
-        return Err(
-            request.invalid("stream: false is not offered: subscribe to stream.* and read to stream.end")
-        );
-    }
-    if asked.model.is_some() {
-        return Err(request.invalid("model: is not chosen for a prompt: the session's agent has one"));
-    }
-    if asked.max_tokens.is_some() {
-        return Err(request.invalid("maxTokens: is not chosen for a prompt: the session's agent has a limit"));
-    }
+    let manner = Manner {
+        thinking: None,
+        model: asked.model,
+        max_tokens: asked.max_tokens.map(|most| u32::try_from(most).unwrap_or(u32::MAX)),
+    };
     let submit = Submit {
         target: target(&asked.session_id),
         run: turn.run_id(),
@@ -87,7 +86,7 @@ pub(super) fn submit(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'
         idempotency_key: asked.idempotency_key,
         attachments: Vec::new(),
         files: files::attached(asked.attachments.as_ref())?,
-        thinking: None,
+        manner,
         follow: false,
     };
     Call::ask(Command::Submit(submit), |_, reply, _| {

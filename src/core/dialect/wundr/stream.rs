@@ -68,6 +68,9 @@ const SESSION_STOPPED: &str = "session.stopped";
 const TOOL_STATUS: &str = "tool.status";
 const TOOL_RESULT: &str = "tool.result";
 
+/// Calls under way that one road remembers.
+const OPEN_MAX: usize = 4096;
+
 /// What a tool is called whose call was not seen.
 const UNKNOWN_TOOL: &str = "unknown";
 
@@ -452,7 +455,7 @@ impl Calls {
         let key = |call: &CallId| (run.clone(), call.clone());
         match event {
             Event::ToolCalled(call) => {
-                self.open.insert(key(&call.id), (call.name.to_string(), *at));
+                self.begins(key(&call.id), call.name.to_string(), *at);
                 let started = status_of(session, run, &call.id, call.name.as_str(), "started", *seq);
                 vec![(STREAM_CHUNK, asked_for(session, run, call, *seq)), (TOOL_STATUS, started)]
             }
@@ -471,7 +474,7 @@ impl Calls {
                 let status = |status| status_of(session, run, &decided.call, name, status, *seq);
                 let mut words = match tools::refusal(decided) {
                     None => {
-                        self.open.insert(key(&decided.call), (name.to_owned(), *at));
+                        self.begins(key(&decided.call), name.to_owned(), *at);
                         vec![(TOOL_STATUS, status("started"))]
                     }
                     Some((outcome, why)) => {
@@ -519,6 +522,18 @@ impl Calls {
             }
             _ => Words::new(),
         }
+    }
+
+    /// A call is under way. Who is told of calls and of no ends does not hear what becomes of those that
+    /// an end cut off: the oldest is forgotten.
+    fn begins(&mut self, call: (RunId, CallId), name: String, at: Timestamp) {
+        if self.open.len() >= OPEN_MAX
+            && let Some(oldest) =
+                self.open.iter().min_by_key(|(_, (_, at))| *at).map(|(call, _)| call.clone())
+        {
+            self.open.remove(&oldest);
+        }
+        self.open.insert(call, (name, at));
     }
 
     /// Whether a call of this run waits for approval.

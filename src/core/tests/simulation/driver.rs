@@ -12,6 +12,7 @@ use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Logged, ToolCall, ToolResult, Usage};
 use clawmux_core::follow::{Followers, Missing, Wanted};
 use clawmux_core::ids::{ApprovalId, CallId, ConnectionId, RunId, Seq, Ticket};
+use clawmux_core::manner::Manner;
 use clawmux_core::provider::{ChatMessage, Delta};
 use clawmux_core::session::{Session, Submission, Submitted};
 use clawmux_core::settings::{Patch, Settings};
@@ -597,7 +598,7 @@ impl Driver {
             owner,
             idempotency_key: key.clone(),
             attachments: Vec::new(),
-            thinking: None,
+            manner: Manner::default(),
         };
         match self.session.submit(outside.now, submission) {
             Ok(Submitted { run: given, seq, repeated }) => {

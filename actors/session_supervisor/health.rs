@@ -1,0 +1,170 @@
+//! How the daemon is: every part is asked how it is, at most once a second however many ask, and now and
+//! then though nobody does, so that who subscribed to it is told when something changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::dev::ToEnvelope;
+use actix::prelude::*;
+use clawmux_core::announcement::Announcement;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::health::{Condition, Figures, Part, Report};
+use clawmux_core::reply::Reply;
+use clawmux_core::time::Timestamp;
+use serde_json::Value;
+
+use super::SessionSupervisor;
+use crate::ask::ask;
+use crate::clock;
+use crate::deliver::Asker;
+use crate::hub::{Announce, Connected};
+use crate::observe::{Observe, Observed};
+
+/// How old a report may be.
+const FRESH: Duration = Duration::from_secs(1);
+/// How often it is looked though nobody asks.
+pub(super) const INTERVAL: Duration = Duration::from_secs(5);
+/// How long a part may take to say how it is.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What was last seen.
+#[derive(Default)]
+pub(super) struct Health {
+    report: Option<Arc<Report>>,
+    /// Those who wait for the next.
+    waiting: Vec<Asker>,
+    is_looking: bool,
+}
+
+impl SessionSupervisor {
+    /// Answers how the daemon is.
+    pub(super) fn tell_health(&mut self, asker: Asker, ctx: &mut Context<Self>) {
+        let fresh = self.health.report.as_ref().filter(|report| clock::now().since(report.at) < FRESH);
+        match fresh.cloned() {
+            Some(report) => asker.reply(Ok(Reply::Health(report))),
+            None => {
+                self.health.waiting.push(asker);
+                self.look_at_health(ctx);
+            }
+        }
+    }
+
+    /// Asks every part.
+    pub(super) fn look_at_health(&mut self, ctx: &mut Context<Self>) {
+        if std::mem::replace(&mut self.health.is_looking, true) {
+            return;
+        }
+        let (store, sandbox) = (self.setup.colleagues.store.clone(), self.setup.colleagues.sandbox.clone());
+        let (providers, hub) = (self.setup.colleagues.providers.clone(), self.setup.hub.clone());
+        let look = async move {
+            futures::join!(
+                observed(&store),
+                observed(&providers),
+                observed(&sandbox),
+                within(ask(&hub, Connected))
+            )
+        };
+        ctx.spawn(look.into_actor(self).map(|(store, providers, sandbox, connected), supervisor, _| {
+            let report = supervisor.report(&store, &providers, &sandbox, connected);
+            supervisor.looked_at_health(report);
+        }));
+    }
+
+    fn report(
+        &self,
+        store: &Result<Value, Error>,
+        providers: &Result<Value, Error>,
+        sandbox: &Result<Value, Error>,
+        connected: Result<usize, Error>,
+    ) -> Report {
+        let at = clock::now();
+        let count = |name: &str| store.as_ref().map_or(0, |state| state[name].as_u64().unwrap_or(0));
+        let parts = vec![
+            part("store", at, store, |state| {
+                state["fault"].as_str().map(str::to_owned).into_iter().collect()
+            }),
+            part("providers", at, providers, |state| {
+                let without_key =
+                    |agent| format!("agent {agent} has a provider that needs a key, and there is none");
+                names(&state["agents_without_key"]).map(without_key).collect()
+            }),
+            part("plugins", at, sandbox, |state| {
+                let failed =
+                    names(&state["plugins_not_loaded"]).map(|name| format!("plugin {name} can't be loaded"));
+                let fell = names(&state["plugins_out_of_order"])
+                    .map(|name| format!("plugin {name} crashed too often"));
+                failed.chain(fell).collect()
+            }),
+            Part::running("sessions", at).degraded_by(
+                (self.closed || self.draining)
+                    .then(|| "the daemon drains: no new prompts are taken".to_owned()),
+            ),
+            part("hub", at, &connected.as_ref().map(|_| Value::Null).map_err(Clone::clone), |_| Vec::new()),
+        ];
+        Report {
+            at,
+            started: self.started,
+            sessions: self.sessions.len() as u64,
+            connections: connected.unwrap_or(0) as u64,
+            parts,
+            figures: Figures {
+                sessions_made: count("sessions_made"),
+                tokens: count("tokens_used"),
+                completed: count("runs_completed"),
+                failed: count("runs_failed"),
+                timed: count("runs_timed"),
+                response_ms: count("runs_response_ms"),
+            },
+        }
+    }
+
+    fn looked_at_health(&mut self, report: Report) {
+        let report = Arc::new(report);
+        self.health.is_looking = false;
+        let last = self.health.report.replace(report.clone());
+        if last.is_some_and(|last| report.differs(&last)) {
+            // Who does not hear of it now hears of the next change, and can ask.
+            let _ = self.setup.hub.try_send(Announce(Arc::new(Announcement::Report(report.clone()))));
+        }
+        for asker in std::mem::take(&mut self.health.waiting) {
+            asker.reply(Ok(Reply::Health(report.clone())));
+        }
+    }
+}
+
+/// A part, by what it says of itself.
+fn part(
+    name: &'static str,
+    at: Timestamp,
+    state: &Result<Value, Error>,
+    errors: impl FnOnce(&Value) -> Vec<String>,
+) -> Part {
+    match state {
+        Ok(state) => Part::running(name, at).degraded_by(errors(state)),
+        Err(error) => Part {
+            condition: Condition::Error,
+            errors: vec![error.message.clone()],
+            ..Part::running(name, at)
+        },
+    }
+}
+
+fn names(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+async fn observed<A>(actor: &Addr<A>) -> Result<Value, Error>
+where
+    A: Actor + Handler<Observe>,
+    A::Context: ToEnvelope<A, Observe>,
+    Observe: Message<Result = Observed>,
+{
+    within(ask(actor, Observe)).await.map(|observed| observed.state)
+}
+
+async fn within<T>(asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
+        let seconds = PATIENCE.as_secs();
+        Err(ErrorCode::Timeout.error(format!("it does not answer for {seconds} s")))
+    })
+}

@@ -1,0 +1,80 @@
+//! What is remembered: checked, put into the store's terms, and asked of it.
+//!
+//! Everybody remembers for himself; operators find and forget what belongs to anybody.
+
+use clawmux_core::auth::{Owner, Principal, Scope};
+use clawmux_core::ids::SessionKey;
+use clawmux_core::memory::{MemoryCommand, MemoryReply, NewMemory, Query, Stored};
+use clawmux_core::reply::Reply;
+
+use super::SessionSupervisor;
+use super::requests::{answer, described, no_such};
+use crate::ask::ask;
+use crate::clock;
+use crate::deliver::Asker;
+use crate::store::{Forget, Memory, Recall, Remember};
+use actix::Context;
+
+impl SessionSupervisor {
+    /// Takes a request about memories, and the session it names.
+    pub(super) fn remember(
+        &self,
+        command: MemoryCommand,
+        session: Option<SessionKey>,
+        (asker, principal): (Asker, Principal),
+        ctx: &mut Context<Self>,
+    ) {
+        if let Err(error) = command.check() {
+            return asker.reply(Err(error));
+        }
+        let store = self.setup.colleagues.store.clone();
+        let owner = whose(&principal);
+        answer(ctx, asker, async move {
+            let reply = match command {
+                MemoryCommand::Query(Query { question, tier, .. }) => {
+                    if let Some(session) = &session
+                        && described(&store, session, &principal).await?.is_none()
+                    {
+                        return Err(no_such(session));
+                    }
+                    MemoryReply::Found(ask(&store, Recall { question, owner, tier, session }).await??)
+                }
+                MemoryCommand::Store(new) => {
+                    let (memory, stored) = kept(new, session, &principal);
+                    ask(&store, Remember(Box::new(memory))).await??;
+                    MemoryReply::Stored(stored)
+                }
+                MemoryCommand::Delete { id } => {
+                    ask(&store, Forget { id: id.clone(), owner }).await??;
+                    MemoryReply::Deleted { id }
+                }
+            };
+            Ok(Reply::Memory(Box::new(reply)))
+        });
+    }
+}
+
+/// Whose memories somebody sees; none = everybody's.
+fn whose(principal: &Principal) -> Option<Owner> {
+    (!principal.scopes.allows(Scope::Admin)).then(|| principal.owner.clone())
+}
+
+/// As the store takes it, and as its owner is told of it.
+fn kept(new: NewMemory, session: Option<SessionKey>, principal: &Principal) -> (Memory, Stored) {
+    let created = clock::now();
+    let stored =
+        Stored { id: new.id.clone(), tier: new.tier, kind: new.kind, session: session.clone(), created };
+    let memory = Memory {
+        id: new.id,
+        owner: principal.owner.clone(),
+        is_admin: principal.scopes.allows(Scope::Admin),
+        tier: new.tier,
+        kind: new.kind,
+        content: new.content,
+        metadata: new.metadata,
+        session,
+        embedding: new.embedding,
+        created,
+    };
+    (memory, stored)
+}

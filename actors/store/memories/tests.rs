@@ -1,0 +1,294 @@
+//! What is remembered, against the database: durable, apart for each owner, found in parts.
+
+use super::*;
+use crate::observe::Observe;
+use crate::store::{Append, Delete, Stop};
+use clawmux_core::event::{Event, Logged};
+use clawmux_core::ids::Seq;
+use clawmux_core::settings::Settings;
+use futures::future::join_all;
+use std::path::Path;
+
+fn ci() -> Owner {
+    Owner::Credential("ci".into())
+}
+
+fn ops() -> Owner {
+    Owner::Credential("ops".into())
+}
+
+fn memory(id: &str, owner: &Owner, content: &str) -> Memory {
+    Memory {
+        id: id.into(),
+        owner: owner.clone(),
+        is_admin: *owner == Owner::Admins,
+        tier: Tier::Semantic,
+        kind: Kind::Knowledge,
+        content: content.into(),
+        metadata: None,
+        session: None,
+        embedding: None,
+        created: Timestamp::from_millis(7),
+    }
+}
+
+fn recall(text: &str, owner: &Owner) -> Recall {
+    let question = Question::new(Some(text), None, 0.7, 10).unwrap();
+    Recall { question, owner: Some(owner.clone()), tier: None, session: None }
+}
+
+fn near(numbers: &[f64]) -> Embedding {
+    Embedding::new(numbers).unwrap()
+}
+
+async fn remember(store: &Addr<Store>, memory: Memory) -> Result<(), Error> {
+    store.send(Remember(Box::new(memory))).await.unwrap()
+}
+
+async fn ids(store: &Addr<Store>, asked: Recall) -> Vec<String> {
+    let found = store.send(asked).await.unwrap().unwrap();
+    assert_eq!(found.total, found.results.len() as u64, "all of them fit: {found:?}");
+    found.results.into_iter().map(|result| result.id).collect()
+}
+
+async fn session(store: &Addr<Store>, name: &str, owner: &Owner) -> SessionKey {
+    let session = SessionKey::new("main", "test", name, "main").unwrap();
+    let event = Event::Configured(Box::new(Settings::default()));
+    let logged = Logged { first_seq: Seq(1), seq: Seq(1), run: None, at: Timestamp::default(), event };
+    let owner = owner.clone();
+    let made = Append { session: session.clone(), owner, events: vec![logged], durable: true, reserve: None };
+    store.send(made).await.unwrap().unwrap();
+    session
+}
+
+async fn stop(store: Addr<Store>) {
+    store.send(Stop).await.unwrap().unwrap();
+}
+
+/// How often a text stands in the database.
+fn occurrences(path: &Path, text: &str) -> usize {
+    let bytes = std::fs::read(path).unwrap();
+    bytes.windows(text.len()).filter(|window| *window == text.as_bytes()).count()
+}
+
+#[actix::test]
+async fn what_was_stored_is_found_after_a_restart_and_what_was_deleted_is_gone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("clawmux.db");
+    let store = Store::start(&path).await.unwrap();
+    // Long enough for pages of its own.
+    let secret = format!("the vault code is kumquat {}", "and so on ".repeat(1500));
+    let metadata = serde_json::json!({ "from": "İ", "n": 1.5 }).as_object().cloned();
+    let kept = Memory { metadata: metadata.clone(), ..memory("kept", &ci(), "Green tea is kept dry") };
+    remember(&store, kept.clone()).await.unwrap();
+    remember(&store, memory("gone", &ci(), &secret)).await.unwrap();
+    let again = remember(&store, memory("kept", &ops(), "x")).await.unwrap_err();
+    assert_eq!(again.code, ErrorCode::Conflict);
+    stop(store).await;
+    assert_eq!(occurrences(&path, "kumquat"), 1);
+
+    let store = Store::start(&path).await.unwrap();
+    assert_eq!(ids(&store, recall("kumquat", &ci())).await, ["gone"]);
+    let forget = |id: &str, owner| Forget { id: id.into(), owner };
+    for (id, owner) in [("gone", Some(ops())), ("none", None), ("", Some(ci()))] {
+        let refused = store.send(forget(id, owner)).await.unwrap().unwrap_err();
+        assert_eq!((refused.code, refused.message.as_str()), (ErrorCode::NotFound, "no such memory"));
+    }
+    store.send(forget("gone", Some(ci()))).await.unwrap().unwrap();
+    stop(store).await;
+    assert_eq!(occurrences(&path, "kumquat"), 0, "not a byte of it is left");
+
+    let store = Store::start(&path).await.unwrap();
+    assert!(ids(&store, recall("kumquat", &ci())).await.is_empty());
+    let found = store.send(recall("TEA dry", &ci())).await.unwrap().unwrap();
+    let expected = Remembered {
+        id: "kept".into(),
+        owner: ci(),
+        tier: Tier::Semantic,
+        kind: Kind::Knowledge,
+        content: kept.content,
+        metadata,
+        session: None,
+        score: found.results[0].score,
+        created: kept.created,
+    };
+    assert_eq!(found, Found { results: vec![expected], total: 1 });
+    let totals = store.send(ReadMemoryTotals).await.unwrap().unwrap();
+    assert_eq!(
+        totals.iter().map(|of| (of.owner.clone(), of.entries)).collect::<Vec<_>>(),
+        [(ci(), [0, 0, 1])]
+    );
+    stop(store).await;
+}
+
+#[actix::test]
+async fn another_owners_entries_change_neither_answers_nor_scores_nor_are_they_looked_at() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::start(folder.path().join("clawmux.db")).await.unwrap();
+    remember(&store, memory("mine", &ci(), "green tea")).await.unwrap();
+    remember(&store, memory("half", &ci(), "tea with milk")).await.unwrap();
+    let alone = store.send(recall("green tea", &ci())).await.unwrap().unwrap();
+    let theirs = (0..300).map(|n| remember(&store, memory(&format!("t{n}"), &ops(), "green tea green tea")));
+    join_all(theirs).await.into_iter().for_each(Result::unwrap);
+    let looked_at = async || store.send(Observe).await.unwrap().state["memories_looked_at"].as_u64().unwrap();
+    let before = looked_at().await;
+    assert_eq!(store.send(recall("green tea", &ci())).await.unwrap().unwrap(), alone);
+    assert_eq!(looked_at().await - before, 2);
+    assert_eq!(alone.results.iter().map(|result| result.id.as_str()).collect::<Vec<_>>(), ["mine", "half"]);
+    assert!(ids(&store, recall("green tea", &Owner::Credential("new".into()))).await.is_empty());
+    // An operator finds everybody's, the same scores included.
+    let all = store.send(Recall { owner: None, ..recall("green tea", &ci()) }).await.unwrap().unwrap();
+    assert_eq!((all.total, &all.results[0]), (302, &alone.results[0]));
+    stop(store).await;
+}
+
+#[actix::test]
+async fn a_scratchpad_is_found_by_its_session_and_ends_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::start(folder.path().join("clawmux.db")).await.unwrap();
+    let (one, other) = (session(&store, "one", &ci()).await, session(&store, "other", &ci()).await);
+    let foreign = session(&store, "foreign", &ops()).await;
+    let of = |id: &str, tier, session: Option<&SessionKey>| Memory {
+        tier,
+        session: session.cloned(),
+        embedding: Some(near(&[1.0, 0.0])),
+        ..memory(id, &ci(), "tea")
+    };
+    remember(&store, of("pad", Tier::Scratchpad, Some(&one))).await.unwrap();
+    remember(&store, of("else", Tier::Scratchpad, Some(&other))).await.unwrap();
+    remember(&store, of("event", Tier::Episodic, Some(&one))).await.unwrap();
+    remember(&store, of("fact", Tier::Semantic, None)).await.unwrap();
+    let none = SessionKey::new("main", "test", "none", "main").unwrap();
+    for session in [&foreign, &none] {
+        let refused = remember(&store, of("x", Tier::Episodic, Some(session))).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::NotFound);
+    }
+    let by_operator = Memory { is_admin: true, ..of("op", Tier::Scratchpad, Some(&foreign)) };
+    remember(&store, by_operator).await.unwrap();
+
+    let with = |tier, session: Option<&SessionKey>| Recall {
+        tier,
+        session: session.cloned(),
+        ..recall("tea", &ci())
+    };
+    assert_eq!(ids(&store, with(None, None)).await, ["fact", "event"], "the newest first");
+    assert_eq!(ids(&store, with(Some(Tier::Episodic), None)).await, ["event"]);
+    assert_eq!(ids(&store, with(None, Some(&one))).await, ["event", "pad"]);
+    assert_eq!(ids(&store, with(Some(Tier::Scratchpad), Some(&one))).await, ["pad"]);
+    assert_eq!(ids(&store, with(Some(Tier::Semantic), Some(&one))).await, [""; 0]);
+
+    store.send(Delete(one.clone())).await.unwrap().unwrap();
+    assert_eq!(ids(&store, with(None, None)).await, ["fact", "event"]);
+    let gone = store.send(with(None, Some(&one))).await.unwrap().unwrap();
+    assert_eq!(gone, Found::default());
+    // A session of the same name later is another one.
+    let one = session(&store, "one", &ci()).await;
+    assert_eq!(ids(&store, with(None, Some(&one))).await, [""; 0]);
+    let totals = store.send(ReadMemoryTotals).await.unwrap().unwrap();
+    let ListedMemory { bytes, dimensions, .. } =
+        store.send(ListMemories { owner: ci(), limit: 1 }).await.unwrap().unwrap().remove(0);
+    assert_eq!((totals[0].entries, totals[0].embedded, dimensions), ([2, 1, 1], 4, 2));
+    assert_eq!(totals[0].bytes, 4 * bytes);
+    stop(store).await;
+}
+
+#[actix::test]
+async fn text_and_vectors_find_together_and_other_dimensions_are_not_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::start(folder.path().join("clawmux.db")).await.unwrap();
+    let with = |id: &str, content: &str, numbers: &[f64]| Memory {
+        embedding: (!numbers.is_empty()).then(|| near(numbers)),
+        ..memory(id, &ci(), content)
+    };
+    for (id, content, numbers) in [
+        ("word", "green tea", &[][..]),
+        ("near", "a hot drink", &[1.0, 0.1]),
+        ("both", "green apples", &[1.0, 0.0]),
+        ("far", "a stone", &[-1.0, 0.0]),
+        ("other", "a drink", &[1.0, 0.0, 0.0]),
+        ("cjk", "我喜欢喝咖啡", &[]),
+    ] {
+        remember(&store, with(id, content, numbers)).await.unwrap();
+    }
+    let ask = |text, numbers: Option<&[f64]>| Recall {
+        question: Question::new(text, numbers.map(near), 0.7, 10).unwrap(),
+        ..recall("x", &ci())
+    };
+    assert_eq!(ids(&store, ask(None, Some(&[2.0, 0.0]))).await, ["both", "near"]);
+    assert_eq!(ids(&store, ask(Some("green tea"), None)).await, ["word", "both"]);
+    assert_eq!(ids(&store, ask(Some("green tea"), Some(&[2.0, 0.0]))).await, ["both", "word", "near"]);
+    assert_eq!(ids(&store, ask(None, Some(&[0.0, 0.0, 1.0]))).await, [""; 0]);
+    assert_eq!(ids(&store, ask(Some("咖啡"), None)).await, ["cjk"]);
+    for text in [
+        "\"",
+        "a\" OR \"1\"=\"1",
+        "NEAR(green tea)",
+        "content:zebra",
+        "gre*",
+        "green AND zebra AND x",
+        "'; DROP TABLE memories; --",
+    ] {
+        store.send(ask(Some(text), None)).await.unwrap().unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+    assert_eq!(ids(&store, ask(Some("gre*"), None)).await, [""; 0]);
+    assert_eq!(ids(&store, ask(Some("AND OR NOT"), None)).await, [""; 0]);
+    stop(store).await;
+}
+
+#[actix::test]
+async fn who_has_as_much_as_one_may_is_refused_and_keeps_what_he_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("clawmux.db");
+    let store = Store::start(&path).await.unwrap();
+    remember(&store, memory("1", &ci(), "tea")).await.unwrap();
+    stop(store).await;
+    for (column, limit, name) in
+        [("semantic", ENTRIES_MAX, "memory_entries"), ("bytes", OWNER_BYTES_MAX, "memory_bytes")]
+    {
+        let set = |value: u64| {
+            let db = rusqlite::Connection::open(&path).unwrap();
+            db.execute(
+                &format!("UPDATE memory_owners SET {column} = ? WHERE owner = 'ci'"),
+                [value.cast_signed()],
+            )
+            .unwrap();
+        };
+        set(limit);
+        let store = Store::start(&path).await.unwrap();
+        let full = remember(&store, memory("2", &ci(), "coffee")).await.unwrap_err();
+        assert_eq!(
+            (full.code, full.detail),
+            (ErrorCode::TooLarge, Some(Detail::Limit { name, limit })),
+            "{column}"
+        );
+        remember(&store, memory(column, &ops(), "others have room")).await.unwrap();
+        assert_eq!(ids(&store, recall("tea", &ci())).await, ["1"]);
+        store.send(Forget { id: "1".into(), owner: Some(ci()) }).await.unwrap().unwrap();
+        remember(&store, memory("1", &ci(), "tea")).await.unwrap();
+        stop(store).await;
+        set(1000);
+    }
+}
+
+#[actix::test]
+async fn among_ten_thousand_entries_the_best_are_found_in_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::start(folder.path().join("clawmux.db")).await.unwrap();
+    let words = ["tea", "coffee", "water", "milk", "stone", "tree", "house"];
+    let content = |n: usize| match n {
+        77 | 9_999 => format!("green dragon tea {n}"),
+        n => format!("{} {} note {n}", words[n % 7], words[n / 7 % 7]),
+    };
+    for chunk in (0..10_000).collect::<Vec<_>>().chunks(1000) {
+        let some = chunk.iter().map(|n| remember(&store, memory(&n.to_string(), &ci(), &content(*n))));
+        join_all(some).await.into_iter().for_each(Result::unwrap);
+    }
+    let looked_at = async || store.send(Observe).await.unwrap().state["memories_looked_at"].as_u64().unwrap();
+    let before = looked_at().await;
+    assert_eq!(ids(&store, recall("dragon green", &ci())).await, ["9999", "77"]);
+    assert_eq!(looked_at().await - before, 10_000, "each once");
+    let found = store.send(recall("tea note", &ci())).await.unwrap().unwrap();
+    assert_eq!((found.results.len(), found.total), (10, 9_998 + 2), "both words, or one of them");
+    assert!(found.results.iter().all(|result| result.content.contains("tea") && result.score > 0.99));
+    stop(store).await;
+}

@@ -1,0 +1,20 @@
+//! How one prompt is to be answered, where that differs from how its session and its agent are set.
+
+use crate::thinking::Thinking;
+
+/// What a prompt asks of its answer; what it does not say is as its session is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// How much is thought over it.
+    pub thinking: Option<Thinking>,
+    /// The model that answers, `PROVIDER/MODEL`.
+    pub model: Option<String>,
+    /// The most tokens of one answer; no more than the agent may give.
+    pub max_tokens: Option<u32>,
+}
+
+impl From<Option<Thinking>> for Manner {
+    fn from(thinking: Option<Thinking>) -> Self {
+        Self { thinking, ..Self::default() }
+    }
+}
