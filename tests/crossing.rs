@@ -1,4 +1,4 @@
-//! One session seen through two protocols, and OpenClaw clients that come back in the midst of an
+//! One session seen through two protocols, and through three, and OpenClaw clients that come back in the midst of an
 //! answer, against the binary as it ships.
 
 mod support;
@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 use support::client::Client;
 use support::daemon::Daemon;
+use support::wundr::Wundr;
 
 /// Opens an OpenClaw connection of this protocol number and takes hello-ok.
 fn connect(address: SocketAddr, protocol: u64) -> Client {
@@ -149,4 +150,46 @@ fn who_comes_back_in_the_midst_of_an_answer_is_told_the_rest() {
             assert_eq!(heard.appended, heard.replaced, "{heard:?}");
         }
     }
+}
+
+#[test]
+fn a_third_protocol_hears_and_says_the_same() {
+    let daemon = Daemon::start();
+    let mut exoclaw = Client::connect(daemon.address);
+    exoclaw.chat("ada", "hello there");
+    let mut openclaw = connect(daemon.address, 4);
+    let key = "agent:main:websocket:ada:main";
+    call(&mut openclaw, "chat.history", json!({ "sessionKey": key }));
+    let mut wundr = Wundr::connect(daemon.address);
+    let list = wundr.call("session.list", json!({}));
+    let id = list["sessions"][0]["id"].as_str().unwrap_or_else(|| panic!("{list}")).to_owned();
+    wundr.call("session.resume", json!({ "sessionId": id }));
+
+    // Asked in exoclaw, heard in both others.
+    let said = exoclaw.chat("ada", "/slow 2").text();
+    let start = wundr.event("stream.start");
+    let prompt = start["payload"]["promptId"].as_str().unwrap_or_default().to_owned();
+    let (heard, end) = wundr.answer_of(&prompt);
+    assert_eq!((heard, &end["event"]), (said.clone(), &json!("stream.end")));
+    assert_eq!(hear(&mut openclaw, Heard::default()).appended, said);
+
+    // Asked in Wundr, heard in both others.
+    let attach = exoclaw.request("session.attach", json!({ "session": "main:websocket:ada:main" }));
+    exoclaw.reply(&attach);
+    let submitted = wundr.call("prompt.submit", json!({ "sessionId": id, "prompt": "and you?" }));
+    let prompt = submitted["promptId"].as_str().unwrap_or_default().to_owned();
+    let (said, _) = wundr.answer_of(&prompt);
+    assert!(said.contains("and you?"), "{said}");
+    let heard = hear(&mut openclaw, Heard::default());
+    assert_eq!((heard.run, heard.appended), (prompt, said.clone()));
+    let mut text = String::new();
+    loop {
+        let frame = exoclaw.receive();
+        match frame["event"].as_str() {
+            Some("text") => text += frame["data"].as_str().unwrap_or_default(),
+            Some("done") => break,
+            _ => {}
+        }
+    }
+    assert_eq!(text, said);
 }
