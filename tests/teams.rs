@@ -261,7 +261,7 @@ fn who_is_stopped_takes_with_him_who_works_for_him() {
         assert_eq!(event["payload"]["status"], "stopped");
         let session = json!({ "sessionId": agent["sessionId"] });
         eventually("its session to be at rest", || {
-            (client.call("session.status", session.clone())["status"] == "completed").then_some(())
+            (client.call("session.status", session.clone())["activity"] == "idle").then_some(())
         });
     }
     assert_eq!(client.call("agent.status", json!({ "agentId": other["agentId"] }))["status"], "running");
@@ -373,7 +373,7 @@ fn after_sigkill_everything_comes_to_its_end_exactly_once() {
     assert_eq!(stopped["status"], "stopped");
     let session = json!({ "sessionId": doomed["sessionId"] });
     eventually("the session of the stopped agent to be at rest", || {
-        (client.call("session.status", session.clone())["status"] == "completed").then_some(())
+        (client.call("session.status", session.clone())["activity"] == "idle").then_some(())
     });
     until(&mut client, "agent.status", &agent["agentId"], "completed");
     let done = until(&mut client, "team.status", &crew["teamId"], "completed");
