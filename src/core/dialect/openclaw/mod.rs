@@ -147,7 +147,7 @@ enum Call {
     /// This is the answer.
     Answer(Value),
     /// The daemon is to be asked, and then this done.
-    Ask(Command, Then),
+    Ask(Box<Command>, Then),
     /// It is answered elsewhere, once.
     Elsewhere,
 }
@@ -158,7 +158,7 @@ impl Call {
         command: Command,
         then: impl FnOnce(&mut OpenClaw, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error> + 'static,
     ) -> Result<Self, Error> {
-        Ok(Self::Ask(command, Box::new(then)))
+        Ok(Self::Ask(Box::new(command), Box::new(then)))
     }
 }
 
@@ -388,7 +388,7 @@ impl OpenClaw {
     ) {
         match (call, id) {
             (Ok(Call::Ask(command, then)), id) => {
-                let ticket = turn.execute(self.granted(needs), cost, Ok(command));
+                let ticket = turn.execute(self.granted(needs), cost, Ok(*command));
                 self.pending.insert(ticket, Pending { id, then });
             }
             (Ok(Call::Answer(payload)), Some(id)) => turn.send(wire::answer(&id, &payload)),

@@ -29,8 +29,6 @@
 //!
 //! Deliberately absent: protocol v1, and the switch to JSON-RPC 2.0 that its clients never make.
 
-#![allow(dead_code)]
-
 mod agents;
 mod auth;
 mod binary;
@@ -143,7 +141,7 @@ enum Call {
     /// This is the answer.
     Answer(Value),
     /// The daemon is to be asked, and then this done.
-    Ask(Command, Then),
+    Ask(Box<Command>, Then),
     /// It is answered elsewhere, once.
     Elsewhere,
 }
@@ -154,7 +152,7 @@ impl Call {
         command: Command,
         then: impl FnOnce(&mut Wundr, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error> + 'static,
     ) -> Result<Self, Error> {
-        Ok(Self::Ask(command, Box::new(then)))
+        Ok(Self::Ask(Box::new(command), Box::new(then)))
     }
 }
 
@@ -428,7 +426,7 @@ impl Wundr {
     fn proceed(&mut self, asker: Option<Asker>, call: Result<Call, Error>, turn: &mut Turn<'_>) {
         match (call, asker) {
             (Ok(Call::Ask(command, then)), asker) => {
-                self.ask_daemon(asker, Ok(command), then, turn);
+                self.ask_daemon(asker, Ok(*command), then, turn);
             }
             (Ok(Call::Answer(payload)), Some(asker)) => {
                 asker.method.check_result(&payload);

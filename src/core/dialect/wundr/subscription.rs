@@ -330,11 +330,6 @@ impl Subscriptions {
         Self { max, made: 0, by_id: HashMap::new(), all: BTreeMap::new(), index: Index::default() }
     }
 
-    /// How many there are.
-    pub(super) fn len(&self) -> usize {
-        self.all.len()
-    }
-
     /// Whether there is room for one more, besides so many that are about to be.
     ///
     /// # Errors
@@ -365,12 +360,8 @@ impl Subscriptions {
         Some(subscription)
     }
 
-    /// The one of this name.
-    pub(super) fn get(&self, id: &str) -> Option<&Subscription> {
-        self.all.get(self.by_id.get(id)?)
-    }
-
     /// All of them, in the order they were made.
+    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Subscription> {
         self.all.values()
     }
