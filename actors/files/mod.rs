@@ -156,8 +156,11 @@ enum State {
 struct Written {
     writing: Box<Writing>,
     outcome: Outcome,
-    answers: Vec<(Asker, Result<Reply, Error>)>,
+    answers: Answers,
 }
+
+/// What pieces are answered, and who.
+type Answers = Vec<(Asker, Result<Reply, Error>)>;
 
 enum Outcome {
     /// It goes on.
@@ -714,11 +717,7 @@ impl Upload {
 }
 
 /// Writes what came for an upload, on a thread; with the answers to all of it but its end.
-fn write_all(
-    writing: &mut Writing,
-    batch: Vec<(Asker, Chunk)>,
-    figures: &Figures,
-) -> (Outcome, Vec<(Asker, Result<Reply, Error>)>) {
+fn write_all(writing: &mut Writing, batch: Vec<(Asker, Chunk)>, figures: &Figures) -> (Outcome, Answers) {
     let mut outcome = Outcome::Some;
     let mut answers = Vec::with_capacity(batch.len());
     for (asker, chunk) in batch {

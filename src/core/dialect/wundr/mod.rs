@@ -137,6 +137,7 @@ struct Asker {
 type Then = Box<dyn FnOnce(&mut Wundr, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error>>;
 
 /// What becomes of a request.
+#[expect(clippy::large_enum_variant, reason = "taken apart as soon as it is made")]
 enum Call {
     /// This is the answer.
     Answer(Value),
