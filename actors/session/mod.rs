@@ -589,8 +589,8 @@ impl Session {
     /// The log can't be written: the session in memory is ahead of it, so it goes back to it.
     fn fall(&mut self, error: &Error, answered: Vec<Answered>, ctx: &mut Context<Self>) {
         let session = self.conversation.key();
-        if error.is_retryable() {
-            // Everybody's trouble, which the log tells once.
+        if error.is_retryable() || error.code == ErrorCode::Conflict {
+            // Everybody's trouble, which the log tells once; or a name that nobody may have.
             tracing::debug!(%session, %error, "the session goes back to its log");
         } else {
             tracing::warn!(%session, %error, "the session goes back to its log");

@@ -143,7 +143,6 @@ struct Pending {
 type Then = Box<dyn FnOnce(&mut OpenClaw, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error>>;
 
 /// What becomes of a request.
-#[expect(clippy::large_enum_variant, reason = "taken apart as soon as it is made")]
 enum Call {
     /// This is the answer.
     Answer(Value),

@@ -1,7 +1,9 @@
 //! `auth.refresh` and `auth.logout`, and how a credential ends.
 //!
 //! A refresh shows a new credential of the kind that was shown before: of the same principal, and
-//! with it nobody is allowed more than before. One that does not hold changes nothing.
+//! with it nobody is allowed more than before. Who is allowed less from then on loses the
+//! subscriptions that took more. One that does not hold changes nothing, but for its number: who shows
+//! [`REFUSED_MAX`] of them is guessing, and is closed.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,6 +18,9 @@ use crate::error::Error;
 
 /// The parameters of `auth.refresh`.
 pub(super) const REFRESH: &[Field] = &[required("token", Shape::Text(1, 16 * 1024), "the new credential")];
+
+/// How many credentials that do not hold may be shown on one connection.
+const REFUSED_MAX: u32 = 5;
 
 /// What may be done, and for how long.
 pub(super) const GRANTED: &[Field] = &[
@@ -56,15 +61,24 @@ impl Wundr {
         let Some(id) = self.refreshing.pop_front() else { return };
         match answer {
             Ok(admitted) => {
-                self.scopes = admitted.principal.scopes;
+                let before = std::mem::replace(&mut self.scopes, admitted.principal.scopes);
                 self.expires = admitted.principal.expires;
+                if before != self.scopes {
+                    self.end_subscriptions_beyond(self.scopes, turn);
+                }
                 let granted = self.granted_auth();
                 if let Some(method) = method::find("auth.refresh") {
                     method.check_result(&granted);
                 }
                 turn.send(wire::answer(&id, &granted));
             }
-            Err(error) => turn.send(wire::refusal(&id, &Failure::of(&error))),
+            Err(error) => {
+                turn.send(wire::refusal(&id, &Failure::of(&error)));
+                self.refused += 1;
+                if self.refused >= REFUSED_MAX {
+                    self.end(1008, "unauthorized: too many credentials that do not hold", turn);
+                }
+            }
         }
     }
 

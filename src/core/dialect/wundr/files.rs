@@ -139,6 +139,8 @@ struct Sending {
     number: u64,
     /// Whether it was answered that it failed.
     is_refused: bool,
+    /// Whether its last frame came, and its answer is on its way.
+    has_ended: bool,
 }
 
 /// A download.
@@ -161,10 +163,15 @@ impl Transfers {
         self.reading == Some(id) || self.downloads.iter().chain(ready).any(|download| download.id == id)
     }
 
+    /// Whether all of an upload came and its answer is on its way.
+    fn has_ended(&self, id: UploadId) -> bool {
+        self.sending.get(&id).is_some_and(|sending| sending.has_ended)
+    }
+
     /// An upload begins or goes on; gives its number.
     fn begin(&mut self, id: UploadId) -> u64 {
         self.uploads += 1;
-        self.sending.insert(id, Sending { number: self.uploads, is_refused: false });
+        self.sending.insert(id, Sending { number: self.uploads, is_refused: false, has_ended: false });
         self.uploads
     }
 
@@ -194,13 +201,18 @@ impl Wundr {
             Ok(frame) => frame,
             Err(Refused { id, error }) => {
                 let failure = Failure::of(&error);
-                return match id {
+                return match id.filter(|id| !self.transfers.has_ended(*id)) {
                     Some(id) => self.refuse_upload(id, &failure, false, turn),
                     None => turn.send(wire::refusal(wire::NO_ID, &failure)),
                 };
             }
         };
         let id = frame.id;
+        if self.transfers.has_ended(id) {
+            // The id has its one answer coming.
+            let why = format!("a frame behind the last one of upload {id}, which is not answered yet");
+            return turn.send(wire::refusal(wire::NO_ID, &Failure::invalid(why)));
+        }
         let names_upload = match frame.meta.method.as_deref() {
             None => false,
             Some(UPLOAD) => true,
@@ -267,6 +279,9 @@ impl Wundr {
         });
         let ticket = turn.execute(self.granted(method::WRITE), cost, Ok(command));
         self.pending.insert(ticket, Pending { asker: None, then });
+        if let Some(sending) = self.transfers.sending.get_mut(&id) {
+            sending.has_ended = is_last;
+        }
     }
 
     /// Answers an upload that failed, once; what still comes of it is dropped.

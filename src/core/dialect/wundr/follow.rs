@@ -7,7 +7,7 @@
 //! | on a `sessionId` | an attachment to that session; subscriptions from now on share one, one that goes on from a number has its own |
 //! | on none | the watch over all sessions that the principal may see, one for the connection; for one who decides about calls of others, also that over these |
 //!
-//! Who decides about calls of others and may read nothing has only that, whatever its filter.//!
+//! Who decides about calls of others and may read nothing has only that, whatever its filter.
 //! Each subscription has one source for good, so nothing is told to it twice and nothing is lost
 //! while others come and go. A source is let go with the last of its subscriptions. What is not in a
 //! session's log ([`Wundr::announce`]) reaches all subscriptions alike.
@@ -22,7 +22,7 @@ use super::stream::{SESSION_EVENTS, Shared, Told};
 use super::subscription::{Atom, Interest, SESSION_ID, Source, Subscription, Subscriptions};
 use super::tools::{self, TOOL_REQUEST};
 use super::{Call, Request, Wundr, misfit};
-use crate::auth::Scope;
+use crate::auth::{Scope, Scopes};
 use crate::command::{Command, Target};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
@@ -244,6 +244,24 @@ impl Wundr {
             self.ask_aside(command, turn, |_, _, _| Ok(Call::Elsewhere));
         }
         true
+    }
+
+    /// Ends the subscriptions that somebody with these scopes could not make.
+    pub(super) fn end_subscriptions_beyond(&mut self, scopes: Scopes, turn: &mut Turn<'_>) {
+        let reads = scopes.allows(Scope::Read);
+        let decides = scopes.allows(Scope::Approve);
+        let may_be_told =
+            |ticket: &Ticket| if self.following.calls == Some(*ticket) { decides } else { reads };
+        let beyond: Vec<String> = self
+            .following
+            .subscriptions
+            .iter()
+            .filter(|subscription| !self.following.tickets(subscription.source).iter().all(may_be_told))
+            .map(|subscription| subscription.id.clone())
+            .collect();
+        for id in beyond {
+            self.let_go(&id, turn);
+        }
     }
 
     /// Something happened in a session.

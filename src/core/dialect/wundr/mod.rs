@@ -96,6 +96,8 @@ pub struct Wundr {
     expires: Option<Timestamp>,
     /// The requests for another credential that are looked at, in order.
     refreshing: VecDeque<String>,
+    /// How many of those did not hold.
+    refused: u32,
     pending: HashMap<Ticket, Pending>,
     /// The request whose reply is being taken.
     answering: Ticket,
@@ -137,7 +139,6 @@ struct Asker {
 type Then = Box<dyn FnOnce(&mut Wundr, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error>>;
 
 /// What becomes of a request.
-#[expect(clippy::large_enum_variant, reason = "taken apart as soon as it is made")]
 enum Call {
     /// This is the answer.
     Answer(Value),
@@ -246,6 +247,7 @@ impl Wundr {
             kind: Kind::ApiKey,
             expires: None,
             refreshing: VecDeque::new(),
+            refused: 0,
             pending: HashMap::new(),
             deadlines: VecDeque::new(),
             transfers: files::Transfers::default(),

@@ -361,7 +361,6 @@ impl Subscriptions {
     }
 
     /// All of them, in the order they were made.
-    #[cfg(test)]
     pub(super) fn iter(&self) -> impl Iterator<Item = &Subscription> {
         self.all.values()
     }
