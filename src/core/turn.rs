@@ -492,7 +492,7 @@ fn finish(
                 format!("not called: more than {CALLS_MAX} tool calls in one answer")
             } else if !tools.offered.contains(&call.name) {
                 format!("unknown tool: {}", call.name)
-            } else if let Value::String(_) = call.input {
+            } else if !call.input.is_object() {
                 "not called: the input is not a JSON object".to_owned()
             } else {
                 return None;
@@ -666,6 +666,22 @@ mod tests {
         assert_eq!(turn.work(), Some(Work::Ask { step: 1 }));
         let seen: Vec<_> = turn.messages().collect();
         assert!(matches!(&seen[1], ChatMessage::ToolResults(r) if r.len() == 3 && r[0].call.as_str() == "a"));
+    }
+
+    #[test]
+    fn a_tool_is_given_an_object_or_is_not_called() {
+        let calls = [json!([1]), json!("x"), json!(7), json!(null), json!({})];
+        let calls = calls.into_iter().enumerate().map(|(n, input)| {
+            Delta::ToolCall(ToolCall { id: format!("c{n}").into(), name: OFFERED.into(), input })
+        });
+        let mut turn = Turn::new();
+        let events = feed(&mut turn, calls.chain([finished(1)]).collect());
+        let refused = events.iter().filter(|event| {
+            matches!(event, Event::ToolReturned(r) if r.is_error && r.content.contains("not a JSON object"))
+        });
+        assert_eq!(refused.count(), 4, "{events:?}");
+        let Some(Work::Act { calls, .. }) = turn.work() else { panic!("{:?}", turn.work()) };
+        assert_eq!(calls.len(), 1);
     }
 
     #[test]
