@@ -1050,10 +1050,13 @@ fn describe(command: &Command) -> String {
     match command {
         Command::Status => "status".into(),
         Command::Submit(submit) => format!(
-            "submit {} {}{} {:?}",
+            "submit {} {}{}{}{}{} {:?}",
             target(&submit.target),
             submit.run,
             optional("key", submit.idempotency_key.as_deref()),
+            optional("model", submit.manner.model.as_deref()),
+            optional("max_tokens", submit.manner.max_tokens.map(|most| most.to_string()).as_deref()),
+            submit.files.iter().map(|file| format!(" file={file}")).collect::<String>(),
             submit.content
         ),
         Command::Abort { target: whose, run } => {

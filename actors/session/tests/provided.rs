@@ -8,6 +8,7 @@ use clawmux_core::auth::Secret;
 use clawmux_core::config::{self, ModelRef};
 use clawmux_core::error::ErrorCode;
 use clawmux_core::provider::ProviderKind;
+use clawmux_core::manner::Manner;
 use clawmux_core::thinking::Thinking;
 use serde_json::{Value, json};
 
@@ -202,4 +203,33 @@ async fn what_is_too_much_is_refused_before_it_is_accepted() {
     assert!(said.contains("You sent heron İ.png (image/png, 102409 bytes). You sent birds.csv"), "{said}");
     assert!(thought.starts_with("I am to think (low)"), "{thought}");
     contiguous(&events);
+}
+
+#[actix::test]
+async fn a_prompt_chooses_its_model_and_how_long_its_answer_may_be_and_the_next_does_not() {
+    for kind in KINDS {
+        let upstream = Upstream::start();
+        upstream.then(say("one")).then(say("two"));
+        let world = world(kind, &upstream).await;
+        let mut peer = world.peer(1);
+        let asks = |manner: Manner| {
+            let Command::Submit(submit) = prompt("ada", "hi", None) else { unreachable!("a prompt") };
+            Command::Submit(Submit { manner, ..submit })
+        };
+        let unknown = Manner { model: Some("nobody's".into()), ..Manner::default() };
+        peer.ask(asks(unknown));
+        assert_eq!(peer.reply().await.unwrap_err().code, ErrorCode::InvalidRequest);
+        let chosen = Manner { model: Some("up/other-model".into()), max_tokens: Some(7), thinking: None };
+        for manner in [chosen, Manner { max_tokens: Some(u32::MAX), ..Manner::default() }] {
+            peer.ask(asks(manner));
+            peer.accepted().await;
+            peer.rest().await;
+        }
+        let asked: Vec<Value> = upstream.requests().iter().map(|request| request.body.clone()).collect();
+        let most = |body: &Value| body.get("max_tokens").or(body.get("max_completion_tokens")).cloned();
+        let asked: Vec<_> = asked.iter().map(|body| (body["model"].clone(), most(body))).collect();
+        let expected =
+            [(json!("other-model"), Some(json!(7))), (json!("test-model"), Some(json!(4096)))];
+        assert_eq!(asked, expected, "{kind}: no more than the agent may give");
+    }
 }
