@@ -248,7 +248,7 @@ pub struct Limits {
     pub queue: usize,
     /// Sessions that one connection may follow.
     pub subscriptions: usize,
-    /// Sub-agents running at once.
+    /// Sub-agents running at once, of one owner.
     pub agents: usize,
     /// Sessions there may be above that of a sub-agent.
     pub agent_depth: u32,

@@ -51,7 +51,7 @@ const OVER_TEAMS_MAX: usize = 32;
 /// What a crew is made with.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// How many may have a turn at once.
+    /// How many may have a turn at once for one owner.
     pub running_max: usize,
     /// How many sessions there may be above one.
     pub depth_max: u32,
@@ -230,10 +230,10 @@ impl Crew {
                 .with(Detail::Limit { name: "limits.agent_depth", limit: limit.into() }));
         }
         // Those that wait for their turn were there first.
-        if self.running() + self.due().len() >= self.setup.running_max {
+        if self.running_for(&owner) + self.waiting_for(&owner) >= self.setup.running_max {
             let limit = self.setup.running_max;
             return Err(ErrorCode::Unavailable
-                .error(format!("{limit} agents are at work, and no more may be: try again later"))
+                .error(format!("{limit} agents are at work for you, and no more may be: try again later"))
                 .with(Detail::Limit { name: "limits.agents", limit: limit as u64 }));
         }
         let (kind, task) = (spawn.kind, spawn.task);

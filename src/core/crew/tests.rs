@@ -566,7 +566,9 @@ proptest! {
                 _ => { world.act(); }
             }
             world.write();
-            prop_assert!(world.crew.running() <= running_max);
+            for agent in world.crew.agents.values() {
+                prop_assert!(world.crew.running_for(&agent.owner) <= running_max);
+            }
             let restored = Crew::restore(world.setup.clone(), world.kept.clone());
             prop_assert_eq!(&restored.agents, &world.crew.agents, "what is written is what is");
             prop_assert_eq!(&restored.teams, &world.crew.teams);

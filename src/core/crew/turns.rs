@@ -6,6 +6,7 @@ use super::record::{Agent, Change, Note, Phase, Team};
 use super::words::{self, ANSWER_BYTES_MAX, SHORT_BYTES_MAX, clip};
 use super::{Crew, Effect};
 use crate::announcement::Announcement;
+use crate::auth::Owner;
 use crate::error::{Error, ErrorCode};
 use crate::event::{Outcome, Usage};
 use crate::ids::{SubAgentId, TeamId};
@@ -34,8 +35,21 @@ pub(super) enum Due {
 }
 
 impl Crew {
+    /// How many have a turn.
     pub(super) fn running(&self) -> usize {
         self.agents.values().filter(|agent| matches!(agent.phase, Phase::Turn { .. })).count()
+    }
+
+    /// How many have one for this owner.
+    pub(super) fn running_for(&self, owner: &Owner) -> usize {
+        let runs = |agent: &&Agent| agent.owner == *owner && matches!(agent.phase, Phase::Turn { .. });
+        self.agents.values().filter(runs).count()
+    }
+
+    /// How many could begin one for this owner.
+    pub(super) fn waiting_for(&self, owner: &Owner) -> usize {
+        let is_of = |id: &SubAgentId| self.agents.get(id).is_some_and(|agent| agent.owner == *owner);
+        self.due().iter().filter(|(id, _)| is_of(id)).count()
     }
 
     /// How far the members of a team have come.
@@ -75,11 +89,13 @@ impl Crew {
         due.into_iter().map(|(agent, due)| (agent.id.clone(), due)).collect()
     }
 
-    /// Begins as many turns as there is room for.
+    /// Begins as many turns as there is room for, with each owner.
     pub(super) fn schedule(&mut self, now: Timestamp) {
-        let room = self.setup.running_max.saturating_sub(self.running());
-        for (id, due) in self.due().into_iter().take(room) {
+        for (id, due) in self.due() {
             let Some(agent) = self.agents.get(&id) else { continue };
+            if self.running_for(&agent.owner) >= self.setup.running_max {
+                continue;
+            }
             let team = agent.seat.as_ref().and_then(|seat| self.teams.get(&seat.team));
             let (content, mail) = match (team, due) {
                 (None, _) => (agent.task.description.clone(), None),

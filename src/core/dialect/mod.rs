@@ -145,6 +145,7 @@ pub struct Turn<'a> {
     actions: &'a mut Vec<Action>,
     tickets: &'a mut u64,
     random: &'a mut dyn FnMut() -> [u8; 16],
+    sent_bytes: usize,
 }
 
 impl<'a> Turn<'a> {
@@ -156,7 +157,7 @@ impl<'a> Turn<'a> {
         tickets: &'a mut u64,
         random: &'a mut dyn FnMut() -> [u8; 16],
     ) -> Self {
-        Self { now, actions, tickets, random }
+        Self { now, actions, tickets, random, sent_bytes: 0 }
     }
 
     /// What time it is.
@@ -171,7 +172,14 @@ impl<'a> Turn<'a> {
 
     /// Sends text.
     pub fn send(&mut self, text: impl Into<ByteString>) {
-        self.actions.push(Action::Send(Frame::Text(text.into())));
+        let text = text.into();
+        self.sent_bytes += text.len();
+        self.actions.push(Action::Send(Frame::Text(text)));
+    }
+
+    /// How much was sent in this turn.
+    pub fn sent_bytes(&self) -> usize {
+        self.sent_bytes
     }
 
     /// Sends bytes.

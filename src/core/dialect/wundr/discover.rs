@@ -1,13 +1,15 @@
 //! What the protocol is, told by the tables that do it: to clients (`rpc.discover`, `rpc.describe`)
 //! and as a document (`clawmux reference wundr`).
 
+use std::sync::LazyLock;
+
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::event::{EVENTS, Event};
 use super::method::{METHODS, Method, find};
 use super::shape::{COUNT, Field, NAME, Shape, TEXT, required, schema};
-use super::wire::{CODES, scope_name};
+use super::wire::{CODES, answer, scope_name};
 use super::{Call, Request, Turn, Wundr, connect};
 use crate::error::{Error, ErrorCode};
 
@@ -35,9 +37,17 @@ pub(super) const RESULT: &[Field] = &[
     required("errors", Shape::List(&NAME, 0, usize::MAX), "every error code"),
 ];
 
-/// `rpc.discover`
-pub(super) fn discover(_: &mut Wundr, _: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Ok(Call::Answer(reference()))
+/// `rpc.discover`: the same for everybody, so it is written once.
+pub(super) fn discover(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+    static REFERENCE: LazyLock<String> = LazyLock::new(|| {
+        let reference = reference();
+        if let Some(method) = find("rpc.discover") {
+            method.check_result(&reference);
+        }
+        reference.to_string()
+    });
+    turn.send(answer(request.id, &*REFERENCE));
+    Ok(Call::Elsewhere)
 }
 
 #[derive(Deserialize)]

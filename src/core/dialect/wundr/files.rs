@@ -264,7 +264,7 @@ impl Wundr {
             match of_files(reply) {
                 Ok(FileReply::File(row)) => {
                     wundr.transfers.sending.remove(&id);
-                    turn.send(wire::answer(&id.to_string(), &told(&row)));
+                    turn.send(wire::answer(&id.to_string(), told(&row)));
                 }
                 Ok(_) => {}
                 // Unless that was answered, or is of one before it.
@@ -300,7 +300,7 @@ impl Wundr {
     }
 
     /// There is room again for what downloads send.
-    pub(super) fn on_drained(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn send_downloads(&mut self, turn: &mut Turn<'_>) {
         self.transfers.is_full = false;
         if let Some((download, row, data)) = self.transfers.ready.take() {
             self.give(download, &row, &data, turn);

@@ -78,6 +78,13 @@ const SLOT: usize = 1;
 /// How many requests of one connection may wait for an answer at once.
 const IN_FLIGHT_MAX: usize = 256;
 
+/// How many requests of a batch wait for an answer at once, with those besides.
+const BATCH_AT_ONCE: usize = 8;
+
+/// What is answered to a batch before the rest of it waits until there is room again, in bytes: no less
+/// than what makes a connection say that there is.
+const BATCH_BYTES: usize = 64 * 1024;
+
 /// How long the answer to a request may take. (Source: the timeout of Wundr's client.)
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
@@ -99,6 +106,8 @@ pub struct Wundr {
     /// How many of those did not hold.
     refused: u32,
     pending: HashMap<Ticket, Pending>,
+    /// What is left of a batch.
+    batch: VecDeque<Box<RawValue>>,
     /// The request whose reply is being taken.
     answering: Ticket,
     following: Following,
@@ -249,6 +258,7 @@ impl Wundr {
             refreshing: VecDeque::new(),
             refused: 0,
             pending: HashMap::new(),
+            batch: VecDeque::new(),
             deadlines: VecDeque::new(),
             transfers: files::Transfers::default(),
             event_seq: 0,
@@ -275,6 +285,7 @@ impl Wundr {
     fn close(&mut self) {
         self.phase = Phase::Closed;
         self.pending = HashMap::new();
+        self.batch = VecDeque::new();
         self.deadlines = VecDeque::new();
         self.following = Following::new(0);
         self.transfers = files::Transfers::default();
@@ -328,15 +339,40 @@ impl Wundr {
                 let why = format!("a batch has 1 to {} requests, not {}", wire::BATCH_MAX, all.len());
                 turn.send(wire::refusal(wire::NO_ID, &Failure::invalid(why)));
             }
-            Incoming::Batch(all) => {
+            Incoming::Batch(all) if !self.batch.is_empty() => {
+                let why = "a batch is still being worked on: wait for its answers";
+                let failure = Failure::of(&ErrorCode::RateLimited.error(why));
                 for item in all {
-                    if self.phase == Phase::Open {
-                        self.on_item(item, turn);
-                    }
+                    let (Incoming::Request { id, .. } | Incoming::Broken(id, _)) = wire::read(item.get())
+                    else {
+                        continue;
+                    };
+                    turn.send(wire::refusal(&id, &failure));
                 }
+            }
+            Incoming::Batch(all) => {
+                self.batch.extend(all.into_iter().map(ToOwned::to_owned));
+                self.work_on_batch(turn);
             }
             one => self.on_incoming(one, turn),
         }
+    }
+
+    /// Goes on with a batch, as far as there is room for answers: the rest once those were taken.
+    fn work_on_batch(&mut self, turn: &mut Turn<'_>) {
+        while self.phase == Phase::Open
+            && self.pending.len() < BATCH_AT_ONCE
+            && turn.sent_bytes() < BATCH_BYTES
+            && let Some(item) = self.batch.pop_front()
+        {
+            self.on_item(&item, turn);
+        }
+    }
+
+    /// There is room to send again.
+    fn on_drained(&mut self, turn: &mut Turn<'_>) {
+        self.send_downloads(turn);
+        self.work_on_batch(turn);
     }
 
     /// One frame of a batch.
@@ -456,6 +492,7 @@ impl Wundr {
         {
             self.deadlines.pop_front();
         }
+        self.work_on_batch(turn);
     }
 
     fn on_tick(&mut self, turn: &mut Turn<'_>) {

@@ -220,8 +220,8 @@ pub(super) const fn scope_name(scope: Scope) -> &'static str {
 /// The scopes the protocol has. (Source: the protocol's document, section 9.)
 pub(super) const SCOPES: [Scope; 5] = [Scope::Admin, Scope::Read, Scope::Write, Scope::Approve, Scope::Teams];
 
-/// The answer to a request.
-pub(super) fn answer(id: &str, payload: &Value) -> String {
+/// The answer to a request; `payload` is JSON.
+pub(super) fn answer(id: &str, payload: impl std::fmt::Display) -> String {
     format!(r#"{{"type":"res","id":{},"ok":true,"payload":{payload}}}"#, to_json(id))
 }
 
