@@ -363,11 +363,14 @@ async function teams(boss) {
     await boss.event("team.status", (payload) => payload.teamId === teamId && payload.status === "completed");
     await boss.call("team.status", { teamId });
   }
-  const { teamId, agents } = await create("parallel", "/slow 1");
+  const { teamId, agents } = await create("parallel", "/slow 3");
   const [writer, critic] = agents.map(({ agentId }) => agentId);
-  await boss.call("team.message", { teamId, from: writer, to: critic, content: "what do you think?", metadata: { urgent: true } });
+  // While they still work.
+  await Promise.all([
+    boss.call("team.message", { teamId, from: writer, to: critic, content: "what do you think?", metadata: { urgent: true } }),
+    boss.call("team.message", { teamId, from: critic, content: "listen, all" }),
+  ]);
   await boss.event("team.message", (payload) => payload.teamId === teamId && payload.to === critic);
-  await boss.call("team.message", { teamId, from: critic, content: "listen, all" });
   // The answer to a message is a message too.
   await boss.event("team.message", (payload) => payload.teamId === teamId && payload.inReplyTo);
   await boss.call("team.dissolve", { teamId, reason: "judged" });
