@@ -6,6 +6,8 @@
 //! conversation that is there again after a reload and after a crash of the daemon. What the frames
 //! look like is asked elsewhere: `dialects.rs`, `schema.rs`.
 //!
+//! Of Wundr's protocol the validators of its own package are asked about every frame ([`judge`]).
+//!
 //! Besides what `cargo test` needs anyway they need `npm`, `tmux` and `chromium`.
 
 #![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
@@ -23,6 +25,7 @@ mod upstream;
 mod command_line;
 mod control_ui;
 mod desktop;
+mod judge;
 mod library;
 mod page;
 mod stage;

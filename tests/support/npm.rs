@@ -2,7 +2,8 @@
 //! stay the same.
 //!
 //! They go into `$CLAWMUX_TEST_NPM`, else below `target/tmp`: 1.4 GB, a minute or two the first time.
-//! `npm` alone has to be there; the Node that runs each client comes with it. Include it with `#[path]`.
+//! `npm` alone has to be there; the Node that runs each client comes with it, and Wundr's validators
+//! run on that of `npm`. Include it with `#[path]`.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "a part of each test that includes it")]
 
@@ -69,7 +70,7 @@ impl Generation {
     /// Where that fails, saying what to do.
     pub fn modules(self) -> &'static Path {
         static INSTALLED: [OnceLock<PathBuf>; 2] = [OnceLock::new(), OnceLock::new()];
-        INSTALLED[self as usize].get_or_init(|| install(self))
+        INSTALLED[self as usize].get_or_init(|| install(self.name(), self.manifest(), None))
     }
 
     /// The Node it runs on.
@@ -129,23 +130,45 @@ fn root() -> PathBuf {
     }
 }
 
+/// Wundr's own package of its protocol, with the two packages that this part of it uses: 21 MB. What
+/// it would bring along besides is not in the lock, and so is not installed.
+const WUNDR: (&str, &str) =
+    (include_str!("wundr-npm/package.json"), include_str!("wundr-npm/package-lock.json"));
+
+/// Where Wundr's packages are, after they were installed where they were missing. What is downloaded has
+/// to be what the lock says, byte for byte.
+///
+/// # Panics
+/// Where that fails, saying what to do.
+pub fn wundr() -> &'static Path {
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    INSTALLED.get_or_init(|| install("wundr", WUNDR.0, Some(WUNDR.1)))
+}
+
 /// Installs unless it is installed; two processes do not do it at once.
-fn install(generation: Generation) -> PathBuf {
-    let folder = root().join(generation.name());
+fn install(name: &str, manifest: &str, lock_file: Option<&str>) -> PathBuf {
+    let folder = root().join(name);
     fs::create_dir_all(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let lock = File::create(folder.with_extension("lock")).expect("a lock file");
     lock.lock().expect("a lock");
-    let (done, wanted) = (folder.join("installed.json"), generation.manifest());
+    let (done, wanted) = (folder.join("installed.json"), [manifest, lock_file.unwrap_or_default()].concat());
     let modules = folder.join("node_modules");
     if fs::read_to_string(&done).is_ok_and(|installed| installed == wanted) {
         return modules;
     }
     let _ = fs::remove_file(&done);
     let _ = fs::remove_dir_all(&modules);
-    fs::write(folder.join("package.json"), wanted).unwrap();
+    fs::write(folder.join("package.json"), manifest).unwrap();
+    if let Some(lock_file) = lock_file {
+        fs::write(folder.join("package-lock.json"), lock_file).unwrap();
+    }
+    let how: &[&str] = match lock_file {
+        Some(_) => &["ci"],
+        None => &["install", "--no-package-lock", "--before", BEFORE],
+    };
     let mut complaints = String::new();
     for _ in 0..ATTEMPTS {
-        match npm(&folder) {
+        match npm(&folder, how) {
             Ok(()) => {
                 fs::write(&done, wanted).unwrap();
                 return modules;
@@ -154,20 +177,19 @@ fn install(generation: Generation) -> PathBuf {
         }
     }
     panic!(
-        "could not install {} from npm into {} ({ATTEMPTS} attempts):\n{complaints}\n\
+        "could not install {name} from npm into {} ({ATTEMPTS} attempts):\n{complaints}\n\
          These tests drive the clients that are published there. They need `npm` \
          (`apt-get install -qy --no-install-recommends npm tmux chromium`) and a way to its registry, or a \
          folder where an earlier run installed them: CLAWMUX_TEST_NPM=FOLDER.",
-        generation.name(),
         folder.display(),
     );
 }
 
-fn npm(folder: &Path) -> Result<(), String> {
+fn npm(folder: &Path, how: &[&str]) -> Result<(), String> {
     let output = Command::new("npm")
         .current_dir(folder)
-        .args(["install", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund"])
-        .args(["--no-package-lock", "--loglevel=error", "--before", BEFORE])
+        .args(how)
+        .args(["--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund", "--loglevel=error"])
         .stdin(Stdio::null())
         .output()
         .map_err(|error| format!("npm: {error}\n"))?;

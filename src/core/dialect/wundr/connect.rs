@@ -34,7 +34,7 @@ pub(super) const METHOD: &str = "auth.connect";
 pub(super) const PROTOCOL: i64 = 2;
 
 /// What works here and a client may want to know of before it asks.
-const CAPABILITIES: &[&str] = &["streaming", "binary", "teams", "batching", "discovery"];
+const CAPABILITIES: &[&str] = &["streaming", "binary", "tool-approval", "teams", "batching", "discovery"];
 
 const SCOPE_NAMES: &[&str] =
     &["daemon.admin", "daemon.read", "daemon.write", "daemon.approve", "daemon.teams"];

@@ -26,21 +26,16 @@ pub(super) const STATUS: &[Field] = &[
         Shape::AnyObject,
         "by name: status, lastCheckAt and, where there are some, errors",
     ),
-    required(
-        "metrics",
-        Shape::Object(&[
-            required("totalSessionsSpawned", COUNT, "since the daemon started"),
-            required("totalTokensUsed", COUNT, "since the daemon started"),
-            optional(
-                "averageResponseTimeMs",
-                Shape::Number(0.0, f64::MAX),
-                "from prompt to end; once one ended",
-            ),
-            optional("successRate", Shape::Number(0.0, 1.0), "prompts that did not fail; once one ended"),
-        ]),
-        "what was measured since the daemon started",
-    ),
+    optional("metrics", METRICS, "what was measured since the daemon started; once a prompt ended"),
 ];
+
+/// All of them or none: clients of this protocol refuse figures of which one is missing.
+const METRICS: Shape = Shape::Object(&[
+    required("totalSessionsSpawned", COUNT, "sessions that were made"),
+    required("totalTokensUsed", COUNT, "tokens that models read and wrote"),
+    required("averageResponseTimeMs", Shape::Number(0.0, f64::MAX), "from prompt to end"),
+    required("successRate", Shape::Number(0.0, 1.0), "prompts that did not fail"),
+]);
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -76,22 +71,22 @@ fn payload(report: &Report, turn: &Turn<'_>) -> Value {
         (part.name.to_owned(), value)
     };
     let figures = &report.figures;
-    let mut metrics =
-        json!({ "totalSessionsSpawned": figures.sessions_made, "totalTokensUsed": figures.tokens });
-    if let Some(average) = figures.response_ms_average() {
-        metrics["averageResponseTimeMs"] = average.into();
-    }
-    if let Some(rate) = figures.success_rate() {
-        metrics["successRate"] = rate.into();
-    }
-    json!({
+    let mut payload = json!({
         "status": report.condition().name(),
         "uptime": turn.now().millis_since(report.started),
         "activeSessions": report.sessions,
         "connectedClients": report.connections,
         "subsystems": report.parts.iter().map(part).collect::<Map<_, _>>(),
-        "metrics": metrics,
-    })
+    });
+    if let (Some(average), Some(rate)) = (figures.response_ms_average(), figures.success_rate()) {
+        payload["metrics"] = json!({
+            "totalSessionsSpawned": figures.sessions_made,
+            "totalTokensUsed": figures.tokens,
+            "averageResponseTimeMs": average,
+            "successRate": rate,
+        });
+    }
+    payload
 }
 
 impl Wundr {
