@@ -49,6 +49,8 @@ fn session(listed: &Listed, activity: &Activity) -> Value {
     let state = match awake {
         Some(awake) if awake.run.is_some() => "running",
         Some(awake) if awake.queued > 0 => "queued",
+        // Stopped for good, until it is reset.
+        _ if listed.settings.closed.is_some() => "stopped",
         Some(_) => "idle",
         // A run that was cut off and waits to go on.
         None if listed.summary.running => "queued",

@@ -14,6 +14,7 @@ use clawmux_core::time::Timestamp;
 use serde_json::Value;
 
 use super::SessionSupervisor;
+use super::requests::answer;
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::Asker;
@@ -41,7 +42,14 @@ impl SessionSupervisor {
     pub(super) fn tell_health(&mut self, asker: Asker, ctx: &mut Context<Self>) {
         let fresh = self.health.report.as_ref().filter(|report| clock::now().since(report.at) < FRESH);
         match fresh.cloned() {
-            Some(report) => asker.reply(Ok(Reply::Health(report))),
+            Some(report) => {
+                // What is counted is as of now: whoever has just come finds himself among them.
+                let (hub, sessions) = (self.setup.hub.clone(), self.sessions.len() as u64);
+                answer(ctx, asker, async move {
+                    let connections = within(ask(&hub, Connected)).await? as u64;
+                    Ok(Reply::Health(Arc::new(Report { sessions, connections, ..Report::clone(&report) })))
+                });
+            }
             None => {
                 self.health.waiting.push(asker);
                 self.look_at_health(ctx);

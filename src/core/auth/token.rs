@@ -275,7 +275,10 @@ impl Ledger {
         if life.is_some_and(|life| life.is_zero() || life > LIFE_MAX) {
             return refuse("it must live at least a second and at most 100 years".into());
         }
-        let is_taken = |token: &&Token| *token.name == *name && token.kind == kind && !token.is_over(at.wall);
+        // A JWT is succeeded by another of its name while it lasts.
+        let is_taken = |token: &&Token| {
+            *token.name == *name && kind == Kind::ApiKey && token.kind == kind && !token.is_over(at.wall)
+        };
         if let Some(other) = self.tokens.values().find(is_taken) {
             return Err(ErrorCode::Conflict
                 .error(format!("{name:?} is the name of {} already: revoke that one first", other.id)));
