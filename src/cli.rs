@@ -262,6 +262,9 @@ pub(crate) enum Protocol {
 /// `approvals`
 #[derive(Args, Debug)]
 pub(crate) struct Approvals {
+    /// Only this one, with the whole of its input: its id, or the beginning of it
+    #[arg(value_name = "ID")]
+    pub(crate) id: Option<String>,
     /// As JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,

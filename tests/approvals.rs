@@ -91,11 +91,11 @@ fn a_call_is_made_when_it_is_approved_with_the_input_that_was_and_the_first_deci
     assert_eq!((&result["status"], &result["result"]), (&json!("completed"), &json!("instead")));
     let started = approver.seen().iter().filter(|frame| frame.contains("\"started\"")).count();
     assert_eq!(started, 1, "{:#?}", approver.seen());
-    approver.event_that("session.status", |payload| payload["status"] == "completed");
+    approver.event_that("session.status", |payload| payload["metadata"]["activity"] == "idle");
     let frames = approver.seen().iter().map(|frame| serde_json::from_str::<Value>(frame).expect("JSON"));
     let states = frames.filter(|frame| frame["event"] == "session.status");
     let states: Vec<_> = states.map(|frame| frame["payload"]["status"].clone()).collect();
-    assert_eq!(states, ["running", "paused", "running", "completed"]);
+    assert_eq!(states, ["running", "paused", "running", "running"]);
 
     let answer = client.stream(&prompt);
     assert_eq!(kinds(&answer), ["tool_use", "tool_result", "usage", "done"], "{answer:?}");
@@ -380,7 +380,7 @@ fn whoever_ends_the_run_ends_what_waits() {
     assert_eq!(of_call(&mut approver, "tool.result", &asked)["status"], "failed");
     assert_eq!(client.stream(&prompt).error(), "aborted");
     assert_eq!(approve(&mut approver, &asked).expect_err("it is over")["code"], "CONFLICT");
-    assert_eq!(status(&mut approver), "completed");
+    assert_eq!(status(&mut approver), "running");
     assert!(waiting(&daemon).is_empty());
 }
 

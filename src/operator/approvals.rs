@@ -26,18 +26,30 @@ const INPUT_BYTES_MAX: u64 = 1024 * 1024;
 /// As [`call`].
 pub(crate) fn list(global: &Global, options: &Approvals) -> Result<(), Failure> {
     let answer = call(&home_of(global)?, "admin.approvals", &json!({}))?;
+    let now_ms = now_ms();
+    if let Some(id) = &options.id {
+        let id = whole(id, &answer)?;
+        let Some(row) = waiting(&answer).iter().find(|row| row["approval"] == *id) else {
+            let why = format!("no call waits under {id}: `clawmux approvals` lists those that do");
+            return Err(Failure::new(FAILED, why));
+        };
+        say(&if options.json { json_line(row) } else { described(row, now_ms) });
+        return Ok(());
+    }
     if options.json {
         say(&json_line(&answer));
         return Ok(());
     }
-    let now_ms = now_ms();
     let rows: Vec<_> = waiting(&answer).iter().map(|row| cells(row, now_ms)).collect();
     if rows.is_empty() {
         tell("no tool call waits for approval");
         return Ok(());
     }
     say(&table(["ID", "SESSION", "TOOL", "INPUT", "WAITS", "LEFT", "PROMPTED BY"], &rows));
-    tell("decide with `clawmux approval approve ID` or `clawmux approval deny ID`");
+    tell(
+        "`clawmux approvals ID` shows the whole of an input; decide with `clawmux approval approve ID` or \
+         `clawmux approval deny ID`",
+    );
     Ok(())
 }
 
@@ -107,6 +119,21 @@ fn read_input(path: &std::path::Path) -> Result<Value, Failure> {
     if input.is_object() { Ok(input) } else { Err(bad("expected a JSON object".into())) }
 }
 
+/// All of one.
+fn described(row: &Value, now_ms: u64) -> String {
+    let [_, session, tool, _, waits, left, by] = cells(row, now_ms);
+    let input = serde_json::to_string_pretty(&row["input"]).unwrap_or_default();
+    let lines: Vec<String> = input.lines().map(|line| one_line(line, usize::MAX)).collect();
+    let id = text(&row["approval"]);
+    format!(
+        "id           {id}\nsession      {}\nprompted by  {}\nwaits        {waits}, {left} left\n{} {}",
+        one_line(&session, usize::MAX),
+        one_line(&by, usize::MAX),
+        one_line(&tool, usize::MAX),
+        lines.join("\n")
+    )
+}
+
 fn cells(row: &Value, now_ms: u64) -> [String; 7] {
     let at = |name: &str| row[name].as_u64().unwrap_or_default();
     let left = at("deadline_ms").saturating_sub(now_ms);
@@ -132,6 +159,15 @@ fn text(value: &Value) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_of_an_input_is_shown() {
+        let long = "x".repeat(500);
+        let row = json!({ "approval": "abcd1", "session": "main:a:b:c", "tool": "echo", "asked_ms": 0,
+            "deadline_ms": 5000, "input": { "text": long, "evil": "\u{1b}[2J" } });
+        let told = described(&row, 1000);
+        assert!(told.contains(&long) && told.contains("4 s left") && !told.contains('\u{1b}'), "{told}");
+    }
 
     #[test]
     fn one_is_found_by_the_beginning_of_its_id_and_two_are_not() {

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -204,7 +205,10 @@ impl Wundr {
         {
             return frame;
         }
+        // Heartbeats come for ever.
+        let begin = Instant::now();
         loop {
+            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}, after {:#?}", self.seen);
             match self.read() {
                 Ok(Incoming::Frame(frame)) if is_meant(&frame) => return frame,
                 Ok(other) => self.kept.push_back(other),
@@ -229,7 +233,9 @@ impl Wundr {
         {
             return bytes;
         }
+        let begin = Instant::now();
         loop {
+            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for a binary frame: {:#?}", self.seen);
             match self.read() {
                 Ok(Incoming::Binary(bytes)) => return bytes,
                 Ok(other) => self.kept.push_back(other),
@@ -240,7 +246,9 @@ impl Wundr {
 
     /// Waits until the daemon closes; gives the code, or why there is none.
     pub fn closed(&mut self) -> String {
+        let begin = Instant::now();
         loop {
+            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for a close: {:#?}", self.seen);
             match self.read() {
                 Ok(incoming) => self.kept.push_back(incoming),
                 Err(end) => return end,

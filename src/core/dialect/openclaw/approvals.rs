@@ -112,7 +112,7 @@ pub(super) fn resolve(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>)
 }
 
 /// A tool call as clients show commands.
-fn command(pending: &Pending) -> String {
+pub(super) fn command(pending: &Pending) -> String {
     format!("{} {}", pending.asked.call.name, pending.asked.call.input)
 }
 

@@ -1,14 +1,17 @@
 //! Commands that people type into a conversation: answered by the daemon, heard by no model.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::stream::{Frame, ended, said};
 use super::wire::Protocol;
-use super::{Call, OpenClaw, catalog, chat, misfit, target};
+use super::{Call, OpenClaw, approvals, catalog, chat, misfit, target};
+use crate::approval::{ApprovalCommand, ApprovalReply, Decision, Pending, Verdict};
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::ids::{Seq, SessionKey};
+use crate::ids::{ApprovalId, Seq, SessionKey};
 use crate::reply::Reply;
 use crate::settings::Patch;
 use crate::thinking::Thinking;
@@ -25,10 +28,14 @@ pub(super) enum Slash {
     Model(Option<String>),
     /// The level; none asks which one it is.
     Think(Option<String>),
+    /// The tool calls that wait for approval.
+    Approvals,
+    /// What is decided about one: its id, and the word.
+    Approve(String, String),
 }
 
 /// Name, whether it takes an argument, and what it does.
-const COMMANDS: [(&str, bool, &str); 9] = [
+const COMMANDS: [(&str, bool, &str); 10] = [
     ("help", false, "Say which commands there are"),
     ("status", false, "Say how the session is"),
     ("new", false, "Begin a new conversation"),
@@ -38,10 +45,14 @@ const COMMANDS: [(&str, bool, &str); 9] = [
     ("models", false, "Say which models there are"),
     ("model", true, "Use another model in this session"),
     ("think", true, "Say how much the model should think: off, minimal, low, medium, high, xhigh"),
+    ("approve", true, "Say which tool calls wait for approval, or decide about one: ID allow-once, ID deny"),
 ];
 
 /// What is said of a level of thinking that there is not.
 const NO_SUCH_LEVEL: &str = "no such level (use off|minimal|low|medium|high|xhigh)";
+
+/// What is said to who decides nothing.
+const APPROVE_USAGE: &str = "use /approve ID allow-once, or /approve ID deny; /approve alone says what waits";
 
 /// How many messages `/compact` leaves.
 const COMPACT_KEEP: usize = 20;
@@ -59,6 +70,11 @@ pub(super) fn parse(message: &str) -> Option<Slash> {
         ("models", None) => Slash::Models,
         ("model", model) => Slash::Model(model),
         ("think" | "thinking" | "t", level) => Slash::Think(level),
+        ("approve", None) => Slash::Approvals,
+        ("approve", Some(rest)) => {
+            let (id, word) = rest.split_once(char::is_whitespace).unwrap_or((&rest, ""));
+            Slash::Approve(id.to_owned(), word.trim().to_ascii_lowercase())
+        }
         _ => return None,
     })
 }
@@ -146,6 +162,34 @@ pub(super) fn answer(command: Slash, asked: Asked) -> Result<Call, Error> {
                     Some(format!("thinking: {}", row.settings.thinking.unwrap_or(Thinking::Off).name()))
                 }
                 _ => None,
+            })
+        }
+        Slash::Approvals => (Command::Approval(ApprovalCommand::List), |_, reply| {
+            let Reply::Approval(reply) = reply else { return None };
+            let ApprovalReply::List(waiting) = *reply else { return None };
+            if waiting.is_empty() {
+                return Some("No tool call waits for approval.".into());
+            }
+            let line = |pending: &Arc<Pending>| {
+                format!("- {}\n  /approve {} allow-once", approvals::command(pending), pending.id)
+            };
+            Some(waiting.iter().map(line).collect::<Vec<_>>().join("\n"))
+        }),
+        Slash::Approve(id, word) => {
+            let verdict = match word.as_str() {
+                "allow-once" => Verdict::Approve { input: None },
+                "deny" => Verdict::Deny { reason: None },
+                _ => return ask(describe(&asked), asked, |_, _| Some(APPROVE_USAGE.into())),
+            };
+            let decide = ApprovalCommand::Decide { id: ApprovalId::new(id), session: None, verdict };
+            (Command::Approval(decide), |_, reply| {
+                let Reply::Approval(reply) = reply else { return None };
+                let ApprovalReply::Decided { decided, .. } = *reply else { return None };
+                let what = match decided.decision {
+                    Decision::Approved { .. } => "approved",
+                    Decision::Denied { .. } | Decision::TimedOut | Decision::Withdrawn => "denied",
+                };
+                Some(format!("{} is {what}.", decided.tool))
             })
         }
     };

@@ -342,7 +342,9 @@ pub(super) static METHODS: &[Method] = &[
     Method {
         name: files::UPLOAD,
         doc: "Begins an upload, whose bytes follow in binary frames with its id, or says how far it has come. \
-              As binary frames alone it is answered when all of it is kept.",
+              In binary frames alone, the first with `method`, it is answered under their id when all of it is \
+              kept. A frame: version 1 (1 byte), flags (1 byte: 1 compressed, 2 more follow, 4 the last), id (16 \
+              bytes), length of the metadata (4 bytes, big endian), metadata (JSON), bytes.",
         needs: WRITE,
         cost: 1,
         params: files::UPLOAD_PARAMS,
