@@ -228,7 +228,7 @@ async fn a_prompt_chooses_its_model_and_how_long_its_answer_may_be_and_the_next_
         let asked: Vec<Value> = upstream.requests().iter().map(|request| request.body.clone()).collect();
         let most = |body: &Value| body.get("max_tokens").or(body.get("max_completion_tokens")).cloned();
         let asked: Vec<_> = asked.iter().map(|body| (body["model"].clone(), most(body))).collect();
-        let expected = [(json!("other-model"), Some(json!(7))), (json!("test-model"), Some(json!(4096)))];
+        let expected = [(json!("other-model"), Some(json!(7))), (json!("test-model"), Some(json!(1000)))];
         assert_eq!(asked, expected, "{kind}: no more than the agent may give");
     }
 }
