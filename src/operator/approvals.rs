@@ -166,7 +166,7 @@ mod tests {
         let row = json!({ "approval": "abcd1", "session": "main:a:b:c", "tool": "echo", "asked_ms": 0,
             "deadline_ms": 5000, "input": { "text": long, "evil": "\u{1b}[2J" } });
         let told = described(&row, 1000);
-        assert!(told.contains(&long) && told.contains("4 s left") && !told.contains('\u{1b}'), "{told}");
+        assert!(told.contains(&long) && told.contains("4s left") && !told.contains('\u{1b}'), "{told}");
     }
 
     #[test]
