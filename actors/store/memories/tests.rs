@@ -5,7 +5,6 @@ use crate::observe::Observe;
 use crate::store::{Append, Delete, Stop};
 use clawmux_core::event::{Event, Logged};
 use clawmux_core::ids::Seq;
-use clawmux_core::settings::Settings;
 use futures::future::join_all;
 use std::path::Path;
 
@@ -53,7 +52,7 @@ async fn ids(store: &Addr<Store>, asked: Recall) -> Vec<String> {
 
 async fn session(store: &Addr<Store>, name: &str, owner: &Owner) -> SessionKey {
     let session = SessionKey::new("main", "test", name, "main").unwrap();
-    let event = Event::Configured(Box::new(Settings::default()));
+    let event = Event::Configured(Box::default());
     let logged = Logged { first_seq: Seq(1), seq: Seq(1), run: None, at: Timestamp::default(), event };
     let owner = owner.clone();
     let made = Append { session: session.clone(), owner, events: vec![logged], durable: true, reserve: None };
