@@ -159,17 +159,17 @@ fn fan_out(subscribers: usize) {
 fn told(
     process: &Process,
     listeners: usize,
-    listen: impl Fn() -> WebSocket<TcpStream> + Clone + Send + 'static,
+    listen: impl Fn() -> WebSocket<TcpStream>,
     last: &'static str,
     go: impl FnOnce(),
 ) -> Figures {
     let ready = Arc::new(Barrier::new(listeners + 1));
     let listening: Vec<_> = (0..listeners)
         .map(|_| {
-            let (listen, ready) = (listen.clone(), ready.clone());
+            // One after the other: so many strangers at once are not all let wait.
+            let (mut socket, ready) = (listen(), ready.clone());
             let thread = std::thread::Builder::new().stack_size(256 * 1024);
             let listener = thread.spawn(move || {
-                let mut socket = listen();
                 ready.wait();
                 let (mut latencies, mut frames) = (Vec::new(), 0);
                 loop {
