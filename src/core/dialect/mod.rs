@@ -6,6 +6,7 @@
 //! routes, and fixtures.
 
 pub mod exoclaw;
+mod frame;
 mod json;
 pub mod openclaw;
 pub mod root;

@@ -9,6 +9,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::super::frame;
+pub(super) use super::super::frame::answer;
 use super::super::json::{Params, json as to_json, object};
 use crate::auth::Scope;
 use crate::dialect::Frame;
@@ -161,17 +163,7 @@ impl Failure {
 
     /// As the protocol's object.
     pub(super) fn to_value(&self) -> Value {
-        let mut object = json!({ "code": self.code, "message": self.message });
-        if let Some(details) = &self.details {
-            object["details"] = details.clone();
-        }
-        if let Some(after) = self.retry {
-            object["retryable"] = true.into();
-            if let Some(after) = after {
-                object["retryAfterMs"] = after.into();
-            }
-        }
-        object
+        frame::error(self.code, &self.message, self.details.as_ref(), self.retry)
     }
 }
 
@@ -186,14 +178,9 @@ pub(super) const fn scope_name(scope: Scope) -> &'static str {
     }
 }
 
-/// The answer to a request.
-pub(super) fn answer(id: &str, payload: &Value) -> String {
-    format!(r#"{{"type":"res","id":{},"ok":true,"payload":{payload}}}"#, to_json(id))
-}
-
 /// The refusal of a request.
 pub(super) fn refusal(id: &str, failure: &Failure) -> String {
-    format!(r#"{{"type":"res","id":{},"ok":false,"error":{}}}"#, to_json(id), failure.to_value())
+    frame::refusal(id, &failure.to_value())
 }
 
 /// The refusal of a request that has a payload all the same (a failed `agent`).
@@ -204,20 +191,11 @@ pub(super) fn refusal_with(id: &str, payload: &Value, failure: &Failure) -> Stri
 
 /// An event with a payload that is JSON already. `rest` is what follows the payload.
 pub(super) fn event(name: &str, payload: &str, rest: Rest) -> String {
-    let mut frame = String::with_capacity(name.len() + payload.len() + 96);
-    frame.push_str(r#"{"type":"event","event":""#);
-    frame.push_str(name);
-    frame.push_str(r#"","payload":"#);
-    frame.push_str(payload);
-    if let Some(seq) = rest.seq {
-        frame.push_str(r#","seq":"#);
-        frame.push_str(&seq.to_string());
-    }
-    if let Some((presence, health)) = rest.state_version {
-        frame.push_str(&format!(r#","stateVersion":{{"presence":{presence},"health":{health}}}"#));
-    }
-    frame.push('}');
-    frame
+    frame::event(name, payload, rest.seq, |frame| {
+        if let Some((presence, health)) = rest.state_version {
+            frame.push_str(&format!(r#","stateVersion":{{"presence":{presence},"health":{health}}}"#));
+        }
+    })
 }
 
 /// What an event carries besides its payload.

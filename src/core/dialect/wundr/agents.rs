@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::sessions::target;
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, TEXT, default, optional, required};
-use super::wire::Failure;
+use super::wire::{self, Failure};
 use super::{Call, Request, Turn, Wundr, misfit};
 use crate::command::Command;
 use crate::error::Error;
@@ -76,7 +76,7 @@ pub(super) const STATUS: &[Field] = &[
     required("task", TEXT, "what it does, in short"),
     required("depth", COUNT, "how many sessions are above its own"),
     optional("result", TEXT, "what it answered last, in short"),
-    optional("error", FAILURE, "why it failed or was stopped"),
+    optional("error", wire::ERROR, "why it failed or was stopped"),
     required(
         "metrics",
         Shape::Object(&[
@@ -89,15 +89,6 @@ pub(super) const STATUS: &[Field] = &[
     required("startedAt", Shape::Time, "when it was put to work"),
     required("updatedAt", Shape::Time, "when anything of this changed last"),
 ];
-
-/// The protocol's `ErrorShape`.
-const FAILURE: Shape = Shape::Object(&[
-    required("code", NAME, "the kind of failure"),
-    required("message", TEXT, "for people"),
-    optional("details", Shape::Any, "for programs"),
-    optional("retryable", Shape::Flag, "whether the same may succeed later"),
-    optional("retryAfterMs", COUNT, "when"),
-]);
 
 /// An agent as clients read it.
 pub(super) fn status(agent: &AgentStatus, now: Timestamp) -> Value {

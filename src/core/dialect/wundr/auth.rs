@@ -50,7 +50,7 @@ pub(super) fn logout(
     request: &mut Request<'_>,
     turn: &mut Turn<'_>,
 ) -> Result<Call, Error> {
-    turn.send(wire::answer(request.id, json!({ "ok": true })));
+    turn.send(wire::answer(request.id, &json!({ "ok": true })));
     wundr.end(1000, "logout", turn);
     Ok(Call::Elsewhere)
 }

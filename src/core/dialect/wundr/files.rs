@@ -264,7 +264,7 @@ impl Wundr {
             match of_files(reply) {
                 Ok(FileReply::File(row)) => {
                     wundr.transfers.sending.remove(&id);
-                    turn.send(wire::answer(&id.to_string(), told(&row)));
+                    turn.send(wire::answer(&id.to_string(), &told(&row)));
                 }
                 Ok(_) => {}
                 // Unless that was answered, or is of one before it.

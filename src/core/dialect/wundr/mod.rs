@@ -141,6 +141,8 @@ struct Pending {
 struct Asker {
     id: String,
     method: &'static Method,
+    /// What is yet to be spent for it: its first question to the daemon costs that, the next nothing.
+    cost: u32,
     until: Timestamp,
 }
 
@@ -416,7 +418,7 @@ impl Wundr {
         let call = method
             .checked(params)
             .and_then(|params| (method.handle)(self, &mut Request { id: &id, method, params }, turn));
-        let asker = Asker { id, method, until: turn.now().after(ANSWER_MAX) };
+        let asker = Asker { id, method, cost: method.cost, until: turn.now().after(ANSWER_MAX) };
         match call {
             // What it costs is spent all the same, and a rate that is used up is said first.
             Err(error) if method.cost > 0 => {
@@ -436,13 +438,14 @@ impl Wundr {
 
     fn ask_daemon(
         &mut self,
-        asker: Option<Asker>,
+        mut asker: Option<Asker>,
         command: Result<Command, Error>,
         then: Then,
         turn: &mut Turn<'_>,
     ) -> Ticket {
-        let (needs, cost) =
-            asker.as_ref().map_or((&[][..], 0), |asker| (asker.method.needs, asker.method.cost));
+        let (needs, cost) = asker
+            .as_mut()
+            .map_or((&[][..], 0), |asker| (asker.method.needs, std::mem::take(&mut asker.cost)));
         let ticket = turn.execute(self.granted(needs), cost, command);
         if let Some(asker) = &asker {
             self.deadlines.push_back((asker.until, ticket));
@@ -479,13 +482,9 @@ impl Wundr {
     }
 
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
-        let Some(Pending { mut asker, then }) = self.pending.remove(&ticket) else { return };
+        let Some(Pending { asker, then }) = self.pending.remove(&ticket) else { return };
         self.answering = ticket;
         let call = then(self, reply, turn);
-        if let (Some(asker), Ok(Call::Ask(..))) = (&mut asker, &call) {
-            // The rest of its time is for the next question.
-            asker.until = asker.until.max(turn.now());
-        }
         self.proceed(asker, call, turn);
         while let Some((_, ticket)) = self.deadlines.front()
             && !self.pending.contains_key(ticket)

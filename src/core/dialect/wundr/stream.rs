@@ -35,7 +35,7 @@ use super::SLOT;
 use super::sessions::{ACTIVITY, BUSY, IDLE, LAST_PROMPT, PAUSED, RUNNING, TERMINATED};
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, optional, required};
 use super::tools::{self, TOOL_REQUEST};
-use super::wire::Failure;
+use super::wire::{self, Failure};
 use crate::approval::Decision;
 use crate::dialect::json::json as to_json;
 use crate::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult};
@@ -134,22 +134,8 @@ pub(super) const END: &[Field] = &[
 ];
 
 /// `stream.error`
-pub(super) const ERROR: &[Field] = &[
-    SESSION,
-    PROMPT,
-    required(
-        "error",
-        Shape::Object(&[
-            required("code", NAME, "one of the error codes"),
-            required("message", TEXT, "for people"),
-            optional("details", Shape::Any, "for programs"),
-            optional("retryable", Shape::Flag, "whether the same prompt may succeed later"),
-            optional("retryAfterMs", COUNT, "in how long"),
-        ]),
-        "why it failed",
-    ),
-    SESSION_SEQ,
-];
+pub(super) const ERROR: &[Field] =
+    &[SESSION, PROMPT, required("error", wire::ERROR, "why it failed"), SESSION_SEQ];
 
 /// `tool.status`
 pub(super) const STATUS_OF_TOOL: &[Field] = &[

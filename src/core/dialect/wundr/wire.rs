@@ -6,7 +6,10 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::super::json::{Params, even_null, json as to_json, object};
+use super::super::frame;
+pub(super) use super::super::frame::answer;
+use super::super::json::{Params, even_null, object};
+use super::shape::{COUNT, NAME, Shape, TEXT, optional, required};
 use crate::auth::Scope;
 use crate::error::{Detail, Error, ErrorCode};
 
@@ -88,7 +91,16 @@ pub(super) fn read(text: &str) -> Incoming<'_> {
     }
 }
 
-/// What a client is told of a failure: the protocol's `ErrorShape`.
+/// The protocol's `ErrorShape`.
+pub(super) const ERROR: Shape = Shape::Object(&[
+    required("code", NAME, "one of the error codes"),
+    required("message", TEXT, "for people"),
+    optional("details", Shape::Any, "for programs"),
+    optional("retryable", Shape::Flag, "whether the same may succeed later"),
+    optional("retryAfterMs", COUNT, "in how long"),
+]);
+
+/// What a client is told of a failure.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Failure {
     /// One of [`CODES`].
@@ -192,17 +204,7 @@ impl Failure {
 
     /// As the protocol's object.
     pub(super) fn to_value(&self) -> Value {
-        let mut object = json!({ "code": self.code, "message": self.message });
-        if let Some(details) = &self.details {
-            object["details"] = details.clone();
-        }
-        if let Some(after) = self.retry {
-            object["retryable"] = true.into();
-            if let Some(after) = after {
-                object["retryAfterMs"] = after.into();
-            }
-        }
-        object
+        frame::error(self.code, &self.message, self.details.as_ref(), self.retry)
     }
 }
 
@@ -220,32 +222,20 @@ pub(super) const fn scope_name(scope: Scope) -> &'static str {
 /// The scopes the protocol has. (Source: the protocol's document, section 9.)
 pub(super) const SCOPES: [Scope; 5] = [Scope::Admin, Scope::Read, Scope::Write, Scope::Approve, Scope::Teams];
 
-/// The answer to a request; `payload` is JSON.
-pub(super) fn answer(id: &str, payload: impl std::fmt::Display) -> String {
-    format!(r#"{{"type":"res","id":{},"ok":true,"payload":{payload}}}"#, to_json(id))
-}
-
 /// The refusal of a request.
 pub(super) fn refusal(id: &str, failure: &Failure) -> String {
-    format!(r#"{{"type":"res","id":{},"ok":false,"error":{}}}"#, to_json(id), failure.to_value())
+    frame::refusal(id, &failure.to_value())
 }
 
 /// An event with a payload that is JSON already and the connection's number of it.
 pub(super) fn event(name: &str, payload: &str, seq: u64, subscription: Option<&str>) -> String {
-    let mut frame = String::with_capacity(name.len() + payload.len() + 128);
-    frame.push_str(r#"{"type":"event","event":""#);
-    frame.push_str(name);
-    frame.push_str(r#"","payload":"#);
-    frame.push_str(payload);
-    frame.push_str(r#","seq":"#);
-    frame.push_str(&seq.to_string());
-    if let Some(subscription) = subscription {
-        frame.push_str(r#","subscriptionId":""#);
-        frame.push_str(subscription);
-        frame.push('"');
-    }
-    frame.push('}');
-    frame
+    frame::event(name, payload, Some(seq), |frame| {
+        if let Some(subscription) = subscription {
+            frame.push_str(r#","subscriptionId":""#);
+            frame.push_str(subscription);
+            frame.push('"');
+        }
+    })
 }
 
 #[cfg(test)]
