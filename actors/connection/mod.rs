@@ -605,6 +605,8 @@ fn weight(command: &Command) -> usize {
         Command::Memory(command) => command.weight(),
         Command::File(command) => command.weight(),
         Command::Token(command) => command.weight(),
+        Command::Job(command) => command.weight(),
+        Command::Operate(_) => UNANSWERED_MARK,
         // What they hold is not known yet.
         Command::Submit(submit) if !submit.files.is_empty() => UNANSWERED_MARK,
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,

@@ -380,6 +380,9 @@ impl SessionSupervisor {
                 let manage = tokens::Manage { command: *command, principal, asker };
                 hand_on(self.setup.tokens.try_send(manage));
             }
+            (Command::Job(_) | Command::Operate(_), _) => {
+                asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
+            }
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };
                 // What does not fit is answered as it is dropped.

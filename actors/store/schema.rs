@@ -355,6 +355,9 @@ CREATE INDEX files_owner ON files (owner, created, size);
 CREATE INDEX files_created ON files (created);
 CREATE INDEX files_unfinished ON files (id) WHERE complete = 0;
 ",
+    "
+-- Format 5.
+",
 ];
 
 /// Whether a run has an answer in the end, given its session (1), the numbers of its prompt and its

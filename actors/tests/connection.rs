@@ -247,6 +247,7 @@ impl Default for Options {
             max_connections: 1000,
             slow_consumer_timeout: STUCK,
             drain_timeout: STUCK,
+            ..Config::default().gateway
         };
         let limits = Limits {
             requests_burst: 100,

@@ -54,47 +54,12 @@ fn config(providers: &[(&str, ProviderKind, String)]) -> Config {
         tools: vec!["echo".into()],
         node_tools: Vec::new(),
     };
-    let second = Duration::from_secs(1);
     Config {
-        gateway: config::Gateway {
-            listen: vec![],
-            allowed_origins: vec![],
-            handshake_timeout: second,
-            heartbeat_interval: second,
-            heartbeat_timeout: second,
-            max_payload_bytes: 1,
-            max_buffered_bytes: 1,
-            max_connections: 1,
-            slow_consumer_timeout: second,
-            drain_timeout: second,
-        },
-        auth: config::Auth {
-            token: None,
-            jwt: None,
-            loopback: config::LoopbackPolicy::Auto,
-            api_keys: vec![],
-        },
         providers: configured,
         agents: BTreeMap::from([("main".into(), agent)]),
         default_agent: Some("main".into()),
-        bindings: vec![],
-        approvals: config::Approvals { timeout: second },
-        plugins: vec![],
         budgets: Budgets::default(),
-        limits: config::Limits {
-            requests_burst: 0,
-            requests_per_second: 0,
-            queue: 1,
-            subscriptions: 1,
-            unauthenticated: 1,
-            agents: 1,
-            agent_depth: 1,
-            file_quota_bytes: 1 << 30,
-        },
-        memory: config::Memory { episodic_turns: 1, context_tokens: 1 },
-        openclaw: Config::default().openclaw,
-        store: config::Store { path: "x".into(), recovery: config::Recovery::Resume },
-        log: config::Log { format: config::LogFormat::Auto, filter: String::new() },
+        ..Config::default()
     }
 }
 

@@ -12,9 +12,11 @@ use crate::auth::{About, Role as ClientRole, Scope, Scopes, Secret};
 use crate::error::Error;
 use crate::file::{FileCommand, FileId};
 use crate::ids::{AgentId, PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::job::JobCommand;
 use crate::manner::Manner;
 use crate::memory::MemoryCommand;
 use crate::node::{InvokeNode, NodeFailure};
+use crate::operate::Operate;
 use crate::reply::{Role, SessionState};
 use crate::settings::Patch;
 use crate::subagent::SubAgentCommand;
@@ -219,6 +221,10 @@ pub enum Command {
     File(Box<FileCommand>),
     /// Something about the credentials that the daemon gave out.
     Token(Box<TokenCommand>),
+    /// Something about jobs that are done at set times.
+    Job(Box<JobCommand>),
+    /// Something that only operators ask for.
+    Operate(Box<Operate>),
     /// How the daemon is.
     Status,
     /// A prompt; its run's events follow the reply.

@@ -26,6 +26,9 @@
 //! | [`subagent`], [`team`], [`crew`] | agents put to work for a session, alone and together; the rules they work by |
 //! | [`memory`], [`file`] | what is remembered and kept for an owner, apart from conversations |
 //! | [`inflate`] | what strangers compressed |
+//! | [`job`], [`schedule`] | what is done without anybody asking, and when it is due |
+//! | [`lane`] | runs of several sessions that take place one at a time |
+//! | [`operate`] | what only operators ask for |
 //! | [`log`] | how events are written down |
 //! | [`jsonrpc`] | the lines spoken on the Unix socket |
 //! | [`config`] | the configuration: raw, then validated |
@@ -50,17 +53,21 @@ pub mod follow;
 pub mod health;
 pub mod ids;
 pub mod inflate;
+pub mod job;
 pub mod jsonrpc;
+pub mod lane;
 pub mod log;
 pub mod manner;
 pub mod memory;
 pub mod meter;
 pub mod node;
+pub mod operate;
 pub mod plugin;
 pub mod presence;
 pub mod provider;
 pub mod reply;
 pub mod router;
+pub mod schedule;
 pub mod session;
 pub mod settings;
 pub mod subagent;

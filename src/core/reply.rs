@@ -16,6 +16,7 @@ use crate::event::Usage;
 use crate::file::FileReply;
 use crate::health::Report;
 use crate::ids::{CallId, ConnectionId, PluginName, RunId, Seq, SessionKey};
+use crate::job::JobReply;
 use crate::memory::MemoryReply;
 use crate::node::{Invoked, NodeRow};
 use crate::settings::Settings;
@@ -40,6 +41,10 @@ pub enum Reply {
     File(Box<FileReply>),
     /// To `Token`.
     Token(Box<TokenReply>),
+    /// To `Job`.
+    Job(Box<JobReply>),
+    /// To `Operate`.
+    Operated(Json),
     /// To `Status`.
     Status(Status),
     /// To `Submit`: the prompt is durable and will run.

@@ -31,15 +31,10 @@ pub(super) struct Key {
 /// What a key wants.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
-    Integer {
-        least: u64,
-        most: u64,
-    },
+    Integer { least: u64, most: u64 },
     Text,
     Choice(Vec<&'static str>),
     Texts,
-    /// It has no effect yet.
-    Later,
 }
 
 /// All keys, as `section.key`; `*` stands for a free name, `[]` for the items of a list.
@@ -62,9 +57,9 @@ impl Keys {
         self.0.get(path)
     }
 
-    /// The keys that have an effect.
-    pub(super) fn effective(&self) -> impl Iterator<Item = (&str, &Key)> {
-        self.0.iter().filter(|(_, key)| key.kind != Kind::Later).map(|(path, key)| (path.as_str(), key))
+    /// All of them.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&str, &Key)> {
+        self.0.iter().map(|(path, key)| (path.as_str(), key))
     }
 
     /// The path of what is called `name` below `path`; none where there is no such thing.
@@ -117,7 +112,7 @@ pub struct Hint {
 pub fn schema() -> &'static Schema {
     static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
         let mut json = object();
-        for (path, key) in KEYS.effective() {
+        for (path, key) in KEYS.all() {
             let mut at = &mut json;
             let names: Vec<&str> = path.split('.').collect();
             let (key_name, sections) = names.split_last().expect("a split gives at least one");
@@ -174,7 +169,7 @@ impl Key {
                 }
                 schema
             }
-            Kind::Text | Kind::Later => json!({ "type": "string" }),
+            Kind::Text => json!({ "type": "string" }),
             Kind::Choice(names) => json!({ "type": "string", "enum": names }),
             Kind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
         };

@@ -14,8 +14,8 @@ use super::document::{shown, shown_file};
 use super::section::{Report, Section, nearest};
 use super::tree::{Complaint, File, Flag, Origin, merge};
 use super::{
-    Approval, Approvals, Budgets, Config, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin,
-    Recovery, Store, credentials, models,
+    Approval, Approvals, Budgets, Config, Files, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin,
+    Recovery, Scheduler, Store, Xeno, credentials, models,
 };
 use crate::auth::authority::Authority;
 use crate::auth::token;
@@ -163,7 +163,10 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     };
     section.finish(r);
 
+    let scheduler = scheduler(root.section(r, "scheduler"), r);
+    let files = files_section(root.section(r, "files"), r, home);
     let openclaw = openclaw(root.section(r, "openclaw"), r, home, is_file);
+    let xeno = xeno(root.section(r, "xeno"), r, home);
 
     let mut section = root.section(r, "store");
     let store = Store {
@@ -181,7 +184,6 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
     section.finish(r);
 
     let log = log(root.section(r, "log"), r);
-    not_yet(&mut root, r);
     root.finish(r);
 
     if let Err(error) = Authority::new(&auth).may_listen(&gateway.listen)
@@ -201,7 +203,10 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
         budgets,
         limits,
         memory,
+        scheduler,
+        files,
         openclaw,
+        xeno,
         store,
         log,
     };
@@ -247,10 +252,11 @@ fn gateway(mut s: Section, r: &mut Report) -> (Gateway, Origin) {
             ),
         }
     }
-    s.later(r, "socket_group", "\"\"");
+    let socket_group = Some(s.text(r, "socket_group", "")).filter(|group| !group.is_empty());
     let gateway = Gateway {
         listen,
         allowed_origins,
+        socket_group,
         handshake_timeout: s.millis(r, "handshake_timeout_ms", 10_000),
         heartbeat_interval: s.millis(r, "heartbeat_interval_ms", 30_000),
         heartbeat_timeout: s.millis(r, "heartbeat_timeout_ms", 90_000),
@@ -409,30 +415,36 @@ fn log(mut s: Section, r: &mut Report) -> Log {
     ];
     let log =
         Log { format: s.choice(r, "format", LogFormat::Auto, &formats), filter: s.text(r, "filter", "info") };
-    if log.format == LogFormat::Journald {
-        r.warn(&s.origin("format"), "log.format: \"journald\" is not there yet: lines are written as text");
-    }
     s.finish(r);
     log
 }
 
-/// The sections whose features are not there yet.
-fn not_yet(root: &mut Section, r: &mut Report) {
-    const SECTIONS: [(&str, &[(&str, &str)]); 3] = [
-        ("files", &[("attachment_roots", "[]")]),
-        (
-            "scheduler",
-            &[("heartbeat_minutes", "0"), ("heartbeat_tokens", "20000"), ("new_session_cron", "\"\"")],
-        ),
-        ("xeno", &[("home", "\"\""), ("max_line_bytes", "16777216")]),
-    ];
-    for (name, keys) in SECTIONS {
-        let mut section = root.section(r, name);
-        for (key, default) in keys {
-            section.later(r, key, default);
-        }
-        section.finish(r);
-    }
+fn scheduler(mut s: Section, r: &mut Report) -> Scheduler {
+    const YEAR_MINUTES: u64 = 366 * 24 * 60;
+    let minutes = s.integer(r, "heartbeat_minutes", 0, 0..=YEAR_MINUTES);
+    let scheduler = Scheduler {
+        heartbeat: (minutes > 0).then(|| Duration::from_secs(minutes * 60)),
+        heartbeat_tokens: s.integer(r, "heartbeat_tokens", 20_000, 0..=u64::MAX),
+        new_session_cron: Some(s.text(r, "new_session_cron", "")).filter(|cron| !cron.is_empty()),
+    };
+    s.finish(r);
+    scheduler
+}
+
+fn files_section(mut s: Section, r: &mut Report, home: &Path) -> Files {
+    let roots = s.texts(r, "attachment_roots", Some(&[])).unwrap_or_default();
+    let attachment_roots = roots.into_iter().map(|root| home.join(root.value)).collect();
+    s.finish(r);
+    Files { attachment_roots }
+}
+
+fn xeno(mut s: Section, r: &mut Report, home: &Path) -> Xeno {
+    let xeno = Xeno {
+        home: Some(s.text(r, "home", "")).filter(|path| !path.is_empty()).map(|path| home.join(path)),
+        max_line_bytes: s.count(r, "max_line_bytes", 16_777_216, 1024..=1 << 30),
+    };
+    s.finish(r);
+    xeno
 }
 
 fn check_agent(r: &mut Report, at: &Origin, key: &str, name: &str, agents: &BTreeSet<&str>) {

@@ -66,8 +66,14 @@ pub struct Config {
     pub limits: Limits,
     /// `[memory]`
     pub memory: Memory,
+    /// `[scheduler]`
+    pub scheduler: Scheduler,
+    /// `[files]`
+    pub files: Files,
     /// `[openclaw]`
     pub openclaw: OpenClaw,
+    /// `[xeno]`
+    pub xeno: Xeno,
     /// `[store]`
     pub store: Store,
     /// `[log]`
@@ -81,6 +87,8 @@ pub struct Gateway {
     pub listen: Vec<SocketAddr>,
     /// Origins let in besides the daemon's own.
     pub allowed_origins: Vec<String>,
+    /// The group whose members may use the Unix socket besides the daemon's own user and root.
+    pub socket_group: Option<String>,
     /// The handshake's deadline.
     pub handshake_timeout: Duration,
     /// How often a silent peer is pinged.
@@ -279,6 +287,33 @@ pub struct OpenClaw {
     pub control_ui: Option<PathBuf>,
 }
 
+/// `[scheduler]`: what is done without anybody asking.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scheduler {
+    /// How often the heartbeat beats; none = never.
+    pub heartbeat: Option<Duration>,
+    /// The most tokens it may spend on a day (UTC); 0 = as the budgets say.
+    pub heartbeat_tokens: u64,
+    /// When a new session begins, as a cron expression; none = never.
+    pub new_session_cron: Option<String>,
+}
+
+/// `[files]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Files {
+    /// Folders that attachments of xeno's clients may be in.
+    pub attachment_roots: Vec<PathBuf>,
+}
+
+/// `[xeno]`: what is special to connections of xeno's protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Xeno {
+    /// The home that its socket is under, where that is not the daemon's.
+    pub home: Option<PathBuf>,
+    /// The longest line, in bytes.
+    pub max_line_bytes: usize,
+}
+
 /// `[store]`
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
@@ -315,6 +350,6 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
-    /// journald fields (not there yet: text).
+    /// Fields of the journal.
     Journald,
 }

@@ -363,25 +363,6 @@ impl Section {
         sections
     }
 
-    /// A key whose feature is not there yet: warned of where it says something else than `default`,
-    /// which is written as in TOML.
-    pub(super) fn later(&mut self, report: &mut Report, key: &'static str, default: &str) {
-        report.keys.add(join(&self.pattern, key), Key { kind: Kind::Later, default: None });
-        let Some(node) = self.take(key) else { return };
-        self.says(report, key, node.value.to_json());
-        let same = match &node.value {
-            Value::Text(text) => format!("{text:?}") == default,
-            Value::Integer(number) => number.to_string() == default,
-            Value::Bool(flag) => flag.to_string() == default,
-            Value::List(list) => list.is_empty() && default == "[]",
-            Value::Env(text) => text == default.trim_matches('"'),
-            Value::Table(_) | Value::Other(_) => false,
-        };
-        if !same {
-            report.warn(&node.origin, format!("{} is not there yet and has no effect", self.name(key)));
-        }
-    }
-
     /// Complains of every key that was not asked for.
     pub(super) fn finish(self, report: &mut Report) {
         const SECRETS: [&str; 8] =

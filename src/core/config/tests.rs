@@ -118,7 +118,7 @@ fn the_examples_of_the_sample_hold_and_no_key_is_missing() {
             written.insert(format!("{section}.{key}"));
         }
     }
-    let known: BTreeSet<String> = report.keys.effective().map(|(path, _)| path.to_owned()).collect();
+    let known: BTreeSet<String> = report.keys.all().map(|(path, _)| path.to_owned()).collect();
     let mut missing: Vec<_> = known.difference(&written).collect();
     // Said in the comment of the key beside it.
     missing.retain(|key| !SAMPLE.contains("or key_file, or sha256") || *key != "auth.api_keys[].key_file");
@@ -301,30 +301,6 @@ fn a_section_that_is_none_and_a_key_that_is_a_section() {
     assert!(complaints[1].contains("found a section"), "{complaints:?}");
     assert!(complaints[2].contains("agents.main: expected a section"), "{complaints:?}");
     assert!(complaints[3].contains("expected sections [[bindings]]"), "{complaints:?}");
-}
-
-#[test]
-fn what_is_not_there_yet_is_warned_of_by_name() {
-    let text = "[gateway]\nsocket_group = \"claw\"\n[scheduler]\nheartbeat_minutes = 30\nheartbeat_tokens = 20000\n\
-                [xeno]\nhome = \"/x\"\n[files]\nattachment_roots = [\"/\"]\n\
-                [log]\nformat = \"journald\"";
-    let warnings = lines(&toml(text).loaded().warnings);
-    for name in [
-        "gateway.socket_group",
-        "scheduler.heartbeat_minutes",
-        "xeno.home",
-        "files.attachment_roots",
-        "log.format",
-    ] {
-        assert!(
-            warnings.iter().any(|w| w.contains(name) && w.contains("not there yet")),
-            "{name}: {warnings:?}"
-        );
-    }
-    assert_eq!(warnings.len(), 5, "the default of heartbeat_tokens is not warned of: {warnings:?}");
-    assert!(!toml("[scheduler]\nheartbeet = 1").complaints().is_empty());
-    let warnings = lines(&env(&[("CLAWMUX__XENO__HOME", "/x")]).loaded().warnings);
-    assert_eq!(warnings.len(), 1, "{warnings:?}");
 }
 
 #[test]
@@ -558,7 +534,7 @@ fn the_schema_has_every_key_of_the_sample_and_no_other() {
     let text = sample_with_examples();
     let given = Given { env: vec![("CI_KEY", "key")], ..toml(&text) };
     let (_, report) = given.read().unwrap();
-    let known: BTreeSet<String> = report.keys.effective().map(|(path, _)| path.to_owned()).collect();
+    let known: BTreeSet<String> = report.keys.all().map(|(path, _)| path.to_owned()).collect();
     assert_eq!(found, known, "what is read of the sample, which another test compares with its text");
 
     let at = |pointer: &str| schema().json.pointer(pointer).unwrap_or_else(|| panic!("{pointer}"));

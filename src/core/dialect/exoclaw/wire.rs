@@ -587,6 +587,8 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         | Reply::Team(_)
         | Reply::Memory(_)
         | Reply::File(_)
-        | Reply::Token(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
+        | Reply::Token(_)
+        | Reply::Job(_)
+        | Reply::Operated(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
     }
 }

@@ -1,0 +1,1 @@
+//! When something is due that is to be done at set times.
