@@ -27,7 +27,7 @@ use actix::{
 };
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::pairing::Arrival;
-use clawmux_core::auth::{Admitted, Claim, Grounds, Principal};
+use clawmux_core::auth::{Admitted, Claim, Principal};
 use clawmux_core::command::{Command, Request};
 use clawmux_core::config::{Gateway, OpenClaw};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
@@ -378,7 +378,7 @@ impl Connection {
 
     /// Has it noted that a credential of the store was used.
     fn was_used(&self, principal: &Principal) {
-        if let Grounds::Issued(id) = &principal.grounds {
+        if let Some(id) = principal.grounds.token() {
             // Lost, it is not known that it was used.
             let origin = self.link.peer().ip().to_canonical();
             let _ = self.services.used.try_send(Used { id: id.clone(), origin });

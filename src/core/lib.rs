@@ -48,6 +48,7 @@ pub mod crew;
 pub mod dialect;
 pub mod error;
 pub mod event;
+pub mod exchanged;
 pub mod file;
 pub mod follow;
 pub mod health;
