@@ -132,6 +132,8 @@ pub struct Session {
     key: SessionKey,
     owner: Owner,
     limits: Limits,
+    /// Those that hold from the next run on.
+    next_limits: Option<Limits>,
     head: Seq,
     reserved: Seq,
     /// Numbers the next event covers besides its own: they may have been seen before a power loss.
@@ -153,6 +155,7 @@ impl Session {
             key,
             owner,
             limits,
+            next_limits: None,
             head: Seq(0),
             reserved: Seq(0),
             skipped: false,
@@ -205,6 +208,15 @@ impl Session {
         }
         self.expire(now);
         self.start_next(now);
+    }
+
+    /// From now on these are its bounds. The run under way is shown what it was shown before.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits.queue = limits.queue;
+        match self.run {
+            None => self.limits = limits,
+            Some(_) => self.next_limits = Some(limits),
+        }
     }
 
     /// The session's key.
@@ -710,6 +722,7 @@ impl Session {
                 if let Some(at) = self.queue.iter().position(|prompt| prompt.run == *run) {
                     self.run = self.queue.remove(at).map(|prompt| (prompt, Turn::new()));
                     self.began = logged.at;
+                    self.limits = self.next_limits.take().unwrap_or_else(|| self.limits.clone());
                 }
             }
             event => {

@@ -93,7 +93,11 @@ impl Configured {
         let mut known = |sha256: [u8; 32], name: &str, scopes: Scopes| {
             let with = |number| {
                 let grounds = Grounds::Configured(number);
-                Known { sha256, principal: Principal { grounds, ..Principal::new(name, scopes) }, since: None }
+                Known {
+                    sha256,
+                    principal: Principal { grounds, ..Principal::new(name, scopes) },
+                    since: None,
+                }
             };
             let mut old = before.iter().flat_map(|before| &before.known);
             let old = old.find_map(|old| match old.principal.grounds {
@@ -151,7 +155,8 @@ impl Held {
     }
 
     fn upholds(&self, grounds: &Grounds) -> bool {
-        let is_signed_with = |number: u32| self.configured.jwt.as_ref().is_some_and(|jwt| jwt.number == number);
+        let is_signed_with =
+            |number: u32| self.configured.jwt.as_ref().is_some_and(|jwt| jwt.number == number);
         match grounds {
             Grounds::Socket => true,
             Grounds::Configured(number) => self.configured.numbers().any(|known| known == *number),
@@ -253,9 +258,7 @@ impl Authority {
     /// [`Self::credentials_required`]. Whatever it shows is not looked at.
     pub fn local(&self, may_skip: bool) -> Principal {
         match self.configured().loopback {
-            LoopbackPolicy::Skip if may_skip => {
-                Principal { grounds: Grounds::Skipped, ..Principal::local() }
-            }
+            LoopbackPolicy::Skip if may_skip => Principal { grounds: Grounds::Skipped, ..Principal::local() },
             _ => Principal::local(),
         }
     }
@@ -273,9 +276,7 @@ impl Authority {
         let held = self.0.get();
         let shown = match credentials {
             Credentials::None => Err(CredentialFault::Missing),
-            Credentials::ApiKey(key) => {
-                held.by_key(key, now).unwrap_or(Err(CredentialFault::ApiKey))
-            }
+            Credentials::ApiKey(key) => held.by_key(key, now).unwrap_or(Err(CredentialFault::ApiKey)),
             Credentials::Jwt(token) => held.by_jwt(token, now),
             Credentials::Token(token) => match held.by_key(token, now) {
                 Some(known) => known,

@@ -12,6 +12,7 @@ mod keys;
 mod layers;
 mod load;
 mod models;
+mod restart;
 mod section;
 mod tree;
 
@@ -22,6 +23,7 @@ pub use document::{HIDDEN, at, differences, edit, is_known, patched, placed};
 pub use keys::{Hint, Schema, schema};
 pub use load::{EMBEDDED_PLUGINS, Examined, Loaded, Sources, examine, load};
 pub use models::default_model;
+pub use restart::{TAKES_A_RESTART, takes_a_restart};
 pub use tree::{Complaint, ENV_PREFIX, File, Flag, Origin};
 
 /// The sections that concern everybody who uses the daemon: none of them tells who else does, or how

@@ -1,0 +1,85 @@
+//! What a running daemon can't change: what it was started with holds until it is started anew.
+
+use super::Config;
+
+/// The keys, as `section.key`, whose change takes effect with the next start alone.
+pub const TAKES_A_RESTART: [&str; 10] = [
+    "gateway.listen",
+    "gateway.socket_group",
+    "gateway.handshake_timeout_ms",
+    "gateway.max_connections",
+    "files.attachment_roots",
+    "openclaw.control_ui",
+    "xeno.home",
+    "xeno.max_line_bytes",
+    "store.path",
+    "log.format",
+];
+
+/// Whether a change of this key, or of this section with it, takes effect with the next start alone.
+pub fn takes_a_restart(path: &str) -> bool {
+    TAKES_A_RESTART
+        .iter()
+        .any(|key| *key == path || key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+impl Config {
+    /// This configuration as a daemon can run on it that runs on `running`: what takes a restart is as
+    /// it is there.
+    #[must_use]
+    pub fn without_what_takes_a_restart(self, running: &Self) -> Self {
+        let mut config = self;
+        let now = running.clone();
+        config.gateway.listen = now.gateway.listen;
+        config.gateway.socket_group = now.gateway.socket_group;
+        config.gateway.handshake_timeout = now.gateway.handshake_timeout;
+        config.gateway.max_connections = now.gateway.max_connections;
+        config.files.attachment_roots = now.files.attachment_roots;
+        config.openclaw.control_ui = now.openclaw.control_ui;
+        config.xeno.home = now.xeno.home;
+        config.xeno.max_line_bytes = now.xeno.max_line_bytes;
+        config.store.path = now.store.path;
+        config.log.format = now.log.format;
+        config
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::super::{File, Sources, is_known, load};
+    use super::*;
+
+    #[test]
+    fn every_key_of_the_list_is_one_and_stays_what_it_was() {
+        for key in TAKES_A_RESTART {
+            assert!(is_known(key), "{key}");
+            let value = match key {
+                "gateway.listen" => r#"["127.0.0.1:9"]"#,
+                "gateway.handshake_timeout_ms" | "gateway.max_connections" | "xeno.max_line_bytes" => "4321",
+                "files.attachment_roots" => r#"["/x"]"#,
+                "log.format" => r#""json""#,
+                _ => r#""x""#,
+            };
+            let text = format!("{key} = {value}\n[limits]\nqueue = 3\n");
+            let other = load(Sources {
+                files: &[File { name: "f", text: &text }],
+                env: &[],
+                flags: &[],
+                home: Path::new(""),
+                read_secret: &mut |_| Err("none".into()),
+                is_file: &mut |_| true,
+                has_issued: &mut |_| false,
+            });
+            let other = other.unwrap_or_else(|complaints| panic!("{key}: {complaints:?}")).config;
+            let running = Config::default();
+            let mut expected = running.clone();
+            expected.limits.queue = 3;
+            assert_ne!(other, expected, "{key} was set");
+            assert_eq!(other.without_what_takes_a_restart(&running), expected, "{key}");
+            assert!(takes_a_restart(key));
+        }
+        assert!(takes_a_restart("store") && !takes_a_restart("limits.queue") && !takes_a_restart("stor"));
+    }
+}
