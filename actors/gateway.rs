@@ -19,22 +19,21 @@
 //! gone can't be replaced alone: the gateway says so ([`Running::failed`]), whoever asked it has been
 //! told, what was acknowledged is in the log, and who runs the daemon starts all of it anew.
 
-use std::collections::HashMap;
+mod reload;
+
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::catalog::Catalog;
-use clawmux_core::config::{Approval, Config};
+use clawmux_core::config::Config;
 use clawmux_core::dialect;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{AgentId, PluginName};
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::meter::{day_start, month_start};
-use clawmux_core::router::Router;
-use clawmux_core::session::Limits;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -42,8 +41,8 @@ use crate::admin::{self, AdminDrain, AdminSocket, AdminStatus};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
-use crate::configuration::{Configuration, Layers};
-use crate::connection::Services;
+use crate::configuration::{AdoptBy, Configuration, Layers, Reload, Reloaded};
+use crate::connection::{Services, Terms};
 use crate::control_ui::ControlUi;
 use crate::crew::{self, Crew, Kin};
 use crate::daemon_log::DaemonLog;
@@ -54,18 +53,21 @@ use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::listener::{self, Listener, ListenerSetup};
+use crate::log_filter::LogFilter;
 use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
-use crate::session::{Approvals, Colleagues, Profile, Watchers};
+use crate::session::{Approvals, Colleagues, Roster, Watchers};
 use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
 use crate::store::{self, Store, UsageSince};
 use crate::tokens::Tokens;
+
+pub use reload::{Adopt, Adopted, Commit};
 
 /// How often the children are looked after.
 const WATCH: Duration = Duration::from_secs(1);
@@ -86,6 +88,10 @@ pub struct Setup {
     pub layers: Layers,
     /// The daemon's own log.
     pub log: Arc<DaemonLog>,
+    /// What is written to it; none where that is nobody's to change.
+    pub log_filter: Option<Arc<dyn LogFilter>>,
+    /// Whether its credentials are its own, and no configuration's.
+    pub has_own_credentials: bool,
     /// Version of clawmux.
     pub version: &'static str,
 }
@@ -99,6 +105,8 @@ pub struct Running {
     pub addresses: Vec<SocketAddr>,
     /// The operator's socket.
     pub socket: PathBuf,
+    /// What it runs on now: after a reload something else than it was started with.
+    pub config: Arc<Exchanged<Config>>,
     /// Says why, when it can't go on.
     pub failed: oneshot::Receiver<Error>,
 }
@@ -106,7 +114,11 @@ pub struct Running {
 /// The supervision tree.
 pub struct Gateway {
     setup: Setup,
+    /// What it runs on now.
+    config: Arc<Exchanged<Config>>,
     addresses: Vec<SocketAddr>,
+    roster: Arc<Exchanged<Roster>>,
+    services: Arc<Services>,
     store: Addr<Store>,
     sandbox: Addr<SandboxSupervisor>,
     providers: Addr<ProviderSupervisor>,
@@ -173,12 +185,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let kin = Kin::default();
     let crew = Crew::open(crew::Setup {
-        rules: clawmux_core::crew::Setup {
-            running_max: config.limits.agents,
-            depth_max: config.limits.agent_depth,
-            agents: config.agents.keys().cloned().collect(),
-            default: config.default_agent.clone(),
-        },
+        rules: crew_rules(&config),
         store: store.clone(),
         hub: hub.clone(),
         log: log.clone(),
@@ -196,18 +203,11 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     .await?
     .start();
     let arbiters = Arbiters::default();
-    let catalog = Arc::new(Catalog::new(&config));
+    let roster = Roster::read(&config)?;
+    let catalog = roster.catalog.clone();
+    let roster = Arc::new(Exchanged::new(roster));
     let sessions = SessionSupervisor::new(SessionSetup {
-        router: Router::new(config.bindings.clone(), config.default_agent.clone()),
-        agents: profiles(&config)?,
-        limits: Limits {
-            queue: config.limits.queue,
-            episodic_turns: config.memory.episodic_turns,
-            context_tokens: config.memory.context_tokens,
-        },
-        recovery: config.store.recovery,
         arbiters: arbiters.clone(),
-        lag_bytes_max: config.gateway.max_buffered_bytes,
         colleagues: Colleagues {
             store: store.clone(),
             pen,
@@ -217,7 +217,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             watchers: Watchers::default(),
             approvals: Approvals::new(hub.clone().recipient()),
             changes,
-            catalog: catalog.clone(),
+            roster: roster.clone(),
         },
         hub: hub.clone(),
         configuration: configuration.clone(),
@@ -232,21 +232,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     .start();
 
     let services = Services {
-        setup: dialect::Setup {
-            version: setup.version.into(),
-            subscriptions: config.limits.subscriptions,
-            max_buffered_bytes: config.gateway.max_buffered_bytes,
-            tick_interval: config.openclaw.tick_interval,
-            heartbeat_interval: config.gateway.heartbeat_interval,
-            heartbeat_timeout: config.gateway.heartbeat_timeout,
-            catalog,
-            started: clock::now(),
-            ..dialect::Setup::default()
-        },
-        gateway: config.gateway.clone(),
-        openclaw: config.openclaw.clone(),
+        terms: Exchanged::new(terms(&config, catalog, setup.version, None)),
         authority: authority.clone(),
-        rates: Rates::new(&config.limits),
         dispatch: sessions.clone().recipient(),
         gone: sessions.clone().recipient(),
         devices: devices.clone().recipient(),
@@ -256,9 +243,10 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         used: tokens.clone().recipient(),
         overviews,
     };
+    let services = Arc::new(services);
     let (listener, addresses) = Listener::open(ListenerSetup {
         sockets,
-        services: Arc::new(services),
+        services: services.clone(),
         protocols: PROTOCOLS.to_vec(),
         control_ui: config
             .openclaw
@@ -280,9 +268,14 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     ask(&crew, crew::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
     let path = socket.path().to_owned();
+    let running = Arc::new(Exchanged::new(config.clone()));
+    let changed_by = configuration.clone();
     let gateway = Gateway {
         setup,
+        config: running.clone(),
         addresses: addresses.clone(),
+        roster,
+        services,
         store,
         sandbox,
         providers,
@@ -301,9 +294,11 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         stopping: false,
     }
     .start();
+    // Not held by it, or neither would ever end.
+    ask(&changed_by, AdoptBy(gateway.downgrade().recipient())).await?;
     ask(&gateway, Serve(socket)).await??;
     ask(&listener, listener::Ready(true)).await?;
-    Ok(Running { gateway, addresses, socket: path, failed })
+    Ok(Running { gateway, addresses, socket: path, config: running, failed })
 }
 
 /// The operator's socket, to be served by a child of the gateway.
@@ -311,43 +306,41 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
 #[rtype(result = "Result<(), Error>")]
 struct Serve(admin::Bound);
 
-/// Reads the agents' souls. A soul file that is not there is an empty soul.
-fn profiles(config: &Config) -> Result<HashMap<AgentId, Arc<Profile>>, Error> {
-    let is_gated = |tool: &PluginName| {
-        config.plugins.iter().any(|plugin| plugin.name == *tool && plugin.approval == Approval::Ask)
-    };
-    let profile = |(id, agent): (&AgentId, &clawmux_core::config::Agent)| {
-        Ok((
-            id.clone(),
-            Arc::new(Profile {
-                id: id.clone(),
-                soul: soul(&agent.soul)?.into(),
-                max_tokens: agent.max_tokens,
-                tools: agent.tools.clone(),
-                gated: agent.tools.iter().filter(|tool| is_gated(tool)).cloned().collect(),
-                approval_timeout: config.approvals.timeout,
-                node_tools: agent.node_tools.clone(),
-                context_tokens: config.memory.context_tokens,
-            }),
-        ))
-    };
-    config.agents.iter().map(profile).collect()
+/// What a configuration says of connections. Rates that are as they were go on counting.
+fn terms(config: &Config, catalog: Arc<Catalog>, version: &str, before: Option<&Terms>) -> Terms {
+    let rates = before.map(|before| &before.rates).filter(|rates| rates.are_of(&config.limits));
+    Terms {
+        setup: dialect::Setup {
+            version: version.into(),
+            subscriptions: config.limits.subscriptions,
+            max_buffered_bytes: config.gateway.max_buffered_bytes,
+            tick_interval: config.openclaw.tick_interval,
+            heartbeat_interval: config.gateway.heartbeat_interval,
+            heartbeat_timeout: config.gateway.heartbeat_timeout,
+            catalog,
+            started: before.map_or_else(clock::now, |before| before.setup.started),
+            ..dialect::Setup::default()
+        },
+        gateway: config.gateway.clone(),
+        openclaw: config.openclaw.clone(),
+        rates: rates.cloned().unwrap_or_else(|| Arc::new(Rates::new(&config.limits))),
+    }
+}
+
+/// What a configuration says of agents that work for sessions.
+fn crew_rules(config: &Config) -> clawmux_core::crew::Setup {
+    clawmux_core::crew::Setup {
+        running_max: config.limits.agents,
+        depth_max: config.limits.agent_depth,
+        agents: config.agents.keys().cloned().collect(),
+        default: config.default_agent.clone(),
+    }
 }
 
 /// The name of this machine, for operators who see several.
 fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Some(name.trim()).filter(|name| !name.is_empty()).unwrap_or("localhost").to_owned()
-}
-
-fn soul(path: &Path) -> Result<String, Error> {
-    match std::fs::read_to_string(path) {
-        Ok(soul) => Ok(soul.trim().to_owned()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
-        Err(error) => {
-            Err(ErrorCode::Unavailable.error(format!("the soul {} can't be read: {error}", path.display())))
-        }
-    }
 }
 
 impl Gateway {
@@ -397,6 +390,9 @@ impl Handler<Serve> for Gateway {
             dispatch: self.sessions.clone().recipient(),
             gone: self.sessions.clone().recipient(),
             sessions: self.sessions.clone().recipient(),
+            configuration: self.configuration.clone(),
+            log_filter: self.setup.log_filter.clone(),
+            config: self.config.clone(),
             store: self.store.clone(),
         };
         self.admin = Some(AdminSocket::start(bound, daemon)?);
@@ -410,7 +406,7 @@ impl Handler<AdminStatus> for Gateway {
     fn handle(&mut self, _: AdminStatus, _: &mut Self::Context) -> Self::Result {
         let listen: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         let home = self.setup.home.display().to_string();
-        let store = self.setup.config.store.path.display().to_string();
+        let store = self.config.get().store.path.display().to_string();
         let (sessions, draining) = (self.sessions.clone(), self.draining);
         Box::pin(async move {
             let status = ask(&sessions, GetStatus).await??;
@@ -482,6 +478,15 @@ impl Handler<Observe> for Gateway {
     }
 }
 
+impl Handler<Reload> for Gateway {
+    type Result = ResponseFuture<Result<Reloaded, Error>>;
+
+    fn handle(&mut self, reload: Reload, _: &mut Self::Context) -> Self::Result {
+        let configuration = self.configuration.clone();
+        Box::pin(async move { ask(&configuration, reload).await? })
+    }
+}
+
 impl Handler<Stop> for Gateway {
     type Result = ResponseFuture<()>;
 
@@ -489,7 +494,7 @@ impl Handler<Stop> for Gateway {
         if std::mem::replace(&mut self.stopping, true) {
             return Box::pin(async {});
         }
-        let drain = self.setup.config.gateway.drain_timeout;
+        let drain = self.config.get().gateway.drain_timeout;
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
@@ -524,6 +529,8 @@ impl Handler<Stop> for Gateway {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::hub::Sabotage;
 
@@ -538,6 +545,8 @@ mod tests {
             version: "test",
             layers: Layers::default(),
             log: Arc::default(),
+            log_filter: None,
+            has_own_credentials: false,
         }
     }
 

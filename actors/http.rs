@@ -14,6 +14,7 @@ use clawmux_core::auth::gate::{Gate, RequestFacts, is_forwarding_header};
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::root::Root;
 use clawmux_core::dialect::wundr::Wundr;
+use clawmux_core::exchanged::Exchanged;
 use serde_json::{Value, json};
 
 use crate::connection::link::Link;
@@ -28,7 +29,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/ws",
         name: "exoclaw",
         may_skip: true,
-        max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes,
         is_announced_to: false,
         dialect: |setup| Box::new(Exoclaw::new(setup)),
     },
@@ -36,7 +37,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/v2",
         name: "wundr",
         may_skip: false,
-        max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes,
         is_announced_to: true,
         dialect: |setup| Box::new(Wundr::new(setup)),
     },
@@ -44,7 +45,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/",
         name: "openclaw",
         may_skip: false,
-        max_payload_bytes: |services| services.openclaw.max_payload_bytes,
+        max_payload_bytes: |terms| terms.openclaw.max_payload_bytes,
         is_announced_to: true,
         dialect: |setup| Box::new(Root::new(setup)),
     },
@@ -67,7 +68,7 @@ pub struct Front {
     /// What connections are given.
     pub services: Arc<Services>,
     /// Which requests may upgrade.
-    pub gate: Gate,
+    pub gate: Exchanged<Gate>,
     /// The addresses bound.
     pub addresses: Vec<SocketAddr>,
     /// The protocols served.
@@ -133,7 +134,7 @@ pub(crate) async fn serve(
             .insert_header((header::UPGRADE, "websocket"))
             .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
         ("/", _) if front.control_ui.is_none() && is_reading(&request) => {
-            let mut page = format!("clawmux {}\n", front.services.setup.version);
+            let mut page = format!("clawmux {}\n", front.services.terms.get().setup.version);
             for Protocol { name, path, .. } in &front.protocols {
                 page.push_str(&format!("{name} clients: websocket at {path}. "));
             }
@@ -176,7 +177,7 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
         origin: text_of(request, &header::ORIGIN),
         forwarded: request.headers().keys().any(|name| is_forwarding_header(name.as_str())),
     };
-    if let Err(refusal) = front.gate.admit(&facts, required) {
+    if let Err(refusal) = front.gate.get().admit(&facts, required) {
         tracing::warn!(peer = %link.peer(), origin = facts.origin, host = facts.host, "upgrade refused: {refusal}");
         return answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message));
     }

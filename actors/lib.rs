@@ -40,6 +40,7 @@ pub mod gateway;
 pub mod http;
 pub mod hub;
 pub mod listener;
+pub mod log_filter;
 mod memory;
 pub mod nodes;
 pub mod observe;

@@ -3,7 +3,8 @@
 //! The rules are [`token`](clawmux_core::auth::token)'s; here they are kept in the store and carried
 //! out, one decision at a time. A decision is written down first; then the [`Authority`] that all
 //! connections look at is renewed; then connections that it does not uphold any more are closed; and
-//! then whoever asked is told. A connection looks at the authority once more after it has joined the
+//! then whoever asked is told. What is configured comes here too when it changes, so that one actor
+//! alone says who is let in. A connection looks at the authority once more after it has joined the
 //! hub, so that none slips through between the two.
 
 use std::collections::VecDeque;
@@ -12,9 +13,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use actix::prelude::*;
+use clawmux_core::auth::Principal;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::token::{Change, Ledger, Moment, Token, TokenCommand, TokenReply};
-use clawmux_core::auth::{Grounds, Principal};
+use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::reply::Reply;
 use serde_json::json;
@@ -55,6 +57,12 @@ pub struct Manage {
     /// Who is answered.
     pub asker: Asker,
 }
+
+/// These are the credentials of the configuration from now on; answered when the connections are being
+/// closed that were let in by one that is gone.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure(pub config::Auth);
 
 /// Somebody was let in with one.
 #[derive(Clone, Debug, Message)]
@@ -122,14 +130,12 @@ impl Tokens {
         let store = self.store.clone();
         let written = async move { ask(&store, write).await.and_then(|written| written) };
         ctx.spawn(written.into_actor(self).then(move |written, tokens, _| {
-            let ended = written.as_ref().is_ok().then(|| tokens.settle(&changes, &reply)).flatten();
-            let hub = tokens.hub.clone();
+            if written.is_ok() {
+                tokens.settle(&changes, &reply);
+            }
+            let close = tokens.close();
             async move {
-                if let Some(grounds) = ended {
-                    let whose = Whose::Grounds(grounds);
-                    // A hub that is gone has nobody left to close.
-                    let _ = ask(&hub, Broadcast { notice: Notice::Revoked, whose }).await;
-                }
+                close.await;
                 asker.reply(written.and_then(|()| answer(reply)));
             }
             .into_actor(tokens)
@@ -140,8 +146,8 @@ impl Tokens {
         }));
     }
 
-    /// What was written down holds; says whose connections end by it.
-    fn settle(&mut self, changes: &[Change], reply: &TokenReply) -> Option<Grounds> {
+    /// What was written down holds.
+    fn settle(&mut self, changes: &[Change], reply: &TokenReply) {
         self.ledger.apply(changes);
         self.renew();
         match reply {
@@ -152,14 +158,21 @@ impl Tokens {
                 if *closes_loopback {
                     tracing::info!("it is the first: from now on loopback requires one too");
                 }
-                closes_loopback.then_some(Grounds::Open)
             }
             TokenReply::Revoked(token) => {
                 self.revoked_total += 1;
                 tracing::info!(token = %token.id, name = %token.name, "a credential is revoked");
-                Some(Grounds::Issued(token.id.clone()))
             }
-            TokenReply::List(_) => None,
+            TokenReply::List(_) => {}
+        }
+    }
+
+    /// Closes the connections that are not upheld any more.
+    fn close(&self) -> impl Future<Output = ()> + use<> {
+        let (hub, whose) = (self.hub.clone(), Whose::NotUpheld(self.authority.clone()));
+        async move {
+            // A hub that is gone has nobody left to close.
+            let _ = ask(&hub, Broadcast { notice: Notice::Revoked, whose }).await;
         }
     }
 }
@@ -186,6 +199,16 @@ impl Handler<Manage> for Tokens {
         }
         self.waiting.push_back(manage);
         self.go_on(ctx);
+    }
+}
+
+impl Handler<Reconfigure> for Tokens {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, Reconfigure(auth): Reconfigure, _: &mut Self::Context) -> Self::Result {
+        self.authority.configure(&auth);
+        self.renew();
+        Box::pin(self.close())
     }
 }
 

@@ -35,22 +35,8 @@ pub(crate) struct Settings {
 /// # Errors
 /// Status 64 with every complaint, one a line.
 pub(crate) fn read(global: &Global, listen: &[String]) -> Result<Settings, Failure> {
-    let env: Vec<(String, String)> = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect();
-    let variable = |name: &str| env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
-    let home = home::resolve(global.home.as_deref(), variable)?;
-    // An empty variable names no file.
-    let named = global.config.clone().filter(|path| !path.as_os_str().is_empty());
-    let layers = Layers {
-        system: SYSTEM_FILE.into(),
-        is_named: named.is_some(),
-        file: named.unwrap_or_else(|| home.join("gateway.toml")),
-        home: home.clone(),
-        env,
-        listen: listen.to_vec(),
-        look: Some(|config, home| check::look(config, home).0),
-    };
+    let layers = layers(global, listen)?;
+    let home = layers.home.clone();
     let files = layers.files().map_err(|why| Failure::new(CONFIG, why))?;
     let loaded = layers.with(&files, config::load).map_err(|complaints| {
         let lines: Vec<String> = complaints.iter().map(Complaint::to_string).collect();
@@ -58,4 +44,27 @@ pub(crate) fn read(global: &Global, listen: &[String]) -> Result<Settings, Failu
     })?;
     let files = files.into_iter().map(|(path, _)| path).collect();
     Ok(Settings { home, config: loaded.config, warnings: loaded.warnings, files, layers, socket: None })
+}
+
+/// What a configuration is made of, whatever that says.
+///
+/// # Errors
+/// Where nothing says where the home is.
+pub(crate) fn layers(global: &Global, listen: &[String]) -> Result<Layers, Failure> {
+    let env: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect();
+    let variable = |name: &str| env.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone());
+    let home = home::resolve(global.home.as_deref(), variable)?;
+    // An empty variable names no file.
+    let named = global.config.clone().filter(|path| !path.as_os_str().is_empty());
+    Ok(Layers {
+        system: SYSTEM_FILE.into(),
+        is_named: named.is_some(),
+        file: named.unwrap_or_else(|| home.join("gateway.toml")),
+        home: home.clone(),
+        env,
+        listen: listen.to_vec(),
+        look: Some(|config, home| check::look(config, home).0),
+    })
 }

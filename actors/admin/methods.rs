@@ -12,7 +12,9 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::client::AdminClient;
-use super::{AdminStatus, Daemon, approvals, backup, devices, drain, memory, session, sessions, tokens};
+use super::{
+    AdminStatus, Daemon, approvals, backup, config, devices, drain, log, memory, session, sessions, tokens,
+};
 
 /// How long a method may take that asks the daemon and its log.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -154,20 +156,43 @@ const METHODS: &[Method] = &[
         deadline: backup::DEADLINE,
         run: |call| Box::pin(backup::backup(call)),
     },
+    Method {
+        name: "admin.config.get",
+        params: r#"{"path"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(config::get(call)),
+    },
+    Method {
+        name: "admin.config.set",
+        params: r#"{"path", "value"}"#,
+        deadline: config::DEADLINE,
+        run: |call| Box::pin(config::set(call)),
+    },
+    Method {
+        name: "admin.config.unset",
+        params: r#"{"path"}"#,
+        deadline: config::DEADLINE,
+        run: |call| Box::pin(config::unset(call)),
+    },
+    Method {
+        name: "admin.config.reload",
+        params: "{}",
+        deadline: config::DEADLINE,
+        run: |call| Box::pin(config::reload(call)),
+    },
+    Method {
+        name: "admin.log",
+        params: r#"{"level"? or "filter"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(log::log(call)),
+    },
 ];
 
 /// Methods of the interface whose feature is not there yet.
-const LATER: [&str; 7] = [
-    "admin.connections",
-    "admin.actors",
-    "admin.plugins",
-    "admin.usage",
-    "admin.log",
-    "admin.events",
-    "admin.auth",
-];
+const LATER: [&str; 6] =
+    ["admin.connections", "admin.actors", "admin.plugins", "admin.usage", "admin.events", "admin.auth"];
 /// Families of such methods.
-const LATER_FAMILIES: [&str; 3] = ["admin.plugin.", "admin.config.", "gateway."];
+const LATER_FAMILIES: [&str; 2] = ["admin.plugin.", "gateway."];
 
 /// The method of this name.
 ///

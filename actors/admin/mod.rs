@@ -10,7 +10,7 @@
 //! | `client` | what the rest of the daemon knows of a connection |
 //! | `methods` | the table of methods, and which are not there yet |
 //! | `params` | parameters, read and refused in words |
-//! | `sessions`, `session`, `devices`, `approvals`, `tokens`, `drain`, `backup` | the methods, a group a file |
+//! | `sessions`, `session`, `devices`, `approvals`, `tokens`, `drain`, `backup`, `config`, `log` | the methods, a group a file |
 //! | `activity` | what runs |
 //! | `event` | an event of a session, as JSON |
 //!
@@ -23,11 +23,13 @@ mod approvals;
 mod backup;
 mod bound;
 mod client;
+mod config;
 mod connection;
 mod devices;
 mod drain;
 mod event;
 mod line;
+mod log;
 mod memory;
 mod methods;
 mod params;
@@ -40,12 +42,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::config::Config;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::jsonrpc;
 use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
+use crate::configuration::Configuration;
+use crate::log_filter::LogFilter;
 use crate::observe::{Observe, Observed};
 use crate::session_supervisor::{Dispatch, Gone};
 use crate::store::Store;
@@ -95,6 +101,12 @@ pub struct Daemon {
     pub gone: Recipient<Gone>,
     /// What runs.
     pub sessions: Recipient<Observe>,
+    /// The configuration files.
+    pub configuration: Addr<Configuration>,
+    /// What the daemon runs on.
+    pub config: Arc<Exchanged<Config>>,
+    /// What is written to the daemon's log; none where that is nobody's to change.
+    pub log_filter: Option<Arc<dyn LogFilter>>,
     /// The log.
     pub store: Addr<Store>,
 }
@@ -240,6 +252,7 @@ impl Handler<Observe> for AdminSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::configuration::Layers;
     use crate::deliver::Asker;
     use clawmux_core::error::Detail;
     use std::fs;
@@ -300,6 +313,9 @@ mod tests {
             dispatch: behind.clone().recipient(),
             gone: behind.clone().recipient(),
             sessions: behind.recipient(),
+            configuration: Configuration::new(Layers::default()).start(),
+            config: Arc::new(Exchanged::new(Config::default())),
+            log_filter: None,
             store: Store::start(home.join("clawmux.db")).await.unwrap(),
         };
         AdminSocket::start(Bound::new(home, None).unwrap(), daemon).unwrap()

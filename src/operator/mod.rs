@@ -10,14 +10,17 @@
 //! | `tokens` | `tokens`, `token create`, `token revoke` |
 //! | `approvals` | `approvals`, `approval approve`, `approval deny` |
 //! | `memory` | `memory` |
-//! | `drain`, `backup` | those |
+//! | `config` | `config get`, `set`, `unset`, `reload` |
+//! | `drain`, `backup`, `log` | those |
 //! | `transcript` | an event of a session, as people read it |
 //! | `table`, `when` | columns; points in time and spans |
 
 pub(crate) mod approvals;
 pub(crate) mod backup;
+pub(crate) mod config;
 pub(crate) mod devices;
 pub(crate) mod drain;
+pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod session;
 pub(crate) mod sessions;

@@ -242,6 +242,11 @@ impl Authority {
         self.0.get().credentials_configured()
     }
 
+    /// Whether the daemon ever gave out a credential.
+    pub fn has_issued(&self) -> bool {
+        self.0.get().issued.is_any
+    }
+
     /// Whether a connection must show a credential. `loopback`: it came over a loopback address to
     /// a socket bound to one. `may_skip`: its protocol is the one that `auth.loopback = "skip"` is for.
     pub fn credentials_required(&self, loopback: bool, may_skip: bool) -> bool {

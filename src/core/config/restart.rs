@@ -1,6 +1,8 @@
 //! What a running daemon can't change: what it was started with holds until it is started anew.
 
-use super::Config;
+use serde_json::Value as Json;
+
+use super::{Config, at, placed};
 
 /// The keys, as `section.key`, whose change takes effect with the next start alone.
 pub const TAKES_A_RESTART: [&str; 10] = [
@@ -21,6 +23,14 @@ pub fn takes_a_restart(path: &str) -> bool {
     TAKES_A_RESTART
         .iter()
         .any(|key| *key == path || key.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// What `effective` says, but for what takes a restart, which is as in `started`.
+pub fn in_effect(effective: &Json, started: &Json) -> Json {
+    let value = |key: &&str| ((*key).to_owned(), at(started, key).cloned().unwrap_or_default());
+    let kept: Vec<_> = TAKES_A_RESTART.iter().map(value).collect();
+    // Keys of sections that are always there.
+    placed(effective, &kept, false).unwrap_or_else(|_| effective.clone())
 }
 
 impl Config {
