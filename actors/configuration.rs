@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn a_change_is_written_where_the_file_is_and_needs_a_restart() {
+    async fn a_change_is_written_where_the_file_is() {
         let home = Home::new(Some(TEXT));
         fs::set_permissions(home.folder.path().join("gateway.toml"), fs::Permissions::from_mode(0o640))
             .unwrap();
@@ -500,12 +500,14 @@ mod tests {
         let mut asked = before.effective;
         asked["limits"]["queue"] = 4.into();
         let after = home.set(asked, &before.hash).await.unwrap();
-        assert!(after.needs_restart && after.hash != before.hash, "{after:?}");
+        assert!(!after.needs_restart && after.hash != before.hash, "{after:?}");
         assert_eq!(home.text(), "# mine\n[limits]\nqueue = 4 # few\n");
         assert_eq!(fs::metadata(home.folder.path().join("gateway.toml")).unwrap().mode() & 0o777, 0o640);
         assert_eq!(home.names(), ["gateway.toml"], "nothing is left behind");
-        let back = home.patch(json!({ "limits": { "queue": 3 } })).await.unwrap();
-        assert!(!back.needs_restart, "as at the start again");
+        let other = home.patch(json!({ "store": { "path": "other.db" } })).await.unwrap();
+        assert_eq!((other.needs_restart, other.pending), (true, vec!["store.path".to_owned()]));
+        let back = home.patch(json!({ "store": { "path": "clawmux.db" } })).await.unwrap();
+        assert!(!back.needs_restart && back.pending.is_empty(), "as at the start again");
     }
 
     #[actix::test]
@@ -560,7 +562,8 @@ mod tests {
         };
         let now = set(&[("limits.queue", json!(5)), ("budgets", json!({ "daily": 9 }))], true).await.unwrap();
         // The environment says another daily budget than the file.
-        assert_eq!((now.pending.as_slice(), now.needs_restart), (&["limits.queue".to_owned()][..], true));
+        assert_eq!(now.effective["budgets"]["daily"], json!(7));
+        assert!(now.pending.is_empty() && !now.needs_restart, "it holds at once");
         assert_eq!(home.text(), "# mine\n[limits]\nqueue = 5 # few\nagents = 4\n\n[budgets]\ndaily = 9\n");
         set(&[("limits", json!({ "queue": 6 })), ("budgets", Json::Null)], false).await.unwrap();
         assert_eq!(home.text(), "# mine\n[limits]\nqueue = 6 # few\n", "the section is what was asked");
@@ -584,6 +587,53 @@ mod tests {
         let error = set(&[("limits.queue", json!(0)), ("limits.queu", json!(1))], true).await.unwrap_err();
         assert!(error.message.contains("limits.queue: expected"), "all at once: {error}");
         assert_eq!(home.text(), before);
+    }
+
+    #[actix::test]
+    async fn a_key_is_set_in_the_file_it_comes_from() {
+        let home = Home::new(Some(TEXT));
+        let (system, file) =
+            (home.folder.path().join("system.toml"), home.folder.path().join("gateway.toml"));
+        fs::write(&system, "[memory] # all\nepisodic_turns = 2\n[limits]\nqueue = 9\nagents = 4\n").unwrap();
+        let layers = Layers {
+            home: home.folder.path().to_owned(),
+            system: system.clone(),
+            file: file.clone(),
+            env: vec![("CLAWMUX__BUDGETS__DAILY".into(), "7".into())],
+            listen: vec!["127.0.0.1:0".into()],
+            ..Layers::default()
+        };
+        let of = |path: &str, value: Json| Draft::of_key(&layers, path, &value);
+        for (path, from) in [
+            ("memory.episodic_turns", &system),
+            ("limits.queue", &file),
+            ("limits.agents", &system),
+            ("approvals.timeout_ms", &file),
+        ] {
+            let draft = of(path, json!(5)).unwrap();
+            assert!(draft.file == *from && draft.is_change(), "{path}: {draft:?}");
+            draft.write().unwrap();
+            let now = draft.then().settings(Some(path)).unwrap();
+            assert_eq!((now.len(), &now[0].value), (1, &json!(5)), "{path}");
+        }
+        assert_eq!(
+            fs::read_to_string(&system).unwrap(),
+            "[memory] # all\nepisodic_turns = 5\n[limits]\nqueue = 9\nagents = 5\n"
+        );
+        assert!(home.text().starts_with("# mine\n[limits]\nqueue = 5 # few\n"), "{}", home.text());
+        for (path, says) in [
+            ("budgets.daily", "the environment variable CLAWMUX__BUDGETS__DAILY"),
+            ("gateway.listen", "--listen on the command line"),
+            ("limits.queu", "there is no key"),
+        ] {
+            let error = of(path, json!(5)).unwrap_err();
+            assert!(error.message.contains(says), "{path}: {error}");
+        }
+        // Taken away, what the weaker file says holds again.
+        let draft = of("limits.queue", Json::Null).unwrap();
+        draft.write().unwrap();
+        assert_eq!(draft.then().settings(Some("limits.queue")).unwrap()[0].value, json!(9));
+        assert_eq!(of("heartbeat", Json::Null).unwrap_err().code, ErrorCode::NotFound);
     }
 
     #[actix::test]
