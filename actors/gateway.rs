@@ -566,6 +566,43 @@ mod tests {
         again.gateway.send(Stop).await.unwrap();
     }
 
+    #[actix::test]
+    async fn what_can_not_be_committed_is_not_gone_over_to_and_the_last_good_one_is_known() {
+        let home = tempfile::tempdir().unwrap();
+        let running = start(setup(home.path())).await.unwrap();
+        let mut other = (*running.config.get()).clone();
+        other.limits.queue = 9;
+        other.store.path = home.path().join("other.db");
+        let adopt = async |config: &Config, commit| {
+            running.gateway.send(Adopt { config: config.clone(), commit }).await.unwrap()
+        };
+        let full: Commit = Box::new(|| Err(ErrorCode::Unavailable.error("the disk is full")));
+        assert_eq!(adopt(&other, Some(full)).await.unwrap_err().message, "the disk is full");
+        let mut lost = other.clone();
+        lost.plugins.push(clawmux_core::config::Plugin {
+            name: "lost".into(),
+            path: Some("lost.wasm".into()),
+            capabilities: None,
+            timeout: Duration::from_secs(1),
+            memory_mb: 1,
+            fuel: 1,
+            approval: clawmux_core::config::Approval::Never,
+        });
+        assert!(adopt(&lost, None).await.unwrap_err().message.contains("lost.wasm"));
+        assert_eq!(*running.config.get(), *setup(home.path()).config, "nothing has changed");
+
+        adopt(&other, None).await.unwrap();
+        let now = running.config.get();
+        assert_eq!(now.limits.queue, 9);
+        assert_eq!(now.store.path, home.path().join("clawmux.db"), "it takes a restart");
+        running.gateway.send(Stop).await.unwrap();
+        assert!(adopt(&other, None).await.unwrap_err().message.contains("stopping"));
+        let again = Setup { config: now, ..setup(home.path()) };
+        let again = start(again).await.unwrap();
+        assert_eq!(again.config.get().limits.queue, 9);
+        again.gateway.send(Stop).await.unwrap();
+    }
+
     impl Handler<Sabotage> for Gateway {
         type Result = ();
 

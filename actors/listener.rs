@@ -362,6 +362,9 @@ impl Handler<Reconfigure> for Listener {
         let terms = self.front.services.terms.get();
         self.front.gate.set(Gate::new(&self.front.addresses, &terms.gateway.allowed_origins));
         self.front.registry.set_unauthenticated_max(unauthenticated);
+        if let Some(page) = &self.front.control_ui {
+            page.set_agent(terms.setup.catalog.default_agent.clone());
+        }
         self.look_often(context);
     }
 }

@@ -425,7 +425,7 @@ fn rates_hold_at_once_for_those_who_are_connected() {
     reload(&daemon, "[limits]\nrequests_burst = 5\nrequests_per_second = 1\n");
     assert_eq!(client.chat("ada", "hello").error(), "");
     let refused = client.chat("ada", "hello");
-    assert!(refused.error().contains("too many requests"), "{refused:?}");
+    assert!(refused.error().contains("rate limited"), "{refused:?}");
     reload(&daemon, "");
     assert_eq!(client.chat("ada", "hello").error(), "");
 }
@@ -556,4 +556,61 @@ fn the_same_configuration_again_changes_nothing() {
         Ok(())
     });
     outcome.unwrap_or_else(|why| panic!("{why}"));
+}
+
+/// A tool that counts down from this, then answers with `{}`.
+fn countdown(from: u64) -> Vec<u8> {
+    let text = format!(
+        r#"(module
+            (import "extism:host/env" "alloc" (func $alloc (param i64) (result i64)))
+            (import "extism:host/env" "store_u8" (func $store (param i64 i32)))
+            (import "extism:host/env" "output_set" (func $output_set (param i64 i64)))
+            (func $empty_object (local $at i64)
+                (local.set $at (call $alloc (i64.const 2)))
+                (call $store (local.get $at) (i32.const 123))
+                (call $store (i64.add (local.get $at) (i64.const 1)) (i32.const 125))
+                (call $output_set (local.get $at) (i64.const 2)))
+            (func (export "describe") (result i32) call $empty_object i32.const 0)
+            (func (export "handle_tool_call") (result i32) (local $n i64)
+                (local.set $n (i64.const {from}))
+                (loop $l
+                    (local.set $n (i64.sub (local.get $n) (i64.const 1)))
+                    (br_if $l (i64.ne (local.get $n) (i64.const 0))))
+                call $empty_object i32.const 0))"#
+    );
+    wat::parse_str(text).unwrap()
+}
+
+#[test]
+fn a_call_finishes_in_the_module_it_began_in() {
+    let home = daemon::home();
+    let folder = home.path().join("plugins");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("count.wasm"), countdown(1_000_000_000)).unwrap();
+    let config = "[agents.main]\ntools = [\"count\"]\n[[plugins]]\nname = \"count\"\npath = \"plugins/count.wasm\"\n\
+        fuel = 100000000000\ntimeout_ms = 60000\n";
+    let daemon = Daemon::at(home, config, &[]);
+    let mut client = Client::connect(daemon.address);
+    let call = client.prompt("ada", "/tool count {}");
+    eventually("the call to begin", || (client.receive()["event"] == "tool_use").then_some(()));
+    let trap = wat::parse_str(
+        "(module (import \"extism:host/env\" \"output_set\" (func $o (param i64 i64)))
+            (func (export \"describe\") (result i32) i32.const 0)
+            (func (export \"handle_tool_call\") (result i32) unreachable))",
+    );
+    // One that can't say what it is does not take the place of one that can.
+    std::fs::write(folder_of(&daemon).join("count.wasm"), trap.unwrap()).unwrap();
+    let (status, _, stderr) = run(daemon.home(), &["config", "reload"]);
+    assert!(status == 64 && stderr.contains("count"), "{status}: {stderr}");
+    std::fs::write(folder_of(&daemon).join("count.wasm"), countdown(1)).unwrap();
+    assert_eq!(reload(&daemon, config), ["plugins"], "the file is another");
+    let begun = client.stream(&call);
+    let results: Vec<_> = begun.data("tool_result").collect();
+    assert_eq!((results.len(), &results[0]["is_error"], begun.error()), (1, &json!(false), ""), "{begun:?}");
+    let again = client.chat("ada", "/tool count {}");
+    assert_eq!(again.data("tool_result").next().unwrap()["is_error"], false, "{again:?}");
+}
+
+fn folder_of(daemon: &Daemon) -> std::path::PathBuf {
+    daemon.home().join("plugins")
 }

@@ -806,6 +806,29 @@ mod tests {
     }
 
     #[test]
+    fn other_bounds_hold_at_once_but_for_what_the_run_under_way_is_shown() {
+        let mut session = Session::new(key(), Owner::Admins, Limits { queue: 2, ..limits() });
+        let other = Limits { queue: 1, episodic_turns: 1, context_tokens: 77 };
+        session.run = Some((
+            Prompt {
+                run: "r".into(),
+                seq: Seq(1),
+                content: String::new(),
+                owner: Owner::Admins,
+                idempotency_key: None,
+                attachments: Vec::new(),
+                manner: Manner::default(),
+            },
+            Turn::new(),
+        ));
+        session.set_limits(other.clone());
+        assert_eq!((session.limits.queue, session.limits.context_tokens), (1, limits().context_tokens));
+        session.run = None;
+        session.set_limits(other);
+        assert_eq!(session.limits.context_tokens, 77);
+    }
+
+    #[test]
     fn prompts_run_one_at_a_time_in_order() {
         let mut session = session();
         for run in ["a", "b", "c", "d"] {

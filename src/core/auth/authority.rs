@@ -510,6 +510,43 @@ mod tests {
     }
 
     #[test]
+    fn who_came_in_by_what_is_configured_no_more_is_upheld_no_more() {
+        let readonly = Scopes::of(&[Scope::Read]);
+        let jwt = Some(Jwt { secret: Secret::new(JWT_SECRET), issuer: "me".into(), audience: "you".into() });
+        let with = |token, keys: &[(&str, &str, Scopes)], jwt: &Option<Jwt>| Auth {
+            jwt: jwt.clone(),
+            ..raw(token, keys, LoopbackPolicy::Auto)
+        };
+        let keys = [("a", "key-a", readonly), ("b", "key-b", readonly), ("c", "key-c", readonly)];
+        let authority = Authority::new(&with(Some("s3cret"), &keys, &jwt));
+        authority.renew(&[issued("cmx_1", "x", Some("key-x")), issued("cmx_2", "y", None)]);
+        let shows = |text: &str| authority.authenticate(&token(text), NOW).unwrap();
+        let minted = jwt_of("y", Scopes::USER, Some("cmx_2"));
+        let all = ["s3cret", "key-a", "key-b", "key-c", "key-x", minted.expose()].map(shows);
+        let upheld = |authority: &Authority| all.each_ref().map(|principal| authority.upholds(principal));
+        authority.configure(&with(Some("s3cret"), &keys, &jwt));
+        assert_eq!(upheld(&authority), [true; 6], "the same again");
+        // One is gone, one is another key, one has other scopes; and it stays so when they come back.
+        let others = [("b", "key-2", readonly), ("c", "key-c", Scopes::USER)];
+        authority.configure(&with(Some("s3cret"), &others, &jwt));
+        assert_eq!(upheld(&authority), [true, false, false, false, true, true]);
+        authority.configure(&with(Some("s3cret"), &keys, &jwt));
+        assert_eq!(upheld(&authority), [true, false, false, false, true, true]);
+        authority.configure(&with(Some("another"), &keys, &None));
+        assert_eq!(upheld(&authority), [false, false, false, false, true, false]);
+
+        let policy = |loopback| raw(None, &[], loopback);
+        let doors = Authority::new(&policy(LoopbackPolicy::Skip));
+        let (skipped, open) = (doors.local(true), doors.local(false));
+        doors.configure(&with(Some("s3cret"), &[], &None));
+        assert!(!doors.upholds(&skipped) && !doors.upholds(&open));
+        doors.configure(&policy(LoopbackPolicy::Auto));
+        assert!(doors.upholds(&skipped) && doors.upholds(&open));
+        doors.configure(&policy(LoopbackPolicy::Required));
+        assert!(!doors.upholds(&open));
+    }
+
+    #[test]
     fn a_key_stands_for_nothing_older_than_it_is() {
         let authority = auth(None, &[("old", "key", Scopes::USER)], LoopbackPolicy::Auto);
         authority.renew(&[issued("cmx_1", "ci", Some("new")), issued("cmx_2", "jay", None)]);

@@ -58,8 +58,19 @@ impl Config {
 mod tests {
     use std::path::Path;
 
+    use serde_json::json;
+
     use super::super::{File, Sources, is_known, load};
     use super::*;
+
+    #[test]
+    fn what_is_in_effect_is_the_new_but_for_what_takes_a_restart() {
+        let started = json!({ "store": { "path": "a" }, "limits": { "queue": 1 }, "xeno": {} });
+        let now = json!({ "store": { "path": "b" }, "limits": { "queue": 2 }, "xeno": { "home": "x" } });
+        let effective = in_effect(&now, &started);
+        assert_eq!((&effective["store"]["path"], &effective["limits"]["queue"]), (&json!("a"), &json!(2)));
+        assert_eq!(effective["xeno"], json!({}));
+    }
 
     #[test]
     fn every_key_of_the_list_is_one_and_stays_what_it_was() {
