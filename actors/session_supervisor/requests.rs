@@ -26,6 +26,7 @@ use crate::hub::{GetOverview, Tell};
 use crate::nodes::{Invoke, ListNodes, Resulted};
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
+use crate::scheduler;
 use crate::session::{Colleagues, Order, Routed, Watcher};
 use crate::store::{
     Describe, Described, FindCut, FindSession, ListSessions, ReadHistory, ReadPreviews, ReadRow, ReadRows,
@@ -380,7 +381,11 @@ impl SessionSupervisor {
                 let manage = tokens::Manage { command: *command, principal, asker };
                 hand_on(self.setup.tokens.try_send(manage));
             }
-            (Command::Job(_) | Command::Operate(_), _) => {
+            (Command::Job(command), _) => {
+                let direct = scheduler::Direct { command: *command, principal, asker };
+                hand_on(self.setup.scheduler.try_send(direct));
+            }
+            (Command::Operate(_), _) => {
                 asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
             }
             (Command::Device(command), _) => {

@@ -72,7 +72,7 @@ pub struct Job {
     pub task: Task,
     /// What becomes of times that passed without it.
     pub misfire: Misfire,
-    /// Whether it is gone once it was done well.
+    /// Whether it is gone once it was done well, where it is due once.
     pub is_deleted_after: bool,
     /// What the protocol it was made in keeps with it; means nothing here.
     pub note: Option<String>,
