@@ -27,6 +27,7 @@ mod connection;
 mod devices;
 mod drain;
 mod event;
+mod jobs;
 mod line;
 mod memory;
 mod methods;
