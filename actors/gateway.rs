@@ -11,8 +11,8 @@
 //!            ├─ Files                what clients upload
 //!            ├─ Scheduler            what is done at set times
 //!            ├─ SessionSupervisor ── Session ...
-//!            ├─ Listener ─────────── Connection ...
-//!            └─ AdminSocket          the operator
+//!            ├─ Admin                what operators ask
+//!            └─ Listener ─────────── Connection ...
 //! ```
 //!
 //! Starts them in this order and stops them in reverse; knows no protocol. Sessions and plugins are
@@ -39,7 +39,7 @@ use clawmux_core::session::Limits;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::admin::{self, AdminDrain, AdminSocket, AdminStatus};
+use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
@@ -122,7 +122,9 @@ pub struct Gateway {
     tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
-    admin: Option<Addr<AdminSocket>>,
+    admin: Addr<Admin>,
+    /// The claim on the home, let go when the log is closed.
+    claim: Option<Bound>,
     failed: Option<oneshot::Sender<Error>>,
     draining: bool,
     stopping: bool,
@@ -142,7 +144,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let config = setup.config.clone();
     let authority = Arc::new(Authority::new(&config.auth));
     // First of all, so that a second daemon on this home touches nothing.
-    let socket = admin::Bound::new(&setup.home, setup.socket.as_deref())?;
+    let mut claim = Bound::new(&setup.home, setup.socket.as_deref())?;
     let sockets = listener::bind(&config.gateway.listen)
         .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
 
@@ -208,6 +210,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .await?
     .start();
+    let admin = Admin::default().start();
     let arbiters = Arbiters::default();
     let catalog = Arc::new(Catalog::new(&config));
     let sessions = SessionSupervisor::new(SessionSetup {
@@ -241,6 +244,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         files: files.clone(),
         scheduler: scheduler.clone().recipient(),
         tokens: tokens.clone().recipient(),
+        admin: admin.clone().recipient(),
         version: setup.version,
     })
     .start();
@@ -259,6 +263,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         },
         gateway: config.gateway.clone(),
         openclaw: config.openclaw.clone(),
+        xeno: config.xeno.clone(),
         authority: authority.clone(),
         rates: Rates::new(&config.limits),
         dispatch: sessions.clone().recipient(),
@@ -272,6 +277,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     };
     let (listener, addresses) = Listener::open(ListenerSetup {
         sockets,
+        unix: claim.take_listener().into_iter().collect(),
         services: Arc::new(services),
         protocols: PROTOCOLS.to_vec(),
         control_ui: config
@@ -295,7 +301,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
     ask(&scheduler, scheduler::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
-    let path = socket.path().to_owned();
+    let path = claim.path().to_owned();
     let gateway = Gateway {
         setup,
         addresses: addresses.clone(),
@@ -312,21 +318,22 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         tokens,
         sessions,
         listener: listener.clone(),
-        admin: None,
+        admin,
+        claim: Some(claim),
         failed: Some(fail),
         draining: false,
         stopping: false,
     }
     .start();
-    ask(&gateway, Serve(socket)).await??;
+    ask(&gateway, Serve).await??;
     ask(&listener, listener::Ready(true)).await?;
     Ok(Running { gateway, addresses, socket: path, failed })
 }
 
-/// The operator's socket, to be served by a child of the gateway.
+/// From here on operators are served.
 #[derive(Message)]
 #[rtype(result = "Result<(), Error>")]
-struct Serve(admin::Bound);
+struct Serve;
 
 /// Reads the agents' souls. A soul file that is not there is an empty soul.
 fn profiles(config: &Config) -> Result<HashMap<AgentId, Arc<Profile>>, Error> {
@@ -387,7 +394,7 @@ impl Gateway {
             ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
-            ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
+            ("admin actor", self.admin.connected()),
         ];
         for (child, _) in children.into_iter().filter(|(_, there)| !there) {
             if let Some(failed) = self.failed.take() {
@@ -406,9 +413,9 @@ impl Actor for Gateway {
 }
 
 impl Handler<Serve> for Gateway {
-    type Result = Result<(), Error>;
+    type Result = ResponseFuture<Result<(), Error>>;
 
-    fn handle(&mut self, Serve(bound): Serve, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: Serve, ctx: &mut Self::Context) -> Self::Result {
         let daemon = admin::Daemon {
             status: ctx.address().recipient(),
             drain: ctx.address().recipient(),
@@ -417,8 +424,8 @@ impl Handler<Serve> for Gateway {
             sessions: self.sessions.clone().recipient(),
             store: self.store.clone(),
         };
-        self.admin = Some(AdminSocket::start(bound, daemon)?);
-        Ok(())
+        let admin = self.admin.clone();
+        Box::pin(async move { ask(&admin, admin::Begin(daemon)).await })
     }
 }
 
@@ -495,10 +502,8 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&files, Observe).await);
             children.extend(ask(&tokens, Observe).await);
             children.extend(ask(&sessions, Observe).await);
+            children.extend(ask(&admin, Observe).await);
             children.extend(ask(&listener, Observe).await);
-            if let Some(admin) = admin {
-                children.extend(ask(&admin, Observe).await);
-            }
             Observed { actor: "gateway".into(), state, children }
         })
     }
@@ -516,7 +521,7 @@ impl Handler<Stop> for Gateway {
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
         let scheduler = self.scheduler.clone();
-        let admin = self.admin.take();
+        let claim = self.claim.take();
         Box::pin(async move {
             let _ = ask(&scheduler, TakeFirings(false)).await;
             let _ = ask(&listener, listener::Ready(false)).await;
@@ -529,9 +534,6 @@ impl Handler<Stop> for Gateway {
             let _ = ask(&hub, Broadcast { notice: Notice::Draining, whose: Whose::All }).await;
             let close = async {
                 let _ = listener.send(listener::Stop).await;
-                if let Some(admin) = admin {
-                    let _ = admin.send(admin::Stop).await;
-                }
                 let _ = files.send(files::Stop).await;
                 match store.send(store::Stop).await {
                     Ok(Ok(())) => {}
@@ -542,6 +544,8 @@ impl Handler<Stop> for Gateway {
             if tokio::time::timeout(STOP_GRACE, close).await.is_err() {
                 tracing::warn!("not everything closed in time");
             }
+            // Only now may another daemon have the home.
+            drop(claim);
         })
     }
 }

@@ -1,13 +1,13 @@
 //! One firing, from its row to what came of it.
 //!
 //! ```text
-//!   Entering ── row written ──► Prompting ── run over ──► Resetting ─┐ (new session)
+//!   Entering ── row written ──► Prompting ── run over ──► Renewing  ─┐ (new session)
 //!      │ it was there before        │                └──► Telling ───┤ (result to a session)
 //!      ▼                            └── failed ──────────────────────┴──► Ending ── row written ──► over
 //! ```
 //!
-//! Every step can be taken again after a crash: the row is there once, the prompt has a key, a session
-//! that was reset is reset, and a result has an id.
+//! Every step can be taken again after a crash: the row is there once, the prompt has a key, a conversation
+//! that began is begun, and a result has an id.
 
 use actix::prelude::*;
 use clawmux_core::command::{Command, Submit, Target};
@@ -57,7 +57,7 @@ pub(super) struct Running {
 enum Stage {
     Entering,
     Prompting,
-    Resetting,
+    Renewing,
     Telling,
     Ending,
 }
@@ -269,7 +269,8 @@ impl Scheduler {
                     follow: true,
                 })
             }
-            Stage::Resetting => Command::Reset { target },
+            // What waits behind it goes on, in the new conversation.
+            Stage::Renewing => Command::Renew { target },
             Stage::Telling => {
                 let Some(to) = task.result_to.clone() else { return self.end(key, FiringState::Done, ctx) };
                 let content = running.text.clone().unwrap_or_default();
@@ -354,8 +355,8 @@ impl Scheduler {
         let Some(running) = self.running.get_mut(key) else { return };
         let said = running.text.as_ref().is_some_and(|text| !text.trim().is_empty());
         let next = match running.stage {
-            Stage::Prompting if key.0.as_str() == NEW_SESSION => Stage::Resetting,
-            Stage::Prompting | Stage::Resetting if running.job.task.result_to.is_some() && said => {
+            Stage::Prompting if key.0.as_str() == NEW_SESSION => Stage::Renewing,
+            Stage::Prompting | Stage::Renewing if running.job.task.result_to.is_some() && said => {
                 Stage::Telling
             }
             _ => return self.end(key, FiringState::Done, ctx),

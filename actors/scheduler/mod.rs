@@ -389,7 +389,7 @@ impl Handler<Deliver> for Scheduler {
         match delivery {
             Deliver::Reply(ticket, reply) => self.replied(ticket, reply, ctx),
             Deliver::Event { ticket, event, .. } => self.heard(ticket, &event, ctx),
-            Deliver::Announced | Deliver::Invoke(_) => {}
+            Deliver::Announced | Deliver::Progress(..) | Deliver::Invoke(_) => {}
         }
     }
 }

@@ -16,6 +16,7 @@ use clawmux_core::settings::Patch;
 
 use super::order::{Turn, Waiting, closed};
 use super::{Asked, SessionSupervisor};
+use crate::admin;
 use crate::ask::ask;
 use crate::configuration::Configure;
 use crate::crew;
@@ -209,6 +210,9 @@ impl SessionSupervisor {
             (Command::Reset { .. }, Some(session)) => {
                 self.order(Order::Reset, session, (asker, principal), arbiter, ctx);
             }
+            (Command::Renew { .. }, Some(session)) => {
+                self.order(Order::Renew, session, (asker, principal), arbiter, ctx);
+            }
             (Command::Inject { content, id: None, .. }, Some(session)) => {
                 self.order(Order::Inject { content, id: None }, session, (asker, principal), arbiter, ctx);
             }
@@ -385,8 +389,8 @@ impl SessionSupervisor {
                 let direct = scheduler::Direct { command: *command, principal, asker };
                 hand_on(self.setup.scheduler.try_send(direct));
             }
-            (Command::Operate(_), _) => {
-                asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
+            (Command::Operate(operate), _) => {
+                hand_on(self.setup.admin.try_send(admin::Operate { operate: *operate, principal, asker }));
             }
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };
@@ -407,6 +411,7 @@ impl SessionSupervisor {
                 | Command::CreateSession { .. }
                 | Command::Configure { .. }
                 | Command::Reset { .. }
+                | Command::Renew { .. }
                 | Command::Compact { .. }
                 | Command::Delete { .. }
                 | Command::Inject { .. },

@@ -336,6 +336,11 @@ pub enum Command {
         /// The session.
         target: Target,
     },
+    /// The same, but what is under way or waits goes on, in the new one.
+    Renew {
+        /// The session.
+        target: Target,
+    },
     /// Forget all but the newest messages.
     Compact {
         /// The session.
@@ -439,6 +444,7 @@ impl Command {
             | Self::CreateSession { target, .. }
             | Self::Configure { target, .. }
             | Self::Reset { target }
+            | Self::Renew { target }
             | Self::Compact { target, .. }
             | Self::Delete { target }
             | Self::Inject { target, .. }
@@ -465,6 +471,7 @@ impl Command {
             | Self::CreateSession { target, .. }
             | Self::Configure { target, .. }
             | Self::Reset { target }
+            | Self::Renew { target }
             | Self::Compact { target, .. }
             | Self::Delete { target }
             | Self::Inject { target, .. }
