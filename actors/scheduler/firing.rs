@@ -26,7 +26,7 @@ use super::{AGAIN, Scheduler};
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::{Asker, cost};
-use crate::store::{JobChange, ReadJobs, WriteJobs};
+use crate::store::{FindRun, JobChange, ReadJobs, WriteJobs};
 
 /// How long until something that was refused for the moment is asked for again, times how often it was,
 /// up to [`RETRY_MAX`].
@@ -206,7 +206,7 @@ impl Scheduler {
                 continue;
             };
             entry.current = Some(firing.scheduled);
-            let job = entry.job.clone();
+            let (job, idempotency_key) = (entry.job.clone(), firing.key());
             let running = Running {
                 firing,
                 job: job.clone(),
@@ -219,10 +219,17 @@ impl Scheduler {
             };
             self.running.insert(key.clone(), running);
             // It may have been prompted already; where it was not, what it says is looked up now.
-            let ready = self.get_ready(&job);
-            ctx.spawn(ready.into_actor(self).map(move |ready, scheduler, ctx| {
-                if let (Some(running), Ok(Ready::Say(saying))) = (scheduler.running.get_mut(&key), ready) {
-                    running.saying = saying;
+            let (ready, store) = (self.get_ready(&job), self.setup.store.clone());
+            let find = FindRun { owner: job.owner, idempotency_key, or_id: false };
+            let look = async move { (ready.await, ask(&store, find).await.flatten()) };
+            ctx.spawn(look.into_actor(self).map(move |(ready, found), scheduler, ctx| {
+                let Some(running) = scheduler.running.get_mut(&key) else { return };
+                match ready {
+                    Ok(Ready::Skip(why)) if found == Ok(None) => {
+                        return scheduler.end(&key, FiringState::Skipped(why), ctx);
+                    }
+                    Ok(Ready::Say(saying)) => running.saying = saying,
+                    _ => {}
                 }
                 scheduler.drive(&key, ctx);
             }));
