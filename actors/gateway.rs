@@ -38,7 +38,7 @@ use clawmux_core::session::Limits;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound};
+use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound, Group};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
@@ -141,7 +141,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let config = setup.config.clone();
     let authority = Arc::new(Authority::new(&config.auth));
     // First of all, so that a second daemon on this home touches nothing.
-    let mut claim = Bound::new(&setup.home, setup.socket.as_deref())?;
+    let group = config.gateway.socket_group.as_deref().map(Group::named).transpose()?;
+    let mut claim = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref())?;
     let sockets = listener::bind(&config.gateway.listen)
         .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
 
