@@ -298,6 +298,7 @@ impl Stage {
                     run: self.run_named(run),
                     seq: Seq(number(seq)?),
                     repeated: kind == "repeated",
+                    ahead: 0,
                 };
                 self.tell(Input::Reply(Ticket(number(ticket)?), Ok(Reply::Accepted(accepted))));
             }

@@ -162,6 +162,7 @@ impl World {
             crew,
             kin,
             files,
+            enclosed: Vec::new(),
             tokens: tokens.recipient(),
             admin: crate::admin::Admin::default().start().recipient(),
             version: "test",
@@ -204,6 +205,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         idempotency_key: key.map(str::to_owned),
         attachments: Vec::new(),
         files: Vec::new(),
+        enclosed: Vec::new(),
         manner: Manner::default(),
         follow: true,
     })
@@ -570,6 +572,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             idempotency_key: Some(account.clone()),
             attachments: Vec::new(),
             files: Vec::new(),
+            enclosed: Vec::new(),
             manner: Manner::default(),
             follow: true,
         };
@@ -722,6 +725,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             idempotency_key: None,
             attachments: Vec::new(),
             files: Vec::new(),
+            enclosed: Vec::new(),
             manner: Manner::default(),
             follow: true,
         }),

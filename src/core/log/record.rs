@@ -74,6 +74,8 @@ struct Prompted<'a> {
     model: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u32>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    lane: Option<Cow<'a, str>>,
 }
 
 /// An attachment, but for its data: that is not JSON, and is kept beside the record.
@@ -255,6 +257,7 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
                 thinking: manner.thinking.map(|level| level.name().into()),
                 model: manner.model.as_deref().map(Cow::Borrowed),
                 max_tokens: manner.max_tokens,
+                lane: manner.lane.as_ref().map(|lane| lane.as_str().into()),
             };
             put(body, &prompted);
             PROMPTED
@@ -428,6 +431,7 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
                     thinking: thinking.transpose()?,
                     model: record.model.map(Cow::into_owned),
                     max_tokens: record.max_tokens,
+                    lane: record.lane.map(|lane| lane.into_owned().into()),
                 },
             }
         }
@@ -679,8 +683,15 @@ mod tests {
 
     fn manner() -> impl Strategy<Value = Manner> {
         let thinking = proptest::option::of(proptest::sample::select(Thinking::ALL.to_vec()));
-        (thinking, any::<Option<String>>(), any::<Option<u32>>())
-            .prop_map(|(thinking, model, max_tokens)| Manner { thinking, model, max_tokens })
+        let lane = proptest::option::of("[a-z]{1,4}");
+        (thinking, any::<Option<String>>(), any::<Option<u32>>(), lane).prop_map(
+            |(thinking, model, max_tokens, lane)| Manner {
+                thinking,
+                model,
+                max_tokens,
+                lane: lane.map(Into::into),
+            },
+        )
     }
 
     fn seal() -> impl Strategy<Value = Seal> {
