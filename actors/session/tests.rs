@@ -32,6 +32,7 @@ use crate::devices::Devices;
 use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
+use crate::lane::Lanes;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
@@ -135,6 +136,7 @@ impl World {
             store: store.clone(),
             quota_bytes: 1 << 20,
             upload_life: files::UPLOAD_LIFE,
+            attachment_roots: vec![home.path().join("attachments")],
         };
         let files = Files::open(files).await.unwrap().start();
         let supervisor = SessionSupervisor::new(Setup {
@@ -151,6 +153,8 @@ impl World {
                 sandbox,
                 catalog,
                 nodes: nodes.clone(),
+                files: files.clone(),
+                lanes: Lanes::default(),
                 watchers: Watchers::default(),
                 approvals: Approvals::default(),
                 changes: Changes::default(),
@@ -162,7 +166,6 @@ impl World {
             crew,
             kin,
             files,
-            enclosed: Vec::new(),
             tokens: tokens.recipient(),
             admin: crate::admin::Admin::default().start().recipient(),
             version: "test",

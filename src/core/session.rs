@@ -281,6 +281,11 @@ impl Session {
         before.filter(|prompt| prompt.manner.lane.is_none()).count()
     }
 
+    /// The lane of the run under way.
+    pub fn lane(&self) -> Option<&LaneName> {
+        self.run.as_ref().and_then(|(prompt, _)| prompt.manner.lane.as_ref())
+    }
+
     /// The turn of this run has come in its lane: it begins as soon as it does in the session, or goes
     /// on where a restart cut it off.
     pub fn admit(&mut self, now: Timestamp, run: &RunId) {

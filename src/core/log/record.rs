@@ -86,6 +86,8 @@ struct Attached<'a> {
     #[serde(borrow, rename = "type")]
     media_type: Cow<'a, str>,
     bytes: usize,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    caption: Option<Cow<'a, str>>,
 }
 
 /// The seals of a step, in order.
@@ -248,6 +250,7 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
                 name: attachment.name().map(Cow::Borrowed),
                 media_type: attachment.media_type().into(),
                 bytes: attachment.bytes(),
+                caption: attachment.caption().map(Cow::Borrowed),
             });
             let prompted = Prompted {
                 content: content.into(),
@@ -414,7 +417,9 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
             let record: Prompted<'_> = take(kind, body)?;
             let attachments = record.attachments.into_iter().map(|attached| {
                 let name = attached.name.map(Cow::into_owned);
-                Attachment::remembered(name, &attached.media_type, attached.bytes).ok_or_else(|| {
+                let caption = attached.caption.map(Cow::into_owned);
+                let known = Attachment::remembered(name, &attached.media_type, attached.bytes);
+                known.map(|known| known.with_caption(caption)).ok_or_else(|| {
                     unreadable(kind, format_args!("an attachment of unknown type {:?}", attached.media_type))
                 })
             });
@@ -672,10 +677,12 @@ mod tests {
     }
 
     fn attachments() -> impl Strategy<Value = Vec<Attachment>> {
-        let one = (any::<Option<String>>(), any::<bool>(), any::<usize>()).prop_filter_map(
+        let media_type = proptest::sample::select(vec!["image/webp", "text/csv", "video/x-unheard"]);
+        let caption = proptest::option::of("[a-zİ]{1,9}");
+        let one = (any::<Option<String>>(), media_type, any::<usize>(), caption).prop_filter_map(
             "a type that is known",
-            |(name, is_image, bytes)| {
-                Attachment::remembered(name, if is_image { "image/webp" } else { "text/csv" }, bytes)
+            |(name, media_type, bytes, caption)| {
+                Some(Attachment::remembered(name, media_type, bytes)?.with_caption(caption))
             },
         );
         proptest::collection::vec(one, 0..3)
