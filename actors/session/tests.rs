@@ -41,6 +41,7 @@ use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit}
 use crate::store::Store;
 use crate::tokens::Tokens;
 
+mod lanes;
 mod provided;
 #[path = "../../tests/support/upstream.rs"]
 mod upstream;
