@@ -53,6 +53,7 @@ use crate::http::PROTOCOLS;
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
+use crate::lane::Lanes;
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed};
@@ -195,6 +196,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         store: store.clone(),
         quota_bytes: config.limits.file_quota_bytes,
         upload_life: files::UPLOAD_LIFE,
+        attachment_roots: config.files.attachment_roots.clone(),
     })
     .await?
     .start();
@@ -218,6 +220,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             providers: providers.clone(),
             sandbox: sandbox.clone(),
             nodes: nodes.clone(),
+            files: files.clone(),
+            lanes: Lanes::default(),
             watchers: Watchers::default(),
             approvals: Approvals::new(hub.clone().recipient()),
             changes,
