@@ -39,7 +39,7 @@ use clawmux_core::session::Limits;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound};
+use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound, Group};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
@@ -54,6 +54,7 @@ use crate::http::PROTOCOLS;
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
+use crate::lane::Lanes;
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed};
@@ -144,7 +145,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let config = setup.config.clone();
     let authority = Arc::new(Authority::new(&config.auth));
     // First of all, so that a second daemon on this home touches nothing.
-    let mut claim = Bound::new(&setup.home, setup.socket.as_deref())?;
+    let group = config.gateway.socket_group.as_deref().map(Group::named).transpose()?;
+    let mut claim = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref())?;
     let sockets = listener::bind(&config.gateway.listen)
         .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
 
@@ -197,6 +199,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         store: store.clone(),
         quota_bytes: config.limits.file_quota_bytes,
         upload_life: files::UPLOAD_LIFE,
+        attachment_roots: config.files.attachment_roots.clone(),
     })
     .await?
     .start();
@@ -230,6 +233,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             providers: providers.clone(),
             sandbox: sandbox.clone(),
             nodes: nodes.clone(),
+            files: files.clone(),
+            lanes: Lanes::default(),
             watchers: Watchers::default(),
             approvals: Approvals::new(hub.clone().recipient()),
             changes,

@@ -40,6 +40,7 @@ pub mod files;
 pub mod gateway;
 pub mod http;
 pub mod hub;
+pub mod lane;
 pub mod listener;
 mod memory;
 pub mod nodes;

@@ -91,7 +91,7 @@ pub(super) async fn add(call: Call) -> Result<Value, Error> {
     let result_to = add.result_to.map(|key| SessionKey::parse(&key)).transpose()?;
     let begin: String = add.prompt.split_whitespace().collect::<Vec<_>>().join(" ");
     let name = add.name.unwrap_or_else(|| begin.chars().take(NAME_CHARS).collect());
-    let manner = Manner { thinking, model: add.model, max_tokens: None };
+    let manner = Manner { thinking, model: add.model, ..Manner::default() };
     let new = NewJob {
         name,
         description: add.description,

@@ -5,7 +5,7 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `bound` | the claim on a home and its socket |
+//! | `bound`, `group` | the claim on a home and its socket, and who may use it |
 //! | `methods` | the table of methods, and which are not there yet |
 //! | `params` | parameters, read and refused in words |
 //! | `asked` | requests of methods to sessions |
@@ -22,6 +22,7 @@ mod backup;
 mod bound;
 mod devices;
 mod drain;
+mod group;
 mod jobs;
 mod memory;
 mod methods;
@@ -50,6 +51,7 @@ use crate::session_supervisor::{Dispatch, Gone};
 use crate::store::Store;
 
 pub use bound::{Bound, socket_path};
+pub use group::Group;
 
 /// Methods under way at once.
 const RUNNING_MAX: usize = 64;

@@ -620,12 +620,15 @@ fn weight(command: &Command) -> usize {
         Command::Job(command) => command.weight(),
         Command::Operate(_) => UNANSWERED_MARK,
         // What they hold is not known yet.
-        Command::Submit(submit) if !submit.files.is_empty() => UNANSWERED_MARK,
+        Command::Submit(submit) if !(submit.files.is_empty() && submit.enclosed.is_empty()) => {
+            UNANSWERED_MARK
+        }
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status
         | Command::Health
         | Command::WatchCalls
         | Command::Abort { .. }
+        | Command::AbortLane { .. }
         | Command::Attach { .. }
         | Command::Detach { .. }
         | Command::Stop { .. }

@@ -15,6 +15,7 @@ use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Outcome, Published, Usage};
 use clawmux_core::ids::{JobId, RunId, Ticket};
 use clawmux_core::job::{self, Firing, FiringState, HEARTBEAT, Job, NEW_SESSION, Ran};
+use clawmux_core::lane;
 use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
 use clawmux_core::schedule::Due;
@@ -261,10 +262,14 @@ impl Scheduler {
             Stage::Entering | Stage::Ending => return,
             Stage::Prompting => {
                 running.fold = Turn::new();
-                let (prompt, manner) = match &running.saying {
+                let (prompt, mut manner) = match &running.saying {
                     Some(saying) => (saying.prompt.clone(), saying.manner.clone()),
                     None => (task.prompt.clone(), task.manner.clone()),
                 };
+                if running.job.is_built_in() {
+                    // They are about the session of the socket, and wait among its queries.
+                    manner.lane = Some(lane::xeno());
+                }
                 Command::Submit(Submit {
                     target,
                     run: RunId::from_random(clock::random()),
@@ -272,6 +277,7 @@ impl Scheduler {
                     idempotency_key: Some(running.firing.key()),
                     attachments: Vec::new(),
                     files: Vec::new(),
+                    enclosed: Vec::new(),
                     manner,
                     follow: true,
                 })

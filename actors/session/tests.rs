@@ -32,6 +32,7 @@ use crate::devices::Devices;
 use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
+use crate::lane::Lanes;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
@@ -41,6 +42,7 @@ use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit}
 use crate::store::Store;
 use crate::tokens::Tokens;
 
+mod lanes;
 mod provided;
 #[path = "../../tests/support/upstream.rs"]
 mod upstream;
@@ -136,6 +138,7 @@ impl World {
             store: store.clone(),
             quota_bytes: 1 << 20,
             upload_life: files::UPLOAD_LIFE,
+            attachment_roots: vec![home.path().join("attachments")],
         };
         let files = Files::open(files).await.unwrap().start();
         let scheduler = Scheduler::open(scheduler::Setup {
@@ -161,6 +164,8 @@ impl World {
                 sandbox,
                 catalog,
                 nodes: nodes.clone(),
+                files: files.clone(),
+                lanes: Lanes::default(),
                 watchers: Watchers::default(),
                 approvals: Approvals::default(),
                 changes: Changes::default(),
@@ -215,6 +220,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         idempotency_key: key.map(str::to_owned),
         attachments: Vec::new(),
         files: Vec::new(),
+        enclosed: Vec::new(),
         manner: Manner::default(),
         follow: true,
     })
@@ -581,6 +587,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             idempotency_key: Some(account.clone()),
             attachments: Vec::new(),
             files: Vec::new(),
+            enclosed: Vec::new(),
             manner: Manner::default(),
             follow: true,
         };
@@ -733,6 +740,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             idempotency_key: None,
             attachments: Vec::new(),
             files: Vec::new(),
+            enclosed: Vec::new(),
             manner: Manner::default(),
             follow: true,
         }),

@@ -466,6 +466,7 @@ impl Handler<Observe> for SessionSupervisor {
             "recovering": self.recovering.len(),
             "parked": parked,
             "watchers": self.setup.colleagues.watchers.len(),
+            "in_lanes": self.setup.colleagues.lanes.len(),
             "approvals_waiting": self.setup.colleagues.approvals.len(),
             "takes_prompts": !(self.closed || self.draining),
             "draining": self.draining,

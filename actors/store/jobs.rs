@@ -356,6 +356,8 @@ fn job(row: &Row<'_>) -> rusqlite::Result<Result<Job, Error>> {
         thinking: thinking.and_then(|name| Thinking::from_name(&name)),
         model: row.get("model")?,
         max_tokens: row.get("max_tokens")?,
+        // Only the built-in jobs have one, which is known.
+        lane: None,
     };
     Ok(Ok(Job {
         id: JobId::new(row.get::<_, String>("job")?),
@@ -433,6 +435,7 @@ mod tests {
                     thinking: Some(Thinking::Low),
                     model: Some("a/b".into()),
                     max_tokens: Some(7),
+                    lane: None,
                 },
                 result_to: Some(SessionKey::parse("main:cli:ada:main").unwrap()),
             },

@@ -82,6 +82,10 @@ text_id! {
     ApprovalId
 }
 text_id! {
+    /// A lane: runs of several sessions that take place one at a time.
+    LaneName
+}
+text_id! {
     /// The name a plugin is loaded under; also the name of the tool it offers.
     PluginName
 }
@@ -90,6 +94,13 @@ impl RunId {
     /// A fresh id (a version 4 UUID) from 16 random bytes.
     pub fn from_random(bytes: [u8; 16]) -> Self {
         Self::new(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())
+    }
+
+    /// The id of what this call of this run puts into a conversation: the same however often the call is
+    /// made.
+    pub fn of_message(run: &Self, call: &CallId) -> Self {
+        let (run, call) = (run.as_str(), call.as_str());
+        Self::new(format!("message-{}", uuid_of(&format!("message|{}|{run}|{call}", run.len()))))
     }
 }
 

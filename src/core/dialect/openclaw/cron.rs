@@ -238,7 +238,7 @@ impl WireJob {
         let model = word("model").filter(|model| !model.is_empty()).map(str::to_owned);
         note.set("sessionTarget", Some(target));
         note.set("payload", Some(payload));
-        let manner = Manner { thinking, model, max_tokens: None };
+        let manner = Manner { thinking, model, ..Manner::default() };
         Ok(Errand { order: Order { place, prompt, manner, result_to }, note })
     }
 }
