@@ -9,6 +9,7 @@
 //!            ├─ Devices, Tokens      who is let in
 //!            ├─ Configuration        the configuration files
 //!            ├─ Files                what clients upload
+//!            ├─ Scheduler            what is done at set times
 //!            ├─ SessionSupervisor ── Session ...
 //!            ├─ Admin                what operators ask
 //!            └─ Listener ─────────── Connection ...
@@ -61,6 +62,7 @@ use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::scheduler::{self, Scheduler, TakeFirings};
 use crate::session::{Approvals, Colleagues, Profile, Watchers};
 use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
@@ -116,6 +118,7 @@ pub struct Gateway {
     configuration: Addr<Configuration>,
     devices: Addr<Devices>,
     crew: Addr<Crew>,
+    scheduler: Addr<Scheduler>,
     files: Addr<Files>,
     tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
@@ -200,6 +203,16 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .await?
     .start();
+    let scheduler = Scheduler::open(scheduler::Setup {
+        config: config.scheduler.clone(),
+        home: setup.home.clone(),
+        zone: clock::zone(),
+        store: store.clone(),
+        hub: hub.clone(),
+        log: log.clone(),
+    })
+    .await?
+    .start();
     let admin = Admin::default().start();
     let arbiters = Arbiters::default();
     let catalog = Arc::new(Catalog::new(&config));
@@ -234,6 +247,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         crew: crew.clone(),
         kin,
         files: files.clone(),
+        scheduler: scheduler.clone().recipient(),
         tokens: tokens.clone().recipient(),
         admin: admin.clone().recipient(),
         version: setup.version,
@@ -289,6 +303,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     }
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
     ask(&crew, crew::Begin { dispatch, gone }).await?;
+    let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
+    ask(&scheduler, scheduler::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
     let path = claim.path().to_owned();
     let gateway = Gateway {
@@ -302,6 +318,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         configuration,
         devices,
         crew,
+        scheduler,
         files,
         tokens,
         sessions,
@@ -377,6 +394,7 @@ impl Gateway {
             ("configuration", self.configuration.connected()),
             ("devices", self.devices.connected()),
             ("crew", self.crew.connected()),
+            ("scheduler", self.scheduler.connected()),
             ("files actor", self.files.connected()),
             ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
@@ -451,7 +469,9 @@ impl Handler<AdminDrain> for Gateway {
             tracing::info!(draining = on, "by the operator: new prompts are refused while draining");
         }
         let (listener, sessions) = (self.listener.clone(), self.sessions.clone());
+        let scheduler = self.scheduler.clone();
         Box::pin(async move {
+            ask(&scheduler, TakeFirings(!on)).await?;
             // Said first, so that nobody is sent here to be refused.
             ask(&listener, listener::Draining(on)).await?;
             ask(&sessions, TakePrompts(!on)).await
@@ -470,6 +490,7 @@ impl Handler<Observe> for Gateway {
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
         let crew = self.crew.clone();
+        let scheduler = self.scheduler.clone();
         let files = self.files.clone();
         let tokens = self.tokens.clone();
         Box::pin(async move {
@@ -482,6 +503,7 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&configuration, Observe).await);
             children.extend(ask(&devices, Observe).await);
             children.extend(ask(&crew, Observe).await);
+            children.extend(ask(&scheduler, Observe).await);
             children.extend(ask(&files, Observe).await);
             children.extend(ask(&tokens, Observe).await);
             children.extend(ask(&sessions, Observe).await);
@@ -503,8 +525,10 @@ impl Handler<Stop> for Gateway {
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
+        let scheduler = self.scheduler.clone();
         let claim = self.claim.take();
         Box::pin(async move {
+            let _ = ask(&scheduler, TakeFirings(false)).await;
             let _ = ask(&listener, listener::Ready(false)).await;
             if tokio::time::timeout(drain, sessions.send(DrainSessions)).await.is_err() {
                 tracing::warn!(

@@ -13,6 +13,7 @@
 //! | [`Hub`](hub) | who is connected, and what concerns all of them |
 //! | [`Devices`](devices) | which devices are paired |
 //! | [`Crew`](crew) | agents that work for sessions, and their teams |
+//! | [`Scheduler`](scheduler) | what is done at set times |
 //! | [`Files`](files) | what clients put with the daemon and get from it |
 //! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
@@ -50,6 +51,7 @@ pub mod provider_supervisor;
 pub mod rates;
 pub mod sandbox;
 pub mod sandbox_supervisor;
+pub mod scheduler;
 pub mod session;
 pub mod session_supervisor;
 pub mod store;

@@ -23,6 +23,7 @@ mod bound;
 mod devices;
 mod drain;
 mod group;
+mod jobs;
 mod memory;
 mod methods;
 mod params;

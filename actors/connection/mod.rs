@@ -645,6 +645,7 @@ fn weight(command: &Command) -> usize {
         | Command::CreateSession { .. }
         | Command::Configure { .. }
         | Command::Reset { .. }
+        | Command::Renew { .. }
         | Command::Compact { .. }
         | Command::Delete { .. }
         | Command::Overview

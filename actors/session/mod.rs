@@ -338,6 +338,8 @@ pub enum Order {
     Configure(Patch),
     /// Begin a new conversation.
     Reset,
+    /// The same, without ending what is under way or waits.
+    Renew,
     /// Forget the beginning of the conversation.
     Compact(Cut),
     /// Say something in the model's name.
@@ -369,6 +371,7 @@ impl Order {
         matches!(
             self,
             Self::Clear
+                | Self::Renew
                 | Self::Stop
                 | Self::Close { .. }
                 | Self::Compact(_)
@@ -1108,6 +1111,10 @@ impl Handler<Routed> for Session {
             }
             Order::Clear => {
                 self.conversation.clear(now);
+                answered.reply = Answering::With(Reply::Cleared { session });
+            }
+            Order::Renew => {
+                self.conversation.renew(now);
                 answered.reply = Answering::With(Reply::Cleared { session });
             }
             Order::Create(_) if !is_first => answered.reply = Answering::Row,

@@ -24,6 +24,7 @@ mod figures;
 mod files;
 mod health;
 mod inspect;
+mod jobs;
 mod kept_files;
 mod live;
 mod memories;
@@ -58,6 +59,7 @@ use clawmux_core::reply::{self, DayUsage};
 use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
 pub use inspect::{Finding, Severity, inspect};
+pub use jobs::{JobChange, KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJobs};
 pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
 pub use memories::{
     Forget, ListMemories, ListedMemory, Memory, MemoryTotals, ReadMemoryTotals, Recall, Remember,

@@ -45,7 +45,7 @@ use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
 use crate::store::memories::{Forget, Kept};
-use crate::store::{Append, Figures, WriteDevices, WriteFile, WriteTokens, schema};
+use crate::store::{Append, Figures, JobChange, WriteDevices, WriteFile, WriteTokens, schema};
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
 /// The most writes of one transaction.
@@ -75,6 +75,7 @@ pub(super) enum Write {
     Crew(Vec<crew::Change>),
     Tokens(WriteTokens),
     File(WriteFile),
+    Jobs(Vec<JobChange>),
     #[cfg(test)]
     Panic,
 }
@@ -360,6 +361,7 @@ impl Writer {
                 Write::Crew(changes) => self.write_crew(changes).map_err(Failure::Database),
                 Write::Tokens(tokens) => self.write_tokens(&tokens.changes).map_err(Failure::Database),
                 Write::File(file) => self.write_file(&file.change),
+                Write::Jobs(changes) => self.write_jobs(changes),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
             };
@@ -389,9 +391,12 @@ impl Writer {
                     || append.reserve.is_some()
                     || self.sessions.get(&append.session).is_none_or(|state| last > state.reserved)
             }
-            Write::Usage(_) | Write::Delete(_) | Write::Crew(_) | Write::Remember(_) | Write::Forget(_) => {
-                true
-            }
+            Write::Usage(_)
+            | Write::Delete(_)
+            | Write::Crew(_)
+            | Write::Remember(_)
+            | Write::Forget(_)
+            | Write::Jobs(_) => true,
             Write::Devices(devices) => devices.durable,
             Write::Tokens(tokens) => tokens.durable,
             Write::File(file) => file.durable,
