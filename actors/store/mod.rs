@@ -69,7 +69,7 @@ use tokio::time::timeout;
 
 use crate::observe::{Observe, Observed};
 use failure::sql;
-use figures::Figures;
+pub(crate) use figures::Figures;
 use files::Files;
 use live::Shared;
 use reader::Reader;
@@ -703,6 +703,11 @@ impl Pen {
         let nothing = Append { session, owner, events: Vec::new(), durable: false, reserve: None };
         // The writes of a session are done in their order; that there is nothing to do is no matter.
         let _ = self.append(nothing).await;
+    }
+
+    /// What the log says of itself, for those who must not wait for it.
+    pub(crate) fn figures(&self) -> Arc<Figures> {
+        self.figures.clone()
     }
 
     /// Whether the log can be written.

@@ -317,6 +317,7 @@ impl Edge {
         let arbiters = Arbiters::default();
         let (listener, addresses) = Listener::open(ListenerSetup {
             log: Default::default(),
+            metrics: None,
             sockets: bind(&["127.0.0.1:0".parse().unwrap()]).unwrap(),
             services: Arc::new(services),
             protocols: options.protocols,
