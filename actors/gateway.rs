@@ -440,8 +440,11 @@ impl Handler<AdminStatus> for Gateway {
         let home = self.setup.home.display().to_string();
         let store = self.setup.config.store.path.display().to_string();
         let (sessions, draining) = (self.sessions.clone(), self.draining);
+        let (tokens, devices) = (self.tokens.clone(), self.devices.clone());
         Box::pin(async move {
             let status = ask(&sessions, GetStatus).await??;
+            let credentials = ask(&tokens, Observe).await?.state;
+            let devices = ask(&devices, Observe).await?.state;
             Ok(json!({
                 "version": status.version,
                 "pid": std::process::id(),
@@ -454,6 +457,8 @@ impl Handler<AdminStatus> for Gateway {
                 "sessions": status.sessions,
                 "connections": status.connections,
                 "plugins": status.plugins,
+                "credentials_expiring": credentials["expiring"],
+                "devices_waiting": devices["pending"],
             }))
         })
     }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
 use clawmux_core::auth::gate::{Gate, RequestFacts, is_forwarding_header};
-use clawmux_core::auth::{Credentials, Grounds, Scope, Secret};
+use clawmux_core::auth::{Credentials, Scope, Secret};
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::root::Root;
 use clawmux_core::dialect::wundr::Wundr;
@@ -25,7 +25,6 @@ use crate::connection::{Approach, Connection, Protocol, Services, ws};
 use crate::control_ui::ControlUi;
 use crate::metrics::{CONTENT_TYPE, Door, Metrics};
 use crate::store::Health;
-use crate::tokens::Used;
 
 /// The protocols served over WebSocket.
 pub const PROTOCOLS: &[Protocol] = &[
@@ -246,11 +245,7 @@ fn may_read(request: &HttpRequest, front: &Front, link: &Link) -> Result<(), Htt
     };
     match front.services.authority.authenticate(&credentials, clock::wall()) {
         Ok(principal) if principal.scopes.allows(Scope::Read) => {
-            if let Grounds::Issued(id) = &principal.grounds {
-                // Lost, it is not known that it was used.
-                let origin = link.peer().ip().to_canonical();
-                let _ = front.services.used.try_send(Used { id: id.clone(), origin });
-            }
+            front.services.was_used(&principal, link.peer().ip());
             Ok(())
         }
         Ok(_) => refuse(StatusCode::FORBIDDEN, "this credential may not read"),

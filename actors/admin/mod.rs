@@ -51,6 +51,7 @@ use crate::session_supervisor::{Dispatch, Gone};
 use crate::store::Store;
 
 pub use bound::{Bound, socket_path};
+pub use tokens::without_daemon as tokens_without_daemon;
 
 /// The longest line, in bytes; a client that sends more is told so and closed.
 pub const LINE_BYTES_MAX: usize = 1 << 20;
@@ -63,7 +64,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Asks whoever runs the daemon how it is. The answer is an object with `version`, `pid`, `home`,
 /// `store` (the log's file), `listen` (a list of `ADDR:PORT`, as bound), `draining`, `started_ms`, `uptime_ms`, `sessions`,
-/// `connections` and `plugins` (counts); more keys may follow.
+/// `connections`, `plugins`, `credentials_expiring` and `devices_waiting` (counts); more keys may follow.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<Value, Error>")]
 pub struct AdminStatus;

@@ -22,6 +22,7 @@
 //! | `agent_notes` | what is yet to be put into conversations |
 //! | `device_grants` | what each may come as, and what its token is made of; the rest of it is `meta.device_secret` |
 //! | `tokens` | the API keys and JWTs that the daemon gave out: of a key its SHA-256, of a JWT its id |
+//! | `credential_uses` | when the credentials of the configuration were last used, and from where |
 //! | `files` | what is known of the files of clients; their bytes are in the folder `files` of the home |
 //!
 //! A step of a migration is never changed once it was released: files that went through it are out
@@ -357,6 +358,13 @@ CREATE INDEX files_unfinished ON files (id) WHERE complete = 0;
 ",
     "
 -- Format 5.
+ALTER TABLE tokens ADD COLUMN since INTEGER;                                -- when the first was made of those that were rotated; NULL = this is it
+ALTER TABLE device_grants ADD COLUMN origin TEXT;                           -- where it was used last
+CREATE TABLE credential_uses (                                              -- of those of the configuration
+    name   TEXT PRIMARY KEY,
+    used   INTEGER NOT NULL,
+    origin TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 ",
 ];
 

@@ -234,9 +234,8 @@ impl Authority {
     pub fn backing(&self, name: &str, at: Timestamp) -> Option<Principal> {
         let issued = self.issued();
         let all = self.known.iter().chain(&issued.known);
-        let stands = all.filter(|known| {
-            *known.principal.name == *name && known.since.is_none_or(|since| since <= at)
-        });
+        let stands =
+            all.filter(|known| *known.principal.name == *name && known.since.is_none_or(|since| since <= at));
         // While one is rotated there are two.
         let end = |known: &&Known| known.principal.expires.map_or(u64::MAX, Timestamp::as_millis);
         stands.max_by_key(end).map(|known| known.principal.clone())
