@@ -24,7 +24,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::connection::registry::Registry as Connections;
-use crate::http::PROTOCOLS;
+use crate::http::{PROTOCOLS, SOCKET};
 use crate::meters::{Labels, Meters};
 use crate::observe::{Observe, Observed};
 use crate::process;
@@ -192,7 +192,7 @@ fn of_process(process: &process::Process, registry: &mut Registry) {
 fn of_connections(door: &Door<'_>, registry: &mut Registry) {
     let links = door.connections.links();
     let by_protocol = Family::<Labels<1>, Gauge>::default();
-    for protocol in PROTOCOLS {
+    for protocol in PROTOCOLS.iter().chain([&SOCKET]) {
         by_protocol.get_or_create(&[("protocol", protocol.name.to_owned())]).set(0);
     }
     for link in &links {
@@ -200,7 +200,7 @@ fn of_connections(door: &Door<'_>, registry: &mut Registry) {
         let protocol = link.dialect().unwrap_or("http");
         by_protocol.get_or_create(&[("protocol", protocol.to_owned())]).inc();
     }
-    registry.register("connections", "Connections over TCP, by protocol", by_protocol);
+    registry.register("connections", "Connections, by protocol", by_protocol);
     let closed = Family::<Labels<1>, Counter>::default();
     for (cause, count) in door.connections.closed() {
         closed.get_or_create(&[("cause", cause.to_owned())]).inc_by(count);
