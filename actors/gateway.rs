@@ -24,6 +24,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -56,6 +57,8 @@ use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::lane::Lanes;
 use crate::listener::{self, Listener, ListenerSetup};
+use crate::meters::Meters;
+use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed};
 use crate::provider::purse::Purses;
@@ -150,6 +153,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let sockets = listener::bind(&config.gateway.listen)
         .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
 
+    let meters = Meters::default();
+    meters.watch_arbiter("main");
     let store = Store::open(config.store.path.clone()).await?;
     let (pen, store) = (store.pen(), store.start());
     let log = pen.health();
@@ -160,6 +165,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let purses = Purses::default();
     let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?
         .with_purses(purses.clone())
+        .with_meters(meters.clone())
         .start();
     let nodes = Nodes::default().start();
     let (changes, overviews) = (Changes::default(), Overviews::default());
@@ -214,7 +220,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     .await?
     .start();
     let admin = Admin::default().start();
-    let arbiters = Arbiters::default();
+    let arbiters = Arbiters::new(meters.clone());
+    let approvals = Approvals::new(hub.clone().recipient());
     let catalog = Arc::new(Catalog::new(&config));
     let sessions = SessionSupervisor::new(SessionSetup {
         router: Router::new(config.bindings.clone(), config.default_agent.clone()),
@@ -229,16 +236,17 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         lag_bytes_max: config.gateway.max_buffered_bytes,
         colleagues: Colleagues {
             store: store.clone(),
-            pen,
+            pen: pen.clone(),
             providers: providers.clone(),
             sandbox: sandbox.clone(),
             nodes: nodes.clone(),
             files: files.clone(),
             lanes: Lanes::default(),
             watchers: Watchers::default(),
-            approvals: Approvals::new(hub.clone().recipient()),
+            approvals: approvals.clone(),
             changes,
             catalog: catalog.clone(),
+            meters: meters.clone(),
         },
         hub: hub.clone(),
         configuration: configuration.clone(),
@@ -280,6 +288,25 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         used: tokens.clone().recipient(),
         overviews,
     };
+    let metrics = Metrics::new(metrics::Sources {
+        meters,
+        pen,
+        approvals,
+        actors: vec![
+            ("provider_supervisor", providers.clone().recipient()),
+            ("sandbox_supervisor", sandbox.clone().recipient()),
+            ("hub", hub.clone().recipient()),
+            ("nodes", nodes.clone().recipient()),
+            ("devices", devices.clone().recipient()),
+            ("tokens", tokens.clone().recipient()),
+            ("crew", crew.clone().recipient()),
+            ("files", files.clone().recipient()),
+            ("store", store.clone().recipient()),
+        ],
+        version: setup.version,
+        started: clock::wall(),
+        scrapes: AtomicUsize::new(0),
+    });
     let (listener, addresses) = Listener::open(ListenerSetup {
         sockets,
         unix: claim.take_listener().into_iter().collect(),
@@ -294,6 +321,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         workers: 0,
         arbiters,
         log,
+        metrics: Some(metrics),
     })
     .map_err(|error| ErrorCode::Unavailable.error(format!("can't serve: {error}")))?;
 
@@ -442,8 +470,11 @@ impl Handler<AdminStatus> for Gateway {
         let home = self.setup.home.display().to_string();
         let store = self.setup.config.store.path.display().to_string();
         let (sessions, draining) = (self.sessions.clone(), self.draining);
+        let (tokens, devices) = (self.tokens.clone(), self.devices.clone());
         Box::pin(async move {
             let status = ask(&sessions, GetStatus).await??;
+            let credentials = ask(&tokens, Observe).await?.state;
+            let devices = ask(&devices, Observe).await?.state;
             Ok(json!({
                 "version": status.version,
                 "pid": std::process::id(),
@@ -456,6 +487,8 @@ impl Handler<AdminStatus> for Gateway {
                 "sessions": status.sessions,
                 "connections": status.connections,
                 "plugins": status.plugins,
+                "credentials_expiring": credentials["expiring"],
+                "devices_waiting": devices["pending"],
             }))
         })
     }

@@ -176,12 +176,23 @@ pub(crate) struct Backup {
     pub(crate) json: bool,
 }
 
+/// `check`
+#[derive(Args, Debug)]
+pub(crate) struct Check {
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `doctor`
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
     /// Read the log for at most about so long; a large one is looked through as far as that goes
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) within: u64,
+    /// Ask no model provider
+    #[arg(long)]
+    pub(crate) offline: bool,
     /// As JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,
@@ -226,6 +237,8 @@ pub(crate) struct Device {
 pub(crate) enum DeviceCommand {
     /// Let in a device that waits: it is paired and comes in the next time it connects
     Approve(OneDevice),
+    /// Do not let in a device that waits
+    Reject(OneDevice),
     /// Void the tokens of a device and close its connections; or do not let in one that waits
     Revoke(OneDevice),
 }
@@ -340,6 +353,11 @@ pub(crate) enum TokenCommand {
     Create(CreateToken),
     /// Let nobody in with it any more, and close its connections
     Revoke(RevokeToken),
+    /// Give out another in its place: it goes to stdout, once, and the old one holds on for a while
+    ///
+    /// The new one has the name and the scopes of the old one, so that what belongs to it is found by both. Connections
+    /// of the old one stay until its end.
+    Rotate(RotateToken),
 }
 
 /// `token create`
@@ -372,6 +390,23 @@ pub(crate) struct RevokeToken {
     /// Its id, or the beginning of it; `clawmux tokens` lists them
     #[arg(value_name = "ID")]
     pub(crate) id: String,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `token rotate`
+#[derive(Args, Debug)]
+pub(crate) struct RotateToken {
+    /// Its id, or the beginning of it; `clawmux tokens` lists them
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// For how long the old one holds on, such as 1h or 7d; 0s ends it at once
+    #[arg(long, value_name = "SPAN", default_value = "24h", value_parser = crate::operator::tokens::overlap)]
+    pub(crate) overlap: std::time::Duration,
+    /// How long the new one lives [default: as long as the old one was to live]
+    #[arg(long, value_name = "SPAN", value_parser = crate::operator::tokens::life)]
+    pub(crate) expires: Option<std::time::Duration>,
     /// As JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,
@@ -476,6 +511,11 @@ pub(crate) struct OneJob {
     pub(crate) json: bool,
 }
 
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `job run`
 #[derive(Args, Debug)]
 pub(crate) struct RunJob {
@@ -520,7 +560,7 @@ pub(crate) enum Command {
     /// Ctrl-C aborts the run under way; at the prompt, or a second time, it leaves.
     Chat(Chat),
     /// Check the configuration without starting: all complaints at once, with file and line
-    Check,
+    Check(Check),
     /// Ask the running daemon how it is
     Status(Status),
     /// The sessions there are, the latest used first
@@ -554,10 +594,10 @@ pub(crate) enum Command {
     Approval(Approval),
     /// Plugins at run time: load, unload, reload, call (not there yet)
     Plugin(Later),
-    /// Create or revoke API keys and JWTs
+    /// Create, revoke or rotate API keys and JWTs
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Token(Token),
-    /// Approve or revoke a device
+    /// Approve, reject or revoke a device
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Device(Device),
     /// Live configuration: get, set, reload (not there yet)
@@ -582,9 +622,9 @@ pub(crate) enum Command {
     Unit(Later),
     /// Look for what commonly goes wrong, and say what to do
     ///
-    /// Looks at the configuration, the home and its disk, the daemon and its socket, and the log, whether a daemon runs
-    /// or not. Exit status 1 where something is wrong; warnings are not. Ports, keys, the model provider and the clock
-    /// are not looked at yet.
+    /// Looks at the configuration, the home, its secrets and its disk, the daemon and what waits for its operator, ports,
+    /// limits of the system, keys, model providers (by a request that costs nothing), the clock, and the log, whether a
+    /// daemon runs or not. Changes nothing. Exit status 1 where something is wrong; warnings are not.
     Doctor(Doctor),
     /// Methods and events of a protocol with their parameters, as this daemon serves them
     Reference(Reference),
@@ -596,7 +636,7 @@ impl Command {
         Some(match self {
             Self::Serve(_)
             | Self::Chat(_)
-            | Self::Check
+            | Self::Check(_)
             | Self::Status(_)
             | Self::Sessions(_)
             | Self::Session(_)

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
             daemon::serve(settings)
         }),
         Command::Chat(options) => chat::run(&global, &options),
-        Command::Check => check::run(&global),
+        Command::Check(options) => check::run(&global, &options),
         Command::Status(options) => operator::status::run(&global, options.json),
         Command::Sessions(options) => operator::sessions::run(&global, &options),
         Command::Session(command) => operator::session::run(&global, &command.command),

@@ -52,6 +52,7 @@ use crate::store::Store;
 
 pub use bound::{Bound, socket_path};
 pub use group::Group;
+pub use tokens::without_daemon as tokens_without_daemon;
 
 /// Methods under way at once.
 const RUNNING_MAX: usize = 64;
@@ -62,7 +63,7 @@ const PROGRESS_MAX: usize = 4;
 
 /// Asks whoever runs the daemon how it is. The answer is an object with `version`, `pid`, `home`,
 /// `store` (the log's file), `listen` (a list of `ADDR:PORT`, as bound), `draining`, `started_ms`, `uptime_ms`, `sessions`,
-/// `connections` and `plugins` (counts); more keys may follow.
+/// `connections`, `plugins`, `credentials_expiring` and `devices_waiting` (counts); more keys may follow.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<Value, Error>")]
 pub struct AdminStatus;

@@ -33,6 +33,7 @@ use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
 use crate::lane::Lanes;
+use crate::meters::Meters;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
@@ -169,6 +170,7 @@ impl World {
                 watchers: Watchers::default(),
                 approvals: Approvals::default(),
                 changes: Changes::default(),
+                meters: Meters::default(),
             },
             hub,
             configuration: Configuration::new(Layers::default()).start(),

@@ -309,8 +309,9 @@ impl Writer {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.transaction(&mut live, group)));
         let results = match outcome {
             Ok(Ok(results)) => {
-                let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-                self.figures.committed(group.len(), self.full, took);
+                self.figures.committed(group.len(), self.full, started.elapsed());
+                let bytes: usize = group.iter().map(|waiting| waiting.bytes).sum();
+                self.figures.written_bytes.fetch_add(bytes as u64, Relaxed);
                 self.figures.streaming.store(live.len(), Relaxed);
                 self.commits_since_rest += 1;
                 if self.commits_since_rest.is_multiple_of(256) {
@@ -378,7 +379,11 @@ impl Writer {
         }
         self.page.clear();
         self.delete_some_pages()?;
+        let ending = Instant::now();
         self.cached("COMMIT")?.execute([])?;
+        if self.full {
+            self.figures.synced(ending.elapsed());
+        }
         Ok(results)
     }
 
@@ -453,6 +458,8 @@ impl Writer {
         if !self.db.is_autocommit() {
             self.db.execute_batch("ROLLBACK").map_err(|e| sql(&e))?;
         }
+        let counted = self.db.query_row("SELECT count(*) FROM sessions", [], |row| row.get(0));
+        self.figures.sessions.store(number(counted.map_err(|e| sql(&e))?), Relaxed);
         let mut open: HashMap<u64, (SessionKey, RunId, Seq)> = HashMap::new();
         let mut statement = self
             .db
