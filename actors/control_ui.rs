@@ -49,7 +49,7 @@ const ABSENT: &[&str] = &["/api/", "/__openclaw__/", "/__openclaw/", "/avatar/"]
 const FILE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox";
 
 /// An installed Control UI.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ControlUi {
     folder: PathBuf,
     agent: Exchanged<Option<AgentId>>,

@@ -9,9 +9,10 @@
 //!            ├─ Devices, Tokens      who is let in
 //!            ├─ Configuration        the configuration files
 //!            ├─ Files                what clients upload
+//!            ├─ Scheduler            what is done at set times
 //!            ├─ SessionSupervisor ── Session ...
-//!            ├─ Listener ─────────── Connection ...
-//!            └─ AdminSocket          the operator
+//!            ├─ Admin                what operators ask
+//!            └─ Listener ─────────── Connection ...
 //! ```
 //!
 //! Starts them in this order and stops them in reverse; knows no protocol. Sessions and plugins are
@@ -24,6 +25,7 @@ mod reload;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -37,7 +39,7 @@ use clawmux_core::meter::{day_start, month_start};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::admin::{self, AdminDrain, AdminSocket, AdminStatus};
+use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound, Group};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
@@ -52,14 +54,18 @@ use crate::http::PROTOCOLS;
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
+use crate::lane::Lanes;
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::log_filter::LogFilter;
+use crate::meters::Meters;
+use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::scheduler::{self, Scheduler, TakeFirings};
 use crate::session::{Approvals, Colleagues, Roster, Watchers};
 use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
@@ -127,11 +133,14 @@ pub struct Gateway {
     configuration: Addr<Configuration>,
     devices: Addr<Devices>,
     crew: Addr<Crew>,
+    scheduler: Addr<Scheduler>,
     files: Addr<Files>,
     tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
-    admin: Option<Addr<AdminSocket>>,
+    admin: Addr<Admin>,
+    /// The claim on the home, let go when the log is closed.
+    claim: Option<Bound>,
     failed: Option<oneshot::Sender<Error>>,
     draining: bool,
     stopping: bool,
@@ -151,10 +160,13 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let config = setup.config.clone();
     let authority = Arc::new(Authority::new(&config.auth));
     // First of all, so that a second daemon on this home touches nothing.
-    let socket = admin::Bound::new(&setup.home, setup.socket.as_deref())?;
+    let group = config.gateway.socket_group.as_deref().map(Group::named).transpose()?;
+    let mut claim = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref())?;
     let sockets = listener::bind(&config.gateway.listen)
         .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
 
+    let meters = Meters::default();
+    meters.watch_arbiter("main");
     let store = Store::open(config.store.path.clone()).await?;
     let (pen, store) = (store.pen(), store.start());
     let log = pen.health();
@@ -165,6 +177,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let purses = Purses::default();
     let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?
         .with_purses(purses.clone())
+        .with_meters(meters.clone())
         .start();
     let nodes = Nodes::default().start();
     let (changes, overviews) = (Changes::default(), Overviews::default());
@@ -199,10 +212,23 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         store: store.clone(),
         quota_bytes: config.limits.file_quota_bytes,
         upload_life: files::UPLOAD_LIFE,
+        attachment_roots: config.files.attachment_roots.clone(),
     })
     .await?
     .start();
-    let arbiters = Arbiters::default();
+    let scheduler = Scheduler::open(scheduler::Setup {
+        config: config.scheduler.clone(),
+        home: setup.home.clone(),
+        zone: clock::zone(),
+        store: store.clone(),
+        hub: hub.clone(),
+        log: log.clone(),
+    })
+    .await?
+    .start();
+    let admin = Admin::default().start();
+    let arbiters = Arbiters::new(meters.clone());
+    let approvals = Approvals::new(hub.clone().recipient());
     let roster = Roster::read(&config)?;
     let catalog = roster.catalog.clone();
     let roster = Arc::new(Exchanged::new(roster));
@@ -210,14 +236,17 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         arbiters: arbiters.clone(),
         colleagues: Colleagues {
             store: store.clone(),
-            pen,
+            pen: pen.clone(),
             providers: providers.clone(),
             sandbox: sandbox.clone(),
             nodes: nodes.clone(),
+            files: files.clone(),
+            lanes: Lanes::default(),
             watchers: Watchers::default(),
-            approvals: Approvals::new(hub.clone().recipient()),
+            approvals: approvals.clone(),
             changes,
             roster: roster.clone(),
+            meters: meters.clone(),
         },
         hub: hub.clone(),
         configuration: configuration.clone(),
@@ -226,7 +255,9 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         crew: crew.clone(),
         kin,
         files: files.clone(),
+        scheduler: scheduler.clone().recipient(),
         tokens: tokens.clone().recipient(),
+        admin: admin.clone().recipient(),
         version: setup.version,
     })
     .start();
@@ -244,8 +275,28 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         overviews,
     };
     let services = Arc::new(services);
+    let metrics = Metrics::new(metrics::Sources {
+        meters,
+        pen,
+        approvals,
+        actors: vec![
+            ("provider_supervisor", providers.clone().recipient()),
+            ("sandbox_supervisor", sandbox.clone().recipient()),
+            ("hub", hub.clone().recipient()),
+            ("nodes", nodes.clone().recipient()),
+            ("devices", devices.clone().recipient()),
+            ("tokens", tokens.clone().recipient()),
+            ("crew", crew.clone().recipient()),
+            ("files", files.clone().recipient()),
+            ("store", store.clone().recipient()),
+        ],
+        version: setup.version,
+        started: clock::wall(),
+        scrapes: AtomicUsize::new(0),
+    });
     let (listener, addresses) = Listener::open(ListenerSetup {
         sockets,
+        unix: claim.take_listener().into_iter().collect(),
         services: services.clone(),
         protocols: PROTOCOLS.to_vec(),
         control_ui: config
@@ -257,6 +308,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         workers: 0,
         arbiters,
         log,
+        metrics: Some(metrics),
     })
     .map_err(|error| ErrorCode::Unavailable.error(format!("can't serve: {error}")))?;
 
@@ -266,8 +318,10 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     }
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
     ask(&crew, crew::Begin { dispatch, gone }).await?;
+    let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
+    ask(&scheduler, scheduler::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
-    let path = socket.path().to_owned();
+    let path = claim.path().to_owned();
     let running = Arc::new(Exchanged::new(config.clone()));
     let changed_by = configuration.clone();
     let gateway = Gateway {
@@ -284,11 +338,13 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         configuration,
         devices,
         crew,
+        scheduler,
         files,
         tokens,
         sessions,
         listener: listener.clone(),
-        admin: None,
+        admin,
+        claim: Some(claim),
         failed: Some(fail),
         draining: false,
         stopping: false,
@@ -296,15 +352,15 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     .start();
     // Not held by it, or neither would ever end.
     ask(&changed_by, AdoptBy(gateway.downgrade().recipient())).await?;
-    ask(&gateway, Serve(socket)).await??;
+    ask(&gateway, Serve).await??;
     ask(&listener, listener::Ready(true)).await?;
     Ok(Running { gateway, addresses, socket: path, config: running, failed })
 }
 
-/// The operator's socket, to be served by a child of the gateway.
+/// From here on operators are served.
 #[derive(Message)]
 #[rtype(result = "Result<(), Error>")]
-struct Serve(admin::Bound);
+struct Serve;
 
 /// What a configuration says of connections. Rates that are as they were go on counting.
 fn terms(config: &Config, catalog: Arc<Catalog>, version: &str, before: Option<&Terms>) -> Terms {
@@ -323,6 +379,7 @@ fn terms(config: &Config, catalog: Arc<Catalog>, version: &str, before: Option<&
         },
         gateway: config.gateway.clone(),
         openclaw: config.openclaw.clone(),
+        xeno: config.xeno.clone(),
         rates: rates.cloned().unwrap_or_else(|| Arc::new(Rates::new(&config.limits))),
     }
 }
@@ -358,11 +415,12 @@ impl Gateway {
             ("configuration", self.configuration.connected()),
             ("devices", self.devices.connected()),
             ("crew", self.crew.connected()),
+            ("scheduler", self.scheduler.connected()),
             ("files actor", self.files.connected()),
             ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
-            ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
+            ("admin actor", self.admin.connected()),
         ];
         for (child, _) in children.into_iter().filter(|(_, there)| !there) {
             if let Some(failed) = self.failed.take() {
@@ -381,9 +439,9 @@ impl Actor for Gateway {
 }
 
 impl Handler<Serve> for Gateway {
-    type Result = Result<(), Error>;
+    type Result = ResponseFuture<Result<(), Error>>;
 
-    fn handle(&mut self, Serve(bound): Serve, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: Serve, ctx: &mut Self::Context) -> Self::Result {
         let daemon = admin::Daemon {
             status: ctx.address().recipient(),
             drain: ctx.address().recipient(),
@@ -395,8 +453,8 @@ impl Handler<Serve> for Gateway {
             config: self.config.clone(),
             store: self.store.clone(),
         };
-        self.admin = Some(AdminSocket::start(bound, daemon)?);
-        Ok(())
+        let admin = self.admin.clone();
+        Box::pin(async move { ask(&admin, admin::Begin(daemon)).await })
     }
 }
 
@@ -408,8 +466,11 @@ impl Handler<AdminStatus> for Gateway {
         let home = self.setup.home.display().to_string();
         let store = self.config.get().store.path.display().to_string();
         let (sessions, draining) = (self.sessions.clone(), self.draining);
+        let (tokens, devices) = (self.tokens.clone(), self.devices.clone());
         Box::pin(async move {
             let status = ask(&sessions, GetStatus).await??;
+            let credentials = ask(&tokens, Observe).await?.state;
+            let devices = ask(&devices, Observe).await?.state;
             Ok(json!({
                 "version": status.version,
                 "pid": std::process::id(),
@@ -422,6 +483,8 @@ impl Handler<AdminStatus> for Gateway {
                 "sessions": status.sessions,
                 "connections": status.connections,
                 "plugins": status.plugins,
+                "credentials_expiring": credentials["expiring"],
+                "devices_waiting": devices["pending"],
             }))
         })
     }
@@ -435,7 +498,9 @@ impl Handler<AdminDrain> for Gateway {
             tracing::info!(draining = on, "by the operator: new prompts are refused while draining");
         }
         let (listener, sessions) = (self.listener.clone(), self.sessions.clone());
+        let scheduler = self.scheduler.clone();
         Box::pin(async move {
+            ask(&scheduler, TakeFirings(!on)).await?;
             // Said first, so that nobody is sent here to be refused.
             ask(&listener, listener::Draining(on)).await?;
             ask(&sessions, TakePrompts(!on)).await
@@ -454,6 +519,7 @@ impl Handler<Observe> for Gateway {
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
         let crew = self.crew.clone();
+        let scheduler = self.scheduler.clone();
         let files = self.files.clone();
         let tokens = self.tokens.clone();
         Box::pin(async move {
@@ -466,13 +532,12 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&configuration, Observe).await);
             children.extend(ask(&devices, Observe).await);
             children.extend(ask(&crew, Observe).await);
+            children.extend(ask(&scheduler, Observe).await);
             children.extend(ask(&files, Observe).await);
             children.extend(ask(&tokens, Observe).await);
             children.extend(ask(&sessions, Observe).await);
+            children.extend(ask(&admin, Observe).await);
             children.extend(ask(&listener, Observe).await);
-            if let Some(admin) = admin {
-                children.extend(ask(&admin, Observe).await);
-            }
             Observed { actor: "gateway".into(), state, children }
         })
     }
@@ -498,8 +563,10 @@ impl Handler<Stop> for Gateway {
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
-        let admin = self.admin.take();
+        let scheduler = self.scheduler.clone();
+        let claim = self.claim.take();
         Box::pin(async move {
+            let _ = ask(&scheduler, TakeFirings(false)).await;
             let _ = ask(&listener, listener::Ready(false)).await;
             if tokio::time::timeout(drain, sessions.send(DrainSessions)).await.is_err() {
                 tracing::warn!(
@@ -510,9 +577,6 @@ impl Handler<Stop> for Gateway {
             let _ = ask(&hub, Broadcast { notice: Notice::Draining, whose: Whose::All }).await;
             let close = async {
                 let _ = listener.send(listener::Stop).await;
-                if let Some(admin) = admin {
-                    let _ = admin.send(admin::Stop).await;
-                }
                 let _ = files.send(files::Stop).await;
                 match store.send(store::Stop).await {
                     Ok(Ok(())) => {}
@@ -523,6 +587,8 @@ impl Handler<Stop> for Gateway {
             if tokio::time::timeout(STOP_GRACE, close).await.is_err() {
                 tracing::warn!("not everything closed in time");
             }
+            // Only now may another daemon have the home.
+            drop(claim);
         })
     }
 }

@@ -585,11 +585,14 @@ fn a_copy_made_under_load_serves_the_same_sessions() {
 fn the_doctor_finds_nothing_wrong_where_nothing_is() {
     let home = daemon::home();
     std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o700)).expect("it is ours");
+    // It looks whether the port is free.
+    let any_port = "[gateway]\nlisten = [\"127.0.0.1:0\"]\n";
+    std::fs::write(home.path().join("gateway.toml"), any_port).expect("it is written");
     let (status, stdout, stderr) = finish(daemon::command(home.path()).arg("doctor"));
     assert_eq!(status, 0, "an empty home is fine: {stdout}{stderr}");
     assert!(stdout.contains("none runs on this home"), "{stdout}");
 
-    let mut daemon = Daemon::at(home, "", &[]);
+    let mut daemon = Daemon::at(home, any_port, &[]);
     Client::connect(daemon.address).chat("ada", "hi");
     let (status, stdout, stderr) = run(&daemon, &["doctor"]);
     assert_eq!(status, 0, "{stdout}{stderr}");
@@ -697,7 +700,6 @@ fn what_is_no_good_request_is_told_why() {
     for (method, params, code, says) in [
         ("admin.nothing", json!({}), -32601, "unknown method: admin.nothing"),
         ("admin.connections", json!({}), -32601, "admin.connections is not there yet"),
-        ("gateway.query", json!({}), -32601, "gateway.query is not there yet"),
         ("admin.session.show", json!({}), -32602, "missing field `session`; it takes {\"session\", "),
         ("admin.session.show", json!({"session": 5}), -32602, "invalid type: integer `5`, expected a string"),
         ("admin.session.show", json!({"session": ADA, "after_seq": -1}), -32602, "invalid value"),
@@ -737,11 +739,12 @@ fn what_is_no_good_request_is_told_why() {
     assert!(answers[4]["result"]["version"].is_string(), "{}", answers[4]);
 
     let mut huge = Operator::connect(&daemon);
-    let long = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}"}}"#, "x".repeat(2 << 20));
+    let long = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"{}"}}"#, "x".repeat(17 << 20));
     // It may close before all of it is taken.
     let _ = huge.stream.get_mut().write_all(long.as_bytes());
     let answer = huge.read().expect("a refusal");
     assert_eq!(answer["error"]["code"], -32600, "{answer}");
+    assert_eq!(huge.read().expect("the last line")["method"], "admin.closing");
     let mut rest = Vec::new();
     let _ = huge.stream.read_to_end(&mut rest);
     assert!(rest.is_empty(), "then it is closed");

@@ -1,19 +1,18 @@
 //! The table of methods: what each is called, what it takes, how long it may take, and who answers.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Addr;
+use clawmux_core::auth::Principal;
 use clawmux_core::error::{Error, ErrorCode};
 use futures::future::LocalBoxFuture;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::client::AdminClient;
 use super::{
-    AdminStatus, Daemon, approvals, backup, config, devices, drain, log, memory, session, sessions, tokens,
+    Admin, AdminStatus, Daemon, approvals, backup, config, devices, drain, jobs, log, memory, session,
+    sessions, tokens,
 };
 
 /// How long a method may take that asks the daemon and its log.
@@ -35,10 +34,10 @@ pub(super) struct Method {
 pub(super) struct Call {
     /// Those it may reach.
     pub(super) daemon: Arc<Daemon>,
-    /// The connection it came on, as sessions know it.
-    pub(super) client: Addr<AdminClient>,
-    /// How many things the connection follows.
-    pub(super) follows: Rc<Cell<usize>>,
+    /// Who asks sessions.
+    pub(super) admin: Addr<Admin>,
+    /// Who asks, an admin.
+    pub(super) principal: Principal,
     /// Its parameters, not looked at yet.
     pub(super) params: Value,
     /// Takes notifications (method and parameters) that tell how far it has come.
@@ -64,6 +63,12 @@ const METHODS: &[Method] = &[
         params: r#"{"session", "after_seq"?}"#,
         deadline: PROMPT,
         run: |call| Box::pin(session::tail(call)),
+    },
+    Method {
+        name: "admin.events",
+        params: "{}",
+        deadline: PROMPT,
+        run: |call| Box::pin(async move { call.takes_nothing("admin.events").map(|()| json!({})) }),
     },
     Method {
         name: "admin.session.stop",
@@ -107,18 +112,29 @@ const METHODS: &[Method] = &[
         deadline: PROMPT,
         run: |call| Box::pin(devices::revoke(call)),
     },
-    Method { name: "admin.tokens", params: "{}", deadline: PROMPT, run: |call| Box::pin(tokens::list(call)) },
     Method {
-        name: "admin.token.create",
-        params: r#"{"name", "role"? or "scopes"?, "kind"?, "life_ms"?}"#,
+        name: tokens::LIST,
+        params: "{}",
         deadline: PROMPT,
-        run: |call| Box::pin(tokens::create(call)),
+        run: |call| Box::pin(tokens::run(call, tokens::LIST)),
     },
     Method {
-        name: "admin.token.revoke",
+        name: tokens::CREATE,
+        params: r#"{"name", "role"? or "scopes"?, "kind"?, "life_ms"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(tokens::run(call, tokens::CREATE)),
+    },
+    Method {
+        name: tokens::REVOKE,
         params: r#"{"token"}"#,
         deadline: PROMPT,
-        run: |call| Box::pin(tokens::revoke(call)),
+        run: |call| Box::pin(tokens::run(call, tokens::REVOKE)),
+    },
+    Method {
+        name: tokens::ROTATE,
+        params: r#"{"token", "overlap_ms"?, "life_ms"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(tokens::run(call, tokens::ROTATE)),
     },
     Method {
         name: "admin.approvals",
@@ -137,6 +153,43 @@ const METHODS: &[Method] = &[
         params: r#"{"approval", "reason"?}"#,
         deadline: PROMPT,
         run: |call| Box::pin(approvals::deny(call)),
+    },
+    Method { name: "admin.jobs", params: "{}", deadline: PROMPT, run: |call| Box::pin(jobs::list(call)) },
+    Method {
+        name: "admin.job.add",
+        params: r#"{"prompt", "at_ms"? or "every_ms"? with "anchor_ms"? or "cron"? with "zone"?, "name"?, "description"?, "session"? or "agent"?, "result_to"?, "misfire"?, "model"?, "thinking"?, "enabled"?, "delete_after"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(jobs::add(call)),
+    },
+    Method {
+        name: "admin.job.run",
+        params: r#"{"job"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(jobs::run(call)),
+    },
+    Method {
+        name: "admin.job.remove",
+        params: r#"{"job"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(jobs::remove(call)),
+    },
+    Method {
+        name: "admin.job.runs",
+        params: r#"{"job"?, "limit"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(jobs::runs(call)),
+    },
+    Method {
+        name: "admin.job.enable",
+        params: r#"{"job"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(jobs::enable(call)),
+    },
+    Method {
+        name: "admin.job.disable",
+        params: r#"{"job"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(jobs::disable(call)),
     },
     Method {
         name: "admin.memory",
@@ -189,10 +242,9 @@ const METHODS: &[Method] = &[
 ];
 
 /// Methods of the interface whose feature is not there yet.
-const LATER: [&str; 6] =
-    ["admin.connections", "admin.actors", "admin.plugins", "admin.usage", "admin.events", "admin.auth"];
+const LATER: [&str; 4] = ["admin.connections", "admin.actors", "admin.plugins", "admin.usage"];
 /// Families of such methods.
-const LATER_FAMILIES: [&str; 2] = ["admin.plugin.", "gateway."];
+const LATER_FAMILIES: [&str; 1] = ["admin.plugin."];
 
 /// The method of this name.
 ///

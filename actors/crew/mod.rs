@@ -517,6 +517,7 @@ impl Crew {
                     idempotency_key: Some(agent.turn_key()),
                     attachments: Vec::new(),
                     files: Vec::new(),
+                    enclosed: Vec::new(),
                     manner: Manner::default(),
                     follow: true,
                 };
@@ -662,7 +663,7 @@ impl Handler<Deliver> for Crew {
         match delivery {
             Deliver::Reply(ticket, reply) => self.replied(ticket, reply, ctx),
             Deliver::Event { ticket, event, .. } => self.heard(ticket, &event, ctx),
-            Deliver::Announced | Deliver::Invoke(_) => {}
+            Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
         }
     }
 }

@@ -13,13 +13,15 @@ use actix::prelude::*;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::config::Config;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::job::Job;
 
 use super::{Gateway, crew_rules, terms};
 use crate::ask::ask;
+use crate::clock;
 use crate::provider_supervisor::{self, Endpoints};
 use crate::sandbox_supervisor::{Replace, Stage, Staged};
 use crate::session::Roster;
-use crate::{crew, files, listener, tokens};
+use crate::{crew, files, listener, scheduler, tokens};
 
 /// How long it may take to get everything ready.
 const PREPARE_MAX: Duration = Duration::from_secs(60);
@@ -86,6 +88,7 @@ impl Gateway {
                 let wrong = |why| ErrorCode::InvalidRequest.error(format!("log.filter: {why}"));
                 filter.check(&config.log.filter).map_err(wrong)?;
             }
+            Job::built_in(&config.scheduler, clock::wall(), &clock::zone())?;
             if !has_issued {
                 Authority::new(&config.auth).may_listen(&addresses)?;
             }
@@ -120,6 +123,7 @@ impl Gateway {
         let (sandbox, providers) = (self.sandbox.clone(), self.providers.clone());
         let (crew, files) = (self.crew.clone(), self.files.clone());
         let (tokens, listener) = (self.tokens.clone(), self.listener.clone());
+        let timetable = self.scheduler.clone();
         self.config.set(config.clone());
         async move {
             let told = async {
@@ -131,6 +135,10 @@ impl Gateway {
                 services.terms.set(terms);
                 ask(&crew, crew::Reconfigure(crew_rules(&config))).await?;
                 ask(&files, files::Reconfigure { quota_bytes: config.limits.file_quota_bytes }).await?;
+                ask(&files, files::SetRoots(config.files.attachment_roots.clone())).await?;
+                if let Err(error) = ask(&timetable, scheduler::SetSchedule(config.scheduler.clone())).await? {
+                    tracing::error!(%error, "the jobs of the configuration could not be written down");
+                }
                 let unauthenticated = config.limits.unauthenticated;
                 ask(&listener, listener::Reconfigure { unauthenticated }).await?;
                 // The last: who is closed by it comes back to what holds now.

@@ -240,6 +240,8 @@ pub enum Whose {
     All,
     /// Those of the principal with this name.
     Principal(Arc<str>),
+    /// Those that were let in by this credential of the store.
+    Token(Arc<str>),
     /// Those that this does not uphold any more.
     NotUpheld(Arc<Authority>),
     /// Those of this device, in this role or in any.
@@ -251,6 +253,7 @@ impl Whose {
         match self {
             Self::All => true,
             Self::Principal(name) => *name == member.principal.name,
+            Self::Token(id) => member.principal.grounds.token() == Some(id),
             Self::NotUpheld(authority) => !authority.upholds(&member.principal),
             Self::Device(device, role) => {
                 member.device.as_ref() == Some(device) && role.is_none_or(|role| role == member.role)

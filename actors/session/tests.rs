@@ -33,14 +33,18 @@ use crate::devices::Devices;
 use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
+use crate::lane::Lanes;
+use crate::meters::Meters;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::scheduler::{self, Scheduler};
 use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
 use crate::store::Store;
 use crate::tokens::Tokens;
 
+mod lanes;
 mod provided;
 #[path = "../../tests/support/upstream.rs"]
 mod upstream;
@@ -137,8 +141,18 @@ impl World {
             store: store.clone(),
             quota_bytes: 1 << 20,
             upload_life: files::UPLOAD_LIFE,
+            attachment_roots: vec![home.path().join("attachments")],
         };
         let files = Files::open(files).await.unwrap().start();
+        let scheduler = Scheduler::open(scheduler::Setup {
+            config: config.scheduler.clone(),
+            home: home.path().to_owned(),
+            zone: "UTC".into(),
+            store: store.clone(),
+            hub: hub.clone(),
+            log: pen.health(),
+        });
+        let scheduler = scheduler.await.unwrap().start();
         let roster = Arc::new(Exchanged::new(Roster {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
@@ -156,9 +170,12 @@ impl World {
                 sandbox,
                 roster: roster.clone(),
                 nodes: nodes.clone(),
+                files: files.clone(),
+                lanes: Lanes::default(),
                 watchers: Watchers::default(),
                 approvals: Approvals::default(),
                 changes: Changes::default(),
+                meters: Meters::default(),
             },
             hub,
             configuration: Configuration::new(Layers::default()).start(),
@@ -167,7 +184,9 @@ impl World {
             crew,
             kin,
             files,
+            scheduler: scheduler.recipient(),
             tokens: tokens.recipient(),
+            admin: crate::admin::Admin::default().start().recipient(),
             version: "test",
         })
         .start();
@@ -208,6 +227,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         idempotency_key: key.map(str::to_owned),
         attachments: Vec::new(),
         files: Vec::new(),
+        enclosed: Vec::new(),
         manner: Manner::default(),
         follow: true,
     })
@@ -328,7 +348,7 @@ async fn all_that_waits_for_a_session_to_wake_reaches_it() {
                 reply.expect("not busy");
                 cleared += 1;
             }
-            Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) => {}
+            Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
         }
     }
 }
@@ -574,6 +594,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             idempotency_key: Some(account.clone()),
             attachments: Vec::new(),
             files: Vec::new(),
+            enclosed: Vec::new(),
             manner: Manner::default(),
             follow: true,
         };
@@ -587,7 +608,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
                     Reply::Aborted { run } => aborted = Some(run),
                     other => panic!("{other:?}"),
                 },
-                Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) => {}
+                Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
             }
         }
         seqs.sort();
@@ -726,6 +747,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             idempotency_key: None,
             attachments: Vec::new(),
             files: Vec::new(),
+            enclosed: Vec::new(),
             manner: Manner::default(),
             follow: true,
         }),

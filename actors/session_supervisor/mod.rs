@@ -31,6 +31,7 @@ use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use crate::admin;
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
@@ -44,6 +45,7 @@ use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
 use crate::sandbox_supervisor::CountPlugins;
+use crate::scheduler;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Roster, Routed, Session, Sleep};
 use crate::store::Unfinished;
 use crate::tokens;
@@ -75,8 +77,12 @@ pub struct Setup {
     pub kin: Kin,
     /// Who answers what is about files.
     pub files: Addr<Files>,
+    /// Who answers what is about jobs.
+    pub scheduler: Recipient<scheduler::Direct>,
     /// Who answers what is about credentials of the store.
     pub tokens: Recipient<tokens::Manage>,
+    /// Who answers what only operators ask.
+    pub admin: Recipient<admin::Operate>,
     /// Version of clawmux.
     pub version: &'static str,
 }
@@ -452,6 +458,7 @@ impl Handler<Observe> for SessionSupervisor {
             "recovering": self.recovering.len(),
             "parked": parked,
             "watchers": self.setup.colleagues.watchers.len(),
+            "in_lanes": self.setup.colleagues.lanes.len(),
             "approvals_waiting": self.setup.colleagues.approvals.len(),
             "takes_prompts": !(self.closed || self.draining),
             "draining": self.draining,

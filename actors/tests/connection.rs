@@ -154,7 +154,8 @@ impl Handler<Dispatch> for Sessions {
                     _ => (0, 0),
                 };
                 let run = submit.run.clone();
-                let accepted = Accepted { session: key(), run: run.clone(), seq: Seq(1), repeated: false };
+                let accepted =
+                    Accepted { session: key(), run: run.clone(), seq: Seq(1), repeated: false, ahead: 0 };
                 self.deliver(&client, Deliver::Reply(ticket, Ok(Reply::Accepted(accepted))));
                 if total > 0 {
                     let connection = client.connection;
@@ -305,6 +306,7 @@ impl Edge {
                 },
                 gateway: options.gateway,
                 openclaw: OpenClaw { max_payload_bytes: 1 << 21, ..Config::default().openclaw },
+                xeno: Config::default().xeno,
                 rates: Arc::new(Rates::new(&options.limits)),
             }),
             authority: Arc::new(Authority::new(&auth)),
@@ -320,7 +322,9 @@ impl Edge {
         let arbiters = Arbiters::default();
         let (listener, addresses) = Listener::open(ListenerSetup {
             log: Default::default(),
+            metrics: None,
             sockets: bind(&["127.0.0.1:0".parse().unwrap()]).unwrap(),
+            unix: Vec::new(),
             services: Arc::new(services),
             protocols: options.protocols,
             control_ui: None,
@@ -1052,7 +1056,8 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
         ("/", 200, "clawmux 9.9.9"),
         ("/ws", 426, "exoclaw is spoken over a websocket"),
         ("/v2", 426, "wundr is spoken over a websocket"),
-        ("/admin", 501, "not available yet"),
+        ("/admin", 426, "upgrade"),
+        ("/metrics", 501, "not available yet"),
         ("/webhook/telegram", 501, "webhooks: not available yet"),
         ("/nothing", 404, "no such page"),
         ("/v2x", 404, "no such page"),
@@ -1065,7 +1070,9 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
     }
     for (path, more, status) in [
         ("/", "Origin: http://evil.example\r\n", 403),
-        ("/admin", "", 501),
+        ("/metrics", "", 501),
+        ("/admin", "Origin: http://evil.example\r\n", 403),
+        ("/admin", "X-Forwarded-For: 1.2.3.4\r\n", 403),
         ("/nothing", "", 404),
         ("/ws", "Origin: http://evil.example\r\n", 403),
         ("/ws", "X-Forwarded-For: 1.2.3.4\r\n", 403),

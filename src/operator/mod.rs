@@ -9,6 +9,7 @@
 //! | `devices` | `devices`, `device approve`, `device revoke` |
 //! | `tokens` | `tokens`, `token create`, `token revoke` |
 //! | `approvals` | `approvals`, `approval approve`, `approval deny` |
+//! | `jobs` | `jobs`, `job add`, `run`, `remove`, `runs`, `enable`, `disable` |
 //! | `memory` | `memory` |
 //! | `config` | `config get`, `set`, `unset`, `reload` |
 //! | `drain`, `backup`, `log` | those |
@@ -20,6 +21,7 @@ pub(crate) mod backup;
 pub(crate) mod config;
 pub(crate) mod devices;
 pub(crate) mod drain;
+pub(crate) mod jobs;
 pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod session;

@@ -9,7 +9,7 @@
 //! anybody. Each credential of the configuration has a number that it keeps as long as it stays the
 //! same, so that it can be told who came in by one that is gone.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -74,8 +74,8 @@ impl std::fmt::Debug for Known {
 struct Issued {
     /// The keys that were not revoked.
     known: Vec<Known>,
-    /// The ids of all that was not revoked, keys and JWTs.
-    valid: BTreeSet<Arc<str>>,
+    /// The ids of all that was not revoked, keys and JWTs, and when they end.
+    valid: BTreeMap<Arc<str>, Option<Timestamp>>,
     /// Whether there was ever anything: a door that was closed does not open by a revocation.
     is_any: bool,
 }
@@ -139,11 +139,11 @@ impl Issued {
     fn new(tokens: &[Token]) -> Self {
         let valid = || tokens.iter().filter(|token| token.revoked.is_none());
         let known = valid().filter_map(|token| {
-            Some(Known { sha256: token.sha256?, principal: token.principal(), since: Some(token.created) })
+            Some(Known { sha256: token.sha256?, principal: token.principal(), since: Some(token.since) })
         });
         Self {
             known: known.collect(),
-            valid: valid().map(|token| token.id.clone()).collect(),
+            valid: valid().map(|token| (token.id.clone(), token.expires)).collect(),
             is_any: !tokens.is_empty(),
         }
     }
@@ -166,8 +166,8 @@ impl Held {
             Grounds::Open => {
                 self.configured.loopback != LoopbackPolicy::Required && !self.credentials_configured()
             }
-            Grounds::Issued(id) => self.issued.valid.contains(id),
-            Grounds::Minted(id, number) => self.issued.valid.contains(id) && is_signed_with(*number),
+            Grounds::Issued(id) => self.issued.valid.contains_key(id),
+            Grounds::Minted(id, number) => self.issued.valid.contains_key(id) && is_signed_with(*number),
         }
     }
 
@@ -196,18 +196,22 @@ impl Held {
         let refuse = CredentialFault::Jwt;
         let jwt = self.configured.jwt.as_ref().ok_or(refuse(Refusal::NotConfigured))?;
         let claims = jwt.signer.verify(token.expose(), now).map_err(refuse)?;
+        let mut expires = claims.expires;
         let grounds = match claims.id {
             // One of ours: it is let in as long as it stands in the store.
             Some(id) if id.starts_with(token::ID_PREFIX) => {
-                if !self.issued.valid.contains(&id) {
-                    return Err(refuse(Refusal::Revoked));
+                // Rotated, it ends sooner than it says itself.
+                let Some(end) = self.issued.valid.get(&id) else { return Err(refuse(Refusal::Revoked)) };
+                expires = end.map_or(expires, |end| end.min(expires));
+                if expires <= now {
+                    return Err(refuse(Refusal::Expired { at: expires }));
                 }
                 Grounds::Minted(id, jwt.number)
             }
             _ => Grounds::Configured(jwt.number),
         };
         let name = token::subject_name(&claims.subject);
-        Ok(Principal { grounds, expires: Some(claims.expires), ..Principal::new(name, claims.scopes) })
+        Ok(Principal { grounds, expires: Some(expires), ..Principal::new(name, claims.scopes) })
     }
 }
 
@@ -233,7 +237,7 @@ impl Authority {
         });
     }
 
-    fn configured(&self) -> Arc<Configured> {
+    fn said(&self) -> Arc<Configured> {
         self.0.get().configured.clone()
     }
 
@@ -262,7 +266,7 @@ impl Authority {
     /// Who comes where no credential is required, over a protocol that `may_skip` as in
     /// [`Self::credentials_required`]. Whatever it shows is not looked at.
     pub fn local(&self, may_skip: bool) -> Principal {
-        match self.configured().loopback {
+        match self.said().loopback {
             LoopbackPolicy::Skip if may_skip => Principal { grounds: Grounds::Skipped, ..Principal::local() },
             _ => Principal::local(),
         }
@@ -302,20 +306,30 @@ impl Authority {
             expires: token.expires?,
             id: Some(token.id.clone()),
         };
-        Some(self.configured().jwt.as_ref()?.signer.mint(&claims, token.created))
+        Some(self.said().jwt.as_ref()?.signer.mint(&claims, token.created))
     }
 
     /// Whether a credential of the configuration has this name.
     pub fn is_configured(&self, name: &str) -> bool {
-        self.configured().known.iter().any(|known| *known.principal.name == *name)
+        self.said().known.iter().any(|known| *known.principal.name == *name)
+    }
+
+    /// The credentials of the configuration with what they allow, by their names.
+    pub fn configured(&self) -> Vec<(Arc<str>, Scopes)> {
+        let said = self.said();
+        said.known.iter().map(|known| (known.principal.name.clone(), known.principal.scopes)).collect()
     }
 
     /// Who shows the key of this name, if it is there and was at that time: one that took the place
     /// of a revoked one does not stand for what was done with that. A JWT is nobody's by its name.
     pub fn backing(&self, name: &str, at: Timestamp) -> Option<Principal> {
         let held = self.0.get();
-        let known = held.known().find(|known| *known.principal.name == *name)?;
-        known.since.is_none_or(|since| since <= at).then(|| known.principal.clone())
+        let stands = held
+            .known()
+            .filter(|known| *known.principal.name == *name && known.since.is_none_or(|since| since <= at));
+        // While one is rotated there are two.
+        let end = |known: &&Known| known.principal.expires.map_or(u64::MAX, Timestamp::as_millis);
+        stands.max_by_key(end).map(|known| known.principal.clone())
     }
 
     /// Whether it is safe to listen on these addresses.
@@ -334,7 +348,7 @@ impl Authority {
                 "{address} is not a loopback address and no credential is configured: {SET}, or listen on 127.0.0.1"
             )));
         }
-        if self.configured().loopback == LoopbackPolicy::Required {
+        if self.said().loopback == LoopbackPolicy::Required {
             return Err(ErrorCode::Forbidden
                 .error(format!("auth.loopback is \"required\" and no credential is configured: {SET}")));
         }
@@ -398,6 +412,7 @@ mod tests {
             sha256: key.map(digest),
             scopes: Scopes::USER,
             created: NOW,
+            since: NOW,
             expires: Some(NOW.after(Duration::from_secs(60))),
             revoked: None,
             used: None,

@@ -5,15 +5,13 @@ use serde_json::Value as Json;
 use super::{Config, at, placed};
 
 /// The keys, as `section.key`, whose change takes effect with the next start alone.
-pub const TAKES_A_RESTART: [&str; 10] = [
+pub const TAKES_A_RESTART: [&str; 8] = [
     "gateway.listen",
     "gateway.socket_group",
     "gateway.handshake_timeout_ms",
     "gateway.max_connections",
-    "files.attachment_roots",
     "openclaw.control_ui",
     "xeno.home",
-    "xeno.max_line_bytes",
     "store.path",
     "log.format",
 ];
@@ -44,10 +42,8 @@ impl Config {
         config.gateway.socket_group = now.gateway.socket_group;
         config.gateway.handshake_timeout = now.gateway.handshake_timeout;
         config.gateway.max_connections = now.gateway.max_connections;
-        config.files.attachment_roots = now.files.attachment_roots;
         config.openclaw.control_ui = now.openclaw.control_ui;
         config.xeno.home = now.xeno.home;
-        config.xeno.max_line_bytes = now.xeno.max_line_bytes;
         config.store.path = now.store.path;
         config.log.format = now.log.format;
         config
@@ -78,8 +74,7 @@ mod tests {
             assert!(is_known(key), "{key}");
             let value = match key {
                 "gateway.listen" => r#"["127.0.0.1:9"]"#,
-                "gateway.handshake_timeout_ms" | "gateway.max_connections" | "xeno.max_line_bytes" => "4321",
-                "files.attachment_roots" => r#"["/x"]"#,
+                "gateway.handshake_timeout_ms" | "gateway.max_connections" => "4321",
                 "log.format" => r#""json""#,
                 _ => r#""x""#,
             };

@@ -188,6 +188,7 @@ impl Dialect for Exoclaw {
                 | Input::Event { .. }
                 | Input::Announced(_)
                 | Input::Invoked(_)
+                | Input::Progress(..)
                 | Input::Drained
                 | Input::Tick,
             ) => {}
@@ -554,6 +555,7 @@ fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Call {
                 idempotency_key,
                 attachments: Vec::new(),
                 files: Vec::new(),
+                enclosed: Vec::new(),
                 manner: Manner::default(),
                 follow: true,
             };

@@ -225,6 +225,7 @@ impl Dialect for Wundr {
                 | Input::Event { .. }
                 | Input::Announced(_)
                 | Input::Invoked(_)
+                | Input::Progress(..)
                 | Input::Drained
                 | Input::Tick,
             ) => {}
@@ -280,6 +281,7 @@ impl Wundr {
             | Announcement::Health(_)
             | Announcement::SessionChanged(_)
             | Announcement::Pairing(_)
+            | Announcement::Job(_)
             | Announcement::Approval(_) => {}
         }
     }
