@@ -20,9 +20,10 @@
 //! gone can't be replaced alone: the gateway says so ([`Running::failed`]), whoever asked it has been
 //! told, what was acknowledged is in the log, and who runs the daemon starts all of it anew.
 
-use std::collections::HashMap;
+mod reload;
+
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -30,13 +31,11 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::catalog::Catalog;
-use clawmux_core::config::{Approval, Config};
+use clawmux_core::config::Config;
 use clawmux_core::dialect;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{AgentId, PluginName};
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::meter::{day_start, month_start};
-use clawmux_core::router::Router;
-use clawmux_core::session::Limits;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -44,8 +43,8 @@ use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound, Group};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
-use crate::configuration::{Configuration, Layers};
-use crate::connection::Services;
+use crate::configuration::{AdoptBy, Configuration, Layers, Reload, Reloaded};
+use crate::connection::{Services, Terms};
 use crate::control_ui::ControlUi;
 use crate::crew::{self, Crew, Kin};
 use crate::daemon_log::DaemonLog;
@@ -57,6 +56,7 @@ use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::lane::Lanes;
 use crate::listener::{self, Listener, ListenerSetup};
+use crate::log_filter::LogFilter;
 use crate::meters::Meters;
 use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
@@ -66,12 +66,14 @@ use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{self, Scheduler, TakeFirings};
-use crate::session::{Approvals, Colleagues, Profile, Watchers};
+use crate::session::{Approvals, Colleagues, Roster, Watchers};
 use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
 use crate::store::{self, Store, UsageSince};
 use crate::tokens::Tokens;
+
+pub use reload::{Adopt, Adopted, Commit};
 
 /// How often the children are looked after.
 const WATCH: Duration = Duration::from_secs(1);
@@ -92,6 +94,10 @@ pub struct Setup {
     pub layers: Layers,
     /// The daemon's own log.
     pub log: Arc<DaemonLog>,
+    /// What is written to it; none where that is nobody's to change.
+    pub log_filter: Option<Arc<dyn LogFilter>>,
+    /// Whether its credentials are its own, and no configuration's.
+    pub has_own_credentials: bool,
     /// Version of clawmux.
     pub version: &'static str,
 }
@@ -105,6 +111,8 @@ pub struct Running {
     pub addresses: Vec<SocketAddr>,
     /// The operator's socket.
     pub socket: PathBuf,
+    /// What it runs on now: after a reload something else than it was started with.
+    pub config: Arc<Exchanged<Config>>,
     /// Says why, when it can't go on.
     pub failed: oneshot::Receiver<Error>,
 }
@@ -112,7 +120,11 @@ pub struct Running {
 /// The supervision tree.
 pub struct Gateway {
     setup: Setup,
+    /// What it runs on now.
+    config: Arc<Exchanged<Config>>,
     addresses: Vec<SocketAddr>,
+    roster: Arc<Exchanged<Roster>>,
+    services: Arc<Services>,
     store: Addr<Store>,
     sandbox: Addr<SandboxSupervisor>,
     providers: Addr<ProviderSupervisor>,
@@ -186,12 +198,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let kin = Kin::default();
     let crew = Crew::open(crew::Setup {
-        rules: clawmux_core::crew::Setup {
-            running_max: config.limits.agents,
-            depth_max: config.limits.agent_depth,
-            agents: config.agents.keys().cloned().collect(),
-            default: config.default_agent.clone(),
-        },
+        rules: crew_rules(&config),
         store: store.clone(),
         hub: hub.clone(),
         log: log.clone(),
@@ -222,18 +229,11 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let admin = Admin::default().start();
     let arbiters = Arbiters::new(meters.clone());
     let approvals = Approvals::new(hub.clone().recipient());
-    let catalog = Arc::new(Catalog::new(&config));
+    let roster = Roster::read(&config)?;
+    let catalog = roster.catalog.clone();
+    let roster = Arc::new(Exchanged::new(roster));
     let sessions = SessionSupervisor::new(SessionSetup {
-        router: Router::new(config.bindings.clone(), config.default_agent.clone()),
-        agents: profiles(&config)?,
-        limits: Limits {
-            queue: config.limits.queue,
-            episodic_turns: config.memory.episodic_turns,
-            context_tokens: config.memory.context_tokens,
-        },
-        recovery: config.store.recovery,
         arbiters: arbiters.clone(),
-        lag_bytes_max: config.gateway.max_buffered_bytes,
         colleagues: Colleagues {
             store: store.clone(),
             pen: pen.clone(),
@@ -245,7 +245,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             watchers: Watchers::default(),
             approvals: approvals.clone(),
             changes,
-            catalog: catalog.clone(),
+            roster: roster.clone(),
             meters: meters.clone(),
         },
         hub: hub.clone(),
@@ -263,22 +263,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     .start();
 
     let services = Services {
-        setup: dialect::Setup {
-            version: setup.version.into(),
-            subscriptions: config.limits.subscriptions,
-            max_buffered_bytes: config.gateway.max_buffered_bytes,
-            tick_interval: config.openclaw.tick_interval,
-            heartbeat_interval: config.gateway.heartbeat_interval,
-            heartbeat_timeout: config.gateway.heartbeat_timeout,
-            catalog,
-            started: clock::now(),
-            ..dialect::Setup::default()
-        },
-        gateway: config.gateway.clone(),
-        openclaw: config.openclaw.clone(),
-        xeno: config.xeno.clone(),
+        terms: Exchanged::new(terms(&config, catalog, setup.version, None)),
         authority: authority.clone(),
-        rates: Rates::new(&config.limits),
         dispatch: sessions.clone().recipient(),
         gone: sessions.clone().recipient(),
         devices: devices.clone().recipient(),
@@ -288,6 +274,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         used: tokens.clone().recipient(),
         overviews,
     };
+    let services = Arc::new(services);
     let metrics = Metrics::new(metrics::Sources {
         meters,
         pen,
@@ -310,7 +297,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let (listener, addresses) = Listener::open(ListenerSetup {
         sockets,
         unix: claim.take_listener().into_iter().collect(),
-        services: Arc::new(services),
+        services: services.clone(),
         protocols: PROTOCOLS.to_vec(),
         control_ui: config
             .openclaw
@@ -335,9 +322,14 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     ask(&scheduler, scheduler::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
     let path = claim.path().to_owned();
+    let running = Arc::new(Exchanged::new(config.clone()));
+    let changed_by = configuration.clone();
     let gateway = Gateway {
         setup,
+        config: running.clone(),
         addresses: addresses.clone(),
+        roster,
+        services,
         store,
         sandbox,
         providers,
@@ -358,9 +350,11 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         stopping: false,
     }
     .start();
+    // Not held by it, or neither would ever end.
+    ask(&changed_by, AdoptBy(gateway.downgrade().recipient())).await?;
     ask(&gateway, Serve).await??;
     ask(&listener, listener::Ready(true)).await?;
-    Ok(Running { gateway, addresses, socket: path, failed })
+    Ok(Running { gateway, addresses, socket: path, config: running, failed })
 }
 
 /// From here on operators are served.
@@ -368,43 +362,42 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
 #[rtype(result = "Result<(), Error>")]
 struct Serve;
 
-/// Reads the agents' souls. A soul file that is not there is an empty soul.
-fn profiles(config: &Config) -> Result<HashMap<AgentId, Arc<Profile>>, Error> {
-    let is_gated = |tool: &PluginName| {
-        config.plugins.iter().any(|plugin| plugin.name == *tool && plugin.approval == Approval::Ask)
-    };
-    let profile = |(id, agent): (&AgentId, &clawmux_core::config::Agent)| {
-        Ok((
-            id.clone(),
-            Arc::new(Profile {
-                id: id.clone(),
-                soul: soul(&agent.soul)?.into(),
-                max_tokens: agent.max_tokens,
-                tools: agent.tools.clone(),
-                gated: agent.tools.iter().filter(|tool| is_gated(tool)).cloned().collect(),
-                approval_timeout: config.approvals.timeout,
-                node_tools: agent.node_tools.clone(),
-                context_tokens: config.memory.context_tokens,
-            }),
-        ))
-    };
-    config.agents.iter().map(profile).collect()
+/// What a configuration says of connections. Rates that are as they were go on counting.
+fn terms(config: &Config, catalog: Arc<Catalog>, version: &str, before: Option<&Terms>) -> Terms {
+    let rates = before.map(|before| &before.rates).filter(|rates| rates.are_of(&config.limits));
+    Terms {
+        setup: dialect::Setup {
+            version: version.into(),
+            subscriptions: config.limits.subscriptions,
+            max_buffered_bytes: config.gateway.max_buffered_bytes,
+            tick_interval: config.openclaw.tick_interval,
+            heartbeat_interval: config.gateway.heartbeat_interval,
+            heartbeat_timeout: config.gateway.heartbeat_timeout,
+            catalog,
+            started: before.map_or_else(clock::now, |before| before.setup.started),
+            ..dialect::Setup::default()
+        },
+        gateway: config.gateway.clone(),
+        openclaw: config.openclaw.clone(),
+        xeno: config.xeno.clone(),
+        rates: rates.cloned().unwrap_or_else(|| Arc::new(Rates::new(&config.limits))),
+    }
+}
+
+/// What a configuration says of agents that work for sessions.
+fn crew_rules(config: &Config) -> clawmux_core::crew::Setup {
+    clawmux_core::crew::Setup {
+        running_max: config.limits.agents,
+        depth_max: config.limits.agent_depth,
+        agents: config.agents.keys().cloned().collect(),
+        default: config.default_agent.clone(),
+    }
 }
 
 /// The name of this machine, for operators who see several.
 fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     Some(name.trim()).filter(|name| !name.is_empty()).unwrap_or("localhost").to_owned()
-}
-
-fn soul(path: &Path) -> Result<String, Error> {
-    match std::fs::read_to_string(path) {
-        Ok(soul) => Ok(soul.trim().to_owned()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
-        Err(error) => {
-            Err(ErrorCode::Unavailable.error(format!("the soul {} can't be read: {error}", path.display())))
-        }
-    }
 }
 
 impl Gateway {
@@ -455,6 +448,9 @@ impl Handler<Serve> for Gateway {
             dispatch: self.sessions.clone().recipient(),
             gone: self.sessions.clone().recipient(),
             sessions: self.sessions.clone().recipient(),
+            configuration: self.configuration.clone(),
+            log_filter: self.setup.log_filter.clone(),
+            config: self.config.clone(),
             store: self.store.clone(),
         };
         let admin = self.admin.clone();
@@ -468,7 +464,7 @@ impl Handler<AdminStatus> for Gateway {
     fn handle(&mut self, _: AdminStatus, _: &mut Self::Context) -> Self::Result {
         let listen: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         let home = self.setup.home.display().to_string();
-        let store = self.setup.config.store.path.display().to_string();
+        let store = self.config.get().store.path.display().to_string();
         let (sessions, draining) = (self.sessions.clone(), self.draining);
         let (tokens, devices) = (self.tokens.clone(), self.devices.clone());
         Box::pin(async move {
@@ -547,6 +543,15 @@ impl Handler<Observe> for Gateway {
     }
 }
 
+impl Handler<Reload> for Gateway {
+    type Result = ResponseFuture<Result<Reloaded, Error>>;
+
+    fn handle(&mut self, reload: Reload, _: &mut Self::Context) -> Self::Result {
+        let configuration = self.configuration.clone();
+        Box::pin(async move { ask(&configuration, reload).await? })
+    }
+}
+
 impl Handler<Stop> for Gateway {
     type Result = ResponseFuture<()>;
 
@@ -554,7 +559,7 @@ impl Handler<Stop> for Gateway {
         if std::mem::replace(&mut self.stopping, true) {
             return Box::pin(async {});
         }
-        let drain = self.setup.config.gateway.drain_timeout;
+        let drain = self.config.get().gateway.drain_timeout;
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
@@ -590,6 +595,8 @@ impl Handler<Stop> for Gateway {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::hub::Sabotage;
 
@@ -604,6 +611,8 @@ mod tests {
             version: "test",
             layers: Layers::default(),
             log: Arc::default(),
+            log_filter: None,
+            has_own_credentials: false,
         }
     }
 
@@ -620,6 +629,43 @@ mod tests {
         running.gateway.send(Stop).await.unwrap();
 
         let again = start(setup(home.path())).await.unwrap();
+        again.gateway.send(Stop).await.unwrap();
+    }
+
+    #[actix::test]
+    async fn what_can_not_be_committed_is_not_gone_over_to_and_the_last_good_one_is_known() {
+        let home = tempfile::tempdir().unwrap();
+        let running = start(setup(home.path())).await.unwrap();
+        let mut other = (*running.config.get()).clone();
+        other.limits.queue = 9;
+        other.store.path = home.path().join("other.db");
+        let adopt = async |config: &Config, commit| {
+            running.gateway.send(Adopt { config: config.clone(), commit }).await.unwrap()
+        };
+        let full: Commit = Box::new(|| Err(ErrorCode::Unavailable.error("the disk is full")));
+        assert_eq!(adopt(&other, Some(full)).await.unwrap_err().message, "the disk is full");
+        let mut lost = other.clone();
+        lost.plugins.push(clawmux_core::config::Plugin {
+            name: "lost".into(),
+            path: Some("lost.wasm".into()),
+            capabilities: None,
+            timeout: Duration::from_secs(1),
+            memory_mb: 1,
+            fuel: 1,
+            approval: clawmux_core::config::Approval::Never,
+        });
+        assert!(adopt(&lost, None).await.unwrap_err().message.contains("lost.wasm"));
+        assert_eq!(*running.config.get(), *setup(home.path()).config, "nothing has changed");
+
+        adopt(&other, None).await.unwrap();
+        let now = running.config.get();
+        assert_eq!(now.limits.queue, 9);
+        assert_eq!(now.store.path, home.path().join("clawmux.db"), "it takes a restart");
+        running.gateway.send(Stop).await.unwrap();
+        assert!(adopt(&other, None).await.unwrap_err().message.contains("stopping"));
+        let again = Setup { config: now, ..setup(home.path()) };
+        let again = start(again).await.unwrap();
+        assert_eq!(again.config.get().limits.queue, 9);
         again.gateway.send(Stop).await.unwrap();
     }
 

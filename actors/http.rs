@@ -18,6 +18,7 @@ use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::root::Root;
 use clawmux_core::dialect::socket::Socket;
 use clawmux_core::dialect::wundr::Wundr;
+use clawmux_core::exchanged::Exchanged;
 use serde_json::{Value, json};
 
 use crate::clock;
@@ -35,7 +36,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/ws",
         name: "exoclaw",
         may_skip: true,
-        max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes,
         is_announced_to: false,
         dialect: |setup| Box::new(Exoclaw::new(setup)),
     },
@@ -43,7 +44,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/v2",
         name: "wundr",
         may_skip: false,
-        max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes,
         is_announced_to: true,
         dialect: |setup| Box::new(Wundr::new(setup)),
     },
@@ -51,7 +52,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/",
         name: "openclaw",
         may_skip: false,
-        max_payload_bytes: |services| services.openclaw.max_payload_bytes,
+        max_payload_bytes: |terms| terms.openclaw.max_payload_bytes,
         is_announced_to: true,
         dialect: |setup| Box::new(Root::new(setup)),
     },
@@ -59,7 +60,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/admin",
         name: "admin",
         may_skip: false,
-        max_payload_bytes: |services| services.gateway.max_payload_bytes.min(admin::MESSAGE_BYTES_MAX),
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes.min(admin::MESSAGE_BYTES_MAX),
         is_announced_to: true,
         dialect: |setup| Box::new(Admin::new(setup)),
     },
@@ -70,7 +71,7 @@ pub const SOCKET: Protocol = Protocol {
     path: "",
     name: "socket",
     may_skip: false,
-    max_payload_bytes: |services| services.xeno.max_line_bytes,
+    max_payload_bytes: |terms| terms.xeno.max_line_bytes,
     is_announced_to: true,
     dialect: |setup| Box::new(Socket::new(setup)),
 };
@@ -91,7 +92,7 @@ pub struct Front {
     /// What connections are given.
     pub services: Arc<Services>,
     /// Which requests may upgrade.
-    pub gate: Gate,
+    pub gate: Exchanged<Gate>,
     /// The addresses bound.
     pub addresses: Vec<SocketAddr>,
     /// The protocols served.
@@ -166,7 +167,7 @@ pub(crate) async fn serve(
             .insert_header((header::UPGRADE, "websocket"))
             .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
         ("/", _) if front.control_ui.is_none() && is_reading(&request) => {
-            let mut page = format!("clawmux {}\n", front.services.setup.version);
+            let mut page = format!("clawmux {}\n", front.services.terms.get().setup.version);
             for Protocol { name, path, .. } in &front.protocols {
                 page.push_str(&format!("{name} clients: websocket at {path}. "));
             }
@@ -224,7 +225,7 @@ fn approach(
         origin: text_of(request, &header::ORIGIN),
         forwarded: request.headers().keys().any(|name| is_forwarding_header(name.as_str())),
     };
-    if let Err(refusal) = front.gate.admit(&facts, required) {
+    if let Err(refusal) = front.gate.get().admit(&facts, required) {
         let (origin, host, path) = (facts.origin, facts.host, request.path());
         tracing::warn!(peer = %link.peer(), origin, host, path, "request refused: {refusal}");
         return Err(answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message)));

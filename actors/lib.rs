@@ -42,6 +42,7 @@ pub mod http;
 pub mod hub;
 pub mod lane;
 pub mod listener;
+pub mod log_filter;
 mod memory;
 pub mod meters;
 pub mod metrics;

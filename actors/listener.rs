@@ -24,12 +24,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use actix::fut::wrap_future;
-use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, ResponseFuture};
+use actix::{
+    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, ResponseFuture, SpawnHandle,
+};
 use actix_web::dev::ServerHandle;
 use actix_web::rt::net::TcpStream;
 use actix_web::{App, HttpServer, web};
 use clawmux_core::auth::gate::Gate;
+use clawmux_core::config::Gateway;
 use clawmux_core::dialect::Fault;
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
@@ -95,6 +99,8 @@ pub struct Listener {
     /// Of connections whose output waits: what the peer had acknowledged, and since when.
     waiting: HashMap<ConnectionId, (u64, Timestamp)>,
     peak: Peak,
+    /// What looks after connections.
+    timer: Option<SpawnHandle>,
 }
 
 /// From now on connections are taken, or no longer.
@@ -111,6 +117,14 @@ pub struct Draining(pub bool);
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Stop;
+
+/// Looks anew at the terms of connections: which origins may come, and how long what may take.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure {
+    /// The most connections before their handshake.
+    pub unauthenticated: usize,
+}
 
 /// Binds these addresses.
 ///
@@ -165,7 +179,7 @@ impl Listener {
     /// # Errors
     /// Where a socket can't be used.
     pub fn open(setup: ListenerSetup) -> io::Result<(actix::Addr<Self>, Vec<SocketAddr>)> {
-        let gateway = &setup.services.gateway;
+        let gateway = setup.services.terms.get().gateway.clone();
         let max = match gateway.max_connections {
             0 => room_for_connections(),
             max => max,
@@ -174,7 +188,7 @@ impl Listener {
         let addresses = setup.sockets.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
         let front = Arc::new(Front {
             services: setup.services.clone(),
-            gate: Gate::new(&addresses, &gateway.allowed_origins),
+            gate: Exchanged::new(Gate::new(&addresses, &gateway.allowed_origins)),
             addresses: addresses.clone(),
             protocols: setup.protocols,
             registry: registry.clone(),
@@ -241,14 +255,15 @@ impl Listener {
                 }
             }));
             let waiting = HashMap::new();
-            Self { front, unix, server: handle, waiting, peak: Peak::new(clock::now()) }
+            Self { front, unix, server: handle, waiting, peak: Peak::new(clock::now()), timer: None }
         });
         Ok((listener, addresses))
     }
 
     /// How often connections are looked at: often enough for the shortest of their deadlines.
     fn interval(&self) -> Duration {
-        let gateway = &self.front.services.gateway;
+        let terms = self.front.services.terms.get();
+        let gateway = &terms.gateway;
         let deadlines = [
             gateway.heartbeat_interval,
             gateway.heartbeat_timeout,
@@ -259,18 +274,25 @@ impl Listener {
         (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
     }
 
+    fn look_often(&mut self, context: &mut Context<Self>) {
+        if let Some(timer) = self.timer.take() {
+            context.cancel_future(timer);
+        }
+        self.timer = Some(context.run_interval(self.interval(), |listener, _| listener.look()));
+    }
+
     fn look(&mut self) {
         let now = clock::now();
         let links = links(&self.front.registry, &self.unix.registry);
+        let terms = self.front.services.terms.get();
         for link in &links {
-            self.look_at(link, now);
+            self.look_at(link, &terms.gateway, now);
         }
         self.waiting.retain(|id, _| links.binary_search_by_key(id, |link| link.id()).is_ok());
         self.peak.now(links.len(), now);
     }
 
-    fn look_at(&mut self, link: &Link, now: Timestamp) {
-        let gateway = &self.front.services.gateway;
+    fn look_at(&mut self, link: &Link, gateway: &Gateway, now: Timestamp) {
         if let Some(since) = link.closing_since() {
             if now.since(since) >= RESET_GRACE {
                 link.reset();
@@ -343,7 +365,7 @@ impl Actor for Listener {
     type Context = Context<Self>;
 
     fn started(&mut self, context: &mut Self::Context) {
-        context.run_interval(self.interval(), |listener, _| listener.look());
+        self.look_often(context);
     }
 }
 
@@ -363,6 +385,20 @@ impl Handler<Draining> for Listener {
 
     fn handle(&mut self, Draining(draining): Draining, _: &mut Self::Context) {
         self.front.draining.store(draining, Relaxed);
+    }
+}
+
+impl Handler<Reconfigure> for Listener {
+    type Result = ();
+
+    fn handle(&mut self, Reconfigure { unauthenticated }: Reconfigure, context: &mut Self::Context) {
+        let terms = self.front.services.terms.get();
+        self.front.gate.set(Gate::new(&self.front.addresses, &terms.gateway.allowed_origins));
+        self.front.registry.set_unauthenticated_max(unauthenticated);
+        if let Some(page) = &self.front.control_ui {
+            page.set_agent(terms.setup.catalog.default_agent.clone());
+        }
+        self.look_often(context);
     }
 }
 

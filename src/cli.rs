@@ -535,6 +535,88 @@ pub(crate) struct JobRuns {
     pub(crate) json: bool,
 }
 
+/// `config`
+#[derive(Args, Debug)]
+pub(crate) struct Config {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: ConfigCommand,
+}
+
+/// What can be done with the configuration.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// What keys say and where that was written; secrets are not shown
+    Get(GetConfig),
+    /// Have a key say something; the daemon goes over to it at once, or says what takes a restart
+    ///
+    /// Written is the file that the value came from, and its comments stay; where that can't be written, or no file
+    /// says anything of it, gateway.toml in the home (or --config FILE).
+    Set(SetConfig),
+    /// Take a key away, so that the default holds again, or what a weaker file says
+    Unset(UnsetConfig),
+    /// Have the daemon go over to what stands in its files, as SIGHUP does
+    ///
+    /// All of it or, where anything of it is bad, nothing: then everything that is wrong is said, and the exit status
+    /// is 64.
+    Reload(ReloadConfig),
+}
+
+/// `config get`
+#[derive(Args, Debug)]
+pub(crate) struct GetConfig {
+    /// Only this key, such as limits.queue, or this section
+    #[arg(value_name = "PATH")]
+    pub(crate) path: Option<String>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `config set`
+#[derive(Args, Debug)]
+pub(crate) struct SetConfig {
+    /// The key, such as limits.queue
+    #[arg(value_name = "PATH")]
+    pub(crate) path: String,
+    /// What it shall say: a value as in TOML, or a bare text
+    #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+    pub(crate) value: String,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `config unset`
+#[derive(Args, Debug)]
+pub(crate) struct UnsetConfig {
+    /// The key, such as limits.queue, or a section
+    #[arg(value_name = "PATH")]
+    pub(crate) path: String,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `config reload`
+#[derive(Args, Debug)]
+pub(crate) struct ReloadConfig {
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `log`
+#[derive(Args, Debug)]
+pub(crate) struct Log {
+    /// off, error, warn, info, debug or trace; or directives such as info,clawmux=debug [default: only show it]
+    #[arg(value_name = "LEVEL")]
+    pub(crate) level: Option<String>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// The arguments of a command that is not there yet: all of them.
 #[derive(Args, Debug)]
 pub(crate) struct Later {
@@ -595,10 +677,13 @@ pub(crate) enum Command {
     /// Approve, reject or revoke a device
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Device(Device),
-    /// Live configuration: get, set, reload (not there yet)
-    Config(Later),
-    /// The daemon's log level (not there yet)
-    Log(Later),
+    /// Show or change the configuration of the running daemon, or of its files where none runs
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Config(Config),
+    /// Show or set what the running daemon writes to its log
+    ///
+    /// It lasts until the next reload or restart, which bring back what is configured: for good, set log.filter.
+    Log(Log),
     /// A live tail of all events (not there yet)
     Events(Later),
     /// Stop taking new prompts and wait until what was accepted has run
@@ -647,14 +732,14 @@ impl Command {
             | Self::Drain(_)
             | Self::Backup(_)
             | Self::Doctor(_)
+            | Self::Config(_)
+            | Self::Log(_)
             | Self::Reference(_) => return None,
             Self::Connections(_) => "connections",
             Self::Actors(_) => "actors",
             Self::Plugins(_) => "plugins",
             Self::Usage(_) => "usage",
             Self::Plugin(_) => "plugin",
-            Self::Config(_) => "config",
-            Self::Log(_) => "log",
             Self::Events(_) => "events",
             Self::Unit(_) => "unit",
         })
@@ -684,7 +769,7 @@ mod tests {
 
     #[test]
     fn later_commands_take_whatever_they_will_take() {
-        for line in ["plugin call echo --json", "unit --user", "config get --all"] {
+        for line in ["plugin call echo --json", "unit --user", "events --all"] {
             let args = std::iter::once("clawmux").chain(line.split(' '));
             assert!(Cli::try_parse_from(args).unwrap().command.later().is_some(), "{line}");
         }

@@ -2,9 +2,10 @@
 
 use std::fmt::{self, Write};
 use std::io::{IsTerminal, stderr};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use clawmux_actors::daemon_log::DaemonLog;
+use clawmux_actors::log_filter::LogFilter;
 use clawmux_core::config::{Log, LogFormat};
 use serde_json::json;
 use tracing::field::{Field, Visit};
@@ -14,7 +15,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::exit::{CONFIG, Failure};
 
@@ -33,12 +34,46 @@ const KEPT_BYTES_MAX: usize = 8 * 1024;
 /// # Errors
 /// Status 64, with what is wrong.
 pub(crate) fn check(log: &Log) -> Result<EnvFilter, Failure> {
-    EnvFilter::try_new(format!("{QUIET},{}", log.filter)).map_err(|error| {
-        Failure::new(
-            CONFIG,
-            format!("log.filter: {error}; expected directives such as \"info,clawmux=debug\""),
-        )
-    })
+    parse(&log.filter).map_err(|why| Failure::new(CONFIG, format!("log.filter: {why}")))
+}
+
+fn parse(directives: &str) -> Result<EnvFilter, String> {
+    EnvFilter::try_new(format!("{QUIET},{directives}"))
+        .map_err(|error| format!("{error}; expected directives such as \"info,clawmux=debug\""))
+}
+
+/// The filter of this process's log, once that is written.
+static FILTER: OnceLock<Arc<Filter>> = OnceLock::new();
+
+/// The filter of this process's log; none where none is written.
+pub(crate) fn filter() -> Option<Arc<dyn LogFilter>> {
+    FILTER.get().map(|filter| -> Arc<dyn LogFilter> { filter.clone() })
+}
+
+#[derive(Debug)]
+struct Filter {
+    handle: reload::Handle<EnvFilter, Registry>,
+    directives: Mutex<String>,
+}
+
+impl LogFilter for Filter {
+    fn directives(&self) -> String {
+        self.directives.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn check(&self, directives: &str) -> Result<(), String> {
+        parse(directives).map(drop)
+    }
+
+    fn set(&self, directives: &str) -> Result<(), String> {
+        let filter = parse(directives)?;
+        let mut known = self.directives.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != directives {
+            self.handle.reload(filter).map_err(|error| error.to_string())?;
+            directives.clone_into(&mut known);
+        }
+        Ok(())
+    }
 }
 
 /// Starts to write them.
@@ -48,7 +83,9 @@ pub(crate) fn check(log: &Log) -> Result<EnvFilter, Failure> {
 pub(crate) fn start(log: &Log) -> Result<(), Failure> {
     // A line that can't be written is lost: to complain of it, to the same full disk, would panic.
     let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(stderr);
-    let all = tracing_subscriber::registry().with(check(log)?).with(Kept(kept()));
+    let (filter, handle) = reload::Layer::new(check(log)?);
+    let all = tracing_subscriber::registry().with(filter).with(Kept(kept()));
+    let _ = FILTER.set(Arc::new(Filter { handle, directives: Mutex::new(log.filter.clone()) }));
     // That a subscriber is there already is the case in tests only.
     let _ = match log.format {
         LogFormat::Json => all.with(lines.json().flatten_event(true)).try_init(),

@@ -52,6 +52,8 @@ fn main() -> ExitCode {
         Command::Memory(options) => operator::memory::run(&global, &options),
         Command::Backup(options) => operator::backup::run(&global, &options),
         Command::Doctor(options) => doctor::run(&global, &options),
+        Command::Config(command) => operator::config::run(&global, &command.command),
+        Command::Log(options) => operator::log::run(&global, &options),
         Command::Reference(options) => reference::run(&options),
         Command::Drain(options) => operator::drain::run(&global, &options),
         later => {

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
-    Admin, AdminStatus, Daemon, approvals, backup, devices, drain, jobs, memory, session, sessions, tokens,
+    Admin, AdminStatus, Daemon, approvals, backup, config, devices, drain, jobs, log, memory, session,
+    sessions, tokens,
 };
 
 /// How long a method may take that asks the daemon and its log.
@@ -208,12 +209,42 @@ const METHODS: &[Method] = &[
         deadline: backup::DEADLINE,
         run: |call| Box::pin(backup::backup(call)),
     },
+    Method {
+        name: "admin.config.get",
+        params: r#"{"path"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(config::get(call)),
+    },
+    Method {
+        name: "admin.config.set",
+        params: r#"{"path", "value"}"#,
+        deadline: config::DEADLINE,
+        run: |call| Box::pin(config::set(call)),
+    },
+    Method {
+        name: "admin.config.unset",
+        params: r#"{"path"}"#,
+        deadline: config::DEADLINE,
+        run: |call| Box::pin(config::unset(call)),
+    },
+    Method {
+        name: "admin.config.reload",
+        params: "{}",
+        deadline: config::DEADLINE,
+        run: |call| Box::pin(config::reload(call)),
+    },
+    Method {
+        name: "admin.log",
+        params: r#"{"level"? or "filter"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(log::log(call)),
+    },
 ];
 
 /// Methods of the interface whose feature is not there yet.
-const LATER: [&str; 5] = ["admin.connections", "admin.actors", "admin.plugins", "admin.usage", "admin.log"];
+const LATER: [&str; 4] = ["admin.connections", "admin.actors", "admin.plugins", "admin.usage"];
 /// Families of such methods.
-const LATER_FAMILIES: [&str; 2] = ["admin.plugin.", "admin.config."];
+const LATER_FAMILIES: [&str; 1] = ["admin.plugin."];
 
 /// The method of this name.
 ///

@@ -9,7 +9,7 @@
 //! | `methods` | the table of methods, and which are not there yet |
 //! | `params` | parameters, read and refused in words |
 //! | `asked` | requests of methods to sessions |
-//! | `sessions`, `session`, `devices`, `approvals`, `tokens`, `drain`, `backup` | the methods, a group a file |
+//! | `sessions`, `session`, `devices`, `approvals`, `tokens`, `drain`, `backup`, `config`, `log` | the methods, a group a file |
 //! | `activity` | what runs |
 //!
 //! What needs a session goes to it the way every client's requests do, under the principal that asks,
@@ -20,10 +20,12 @@ mod approvals;
 mod asked;
 mod backup;
 mod bound;
+mod config;
 mod devices;
 mod drain;
 mod group;
 mod jobs;
+mod log;
 mod memory;
 mod methods;
 mod params;
@@ -35,8 +37,10 @@ use std::sync::Arc;
 
 use actix::prelude::*;
 use clawmux_core::auth::{Principal, Scope};
+use clawmux_core::config::Config;
 use clawmux_core::dialect::admin::event;
 use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::operate::{self, Progress};
 use clawmux_core::reply::Reply;
 use serde_json::{Value, json};
@@ -45,7 +49,9 @@ use tokio::time::timeout;
 
 use self::asked::Asked;
 use self::methods::{Call, Method};
+use crate::configuration::Configuration;
 use crate::deliver::{Asker, Deliver};
+use crate::log_filter::LogFilter;
 use crate::observe::{Observe, Observed};
 use crate::session_supervisor::{Dispatch, Gone};
 use crate::store::Store;
@@ -107,6 +113,12 @@ pub struct Daemon {
     pub gone: Recipient<Gone>,
     /// What runs.
     pub sessions: Recipient<Observe>,
+    /// The configuration files.
+    pub configuration: Addr<Configuration>,
+    /// What the daemon runs on.
+    pub config: Arc<Exchanged<Config>>,
+    /// What is written to the daemon's log; none where that is nobody's to change.
+    pub log_filter: Option<Arc<dyn LogFilter>>,
     /// The log.
     pub store: Addr<Store>,
 }

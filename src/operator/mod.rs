@@ -11,15 +11,18 @@
 //! | `approvals` | `approvals`, `approval approve`, `approval deny` |
 //! | `jobs` | `jobs`, `job add`, `run`, `remove`, `runs`, `enable`, `disable` |
 //! | `memory` | `memory` |
-//! | `drain`, `backup` | those |
+//! | `config` | `config get`, `set`, `unset`, `reload` |
+//! | `drain`, `backup`, `log` | those |
 //! | `transcript` | an event of a session, as people read it |
 //! | `table`, `when` | columns; points in time and spans |
 
 pub(crate) mod approvals;
 pub(crate) mod backup;
+pub(crate) mod config;
 pub(crate) mod devices;
 pub(crate) mod drain;
 pub(crate) mod jobs;
+pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod session;
 pub(crate) mod sessions;
