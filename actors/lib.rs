@@ -22,8 +22,9 @@
 //!
 //! Messages live with the actor that receives them. What they share: how a client is told
 //! ([`deliver`]), how an actor says how it is ([`observe`]), how a parent hears of a child's end
-//! ([`supervision`]), what time it is ([`clock`]).
+//! ([`supervision`]), what time it is ([`clock`]), which sockets were bound for the daemon ([`activation`]).
 
+pub mod activation;
 pub mod admin;
 pub mod arbiters;
 mod ask;

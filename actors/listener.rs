@@ -49,6 +49,12 @@ use crate::store::Health;
 /// How long a connection that is being closed may keep its socket.
 const RESET_GRACE: Duration = CLOSE_GRACE.saturating_mul(2);
 
+/// How long somebody who was taken just before the daemon stops has to ask for something.
+const FRESH_GRACE: Duration = Duration::from_secs(1);
+
+/// How long an answer over plain HTTP may be under way then.
+const ANSWER_GRACE: Duration = Duration::from_millis(100);
+
 /// How long a connection may be idle between two plain HTTP requests, at most: no longer than it
 /// may take for the first.
 const KEEP_ALIVE_MAX: Duration = Duration::from_secs(15);
@@ -74,18 +80,22 @@ pub struct ListenerSetup {
     pub arbiters: Arbiters,
     /// Whether the log can be written, which `/readyz` tells.
     pub log: Health,
+    /// Whether the sockets go on when this daemon stops: whoever passed them has them too.
+    pub outlived: bool,
 }
 
 /// The actor.
 pub struct Listener {
     front: Arc<Front>,
     server: ServerHandle,
+    outlived: bool,
     /// Of connections whose output waits: what the peer had acknowledged, and since when.
     waiting: HashMap<ConnectionId, (u64, Timestamp)>,
     peak: Peak,
 }
 
-/// From now on connections are taken, or no longer.
+/// From now on connections are taken, or no longer: who comes then is refused or, where the sockets
+/// outlive this daemon, waits in the kernel for the next one.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Ready(pub bool);
@@ -227,7 +237,7 @@ impl Listener {
                 }
             }));
             let waiting = HashMap::new();
-            Self { front, server: handle, waiting, peak: Peak::new(clock::now()) }
+            Self { front, server: handle, outlived: setup.outlived, waiting, peak: Peak::new(clock::now()) }
         });
         Ok((listener, addresses))
     }
@@ -305,6 +315,13 @@ impl Listener {
     }
 }
 
+/// Whether it was taken so lately, or has asked so lately, that it may be about to upgrade: who came
+/// to a daemon that is about to stop is told so in the words of the protocol, and not reset.
+fn is_fresh(link: &Link, now: Timestamp) -> bool {
+    let (silence, asked) = link.since_request(now);
+    link.dialect().is_none() && silence < if asked { ANSWER_GRACE } else { FRESH_GRACE }
+}
+
 fn keep_alive(handshake_timeout: Duration) -> Duration {
     handshake_timeout.min(KEEP_ALIVE_MAX)
 }
@@ -318,10 +335,15 @@ impl Actor for Listener {
 }
 
 impl Handler<Ready> for Listener {
-    type Result = ();
+    type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, Ready(ready): Ready, _: &mut Self::Context) {
+    fn handle(&mut self, Ready(ready): Ready, _: &mut Self::Context) -> Self::Result {
+        if !ready && self.outlived {
+            // Who was taken already is served, be it with a farewell.
+            return Box::pin(self.server.pause());
+        }
         self.front.ready.store(ready, Relaxed);
+        Box::pin(std::future::ready(()))
     }
 }
 
@@ -337,17 +359,22 @@ impl Handler<Stop> for Listener {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
-        self.front.ready.store(false, Relaxed);
-        let (registry, server) = (self.front.registry.clone(), self.server.clone());
+        self.front.ready.store(self.outlived, Relaxed);
+        let (registry, server, outlived) = (self.front.registry.clone(), self.server.clone(), self.outlived);
         Box::pin(async move {
             server.pause().await;
-            let speaking =
-                || registry.links().into_iter().filter(|link| link.dialect().is_some()).collect::<Vec<_>>();
-            let begun = clock::now();
-            for link in speaking() {
-                link.close(Fault::Draining, begun);
-            }
-            while !speaking().is_empty() && clock::now().since(begun) < CLOSE_GRACE {
+            loop {
+                let (links, now) = (registry.links(), clock::now());
+                let speaking: Vec<_> = links.iter().filter(|link| link.dialect().is_some()).collect();
+                for link in speaking.iter().filter(|link| link.closing_since().is_none()) {
+                    link.close(Fault::Draining, now);
+                }
+                let leaves =
+                    |link: &Link| link.closing_since().is_some_and(|since| now.since(since) < CLOSE_GRACE);
+                let comes = |link: &Link| outlived && is_fresh(link, now);
+                if !(speaking.iter().any(|link| leaves(link)) || links.iter().any(|link| comes(link))) {
+                    break;
+                }
                 actix::clock::sleep(Duration::from_millis(10)).await;
             }
             for link in registry.links() {

@@ -176,6 +176,23 @@ pub(crate) struct Backup {
     pub(crate) json: bool,
 }
 
+/// `unit`
+#[derive(Args, Debug)]
+pub(crate) struct Unit {
+    /// For the service manager of this user instead of the system's: the home is ~/.clawmux as ever
+    #[arg(long)]
+    pub(crate) user: bool,
+    /// Write clawmux.service and clawmux.socket into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print the service unit alone
+    #[arg(long, conflicts_with_all = ["out", "socket"])]
+    pub(crate) service: bool,
+    /// Print the socket unit alone
+    #[arg(long, conflicts_with = "out")]
+    pub(crate) socket: bool,
+}
+
 /// `doctor`
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
@@ -450,8 +467,12 @@ pub(crate) enum Command {
     /// file, checked and on the disk when the command ends. To restore it: stop the daemon, move the files of its log
     /// away, copy FILE to where clawmux.db was (store.path), start the daemon.
     Backup(Backup),
-    /// The systemd units (not there yet)
-    Unit(Later),
+    /// The systemd service and socket units, for the system or for one user
+    ///
+    /// Prints both, each below a line with the path it belongs to; --out writes them. They name this binary and what
+    /// the configuration says of addresses, the socket's group and the time a stop may take: print them anew when
+    /// those change.
+    Unit(Unit),
     /// Look for what commonly goes wrong, and say what to do
     ///
     /// Looks at the configuration, the home and its disk, the daemon and its socket, and the log, whether a daemon runs
@@ -482,6 +503,7 @@ impl Command {
             | Self::Drain(_)
             | Self::Backup(_)
             | Self::Doctor(_)
+            | Self::Unit(_)
             | Self::Reference(_) => return None,
             Self::Connections(_) => "connections",
             Self::Actors(_) => "actors",
@@ -491,7 +513,6 @@ impl Command {
             Self::Config(_) => "config",
             Self::Log(_) => "log",
             Self::Events(_) => "events",
-            Self::Unit(_) => "unit",
         })
     }
 }
@@ -519,7 +540,7 @@ mod tests {
 
     #[test]
     fn later_commands_take_whatever_they_will_take() {
-        for line in ["plugin call echo --json", "unit --user", "config get --all"] {
+        for line in ["plugin call echo --json", "events --all", "config get --all"] {
             let args = std::iter::once("clawmux").chain(line.split(' '));
             assert!(Cli::try_parse_from(args).unwrap().command.later().is_some(), "{line}");
         }

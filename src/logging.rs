@@ -1,7 +1,10 @@
-//! Log lines: on stderr, and the latest of them in memory for operators who look from afar.
+//! Log lines: on stderr or, under systemd, as entries of the journal with their fields; and the latest
+//! of them in memory for operators who look from afar.
 
 use std::fmt::{self, Write};
 use std::io::{IsTerminal, stderr};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use clawmux_actors::daemon_log::DaemonLog;
@@ -9,6 +12,7 @@ use clawmux_core::config::{Log, LogFormat};
 use serde_json::json;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
+use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Context, SubscriberExt};
@@ -46,19 +50,56 @@ pub(crate) fn check(log: &Log) -> Result<EnvFilter, Failure> {
 /// # Errors
 /// As [`check`].
 pub(crate) fn start(log: &Log) -> Result<(), Failure> {
+    let wants_journal = match log.format {
+        LogFormat::Journald => true,
+        LogFormat::Auto => is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), STDERR),
+        LogFormat::Text | LogFormat::Json => false,
+    };
+    let journal = wants_journal.then(tracing_journald::layer);
+    let (journal, out_of_reach) = match journal.transpose() {
+        Ok(journal) => (journal.map(as_clawmux), None),
+        Err(error) => (None, Some(error)),
+    };
     // A line that can't be written is lost: to complain of it, to the same full disk, would panic.
     let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(stderr);
     let all = tracing_subscriber::registry().with(check(log)?).with(Kept(kept()));
     // That a subscriber is there already is the case in tests only.
-    let _ = match log.format {
-        LogFormat::Json => all.with(lines.json().flatten_event(true)).try_init(),
-        LogFormat::Auto | LogFormat::Text | LogFormat::Journald => {
+    let _ = match (journal, log.format) {
+        (Some(journal), _) => all.with(journal).try_init(),
+        (None, LogFormat::Json) => all.with(lines.json().flatten_event(true)).try_init(),
+        (None, LogFormat::Auto | LogFormat::Text | LogFormat::Journald) => {
             let colours = stderr().is_terminal();
             let format = Format::default().with_ansi(colours);
             all.with(lines.with_ansi(colours).event_format(OneLine { format, colours })).try_init()
         }
     };
+    if let Some(error) = out_of_reach {
+        tracing::warn!(%error, "the journal can't be reached: log lines go to stderr");
+    }
     Ok(())
+}
+
+/// Standard error, by a name whose metadata are its own.
+const STDERR: &str = "/proc/self/fd/2";
+
+/// Whether this file is the stream to the journal that systemd names: `DEVICE:INODE`.
+fn is_journal(stream: Option<&str>, file: impl AsRef<Path>) -> bool {
+    let Ok(file) = std::fs::metadata(file) else { return false };
+    stream.is_some_and(|stream| stream == format!("{}:{}", file.dev(), file.ino()))
+}
+
+/// Entries with our name, `CLAWMUX_` before the names of fields, and syslog's priorities for our levels.
+fn as_clawmux(journal: tracing_journald::Layer) -> tracing_journald::Layer {
+    journal
+        .with_syslog_identifier("clawmux".into())
+        .with_field_prefix(Some("CLAWMUX".into()))
+        .with_priority_mappings(PriorityMappings {
+            error: Priority::Error,
+            warn: Priority::Warning,
+            info: Priority::Informational,
+            debug: Priority::Debug,
+            trace: Priority::Debug,
+        })
 }
 
 /// The latest lines of this process.
@@ -167,6 +208,18 @@ mod tests {
         assert!(line["_meta"]["name"].as_str().unwrap().contains("\"subsystem\":\"clawmux::logging"));
         assert!(line["time"].as_str().unwrap().ends_with('Z') && !lines[0].contains('\n'));
         assert!(lines[1].contains("\"1\":\"short\""), "{}", lines[1]);
+    }
+
+    #[test]
+    fn the_stream_to_the_journal_is_known_by_its_inode() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let about = file.as_file().metadata().unwrap();
+        let named = format!("{}:{}", about.dev(), about.ino());
+        assert!(is_journal(Some(&named), file.path()));
+        // As where stderr was led elsewhere, but the variable inherited.
+        let other = format!("{}:{}", about.dev(), about.ino() + 1);
+        assert!(!is_journal(Some(&other), file.path()) && !is_journal(Some(""), file.path()));
+        assert!(!is_journal(None, file.path()) && !is_journal(Some(&named), "/nowhere"));
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Says where the configuration is (files, environment, command line) and has it put together.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use clawmux_actors::activation::Passed;
 use clawmux_actors::configuration::Layers;
 use clawmux_core::config::{self, Complaint, Config};
 
@@ -28,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) layers: Layers,
     /// Where the operator's socket goes instead of the home.
     pub(crate) socket: Option<PathBuf>,
+    /// Sockets that were bound before the daemon began; they win.
+    pub(crate) passed: Arc<Passed>,
 }
 
 /// Reads them. `listen` is of the command line and wins.
@@ -57,5 +61,6 @@ pub(crate) fn read(global: &Global, listen: &[String]) -> Result<Settings, Failu
         Failure::new(CONFIG, lines.join("\n"))
     })?;
     let files = files.into_iter().map(|(path, _)| path).collect();
-    Ok(Settings { home, config: loaded.config, warnings: loaded.warnings, files, layers, socket: None })
+    let (config, warnings) = (loaded.config, loaded.warnings);
+    Ok(Settings { home, config, warnings, files, layers, socket: None, passed: Arc::default() })
 }

@@ -14,6 +14,8 @@ use clawmux_core::error::{Error, ErrorCode};
 pub struct Bound {
     listener: Option<StdListener>,
     path: PathBuf,
+    /// Whether somebody else bound it, whose file it is.
+    passed: bool,
     /// Where a link to the path is, if it is not in the home.
     link: Option<PathBuf>,
     /// Held for its lock.
@@ -26,12 +28,12 @@ pub fn socket_path(home: &Path) -> PathBuf {
 }
 
 impl Bound {
-    /// Claims `home` and binds its socket, or `elsewhere`. Blocks: call it before the daemon runs.
+    /// Claims `home` and binds its socket, or `elsewhere`; a socket that was `passed` is served instead of both, wherever it is. Blocks: call it before the daemon runs.
     ///
     /// # Errors
     /// `Conflict` where another daemon has the home or the socket; `Unavailable` where the folder,
     /// the lock or the socket can't be made.
-    pub fn new(home: &Path, elsewhere: Option<&Path>) -> Result<Self, Error> {
+    pub fn new(home: &Path, elsewhere: Option<&Path>, passed: Option<StdListener>) -> Result<Self, Error> {
         let folder = home.join(".xeno");
         private_folder(&folder).map_err(|error| cannot("make the folder", &folder, &error))?;
         let lock_path = folder.join("gateway.lock");
@@ -40,6 +42,9 @@ impl Bound {
         if fs::symlink_metadata(&usual).is_ok_and(|there| there.is_symlink()) {
             // Left by a daemon that served elsewhere and died: we have its lock now.
             fs::remove_file(&usual).map_err(|error| cannot("remove the stale link", &usual, &error))?;
+        }
+        if let Some(listener) = passed {
+            return Self::adopt(listener, lock, usual);
         }
         let path = match elsewhere {
             Some(path) => std::path::absolute(path).map_err(|error| cannot("find", path, &error))?,
@@ -53,14 +58,30 @@ impl Bound {
                 Ok(listener)
             })
             .map_err(|error| cannot("bind the socket", &path, &error))?;
-        let mut bound = Self { listener: Some(listener), path, link: None, _lock: lock };
-        if bound.path != usual {
-            // So that the commands find it by its home, wherever it is.
+        let bound = Self { listener: Some(listener), path, passed: false, link: None, _lock: lock };
+        bound.link_from(usual)
+    }
+
+    /// Takes a socket that was passed, and leaves its file alone.
+    fn adopt(listener: StdListener, lock: File, usual: PathBuf) -> Result<Self, Error> {
+        let address =
+            listener.local_addr().map_err(|error| cannot("find the socket passed for", &usual, &error))?;
+        let path = address.as_pathname().map(Path::to_owned).ok_or_else(|| {
+            ErrorCode::InvalidRequest
+                .error("the Unix socket that was passed has no path: give it one in the socket unit")
+        })?;
+        listener.set_nonblocking(true).map_err(|error| cannot("serve the socket", &path, &error))?;
+        Self { listener: Some(listener), path, passed: true, link: None, _lock: lock }.link_from(usual)
+    }
+
+    /// So that the commands find it by its home, wherever it is.
+    fn link_from(mut self, usual: PathBuf) -> Result<Self, Error> {
+        if !is_same(&self.path, &usual) {
             clear_stale(&usual)?;
-            symlink(&bound.path, &usual).map_err(|error| cannot("link", &usual, &error))?;
-            bound.link = Some(usual);
+            symlink(&self.path, &usual).map_err(|error| cannot("link", &usual, &error))?;
+            self.link = Some(usual);
         }
-        Ok(bound)
+        Ok(self)
     }
 
     /// The socket, once.
@@ -77,10 +98,17 @@ impl Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         // While the lock is held nobody else can have bound this path.
-        for path in self.link.iter().chain([&self.path]) {
+        let own = (!self.passed).then_some(&self.path);
+        for path in self.link.iter().chain(own) {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// Whether two names are of one file, though a folder may have several.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| Some((fs::canonicalize(path.parent()?).ok()?, path.file_name()?.to_owned()));
+    one == other || place(one).is_some_and(|one| place(other) == Some(one))
 }
 
 fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
@@ -158,24 +186,24 @@ mod tests {
         let path = home.path().join("s");
         drop(StdListener::bind(&path).unwrap());
         assert!(path.exists(), "left behind by a process that died");
-        let bound = Bound::new(home.path(), Some(&path)).unwrap();
+        let bound = Bound::new(home.path(), Some(&path), None).unwrap();
         let other = tempfile::tempdir().unwrap();
-        let refused = Bound::new(other.path(), Some(&path)).unwrap_err();
+        let refused = Bound::new(other.path(), Some(&path), None).unwrap_err();
         assert!(refused.message.contains("somebody else serves"), "{}", refused.message);
         drop(bound);
         fs::write(&path, "precious").unwrap();
-        let refused = Bound::new(home.path(), Some(&path)).unwrap_err();
+        let refused = Bound::new(home.path(), Some(&path), None).unwrap_err();
         assert!(refused.message.contains("no socket"), "{}", refused.message);
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
         let long = home.path().join("x".repeat(200));
-        assert_eq!(Bound::new(home.path(), Some(&long)).unwrap_err().code, ErrorCode::Unavailable);
+        assert_eq!(Bound::new(home.path(), Some(&long), None).unwrap_err().code, ErrorCode::Unavailable);
     }
 
     #[test]
     fn a_path_too_long_for_a_socket_is_answered_with_what_to_do() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("s".repeat(120));
-        let refused = Bound::new(home.path(), Some(&path)).unwrap_err();
+        let refused = Bound::new(home.path(), Some(&path), None).unwrap_err();
         assert!(refused.message.ends_with("with --socket or --home"), "{}", refused.message);
     }
 
@@ -183,7 +211,7 @@ mod tests {
     fn a_socket_elsewhere_is_found_from_the_home() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("elsewhere.sock");
-        let bound = Bound::new(home.path(), Some(&path)).unwrap();
+        let bound = Bound::new(home.path(), Some(&path), None).unwrap();
         assert_eq!(bound.path(), path);
         StdStream::connect(socket_path(home.path())).unwrap();
         drop(bound);
@@ -192,6 +220,32 @@ mod tests {
         );
         // As after a crash: a link that leads nowhere.
         symlink(&path, socket_path(home.path())).unwrap();
-        drop(Bound::new(home.path(), None).unwrap());
+        drop(Bound::new(home.path(), None, None).unwrap());
+    }
+
+    #[test]
+    fn a_socket_that_was_passed_is_served_and_its_file_left_alone() {
+        let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let usual = socket_path(home.path());
+        let path = other.path().join("passed.sock");
+        let theirs = StdListener::bind(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
+        for _ in 0..2 {
+            let passed = theirs.try_clone().unwrap();
+            let bound = Bound::new(home.path(), Some(Path::new("/nowhere")), Some(passed)).unwrap();
+            assert_eq!(bound.path(), path);
+            StdStream::connect(&usual).unwrap();
+            let second = Bound::new(home.path(), None, Some(theirs.try_clone().unwrap())).unwrap_err();
+            assert_eq!(second.code, ErrorCode::Conflict, "one daemon per home: {second}");
+        }
+        assert!(fs::symlink_metadata(&usual).is_err(), "the link was ours");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
+
+        // The home by another name: it is the usual place all the same.
+        let theirs = StdListener::bind(&usual).unwrap();
+        let alias = other.path().join("home");
+        symlink(home.path(), &alias).unwrap();
+        drop(Bound::new(&alias, None, Some(theirs.try_clone().unwrap())).unwrap());
+        StdStream::connect(&usual).unwrap();
     }
 }

@@ -302,7 +302,7 @@ mod tests {
             sessions: behind.recipient(),
             store: Store::start(home.join("clawmux.db")).await.unwrap(),
         };
-        AdminSocket::start(Bound::new(home, None).unwrap(), daemon).unwrap()
+        AdminSocket::start(Bound::new(home, None, None).unwrap(), daemon).unwrap()
     }
 
     async fn connect(home: &Path) -> BufReader<UnixStream> {
@@ -362,7 +362,7 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!(mode(&path), 0o600);
         assert_eq!(mode(path.parent().unwrap()), 0o700);
-        let refused = Bound::new(home.path(), None).unwrap_err();
+        let refused = Bound::new(home.path(), None, None).unwrap_err();
         assert_eq!(refused.code, ErrorCode::Conflict);
         assert!(refused.message.contains(&format!("(pid {})", std::process::id())), "{}", refused.message);
         assert!(path.exists(), "the refused one took nothing away");
@@ -371,7 +371,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert!(!path.exists());
-        Bound::new(home.path(), None).unwrap();
+        Bound::new(home.path(), None, None).unwrap();
     }
 
     #[test]
