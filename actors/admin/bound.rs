@@ -39,13 +39,10 @@ impl Bound {
         let lock_path = folder.join("gateway.lock");
         let lock = lock(&lock_path, home)?;
         let usual = socket_path(home);
-        if fs::symlink_metadata(&usual).is_ok_and(|there| there.is_symlink()) {
-            // Left by a daemon that served elsewhere and died: we have its lock now.
-            fs::remove_file(&usual).map_err(|error| cannot("remove the stale link", &usual, &error))?;
-        }
         if let Some(listener) = passed {
             return Self::adopt(listener, lock, usual);
         }
+        remove_link(&usual)?;
         let path = match elsewhere {
             Some(path) => std::path::absolute(path).map_err(|error| cannot("find", path, &error))?,
             None => usual.clone(),
@@ -76,10 +73,13 @@ impl Bound {
 
     /// So that the commands find it by its home, wherever it is.
     fn link_from(mut self, usual: PathBuf) -> Result<Self, Error> {
-        if !is_same(&self.path, &usual) {
+        let is_linked = || fs::read_link(&usual).is_ok_and(|to| to == self.path);
+        if !is_same(&self.path, &usual) && !is_linked() {
+            remove_link(&usual)?;
             clear_stale(&usual)?;
             symlink(&self.path, &usual).map_err(|error| cannot("link", &usual, &error))?;
-            self.link = Some(usual);
+            // To a socket that outlives this daemon the link stays too.
+            self.link = (!self.passed).then_some(usual);
         }
         Ok(self)
     }
@@ -109,6 +109,14 @@ impl Drop for Bound {
 fn is_same(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| Some((fs::canonicalize(path.parent()?).ok()?, path.file_name()?.to_owned()));
     one == other || place(one).is_some_and(|one| place(other) == Some(one))
+}
+
+/// Removes a link left by a daemon that served elsewhere and died, whose lock we have now.
+fn remove_link(path: &Path) -> Result<(), Error> {
+    if fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
+        fs::remove_file(path).map_err(|error| cannot("remove the stale link", path, &error))?;
+    }
+    Ok(())
 }
 
 fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
@@ -238,8 +246,10 @@ mod tests {
             let second = Bound::new(home.path(), None, Some(theirs.try_clone().unwrap())).unwrap_err();
             assert_eq!(second.code, ErrorCode::Conflict, "one daemon per home: {second}");
         }
-        assert!(fs::symlink_metadata(&usual).is_err(), "the link was ours");
+        StdStream::connect(&usual).expect("who looks in the home finds it between two daemons too");
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
+        drop(Bound::new(home.path(), None, None).unwrap());
+        assert!(fs::symlink_metadata(&usual).is_err(), "the next daemon without it has the place back");
 
         // The home by another name: it is the usual place all the same.
         let theirs = StdListener::bind(&usual).unwrap();
