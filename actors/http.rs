@@ -15,6 +15,7 @@ use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::root::Root;
 use clawmux_core::dialect::wundr::Wundr;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::connection::link::Link;
 use crate::connection::registry::Registry;
@@ -62,6 +63,17 @@ const NOT_READY: &str = "the daemon is starting or stopping";
 /// Why it is not while it drains.
 const DRAINING: &str = "draining: new work is refused";
 
+/// Whether connections are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// They will be: who comes now waits.
+    Starting,
+    /// They are.
+    Ready,
+    /// They are no longer.
+    Stopping,
+}
+
 /// What requests are answered from.
 pub struct Front {
     /// What connections are given.
@@ -77,7 +89,7 @@ pub struct Front {
     /// The page that is served at `/`; none = a short text.
     pub control_ui: Option<ControlUi>,
     /// Whether connections are taken.
-    pub ready: AtomicBool,
+    pub stage: watch::Sender<Stage>,
     /// Whether it can be written down.
     pub log: Health,
     /// Whether new work is refused, while connections are taken.
@@ -85,6 +97,19 @@ pub struct Front {
 }
 
 impl Front {
+    /// Whether connections are taken.
+    pub(crate) fn is_ready(&self) -> bool {
+        *self.stage.borrow() == Stage::Ready
+    }
+
+    /// Waits while the daemon starts, for as long as a handshake may take: who comes a little early
+    /// is not sent away.
+    async fn started(&self) {
+        let mut stage = self.stage.subscribe();
+        let started = stage.wait_for(|stage| *stage != Stage::Starting);
+        let _ = tokio::time::timeout(self.services.gateway.handshake_timeout, started).await;
+    }
+
     /// Whether the peer came over loopback to a socket that nobody else can reach.
     fn is_loopback(&self, link: &Link) -> bool {
         let local = link.local();
@@ -96,7 +121,7 @@ impl Front {
 
 impl fmt::Debug for Front {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Front").field("ready", &self.ready).finish_non_exhaustive()
+        f.debug_struct("Front").field("stage", &*self.stage.borrow()).finish_non_exhaustive()
     }
 }
 
@@ -116,7 +141,7 @@ pub(crate) async fn serve(
         ("/healthz" | "/health", _) => about(&request, StatusCode::OK, json!({ "ok": true })),
         ("/readyz", _) => {
             let reason = match front.log.fault() {
-                _ if !front.ready.load(Relaxed) => Some(NOT_READY.into()),
+                _ if !front.is_ready() => Some(NOT_READY.into()),
                 _ if front.draining.load(Relaxed) => Some(DRAINING.into()),
                 fault => fault.map(|fault| fault.message),
             };
@@ -128,7 +153,10 @@ pub(crate) async fn serve(
                 }
             }
         }
-        (_, Some(protocol)) if wants_upgrade => upgrade(&request, payload, &front, *protocol),
+        (_, Some(protocol)) if wants_upgrade => {
+            front.started().await;
+            upgrade(&request, payload, &front, *protocol)
+        }
         (path, Some(protocol)) if path != "/" => answer(StatusCode::UPGRADE_REQUIRED)
             .insert_header((header::UPGRADE, "websocket"))
             .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
@@ -163,7 +191,7 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
     if front.registry.is_full() {
         return unavailable(&format!("too many connections (max_connections = {})", front.registry.max()));
     }
-    if !front.ready.load(Relaxed) {
+    if !front.is_ready() {
         return unavailable(&format!("not ready: {NOT_READY}"));
     }
     let is_loopback = front.is_loopback(link);

@@ -33,7 +33,7 @@ use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::arbiters::Arbiters;
 use crate::clock;
@@ -41,13 +41,16 @@ use crate::connection::link::Link;
 use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
 use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
 use crate::control_ui::ControlUi;
-use crate::http::{Front, serve};
+use crate::http::{Front, Stage, serve};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
 use crate::store::Health;
 
 /// How long a connection that is being closed may keep its socket.
 const RESET_GRACE: Duration = CLOSE_GRACE.saturating_mul(2);
+
+/// How long after a pause a connection may still come.
+const PAUSE_GRACE: Duration = Duration::from_millis(50);
 
 /// How long somebody who was taken just before the daemon stops has to ask for something.
 const FRESH_GRACE: Duration = Duration::from_secs(1);
@@ -177,7 +180,7 @@ impl Listener {
             protocols: setup.protocols,
             registry: registry.clone(),
             control_ui: setup.control_ui,
-            ready: AtomicBool::new(false),
+            stage: watch::Sender::new(Stage::Starting),
             log: setup.log,
             draining: AtomicBool::new(false),
         });
@@ -222,6 +225,8 @@ impl Listener {
         }
         let server = server.run();
         let handle = server.handle();
+        // Until it is ready: who comes earlier waits in the kernel.
+        drop(handle.pause());
         let (fail, failed) = oneshot::channel();
         actix::spawn(async move {
             if let Err(error) = server.await {
@@ -338,11 +343,15 @@ impl Handler<Ready> for Listener {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, Ready(ready): Ready, _: &mut Self::Context) -> Self::Result {
-        if !ready && self.outlived {
+        if ready {
+            self.front.stage.send_replace(Stage::Ready);
+            return Box::pin(self.server.resume());
+        }
+        if self.outlived {
             // Who was taken already is served, be it with a farewell.
             return Box::pin(self.server.pause());
         }
-        self.front.ready.store(ready, Relaxed);
+        self.front.stage.send_replace(Stage::Stopping);
         Box::pin(std::future::ready(()))
     }
 }
@@ -359,10 +368,16 @@ impl Handler<Stop> for Listener {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
-        self.front.ready.store(self.outlived, Relaxed);
+        if !self.outlived {
+            self.front.stage.send_replace(Stage::Stopping);
+        }
         let (registry, server, outlived) = (self.front.registry.clone(), self.server.clone(), self.outlived);
         Box::pin(async move {
             server.pause().await;
+            if outlived {
+                // What is on its way from the thread that accepts arrives.
+                actix::clock::sleep(PAUSE_GRACE).await;
+            }
             loop {
                 let (links, now) = (registry.links(), clock::now());
                 let speaking: Vec<_> = links.iter().filter(|link| link.dialect().is_some()).collect();
@@ -395,7 +410,7 @@ impl Handler<Observe> for Listener {
             actor: "listener".into(),
             state: json!({
                 "addresses": self.front.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "ready": self.front.ready.load(Relaxed),
+                "ready": self.front.is_ready(),
                 "draining": self.front.draining.load(Relaxed),
                 "connections": links.len(),
                 "connections_max": registry.max(),

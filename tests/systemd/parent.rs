@@ -69,11 +69,16 @@ impl Parent {
 
     /// Starts the daemon.
     pub(crate) fn start(&self) -> Service {
-        let log = std::fs::File::options().create(true).append(true);
-        let log = log.clone().open(self.home.path().join("daemon.log")).unwrap();
+        let path = self.home.path().join("daemon.log");
+        let log = std::fs::File::options().create(true).append(true).open(path).unwrap();
         let mut command = Command::new("sh");
         let serve = daemon::command(self.home.path());
-        command.args(["-c", PASS, "sh"]).arg(serve.get_program()).args(serve.get_args()).arg("serve").env_clear();
+        command
+            .args(["-c", PASS, "sh"])
+            .arg(serve.get_program())
+            .args(serve.get_args())
+            .arg("serve")
+            .env_clear();
         for (name, value) in serve.get_envs() {
             command.env(name, value.unwrap_or_default());
         }
@@ -94,8 +99,9 @@ impl Parent {
     /// # Panics
     /// After [`PATIENCE`].
     pub(crate) fn told(&self) -> Vec<String> {
-        self.told_within(PATIENCE)
-            .unwrap_or_else(|| panic!("nothing was told; configuration {:?}, log:\n{}", self.config, self.log()))
+        self.told_within(PATIENCE).unwrap_or_else(|| {
+            panic!("nothing was told; configuration {:?}, log:\n{}", self.config, self.log())
+        })
     }
 
     /// What it tells within this time.
@@ -135,7 +141,8 @@ impl Service {
 
     /// Sends a signal, by its name without SIG.
     pub(crate) fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status().unwrap();
+        let sent =
+            Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status().unwrap();
         assert!(sent.success(), "SIG{name} is sent");
     }
 

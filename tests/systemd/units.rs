@@ -57,7 +57,8 @@ fn the_service_is_as_confined_as_it_can_be() {
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&ran.stdout);
-        let exposure = said.lines().rfind(|line| line.contains("Overall exposure")).unwrap_or_default().trim();
+        let exposure =
+            said.lines().rfind(|line| line.contains("Overall exposure")).unwrap_or_default().trim();
         assert!(ran.status.success(), "{config}: {said}");
         println!("{exposure}");
     }
@@ -69,7 +70,11 @@ fn both_units_are_printed_below_their_paths() {
     let print = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_clawmux"));
         let ran = command.env_clear().env("HOME", home.path()).arg("unit").args(args).output().unwrap();
-        (ran.status.code().unwrap(), String::from_utf8(ran.stdout).unwrap(), String::from_utf8(ran.stderr).unwrap())
+        (
+            ran.status.code().unwrap(),
+            String::from_utf8(ran.stdout).unwrap(),
+            String::from_utf8(ran.stderr).unwrap(),
+        )
     };
     let (_, service, _) = print(&["--service"]);
     let (_, socket, _) = print(&["--socket"]);
