@@ -148,7 +148,7 @@ pub struct Pulse {
     pub within: Duration,
 }
 
-/// Asks how busy the daemon is.
+/// Asks how busy the daemon is. `Unavailable` once it stops.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<Load, Error>")]
 pub struct GetLoad;
@@ -527,8 +527,11 @@ impl Handler<GetLoad> for Gateway {
     type Result = ResponseFuture<Result<Load, Error>>;
 
     fn handle(&mut self, _: GetLoad, _: &mut Self::Context) -> Self::Result {
-        let (sessions, draining) = (self.sessions.clone(), self.draining);
+        let (sessions, draining, stopping) = (self.sessions.clone(), self.draining, self.stopping);
         Box::pin(async move {
+            if stopping {
+                return Err(ErrorCode::Unavailable.error("the daemon is stopping"));
+            }
             let status = ask(&sessions, GetStatus).await??;
             let awake = ask(&sessions, Observe).await?.children;
             let running = awake.iter().filter(|session| session.state["run"].is_string()).count();

@@ -12,7 +12,6 @@ use clawmux_core::config::{Log, LogFormat};
 use serde_json::json;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
-use tracing_journald::{Priority, PriorityMappings};
 use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Context, SubscriberExt};
@@ -21,6 +20,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::exit::{CONFIG, Failure};
+use crate::journal::{self, Journal};
 
 /// What is left out unless the configured filter names it: the server's own life, which the
 /// listener tells; requests that are not HTTP, since whoever can connect could fill the log with
@@ -56,9 +56,9 @@ pub(crate) fn start(log: &Log) -> Result<(), Failure> {
         LogFormat::Auto => is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), STDERR),
         LogFormat::Text | LogFormat::Json => false,
     };
-    let journal = wants_journal.then(tracing_journald::layer);
+    let journal = wants_journal.then(|| Journal::at(Path::new(journal::SOCKET)));
     let (journal, out_of_reach) = match journal.transpose() {
-        Ok(journal) => (journal.map(as_clawmux), None),
+        Ok(journal) => (journal, None),
         Err(error) => (None, Some(error)),
     };
     // A line that can't be written is lost: to complain of it, to the same full disk, would panic.
@@ -87,20 +87,6 @@ const STDERR: &str = "/proc/self/fd/2";
 fn is_journal(stream: Option<&str>, file: impl AsRef<Path>) -> bool {
     let Ok(file) = std::fs::metadata(file) else { return false };
     stream.is_some_and(|stream| stream == format!("{}:{}", file.dev(), file.ino()))
-}
-
-/// Entries with our name, `CLAWMUX_` before the names of fields, and syslog's priorities for our levels.
-fn as_clawmux(journal: tracing_journald::Layer) -> tracing_journald::Layer {
-    journal
-        .with_syslog_identifier("clawmux".into())
-        .with_field_prefix(Some("CLAWMUX".into()))
-        .with_priority_mappings(PriorityMappings {
-            error: Priority::Error,
-            warn: Priority::Warning,
-            info: Priority::Informational,
-            debug: Priority::Debug,
-            trace: Priority::Debug,
-        })
 }
 
 /// The latest lines of this process.

@@ -10,6 +10,7 @@ mod daemon;
 mod doctor;
 mod exit;
 mod home;
+mod journal;
 mod logging;
 mod operator;
 mod reference;

@@ -120,7 +120,8 @@ impl ServiceManager {
                     told = status;
                 }
             }
-            tokio::time::sleep(STATUS_INTERVAL).await;
+            let is_started = !told.is_empty();
+            tokio::time::sleep(if is_started { STATUS_INTERVAL } else { Duration::from_secs(1) }).await;
         }
     }
 
@@ -177,7 +178,7 @@ async fn pulse(gateway: &Addr<Gateway>, within: Duration) -> Result<(), String> 
 
 fn status(Load { sessions, connections, running, draining }: Load) -> String {
     let state = if draining { "draining" } else { "ready" };
-    format!("{state}: {sessions} sessions awake, {connections} connections, {running} runs under way")
+    format!("{state}: sessions {sessions}, connections {connections}, running {running}")
 }
 
 fn message(states: &[NotifyState<'_>]) -> Vec<u8> {

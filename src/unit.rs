@@ -26,6 +26,84 @@ const SYSTEM_HOME: &str = "/var/lib/clawmux";
 /// Folders that the confined service does not see as we do.
 const UNSEEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 
+/// Where its Unix socket is.
+const SYSTEM_SOCKET: &str = "%t/clawmux/gateway.sock";
+/// How much longer than the daemon means to take it may take to stop, in seconds.
+const STOP_MARGIN_SECS: u64 = 10;
+
+const SYSTEM_USER: &str = "\
+# A user of its own that exists while it runs; the home is /var/lib/clawmux. Operate it as root:
+#   clawmux --home /var/lib/clawmux status
+DynamicUser=yes
+StateDirectory=clawmux
+StateDirectoryMode=0700
+";
+
+const SECRETS: &str = "\
+# Secrets, one in each file; %d is where this service alone sees them. LoadCredentialEncrypted= takes
+# what `systemd-creds encrypt` made of them.
+#LoadCredential=token:/etc/clawmux/token
+#Environment=CLAWMUX__AUTH__TOKEN_FILE=%d/token
+#LoadCredential=anthropic:/etc/clawmux/anthropic.key
+#Environment=CLAWMUX__PROVIDERS__ANTHROPIC__KIND=anthropic
+#Environment=CLAWMUX__PROVIDERS__ANTHROPIC__API_KEY_FILE=%d/anthropic
+#LoadCredential=openai:/etc/clawmux/openai.key
+#Environment=CLAWMUX__PROVIDERS__OPENAI__KIND=openai
+#Environment=CLAWMUX__PROVIDERS__OPENAI__API_KEY_FILE=%d/openai
+";
+
+const CONFINEMENT: &str = "\
+MemoryMax=2G
+TasksMax=512
+# Two for each connection.
+LimitNOFILE=65536
+LimitCORE=0
+UMask=0077
+
+NoNewPrivileges=yes
+LockPersonality=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged @resources
+SystemCallErrorNumber=EPERM
+# The one exception: plugins are WASM, which is compiled to machine code while the daemon runs.
+MemoryDenyWriteExecute=no
+";
+
+const SYSTEM_CONFINEMENT: &str = "\
+CapabilityBoundingSet=
+AmbientCapabilities=
+ProtectSystem=strict
+ProtectHome=yes
+ProtectProc=invisible
+ProcSubset=pid
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+PrivateDevices=yes
+DevicePolicy=closed
+PrivateTmp=yes
+PrivateIPC=yes
+PrivateMounts=yes
+RemoveIPC=yes
+KeyringMode=private
+# With models on this machine alone, cut it off from the network:
+#IPAddressDeny=any
+#IPAddressAllow=localhost
+";
+
+const SEES_USERS: &str = "\
+# Members of gateway.socket_group are known by the kernel's credentials, which a user namespace hides.
+PrivateUsers=no
+";
+
 /// What the units say of this installation.
 struct Installation {
     user: bool,
@@ -139,149 +217,88 @@ impl Installation {
         }
         let install = if self.user { "clawmux unit --user" } else { "clawmux unit" };
         let (folder, systemctl) = (self.folder(), self.systemctl());
-        let mut text = format!(
-            "# clawmux {version}: one daemon for the AI-agent clients of four protocols.\n\
-             # To install both units, and to start now and at every boot:\n\
-             #   {install} --out {folder}\n\
-             #   {systemctl} daemon-reload && {systemctl} enable --now {SOCKET} {SERVICE}\n\
-             [Unit]\n\
-             Description=clawmux, a daemon for AI-agent clients\n\
-             After=network-online.target {SOCKET}\n\
-             Wants=network-online.target\n\
-             Requires={SOCKET}\n\
-             StartLimitIntervalSec=60\n\
-             StartLimitBurst=5\n\
-             \n\
-             [Service]\n\
-             Type=notify\n\
-             ExecStart={exec} serve\n\
-             ExecReload=/bin/kill -HUP $MAINPID\n\
-             # Fed only while every thread that serves clients and the log answer.\n\
-             WatchdogSec=60\n\
-             Restart=on-failure\n\
-             RestartSec=1\n\
-             # Wrong usage and a bad configuration do not get better by themselves.\n\
-             RestartPreventExitStatus=2 64\n\
-             # A large log of an older version is converted at the start.\n\
-             TimeoutStartSec=600\n\
-             # The drain (gateway.drain_timeout_ms), then the farewell; more if the daemon asks for it.\n\
-             TimeoutStopSec={stop}\n",
-            version = env!("CARGO_PKG_VERSION"),
-            stop = self.stop_secs + 10,
-        );
-        if self.user {
-            let _ = write!(text, "Environment=CLAWMUX_HOME={}\n", quoted(&self.home));
-        } else {
-            text.push_str(
-                "\n\
-                 # A user of its own that exists while it runs; the home is /var/lib/clawmux. Operate it as root:\n\
-                 #   clawmux --home /var/lib/clawmux status\n\
-                 DynamicUser=yes\n\
-                 StateDirectory=clawmux\n\
-                 StateDirectoryMode=0700\n",
-            );
-        }
-        text.push_str(
-            "\n\
-             # Secrets, one in each file; %d is where this service alone sees them. `systemd-creds encrypt` and\n\
-             # LoadCredentialEncrypted= keep them encrypted on the disk.\n\
-             #LoadCredential=token:/etc/clawmux/token\n\
-             #Environment=CLAWMUX__AUTH__TOKEN_FILE=%d/token\n\
-             #LoadCredential=anthropic:/etc/clawmux/anthropic.key\n\
-             #Environment=CLAWMUX__PROVIDERS__ANTHROPIC__KIND=anthropic\n\
-             #Environment=CLAWMUX__PROVIDERS__ANTHROPIC__API_KEY_FILE=%d/anthropic\n\
-             #LoadCredential=openai:/etc/clawmux/openai.key\n\
-             #Environment=CLAWMUX__PROVIDERS__OPENAI__KIND=openai\n\
-             #Environment=CLAWMUX__PROVIDERS__OPENAI__API_KEY_FILE=%d/openai\n\
-             \n\
-             MemoryMax=2G\n\
-             TasksMax=512\n\
-             # Two for each connection.\n\
-             LimitNOFILE=65536\n\
-             LimitCORE=0\n\
-             UMask=0077\n\
-             \n\
-             NoNewPrivileges=yes\n\
-             LockPersonality=yes\n\
-             RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX\n\
-             RestrictNamespaces=yes\n\
-             RestrictRealtime=yes\n\
-             RestrictSUIDSGID=yes\n\
-             SystemCallArchitectures=native\n\
-             SystemCallFilter=@system-service\n\
-             SystemCallFilter=~@privileged @resources\n\
-             SystemCallErrorNumber=EPERM\n\
-             # The one exception: plugins are WASM, which is compiled to machine code while the daemon runs.\n\
-             MemoryDenyWriteExecute=no\n",
-        );
-        if !self.user {
-            text.push_str(
-                "CapabilityBoundingSet=\n\
-                 AmbientCapabilities=\n\
-                 ProtectSystem=strict\n\
-                 ProtectHome=yes\n\
-                 ProtectProc=invisible\n\
-                 ProcSubset=pid\n\
-                 ProtectClock=yes\n\
-                 ProtectControlGroups=yes\n\
-                 ProtectHostname=yes\n\
-                 ProtectKernelLogs=yes\n\
-                 ProtectKernelModules=yes\n\
-                 ProtectKernelTunables=yes\n\
-                 PrivateDevices=yes\n\
-                 DevicePolicy=closed\n\
-                 PrivateTmp=yes\n\
-                 PrivateIPC=yes\n\
-                 PrivateMounts=yes\n\
-                 RemoveIPC=yes\n\
-                 KeyringMode=private\n",
-            );
-            text.push_str(match &self.socket_group {
-                Some(_) => {
-                    "# Members of gateway.socket_group are told by the kernel's credentials, which a user namespace hides.\n\
-                     PrivateUsers=no\n"
-                }
-                None => "PrivateUsers=yes\n",
-            });
-            text.push_str(
-                "# With local models only, cut it off from the network:\n\
-                 #IPAddressDeny=any\n\
-                 #IPAddressAllow=localhost\n",
-            );
-        }
+        let (version, stop_secs) = (env!("CARGO_PKG_VERSION"), self.stop_secs + STOP_MARGIN_SECS);
+        let home = match self.user {
+            true => format!("Environment=CLAWMUX_HOME={}\n", quoted(&self.home)),
+            false => SYSTEM_USER.to_owned(),
+        };
+        let more = match (self.user, &self.socket_group) {
+            (true, _) => String::new(),
+            (false, None) => format!("{SYSTEM_CONFINEMENT}PrivateUsers=yes\n"),
+            (false, Some(_)) => format!("{SYSTEM_CONFINEMENT}{SEES_USERS}"),
+        };
         let wanted_by = if self.user { "default.target" } else { "multi-user.target" };
-        let _ = write!(text, "\n[Install]\nAlso={SOCKET}\nWantedBy={wanted_by}\n");
-        text
+        format!(
+            "\
+# clawmux {version}: one daemon for the AI-agent clients of four protocols.
+# To install both units, and to start now and at every boot:
+#   {install} --out {folder}
+#   {systemctl} daemon-reload && {systemctl} enable --now {SOCKET} {SERVICE}
+[Unit]
+Description=clawmux, a daemon for AI-agent clients
+After=network-online.target {SOCKET}
+Wants=network-online.target
+Requires={SOCKET}
+StartLimitIntervalSec=60
+StartLimitBurst=5
+
+[Service]
+Type=notify
+ExecStart={exec} serve
+ExecReload=/bin/kill -HUP $MAINPID
+# Fed only while every thread that serves clients and the log answer.
+WatchdogSec=60
+Restart=on-failure
+RestartSec=1
+# Wrong usage and a bad configuration do not get better by themselves.
+RestartPreventExitStatus=2 64
+# A large log of an older version is converted at the start.
+TimeoutStartSec=600
+# The drain (gateway.drain_timeout_ms), then the farewell; the daemon asks for more where it needs it.
+TimeoutStopSec={stop_secs}
+
+{home}
+{SECRETS}
+{CONFINEMENT}{more}
+[Install]
+Also={SOCKET}
+WantedBy={wanted_by}
+"
+        )
     }
 
     fn socket(&self) -> String {
-        let mut text = format!(
-            "# Holds what clients connect to, while the daemon is away too: they wait until it is back.\n\
-             # These win over gateway.listen and --listen.\n\
-             [Unit]\n\
-             Description=clawmux, its sockets\n\
-             \n\
-             [Socket]\n"
-        );
-        for address in self.listen.iter().filter(|address| address.port() != 0) {
-            let _ = write!(text, "ListenStream={address}\n");
-        }
-        text.push_str("BindIPv6Only=ipv6-only\nNoDelay=yes\nBacklog=4096\n");
-        let (path, mode, folder_mode) = match (self.user, &self.socket_group) {
-            (true, None) => (self.unix_path(), "0600", "0700"),
-            (true, Some(_)) => (self.unix_path(), "0660", "0750"),
-            (false, None) => ("%t/clawmux/gateway.sock".into(), "0600", "0755"),
-            (false, Some(_)) => ("%t/clawmux/gateway.sock".into(), "0660", "0755"),
+        let addresses = self.listen.iter().filter(|address| address.port() != 0);
+        let listen: String = addresses.map(|address| format!("ListenStream={address}\n")).collect();
+        let path = if self.user { self.unix_path() } else { SYSTEM_SOCKET.to_owned() };
+        let group =
+            self.socket_group.as_ref().map(|group| format!("SocketGroup={group}\n")).unwrap_or_default();
+        let (mode, folder_mode) = match (self.user, &self.socket_group) {
+            (true, None) => ("0600", "0700"),
+            (true, Some(_)) => ("0660", "0750"),
+            (false, None) => ("0600", "0755"),
+            (false, Some(_)) => ("0660", "0755"),
         };
-        let _ = write!(
-            text,
-            "ListenStream={path}\nSocketMode={mode}\nDirectoryMode={folder_mode}\nRemoveOnStop=yes\n"
-        );
-        if let Some(group) = &self.socket_group {
-            let _ = write!(text, "SocketGroup={group}\n");
-        }
-        text.push_str("\n[Install]\nWantedBy=sockets.target\n");
-        text
+        format!(
+            "\
+# Holds what clients connect to while the daemon is away, too: they wait until it is back.
+# These win over gateway.listen, --listen and --socket.
+[Unit]
+Description=clawmux, its sockets
+
+[Socket]
+{listen}BindIPv6Only=ipv6-only
+NoDelay=yes
+Backlog=4096
+ListenStream={path}
+SocketMode={mode}
+{group}DirectoryMode={folder_mode}
+RemoveOnStop=yes
+
+[Install]
+WantedBy=sockets.target
+"
+        )
     }
 
     fn unix_path(&self) -> String {

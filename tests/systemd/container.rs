@@ -119,7 +119,7 @@ impl Container {
 impl Drop for Container {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.leader.is_empty() {
-            eprintln!("--- the journal in the container ---\n{}", self.journal());
+            println!("--- the journal in the container ---\n{}", self.journal());
         }
         if let Some(mut nspawn) = self.nspawn.take() {
             // Its systemd ends with the namespaces of its processes.
@@ -171,7 +171,7 @@ fn a_life_under_a_real_systemd() {
     );
     container.sh("systemctl daemon-reload && systemctl enable --now clawmux.socket clawmux.service");
     assert_eq!(container.show("ActiveState"), "active");
-    assert_eq!(container.show("StatusText"), "ready");
+    assert!(container.show("StatusText").starts_with("ready"));
     let mode = container.sh("stat -c '%a %U' /run/clawmux/gateway.sock");
     assert_eq!(mode, "600 root");
 
@@ -191,8 +191,10 @@ fn a_life_under_a_real_systemd() {
     // The journal has fields, and no secret.
     let entries = container
         .sh("journalctl --no-pager -o json -u clawmux.service SYSLOG_IDENTIFIER=clawmux _TRANSPORT=journal");
-    let entry =
-        entries.lines().find(|line| line.contains("plugin loaded")).unwrap_or_else(|| panic!("{entries}"));
+    let entry = entries
+        .lines()
+        .find(|line| line.contains("plugin loaded plugin="))
+        .unwrap_or_else(|| panic!("{entries}"));
     let entry: serde_json::Value = serde_json::from_str(entry).unwrap();
     assert_eq!(
         (entry["PRIORITY"].as_str(), entry["TARGET"].as_str()),
