@@ -10,8 +10,8 @@
 //!            ├─ Configuration        the configuration files
 //!            ├─ Files                what clients upload
 //!            ├─ SessionSupervisor ── Session ...
-//!            ├─ Listener ─────────── Connection ...
-//!            └─ AdminSocket          the operator
+//!            ├─ Admin                what operators ask
+//!            └─ Listener ─────────── Connection ...
 //! ```
 //!
 //! Starts them in this order and stops them in reverse; knows no protocol. Sessions and plugins are
@@ -40,7 +40,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use crate::activation::Passed;
-use crate::admin::{self, AdminDrain, AdminSocket, AdminStatus};
+use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
@@ -126,7 +126,9 @@ pub struct Gateway {
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     arbiters: Arbiters,
-    admin: Option<Addr<AdminSocket>>,
+    admin: Addr<Admin>,
+    /// The claim on the home, let go when the log is closed.
+    claim: Option<Bound>,
     failed: Option<oneshot::Sender<Error>>,
     draining: bool,
     stopping: bool,
@@ -182,7 +184,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     // First of all, so that a second daemon on this home touches nothing.
     let unusable = |error| ErrorCode::Unavailable.error(format!("the sockets that were passed: {error}"));
     let passed = setup.passed.unix().map_err(unusable)?;
-    let socket = admin::Bound::new(&setup.home, setup.socket.as_deref(), passed)?;
+    let mut claim = Bound::new(&setup.home, setup.socket.as_deref(), passed)?;
     let (sockets, listen) = if setup.passed.has_tcp() {
         setup.passed.tcp().map_err(unusable)?
     } else {
@@ -243,6 +245,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .await?
     .start();
+    let admin = Admin::default().start();
     let arbiters = Arbiters::default();
     let catalog = Arc::new(Catalog::new(&config));
     let sessions = SessionSupervisor::new(SessionSetup {
@@ -275,6 +278,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         kin,
         files: files.clone(),
         tokens: tokens.clone().recipient(),
+        admin: admin.clone().recipient(),
         version: setup.version,
     })
     .start();
@@ -293,6 +297,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         },
         gateway: config.gateway.clone(),
         openclaw: config.openclaw.clone(),
+        xeno: config.xeno.clone(),
         authority: authority.clone(),
         rates: Rates::new(&config.limits),
         dispatch: sessions.clone().recipient(),
@@ -306,6 +311,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     };
     let (listener, addresses) = Listener::open(ListenerSetup {
         sockets,
+        unix: claim.take_listener().into_iter().collect(),
         services: Arc::new(services),
         protocols: PROTOCOLS.to_vec(),
         control_ui: config
@@ -328,7 +334,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
     ask(&crew, crew::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
-    let path = socket.path().to_owned();
+    let path = claim.path().to_owned();
     let gateway = Gateway {
         setup,
         addresses: addresses.clone(),
@@ -345,21 +351,22 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         sessions,
         listener: listener.clone(),
         arbiters: arbiters.clone(),
-        admin: None,
+        admin,
+        claim: Some(claim),
         failed: Some(fail),
         draining: false,
         stopping: false,
     }
     .start();
-    ask(&gateway, Serve(socket)).await??;
+    ask(&gateway, Serve).await??;
     ask(&listener, listener::Ready(true)).await?;
     Ok(Running { gateway, addresses, socket: path, arbiters, failed })
 }
 
-/// The operator's socket, to be served by a child of the gateway.
+/// From here on operators are served.
 #[derive(Message)]
 #[rtype(result = "Result<(), Error>")]
-struct Serve(admin::Bound);
+struct Serve;
 
 /// Reads the agents' souls. A soul file that is not there is an empty soul.
 fn profiles(config: &Config) -> Result<HashMap<AgentId, Arc<Profile>>, Error> {
@@ -423,7 +430,7 @@ impl Gateway {
             ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
-            ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
+            ("admin actor", self.admin.connected()),
         ];
         for (child, _) in children.into_iter().filter(|(_, there)| !there) {
             if let Some(failed) = self.failed.take() {
@@ -442,9 +449,9 @@ impl Actor for Gateway {
 }
 
 impl Handler<Serve> for Gateway {
-    type Result = Result<(), Error>;
+    type Result = ResponseFuture<Result<(), Error>>;
 
-    fn handle(&mut self, Serve(bound): Serve, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: Serve, ctx: &mut Self::Context) -> Self::Result {
         let daemon = admin::Daemon {
             status: ctx.address().recipient(),
             drain: ctx.address().recipient(),
@@ -453,8 +460,8 @@ impl Handler<Serve> for Gateway {
             sessions: self.sessions.clone().recipient(),
             store: self.store.clone(),
         };
-        self.admin = Some(AdminSocket::start(bound, daemon)?);
-        Ok(())
+        let admin = self.admin.clone();
+        Box::pin(async move { ask(&admin, admin::Begin(daemon)).await })
     }
 }
 
@@ -566,10 +573,8 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&files, Observe).await);
             children.extend(ask(&tokens, Observe).await);
             children.extend(ask(&sessions, Observe).await);
+            children.extend(ask(&admin, Observe).await);
             children.extend(ask(&listener, Observe).await);
-            if let Some(admin) = admin {
-                children.extend(ask(&admin, Observe).await);
-            }
             Observed { actor: "gateway".into(), state, children }
         })
     }
@@ -586,7 +591,7 @@ impl Handler<Stop> for Gateway {
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
-        let admin = self.admin.take();
+        let claim = self.claim.take();
         Box::pin(async move {
             let _ = ask(&listener, listener::Ready(false)).await;
             if tokio::time::timeout(drain, sessions.send(DrainSessions)).await.is_err() {
@@ -598,9 +603,6 @@ impl Handler<Stop> for Gateway {
             let _ = ask(&hub, Broadcast { notice: Notice::Draining, whose: Whose::All }).await;
             let close = async {
                 let _ = listener.send(listener::Stop).await;
-                if let Some(admin) = admin {
-                    let _ = admin.send(admin::Stop).await;
-                }
                 let _ = files.send(files::Stop).await;
                 match store.send(store::Stop).await {
                     Ok(Ok(())) => {}
@@ -611,6 +613,8 @@ impl Handler<Stop> for Gateway {
             if tokio::time::timeout(STOP_GRACE, close).await.is_err() {
                 tracing::warn!("not everything closed in time");
             }
+            // Only now may another daemon have the home.
+            drop(claim);
         })
     }
 }

@@ -37,7 +37,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::arbiters::Arbiters;
 use crate::clock;
-use crate::connection::link::Link;
+use crate::connection::link::{Link, Peer};
 use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
 use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
 use crate::control_ui::ControlUi;
@@ -45,6 +45,12 @@ use crate::http::{Front, Stage, serve};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
 use crate::store::Health;
+
+mod unix;
+
+pub use unix::UnixSocket;
+
+use unix::UnixSockets;
 
 /// How long a connection that is being closed may keep its socket.
 const RESET_GRACE: Duration = CLOSE_GRACE.saturating_mul(2);
@@ -63,12 +69,14 @@ const ANSWER_GRACE: Duration = Duration::from_millis(100);
 const KEEP_ALIVE_MAX: Duration = Duration::from_secs(15);
 
 /// File descriptors kept for everything that is not a connection that may stay.
-const DESCRIPTORS_KEPT: u64 = 256 + 2 * (EXCESS + LEAVING_MAX) as u64;
+const DESCRIPTORS_KEPT: u64 = 256 + 2 * (EXCESS + LEAVING_MAX + unix::CONNECTIONS_MAX) as u64;
 
 /// What a listener starts with.
 pub struct ListenerSetup {
     /// Bound sockets, of [`bind`] or passed in.
     pub sockets: Vec<TcpListener>,
+    /// Bound Unix sockets.
+    pub unix: Vec<UnixSocket>,
     /// What connections are given.
     pub services: Arc<Services>,
     /// The protocols served; see [`PROTOCOLS`](crate::http::PROTOCOLS).
@@ -90,6 +98,7 @@ pub struct ListenerSetup {
 /// The actor.
 pub struct Listener {
     front: Arc<Front>,
+    unix: UnixSockets,
     server: ServerHandle,
     outlived: bool,
     /// Of connections whose output waits: what the peer had acknowledged, and since when.
@@ -186,6 +195,7 @@ impl Listener {
         });
         let data = web::Data::from(front.clone());
         let arbiters = setup.arbiters;
+        let unix = UnixSockets::new(setup.unix, &registry, setup.services.clone(), arbiters.clone())?;
         let workers = match setup.workers {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             workers => workers,
@@ -205,9 +215,9 @@ impl Listener {
         .disable_signals()
         .on_connect(move |io, extensions| {
             let Some(io) = io.downcast_ref::<TcpStream>() else { return };
-            let accepted = io.peer_addr().and_then(|peer| {
-                let local = io.local_addr()?;
-                registry.accept(io, peer, local)
+            let accepted = io.peer_addr().and_then(|from| {
+                let to = io.local_addr()?;
+                registry.accept(io, Peer::Tcp { from, to })
             });
             match accepted {
                 Ok(link) => {
@@ -242,7 +252,8 @@ impl Listener {
                 }
             }));
             let waiting = HashMap::new();
-            Self { front, server: handle, outlived: setup.outlived, waiting, peak: Peak::new(clock::now()) }
+            let (outlived, peak) = (setup.outlived, Peak::new(clock::now()));
+            Self { front, unix, server: handle, outlived, waiting, peak }
         });
         Ok((listener, addresses))
     }
@@ -262,7 +273,7 @@ impl Listener {
 
     fn look(&mut self) {
         let now = clock::now();
-        let links = self.front.registry.links();
+        let links = links(&self.front.registry, &self.unix.registry);
         for link in &links {
             self.look_at(link, now);
         }
@@ -276,6 +287,10 @@ impl Listener {
             if now.since(since) >= RESET_GRACE {
                 link.reset();
             }
+            return;
+        }
+        if link.peer().is_unix() && link.principal().is_none() {
+            // It is let in as soon as its arbiter has a moment.
             return;
         }
         if link.dialect().is_none() {
@@ -312,6 +327,10 @@ impl Listener {
             return;
         }
         self.waiting.remove(&link.id());
+        if link.peer().is_unix() {
+            // Consoles are silent for hours, and the kernel tells of a peer that is gone.
+            return;
+        }
         if link.silence(now) >= gateway.heartbeat_timeout {
             link.close(Fault::Idle, now);
         } else if link.ping_is_due(now, gateway.heartbeat_interval) {
@@ -325,6 +344,14 @@ impl Listener {
 fn is_fresh(link: &Link, now: Timestamp) -> bool {
     let (silence, asked) = link.since_request(now);
     link.dialect().is_none() && silence < if asked { ANSWER_GRACE } else { FRESH_GRACE }
+}
+
+/// The connections of both registries, the oldest first.
+fn links(tcp: &Registry, unix: &Registry) -> Vec<Arc<Link>> {
+    let mut links = tcp.links();
+    links.extend(unix.links());
+    links.sort_unstable_by_key(|link| link.id());
+    links
 }
 
 fn keep_alive(handshake_timeout: Duration) -> Duration {
@@ -342,11 +369,13 @@ impl Actor for Listener {
 impl Handler<Ready> for Listener {
     type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, Ready(ready): Ready, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Ready(ready): Ready, context: &mut Self::Context) -> Self::Result {
         if ready {
             self.front.stage.send_replace(Stage::Ready);
+            self.unix.serve(context);
             return Box::pin(self.server.resume());
         }
+        self.unix.rest(context);
         if self.outlived {
             // Who was taken already is served, be it with a farewell.
             return Box::pin(self.server.pause());
@@ -367,11 +396,13 @@ impl Handler<Draining> for Listener {
 impl Handler<Stop> for Listener {
     type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: Stop, context: &mut Self::Context) -> Self::Result {
         if !self.outlived {
             self.front.stage.send_replace(Stage::Stopping);
         }
-        let (registry, server, outlived) = (self.front.registry.clone(), self.server.clone(), self.outlived);
+        self.unix.stop(context);
+        let (tcp, unix) = (self.front.registry.clone(), self.unix.registry.clone());
+        let (server, outlived) = (self.server.clone(), self.outlived);
         Box::pin(async move {
             server.pause().await;
             if outlived {
@@ -379,20 +410,20 @@ impl Handler<Stop> for Listener {
                 actix::clock::sleep(PAUSE_GRACE).await;
             }
             loop {
-                let (links, now) = (registry.links(), clock::now());
+                let (links, now) = (links(&tcp, &unix), clock::now());
                 let speaking: Vec<_> = links.iter().filter(|link| link.dialect().is_some()).collect();
                 for link in speaking.iter().filter(|link| link.closing_since().is_none()) {
                     link.close(Fault::Draining, now);
                 }
                 let leaves =
                     |link: &Link| link.closing_since().is_some_and(|since| now.since(since) < CLOSE_GRACE);
-                let comes = |link: &Link| outlived && is_fresh(link, now);
+                let comes = |link: &Link| (outlived || link.peer().is_unix()) && is_fresh(link, now);
                 if !(speaking.iter().any(|link| leaves(link)) || links.iter().any(|link| comes(link))) {
                     break;
                 }
                 actix::clock::sleep(Duration::from_millis(10)).await;
             }
-            for link in registry.links() {
+            for link in links(&tcp, &unix) {
                 link.reset();
             }
             server.stop(true).await;
@@ -405,14 +436,15 @@ impl Handler<Observe> for Listener {
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
         let registry = &self.front.registry;
-        let links = registry.links();
+        let links = links(registry, &self.unix.registry);
         Observed {
             actor: "listener".into(),
             state: json!({
                 "addresses": self.front.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "ready": self.front.is_ready(),
                 "draining": self.front.draining.load(Relaxed),
-                "connections": links.len(),
+                "connections": registry.len(),
+                "unix": self.unix.figures(),
                 "connections_max": registry.max(),
                 "unauthenticated": registry.unauthenticated(),
                 "closed": registry.closed(),

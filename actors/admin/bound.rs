@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use clawmux_core::error::{Error, ErrorCode};
 
+use crate::listener::UnixSocket;
+
 /// A claimed home: its lock, and the bound socket. Both are let go when it is dropped.
 #[derive(Debug)]
 pub struct Bound {
@@ -85,8 +87,9 @@ impl Bound {
     }
 
     /// The socket, once.
-    pub(super) fn take_listener(&mut self) -> Option<StdListener> {
-        self.listener.take()
+    pub fn take_listener(&mut self) -> Option<UnixSocket> {
+        let listener = self.listener.take()?;
+        Some(UnixSocket { listener, path: self.path.clone(), outlived: self.passed })
     }
 
     /// Where the socket is.
