@@ -43,6 +43,7 @@ use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
 use crate::control_ui::ControlUi;
 use crate::http::{Front, Stage, serve};
 use crate::memory::Peak;
+use crate::metrics::Metrics;
 use crate::observe::{Observe, Observed};
 use crate::store::Health;
 
@@ -93,6 +94,8 @@ pub struct ListenerSetup {
     pub log: Health,
     /// Whether the sockets go on when this daemon stops: whoever passed them has them too.
     pub outlived: bool,
+    /// What `/metrics` tells; none = nothing.
+    pub metrics: Option<Metrics>,
 }
 
 /// The actor.
@@ -191,6 +194,7 @@ impl Listener {
             control_ui: setup.control_ui,
             stage: watch::Sender::new(Stage::Starting),
             log: setup.log,
+            metrics: setup.metrics,
             draining: AtomicBool::new(false),
         });
         let data = web::Data::from(front.clone());

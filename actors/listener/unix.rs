@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::Listener;
+use crate::admin::Group;
 use crate::arbiters::Arbiters;
 use crate::connection::lines::Lines;
 use crate::connection::link::Peer;
@@ -38,6 +39,8 @@ pub struct UnixSocket {
     pub path: PathBuf,
     /// Whether it goes on when this daemon stops: whoever passed it has it too.
     pub outlived: bool,
+    /// Whose members may use it, besides the daemon's own user and root.
+    pub group: Option<Group>,
 }
 
 /// The Unix sockets of a listener.
@@ -81,7 +84,7 @@ impl UnixSockets {
 
     /// Takes connections from now on. What came before waits in the kernel.
     pub(super) fn serve(&mut self, context: &mut Context<Listener>) {
-        for UnixSocket { listener, path, outlived } in self.bound.drain(..) {
+        for UnixSocket { listener, path, group, outlived } in self.bound.drain(..) {
             let listener = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
             let listener = match listener {
                 Ok(listener) => listener,
@@ -90,10 +93,13 @@ impl UnixSockets {
                     continue;
                 }
             };
-            let accepted = futures::stream::unfold(listener, |listener| async move {
+            let group = group.map(Arc::new);
+            let accepted = futures::stream::unfold((listener, group), |(listener, group)| async move {
                 loop {
                     match listener.accept().await {
-                        Ok((stream, _)) => return Some((Accepted(stream), listener)),
+                        Ok((stream, _)) => {
+                            return Some((Accepted(stream, group.clone()), (listener, group)));
+                        }
                         Err(error) => {
                             tracing::warn!(%error, "unix socket: accept failed");
                             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -120,8 +126,8 @@ impl UnixSockets {
         self.bound.clear();
     }
 
-    fn accept(&mut self, stream: UnixStream) {
-        let peer = match self.admit(&stream) {
+    fn accept(&mut self, stream: UnixStream, group: Option<&Group>) {
+        let peer = match self.admit(&stream, group) {
             Ok(peer) => peer,
             Err(why) => {
                 self.refused_total += 1;
@@ -146,10 +152,17 @@ impl UnixSockets {
     }
 
     /// Who it is; or why it may not come.
-    fn admit(&self, stream: &UnixStream) -> Result<Peer, String> {
+    fn admit(&self, stream: &UnixStream, group: Option<&Group>) -> Result<Peer, String> {
         let Ok(peer) = stream.peer_cred() else { return Err("the peer's credentials are not known".into()) };
         if !may_use(peer.uid(), self.own_user) {
-            return Err(format!("user {} may not use this socket", peer.uid()));
+            match group {
+                Some(group) if group.has(stream, peer.gid()) => {}
+                Some(Group { name, .. }) => {
+                    let why = format!("it is for members of the group {name}");
+                    return Err(format!("user {} may not use this socket: {why}", peer.uid()));
+                }
+                None => return Err(format!("user {} may not use this socket", peer.uid())),
+            }
         }
         if self.registry.len() >= self.registry.max() {
             return Err(format!("there are {CONNECTIONS_MAX} connections already: try again later"));
@@ -177,11 +190,11 @@ fn may_use(peer: u32, own_user: u32) -> bool {
 }
 
 /// Somebody connected.
-struct Accepted(UnixStream);
+struct Accepted(UnixStream, Option<Arc<Group>>);
 
 impl StreamHandler<Accepted> for Listener {
-    fn handle(&mut self, Accepted(stream): Accepted, _: &mut Self::Context) {
-        self.unix.accept(stream);
+    fn handle(&mut self, Accepted(stream, group): Accepted, _: &mut Self::Context) {
+        self.unix.accept(stream, group.as_deref());
     }
 
     fn finished(&mut self, _: &mut Self::Context) {}
