@@ -22,6 +22,7 @@
 
 mod reload;
 
+use std::ffi::CStr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,6 +40,7 @@ use clawmux_core::meter::{day_start, month_start};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::activation::Passed;
 use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound, Group};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
@@ -90,6 +92,8 @@ pub struct Setup {
     pub home: PathBuf,
     /// Where the operator's socket goes; none means into the home.
     pub socket: Option<PathBuf>,
+    /// Sockets that were bound before; they win over the configured ones.
+    pub passed: Arc<Passed>,
     /// What the configuration was made of.
     pub layers: Layers,
     /// The daemon's own log.
@@ -113,6 +117,8 @@ pub struct Running {
     pub socket: PathBuf,
     /// What it runs on now: after a reload something else than it was started with.
     pub config: Arc<Exchanged<Config>>,
+    /// The threads that serve connections and sessions.
+    pub arbiters: Arbiters,
     /// Says why, when it can't go on.
     pub failed: oneshot::Receiver<Error>,
 }
@@ -138,6 +144,7 @@ pub struct Gateway {
     tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
+    arbiters: Arbiters,
     admin: Addr<Admin>,
     /// The claim on the home, let go when the log is closed.
     claim: Option<Bound>,
@@ -151,6 +158,40 @@ pub struct Gateway {
 #[rtype(result = "()")]
 pub struct Stop;
 
+/// Asks whether the daemon is alive: whether everything that can be blocked comes to something new
+/// within `within`. While it stops, which has a deadline of its own, it counts as alive.
+///
+/// Errors: `Timeout`, with what does not answer.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct Pulse {
+    /// How long an answer may take.
+    pub within: Duration,
+}
+
+/// Asks how busy the daemon is. `Unavailable` once it stops.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Load, Error>")]
+pub struct GetLoad;
+
+/// How busy the daemon is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Sessions awake.
+    pub sessions: usize,
+    /// Connections open.
+    pub connections: usize,
+    /// Runs under way.
+    pub running: usize,
+    /// Whether new prompts are refused.
+    pub draining: bool,
+}
+
+/// How long [`Stop`] takes at most.
+pub fn stops_within(config: &Config) -> Duration {
+    config.gateway.drain_timeout + STOP_GRACE
+}
+
 /// Starts a daemon in this actix system; it takes work when this returns.
 ///
 /// # Errors
@@ -160,10 +201,17 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let config = setup.config.clone();
     let authority = Arc::new(Authority::new(&config.auth));
     // First of all, so that a second daemon on this home touches nothing.
+    let unusable = |error| ErrorCode::Unavailable.error(format!("the sockets that were passed: {error}"));
+    let passed = setup.passed.unix().map_err(unusable)?;
     let group = config.gateway.socket_group.as_deref().map(Group::named).transpose()?;
-    let mut claim = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref())?;
-    let sockets = listener::bind(&config.gateway.listen)
-        .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
+    let mut claim = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref(), passed)?;
+    let (sockets, listen) = if setup.passed.has_tcp() {
+        setup.passed.tcp().map_err(unusable)?
+    } else {
+        let sockets = listener::bind(&config.gateway.listen)
+            .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
+        (sockets, config.gateway.listen.clone())
+    };
 
     let meters = Meters::default();
     meters.watch_arbiter("main");
@@ -194,7 +242,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let configuration = Configuration::new(setup.layers.clone()).start();
     // Nobody is let in before it is known which credentials there are.
     let tokens = Tokens::open(authority.clone(), store.clone(), hub.clone()).await?.start();
-    authority.may_listen(&config.gateway.listen)?;
+    authority.may_listen(&listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let kin = Kin::default();
     let crew = Crew::open(crew::Setup {
@@ -306,8 +354,9 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             .map(|folder| ControlUi::new(folder, config.default_agent.clone(), setup.version.into())),
         unauthenticated: config.limits.unauthenticated,
         workers: 0,
-        arbiters,
+        arbiters: arbiters.clone(),
         log,
+        outlived: setup.passed.has_tcp(),
         metrics: Some(metrics),
     })
     .map_err(|error| ErrorCode::Unavailable.error(format!("can't serve: {error}")))?;
@@ -343,6 +392,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         tokens,
         sessions,
         listener: listener.clone(),
+        arbiters: arbiters.clone(),
         admin,
         claim: Some(claim),
         failed: Some(fail),
@@ -354,7 +404,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     ask(&changed_by, AdoptBy(gateway.downgrade().recipient())).await?;
     ask(&gateway, Serve).await??;
     ask(&listener, listener::Ready(true)).await?;
-    Ok(Running { gateway, addresses, socket: path, config: running, failed })
+    Ok(Running { gateway, addresses, socket: path, config: running, arbiters, failed })
 }
 
 /// From here on operators are served.
@@ -396,8 +446,12 @@ fn crew_rules(config: &Config) -> clawmux_core::crew::Setup {
 
 /// The name of this machine, for operators who see several.
 fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Some(name.trim()).filter(|name| !name.is_empty()).unwrap_or("localhost").to_owned()
+    // Not from /proc, of which a confined service sees processes only (ProcSubset=pid).
+    let mut name = [0_u8; 256];
+    // SAFETY: the kernel writes at most so many bytes there as the array has.
+    let known = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) } == 0;
+    let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok());
+    name.filter(|name| known && !name.is_empty()).unwrap_or("localhost").to_owned()
 }
 
 impl Gateway {
@@ -508,6 +562,45 @@ impl Handler<AdminDrain> for Gateway {
     }
 }
 
+impl Handler<Pulse> for Gateway {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, Pulse { within }: Pulse, _: &mut Self::Context) -> Self::Result {
+        if self.stopping {
+            return Box::pin(async { Ok(()) });
+        }
+        let (arbiters, store) = (self.arbiters.clone(), self.store.clone());
+        Box::pin(async move {
+            let log = tokio::time::timeout(within, store.send(store::Probe));
+            let (blocked, log) = futures::join!(arbiters.blocked(within), log);
+            let silent = |what: String| Err(ErrorCode::Timeout.error(what));
+            match log {
+                _ if blocked > 0 => silent(format!("{blocked} of {} arbiters are blocked", arbiters.len())),
+                Err(_) => silent(format!("the log did not answer in {} ms", within.as_millis())),
+                // A log that is gone is the daemon's failure, which is told otherwise.
+                Ok(answer) => answer.unwrap_or(Ok(())),
+            }
+        })
+    }
+}
+
+impl Handler<GetLoad> for Gateway {
+    type Result = ResponseFuture<Result<Load, Error>>;
+
+    fn handle(&mut self, _: GetLoad, _: &mut Self::Context) -> Self::Result {
+        let (sessions, draining, stopping) = (self.sessions.clone(), self.draining, self.stopping);
+        Box::pin(async move {
+            if stopping {
+                return Err(ErrorCode::Unavailable.error("the daemon is stopping"));
+            }
+            let status = ask(&sessions, GetStatus).await??;
+            let awake = ask(&sessions, Observe).await?.children;
+            let running = awake.iter().filter(|session| session.state["run"].is_string()).count();
+            Ok(Load { sessions: status.sessions, connections: status.connections, running, draining })
+        })
+    }
+}
+
 impl Handler<Observe> for Gateway {
     type Result = ResponseFuture<Observed>;
 
@@ -599,6 +692,7 @@ mod tests {
 
     use super::*;
     use crate::hub::Sabotage;
+    use crate::store::Stick;
 
     fn setup(home: &Path) -> Setup {
         let mut config = Config::default();
@@ -608,6 +702,7 @@ mod tests {
             config: Arc::new(config),
             home: home.to_owned(),
             socket: None,
+            passed: Arc::default(),
             version: "test",
             layers: Layers::default(),
             log: Arc::default(),
@@ -667,6 +762,72 @@ mod tests {
         let again = start(again).await.unwrap();
         assert_eq!(again.config.get().limits.queue, 9);
         again.gateway.send(Stop).await.unwrap();
+    }
+
+    #[actix::test]
+    async fn what_is_blocked_has_no_pulse() {
+        let home = tempfile::tempdir().unwrap();
+        let running = start(setup(home.path())).await.unwrap();
+        let pulse = |within_ms| {
+            let asked = running.gateway.send(Pulse { within: Duration::from_millis(within_ms) });
+            async { asked.await.unwrap() }
+        };
+        const LONG: u64 = 60_000;
+        pulse(LONG).await.unwrap();
+
+        let (go_on, until) = std::sync::mpsc::channel::<()>();
+        assert!(running.arbiters.next().spawn_fn(move || {
+            let _ = until.recv();
+        }));
+        let error = pulse(200).await.unwrap_err();
+        assert!(error.code == ErrorCode::Timeout && error.message.starts_with("1 of "), "{error}");
+        drop(go_on);
+        pulse(LONG).await.unwrap();
+
+        let (go_on, until) = std::sync::mpsc::channel();
+        running.gateway.send(Stick(until)).await.unwrap();
+        let error = pulse(200).await.unwrap_err();
+        assert!(error.message.contains("the log did not answer"), "{error}");
+        drop(go_on);
+        pulse(LONG).await.unwrap();
+        running.gateway.send(Stop).await.unwrap();
+        pulse(LONG).await.unwrap();
+    }
+
+    impl Handler<Stick> for Gateway {
+        type Result = ();
+
+        fn handle(&mut self, stick: Stick, _: &mut Self::Context) {
+            self.store.try_send(stick).unwrap();
+        }
+    }
+
+    #[actix::test]
+    async fn sockets_that_were_passed_win_and_are_taken_as_they_are() {
+        let home = tempfile::tempdir().unwrap();
+        let everywhere = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let mut asked = setup(home.path());
+        asked.passed = Arc::new(Passed::of(vec![everywhere], None));
+        let refused = start(asked).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Forbidden, "nobody is let in by default: {refused}");
+
+        let home = tempfile::tempdir().unwrap();
+        let here = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = here.local_addr().unwrap();
+        let mut asked = setup(home.path());
+        // Where nobody can listen.
+        let mut config = Config::clone(&asked.config);
+        config.gateway.listen = vec![([192, 0, 2, 1], 1).into()];
+        asked.config = Arc::new(config);
+        asked.passed = Arc::new(Passed::of(vec![here], None));
+        let running = start(asked.clone()).await.unwrap();
+        assert_eq!(running.addresses, [address]);
+        running.gateway.send(Stop).await.unwrap();
+        // They are there for the next daemon, and whoever comes meanwhile waits for it.
+        let waiting = std::net::TcpStream::connect(address).unwrap();
+        let again = start(asked).await.unwrap();
+        again.gateway.send(Stop).await.unwrap();
+        drop(waiting);
     }
 
     impl Handler<Sabotage> for Gateway {

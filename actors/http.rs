@@ -20,6 +20,7 @@ use clawmux_core::dialect::socket::Socket;
 use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::exchanged::Exchanged;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::clock;
 use crate::connection::link::{Link, Peer};
@@ -87,6 +88,17 @@ const NOT_READY: &str = "the daemon is starting or stopping";
 /// Why it is not while it drains.
 const DRAINING: &str = "draining: new work is refused";
 
+/// Whether connections are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// They will be: who comes now waits.
+    Starting,
+    /// They are.
+    Ready,
+    /// They are no longer.
+    Stopping,
+}
+
 /// What requests are answered from.
 pub struct Front {
     /// What connections are given.
@@ -102,7 +114,7 @@ pub struct Front {
     /// The page that is served at `/`; none = a short text.
     pub control_ui: Option<ControlUi>,
     /// Whether connections are taken.
-    pub ready: AtomicBool,
+    pub stage: watch::Sender<Stage>,
     /// Whether it can be written down.
     pub log: Health,
     /// Whether new work is refused, while connections are taken.
@@ -112,6 +124,20 @@ pub struct Front {
 }
 
 impl Front {
+    /// Whether connections are taken.
+    pub(crate) fn is_ready(&self) -> bool {
+        *self.stage.borrow() == Stage::Ready
+    }
+
+    /// Waits while the daemon starts, for as long as a handshake may take: who comes a little early
+    /// is not sent away.
+    async fn started(&self) {
+        let mut stage = self.stage.subscribe();
+        let started = stage.wait_for(|stage| *stage != Stage::Starting);
+        let within = self.services.terms.get().gateway.handshake_timeout;
+        let _ = tokio::time::timeout(within, started).await;
+    }
+
     /// Whether the peer came over loopback to a socket that nobody else can reach.
     fn is_loopback(&self, link: &Link) -> bool {
         match link.peer() {
@@ -125,7 +151,7 @@ impl Front {
 
 impl fmt::Debug for Front {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Front").field("ready", &self.ready).finish_non_exhaustive()
+        f.debug_struct("Front").field("stage", &*self.stage.borrow()).finish_non_exhaustive()
     }
 }
 
@@ -145,7 +171,7 @@ pub(crate) async fn serve(
         ("/healthz" | "/health", _) => about(&request, StatusCode::OK, json!({ "ok": true })),
         ("/readyz", _) => {
             let reason = match front.log.fault() {
-                _ if !front.ready.load(Relaxed) => Some(NOT_READY.into()),
+                _ if !front.is_ready() => Some(NOT_READY.into()),
                 _ if front.draining.load(Relaxed) => Some(DRAINING.into()),
                 fault => fault.map(|fault| fault.message),
             };
@@ -162,7 +188,10 @@ pub(crate) async fn serve(
             Some(_) => about(&request, StatusCode::OK, Value::Null),
             None => answer(StatusCode::NOT_FOUND).json(error("no such page")),
         },
-        (_, Some(protocol)) if wants_upgrade => upgrade(&request, payload, &front, *protocol),
+        (_, Some(protocol)) if wants_upgrade => {
+            front.started().await;
+            upgrade(&request, payload, &front, *protocol)
+        }
         (path, Some(protocol)) if path != "/" => answer(StatusCode::UPGRADE_REQUIRED)
             .insert_header((header::UPGRADE, "websocket"))
             .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
@@ -197,7 +226,7 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
     if front.registry.is_full() {
         return unavailable(&format!("too many connections (max_connections = {})", front.registry.max()));
     }
-    if !front.ready.load(Relaxed) {
+    if !front.is_ready() {
         return unavailable(&format!("not ready: {NOT_READY}"));
     }
     let approach = match approach(request, front, link, protocol.may_skip) {
@@ -250,7 +279,7 @@ async fn scrape(request: &HttpRequest, front: &Front, metrics: &Metrics) -> Http
     if let Err(refusal) = allowed {
         return refusal;
     }
-    let (ready, draining) = (front.ready.load(Relaxed), front.draining.load(Relaxed));
+    let (ready, draining) = (front.is_ready(), front.draining.load(Relaxed));
     match metrics.text(Door { connections: &front.registry, ready, draining }).await {
         Some(text) => answer(StatusCode::OK).insert_header((header::CONTENT_TYPE, CONTENT_TYPE)).body(text),
         None => answer(StatusCode::SERVICE_UNAVAILABLE)

@@ -37,7 +37,7 @@ use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::arbiters::Arbiters;
 use crate::clock;
@@ -45,7 +45,7 @@ use crate::connection::link::{Link, Peer};
 use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
 use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
 use crate::control_ui::ControlUi;
-use crate::http::{Front, serve};
+use crate::http::{Front, Stage, serve};
 use crate::memory::Peak;
 use crate::metrics::Metrics;
 use crate::observe::{Observe, Observed};
@@ -59,6 +59,15 @@ use unix::UnixSockets;
 
 /// How long a connection that is being closed may keep its socket.
 const RESET_GRACE: Duration = CLOSE_GRACE.saturating_mul(2);
+
+/// How long after a pause a connection may still come.
+const PAUSE_GRACE: Duration = Duration::from_millis(50);
+
+/// How long somebody who was taken just before the daemon stops has to ask for something.
+const FRESH_GRACE: Duration = Duration::from_secs(1);
+
+/// How long an answer over plain HTTP may be under way then.
+const ANSWER_GRACE: Duration = Duration::from_millis(100);
 
 /// How long a connection may be idle between two plain HTTP requests, at most: no longer than it
 /// may take for the first.
@@ -87,6 +96,8 @@ pub struct ListenerSetup {
     pub arbiters: Arbiters,
     /// Whether the log can be written, which `/readyz` tells.
     pub log: Health,
+    /// Whether the sockets go on when this daemon stops: whoever passed them has them too.
+    pub outlived: bool,
     /// What `/metrics` tells; none = nothing.
     pub metrics: Option<Metrics>,
 }
@@ -96,6 +107,7 @@ pub struct Listener {
     front: Arc<Front>,
     unix: UnixSockets,
     server: ServerHandle,
+    outlived: bool,
     /// Of connections whose output waits: what the peer had acknowledged, and since when.
     waiting: HashMap<ConnectionId, (u64, Timestamp)>,
     peak: Peak,
@@ -103,7 +115,8 @@ pub struct Listener {
     timer: Option<SpawnHandle>,
 }
 
-/// From now on connections are taken, or no longer.
+/// From now on connections are taken, or no longer: who comes then is refused or, where the sockets
+/// outlive this daemon, waits in the kernel for the next one.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Ready(pub bool);
@@ -193,7 +206,7 @@ impl Listener {
             protocols: setup.protocols,
             registry: registry.clone(),
             control_ui: setup.control_ui,
-            ready: AtomicBool::new(false),
+            stage: watch::Sender::new(Stage::Starting),
             log: setup.log,
             metrics: setup.metrics,
             draining: AtomicBool::new(false),
@@ -240,6 +253,8 @@ impl Listener {
         }
         let server = server.run();
         let handle = server.handle();
+        // Until it is ready: who comes earlier waits in the kernel.
+        drop(handle.pause());
         let (fail, failed) = oneshot::channel();
         actix::spawn(async move {
             if let Err(error) = server.await {
@@ -255,7 +270,8 @@ impl Listener {
                 }
             }));
             let waiting = HashMap::new();
-            Self { front, unix, server: handle, waiting, peak: Peak::new(clock::now()), timer: None }
+            let (outlived, peak) = (setup.outlived, Peak::new(clock::now()));
+            Self { front, unix, server: handle, outlived, waiting, peak, timer: None }
         });
         Ok((listener, addresses))
     }
@@ -349,6 +365,13 @@ impl Listener {
     }
 }
 
+/// Whether it was taken so lately, or has asked so lately, that it may be about to upgrade: who came
+/// to a daemon that is about to stop is told so in the words of the protocol, and not reset.
+fn is_fresh(link: &Link, now: Timestamp) -> bool {
+    let (silence, asked) = link.since_request(now);
+    link.dialect().is_none() && silence < if asked { ANSWER_GRACE } else { FRESH_GRACE }
+}
+
 /// The connections of both registries, the oldest first.
 fn links(tcp: &Registry, unix: &Registry) -> Vec<Arc<Link>> {
     let mut links = tcp.links();
@@ -370,13 +393,21 @@ impl Actor for Listener {
 }
 
 impl Handler<Ready> for Listener {
-    type Result = ();
+    type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, Ready(ready): Ready, context: &mut Self::Context) {
-        self.front.ready.store(ready, Relaxed);
+    fn handle(&mut self, Ready(ready): Ready, context: &mut Self::Context) -> Self::Result {
         if ready {
+            self.front.stage.send_replace(Stage::Ready);
             self.unix.serve(context);
+            return Box::pin(self.server.resume());
         }
+        self.unix.rest(context);
+        if self.outlived {
+            // Who was taken already is served, be it with a farewell.
+            return Box::pin(self.server.pause());
+        }
+        self.front.stage.send_replace(Stage::Stopping);
+        Box::pin(std::future::ready(()))
     }
 }
 
@@ -406,22 +437,33 @@ impl Handler<Stop> for Listener {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, _: Stop, context: &mut Self::Context) -> Self::Result {
-        self.front.ready.store(false, Relaxed);
+        if !self.outlived {
+            self.front.stage.send_replace(Stage::Stopping);
+        }
         self.unix.stop(context);
         let (tcp, unix) = (self.front.registry.clone(), self.unix.registry.clone());
-        let server = self.server.clone();
+        let (server, outlived) = (self.server.clone(), self.outlived);
         Box::pin(async move {
             server.pause().await;
-            let all = || links(&tcp, &unix);
-            let speaking = || all().into_iter().filter(|link| link.dialect().is_some()).collect::<Vec<_>>();
-            let begun = clock::now();
-            for link in speaking() {
-                link.close(Fault::Draining, begun);
+            if outlived {
+                // What is on its way from the thread that accepts arrives.
+                actix::clock::sleep(PAUSE_GRACE).await;
             }
-            while !speaking().is_empty() && clock::now().since(begun) < CLOSE_GRACE {
+            loop {
+                let (links, now) = (links(&tcp, &unix), clock::now());
+                let speaking: Vec<_> = links.iter().filter(|link| link.dialect().is_some()).collect();
+                for link in speaking.iter().filter(|link| link.closing_since().is_none()) {
+                    link.close(Fault::Draining, now);
+                }
+                let leaves =
+                    |link: &Link| link.closing_since().is_some_and(|since| now.since(since) < CLOSE_GRACE);
+                let comes = |link: &Link| (outlived || link.peer().is_unix()) && is_fresh(link, now);
+                if !(speaking.iter().any(|link| leaves(link)) || links.iter().any(|link| comes(link))) {
+                    break;
+                }
                 actix::clock::sleep(Duration::from_millis(10)).await;
             }
-            for link in all() {
+            for link in links(&tcp, &unix) {
                 link.reset();
             }
             server.stop(true).await;
@@ -439,7 +481,7 @@ impl Handler<Observe> for Listener {
             actor: "listener".into(),
             state: json!({
                 "addresses": self.front.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "ready": self.front.ready.load(Relaxed),
+                "ready": self.front.is_ready(),
                 "draining": self.front.draining.load(Relaxed),
                 "connections": registry.len(),
                 "unix": self.unix.figures(),

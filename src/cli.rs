@@ -176,6 +176,23 @@ pub(crate) struct Backup {
     pub(crate) json: bool,
 }
 
+/// `unit`
+#[derive(Args, Debug)]
+pub(crate) struct Unit {
+    /// For the service manager of this user instead of the system's: the home is ~/.clawmux as ever
+    #[arg(long)]
+    pub(crate) user: bool,
+    /// Write clawmux.service and clawmux.socket into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print the service unit alone
+    #[arg(long, conflicts_with_all = ["out", "socket"])]
+    pub(crate) service: bool,
+    /// Print the socket unit alone
+    #[arg(long, conflicts_with = "out")]
+    pub(crate) socket: bool,
+}
+
 /// `check`
 #[derive(Args, Debug)]
 pub(crate) struct Check {
@@ -698,8 +715,12 @@ pub(crate) enum Command {
     /// file, checked and on the disk when the command ends. To restore it: stop the daemon, move the files of its log
     /// away, copy FILE to where clawmux.db was (store.path), start the daemon.
     Backup(Backup),
-    /// The systemd units (not there yet)
-    Unit(Later),
+    /// The systemd service and socket units, for the system or for one user
+    ///
+    /// Prints both, each below a line with the path it belongs to; --out writes them. They name this binary and what
+    /// the configuration says of addresses, the socket's group and the time a stop may take: print them anew when
+    /// those change.
+    Unit(Unit),
     /// Look for what commonly goes wrong, and say what to do
     ///
     /// Looks at the configuration, the home, its secrets and its disk, the daemon and what waits for its operator, ports,
@@ -734,6 +755,7 @@ impl Command {
             | Self::Doctor(_)
             | Self::Config(_)
             | Self::Log(_)
+            | Self::Unit(_)
             | Self::Reference(_) => return None,
             Self::Connections(_) => "connections",
             Self::Actors(_) => "actors",
@@ -741,7 +763,6 @@ impl Command {
             Self::Usage(_) => "usage",
             Self::Plugin(_) => "plugin",
             Self::Events(_) => "events",
-            Self::Unit(_) => "unit",
         })
     }
 }
@@ -769,7 +790,7 @@ mod tests {
 
     #[test]
     fn later_commands_take_whatever_they_will_take() {
-        for line in ["plugin call echo --json", "unit --user", "events --all"] {
+        for line in ["plugin call echo --json", "events --all"] {
             let args = std::iter::once("clawmux").chain(line.split(' '));
             assert!(Cli::try_parse_from(args).unwrap().command.later().is_some(), "{line}");
         }

@@ -18,28 +18,39 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::exit::{CONFIG, FAILED, Failure};
 use crate::logging;
 use crate::settings::Settings;
+use crate::systemd::{Current, ServiceManager};
 use crate::terminal;
 
 /// `clawmux serve`: runs until SIGTERM or Ctrl-C; a second one ends it at once. Should a part of it
-/// fail that the rest can't do without, all of it is started anew from the log, a few times.
+/// fail that the rest can't do without, all of it is started anew from the log, a few times. `manager`
+/// is told what becomes of it.
 ///
 /// # Errors
 /// Where it can't start, or can't go on.
-pub(crate) fn serve(settings: Settings) -> Result<(), Failure> {
+pub(crate) fn serve(settings: Settings, manager: &ServiceManager) -> Result<(), Failure> {
     System::new().block_on(async move {
         let unable = |error: std::io::Error| Failure::new(FAILED, format!("can't wait for signals: {error}"));
         let mut terminate = signal(SignalKind::terminate()).map_err(unable)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(unable)?;
         let mut hang_up = signal(SignalKind::hangup()).map_err(unable)?;
+        let current = Current::default();
+        actix::spawn(manager.clone().feed_watchdog(current.clone()));
+        actix::spawn(manager.clone().tell_load(current.clone()));
         let mut config = settings.config.clone();
         let mut restarts = Restarts::default();
         loop {
-            let Running { gateway, addresses, config: running, mut failed, .. } =
-                start(&settings, config.clone(), false).await?;
+            let started = tokio::select! {
+                started = start(&settings, config.clone(), false) => started,
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+            };
+            let Running { gateway, addresses, config: running, mut failed, .. } = started?;
+            current.replace(Some(gateway.clone()));
             announce(&settings, &config, &addresses);
+            manager.ready().await;
             let reloads = async {
                 while hang_up.recv().await.is_some() {
-                    reload(&gateway).await;
+                    manager.reload(reload(&gateway)).await;
                 }
                 std::future::pending().await
             };
@@ -50,11 +61,15 @@ pub(crate) fn serve(settings: Settings) -> Result<(), Failure> {
                 why = &mut failed => Err(why.unwrap_or_else(|_| gateway_gone())),
             };
             tracing::info!("stopping: what runs may finish its step; once more to stop at once");
+            if outcome.is_ok() {
+                manager.stopping(gateway::stops_within(&running.get())).await;
+            }
             tokio::select! {
                 _ = gateway.send(Stop) => {}
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
             }
+            current.replace(None);
             match outcome {
                 Ok(()) => return Ok(()),
                 Err(error) if restarts.allow(Instant::now()) => {
@@ -110,6 +125,7 @@ async fn start(settings: &Settings, config: Config, has_own_credentials: bool) -
         config: Arc::new(config),
         home: settings.home.clone(),
         socket: settings.socket.clone(),
+        passed: settings.passed.clone(),
         layers: settings.layers.clone(),
         log: logging::kept(),
         log_filter: logging::filter(),

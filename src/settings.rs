@@ -1,7 +1,9 @@
 //! Says where the configuration is (files, environment, command line) and has it put together.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use clawmux_actors::activation::Passed;
 use clawmux_actors::configuration::Layers;
 use clawmux_core::config::{self, Complaint, Config};
 
@@ -28,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) layers: Layers,
     /// Where the operator's socket goes instead of the home.
     pub(crate) socket: Option<PathBuf>,
+    /// Sockets that were bound before the daemon began; they win.
+    pub(crate) passed: Arc<Passed>,
 }
 
 /// Why they can't be used.
@@ -69,7 +73,8 @@ pub(crate) fn load(global: &Global, listen: &[String]) -> Result<Settings, Unusa
     let files = layers.files().map_err(|why| Failure::new(CONFIG, why))?;
     let loaded = layers.with(&files, config::load).map_err(Unusable::Complaints)?;
     let files = files.into_iter().map(|(path, _)| path).collect();
-    Ok(Settings { home, config: loaded.config, warnings: loaded.warnings, files, layers, socket: None })
+    let (config, warnings) = (loaded.config, loaded.warnings);
+    Ok(Settings { home, config, warnings, files, layers, socket: None, passed: Arc::default() })
 }
 
 /// What a configuration is made of, whatever that says.

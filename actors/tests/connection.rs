@@ -331,6 +331,7 @@ impl Edge {
             unauthenticated: options.limits.unauthenticated,
             workers: options.workers,
             arbiters: arbiters.clone(),
+            outlived: false,
         })
         .unwrap();
         listener.send(Ready(true)).await.unwrap();
