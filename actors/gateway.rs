@@ -35,6 +35,7 @@ use clawmux_core::ids::{AgentId, PluginName};
 use clawmux_core::meter::{day_start, month_start};
 use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
+use futures::future::{LocalBoxFuture, join_all};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -55,7 +56,7 @@ use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::nodes::Nodes;
-use crate::observe::{Observe, Observed};
+use crate::observe::{Observe, Observed, PATIENCE, PATIENCE_WITH_CHILDREN, observe};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
@@ -460,25 +461,26 @@ impl Handler<Observe> for Gateway {
         let crew = self.crew.clone();
         let files = self.files.clone();
         let tokens = self.tokens.clone();
-        Box::pin(async move {
-            let mut children = Vec::new();
-            children.extend(ask(&store, Observe).await);
-            children.extend(ask(&sandbox, Observe).await);
-            children.extend(ask(&providers, Observe).await);
-            children.extend(ask(&nodes, Observe).await);
-            children.extend(ask(&hub, Observe).await);
-            children.extend(ask(&configuration, Observe).await);
-            children.extend(ask(&devices, Observe).await);
-            children.extend(ask(&crew, Observe).await);
-            children.extend(ask(&files, Observe).await);
-            children.extend(ask(&tokens, Observe).await);
-            children.extend(ask(&sessions, Observe).await);
-            children.extend(ask(&listener, Observe).await);
-            if let Some(admin) = admin {
-                children.extend(ask(&admin, Observe).await);
-            }
-            Observed { actor: "gateway".into(), state, children }
-        })
+        let observed = Observed::leaf("gateway", state);
+        // All at once: one that is stuck takes no longer than its own patience.
+        let mut asked: Vec<LocalBoxFuture<'static, Observed>> = vec![
+            Box::pin(observe("store", store, PATIENCE)),
+            Box::pin(observe("sandbox supervisor", sandbox, PATIENCE_WITH_CHILDREN)),
+            Box::pin(observe("provider supervisor", providers, PATIENCE)),
+            Box::pin(observe("nodes", nodes, PATIENCE)),
+            Box::pin(observe("hub", hub, PATIENCE)),
+            Box::pin(observe("configuration", configuration, PATIENCE)),
+            Box::pin(observe("devices", devices, PATIENCE)),
+            Box::pin(observe("crew", crew, PATIENCE)),
+            Box::pin(observe("files", files, PATIENCE)),
+            Box::pin(observe("tokens", tokens, PATIENCE)),
+            Box::pin(observe("session supervisor", sessions, PATIENCE_WITH_CHILDREN)),
+            Box::pin(observe("listener", listener, PATIENCE)),
+        ];
+        if let Some(admin) = admin {
+            asked.push(Box::pin(observe("admin socket", admin, PATIENCE)));
+        }
+        Box::pin(async move { observed.with_children(join_all(asked).await) })
     }
 }
 

@@ -364,9 +364,13 @@ impl Handler<Observe> for Listener {
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
         let registry = &self.front.registry;
         let links = registry.links();
-        Observed {
-            actor: "listener".into(),
-            state: json!({
+        let connections = links
+            .iter()
+            .map(|link| Observed::leaf(format!("connection {}", link.id().0), link.figures()))
+            .collect();
+        Observed::leaf(
+            "listener",
+            json!({
                 "addresses": self.front.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "ready": self.front.ready.load(Relaxed),
                 "draining": self.front.draining.load(Relaxed),
@@ -376,11 +380,8 @@ impl Handler<Observe> for Listener {
                 "closed": registry.closed(),
                 "waiting": self.waiting.len(),
             }),
-            children: links
-                .iter()
-                .map(|link| Observed::leaf(format!("connection {}", link.id().0), link.figures()))
-                .collect(),
-        }
+        )
+        .with_children(connections)
     }
 }
 

@@ -225,7 +225,7 @@ impl Handler<Observe> for AdminSocket {
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
         Observed::leaf(
-            "AdminSocket",
+            "admin socket",
             json!({
                 "path": self.bound.path().display().to_string(),
                 "connections": self.connections,

@@ -45,7 +45,7 @@ use crate::devices::Manage;
 use crate::files::Files;
 use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
-use crate::observe::{Observe, Observed};
+use crate::observe::{Observe, Observed, PATIENCE, observe};
 use crate::sandbox_supervisor::CountPlugins;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Profile, Routed, Session, Sleep};
 use crate::store::Unfinished;
@@ -116,6 +116,8 @@ pub struct SessionSupervisor {
     draining: bool,
     drained: Option<oneshot::Sender<()>>,
     peak: Peak,
+    /// How often a session was started anew because it had panicked.
+    restarts: u64,
     health: health::Health,
 }
 
@@ -204,6 +206,11 @@ pub(crate) struct Kept {
     pub(crate) key: String,
 }
 
+/// How many sessions each connection follows, or has sent prompts to.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "HashMap<ConnectionId, usize>")]
+pub struct Follows;
+
 /// Wakes every session whose run the daemon's end cut off.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<usize, Error>")]
@@ -243,6 +250,7 @@ impl SessionSupervisor {
             draining: false,
             drained: None,
             peak: Peak::new(clock::now()),
+            restarts: 0,
             health: health::Health::default(),
         }
     }
@@ -322,6 +330,7 @@ impl Handler<Fallen> for SessionSupervisor {
             State::Awake { .. } | State::Parked { .. } => Vec::new(),
         };
         if panicked {
+            self.restarts += 1;
             tracing::error!(session = %key, "the session panicked: it starts anew from its log");
         }
         if done && waiting.is_empty() {
@@ -378,6 +387,17 @@ impl Handler<Gone> for SessionSupervisor {
                 None => {}
             }
         }
+    }
+}
+
+impl Handler<Follows> for SessionSupervisor {
+    type Result = MessageResult<Follows>;
+
+    fn handle(&mut self, _: Follows, _: &mut Self::Context) -> Self::Result {
+        let count = |keys: &HashSet<SessionKey>| {
+            keys.iter().filter(|key| self.sessions.contains_key(*key)).count()
+        };
+        MessageResult(self.followed.iter().map(|(connection, keys)| (*connection, count(keys))).collect())
     }
 }
 
@@ -443,11 +463,11 @@ impl Handler<Observe> for SessionSupervisor {
     type Result = ResponseFuture<Observed>;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
-        let awake: Vec<Addr<Session>> = self
+        let awake: Vec<(SessionKey, Addr<Session>)> = self
             .sessions
-            .values()
-            .filter_map(|entry| match &entry.state {
-                State::Awake { session, .. } => Some(session.clone()),
+            .iter()
+            .filter_map(|(key, entry)| match &entry.state {
+                State::Awake { session, .. } => Some((key.clone(), session.clone())),
                 State::Waking { .. } | State::Parked { .. } => None,
             })
             .collect();
@@ -463,15 +483,15 @@ impl Handler<Observe> for SessionSupervisor {
             "approvals_waiting": self.setup.colleagues.approvals.len(),
             "takes_prompts": !(self.closed || self.draining),
             "draining": self.draining,
+            "restarts_total": self.restarts,
         });
-        Box::pin(async move {
-            let children = futures::future::join_all(awake.iter().map(|session| session.send(Observe))).await;
-            Observed {
-                actor: "session_supervisor".into(),
-                state,
-                children: children.into_iter().flatten().collect(),
-            }
-        })
+        let observed = Observed::leaf("session supervisor", state);
+        let asked = awake.into_iter().map(|(key, session)| {
+            let name = format!("session {key}");
+            observe(name, session, PATIENCE)
+        });
+        let asked = futures::future::join_all(asked);
+        Box::pin(async move { observed.with_children(asked.await) })
     }
 }
 
