@@ -398,6 +398,12 @@ impl Handler<Serve> for Gateway {
             dispatch: self.sessions.clone().recipient(),
             gone: self.sessions.clone().recipient(),
             sessions: self.sessions.clone().recipient(),
+            actors: ctx.address().recipient(),
+            connections: self.listener.clone().recipient(),
+            follows: self.sessions.clone().recipient(),
+            close: self.listener.clone().recipient(),
+            budgets: self.providers.clone().recipient(),
+            sandbox: self.sandbox.clone(),
             store: self.store.clone(),
         };
         self.admin = Some(AdminSocket::start(bound, daemon)?);

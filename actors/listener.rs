@@ -95,6 +95,12 @@ pub struct Ready(pub bool);
 #[rtype(result = "()")]
 pub struct Draining(pub bool);
 
+/// Closes one connection, in its protocol's words for a daemon that goes away: the client may come back.
+/// Answers with its other end; none where there is no such connection.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Option<SocketAddr>")]
+pub struct CloseConnection(pub ConnectionId);
+
 /// Close every connection in its protocol's words, then everything else.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
@@ -330,6 +336,17 @@ impl Handler<Draining> for Listener {
 
     fn handle(&mut self, Draining(draining): Draining, _: &mut Self::Context) {
         self.front.draining.store(draining, Relaxed);
+    }
+}
+
+impl Handler<CloseConnection> for Listener {
+    type Result = Option<SocketAddr>;
+
+    fn handle(&mut self, CloseConnection(id): CloseConnection, _: &mut Self::Context) -> Self::Result {
+        let link = self.front.registry.link(id)?;
+        tracing::info!(connection = id.0, peer = %link.peer(), "closed by the operator");
+        link.close_for(Fault::Draining, "operator", clock::now());
+        Some(link.peer())
     }
 }
 

@@ -12,10 +12,15 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::client::AdminClient;
-use super::{AdminStatus, Daemon, approvals, backup, devices, drain, memory, session, sessions, tokens};
+use super::{
+    Daemon, actors, approvals, backup, connections, devices, drain, memory, plugins, session, sessions, status,
+    tokens, usage,
+};
 
 /// How long a method may take that asks the daemon and its log.
 const PROMPT: Duration = Duration::from_secs(10);
+/// How long one may take that loads or calls a plugin: these have deadlines of their own.
+const PLUGIN: Duration = Duration::from_secs(600);
 
 /// A method.
 pub(super) struct Method {
@@ -44,10 +49,69 @@ pub(super) struct Call {
 }
 
 const METHODS: &[Method] = &[
-    Method { name: "admin.status", params: "{}", deadline: PROMPT, run: |call| Box::pin(status(call)) },
+    Method {
+        name: "admin.status",
+        params: "{}",
+        deadline: PROMPT,
+        run: |call| Box::pin(status::status(call)),
+    },
+    Method {
+        name: "admin.connections",
+        params: r#"{"limit"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(connections::list(call)),
+    },
+    Method {
+        name: "admin.connection.close",
+        params: r#"{"connection"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(connections::close(call)),
+    },
+    Method {
+        name: "admin.actors",
+        params: r#"{"children"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(actors::actors(call)),
+    },
+    Method {
+        name: "admin.plugins",
+        params: "{}",
+        deadline: PROMPT,
+        run: |call| Box::pin(plugins::list(call)),
+    },
+    Method {
+        name: "admin.plugin.load",
+        params: r#"{"plugin", "path"?}"#,
+        deadline: PLUGIN,
+        run: |call| Box::pin(plugins::load(call)),
+    },
+    Method {
+        name: "admin.plugin.unload",
+        params: r#"{"plugin"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(plugins::unload(call)),
+    },
+    Method {
+        name: "admin.plugin.reload",
+        params: r#"{"plugin"}"#,
+        deadline: PLUGIN,
+        run: |call| Box::pin(plugins::reload(call)),
+    },
+    Method {
+        name: "admin.plugin.call",
+        params: r#"{"plugin", "input"?}"#,
+        deadline: PLUGIN,
+        run: |call| Box::pin(plugins::call(call)),
+    },
+    Method {
+        name: "admin.usage",
+        params: r#"{"by"?, "days"?, "limit"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(usage::usage(call)),
+    },
     Method {
         name: "admin.sessions",
-        params: r#"{"limit"?, "before"?}"#,
+        params: r#"{"limit"?, "prefix"?, "before"?}"#,
         deadline: PROMPT,
         run: |call| Box::pin(sessions::list(call)),
     },
@@ -157,17 +221,9 @@ const METHODS: &[Method] = &[
 ];
 
 /// Methods of the interface whose feature is not there yet.
-const LATER: [&str; 7] = [
-    "admin.connections",
-    "admin.actors",
-    "admin.plugins",
-    "admin.usage",
-    "admin.log",
-    "admin.events",
-    "admin.auth",
-];
+const LATER: [&str; 3] = ["admin.log", "admin.events", "admin.auth"];
 /// Families of such methods.
-const LATER_FAMILIES: [&str; 3] = ["admin.plugin.", "admin.config.", "gateway."];
+const LATER_FAMILIES: [&str; 2] = ["admin.config.", "gateway."];
 
 /// The method of this name.
 ///
@@ -185,12 +241,6 @@ pub(super) fn find(name: &str) -> Result<&'static Method, Error> {
 /// What the method of this name takes.
 pub(super) fn params_of(name: &str) -> &'static str {
     METHODS.iter().find(|method| method.name == name).map_or("{}", |method| method.params)
-}
-
-/// `admin.status`
-async fn status(call: Call) -> Result<Value, Error> {
-    call.takes_nothing("admin.status")?;
-    call.daemon.status.send(AdminStatus).await.unwrap_or_else(|_| Err(stopping()))
 }
 
 /// That who would answer is gone.

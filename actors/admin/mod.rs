@@ -10,7 +10,7 @@
 //! | `client` | what the rest of the daemon knows of a connection |
 //! | `methods` | the table of methods, and which are not there yet |
 //! | `params` | parameters, read and refused in words |
-//! | `sessions`, `session`, `devices`, `approvals`, `tokens`, `drain`, `backup` | the methods, a group a file |
+//! | `status`, `sessions`, `session`, `connections`, `actors`, `plugins`, `usage`, `devices`, `approvals`, `tokens`, `memory`, `drain`, `backup` | the methods, a group a file |
 //! | `activity` | what runs |
 //! | `event` | an event of a session, as JSON |
 //!
@@ -19,11 +19,13 @@
 //! name; batches.
 
 mod activity;
+mod actors;
 mod approvals;
 mod backup;
 mod bound;
 mod client;
 mod connection;
+mod connections;
 mod devices;
 mod drain;
 mod event;
@@ -31,9 +33,12 @@ mod line;
 mod memory;
 mod methods;
 mod params;
+mod plugins;
 mod session;
 mod sessions;
+mod status;
 mod tokens;
+mod usage;
 
 use std::io;
 use std::sync::Arc;
@@ -46,8 +51,11 @@ use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
+use crate::listener::CloseConnection;
 use crate::observe::{Observe, Observed};
-use crate::session_supervisor::{Dispatch, Gone};
+use crate::provider_supervisor::BudgetStatus;
+use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::session_supervisor::{Dispatch, Follows, Gone};
 use crate::store::Store;
 
 pub use bound::{Bound, socket_path};
@@ -95,6 +103,18 @@ pub struct Daemon {
     pub gone: Recipient<Gone>,
     /// What runs.
     pub sessions: Recipient<Observe>,
+    /// All actors.
+    pub actors: Recipient<Observe>,
+    /// Who is connected.
+    pub connections: Recipient<Observe>,
+    /// What each of them follows.
+    pub follows: Recipient<Follows>,
+    /// Who closes one of them.
+    pub close: Recipient<CloseConnection>,
+    /// What the budgets leave.
+    pub budgets: Recipient<BudgetStatus>,
+    /// The plugins.
+    pub sandbox: Addr<SandboxSupervisor>,
     /// The log.
     pub store: Addr<Store>,
 }
@@ -242,7 +262,9 @@ mod tests {
     use super::*;
     use crate::deliver::Asker;
     use clawmux_core::error::Detail;
+    use std::collections::HashMap;
     use std::fs;
+    use std::net::SocketAddr;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
     use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -286,6 +308,30 @@ mod tests {
         }
     }
 
+    impl Handler<Follows> for Behind {
+        type Result = MessageResult<Follows>;
+
+        fn handle(&mut self, _: Follows, _: &mut Self::Context) -> Self::Result {
+            MessageResult(HashMap::default())
+        }
+    }
+
+    impl Handler<CloseConnection> for Behind {
+        type Result = Option<SocketAddr>;
+
+        fn handle(&mut self, _: CloseConnection, _: &mut Self::Context) -> Self::Result {
+            None
+        }
+    }
+
+    impl Handler<BudgetStatus> for Behind {
+        type Result = MessageResult<BudgetStatus>;
+
+        fn handle(&mut self, _: BudgetStatus, _: &mut Self::Context) -> Self::Result {
+            MessageResult(Vec::new())
+        }
+    }
+
     impl Handler<Gone> for Behind {
         type Result = ();
 
@@ -299,7 +345,13 @@ mod tests {
             drain: behind.clone().recipient(),
             dispatch: behind.clone().recipient(),
             gone: behind.clone().recipient(),
-            sessions: behind.recipient(),
+            sessions: behind.clone().recipient(),
+            actors: behind.clone().recipient(),
+            connections: behind.clone().recipient(),
+            follows: behind.clone().recipient(),
+            close: behind.clone().recipient(),
+            budgets: behind.recipient(),
+            sandbox: SandboxSupervisor::new(Vec::new(), home.to_owned()).with_embedded(Vec::new()).start(),
             store: Store::start(home.join("clawmux.db")).await.unwrap(),
         };
         AdminSocket::start(Bound::new(home, None).unwrap(), daemon).unwrap()
@@ -322,13 +374,12 @@ mod tests {
         let actor = start(home.path()).await;
         let mut stream = connect(home.path()).await;
         let status = ask(&mut stream, r#"{"jsonrpc":"2.0","id":1,"method":"admin.status"}"#).await;
-        assert_eq!(status, json!({"jsonrpc": "2.0", "id": 1, "result": {"version": "1"}}));
+        assert_eq!((&status["id"], &status["result"]["version"]), (&json!(1), &json!("1")), "{status}");
         for (line, code, says) in [
             ("{", -32700, "parse error"),
             ("[]", -32600, "batches"),
             (r#"{"jsonrpc":"2.0","id":1,"method":"admin.nothing"}"#, -32601, "unknown method: admin.nothing"),
-            (r#"{"jsonrpc":"2.0","id":1,"method":"admin.usage"}"#, -32601, "admin.usage is not there yet"),
-            (r#"{"jsonrpc":"2.0","id":1,"method":"admin.plugin.load"}"#, -32601, "not there yet"),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"admin.config.get"}"#, -32601, "admin.config.get is not there yet"),
             (
                 r#"{"jsonrpc":"2.0","id":1,"method":"admin.status","params":{"x":1}}"#,
                 -32602,
