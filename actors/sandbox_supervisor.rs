@@ -217,13 +217,7 @@ impl SandboxSupervisor {
     }
 
     /// Starts one that is not in the table yet.
-    fn begin(
-        &mut self,
-        name: &PluginName,
-        source: Source,
-        restarts: Restarts,
-        ctx: &Context<Self>,
-    ) -> Entry {
+    fn begin(&mut self, name: &PluginName, source: Source, restarts: Restarts, ctx: &Context<Self>) -> Entry {
         self.generation += 1;
         let (sender, loading) = watch::channel(Loading::UnderWay);
         let guard = Guard::new(name.as_str(), self.generation, ctx.address().recipient());

@@ -11,6 +11,7 @@ mod doctor;
 mod exit;
 mod home;
 mod logging;
+mod manual;
 mod operator;
 mod reference;
 mod settings;
@@ -40,6 +41,15 @@ fn main() -> ExitCode {
         Command::Check => check::run(&global),
         Command::Status(options) => operator::status::run(&global, options.json),
         Command::Sessions(options) => operator::sessions::run(&global, &options),
+        Command::Connections(options) => operator::connections::list(&global, &options),
+        Command::Connection(command) => operator::connections::run(&global, &command.command),
+        Command::Actors(options) => operator::actors::run(&global, &options),
+        Command::Plugins(options) => operator::plugins::list(&global, &options),
+        Command::Plugin(command) => operator::plugins::run(&global, &command.command),
+        Command::Usage(options) => operator::usage::run(&global, &options),
+        Command::Events(options) => operator::events::run(&global, &options),
+        Command::Completions(options) => manual::complete(&options),
+        Command::Man(options) => manual::pages(&options),
         Command::Session(command) => operator::session::run(&global, &command.command),
         Command::Devices(options) => operator::devices::list(&global, &options),
         Command::Device(command) => operator::devices::run(&global, &command.command),

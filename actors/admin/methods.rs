@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 
 use super::client::AdminClient;
 use super::{
-    Daemon, actors, approvals, backup, connections, devices, drain, memory, plugins, session, sessions, status,
-    tokens, usage,
+    Daemon, actors, approvals, backup, connections, devices, drain, memory, plugins, session, sessions,
+    status, tokens, usage,
 };
 
 /// How long a method may take that asks the daemon and its log.

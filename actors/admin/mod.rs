@@ -379,7 +379,11 @@ mod tests {
             ("{", -32700, "parse error"),
             ("[]", -32600, "batches"),
             (r#"{"jsonrpc":"2.0","id":1,"method":"admin.nothing"}"#, -32601, "unknown method: admin.nothing"),
-            (r#"{"jsonrpc":"2.0","id":1,"method":"admin.config.get"}"#, -32601, "admin.config.get is not there yet"),
+            (
+                r#"{"jsonrpc":"2.0","id":1,"method":"admin.config.get"}"#,
+                -32601,
+                "admin.config.get is not there yet",
+            ),
             (
                 r#"{"jsonrpc":"2.0","id":1,"method":"admin.status","params":{"x":1}}"#,
                 -32602,

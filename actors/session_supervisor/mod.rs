@@ -394,9 +394,8 @@ impl Handler<Follows> for SessionSupervisor {
     type Result = MessageResult<Follows>;
 
     fn handle(&mut self, _: Follows, _: &mut Self::Context) -> Self::Result {
-        let count = |keys: &HashSet<SessionKey>| {
-            keys.iter().filter(|key| self.sessions.contains_key(*key)).count()
-        };
+        let count =
+            |keys: &HashSet<SessionKey>| keys.iter().filter(|key| self.sessions.contains_key(*key)).count();
         MessageResult(self.followed.iter().map(|(connection, keys)| (*connection, count(keys))).collect())
     }
 }

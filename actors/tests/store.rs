@@ -534,7 +534,8 @@ async fn sessions_are_listed_by_use_and_owner() {
         store.send(Append { owner, ..append(&key(&run), events, true) }).await.unwrap().unwrap();
     }
     let list = async |limit, owner| {
-        let listed = store.send(ListSessions { limit, owner, prefix: None, before: None }).await.unwrap().unwrap();
+        let listed =
+            store.send(ListSessions { limit, owner, prefix: None, before: None }).await.unwrap().unwrap();
         listed
             .into_iter()
             .map(|s| (s.summary.session, s.summary.updated.as_millis(), s.summary.running, s.owner))
@@ -558,7 +559,8 @@ async fn sessions_are_listed_by_use_and_owner() {
     }
     let (mut seen, mut before) = (Vec::new(), None);
     loop {
-        let page = store.send(ListSessions { limit: 2, owner: None, prefix: None, before }).await.unwrap().unwrap();
+        let page =
+            store.send(ListSessions { limit: 2, owner: None, prefix: None, before }).await.unwrap().unwrap();
         let Some(last) = page.last() else { break };
         before = Some(last.place);
         seen.extend(page.into_iter().map(|s| (s.summary.session, s.head, s.prompts)));

@@ -234,7 +234,10 @@ impl Reader {
             let rows: Vec<_> = match (&asked.prefix, &asked.owner) {
                 (Some(prefix), _) => tx
                     .prepare_cached(&format!("{COLUMNS} WHERE key >= ? AND key < ? AND {ORDER}"))?
-                    .query_map(params![prefix, format!("{prefix}{}", char::MAX), updated, row, limit], listed)?
+                    .query_map(
+                        params![prefix, format!("{prefix}{}", char::MAX), updated, row, limit],
+                        listed,
+                    )?
                     .collect::<Result<_, _>>()?,
                 (None, Some(owner)) => tx
                     .prepare_cached(&format!("{COLUMNS} WHERE owner = ? AND {ORDER}"))?
