@@ -559,6 +559,9 @@ mod tests {
         running.gateway.send(Sabotage).await.unwrap();
         let why = tokio::time::timeout(Duration::from_secs(60), running.failed).await.unwrap().unwrap();
         assert!(why.message.contains("hub"), "{why}");
+        let tree = running.gateway.send(Observe).await.unwrap();
+        let silent = tree.children.iter().filter_map(|child| Some((&*child.actor, child.silent.as_deref()?)));
+        assert_eq!(silent.collect::<Vec<_>>(), [("hub", "it is gone")], "the others say how they are");
         running.gateway.send(Stop).await.unwrap();
 
         let again = start(setup(home.path())).await.unwrap();

@@ -8,7 +8,7 @@ use crate::terminal::{Tone, columns, cut, may_color, one_line, width};
 /// The longest cell: a session's key fits.
 const CELL_CHARS_MAX: usize = 1024;
 /// No column is cut below this.
-const COLUMN_MIN: usize = 8;
+const COLUMN_MIN: usize = 6;
 /// Between two columns.
 const GAP: &str = "  ";
 
