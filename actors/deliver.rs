@@ -15,6 +15,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Published;
 use clawmux_core::ids::{ConnectionId, Seq, Ticket};
 use clawmux_core::node::Invocation;
+use clawmux_core::operate::Progress;
 use clawmux_core::reply::Reply;
 
 /// How many bytes of events may be under way to one connection. An event may begin while there are
@@ -31,6 +32,8 @@ const ENVELOPE_BYTES: usize = 256;
 pub enum Deliver {
     /// The one answer to a request.
     Reply(Ticket, Result<Reply, Error>),
+    /// How far a request is that takes long; may be lost.
+    Progress(Ticket, Progress),
     /// There is something in the connection's [`Inbox`](crate::hub::inbox::Inbox), where there was
     /// nothing.
     Announced,

@@ -287,6 +287,7 @@ impl Handler<Observe> for Devices {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::link::Peer;
     use crate::connection::registry::Registry as Connections;
     use clawmux_core::auth::{Claim, Credentials, DeviceClaim, Secret};
     use clawmux_core::config::{Auth, LoopbackPolicy};
@@ -351,9 +352,9 @@ mod tests {
         let (devices, _store) = devices(home.path()).await;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (peer, local) = (socket.peer_addr().unwrap(), socket.local_addr().unwrap());
+        let peer = Peer::Tcp { from: socket.peer_addr().unwrap(), to: socket.local_addr().unwrap() };
         let connections = Connections::new(16, 16);
-        let link = Arc::new(Link::new(ConnectionId(1), &socket, peer, local, connections).unwrap());
+        let link = Arc::new(Link::new(ConnectionId(1), &socket, peer, connections).unwrap());
         token(devices.send(admit(1, Arc::downgrade(&link))).await);
         let id: Arc<str> = "device-1".into();
         devices.send(Close(id.clone(), Some(Role::Node))).await.unwrap();

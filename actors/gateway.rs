@@ -10,8 +10,8 @@
 //!            ├─ Configuration        the configuration files
 //!            ├─ Files                what clients upload
 //!            ├─ SessionSupervisor ── Session ...
-//!            ├─ Listener ─────────── Connection ...
-//!            └─ AdminSocket          the operator
+//!            ├─ Admin                what operators ask
+//!            └─ Listener ─────────── Connection ...
 //! ```
 //!
 //! Starts them in this order and stops them in reverse; knows no protocol. Sessions and plugins are
@@ -39,7 +39,7 @@ use futures::future::{LocalBoxFuture, join_all};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::admin::{self, AdminDrain, AdminSocket, AdminStatus};
+use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
@@ -120,7 +120,9 @@ pub struct Gateway {
     tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
-    admin: Option<Addr<AdminSocket>>,
+    admin: Addr<Admin>,
+    /// The claim on the home, let go when the log is closed.
+    claim: Option<Bound>,
     failed: Option<oneshot::Sender<Error>>,
     draining: bool,
     stopping: bool,
@@ -140,7 +142,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let config = setup.config.clone();
     let authority = Arc::new(Authority::new(&config.auth));
     // First of all, so that a second daemon on this home touches nothing.
-    let socket = admin::Bound::new(&setup.home, setup.socket.as_deref())?;
+    let mut claim = Bound::new(&setup.home, setup.socket.as_deref())?;
     let sockets = listener::bind(&config.gateway.listen)
         .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
 
@@ -196,6 +198,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .await?
     .start();
+    let admin = Admin::default().start();
     let arbiters = Arbiters::default();
     let catalog = Arc::new(Catalog::new(&config));
     let sessions = SessionSupervisor::new(SessionSetup {
@@ -228,6 +231,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         kin,
         files: files.clone(),
         tokens: tokens.clone().recipient(),
+        admin: admin.clone().recipient(),
         version: setup.version,
     })
     .start();
@@ -246,6 +250,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         },
         gateway: config.gateway.clone(),
         openclaw: config.openclaw.clone(),
+        xeno: config.xeno.clone(),
         authority: authority.clone(),
         rates: Rates::new(&config.limits),
         dispatch: sessions.clone().recipient(),
@@ -259,6 +264,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     };
     let (listener, addresses) = Listener::open(ListenerSetup {
         sockets,
+        unix: claim.take_listener().into_iter().collect(),
         services: Arc::new(services),
         protocols: PROTOCOLS.to_vec(),
         control_ui: config
@@ -280,7 +286,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
     ask(&crew, crew::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
-    let path = socket.path().to_owned();
+    let path = claim.path().to_owned();
     let gateway = Gateway {
         setup,
         addresses: addresses.clone(),
@@ -296,21 +302,22 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         tokens,
         sessions,
         listener: listener.clone(),
-        admin: None,
+        admin,
+        claim: Some(claim),
         failed: Some(fail),
         draining: false,
         stopping: false,
     }
     .start();
-    ask(&gateway, Serve(socket)).await??;
+    ask(&gateway, Serve).await??;
     ask(&listener, listener::Ready(true)).await?;
     Ok(Running { gateway, addresses, socket: path, failed })
 }
 
-/// The operator's socket, to be served by a child of the gateway.
+/// From here on operators are served.
 #[derive(Message)]
 #[rtype(result = "Result<(), Error>")]
-struct Serve(admin::Bound);
+struct Serve;
 
 /// Reads the agents' souls. A soul file that is not there is an empty soul.
 fn profiles(config: &Config) -> Result<HashMap<AgentId, Arc<Profile>>, Error> {
@@ -370,7 +377,7 @@ impl Gateway {
             ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
-            ("admin socket", self.admin.as_ref().is_none_or(Addr::connected)),
+            ("admin actor", self.admin.connected()),
         ];
         for (child, _) in children.into_iter().filter(|(_, there)| !there) {
             if let Some(failed) = self.failed.take() {
@@ -389,9 +396,9 @@ impl Actor for Gateway {
 }
 
 impl Handler<Serve> for Gateway {
-    type Result = Result<(), Error>;
+    type Result = ResponseFuture<Result<(), Error>>;
 
-    fn handle(&mut self, Serve(bound): Serve, ctx: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: Serve, ctx: &mut Self::Context) -> Self::Result {
         let daemon = admin::Daemon {
             status: ctx.address().recipient(),
             drain: ctx.address().recipient(),
@@ -406,8 +413,8 @@ impl Handler<Serve> for Gateway {
             sandbox: self.sandbox.clone(),
             store: self.store.clone(),
         };
-        self.admin = Some(AdminSocket::start(bound, daemon)?);
-        Ok(())
+        let admin = self.admin.clone();
+        Box::pin(async move { ask(&admin, admin::Begin(daemon)).await })
     }
 }
 
@@ -469,7 +476,7 @@ impl Handler<Observe> for Gateway {
         let tokens = self.tokens.clone();
         let observed = Observed::leaf("gateway", state);
         // All at once: one that is stuck takes no longer than its own patience.
-        let mut asked: Vec<LocalBoxFuture<'static, Observed>> = vec![
+        let asked: Vec<LocalBoxFuture<'static, Observed>> = vec![
             Box::pin(observe("store", store, PATIENCE)),
             Box::pin(observe("sandbox supervisor", sandbox, PATIENCE_WITH_CHILDREN)),
             Box::pin(observe("provider supervisor", providers, PATIENCE)),
@@ -481,11 +488,9 @@ impl Handler<Observe> for Gateway {
             Box::pin(observe("files", files, PATIENCE)),
             Box::pin(observe("tokens", tokens, PATIENCE)),
             Box::pin(observe("session supervisor", sessions, PATIENCE_WITH_CHILDREN)),
+            Box::pin(observe("admin", admin, PATIENCE)),
             Box::pin(observe("listener", listener, PATIENCE)),
         ];
-        if let Some(admin) = admin {
-            asked.push(Box::pin(observe("admin socket", admin, PATIENCE)));
-        }
         Box::pin(async move { observed.with_children(join_all(asked).await) })
     }
 }
@@ -501,7 +506,7 @@ impl Handler<Stop> for Gateway {
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
-        let admin = self.admin.take();
+        let claim = self.claim.take();
         Box::pin(async move {
             let _ = ask(&listener, listener::Ready(false)).await;
             if tokio::time::timeout(drain, sessions.send(DrainSessions)).await.is_err() {
@@ -513,9 +518,6 @@ impl Handler<Stop> for Gateway {
             let _ = ask(&hub, Broadcast { notice: Notice::Draining, whose: Whose::All }).await;
             let close = async {
                 let _ = listener.send(listener::Stop).await;
-                if let Some(admin) = admin {
-                    let _ = admin.send(admin::Stop).await;
-                }
                 let _ = files.send(files::Stop).await;
                 match store.send(store::Stop).await {
                     Ok(Ok(())) => {}
@@ -526,6 +528,8 @@ impl Handler<Stop> for Gateway {
             if tokio::time::timeout(STOP_GRACE, close).await.is_err() {
                 tracing::warn!("not everything closed in time");
             }
+            // Only now may another daemon have the home.
+            drop(claim);
         })
     }
 }

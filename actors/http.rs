@@ -11,14 +11,17 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
 use clawmux_core::auth::gate::{Gate, RequestFacts, is_forwarding_header};
+use clawmux_core::dialect::admin::{self, Admin};
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::root::Root;
+use clawmux_core::dialect::socket::Socket;
 use clawmux_core::dialect::wundr::Wundr;
 use serde_json::{Value, json};
 
-use crate::connection::link::Link;
+use crate::connection::link::{Link, Peer};
 use crate::connection::registry::Registry;
-use crate::connection::{Approach, Connection, Protocol, Services, ws};
+use crate::connection::ws::{self, Ws};
+use crate::connection::{Approach, Connection, Protocol, Services};
 use crate::control_ui::ControlUi;
 use crate::store::Health;
 
@@ -48,11 +51,28 @@ pub const PROTOCOLS: &[Protocol] = &[
         is_announced_to: true,
         dialect: |setup| Box::new(Root::new(setup)),
     },
+    Protocol {
+        path: "/admin",
+        name: "admin",
+        may_skip: false,
+        max_payload_bytes: |services| services.gateway.max_payload_bytes.min(admin::MESSAGE_BYTES_MAX),
+        is_announced_to: true,
+        dialect: |setup| Box::new(Admin::new(setup)),
+    },
 ];
 
+/// What is spoken on the Unix sockets.
+pub const SOCKET: Protocol = Protocol {
+    path: "",
+    name: "socket",
+    may_skip: false,
+    max_payload_bytes: |services| services.xeno.max_line_bytes,
+    is_announced_to: true,
+    dialect: |setup| Box::new(Socket::new(setup)),
+};
+
 /// Paths that belong to what is not there yet, and what that is.
-const LATER: &[(&str, &str)] =
-    &[("/admin", "the admin protocol over WebSocket"), ("/metrics", "metrics"), ("/webhook", "webhooks")];
+const LATER: &[(&str, &str)] = &[("/metrics", "metrics"), ("/webhook", "webhooks")];
 
 /// When somebody for whom there is no place may try again, in seconds.
 const RETRY_AFTER_SECS: u32 = 5;
@@ -87,10 +107,12 @@ pub struct Front {
 impl Front {
     /// Whether the peer came over loopback to a socket that nobody else can reach.
     fn is_loopback(&self, link: &Link) -> bool {
-        let local = link.local();
-        link.peer().ip().to_canonical().is_loopback()
-            && local.ip().is_loopback()
-            && self.addresses.contains(&local)
+        match link.peer() {
+            Peer::Tcp { to, .. } => {
+                link.peer().ip().is_loopback() && to.ip().is_loopback() && self.addresses.contains(&to)
+            }
+            Peer::Unix { .. } => false,
+        }
     }
 }
 
@@ -180,8 +202,13 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
         tracing::warn!(peer = %link.peer(), origin = facts.origin, host = facts.host, "upgrade refused: {refusal}");
         return answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message));
     }
-    let approach = Approach { is_loopback, is_forwarded: facts.forwarded, credentials_required: required };
-    let connection = Connection::new(link.clone(), front.services.clone(), protocol, approach);
+    let approach = Approach {
+        is_socket: false,
+        is_loopback,
+        is_forwarded: facts.forwarded,
+        credentials_required: required,
+    };
+    let connection = Connection::new(Ws::default(), link.clone(), front.services.clone(), protocol, approach);
     ws::upgrade(request, payload, connection).unwrap_or_else(|refusal| refusal.error_response())
 }
 

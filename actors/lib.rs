@@ -17,7 +17,7 @@
 //! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Store`](store) | the log |
-//! | [`AdminSocket`](admin) | the operator's socket |
+//! | [`Admin`](admin) | what operators ask |
 //! | [`Configuration`](configuration) | the configuration files |
 //!
 //! Messages live with the actor that receives them. What they share: how a client is told

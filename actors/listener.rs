@@ -24,7 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use actix::fut::wrap_future;
-use actix::{Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, ResponseFuture};
+use actix::{
+    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, MessageResult, ResponseFuture,
+};
 use actix_web::dev::ServerHandle;
 use actix_web::rt::net::TcpStream;
 use actix_web::{App, HttpServer, web};
@@ -37,7 +39,7 @@ use tokio::sync::oneshot;
 
 use crate::arbiters::Arbiters;
 use crate::clock;
-use crate::connection::link::Link;
+use crate::connection::link::{Link, Peer};
 use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
 use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
 use crate::control_ui::ControlUi;
@@ -45,6 +47,12 @@ use crate::http::{Front, serve};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
 use crate::store::Health;
+
+mod unix;
+
+pub use unix::UnixSocket;
+
+use unix::UnixSockets;
 
 /// How long a connection that is being closed may keep its socket.
 const RESET_GRACE: Duration = CLOSE_GRACE.saturating_mul(2);
@@ -54,12 +62,14 @@ const RESET_GRACE: Duration = CLOSE_GRACE.saturating_mul(2);
 const KEEP_ALIVE_MAX: Duration = Duration::from_secs(15);
 
 /// File descriptors kept for everything that is not a connection that may stay.
-const DESCRIPTORS_KEPT: u64 = 256 + 2 * (EXCESS + LEAVING_MAX) as u64;
+const DESCRIPTORS_KEPT: u64 = 256 + 2 * (EXCESS + LEAVING_MAX + unix::CONNECTIONS_MAX) as u64;
 
 /// What a listener starts with.
 pub struct ListenerSetup {
     /// Bound sockets, of [`bind`] or passed in.
     pub sockets: Vec<TcpListener>,
+    /// Bound Unix sockets.
+    pub unix: Vec<UnixSocket>,
     /// What connections are given.
     pub services: Arc<Services>,
     /// The protocols served; see [`PROTOCOLS`](crate::http::PROTOCOLS).
@@ -79,6 +89,7 @@ pub struct ListenerSetup {
 /// The actor.
 pub struct Listener {
     front: Arc<Front>,
+    unix: UnixSockets,
     server: ServerHandle,
     /// Of connections whose output waits: what the peer had acknowledged, and since when.
     waiting: HashMap<ConnectionId, (u64, Timestamp)>,
@@ -98,7 +109,7 @@ pub struct Draining(pub bool);
 /// Closes one connection, in its protocol's words for a daemon that goes away: the client may come back.
 /// Answers with its other end; none where there is no such connection.
 #[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Option<SocketAddr>")]
+#[rtype(result = "Option<Peer>")]
 pub struct CloseConnection(pub ConnectionId);
 
 /// Close every connection in its protocol's words, then everything else.
@@ -179,6 +190,7 @@ impl Listener {
         });
         let data = web::Data::from(front.clone());
         let arbiters = setup.arbiters;
+        let unix = UnixSockets::new(setup.unix, &registry, setup.services.clone(), arbiters.clone())?;
         let workers = match setup.workers {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             workers => workers,
@@ -198,9 +210,9 @@ impl Listener {
         .disable_signals()
         .on_connect(move |io, extensions| {
             let Some(io) = io.downcast_ref::<TcpStream>() else { return };
-            let accepted = io.peer_addr().and_then(|peer| {
-                let local = io.local_addr()?;
-                registry.accept(io, peer, local)
+            let accepted = io.peer_addr().and_then(|from| {
+                let to = io.local_addr()?;
+                registry.accept(io, Peer::Tcp { from, to })
             });
             match accepted {
                 Ok(link) => {
@@ -233,7 +245,7 @@ impl Listener {
                 }
             }));
             let waiting = HashMap::new();
-            Self { front, server: handle, waiting, peak: Peak::new(clock::now()) }
+            Self { front, unix, server: handle, waiting, peak: Peak::new(clock::now()) }
         });
         Ok((listener, addresses))
     }
@@ -253,7 +265,7 @@ impl Listener {
 
     fn look(&mut self) {
         let now = clock::now();
-        let links = self.front.registry.links();
+        let links = links(&self.front.registry, &self.unix.registry);
         for link in &links {
             self.look_at(link, now);
         }
@@ -267,6 +279,10 @@ impl Listener {
             if now.since(since) >= RESET_GRACE {
                 link.reset();
             }
+            return;
+        }
+        if link.peer().is_unix() && link.principal().is_none() {
+            // It is let in as soon as its arbiter has a moment.
             return;
         }
         if link.dialect().is_none() {
@@ -303,12 +319,24 @@ impl Listener {
             return;
         }
         self.waiting.remove(&link.id());
+        if link.peer().is_unix() {
+            // Consoles are silent for hours, and the kernel tells of a peer that is gone.
+            return;
+        }
         if link.silence(now) >= gateway.heartbeat_timeout {
             link.close(Fault::Idle, now);
         } else if link.ping_is_due(now, gateway.heartbeat_interval) {
             link.nudge(Nudge::Ping);
         }
     }
+}
+
+/// The connections of both registries, the oldest first.
+fn links(tcp: &Registry, unix: &Registry) -> Vec<Arc<Link>> {
+    let mut links = tcp.links();
+    links.extend(unix.links());
+    links.sort_unstable_by_key(|link| link.id());
+    links
 }
 
 fn keep_alive(handshake_timeout: Duration) -> Duration {
@@ -326,8 +354,11 @@ impl Actor for Listener {
 impl Handler<Ready> for Listener {
     type Result = ();
 
-    fn handle(&mut self, Ready(ready): Ready, _: &mut Self::Context) {
+    fn handle(&mut self, Ready(ready): Ready, context: &mut Self::Context) {
         self.front.ready.store(ready, Relaxed);
+        if ready {
+            self.unix.serve(context);
+        }
     }
 }
 
@@ -340,26 +371,30 @@ impl Handler<Draining> for Listener {
 }
 
 impl Handler<CloseConnection> for Listener {
-    type Result = Option<SocketAddr>;
+    type Result = MessageResult<CloseConnection>;
 
     fn handle(&mut self, CloseConnection(id): CloseConnection, _: &mut Self::Context) -> Self::Result {
-        let link = self.front.registry.link(id)?;
-        tracing::info!(connection = id.0, peer = %link.peer(), "closed by the operator");
-        link.close_for(Fault::Draining, "operator", clock::now());
-        Some(link.peer())
+        let link = self.front.registry.link(id).or_else(|| self.unix.registry.link(id));
+        MessageResult(link.map(|link| {
+            tracing::info!(connection = id.0, peer = %link.peer(), "closed by the operator");
+            link.close_for(Fault::Draining, "operator", clock::now());
+            link.peer()
+        }))
     }
 }
 
 impl Handler<Stop> for Listener {
     type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, _: Stop, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: Stop, context: &mut Self::Context) -> Self::Result {
         self.front.ready.store(false, Relaxed);
-        let (registry, server) = (self.front.registry.clone(), self.server.clone());
+        self.unix.stop(context);
+        let (tcp, unix) = (self.front.registry.clone(), self.unix.registry.clone());
+        let server = self.server.clone();
         Box::pin(async move {
             server.pause().await;
-            let speaking =
-                || registry.links().into_iter().filter(|link| link.dialect().is_some()).collect::<Vec<_>>();
+            let all = || links(&tcp, &unix);
+            let speaking = || all().into_iter().filter(|link| link.dialect().is_some()).collect::<Vec<_>>();
             let begun = clock::now();
             for link in speaking() {
                 link.close(Fault::Draining, begun);
@@ -367,7 +402,7 @@ impl Handler<Stop> for Listener {
             while !speaking().is_empty() && clock::now().since(begun) < CLOSE_GRACE {
                 actix::clock::sleep(Duration::from_millis(10)).await;
             }
-            for link in registry.links() {
+            for link in all() {
                 link.reset();
             }
             server.stop(true).await;
@@ -380,7 +415,7 @@ impl Handler<Observe> for Listener {
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
         let registry = &self.front.registry;
-        let links = registry.links();
+        let links = links(registry, &self.unix.registry);
         let connections = links
             .iter()
             .map(|link| Observed::leaf(format!("connection {}", link.id().0), link.figures()))
@@ -391,7 +426,8 @@ impl Handler<Observe> for Listener {
                 "addresses": self.front.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "ready": self.front.ready.load(Relaxed),
                 "draining": self.front.draining.load(Relaxed),
-                "connections": links.len(),
+                "connections": registry.len(),
+                "unix": self.unix.figures(),
                 "connections_max": registry.max(),
                 "unauthenticated": registry.unauthenticated(),
                 "closed": registry.closed(),

@@ -18,6 +18,7 @@
 //! | `! error TICKET CODE text` | the reply is an error; for `forbidden` the text is the scope |
 //! | `! event TICKET SESSION RUN SEQ json` | an event that the request with this ticket follows: an object with one member, named as in `event_of`; no run is `-`, several numbers are `3..5` |
 //! | `! announce json` | something that is not about one session: an object with one member, named as in `announcement_of` |
+//! | `! progress TICKET NAME json` | how far a request is that takes long |
 //! | `! invoke ID NODE COMMAND params` | the client, a node, is to do something |
 //! | `! fault NAME` / `! ended` | something is wrong with the connection; the peer left |
 //! | `< text` | the gateway sends this frame |
@@ -43,8 +44,10 @@ use clawmux_core::auth::{
 use clawmux_core::catalog::{AgentEntry, Catalog, ModelEntry};
 use clawmux_core::command::{Command, Target};
 use clawmux_core::config::ModelRef;
+use clawmux_core::dialect::admin::Admin;
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::openclaw::OpenClaw;
+use clawmux_core::dialect::socket::Socket;
 use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
@@ -54,6 +57,7 @@ use clawmux_core::health::{Figures, Part, Report};
 use clawmux_core::ids::{ApprovalId, ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::memory::{Found, Kind, MemoryReply, Remembered, Stored, Tier};
 use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeRow};
+use clawmux_core::operate::Progress;
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
     Accepted, Budget, ConfigIssue, ConfigSnapshot, DayUsage, Entry, History, LastRun, LogTail, Message,
@@ -83,6 +87,16 @@ fn openclaw() {
 #[test]
 fn wundr() {
     run_all("wundr", 5, |setup| Box::new(Wundr::new(setup)));
+}
+
+#[test]
+fn admin() {
+    run_all("admin", 15, |setup| Box::new(Admin::new(setup)));
+}
+
+#[test]
+fn socket() {
+    run_all("socket", 4, |setup| Box::new(Socket::new(setup)));
 }
 
 fn run_all(dialect: &str, at_least: usize, make: fn(Setup) -> Box<dyn Dialect>) {
@@ -307,6 +321,10 @@ impl Stage {
                 let event = Published::new(key_of(session)?, logged);
                 let (ticket, first) = (Ticket(number(ticket)?), event.logged.first_seq);
                 self.tell(Input::Event { ticket, first, event: &event });
+            }
+            ["progress", ticket, "admin.backup.progress", ..] => {
+                let progress = Progress { name: "admin.backup.progress", params: json(&words[3..])? };
+                self.tell(Input::Progress(Ticket(number(ticket)?), progress));
             }
             ["announce", ..] => {
                 let announcement = announcement_of(&json(&words[1..])?)?;
@@ -718,6 +736,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                 Some(code) => Err(NodeFailure { code: code.into(), message: text(value, "message") }),
             },
         })),
+        "operated" => Reply::Operated(value.clone()),
         "watching" => Reply::Watching,
         "unwatched" => Reply::Unwatched,
         "exists" => Reply::Exists(value == true),
@@ -1085,6 +1104,7 @@ fn describe(command: &Command) -> String {
         Command::Plugins => "plugins".into(),
         Command::LoadPlugin { name, path } => format!("load {name}{}", optional("path", path.as_deref())),
         Command::UnloadPlugin { name } => format!("unload {name}"),
+        Command::Operate(operate) => format!("operate {} {}", operate.method, operate.params),
         // The words of newer commands are their own names and fields.
         other => format!("{other:?}"),
     }

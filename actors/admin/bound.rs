@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use clawmux_core::error::{Error, ErrorCode};
 
+use crate::listener::UnixSocket;
+
 /// A claimed home: its lock, and the bound socket. Both are let go when it is dropped.
 #[derive(Debug)]
 pub struct Bound {
@@ -64,8 +66,8 @@ impl Bound {
     }
 
     /// The socket, once.
-    pub(super) fn take_listener(&mut self) -> Option<StdListener> {
-        self.listener.take()
+    pub fn take_listener(&mut self) -> Option<UnixSocket> {
+        self.listener.take().map(|listener| UnixSocket { listener, path: self.path.clone() })
     }
 
     /// Where the socket is.

@@ -1,19 +1,17 @@
 //! The table of methods: what each is called, what it takes, how long it may take, and who answers.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use actix::Addr;
+use clawmux_core::auth::Principal;
 use clawmux_core::error::{Error, ErrorCode};
 use futures::future::LocalBoxFuture;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::client::AdminClient;
 use super::{
-    Daemon, actors, approvals, backup, connections, devices, drain, memory, plugins, session, sessions,
+    Admin, Daemon, actors, approvals, backup, connections, devices, drain, memory, plugins, session, sessions,
     status, tokens, usage,
 };
 
@@ -38,10 +36,10 @@ pub(super) struct Method {
 pub(super) struct Call {
     /// Those it may reach.
     pub(super) daemon: Arc<Daemon>,
-    /// The connection it came on, as sessions know it.
-    pub(super) client: Addr<AdminClient>,
-    /// How many things the connection follows.
-    pub(super) follows: Rc<Cell<usize>>,
+    /// Who asks sessions.
+    pub(super) admin: Addr<Admin>,
+    /// Who asks, an admin.
+    pub(super) principal: Principal,
     /// Its parameters, not looked at yet.
     pub(super) params: Value,
     /// Takes notifications (method and parameters) that tell how far it has come.
@@ -126,6 +124,12 @@ const METHODS: &[Method] = &[
         params: r#"{"session", "after_seq"?}"#,
         deadline: PROMPT,
         run: |call| Box::pin(session::tail(call)),
+    },
+    Method {
+        name: "admin.events",
+        params: "{}",
+        deadline: PROMPT,
+        run: |call| Box::pin(async move { call.takes_nothing("admin.events").map(|()| json!({})) }),
     },
     Method {
         name: "admin.session.stop",
@@ -221,9 +225,9 @@ const METHODS: &[Method] = &[
 ];
 
 /// Methods of the interface whose feature is not there yet.
-const LATER: [&str; 3] = ["admin.log", "admin.events", "admin.auth"];
+const LATER: [&str; 1] = ["admin.log"];
 /// Families of such methods.
-const LATER_FAMILIES: [&str; 2] = ["admin.config.", "gateway."];
+const LATER_FAMILIES: [&str; 1] = ["admin.config."];
 
 /// The method of this name.
 ///

@@ -98,7 +98,7 @@ struct Try {
 }
 
 /// `admin.plugin.call`: `{"plugin", "content", "is_error", "took_us"}`, made as a session would, with the
-/// plugin's own grants and limits; nobody is asked for approval. Who goes away calls it off.
+/// plugin's own grants and limits; nobody is asked for approval.
 pub(super) async fn call(call: Call) -> Result<Value, Error> {
     let Try { plugin, input } = call.params("admin.plugin.call")?;
     let input = if input.is_null() { json!({}) } else { input };

@@ -7,7 +7,7 @@ use clawmux_core::reply::Reply;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::client::Execute;
+use super::asked::Execute;
 use super::event;
 use super::methods::Call;
 use crate::ask::ask;
@@ -19,8 +19,6 @@ const PAGE: usize = 200;
 const PAGE_MAX: usize = 1000;
 /// A page ends once it has so many bytes of the log.
 const PAGE_BYTES_MAX: usize = 256 * 1024;
-/// Sessions that one connection may follow.
-const FOLLOWS_MAX: usize = 64;
 /// Among so many sessions, the latest used, one is looked for that may have been meant.
 const MEANT_AMONG: usize = 1000;
 /// So many are named.
@@ -61,29 +59,12 @@ struct Tail {
     after_seq: Option<u64>,
 }
 
-/// `admin.session.tail`: `{"session", "follow", "after_seq", "head"}`; what comes after `after_seq`, which
-/// is `head` (the last number so far) where none was given, is told as `admin.session.event` with this
-/// `follow`, until the connection ends.
+/// `admin.session.tail`, of which the dialect makes what follows it: `{"session", "after_seq"}`, where there
+/// is such a session.
 pub(super) async fn tail(call: Call) -> Result<Value, Error> {
     let Tail { session, after_seq } = call.params("admin.session.tail")?;
-    if call.follows.get() >= FOLLOWS_MAX {
-        let why = format!("one connection may follow {FOLLOWS_MAX} sessions: open another");
-        return Err(ErrorCode::Unavailable.error(why));
-    }
     let (key, _) = existing(&call, &session).await?;
-    let command = Command::Attach { target: Target::Session(key), after: after_seq.map(Seq) };
-    match execute(&call, command).await? {
-        (follow, Reply::Attached { session, after, head, .. }) => {
-            call.follows.set(call.follows.get() + 1);
-            Ok(json!({
-                "session": session.as_str(),
-                "follow": follow.0,
-                "after_seq": after.0,
-                "head": head.0,
-            }))
-        }
-        (_, other) => Err(unexpected(&other)),
-    }
+    Ok(json!({ "session": key.as_str(), "after_seq": after_seq }))
 }
 
 /// `admin.session.stop`: `{"session", "stopped", "runs"}`, with the runs that were ended.
@@ -138,7 +119,7 @@ pub(super) async fn clear(call: Call) -> Result<Value, Error> {
 }
 
 pub(super) async fn execute(call: &Call, command: Command) -> Result<(Ticket, Reply), Error> {
-    ask(&call.client, Execute(command)).await?
+    ask(&call.admin, Execute { command, principal: call.principal.clone() }).await?
 }
 
 pub(super) fn unexpected(reply: &Reply) -> Error {

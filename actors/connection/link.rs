@@ -5,7 +5,8 @@
 //! [`Listener`](crate::listener::Listener) reads these figures for all connections and can end one
 //! from outside, by the socket.
 
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -34,12 +35,55 @@ const OVERLOADED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: ap
     content-length: 59\r\nretry-after: 5\r\nconnection: close\r\n\r\n\
     {\"error\":\"too many connections without a handshake: retry\"}";
 
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Somebody who came over TCP.
+    Tcp {
+        /// From where.
+        from: SocketAddr,
+        /// To which of our addresses.
+        to: SocketAddr,
+    },
+    /// A process on this host, which the kernel tells about.
+    Unix {
+        /// Its user.
+        uid: u32,
+        /// Which process, where that is known.
+        pid: Option<i32>,
+    },
+}
+
+impl Peer {
+    /// Its address; that of this host for a process on it.
+    pub fn ip(self) -> IpAddr {
+        match self {
+            Self::Tcp { from, .. } => from.ip().to_canonical(),
+            Self::Unix { .. } => Ipv4Addr::LOCALHOST.into(),
+        }
+    }
+
+    /// Whether it came to a Unix socket.
+    pub fn is_unix(self) -> bool {
+        matches!(self, Self::Unix { .. })
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { from, .. } => from.fmt(f),
+            Self::Unix { uid, pid: Some(pid) } => write!(f, "user {uid}, process {pid}"),
+            Self::Unix { uid, pid: None } => write!(f, "user {uid}"),
+        }
+    }
+}
+
 /// The link to one peer.
 #[derive(Debug)]
 pub struct Link {
     id: ConnectionId,
-    peer: SocketAddr,
-    local: SocketAddr,
+    peer: Peer,
     opened: Timestamp,
     socket: OwnedFd,
     registry: Arc<Registry>,
@@ -70,19 +114,19 @@ impl Link {
     pub fn new(
         id: ConnectionId,
         socket: &(impl AsFd + std::fmt::Debug),
-        peer: SocketAddr,
-        local: SocketAddr,
+        peer: Peer,
         registry: Arc<Registry>,
     ) -> std::io::Result<Self> {
         let socket = socket.as_fd().try_clone_to_owned()?;
-        let options = SockRef::from(&socket);
-        options.set_tcp_nodelay(true)?;
-        options.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
+        if !peer.is_unix() {
+            let options = SockRef::from(&socket);
+            options.set_tcp_nodelay(true)?;
+            options.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
+        }
         let opened = clock::now();
         Ok(Self {
             id,
             peer,
-            local,
             opened,
             socket,
             registry,
@@ -112,13 +156,8 @@ impl Link {
     }
 
     /// The other end.
-    pub fn peer(&self) -> SocketAddr {
+    pub fn peer(&self) -> Peer {
         self.peer
-    }
-
-    /// This end.
-    pub fn local(&self) -> SocketAddr {
-        self.local
     }
 
     /// When it was accepted.
@@ -219,6 +258,13 @@ impl Link {
         self.blocked.store(true, Relaxed);
     }
 
+    /// The socket took so many bytes of those that wait; there is room for more, or for none.
+    pub(super) fn took_some(&self, bytes: usize, has_room: bool) {
+        self.taken.fetch_add(bytes as u64, Relaxed);
+        self.unsent.fetch_sub(bytes, Relaxed);
+        self.blocked.store(!has_room, Relaxed);
+    }
+
     /// How often the socket has asked.
     pub(super) fn polls(&self) -> u64 {
         self.polls.load(Relaxed)
@@ -269,6 +315,10 @@ impl Link {
 
     /// Bytes the peer has acknowledged; moves even for a very slow reader.
     pub(crate) fn acknowledged_bytes(&self) -> Option<u64> {
+        if self.peer.is_unix() {
+            // What a Unix socket took is with the peer, who made the room for it.
+            return Some(self.taken_bytes());
+        }
         // SAFETY: all-zero bytes are a valid `tcp_info`, which is plain numbers.
         let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
         let mut length = libc::socklen_t::try_from(size_of_val(&info)).ok()?;
@@ -342,7 +392,9 @@ impl Link {
     /// under way has an empty send queue, so this fits or is of no use.
     fn turn_away(&self) {
         let socket = SockRef::from(&self.socket);
-        let _ = socket.send(OVERLOADED);
+        if !self.peer.is_unix() {
+            let _ = socket.send(OVERLOADED);
+        }
         let _ = socket.shutdown(std::net::Shutdown::Both);
     }
 

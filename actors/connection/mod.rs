@@ -2,34 +2,35 @@
 //!
 //! The dialect says what should happen and the connection makes it happen: it sends, has
 //! credentials checked, checks a request's scope and then its rate, and hands it on. It knows no
-//! protocol's words; that it speaks over a WebSocket is known to [`ws`] alone.
+//! protocol's words, and not how frames are carried: that is its [`Transport`]'s, a WebSocket
+//! ([`ws`]) or lines of a Unix socket ([`lines`]).
 //!
 //! A dialect that panics ends its own connection and nothing else.
 
 pub mod guard;
+pub mod lines;
 pub mod link;
 mod outbox;
 pub mod registry;
-pub(crate) mod ws;
+pub mod transport;
+pub mod ws;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context as Task, Poll};
 use std::time::Duration;
 
 use actix::dev::SendError;
 use actix::{
-    Actor, ActorContext, ActorFuture, ActorFutureExt, Addr, Arbiter, AsyncContext, Handler, Message,
-    Recipient, SpawnHandle, WrapFuture,
+    Actor, ActorContext, ActorFutureExt, Addr, Arbiter, AsyncContext, Handler, Message, Recipient,
+    SpawnHandle, WrapFuture,
 };
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::pairing::Arrival;
 use clawmux_core::auth::{Admitted, Claim, Grounds, Principal};
 use clawmux_core::command::{Command, Request};
-use clawmux_core::config::{Gateway, OpenClaw};
+use clawmux_core::config::{Gateway, OpenClaw, Xeno};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::file::PIECE_BYTES;
@@ -40,13 +41,13 @@ use serde_json::json;
 
 use self::link::Link;
 use self::outbox::Outbox;
+use self::transport::Transport;
 use crate::clock;
 use crate::deliver::{Client, Deliver, cost};
 use crate::devices::Admit;
 use crate::hub::inbox::Inbox;
 use crate::hub::overview::Overviews;
 use crate::hub::{Join, Leave, Newcomer, Renew};
-use crate::observe::{Observe, Observed};
 use crate::rates::Rates;
 use crate::session_supervisor::{Dispatch, Gone};
 use crate::tokens::Used;
@@ -86,6 +87,8 @@ pub struct Services {
     pub gateway: Gateway,
     /// What is special to connections of the OpenClaw protocol.
     pub openclaw: OpenClaw,
+    /// What is special to connections of xeno's protocol.
+    pub xeno: Xeno,
     /// Checks credentials.
     pub authority: Arc<Authority>,
     /// Who decides about those who come from a device.
@@ -131,8 +134,9 @@ pub struct Protocol {
     pub dialect: fn(Setup) -> Box<dyn Dialect>,
 }
 
-/// The actor of one connection.
-pub struct Connection {
+/// The actor of one connection, whose frames `T` carries.
+pub struct Connection<T> {
+    transport: T,
     link: Arc<Link>,
     services: Arc<Services>,
     protocol: Protocol,
@@ -147,7 +151,6 @@ pub struct Connection {
     alarm: Option<(Timestamp, SpawnHandle)>,
     /// When its credential ends, by the wall clock, and what looks whether it does.
     expiry: Option<(Timestamp, SpawnHandle)>,
-    fragments: ws::Fragments,
     outbox: Outbox,
     inbox: Arc<Inbox>,
     phase: Phase,
@@ -157,6 +160,8 @@ pub struct Connection {
 /// How a peer came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Approach {
+    /// Whether it came to the operator's Unix socket, and may: it is the operator.
+    pub is_socket: bool,
     /// Whether it came over loopback to a socket that nobody else can reach.
     pub is_loopback: bool,
     /// Whether a proxy sent it.
@@ -170,6 +175,10 @@ impl Approach {
     fn is_local(self) -> bool {
         self.is_loopback && !self.is_forwarded
     }
+
+    /// That of somebody who may use the operator's Unix socket.
+    pub const SOCKET: Self =
+        Self { is_socket: true, is_loopback: true, is_forwarded: false, credentials_required: false };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -214,9 +223,15 @@ impl Drop for Departure {
     }
 }
 
-impl Connection {
-    /// For a socket about to be upgraded.
-    pub fn new(link: Arc<Link>, services: Arc<Services>, protocol: Protocol, approach: Approach) -> Self {
+impl<T: Transport> Connection<T> {
+    /// For a socket whose peer may speak `protocol`.
+    pub fn new(
+        transport: T,
+        link: Arc<Link>,
+        services: Arc<Services>,
+        protocol: Protocol,
+        approach: Approach,
+    ) -> Self {
         let dialect = (protocol.dialect)(Setup {
             credentials_required: approach.credentials_required,
             is_loopback: approach.is_local(),
@@ -227,6 +242,7 @@ impl Connection {
         });
         let departure = Departure { link: link.clone(), services: services.clone(), joined: false };
         Self {
+            transport,
             link,
             services,
             protocol,
@@ -239,7 +255,6 @@ impl Connection {
             unanswered: Vec::new(),
             alarm: None,
             expiry: None,
-            fragments: ws::Fragments::default(),
             outbox: Outbox::default(),
             inbox: Arc::default(),
             phase: Phase::Open,
@@ -251,12 +266,12 @@ impl Connection {
         self.phase == Phase::Closing
     }
 
-    fn on_frame(&mut self, frame: Frame, context: &mut ws::Context) {
+    fn on_frame(&mut self, frame: Frame, context: &mut T::Context) {
         self.tell(Input::Frame(frame), context);
     }
 
     /// Tells the dialect, and does what it wants done.
-    fn tell(&mut self, input: Input<'_>, context: &mut ws::Context) {
+    fn tell(&mut self, input: Input<'_>, context: &mut T::Context) {
         if self.is_closing() {
             return;
         }
@@ -272,7 +287,7 @@ impl Connection {
         self.set_expiry(context);
     }
 
-    fn step(&mut self, input: Input<'_>, answers: &mut VecDeque<Input<'static>>, context: &mut ws::Context) {
+    fn step(&mut self, input: Input<'_>, answers: &mut VecDeque<Input<'static>>, context: &mut T::Context) {
         if self.is_closing() {
             return;
         }
@@ -292,7 +307,7 @@ impl Connection {
         }
         for action in actions.drain(..) {
             match action {
-                Action::Send(frame) => ws::send(context, &self.link, frame),
+                Action::Send(frame) => self.transport.send(context, &self.link, frame),
                 Action::Authenticate(claim) => answers.extend(self.authenticate(claim, context)),
                 Action::Execute(ticket, request) => {
                     if let Some(reply) = self.execute(ticket, request).transpose() {
@@ -307,13 +322,13 @@ impl Connection {
 
     /// Checks what somebody claims: at once, so that nothing is read before the answer; or, for one
     /// who comes from a device, soon, and nothing is read until then.
-    fn authenticate(&mut self, claim: Claim, context: &mut ws::Context) -> Option<Input<'static>> {
+    fn authenticate(&mut self, claim: Claim, context: &mut T::Context) -> Option<Input<'static>> {
         if let Some(known) = self.principal.take() {
             return Some(self.authenticate_again(known, &claim));
         }
-        let required = self.approach.credentials_required;
-        let (is_loopback, may_skip) = (self.approach.is_loopback, self.protocol.may_skip);
-        if !required && self.services.authority.credentials_required(is_loopback, may_skip) {
+        let Approach { is_socket, is_loopback, credentials_required: required, .. } = self.approach;
+        let may_skip = self.protocol.may_skip;
+        if !is_socket && !required && self.services.authority.credentials_required(is_loopback, may_skip) {
             // It came before the first credential was given out.
             return Some(self.is_revoked());
         }
@@ -322,12 +337,7 @@ impl Connection {
             newcomer.is_paired = true;
             self.ask_devices(
                 newcomer,
-                Arrival {
-                    claim,
-                    device,
-                    peer: self.link.peer().ip().to_canonical(),
-                    is_loopback: self.approach.is_local(),
-                },
+                Arrival { claim, device, peer: self.link.peer().ip(), is_loopback: self.approach.is_local() },
                 context,
             );
             return None;
@@ -341,7 +351,9 @@ impl Connection {
     /// Who claims this; where nothing is required, nothing is looked at.
     fn check(&self, claim: &Claim) -> Result<Principal, Error> {
         let authority = &self.services.authority;
-        if self.approach.credentials_required {
+        if self.approach.is_socket {
+            Ok(Principal::socket())
+        } else if self.approach.credentials_required {
             authority.authenticate(&claim.credentials, clock::wall())
         } else {
             Ok(authority.local(self.protocol.may_skip))
@@ -380,13 +392,13 @@ impl Connection {
     fn was_used(&self, principal: &Principal) {
         if let Grounds::Issued(id) = &principal.grounds {
             // Lost, it is not known that it was used.
-            let origin = self.link.peer().ip().to_canonical();
+            let origin = self.link.peer().ip();
             let _ = self.services.used.try_send(Used { id: id.clone(), origin });
         }
     }
 
     /// The dialect's deadline for the handshake goes on meanwhile.
-    fn ask_devices(&mut self, newcomer: Newcomer, arrival: Arrival, context: &mut ws::Context) {
+    fn ask_devices(&mut self, newcomer: Newcomer, arrival: Arrival, context: &mut T::Context) {
         self.phase = Phase::Waiting;
         self.link.awaits_answer(true);
         let answer = self.services.devices.send(Admit { arrival, link: Arc::downgrade(&self.link) });
@@ -447,7 +459,7 @@ impl Connection {
             client,
             principal,
             link: Arc::downgrade(&self.link),
-            ip: self.link.peer().ip().to_canonical(),
+            ip: self.link.peer().ip(),
             newcomer,
             inbox: self.protocol.is_announced_to.then(|| self.inbox.clone()),
         }
@@ -503,7 +515,7 @@ impl Connection {
     }
 
     /// Sends a Close, once, and waits for the peer's.
-    fn end(&mut self, code: u16, reason: &str, context: &mut ws::Context) {
+    fn end(&mut self, code: u16, reason: &str, context: &mut T::Context) {
         if self.is_closing() {
             return;
         }
@@ -511,12 +523,12 @@ impl Connection {
         // Unless it is closed for a fault already.
         self.link.closes("dialect", clock::now());
         tracing::debug!(connection = self.link.id().0, code, reason, "connection closed");
-        ws::close(context, &self.link, code, reason);
+        self.transport.close(context, &self.link, code, reason);
         context.run_later(CLOSE_GRACE, |_, context| context.stop());
     }
 
     /// One timer, set anew only when the dialect's deadline changes.
-    fn set_alarm(&mut self, context: &mut ws::Context) {
+    fn set_alarm(&mut self, context: &mut T::Context) {
         let deadline = if self.is_closing() { None } else { self.dialect.deadline() };
         if deadline == self.alarm.map(|(at, _)| at) {
             return;
@@ -534,7 +546,7 @@ impl Connection {
     }
 
     /// One timer, set anew only when somebody else's end is to be waited for.
-    fn set_expiry(&mut self, context: &mut ws::Context) {
+    fn set_expiry(&mut self, context: &mut T::Context) {
         let expires = self.principal.as_ref().filter(|_| !self.is_closing()).and_then(|p| p.expires);
         if expires == self.expiry.map(|(at, _)| at) {
             return;
@@ -547,7 +559,7 @@ impl Connection {
         }
     }
 
-    fn await_expiry(&mut self, at: Timestamp, context: &mut ws::Context) {
+    fn await_expiry(&mut self, at: Timestamp, context: &mut T::Context) {
         let (least, most) = EXPIRY_WAIT;
         let wait = at.since(clock::wall()).clamp(least, most);
         let handle = context.run_later(wait, move |connection, context| {
@@ -561,7 +573,7 @@ impl Connection {
     }
 
     /// Tells what there is of announcements, where there is room for it; else when there is.
-    fn take_announcements(&mut self, context: &mut ws::Context) {
+    fn take_announcements(&mut self, context: &mut T::Context) {
         if self.link.has_room() {
             for announcement in self.inbox.take() {
                 self.tell(Input::Announced(&announcement), context);
@@ -572,7 +584,7 @@ impl Connection {
     }
 
     /// The socket has asked for more.
-    fn on_room(&mut self, context: &mut ws::Context) {
+    fn on_room(&mut self, context: &mut T::Context) {
         self.link.window().give_back(self.outbox.left(self.link.polls()), self.link.id());
         if self.outbox.drained(self.link.has_room()) {
             self.tell(Input::Drained, context);
@@ -644,11 +656,11 @@ fn weight(command: &Command) -> usize {
     }
 }
 
-impl Actor for Connection {
-    type Context = ws::Context;
+impl<T: Transport> Actor for Connection<T> {
+    type Context = T::Context;
 
     fn started(&mut self, context: &mut Self::Context) {
-        context.set_mailbox_capacity(MAILBOX);
+        T::set_mailbox_capacity(context, MAILBOX);
         let address: Addr<Self> = context.address();
         self.client = Some(Client {
             connection: self.link.id(),
@@ -662,29 +674,12 @@ impl Actor for Connection {
             dialect = self.protocol.name,
             "connection opened"
         );
-        context.spawn(Pump);
         self.tell(Input::Opened, context);
+        self.transport.begin(context);
     }
 }
 
-/// Runs whenever the socket asks for more, since then everything in a context is polled.
-struct Pump;
-
-impl ActorFuture<Connection> for Pump {
-    type Output = ();
-
-    fn poll(
-        self: Pin<&mut Self>,
-        connection: &mut Connection,
-        context: &mut ws::Context,
-        _: &mut Task<'_>,
-    ) -> Poll<()> {
-        connection.on_room(context);
-        Poll::Pending
-    }
-}
-
-impl Handler<Deliver> for Connection {
+impl<T: Transport> Handler<Deliver> for Connection<T> {
     type Result = ();
 
     fn handle(&mut self, delivery: Deliver, context: &mut Self::Context) {
@@ -693,6 +688,7 @@ impl Handler<Deliver> for Connection {
                 self.answered(ticket);
                 self.tell(Input::Reply(ticket, reply), context);
             }
+            Deliver::Progress(ticket, progress) => self.tell(Input::Progress(ticket, progress), context),
             Deliver::Announced => self.take_announcements(context),
             Deliver::Invoke(invocation) => self.tell(Input::Invoked(&invocation), context),
             Deliver::Event { ticket, first, event } => {
@@ -708,27 +704,19 @@ impl Handler<Deliver> for Connection {
     }
 }
 
-impl Handler<Nudge> for Connection {
+impl<T: Transport> Handler<Nudge> for Connection<T> {
     type Result = ();
 
     fn handle(&mut self, nudge: Nudge, context: &mut Self::Context) {
         match nudge {
             Nudge::Ping if self.is_closing() => {}
-            Nudge::Ping => ws::ping(context, &self.link),
+            Nudge::Ping => self.transport.ping(context, &self.link),
             Nudge::Fault(fault) => {
                 self.tell(Input::Fault(fault), context);
                 // A dialect may have no words for it; the connection ends all the same.
                 self.end(1011, "closed by the daemon", context);
             }
         }
-    }
-}
-
-impl Handler<Observe> for Connection {
-    type Result = Observed;
-
-    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
-        Observed::leaf(format!("connection {}", self.link.id().0), self.link.figures())
     }
 }
 

@@ -8,7 +8,6 @@
 //! somebody who was not, and those are all that the places are counted for.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
 
-use super::link::Link;
+use super::link::{Link, Peer};
 use crate::clock;
 
 /// Connections above the most there may be that are still taken in, so that they can be told.
@@ -30,7 +29,7 @@ pub(crate) const LEAVING_MAX: usize = 64;
 pub struct Registry {
     max: usize,
     unauthenticated_max: usize,
-    last_id: AtomicU64,
+    last_id: Arc<AtomicU64>,
     table: Mutex<Table>,
 }
 
@@ -93,7 +92,18 @@ impl Registry {
         Arc::new(Self {
             max,
             unauthenticated_max,
-            last_id: AtomicU64::new(0),
+            last_id: Arc::default(),
+            table: Mutex::new(Table::default()),
+        })
+    }
+
+    /// Another one, for at most `max` connections of which each is let in at once; no connection has the
+    /// same number in both.
+    pub fn beside(&self, max: usize) -> Arc<Self> {
+        Arc::new(Self {
+            max,
+            unauthenticated_max: max,
+            last_id: self.last_id.clone(),
             table: Mutex::new(Table::default()),
         })
     }
@@ -106,11 +116,10 @@ impl Registry {
     pub fn accept(
         self: &Arc<Self>,
         socket: &(impl AsFd + std::fmt::Debug),
-        peer: SocketAddr,
-        local: SocketAddr,
+        peer: Peer,
     ) -> std::io::Result<Arc<Link>> {
         let id = ConnectionId(self.last_id.fetch_add(1, Relaxed) + 1);
-        let link = Arc::new(Link::new(id, socket, peer, local, self.clone())?);
+        let link = Arc::new(Link::new(id, socket, peer, self.clone())?);
         let picked = {
             let mut table = self.lock();
             table.all.insert(id, Arc::downgrade(&link));

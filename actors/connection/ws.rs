@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context as Task, Poll};
 
-use actix::{ActorContext, StreamHandler};
+use actix::{ActorContext, ActorFuture, AsyncContext, StreamHandler};
 use actix_http::ws::Item;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::{HttpRequest, HttpResponse, web};
@@ -22,10 +22,17 @@ use clawmux_core::dialect::{Fault, Frame, Input};
 use super::Connection;
 use super::guard::{Guarded, Violation};
 use super::link::{HANDSHAKE_BYTES_MAX, Link};
+use super::transport::Transport;
 use crate::clock;
 
+/// A WebSocket.
+#[derive(Debug, Default)]
+pub struct Ws {
+    fragments: Fragments,
+}
+
 /// What a connection's handlers write to.
-pub(super) type Context = WebsocketContext<Connection>;
+type Context = WebsocketContext<Connection<Ws>>;
 
 /// The longest header of a frame a server sends, in bytes.
 const HEADER_BYTES_MAX: usize = 10;
@@ -37,7 +44,7 @@ const HEADER_BYTES_MAX: usize = 10;
 pub(crate) fn upgrade(
     request: &HttpRequest,
     payload: web::Payload,
-    connection: Connection,
+    connection: Connection<Ws>,
 ) -> Result<HttpResponse, actix_web::Error> {
     let link = connection.link.clone();
     let allowed = (connection.protocol.max_payload_bytes)(&connection.services);
@@ -72,35 +79,64 @@ impl MessageBody for Counted {
 
 /// A message that comes in fragments.
 #[derive(Debug, Default)]
-pub(super) struct Fragments {
+struct Fragments {
     bytes: BytesMut,
     is_text: bool,
 }
 
-pub(super) fn send(context: &mut Context, link: &Link, frame: Frame) {
-    link.wrote(frame.len() + HEADER_BYTES_MAX);
-    match frame {
-        Frame::Text(text) => context.text(text),
-        Frame::Binary(bytes) => context.binary(bytes),
+impl Transport for Ws {
+    type Context = Context;
+
+    fn begin(&mut self, context: &mut Context) {
+        context.spawn(Pump);
+    }
+
+    fn send(&mut self, context: &mut Context, link: &Link, frame: Frame) {
+        link.wrote(frame.len() + HEADER_BYTES_MAX);
+        match frame {
+            Frame::Text(text) => context.text(text),
+            Frame::Binary(bytes) => context.binary(bytes),
+        }
+    }
+
+    fn ping(&mut self, context: &mut Context, link: &Link) {
+        link.wrote(HEADER_BYTES_MAX);
+        context.ping(b"");
+    }
+
+    fn close(&mut self, context: &mut Context, link: &Link, code: u16, reason: &str) {
+        // A control frame has room for 123 bytes of it.
+        let reason = &reason[..reason.floor_char_boundary(123)];
+        link.wrote(reason.len() + HEADER_BYTES_MAX);
+        context.close(Some(CloseReason {
+            code: CloseCode::from(code),
+            description: (!reason.is_empty()).then(|| reason.to_owned()),
+        }));
+    }
+
+    fn set_mailbox_capacity(context: &mut Context, capacity: usize) {
+        context.set_mailbox_capacity(capacity);
     }
 }
 
-pub(super) fn ping(context: &mut Context, link: &Link) {
-    link.wrote(HEADER_BYTES_MAX);
-    context.ping(b"");
+/// Runs whenever the socket asks for more, since then everything in a context is polled.
+struct Pump;
+
+impl ActorFuture<Connection<Ws>> for Pump {
+    type Output = ();
+
+    fn poll(
+        self: Pin<&mut Self>,
+        connection: &mut Connection<Ws>,
+        context: &mut Context,
+        _: &mut Task<'_>,
+    ) -> Poll<()> {
+        connection.on_room(context);
+        Poll::Pending
+    }
 }
 
-pub(super) fn close(context: &mut Context, link: &Link, code: u16, reason: &str) {
-    // A control frame has room for 123 bytes of it.
-    let reason = &reason[..reason.floor_char_boundary(123)];
-    link.wrote(reason.len() + HEADER_BYTES_MAX);
-    context.close(Some(CloseReason {
-        code: CloseCode::from(code),
-        description: (!reason.is_empty()).then(|| reason.to_owned()),
-    }));
-}
-
-impl StreamHandler<Result<Message, ProtocolError>> for Connection {
+impl StreamHandler<Result<Message, ProtocolError>> for Connection<Ws> {
     fn handle(&mut self, message: Result<Message, ProtocolError>, context: &mut Context) {
         match message {
             Ok(Message::Text(text)) => self.on_frame(Frame::Text(text), context),
@@ -130,19 +166,19 @@ impl StreamHandler<Result<Message, ProtocolError>> for Connection {
     }
 }
 
-impl Connection {
+impl Connection<Ws> {
     fn on_fragment(&mut self, item: Item, context: &mut Context) {
         match item {
             Item::FirstText(bytes) => {
-                self.fragments = Fragments { bytes: BytesMut::from(&bytes[..]), is_text: true };
+                self.transport.fragments = Fragments { bytes: BytesMut::from(&bytes[..]), is_text: true };
             }
             Item::FirstBinary(bytes) => {
-                self.fragments = Fragments { bytes: BytesMut::from(&bytes[..]), is_text: false };
+                self.transport.fragments = Fragments { bytes: BytesMut::from(&bytes[..]), is_text: false };
             }
-            Item::Continue(bytes) => self.fragments.bytes.extend_from_slice(&bytes),
+            Item::Continue(bytes) => self.transport.fragments.bytes.extend_from_slice(&bytes),
             Item::Last(bytes) => {
-                self.fragments.bytes.extend_from_slice(&bytes);
-                let Fragments { bytes, is_text } = std::mem::take(&mut self.fragments);
+                self.transport.fragments.bytes.extend_from_slice(&bytes);
+                let Fragments { bytes, is_text } = std::mem::take(&mut self.transport.fragments);
                 let bytes = bytes.freeze();
                 if !is_text {
                     return self.on_frame(Frame::Binary(bytes), context);

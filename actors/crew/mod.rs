@@ -652,7 +652,7 @@ impl Handler<Deliver> for Crew {
         match delivery {
             Deliver::Reply(ticket, reply) => self.replied(ticket, reply, ctx),
             Deliver::Event { ticket, event, .. } => self.heard(ticket, &event, ctx),
-            Deliver::Announced | Deliver::Invoke(_) => {}
+            Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
         }
     }
 }

@@ -163,6 +163,7 @@ impl World {
             kin,
             files,
             tokens: tokens.recipient(),
+            admin: crate::admin::Admin::default().start().recipient(),
             version: "test",
         })
         .start();
@@ -323,7 +324,7 @@ async fn all_that_waits_for_a_session_to_wake_reaches_it() {
                 reply.expect("not busy");
                 cleared += 1;
             }
-            Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) => {}
+            Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
         }
     }
 }
@@ -582,7 +583,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
                     Reply::Aborted { run } => aborted = Some(run),
                     other => panic!("{other:?}"),
                 },
-                Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) => {}
+                Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
             }
         }
         seqs.sort();

@@ -34,6 +34,7 @@ use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use crate::admin;
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
@@ -90,6 +91,8 @@ pub struct Setup {
     pub files: Addr<Files>,
     /// Who answers what is about credentials of the store.
     pub tokens: Recipient<tokens::Manage>,
+    /// Who answers what only operators ask.
+    pub admin: Recipient<admin::Operate>,
     /// Version of clawmux.
     pub version: &'static str,
 }

@@ -16,6 +16,7 @@ use clawmux_core::settings::Patch;
 
 use super::order::{Turn, Waiting, closed};
 use super::{Asked, SessionSupervisor};
+use crate::admin;
 use crate::ask::ask;
 use crate::configuration::Configure;
 use crate::crew;
@@ -381,7 +382,10 @@ impl SessionSupervisor {
                 let manage = tokens::Manage { command: *command, principal, asker };
                 hand_on(self.setup.tokens.try_send(manage));
             }
-            (Command::Job(_) | Command::Operate(_), _) => {
+            (Command::Operate(operate), _) => {
+                hand_on(self.setup.admin.try_send(admin::Operate { operate: *operate, principal, asker }));
+            }
+            (Command::Job(_), _) => {
                 asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
             }
             (Command::Device(command), _) => {

@@ -303,6 +303,7 @@ impl Edge {
             },
             gateway: options.gateway,
             openclaw: OpenClaw { max_payload_bytes: 1 << 21, ..Config::default().openclaw },
+            xeno: Config::default().xeno,
             authority: Arc::new(Authority::new(&auth)),
             rates: Rates::new(&options.limits),
             dispatch: sessions.clone().recipient(),
@@ -318,6 +319,7 @@ impl Edge {
         let (listener, addresses) = Listener::open(ListenerSetup {
             log: Default::default(),
             sockets: bind(&["127.0.0.1:0".parse().unwrap()]).unwrap(),
+            unix: Vec::new(),
             services: Arc::new(services),
             protocols: options.protocols,
             control_ui: None,
@@ -1049,7 +1051,8 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
         ("/", 200, "clawmux 9.9.9"),
         ("/ws", 426, "exoclaw is spoken over a websocket"),
         ("/v2", 426, "wundr is spoken over a websocket"),
-        ("/admin", 501, "not available yet"),
+        ("/admin", 426, "upgrade"),
+        ("/metrics", 501, "not available yet"),
         ("/webhook/telegram", 501, "webhooks: not available yet"),
         ("/nothing", 404, "no such page"),
         ("/v2x", 404, "no such page"),
@@ -1062,7 +1065,9 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
     }
     for (path, more, status) in [
         ("/", "Origin: http://evil.example\r\n", 403),
-        ("/admin", "", 501),
+        ("/metrics", "", 501),
+        ("/admin", "Origin: http://evil.example\r\n", 403),
+        ("/admin", "X-Forwarded-For: 1.2.3.4\r\n", 403),
         ("/nothing", "", 404),
         ("/ws", "Origin: http://evil.example\r\n", 403),
         ("/ws", "X-Forwarded-For: 1.2.3.4\r\n", 403),

@@ -10,3 +10,12 @@ pub struct Operate {
     /// Its parameters, not looked at yet.
     pub params: Json,
 }
+
+/// How far one of them is that takes long.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Progress {
+    /// What is told, such as `admin.backup.progress`.
+    pub name: &'static str,
+    /// How far.
+    pub params: Json,
+}

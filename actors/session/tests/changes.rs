@@ -161,7 +161,7 @@ async fn a_new_conversation_knows_nothing_of_the_old_one() {
             }
             Deliver::Reply(_, Ok(Reply::Settled(settled))) => row = Some(settled),
             Deliver::Reply(_, reply) => drop(reply.unwrap()),
-            Deliver::Announced | Deliver::Invoke(_) => {}
+            Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
         }
     }
     assert!(ends.contains(&Some(slow.run)));

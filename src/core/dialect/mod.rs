@@ -5,12 +5,15 @@
 //! dialect's module knows its words. A fifth protocol is a new module here, a line in the table of
 //! routes, and fixtures.
 
+pub mod admin;
 pub mod exoclaw;
 mod frame;
 mod json;
 pub mod openclaw;
 pub mod root;
+pub mod socket;
 pub mod wundr;
+pub mod xeno;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +29,7 @@ use crate::error::Error;
 use crate::event::Published;
 use crate::ids::{ConnectionId, RunId, Seq, Ticket};
 use crate::node::Invocation;
+use crate::operate::Progress;
 use crate::reply::Reply;
 use crate::time::Timestamp;
 
@@ -90,11 +94,14 @@ pub enum Input<'a> {
     /// The client, which is a node, is to do something; what becomes of it is told by
     /// [`Command::NodeResult`].
     Invoked(&'a Invocation),
+    /// How far a request is that takes long, now and then before its [`Input::Reply`].
+    Progress(Ticket, Progress),
     /// Something is wrong with the connection; the dialect says so in its words and closes.
     Fault(Fault),
     /// There is room to send again.
     Drained,
-    /// The peer closed its half.
+    /// The peer closed its half. Over lines it still reads: the dialect goes on saying what it owes,
+    /// and closes then.
     Ended,
     /// The deadline passed.
     Tick,

@@ -188,6 +188,7 @@ impl Dialect for Exoclaw {
                 | Input::Event { .. }
                 | Input::Announced(_)
                 | Input::Invoked(_)
+                | Input::Progress(..)
                 | Input::Drained
                 | Input::Tick,
             ) => {}

@@ -216,6 +216,7 @@ impl Dialect for OpenClaw {
                 | Input::Event { .. }
                 | Input::Announced(_)
                 | Input::Invoked(_)
+                | Input::Progress(..)
                 | Input::Drained
                 | Input::Tick,
             ) => {}

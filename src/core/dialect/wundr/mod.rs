@@ -225,6 +225,7 @@ impl Dialect for Wundr {
                 | Input::Event { .. }
                 | Input::Announced(_)
                 | Input::Invoked(_)
+                | Input::Progress(..)
                 | Input::Drained
                 | Input::Tick,
             ) => {}

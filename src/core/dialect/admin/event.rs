@@ -24,16 +24,16 @@
 //! | `configure` | `label`, `model`, `thinking`, `display` |
 //! | `delete` | |
 
-use clawmux_core::approval::{Asked, Decision};
-use clawmux_core::attachment::Attachment;
-use clawmux_core::auth::Owner;
-use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Usage};
-use clawmux_core::ids::{ApprovalId, RunId};
-use clawmux_core::thinking::Thinking;
+use crate::approval::{Asked, Decision};
+use crate::attachment::Attachment;
+use crate::auth::Owner;
+use crate::event::{Event, Forgotten, Logged, Outcome, Usage};
+use crate::ids::{ApprovalId, RunId};
+use crate::thinking::Thinking;
 use serde_json::{Value, json};
 
 /// It.
-pub(super) fn to_json(logged: &Logged) -> Value {
+pub fn to_json(logged: &Logged) -> Value {
     let (name, mut object) = match &logged.event {
         Event::Prompted { content, owner, idempotency_key, attachments, manner } => {
             let mut prompt = json!({ "content": content, "owner": owner_name(owner) });
@@ -76,22 +76,12 @@ pub(super) fn to_json(logged: &Logged) -> Value {
         ),
         Event::ApprovalDecided(decided) => {
             let mut object = json!({ "call": decided.call.as_str(), "tool": decided.tool.as_str() });
-            object["decision"] = json!(match &decided.decision {
-                Decision::Approved { input } => {
-                    if let Some(input) = input {
-                        object["input"] = input.clone();
-                    }
-                    "approved"
-                }
-                Decision::Denied { reason } => {
-                    if let Some(reason) = reason {
-                        object["reason"] = json!(reason);
-                    }
-                    "denied"
-                }
-                Decision::TimedOut => "timed_out",
-                Decision::Withdrawn => "withdrawn",
-            });
+            object["decision"] = json!(decision_name(&decided.decision));
+            match &decided.decision {
+                Decision::Approved { input: Some(input) } => object["input"] = input.clone(),
+                Decision::Denied { reason: Some(reason) } => object["reason"] = json!(reason),
+                _ => {}
+            }
             if let Some(by) = &decided.by {
                 object["by"] = json!(by);
             }
@@ -143,10 +133,20 @@ pub(super) fn to_json(logged: &Logged) -> Value {
 }
 
 /// Whose something is; null where it is the operators'.
-pub(super) fn owner_name(owner: &Owner) -> Value {
+pub fn owner_name(owner: &Owner) -> Value {
     match owner {
         Owner::Admins => Value::Null,
         Owner::Credential(name) => json!(&**name),
+    }
+}
+
+/// What was decided, in a word.
+pub(super) const fn decision_name(decision: &Decision) -> &'static str {
+    match decision {
+        Decision::Approved { .. } => "approved",
+        Decision::Denied { .. } => "denied",
+        Decision::TimedOut => "timed_out",
+        Decision::Withdrawn => "withdrawn",
     }
 }
 
@@ -157,12 +157,12 @@ fn tokens(usage: Usage) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clawmux_core::approval::Decided;
-    use clawmux_core::error::ErrorCode;
-    use clawmux_core::event::{ToolCall, ToolResult};
-    use clawmux_core::ids::{CallId, PluginName, Seq};
-    use clawmux_core::thinking::Thinking;
-    use clawmux_core::time::Timestamp;
+    use crate::approval::Decided;
+    use crate::error::ErrorCode;
+    use crate::event::{ToolCall, ToolResult};
+    use crate::ids::{CallId, PluginName, Seq};
+    use crate::thinking::Thinking;
+    use crate::time::Timestamp;
 
     fn json_of(event: Event) -> Value {
         to_json(&Logged { first_seq: Seq(3), seq: Seq(3), run: None, at: Timestamp::from_millis(7), event })

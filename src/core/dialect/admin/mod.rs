@@ -1,0 +1,468 @@
+//! The operator's protocol: `admin.*`, JSON-RPC 2.0, one message a frame. Spoken on `/admin`, and on
+//! the Unix socket beside xeno's ([`socket`](super::socket)).
+//!
+//! ```text
+//!            credential required               admin.auth            let in, as an admin
+//!   New ───────────────────────────► Waiting ──────────────► Checking ──────────────────► Open
+//!    │                                  │ deadline, anything else │ refused                │ fault, peer gone
+//!    │ none required: Checking          ▼                         ▼                        ▼
+//!    └────────────────────────────► Closed ◄──────────────────────┴────────────────────────┘
+//! ```
+//!
+//! The dialect knows the envelope, who is let in, and what is followed; what a method means and takes
+//! is known to who executes [`Command::Operate`], which most requests become as they are. So do those
+//! that follow something (`admin.session.tail`, `admin.events`): their parameters are checked there, and
+//! the answer says what to follow.
+//!
+//! | notification | tells |
+//! |---|---|
+//! | `admin.session.event` | an event of a session that is tailed: [`event`], with `session` and `follow` |
+//! | `admin.event` | of `admin.events`: the same of any session, or an [`announcement`], with `follow` |
+//! | `admin.backup.progress` and the like | how far a request is, before its answer |
+//! | `admin.closing` | why the daemon ends the connection; the last message |
+//!
+//! A request without an id is executed and not answered. Absent: batches.
+
+pub mod announcement;
+pub mod event;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use crate::announcement::Announcement;
+use crate::auth::{Admitted, Credentials, Scope, Secret};
+use crate::command::{Command, Target};
+use crate::error::{Detail, Error, ErrorCode};
+use crate::event::{Event, Published};
+use crate::ids::{Seq, SessionKey, Ticket};
+use crate::jsonrpc::{self, Request};
+use crate::operate::{Operate, Progress};
+use crate::reply::Reply;
+use crate::time::Timestamp;
+
+/// The largest message, in bytes, on `/admin`.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+
+/// What a request costs, in units of `[limits]`.
+const COST: u32 = 1;
+
+/// Close codes: no or wrong credential, and one that is none of an admin.
+const UNAUTHENTICATED: u16 = 4001;
+const FORBIDDEN: u16 = 4003;
+
+/// The operator's protocol, on one connection.
+#[derive(Debug)]
+pub struct Admin {
+    setup: Setup,
+    phase: Phase,
+    /// Who it is, once that is known.
+    principal: Option<Arc<str>>,
+    /// The id of the `admin.auth` that is being checked.
+    claim: Option<Option<Value>>,
+    pending: Vec<Pending>,
+    follows: Vec<Follow>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    New,
+    Waiting,
+    Checking,
+    Open,
+    Closed,
+}
+
+/// A request that waits for its reply.
+#[derive(Debug)]
+struct Pending {
+    ticket: Ticket,
+    /// None where no answer is wanted.
+    id: Option<Value>,
+    asked: Asked,
+}
+
+/// What a pending request asked.
+#[derive(Debug)]
+enum Asked {
+    /// Something whose reply is its answer.
+    Plain,
+    /// Whether this session can be tailed.
+    Tail,
+    /// To be told its events.
+    Attach,
+    /// Whether the events can be followed.
+    Events,
+    /// To be told them.
+    Watch,
+    /// To be told no longer what this ticket follows.
+    Unfollow(Ticket),
+}
+
+/// Something that is followed, until the connection ends.
+#[derive(Debug)]
+struct Follow {
+    ticket: Ticket,
+    followed: Followed,
+}
+
+#[derive(Clone, Debug)]
+enum Followed {
+    Session(SessionKey),
+    Everything,
+}
+
+impl Dialect for Admin {
+    fn handle(&mut self, input: Input<'_>, turn: &mut Turn<'_>) {
+        match (self.phase, input) {
+            (Phase::Closed, _) => {}
+            (Phase::New, Input::Opened) if self.setup.credentials_required => self.phase = Phase::Waiting,
+            (Phase::New, Input::Opened) => {
+                self.phase = Phase::Checking;
+                turn.authenticate(Credentials::None);
+            }
+            (Phase::Waiting, Input::Frame(frame)) => self.on_first(&frame, turn),
+            (Phase::Waiting, Input::Tick) if turn.now() >= self.setup.handshake_deadline => {
+                self.farewell("no admin.auth in time", UNAUTHENTICATED, turn);
+            }
+            (Phase::Checking, Input::Authenticated(answer)) => self.on_authenticated(answer, turn),
+            (Phase::Open, Input::Authenticated(answer)) => self.on_authenticated_again(answer, turn),
+            (Phase::Open, Input::Frame(frame)) => match request(&frame) {
+                Ok(request) => self.on_request(request, turn),
+                Err(refusal) => turn.send(refusal),
+            },
+            (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
+            (Phase::Open, Input::Progress(ticket, Progress { name, params })) => {
+                if self.pending.iter().any(|pending| pending.ticket == ticket) {
+                    turn.send(notification(name, &params));
+                }
+            }
+            (Phase::Open, Input::Event { ticket, event, .. }) => self.on_event(ticket, event, turn),
+            (Phase::Open, Input::Announced(announcement)) => self.on_announced(announcement, turn),
+            (_, Input::Fault(fault)) => self.on_fault(fault, turn),
+            (_, Input::Ended) => self.close(),
+            // Before it is open a connection asks for nothing and follows nothing; a tick may come late.
+            (
+                _,
+                Input::Opened
+                | Input::Frame(_)
+                | Input::Authenticated(_)
+                | Input::Reply(..)
+                | Input::Progress(..)
+                | Input::Event { .. }
+                | Input::Announced(_)
+                | Input::Invoked(_)
+                | Input::Drained
+                | Input::Tick,
+            ) => {}
+        }
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        (self.phase == Phase::Waiting).then_some(self.setup.handshake_deadline)
+    }
+}
+
+impl Admin {
+    /// For a connection that is about to open.
+    pub fn new(setup: Setup) -> Self {
+        Self {
+            setup,
+            phase: Phase::New,
+            principal: None,
+            claim: None,
+            pending: Vec::new(),
+            follows: Vec::new(),
+        }
+    }
+
+    /// Whether this ticket is that of a request of this dialect's, or of something it follows.
+    pub(super) fn knows(&self, ticket: Ticket) -> bool {
+        self.pending.iter().any(|pending| pending.ticket == ticket)
+            || self.follows.iter().any(|follow| follow.ticket == ticket)
+    }
+
+    /// Whether nothing is owed to a peer that asks for nothing more.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// The first message where a credential is required.
+    fn on_first(&mut self, frame: &Frame, turn: &mut Turn<'_>) {
+        let refuse = |id: &Value, why: &str| {
+            let error = ErrorCode::Unauthenticated.error(format!("unauthenticated: {why}"));
+            jsonrpc::answer(id, Err(error))
+        };
+        let refusal = match request(frame) {
+            Ok(Request { id, method, params }) if method == "admin.auth" => match token(&params) {
+                Some(token) => {
+                    self.phase = Phase::Checking;
+                    self.claim = Some(id);
+                    return turn.authenticate(Credentials::Token(token));
+                }
+                None => refuse(&id.unwrap_or_default(), "admin.auth takes {\"token\"}"),
+            },
+            Ok(Request { id, .. }) => {
+                refuse(&id.unwrap_or_default(), "the first message must be admin.auth {\"token\"}")
+            }
+            Err(refusal) => refusal,
+        };
+        turn.send(refusal);
+        self.farewell("not authenticated", UNAUTHENTICATED, turn);
+    }
+
+    fn on_authenticated(&mut self, answer: Result<Admitted, Error>, turn: &mut Turn<'_>) {
+        let claim = self.claim.take();
+        let (error, code) = match answer {
+            Ok(Admitted { principal, .. }) if principal.scopes.allows(Scope::Admin) => {
+                self.phase = Phase::Open;
+                self.principal = Some(principal.name);
+                if let Some(Some(id)) = claim {
+                    turn.send(jsonrpc::answer(&id, Ok(self.greeting())));
+                }
+                return;
+            }
+            Ok(_) => {
+                let needed = Detail::MissingScope(Scope::Admin);
+                (ErrorCode::Forbidden.error("forbidden: needs admin").with(needed), FORBIDDEN)
+            }
+            // Whether there is such a credential is nobody's business.
+            Err(_) => (ErrorCode::Unauthenticated.error("unauthenticated: wrong token"), UNAUTHENTICATED),
+        };
+        let why = error.message.clone();
+        if let Some(Some(id)) = claim {
+            turn.send(jsonrpc::answer(&id, Err(error)));
+        }
+        self.farewell(&why, code, turn);
+    }
+
+    /// Who is let in already showed another credential; where it does not hold nothing changes.
+    fn on_authenticated_again(&mut self, answer: Result<Admitted, Error>, turn: &mut Turn<'_>) {
+        let outcome = answer.map(|_| self.greeting());
+        if let Some(Some(id)) = self.claim.take() {
+            turn.send(jsonrpc::answer(&id, outcome));
+        }
+    }
+
+    /// The answer to `admin.auth`.
+    fn greeting(&self) -> Value {
+        json!({ "principal": self.principal.as_deref(), "version": &*self.setup.version })
+    }
+
+    fn on_request(&mut self, Request { id, method, params }: Request, turn: &mut Turn<'_>) {
+        let operate = |method: String, params: Value| Command::Operate(Box::new(Operate { method, params }));
+        let (command, asked) = match &*method {
+            "admin.auth" => return self.on_auth(id, &params, turn),
+            "admin.unfollow" => match self.unfollow(&params) {
+                Ok((command, ticket)) => (command, Asked::Unfollow(ticket)),
+                Err(outcome) => return reply(id, outcome, turn),
+            },
+            "admin.session.tail" | "admin.events" => {
+                if self.following() >= self.setup.subscriptions {
+                    return reply(id, Err(self.too_many()), turn);
+                }
+                let asked = if method == "admin.events" { Asked::Events } else { Asked::Tail };
+                (operate(method, params), asked)
+            }
+            _ => (operate(method, params), Asked::Plain),
+        };
+        self.execute(id, command, asked, turn);
+    }
+
+    fn execute(&mut self, id: Option<Value>, command: Command, asked: Asked, turn: &mut Turn<'_>) {
+        let ticket = turn.execute(Scope::Admin, COST, Ok(command));
+        self.pending.push(Pending { ticket, id, asked });
+    }
+
+    /// `admin.auth` of somebody who was let in already.
+    fn on_auth(&mut self, id: Option<Value>, params: &Value, turn: &mut Turn<'_>) {
+        match token(params) {
+            // No credential is looked at where none is required.
+            _ if !self.setup.credentials_required => reply(id, Ok(self.greeting()), turn),
+            Some(token) => {
+                self.claim = Some(id);
+                turn.authenticate(Credentials::Token(token));
+            }
+            None => {
+                let why = "invalid admin.auth params: it takes {\"token\"}";
+                reply(id, Err(ErrorCode::InvalidRequest.error(why)), turn);
+            }
+        }
+    }
+
+    /// How many things are followed, or soon will be.
+    fn following(&self) -> usize {
+        let begins = |pending: &&Pending| !matches!(pending.asked, Asked::Plain | Asked::Unfollow(_));
+        self.follows.len() + self.pending.iter().filter(begins).count()
+    }
+
+    fn too_many(&self) -> Error {
+        let limit = self.setup.subscriptions;
+        let why = format!(
+            "one connection may follow {limit} things (limits.subscriptions): end one with admin.unfollow"
+        );
+        ErrorCode::Unavailable.error(why)
+    }
+
+    /// Lets go of something at once: what is under way of it is not told any more. The command that has
+    /// the daemon do so too; or the answer, where nothing is followed under this number.
+    fn unfollow(&mut self, params: &Value) -> Result<(Command, Ticket), Result<Value, Error>> {
+        let Some(follow) = params.get("follow").and_then(Value::as_u64).map(Ticket) else {
+            let why = "invalid admin.unfollow params: it takes {\"follow\"}, a number";
+            return Err(Err(ErrorCode::InvalidRequest.error(why)));
+        };
+        let Some(at) = self.follows.iter().position(|known| known.ticket == follow) else {
+            return Err(Ok(json!({ "follow": follow.0, "ended": false })));
+        };
+        let command = match self.follows.swap_remove(at).followed {
+            Followed::Session(key) => Command::Detach { target: Target::Session(key), follow },
+            Followed::Everything => Command::Unwatch { watch: follow },
+        };
+        Ok((command, follow))
+    }
+
+    fn on_reply(&mut self, ticket: Ticket, replied: Result<Reply, Error>, turn: &mut Turn<'_>) {
+        let Some(at) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
+        let Pending { id, asked, .. } = self.pending.swap_remove(at);
+        let outcome = match (asked, replied) {
+            (_, Err(error)) => Err(error),
+            (Asked::Plain, Ok(Reply::Operated(result))) => Ok(result),
+            (Asked::Tail, Ok(Reply::Operated(found))) => match attach(&found) {
+                Ok(command) => return self.execute(id, command, Asked::Attach, turn),
+                Err(error) => Err(error),
+            },
+            (Asked::Attach, Ok(Reply::Attached { session, after, head, .. })) => {
+                self.follows.push(Follow { ticket, followed: Followed::Session(session.clone()) });
+                let (session, follow) = (session.as_str(), ticket.0);
+                Ok(json!({ "session": session, "follow": follow, "after_seq": after.0, "head": head.0 }))
+            }
+            (Asked::Events, Ok(Reply::Operated(_))) => {
+                return self.execute(id, Command::Watch, Asked::Watch, turn);
+            }
+            (Asked::Watch, Ok(Reply::Watching)) => {
+                self.follows.push(Follow { ticket, followed: Followed::Everything });
+                Ok(json!({ "follow": ticket.0 }))
+            }
+            (Asked::Unfollow(follow), Ok(_)) => Ok(json!({ "follow": follow.0, "ended": true })),
+            (_, Ok(_)) => Err(ErrorCode::Internal.error("the reply does not fit the request")),
+        };
+        reply(id, outcome, turn);
+    }
+
+    fn on_event(&mut self, ticket: Ticket, event: &Published, turn: &mut Turn<'_>) {
+        let Some(at) = self.follows.iter().position(|follow| follow.ticket == ticket) else { return };
+        let is_tail = matches!(self.follows[at].followed, Followed::Session(_));
+        let mut params = event::to_json(&event.logged);
+        params["session"] = json!(event.session.as_str());
+        params["follow"] = json!(ticket.0);
+        turn.send(notification(if is_tail { "admin.session.event" } else { "admin.event" }, &params));
+        // Nothing follows.
+        if is_tail && event.logged.event == Event::Deleted {
+            self.follows.swap_remove(at);
+        }
+    }
+
+    fn on_announced(&mut self, announcement: &Announcement, turn: &mut Turn<'_>) {
+        let everything = |follow: &&Follow| matches!(follow.followed, Followed::Everything);
+        let Some(follow) = self.follows.iter().find(everything) else { return };
+        let mut params = announcement::to_json(announcement);
+        params["follow"] = json!(follow.ticket.0);
+        turn.send(notification("admin.event", &params));
+    }
+
+    /// Says why the connection ends and ends it.
+    fn on_fault(&mut self, fault: Fault, turn: &mut Turn<'_>) {
+        let (reason, code) = words(fault);
+        if let Fault::Oversize { limit } = fault {
+            turn.send(oversize(limit));
+        }
+        self.give_up(turn);
+        self.farewell(&reason, code, turn);
+    }
+
+    /// Answers what was not answered.
+    pub(super) fn give_up(&mut self, turn: &mut Turn<'_>) {
+        for Pending { id, .. } in std::mem::take(&mut self.pending) {
+            reply(id, Err(ErrorCode::Unavailable.error("unavailable: the connection ends")), turn);
+        }
+    }
+
+    fn farewell(&mut self, reason: &str, code: u16, turn: &mut Turn<'_>) {
+        turn.send(closing(reason));
+        turn.close(code, reason);
+        self.close();
+    }
+
+    fn close(&mut self) {
+        self.phase = Phase::Closed;
+        self.pending = Vec::new();
+        self.follows = Vec::new();
+    }
+}
+
+/// The request in a frame.
+///
+/// # Errors
+/// The message to answer with, where there is none.
+fn request(frame: &Frame) -> Result<Request, String> {
+    match frame {
+        Frame::Text(text) => jsonrpc::parse(text.as_bytes()),
+        Frame::Binary(_) => Err(not_text()),
+    }
+}
+
+/// The answer to what is not text.
+pub(super) fn not_text() -> String {
+    jsonrpc::failure(&Value::Null, jsonrpc::PARSE_ERROR, "parse error: expected text in UTF-8", None)
+}
+
+/// The answer to what is too large.
+pub(super) fn oversize(limit: usize) -> String {
+    let why = format!("invalid request: a message is longer than {limit} bytes");
+    jsonrpc::failure(&Value::Null, jsonrpc::INVALID_REQUEST, &why, None)
+}
+
+/// The last message of a connection that the daemon ends.
+pub(super) fn closing(reason: &str) -> String {
+    notification("admin.closing", &json!({ "reason": reason }))
+}
+
+/// Why a connection ends, for people, and the code it is closed with.
+pub(super) fn words(fault: Fault) -> (String, u16) {
+    let (reason, code) = match fault {
+        Fault::Oversize { limit } => return (format!("a message may have {limit} bytes"), 1009),
+        Fault::Slow => ("too slow: it fell too far behind the log; go on after the last number seen", 1008),
+        Fault::Idle => ("it was silent for too long", 4008),
+        Fault::Revoked => ("the credential was revoked", UNAUTHENTICATED),
+        Fault::Expired => ("the credential expired", UNAUTHENTICATED),
+        Fault::Overloaded => ("too many connections: try later", 1013),
+        Fault::Draining => ("the daemon is stopping", 1001),
+    };
+    (reason.to_owned(), code)
+}
+
+/// Answers, where an answer is wanted.
+fn reply(id: Option<Value>, outcome: Result<Value, Error>, turn: &mut Turn<'_>) {
+    if let Some(id) = id {
+        turn.send(jsonrpc::answer(&id, outcome));
+    }
+}
+
+/// The message that tells something nobody waits for.
+fn notification(method: &str, params: &Value) -> String {
+    json!({ "jsonrpc": "2.0", "method": method, "params": params }).to_string()
+}
+
+/// The token in the parameters of `admin.auth`.
+fn token(params: &Value) -> Option<Secret> {
+    params.get("token").and_then(Value::as_str).map(Secret::new)
+}
+
+/// What follows the session that was found.
+fn attach(found: &Value) -> Result<Command, Error> {
+    let unfit = || ErrorCode::Internal.error("the reply does not fit the request");
+    let session = found.get("session").and_then(Value::as_str).ok_or_else(unfit)?;
+    let after = found.get("after_seq").and_then(Value::as_u64).map(Seq);
+    Ok(Command::Attach { target: Target::Session(SessionKey::parse(session)?), after })
+}
