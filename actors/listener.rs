@@ -25,7 +25,8 @@ use std::time::Duration;
 
 use actix::fut::wrap_future;
 use actix::{
-    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, MessageResult, ResponseFuture,
+    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, MessageResult,
+    ResponseFuture,
 };
 use actix_web::dev::ServerHandle;
 use actix_web::rt::net::TcpStream;

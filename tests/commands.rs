@@ -3,15 +3,17 @@
 
 mod support;
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 
 use serde_json::{Value, json};
 use support::client::Client;
 use support::daemon::{self, Daemon};
-use support::eventually;
 use support::lines::Lines;
 use support::wundr::Wundr;
+use support::{PATIENCE, eventually};
 
 const ADA: &str = "main:websocket:ada:main";
 
@@ -58,8 +60,11 @@ fn find<'a>(answer: &'a Value, list: &str, name: &str, value: &str) -> &'a Value
 #[test]
 fn who_is_connected_is_told_and_can_be_sent_away() {
     let daemon = Daemon::start();
-    let (status, stdout, stderr) = daemon.run(&["connections"]);
-    assert_eq!((status, stdout.as_str(), stderr.trim()), (0, "", "nobody is connected"));
+    // Who asks is connected too, over the Unix socket.
+    let alone = daemon.json_of(&["connections"]);
+    let oneself = &alone["connections"][0];
+    assert_eq!((&alone["total"], &oneself["principal"]), (&json!(1), &json!("socket")), "{alone}");
+    assert!(oneself["peer"].as_str().is_some_and(|peer| peer.starts_with("user ")), "{alone}");
 
     let mut ada = Client::connect(daemon.address);
     ada.chat("ada", "hi");
@@ -71,21 +76,21 @@ fn who_is_connected_is_told_and_can_be_sent_away() {
         assert!(told[name].as_u64().is_some_and(|number| number > 0), "{name}: {told}");
     }
     assert!(told["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{told}");
-    assert_eq!((&answer["total"], &answer["unauthenticated"]), (&json!(2), &json!(0)), "{answer}");
+    assert_eq!((&answer["total"], &answer["unauthenticated"]), (&json!(3), &json!(0)), "{answer}");
     let table = daemon.stdout_of(&["connections"]);
     let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines[0][..4], ["ID", "PROTOCOL", "WHO", "PEER"], "{table}");
-    assert_eq!((lines.len(), lines[1][1], lines[2][1]), (3, "wundr", "exoclaw"), "the latest first: {table}");
-    assert_eq!(lines[2].last(), Some(&"open"), "{table}");
+    assert_eq!((lines.len(), lines[2][1], lines[3][1]), (4, "wundr", "exoclaw"), "the latest first: {table}");
+    assert_eq!(lines[3].last(), Some(&"open"), "{table}");
     let (_, stdout, stderr) = daemon.run(&["connections", "--limit", "1"]);
-    assert!(stdout.lines().count() == 2 && stderr.contains("the latest 1 of 2"), "{stdout}{stderr}");
+    assert!(stdout.lines().count() == 2 && stderr.contains("the latest 1 of 3"), "{stdout}{stderr}");
 
     let id = told["connection"].to_string();
     let said = daemon.stdout_of(&["connection", "close", &id]);
     assert!(said.starts_with(&format!("connection {id} from 127.0.0.1:")), "{said}");
     while ada.receive_or_close().is_ok() {}
     wundr.call("health.ping", json!({})).is_object().then_some(()).expect("others are not disturbed");
-    eventually("it to be gone", || (daemon.json_of(&["connections"])["total"] == 1).then_some(()));
+    eventually("it to be gone", || (daemon.json_of(&["connections"])["total"] == 2).then_some(()));
     assert_eq!(daemon.json_of(&["connections"])["closed"]["operator"], 1);
     let (status, _, stderr) = daemon.run(&["connection", "close", &id]);
     assert!(status == 1 && stderr.contains(&format!("there is no connection {id}")), "{stderr}");
@@ -305,6 +310,119 @@ fn what_waits_for_somebody_is_told_at_once() {
     assert!(screen.contains("waits        1 tool calls wait for approval: `clawmux approvals`"), "{screen}");
     let table = daemon.stdout_of(&["sessions"]);
     assert!(table.lines().nth(1).is_some_and(|line| line.contains("  approval  ")), "{table}");
+}
+
+/// `clawmux events` under way: its lines, and what it says besides.
+struct Watching {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    said: mpsc::Receiver<String>,
+}
+
+impl Watching {
+    fn start(daemon: &Daemon, args: &[&str]) -> Self {
+        let mut child = daemon::command(daemon.home())
+            .arg("events")
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let lines = lines_of(child.stdout.take().expect("piped"));
+        let said = lines_of(child.stderr.take().expect("piped"));
+        Self { child, lines, said }
+    }
+
+    /// Waits until it says something with these words.
+    fn says(&self, words: &str) {
+        let mut seen = Vec::new();
+        while !seen.last().is_some_and(|line: &String| line.contains(words)) {
+            seen.push(self.said.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("{words}: {e}: {seen:?}")));
+        }
+    }
+
+    /// The first line that has these words.
+    fn line(&self, words: &str) -> String {
+        let mut seen = Vec::new();
+        loop {
+            let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("{words}: {e}: {seen:?}"));
+            if line.contains(words) {
+                return line;
+            }
+            seen.push(line);
+        }
+    }
+
+    fn status(&mut self) -> Option<i32> {
+        eventually("it to end", || self.child.try_wait().expect("it can be waited for")).code()
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines_of(stream: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (sender, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            let _ = sender.send(line);
+        }
+    });
+    lines
+}
+
+#[test]
+fn what_happens_is_told_as_it_happens() {
+    let daemon = Daemon::start();
+    let mut everything = Watching::start(&daemon, &[]);
+    everything.says("following what happens");
+    let mut client = Client::connect(daemon.address);
+    client.chat("ada", "two\nlines \u{1b}[2J");
+    let prompt = everything.line("  prompt    ");
+    assert!(prompt.ends_with(&format!(r"  {ADA}  prompt    two lines \u{{1b}}[2J")), "{prompt}");
+    assert!(everything.line("  end  ").contains("completed; "));
+    let interrupted = Command::new("kill").args(["-INT", &everything.child.id().to_string()]).status();
+    assert!(interrupted.expect("kill runs").success());
+    assert_eq!(everything.status(), Some(0));
+
+    // Only what is asked for, for programs; from when it is connected on.
+    let mut some = Watching::start(
+        &daemon,
+        &["--json", "--wait", "--session", "main:websocket:b", "--kind", "prompt", "--kind", "end"],
+    );
+    eventually("it to be connected", || (daemon.json_of(&["connections"])["total"] == 3).then_some(()));
+    let event = eventually("a prompt to be told", || {
+        client.chat("ada", "not this one");
+        client.chat("bob", "this one");
+        some.lines.try_recv().ok()
+    });
+    let event: Value = serde_json::from_str(&event).expect("JSON");
+    assert_eq!((&event["event"], &event["content"]), (&json!("prompt"), &json!("this one")), "{event}");
+    assert_eq!(
+        (&event["session"], &event["follow"]),
+        (&json!("main:websocket:bob:main"), &Value::Null),
+        "{event}"
+    );
+    let end: Value = serde_json::from_str(&some.line("")).expect("JSON");
+    assert_eq!((&end["event"], &end["run"]), (&json!("end"), &event["run"]), "nothing between: {end}");
+
+    // The daemon goes away: who does not wait ends, who waits goes on with the next.
+    let mut ends = Watching::start(&daemon, &[]);
+    ends.says("following what happens");
+    let daemon = daemon.restart();
+    ends.says("stopping");
+    assert_eq!(ends.status(), Some(69));
+    some.says("waiting for it");
+    let mut client = Client::connect(daemon.address);
+    eventually("a prompt of the next daemon to be told", || {
+        client.chat("bob", "after the restart");
+        some.lines.try_iter().find(|line| line.contains("after the restart"))
+    });
+    assert_eq!(some.child.try_wait().expect("it can be asked"), None, "it goes on");
 }
 
 #[test]

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
-    Admin, Daemon, actors, approvals, backup, connections, devices, drain, memory, plugins, session, sessions,
-    status, tokens, usage,
+    Admin, Daemon, actors, approvals, backup, connections, devices, drain, memory, plugins, session,
+    sessions, status, tokens, usage,
 };
 
 /// How long a method may take that asks the daemon and its log.
