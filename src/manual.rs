@@ -83,7 +83,8 @@ fn name_of(page: &Command) -> &str {
 
 fn render(page: Command) -> Result<Vec<u8>, Failure> {
     let mut text = Vec::new();
-    let rendered = Page::new(page).render(&mut text);
+    let of = concat!("clawmux ", env!("CARGO_PKG_VERSION"));
+    let rendered = Page::new(page).source(of).manual("clawmux").render(&mut text);
     rendered.map_err(|error| Failure::new(FAILED, format!("cannot make the page: {error}")))?;
     Ok(text)
 }

@@ -307,7 +307,7 @@ fn what_waits_for_somebody_is_told_at_once() {
     });
     assert_eq!((&waiting["running"], &waiting["devices_waiting"]), (&json!(1), &json!(0)), "{waiting}");
     let screen = daemon.stdout_of(&["status"]);
-    assert!(screen.contains("waits        1 tool calls wait for approval: `clawmux approvals`"), "{screen}");
+    assert!(screen.contains("waits        1 tool call waits for approval: `clawmux approvals`"), "{screen}");
     let table = daemon.stdout_of(&["sessions"]);
     assert!(table.lines().nth(1).is_some_and(|line| line.contains("  approval  ")), "{table}");
 }

@@ -17,6 +17,10 @@ use crate::terminal::{Tone, columns, cut, json_line, may_color, put, tell, visib
 
 /// How often a daemon that is away is looked for.
 const RETRY: Duration = Duration::from_secs(1);
+/// Room for a session's key; what is longer takes more.
+const SESSION_CHARS: usize = 20;
+/// Room for what happened.
+const WHAT_CHARS: usize = 8;
 /// Where the time ends in what [`utc`] gives, and the day before it.
 const CLOCK: std::ops::Range<usize> = 11..19;
 
@@ -124,8 +128,8 @@ impl Look {
         };
         let session = visible(event["session"].as_str().unwrap_or("-")).replace(['\n', '\t'], " ");
         let said = visible(&said).replace(['\n', '\t'], " ");
-        let what = format!("{:<8}", visible(what));
-        let line = format!("{}  {session}  {what}  {said}", at.get(CLOCK).unwrap_or(&at));
+        let what = format!("{:<WHAT_CHARS$}", visible(what));
+        let line = format!("{}  {session:<SESSION_CHARS$}  {what}  {said}", at.get(CLOCK).unwrap_or(&at));
         let line = match self.columns {
             Some(columns) => cut(line.trim_end(), columns),
             None => line.trim_end().to_owned(),
@@ -143,6 +147,8 @@ fn members(event: &Value) -> String {
     });
     told.map(|(name, value)| match value {
         Value::String(text) => format!("{name}={text}"),
+        // The whole of it is for --json.
+        Value::Array(list) => format!("{name}={}", list.len()),
         value => format!("{name}={value}"),
     })
     .collect::<Vec<_>>()
@@ -158,10 +164,10 @@ mod tests {
         let look = |columns| Look { columns, colored: false };
         let prompt = json!({"event": "prompt", "session": "main:cli:ada:main", "seq": 3, "at_ms": 3_661_000, "follow": 1,
                             "content": "two\nlines\u{1b}[2J", "owner": null});
-        assert_eq!(look(None).line(&prompt), r"01:01:01  main:cli:ada:main  prompt    two lines\u{1b}[2J");
-        assert_eq!(look(Some(40)).line(&prompt), "01:01:01  main:cli:ada:main  prompt    …");
-        let presence = json!({"event": "presence", "at_ms": 0, "clients": 2, "follow": 1});
-        assert_eq!(look(None).line(&presence), "00:00:00  -  presence  clients=2");
+        assert_eq!(look(None).line(&prompt), r"01:01:01  main:cli:ada:main     prompt    two lines\u{1b}[2J");
+        assert_eq!(look(Some(40)).line(&prompt), "01:01:01  main:cli:ada:main     prompt …");
+        let presence = json!({"event": "presence", "at_ms": 0, "present": [{}, {}], "follow": 1});
+        assert_eq!(look(None).line(&presence), "00:00:00  -                     presence  present=2");
         assert!(!as_json(presence).contains("follow"));
     }
 

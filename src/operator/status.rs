@@ -67,12 +67,13 @@ fn screen(status: &Value, colored: bool) -> String {
             line(&name, format!("{} of {} left", grouped(left), grouped(limit)), Tone::Plain);
         }
     }
-    for (name, words) in [
-        ("approvals_waiting", "tool calls wait for approval: `clawmux approvals`"),
-        ("devices_waiting", "devices want in: `clawmux devices`"),
+    for (name, one, several, see) in [
+        ("approvals_waiting", "tool call waits", "tool calls wait", "for approval: `clawmux approvals`"),
+        ("devices_waiting", "device wants", "devices want", "in: `clawmux devices`"),
     ] {
         if let Some(count) = number(name).filter(|count| *count > 0) {
-            line("waits", format!("{count} {words}"), Tone::Warn);
+            let words = if count == 1 { one } else { several };
+            line("waits", format!("{count} {words} {see}"), Tone::Warn);
         }
     }
     for problem in status["problems"].as_array().into_iter().flatten() {
@@ -111,7 +112,7 @@ mod tests {
             "sessions     3 awake, 1 running, 2 prompts queued",
             "connections  4",
             "daily tokens 200 of 1 000 left",
-            "waits        1 tool calls wait for approval: `clawmux approvals`",
+            "waits        1 tool call waits for approval: `clawmux approvals`",
             "problem      the disk is full",
         ];
         assert_eq!(screen(&status, false).lines().collect::<Vec<_>>(), lines);
