@@ -13,7 +13,7 @@
 //! | `@ ms` | the clock is at this; where the dialect's deadline is reached, it is told |
 //! | `! in NAME SCOPE,.. [EXPIRES]` / `! out [REASON AT]` / `! other` | credentials were checked: let in, until then; not, and why and since when; those of somebody else than before |
 //! | `! paired NAME SCOPE,.. TOKEN` / `! unpaired DEVICE REQUEST` | a device was: let in with this token, or it has to be approved |
-//! | `! accepted TICKET SESSION RUN SEQ` or `! repeated ...` | the reply to a prompt: a new run, or one that was there |
+//! | `! accepted TICKET SESSION RUN SEQ [AHEAD]` or `! repeated ...` | the reply to a prompt: a new run, and how many come before it, or one that was there |
 //! | `! reply TICKET json` | another reply: an object with one member, named as in `reply_of` |
 //! | `! error TICKET CODE text` | the reply is an error; for `forbidden` the text is the scope |
 //! | `! event TICKET SESSION RUN SEQ json` | an event that the request with this ticket follows: an object with one member, named as in `event_of`; no run is `-`, several numbers are `3..5` |
@@ -49,12 +49,14 @@ use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::openclaw::OpenClaw;
 use clawmux_core::dialect::socket::Socket;
 use clawmux_core::dialect::wundr::Wundr;
+use clawmux_core::dialect::xeno::Xeno;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
 use clawmux_core::file::{FileAbout, FileId, FileReply, FileRow, UploadId};
 use clawmux_core::health::{Figures, Part, Report};
-use clawmux_core::ids::{ApprovalId, ConnectionId, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::ids::{ApprovalId, ConnectionId, LaneName, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::job::{JobReply, Ran};
 use clawmux_core::memory::{Found, Kind, MemoryReply, Remembered, Stored, Tier};
 use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeRow};
 use clawmux_core::operate::Progress;
@@ -97,6 +99,11 @@ fn admin() {
 #[test]
 fn socket() {
     run_all("socket", 4, |setup| Box::new(Socket::new(setup)));
+}
+
+#[test]
+fn xeno() {
+    run_all("xeno", 8, |setup| Box::new(Xeno::new(setup)));
 }
 
 fn run_all(dialect: &str, at_least: usize, make: fn(Setup) -> Box<dyn Dialect>) {
@@ -292,12 +299,13 @@ impl Stage {
                 let error = CredentialFault::Mismatch { has_device_token: false }.error();
                 self.tell(Input::Authenticated(Err(error)));
             }
-            [kind @ ("accepted" | "repeated"), ticket, session, run, seq] => {
+            [kind @ ("accepted" | "repeated"), ticket, session, run, seq, ref ahead @ ..] => {
                 let accepted = Accepted {
                     session: key_of(session)?,
                     run: self.run_named(run),
                     seq: Seq(number(seq)?),
                     repeated: kind == "repeated",
+                    ahead: ahead.first().map_or(Ok(0), |ahead| number(ahead))? as usize,
                 };
                 self.tell(Input::Reply(Ticket(number(ticket)?), Ok(Reply::Accepted(accepted))));
             }
@@ -620,6 +628,12 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
         })
     };
     Ok(match name {
+        "ran" => Reply::Job(Box::new(JobReply::Ran(Ran {
+            is_ok: value["ok"] == true,
+            message: text(value, "message"),
+            result: value["result"].as_str().map(str::to_owned),
+            took: Duration::from_millis(count(value, "ms")),
+        }))),
         "file" => Reply::File(Box::new(file_reply_of(value)?)),
         "status" => Reply::Status(Status {
             version: text(value, "version"),
@@ -1069,13 +1083,15 @@ fn describe(command: &Command) -> String {
     match command {
         Command::Status => "status".into(),
         Command::Submit(submit) => format!(
-            "submit {} {}{}{}{}{} {:?}",
+            "submit {} {}{}{}{}{}{}{} {:?}",
             target(&submit.target),
             submit.run,
             optional("key", submit.idempotency_key.as_deref()),
             optional("model", submit.manner.model.as_deref()),
             optional("max_tokens", submit.manner.max_tokens.map(|most| most.to_string()).as_deref()),
+            optional("lane", submit.manner.lane.as_ref().map(LaneName::as_str)),
             submit.files.iter().map(|file| format!(" file={file}")).collect::<String>(),
+            submit.enclosed.iter().map(|file| format!(" enclosed={}", file.path)).collect::<String>(),
             submit.content
         ),
         Command::Abort { target: whose, run } => {

@@ -507,6 +507,7 @@ impl Crew {
                     idempotency_key: Some(agent.turn_key()),
                     attachments: Vec::new(),
                     files: Vec::new(),
+                    enclosed: Vec::new(),
                     manner: Manner::default(),
                     follow: true,
                 };

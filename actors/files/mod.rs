@@ -21,6 +21,7 @@
 //! does not have.
 
 mod allowance;
+mod enclosed;
 mod pool;
 mod reading;
 mod writing;
@@ -45,6 +46,7 @@ use clawmux_core::reply::Reply;
 use serde_json::json;
 
 use self::allowance::Allowance;
+pub use self::enclosed::{Enclose, Look, SetRoots};
 use self::pool::Pool;
 pub use self::reading::Collect;
 use self::reading::Opened;
@@ -93,6 +95,8 @@ pub struct Setup {
     pub quota_bytes: u64,
     /// How long an upload is kept that does not grow.
     pub upload_life: Duration,
+    /// Folders that files which are named by their path may be in.
+    pub attachment_roots: Vec<PathBuf>,
 }
 
 /// The files of clients.

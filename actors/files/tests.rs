@@ -39,7 +39,13 @@ impl World {
     async fn with(home: &Path, quota_bytes: u64, upload_life: Duration) -> Self {
         let store = Store::start(home.join("clawmux.db")).await.unwrap();
         let folder = home.join("files");
-        let setup = Setup { folder: folder.clone(), store: store.clone(), quota_bytes, upload_life };
+        let setup = Setup {
+            folder: folder.clone(),
+            store: store.clone(),
+            quota_bytes,
+            upload_life,
+            attachment_roots: Vec::new(),
+        };
         let files = Files::open(setup).await.unwrap().start();
         files.send(Observe).await.unwrap();
         Self { files, store, folder, quota_bytes }

@@ -15,17 +15,19 @@
 //! supervisor ([`Fallen`]), which starts the session anew from the log.
 
 mod approvals;
+mod errand;
 mod road;
 #[cfg(test)]
 mod tests;
 mod watchers;
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::prelude::*;
 use clawmux_core::announcement::{ChangeReason, SessionChange};
@@ -40,6 +42,8 @@ use clawmux_core::follow::Wanted;
 use clawmux_core::ids::{
     AgentId, ApprovalId, CallId, ConnectionId, PluginName, RunId, Seq, SessionKey, Ticket,
 };
+use clawmux_core::lane;
+use clawmux_core::messenger;
 use clawmux_core::node::NodeTool;
 use clawmux_core::provider::{ChatRequest, Delta};
 use clawmux_core::reply::{Accepted, Reply};
@@ -56,7 +60,10 @@ use serde_json::json;
 use crate::ask::{ask, gone};
 use crate::clock;
 use crate::deliver::{Asker, More, WINDOW_BYTES};
+use crate::files::Files;
 use crate::hub::changes::Changes;
+use crate::lane::{Lanes, Spot};
+use crate::meters::{Awake, CallEnd, Meters, OTHER};
 use crate::nodes::{CallNode, Nodes, Offer};
 use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
@@ -64,6 +71,8 @@ use crate::provider_supervisor::{Acquire, ProviderSupervisor};
 use crate::sandbox_supervisor::{CallTool, Cancel, SandboxSupervisor, Tools};
 use crate::session_supervisor::{Fallen, Held, Idle, SessionSupervisor};
 use crate::store::{Append, Cut, Pen, ReadEvents, ReadRow, Store};
+
+use errand::Errand;
 
 pub use approvals::{Approvals, Found};
 pub use road::{Feeds, Road};
@@ -108,11 +117,19 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// All tools it may call.
-    fn toolbox(&self) -> Toolbox {
-        let offered = self.tools.iter().chain(self.node_tools.iter().map(|tool| &tool.name));
-        let (gated, timeout) = (self.gated.clone(), self.approval_timeout);
-        Toolbox { offered: offered.cloned().collect(), gated, timeout }
+    /// All tools it may call, with those that are built in where they are offered.
+    fn toolbox(&self, has_built_in: bool) -> Toolbox {
+        let built_in = has_built_in.then(messenger::name);
+        let nodes = self.node_tools.iter().map(|tool| tool.name.clone());
+        let offered = self.plugins().chain(nodes).chain(built_in).collect();
+        let is_plugin = |tool: &&PluginName| tool.as_str() != messenger::NAME;
+        let gated = self.gated.iter().filter(is_plugin).cloned().collect();
+        Toolbox { offered, gated, timeout: self.approval_timeout }
+    }
+
+    /// The plugins it may call: none takes the name of a tool that is built in.
+    fn plugins(&self) -> impl Iterator<Item = PluginName> + '_ {
+        self.tools.iter().filter(|tool| tool.as_str() != messenger::NAME).cloned()
     }
 }
 
@@ -129,6 +146,10 @@ pub struct Colleagues {
     pub sandbox: Addr<SandboxSupervisor>,
     /// Calls commands of nodes.
     pub nodes: Addr<Nodes>,
+    /// Looks at files that are sent.
+    pub files: Addr<Files>,
+    /// Whose turn it is among the runs of several sessions.
+    pub lanes: Lanes,
     /// Who watches all sessions.
     pub watchers: Watchers,
     /// Which calls wait for approval.
@@ -137,6 +158,8 @@ pub struct Colleagues {
     pub changes: Changes,
     /// The models there are.
     pub catalog: Arc<Catalog>,
+    /// Where it is counted what is done.
+    pub meters: Meters,
 }
 
 /// One conversation.
@@ -146,10 +169,15 @@ pub struct Session {
     /// How far behind the log a client may fall, in bytes of it.
     lag_bytes_max: usize,
     profile: Arc<Profile>,
-    /// All tools it may call.
+    /// All tools it may call; and with those that are built in.
     tools: Toolbox,
+    built_in_tools: Toolbox,
+    /// The spots of its runs in their lanes.
+    spots: HashMap<RunId, Spot>,
     colleagues: Colleagues,
     remains: Remains,
+    /// It in the sums of all sessions.
+    awake: Awake,
     /// What is told when the unit after the one being written is written.
     next: Vec<Answered>,
     /// Whether a unit is being written.
@@ -224,6 +252,8 @@ impl Doing {
 /// A call that was begun: it is not begun again.
 struct Making {
     call: CallId,
+    tool: PluginName,
+    begun: Instant,
     future: SpawnHandle,
     cancel: Cancel,
     is_over: bool,
@@ -273,6 +303,8 @@ pub enum Order {
         submission: Submission,
         /// Whether its run is followed.
         follow: bool,
+        /// Its spot, where it is in a lane.
+        spot: Option<Spot>,
     },
     /// Answer with a run that is in the log already, and follow it from its prompt on.
     Follow {
@@ -313,6 +345,8 @@ pub enum Order {
     Configure(Patch),
     /// Begin a new conversation.
     Reset,
+    /// The same, without ending what is under way or waits.
+    Renew,
     /// Forget the beginning of the conversation.
     Compact(Cut),
     /// Say something in the model's name.
@@ -344,6 +378,7 @@ impl Order {
         matches!(
             self,
             Self::Clear
+                | Self::Renew
                 | Self::Stop
                 | Self::Close { .. }
                 | Self::Compact(_)
@@ -378,12 +413,13 @@ pub struct Drain;
 pub struct Sleep;
 
 impl Session {
-    /// `conversation` is new or was read back and recovered, and has spent this; `feeds` are the
+    /// `conversation` is new or was read back and recovered, and has spent this; `spots` are those of its
+    /// runs in lanes; `feeds` are the
     /// followers of the session's last incarnation, who may fall `lag_bytes_max` bytes of the log
     /// behind.
     pub fn new(
-        conversation: Conversation,
-        spent: Usage,
+        (conversation, spent): (Conversation, Usage),
+        spots: Vec<(RunId, Spot)>,
         lag_bytes_max: usize,
         profile: Arc<Profile>,
         colleagues: Colleagues,
@@ -397,8 +433,11 @@ impl Session {
             conversation,
             account: Account::new(spent),
             lag_bytes_max,
-            tools: profile.toolbox(),
+            tools: profile.toolbox(false),
+            built_in_tools: profile.toolbox(true),
+            spots: spots.into_iter().collect(),
             profile,
+            awake: colleagues.meters.awake(),
             colleagues,
             remains: Remains { key, feeds, supervisor, done: false },
             next: Vec::new(),
@@ -430,7 +469,9 @@ impl Session {
 
     /// Has what was decided written, and goes to work.
     fn proceed(&mut self, ctx: &mut Context<Self>) {
+        self.awake.set(self.conversation.running().is_some(), self.conversation.queued());
         self.end_stale_work(ctx);
+        self.spots.retain(|run, _| self.conversation.is_open(run));
         if !self.writing {
             match self.conversation.take() {
                 Some(batch) => self.write(batch, ctx),
@@ -742,7 +783,9 @@ impl Session {
                 self.account.spent_since(before)
             }
             Doing::Acting { calls, .. } => {
-                for Making { future, cancel, .. } in calls.into_iter().filter(|making| !making.is_over) {
+                let cut_off = calls.into_iter().filter(|making| !making.is_over);
+                for Making { future, cancel, tool, begun, .. } in cut_off {
+                    self.colleagues.meters.called(tool.as_str(), CallEnd::Cancelled, begun.elapsed());
                     cancel.cancel();
                     ctx.cancel_future(future);
                 }
@@ -791,7 +834,9 @@ impl Session {
             max_tokens: self.max_tokens(),
             thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
         };
-        let (names, granted) = (self.profile.tools.clone(), self.profile.node_tools.clone());
+        let names: Vec<PluginName> = self.profile.plugins().collect();
+        let granted = self.profile.node_tools.clone();
+        let built_in = self.has_built_in_tools().then(messenger::spec);
         let Colleagues { providers, sandbox, nodes, .. } = self.colleagues.clone();
         let acquire = Acquire {
             session: self.conversation.key().clone(),
@@ -809,6 +854,7 @@ impl Session {
             if !granted.is_empty() {
                 acquire.request.tools.extend(ask(&nodes, Offer(granted)).await?);
             }
+            acquire.request.tools.extend(built_in);
             let permit = providers.send(acquire).await.map_err(|_| gone::<ProviderSupervisor>())??;
             Ok(permit.open().boxed_local())
         };
@@ -854,7 +900,8 @@ impl Session {
                 if let Doing::Asking { future, .. } = &mut self.doing {
                     *future = None;
                 }
-                self.conversation.said(clock::now(), run, step, deltas, &self.tools);
+                let tools = if self.has_built_in_tools() { &self.built_in_tools } else { &self.tools };
+                self.conversation.said(clock::now(), run, step, deltas, tools);
                 self.proceed(ctx);
             }
             Some(Err(error)) => self.unheard(run, step, error, ctx),
@@ -883,27 +930,65 @@ impl Session {
                 continue;
             }
             let (id, cancel) = (call.id.clone(), Cancel::new());
+            let (tool, at) = (self.offered(&call.name), Instant::now());
             let result = self.call(run.clone(), call, cancel.clone());
             let (of, returning) = (run.clone(), id.clone());
             let returned = result.into_actor(self).map(move |result, session, ctx| {
                 if let Doing::Acting { calls, .. } = &mut session.doing {
-                    let made = calls.iter_mut().filter(|making| making.call == returning);
-                    made.for_each(|making| making.is_over = true);
+                    for making in calls.iter_mut().filter(|making| making.call == returning) {
+                        making.is_over = true;
+                        let end = if result.is_error { CallEnd::Error } else { CallEnd::Ok };
+                        session.colleagues.meters.called(making.tool.as_str(), end, making.begun.elapsed());
+                    }
                 }
                 session.conversation.returned(clock::now(), &of, result);
                 session.proceed(ctx);
             });
-            begun.push(Making { call: id, future: ctx.spawn(returned), cancel, is_over: false });
+            let future = ctx.spawn(returned);
+            begun.push(Making { call: id, tool, begun: at, future, cancel, is_over: false });
         }
         self.doing = Doing::Acting { run, step, calls: begun };
     }
 }
 
 impl Session {
-    /// Calls one tool: a granted command of a node, or a plugin.
+    /// The name of a tool as it is counted: a model may call what it was never offered.
+    fn offered(&self, tool: &PluginName) -> PluginName {
+        let is_offered = self.tools.offered.contains(tool);
+        if is_offered { tool.clone() } else { PluginName::from(OTHER) }
+    }
+
+    /// Whether the run under way is offered the tools that are built in.
+    fn has_built_in_tools(&self) -> bool {
+        self.conversation.lane().is_some_and(|of| of.as_str() == lane::XENO)
+    }
+
+    /// Begins a run that has a spot in a lane when its turn comes there.
+    fn await_turn(&mut self, run: RunId, mut spot: Spot, ctx: &mut Context<Self>) {
+        if spot.has_turn() {
+            self.conversation.admit(clock::now(), &run);
+        } else {
+            let admitted = run.clone();
+            let turn = spot.turn().into_actor(self);
+            ctx.spawn(turn.map(move |turn, session, ctx| {
+                if turn.is_ok() {
+                    session.conversation.admit(clock::now(), &admitted);
+                    session.proceed(ctx);
+                }
+            }));
+        }
+        self.spots.insert(run, spot);
+    }
+
+    /// Calls one tool: one that is built in, a granted command of a node, or a plugin.
     fn call(&self, run: RunId, call: ToolCall, cancel: Cancel) -> LocalBoxFuture<'static, ToolResult> {
         let (session, id) = (self.conversation.key().clone(), call.id.clone());
         let lost = |error: Error| ToolResult { call: id, content: error.message, is_error: true };
+        if call.name.as_str() == messenger::NAME {
+            let owner = self.conversation.prompted_by(&run).clone();
+            let (files, supervisor) = (self.colleagues.files.clone(), self.remains.supervisor.clone());
+            return Errand { run, call, owner, files, supervisor }.make().boxed_local();
+        }
         match self.profile.node_tools.iter().find(|tool| tool.name == call.name).cloned() {
             Some(tool) => {
                 let sent = self.colleagues.nodes.send(CallNode { session, run, tool, call });
@@ -938,6 +1023,9 @@ impl Actor for Session {
         });
         let from = ctx.address().recipient();
         self.remains.feeds.roads().for_each(|road| road.starts_at(from.clone()));
+        for (run, spot) in std::mem::take(&mut self.spots) {
+            self.await_turn(run, spot, ctx);
+        }
         self.colleagues.approvals.woke(self.conversation.key(), self.conversation.pending());
         // What recovery decided is written before anything else.
         self.proceed(ctx);
@@ -970,13 +1058,19 @@ impl Handler<Routed> for Session {
         let nothing = Answering::With(Reply::Aborted { run: None });
         let mut answered = Answered { asker, reply: nothing, follow: None, held };
         match order {
-            Order::Submit { submission, follow } => {
+            Order::Submit { submission, follow, spot } => {
                 match self.conversation.submit(now, submission) {
                     Ok(Submitted { run, seq, repeated }) => {
+                        let mut ahead = 0;
+                        if let Some(spot) = spot.filter(|_| !repeated) {
+                            spot.ready();
+                            ahead = spot.ahead() + self.conversation.ahead(&run);
+                            self.await_turn(run.clone(), spot, ctx);
+                        }
                         let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1), principal);
                         answered.follow = follow.then_some(wanted);
                         answered.reply =
-                            Answering::With(Reply::Accepted(Accepted { session, run, seq, repeated }));
+                            Answering::With(Reply::Accepted(Accepted { session, run, seq, repeated, ahead }));
                     }
                     Err(error) => {
                         // First of all, so that whoever hears of it may use the key elsewhere.
@@ -988,8 +1082,8 @@ impl Handler<Routed> for Session {
             Order::Follow { run, seq, follow } => {
                 let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1), principal);
                 answered.follow = follow.then_some(wanted);
-                answered.reply =
-                    Answering::With(Reply::Accepted(Accepted { session, run, seq, repeated: true }));
+                let accepted = Accepted { session, run, seq, repeated: true, ahead: 0 };
+                answered.reply = Answering::With(Reply::Accepted(accepted));
             }
             Order::Attach { after } => {
                 let head = self.conversation.head();
@@ -1039,6 +1133,10 @@ impl Handler<Routed> for Session {
             }
             Order::Clear => {
                 self.conversation.clear(now);
+                answered.reply = Answering::With(Reply::Cleared { session });
+            }
+            Order::Renew => {
+                self.conversation.renew(now);
                 answered.reply = Answering::With(Reply::Cleared { session });
             }
             Order::Create(_) if !is_first => answered.reply = Answering::Row,

@@ -32,14 +32,18 @@ use crate::devices::Devices;
 use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
+use crate::lane::Lanes;
+use crate::meters::Meters;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::scheduler::{self, Scheduler};
 use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
 use crate::store::Store;
 use crate::tokens::Tokens;
 
+mod lanes;
 mod provided;
 #[path = "../../tests/support/upstream.rs"]
 mod upstream;
@@ -135,8 +139,18 @@ impl World {
             store: store.clone(),
             quota_bytes: 1 << 20,
             upload_life: files::UPLOAD_LIFE,
+            attachment_roots: vec![home.path().join("attachments")],
         };
         let files = Files::open(files).await.unwrap().start();
+        let scheduler = Scheduler::open(scheduler::Setup {
+            config: config.scheduler.clone(),
+            home: home.path().to_owned(),
+            zone: "UTC".into(),
+            store: store.clone(),
+            hub: hub.clone(),
+            log: pen.health(),
+        });
+        let scheduler = scheduler.await.unwrap().start();
         let supervisor = SessionSupervisor::new(Setup {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
@@ -151,9 +165,12 @@ impl World {
                 sandbox,
                 catalog,
                 nodes: nodes.clone(),
+                files: files.clone(),
+                lanes: Lanes::default(),
                 watchers: Watchers::default(),
                 approvals: Approvals::default(),
                 changes: Changes::default(),
+                meters: Meters::default(),
             },
             hub,
             configuration: Configuration::new(Layers::default()).start(),
@@ -162,6 +179,7 @@ impl World {
             crew,
             kin,
             files,
+            scheduler: scheduler.recipient(),
             tokens: tokens.recipient(),
             admin: crate::admin::Admin::default().start().recipient(),
             version: "test",
@@ -204,6 +222,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         idempotency_key: key.map(str::to_owned),
         attachments: Vec::new(),
         files: Vec::new(),
+        enclosed: Vec::new(),
         manner: Manner::default(),
         follow: true,
     })
@@ -570,6 +589,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             idempotency_key: Some(account.clone()),
             attachments: Vec::new(),
             files: Vec::new(),
+            enclosed: Vec::new(),
             manner: Manner::default(),
             follow: true,
         };
@@ -722,6 +742,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             idempotency_key: None,
             attachments: Vec::new(),
             files: Vec::new(),
+            enclosed: Vec::new(),
             manner: Manner::default(),
             follow: true,
         }),

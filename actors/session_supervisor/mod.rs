@@ -48,6 +48,7 @@ use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed, PATIENCE, observe};
 use crate::sandbox_supervisor::CountPlugins;
+use crate::scheduler;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Profile, Routed, Session, Sleep};
 use crate::store::Unfinished;
 use crate::tokens;
@@ -89,6 +90,8 @@ pub struct Setup {
     pub kin: Kin,
     /// Who answers what is about files.
     pub files: Addr<Files>,
+    /// Who answers what is about jobs.
+    pub scheduler: Recipient<scheduler::Direct>,
     /// Who answers what is about credentials of the store.
     pub tokens: Recipient<tokens::Manage>,
     /// Who answers what only operators ask.
@@ -482,6 +485,7 @@ impl Handler<Observe> for SessionSupervisor {
             "recovering": self.recovering.len(),
             "parked": parked,
             "watchers": self.setup.colleagues.watchers.len(),
+            "in_lanes": self.setup.colleagues.lanes.len(),
             "approvals_waiting": self.setup.colleagues.approvals.len(),
             "takes_prompts": !(self.closed || self.draining),
             "draining": self.draining,

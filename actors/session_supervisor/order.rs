@@ -257,7 +257,13 @@ impl SessionSupervisor {
 
     /// Sends a request to its session, waking it where it sleeps and is needed.
     pub(super) fn route(&mut self, waiting: Waiting, ctx: &mut Context<Self>) {
-        let Waiting { session: key, routed, arbiter } = waiting;
+        let Waiting { session: key, mut routed, arbiter } = waiting;
+        // In the order in which they are sent: so no two wait for each other.
+        if let Order::Submit { submission, spot: spot @ None, .. } = &mut routed.order
+            && let Some(lane) = &submission.manner.lane
+        {
+            *spot = Some(self.setup.colleagues.lanes.enter(lane, &key, &submission.run));
+        }
         // The connection may be gone by now: then there is no entry, and none is made.
         if let Order::Submit { .. } | Order::Follow { .. } | Order::Attach { .. } = routed.order
             && let Some(followed) = self.followed.get_mut(&routed.asker.client().connection)

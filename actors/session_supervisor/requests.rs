@@ -9,7 +9,7 @@ use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::catalog::Catalog;
 use clawmux_core::command::{Command, ConfigRequest, Submit, Target};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{AgentId, SessionKey};
+use clawmux_core::ids::{AgentId, LaneName, SessionKey};
 use clawmux_core::reply::{History, Preview, Reply, SessionRow};
 use clawmux_core::session::Submission;
 use clawmux_core::settings::Patch;
@@ -22,11 +22,12 @@ use crate::configuration::Configure;
 use crate::crew;
 use crate::deliver::Asker;
 use crate::devices::Manage;
-use crate::files::{self, Collect};
+use crate::files::{self, Collect, Enclose};
 use crate::hub::{GetOverview, Tell};
 use crate::nodes::{Invoke, ListNodes, Resulted};
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
+use crate::scheduler;
 use crate::session::{Colleagues, Order, Routed, Watcher};
 use crate::store::{
     Describe, Described, FindCut, FindSession, ListSessions, ReadHistory, ReadPreviews, ReadRow, ReadRows,
@@ -85,7 +86,7 @@ impl SessionSupervisor {
             (Command::Submit(submit), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
                 let prompt = (session, submit, (asker, principal), arbiter);
-                if prompt.1.files.is_empty() {
+                if prompt.1.files.is_empty() && prompt.1.enclosed.is_empty() {
                     self.submit(prompt, None, ctx)
                 } else {
                     self.collect(prompt, ctx)
@@ -93,6 +94,14 @@ impl SessionSupervisor {
             }
             (Command::Abort { run, .. }, Some(session)) => {
                 self.order(Order::Abort { run }, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::AbortLane { lane }, _) => {
+                // Behind prompts that came before it.
+                let now = std::future::ready(());
+                let abort = move |supervisor: &mut Self, (), ctx: &mut Context<Self>| {
+                    supervisor.abort_lane(&lane, (asker, principal), arbiter, ctx);
+                };
+                if self.waiting == 0 { abort(self, (), ctx) } else { self.in_turn(now, abort, ctx) }
             }
             (Command::Close { reason, .. }, Some(session)) => {
                 let order = Order::Close { reason };
@@ -209,6 +218,9 @@ impl SessionSupervisor {
             },
             (Command::Reset { .. }, Some(session)) => {
                 self.order(Order::Reset, session, (asker, principal), arbiter, ctx);
+            }
+            (Command::Renew { .. }, Some(session)) => {
+                self.order(Order::Renew, session, (asker, principal), arbiter, ctx);
             }
             (Command::Inject { content, id: None, .. }, Some(session)) => {
                 self.order(Order::Inject { content, id: None }, session, (asker, principal), arbiter, ctx);
@@ -382,11 +394,12 @@ impl SessionSupervisor {
                 let manage = tokens::Manage { command: *command, principal, asker };
                 hand_on(self.setup.tokens.try_send(manage));
             }
+            (Command::Job(command), _) => {
+                let direct = scheduler::Direct { command: *command, principal, asker };
+                hand_on(self.setup.scheduler.try_send(direct));
+            }
             (Command::Operate(operate), _) => {
                 hand_on(self.setup.admin.try_send(admin::Operate { operate: *operate, principal, asker }));
-            }
-            (Command::Job(_), _) => {
-                asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
             }
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };
@@ -407,6 +420,7 @@ impl SessionSupervisor {
                 | Command::CreateSession { .. }
                 | Command::Configure { .. }
                 | Command::Reset { .. }
+                | Command::Renew { .. }
                 | Command::Compact { .. }
                 | Command::Delete { .. }
                 | Command::Inject { .. },
@@ -445,6 +459,21 @@ impl SessionSupervisor {
         }
     }
 
+    /// Ends the run that is active in a lane, or about to be.
+    fn abort_lane(
+        &mut self,
+        lane: &LaneName,
+        (asker, principal): (Asker, Principal),
+        arbiter: ArbiterHandle,
+        ctx: &mut Context<Self>,
+    ) {
+        let Some((session, run)) = self.setup.colleagues.lanes.current(lane) else {
+            return asker.reply(Ok(Reply::Aborted { run: None }));
+        };
+        let order = Order::Abort { run: Some(run) };
+        self.route(Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter }, ctx);
+    }
+
     /// A prompt with all that it brings along; in its turn, where it has that already.
     fn submit(
         &mut self,
@@ -467,7 +496,7 @@ impl SessionSupervisor {
             attachments: submit.attachments,
             manner: submit.manner,
         };
-        let order = Order::Submit { submission, follow: submit.follow };
+        let order = Order::Submit { submission, follow: submit.follow, spot: None };
         let prompt = Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
         match submit.idempotency_key {
             Some(key) => self.submit_once((owner, key), prompt, turn, ctx),
@@ -483,8 +512,18 @@ impl SessionSupervisor {
     /// Reads the files that a prompt names; what came behind it waits.
     fn collect(&mut self, mut prompt: Prompt, ctx: &mut Context<Self>) {
         let collect = Collect { files: std::mem::take(&mut prompt.1.files), principal: prompt.2.1.clone() };
+        let enclosed = Enclose(std::mem::take(&mut prompt.1.enclosed));
         let files = self.setup.files.clone();
-        let collected = async move { ask(&files, collect).await.flatten() };
+        let collected = async move {
+            let mut collected: Vec<Attachment> = Vec::new();
+            if !collect.files.is_empty() {
+                collected.extend(ask(&files, collect).await.flatten()?);
+            }
+            if !enclosed.0.is_empty() {
+                collected.extend(ask(&files, enclosed).await.flatten()?);
+            }
+            Ok(collected)
+        };
         let then =
             move |supervisor: &mut Self, collected: Result<_, Error>, turn, ctx: &mut Context<Self>| {
                 let attached = collected.and_then(|attachments: Vec<Attachment>| {

@@ -11,6 +11,7 @@ use clawmux_core::config::Recovery;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Outcome, Usage};
 use clawmux_core::ids::{AgentId, PluginName, Seq, SessionKey};
+use clawmux_core::messenger;
 use clawmux_core::session::Session as Conversation;
 
 use super::order::{Waiting, busy};
@@ -58,7 +59,8 @@ impl SessionSupervisor {
             let loaded = ask(&store, load).await??;
             let mut idempotent = HashSet::new();
             for tool in loaded.iter().flat_map(open_calls) {
-                if ask(&sandbox, IsIdempotent(tool.clone())).await? {
+                // Said again, a message is there once.
+                if tool.as_str() == messenger::NAME || ask(&sandbox, IsIdempotent(tool.clone())).await? {
                     idempotent.insert(tool);
                 }
             }
@@ -119,10 +121,14 @@ impl SessionSupervisor {
         conversation.recover(clock::now(), recovery, |tool| idempotent.contains(tool));
 
         let (colleagues, supervisor) = (self.setup.colleagues.clone(), ctx.address());
+        // Before anything that is new to it is ready.
+        let in_lanes = conversation.in_lanes().map(|(run, lane, at)| (run.clone(), lane.clone(), at));
+        let spots = colleagues.lanes.enter_again(&key, in_lanes);
         let lag_bytes_max = self.setup.lag_bytes_max;
         let arbiter = entry.arbiter.get_or_insert_with(|| self.setup.arbiters.next()).clone();
         let session = Session::start_on(&arbiter, move || {
-            Session::new(conversation, spent, lag_bytes_max, profile, colleagues, supervisor, feeds)
+            let conversation = (conversation, spent);
+            Session::new(conversation, spots, lag_bytes_max, profile, colleagues, supervisor, feeds)
         });
         entry.state = State::Awake { session: session.clone(), sent: 0 };
         for routed in waiting {

@@ -153,7 +153,8 @@ impl Handler<Dispatch> for Sessions {
                     _ => (0, 0),
                 };
                 let run = submit.run.clone();
-                let accepted = Accepted { session: key(), run: run.clone(), seq: Seq(1), repeated: false };
+                let accepted =
+                    Accepted { session: key(), run: run.clone(), seq: Seq(1), repeated: false, ahead: 0 };
                 self.deliver(&client, Deliver::Reply(ticket, Ok(Reply::Accepted(accepted))));
                 if total > 0 {
                     let connection = client.connection;
@@ -318,6 +319,7 @@ impl Edge {
         let arbiters = Arbiters::default();
         let (listener, addresses) = Listener::open(ListenerSetup {
             log: Default::default(),
+            metrics: None,
             sockets: bind(&["127.0.0.1:0".parse().unwrap()]).unwrap(),
             unix: Vec::new(),
             services: Arc::new(services),

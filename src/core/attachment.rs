@@ -1,7 +1,8 @@
 //! What a prompt brings along besides its text: images and text files.
 //!
 //! An attachment is looked at before anything is accepted: what its bytes are decides, and what the
-//! client claims of them has to fit. What neither provider can be shown is refused by name. After
+//! client claims of them has to fit. What neither provider can be shown is refused by name; of a file that
+//! is only named by its path the model is told what it is ([`Attachment::of_file`]). After
 //! that it is part of its prompt: durable with it, counted with it, and let go where it is not
 //! needed any more ([`Attachment::let_go`]), which leaves its name, type and size.
 //!
@@ -10,6 +11,7 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -34,6 +36,8 @@ pub enum Kind {
     Image(ImageType),
     /// Text in UTF-8, with its media type.
     Text(&'static str),
+    /// Anything else: the model is told its name, type and size.
+    Named,
 }
 
 /// The image formats that both providers take.
@@ -81,9 +85,18 @@ const TEXT_TYPES: [&str; 22] = [
 pub struct Attachment {
     name: Option<String>,
     kind: Kind,
+    /// Of what is only named: its media type.
+    media_type: Option<Arc<str>>,
+    caption: Option<Arc<str>>,
     bytes: usize,
     data: Bytes,
 }
+
+/// The media type of a file in which nothing is.
+const EMPTY: &str = "inode/x-empty";
+
+/// The media type of what nobody knows.
+const UNKNOWN: &str = "application/octet-stream";
 
 impl Attachment {
     /// Takes an attachment in: `name` is its file name and `claimed` its media type, where the client
@@ -134,16 +147,87 @@ impl Attachment {
                 }
             }
         };
-        Ok(Self { name, kind, bytes: data.len(), data })
+        Ok(Self { name, kind, media_type: None, caption: None, bytes: data.len(), data })
+    }
+
+    /// Takes in a file that was read whole. Its bytes say whether it is an image; `media_type`, said of
+    /// it or told by its name, says whether what could be text is meant as text. Anything else is only
+    /// named.
+    ///
+    /// # Errors
+    /// `TooLarge` as [`Self::new`]'s.
+    pub fn of_file(name: Option<&str>, media_type: &str, data: Bytes) -> Result<Self, Error> {
+        let bytes = data.len();
+        let media_type = self::media_type(media_type);
+        let is_image = ImageType::of(&data).is_some();
+        let is_text = media_type == UNKNOWN || text_type(&media_type).is_some();
+        let claimed = Some(&*media_type).filter(|_| !is_image);
+        match Self::new(name, claimed, data) {
+            Ok(shown) if is_image || is_text => Ok(shown),
+            Err(error) if error.code == ErrorCode::TooLarge => Err(error),
+            Ok(_) | Err(_) => Ok(Self::named(name, &media_type, bytes)),
+        }
+    }
+
+    /// The same of a file that has `bytes` bytes, more than [`ATTACHMENT_BYTES_MAX`], and begins with
+    /// `head`.
+    ///
+    /// # Errors
+    /// `TooLarge` where it would have to be shown.
+    pub fn of_large_file(
+        name: Option<&str>,
+        media_type: &str,
+        head: Bytes,
+        bytes: usize,
+    ) -> Result<Self, Error> {
+        let media_type = self::media_type(media_type);
+        if ImageType::of(&head).is_none() && text_type(&media_type).is_none() {
+            return Ok(Self::named(name, &media_type, bytes));
+        }
+        let name = name.and_then(file_name);
+        let why =
+            format!("attachment {}: it has {bytes} bytes, more than {ATTACHMENT_BYTES_MAX}", said(&name));
+        let limit = Detail::Limit { name: "attachment_bytes", limit: ATTACHMENT_BYTES_MAX as u64 };
+        Err(ErrorCode::TooLarge.error(why).with(limit))
+    }
+
+    /// One that is only named; never as something that could be shown.
+    fn named(name: Option<&str>, media_type: &str, bytes: usize) -> Self {
+        let is_other = |known: &str| {
+            known.contains('/') && ImageType::from_media_type(known).is_none() && text_type(known).is_none()
+        };
+        let media_type = match media_type {
+            _ if bytes == 0 => EMPTY,
+            known if is_other(known) => known,
+            _ => UNKNOWN,
+        };
+        let name = name.and_then(file_name);
+        let media_type = Some(clip_media_type(media_type).into());
+        Self { name, kind: Kind::Named, media_type, caption: None, bytes, data: Bytes::new() }
+    }
+
+    /// With what is said of it.
+    #[must_use]
+    pub fn with_caption(mut self, caption: Option<String>) -> Self {
+        self.caption = caption.map(|caption| {
+            let end = caption.floor_char_boundary(crate::enclosure::CAPTION_BYTES_MAX);
+            caption[..end].into()
+        });
+        self
     }
 
     /// An attachment as the log knows it, without its bytes; none where the media type is unknown.
     pub fn remembered(name: Option<String>, media_type: &str, bytes: usize) -> Option<Self> {
         let kind = match ImageType::from_media_type(media_type) {
             Some(image) => Kind::Image(image),
-            None => Kind::Text(text_type(media_type)?),
+            None => match text_type(media_type) {
+                Some(text) => Kind::Text(text),
+                None if media_type.contains('/') => Kind::Named,
+                None => return None,
+            },
         };
-        Some(Self { name, kind, bytes, data: Bytes::new() })
+        let media_type = (kind == Kind::Named).then(|| media_type.into());
+        Some(Self { name, kind, media_type, caption: None, bytes, data: Bytes::new() })
     }
 
     /// Its file name, where the client gave one.
@@ -157,11 +241,22 @@ impl Attachment {
     }
 
     /// Its media type.
-    pub fn media_type(&self) -> &'static str {
+    pub fn media_type(&self) -> &str {
         match self.kind {
             Kind::Image(image) => image.media_type(),
             Kind::Text(media_type) => media_type,
+            Kind::Named => self.media_type.as_deref().unwrap_or(UNKNOWN),
         }
+    }
+
+    /// What is said of it.
+    pub fn caption(&self) -> Option<&str> {
+        self.caption.as_deref()
+    }
+
+    /// How many bytes count where those that are shown are bounded.
+    fn counted_bytes(&self) -> usize {
+        if self.kind == Kind::Named { 0 } else { self.bytes }
     }
 
     /// How many bytes it has, also where they are not at hand.
@@ -176,7 +271,8 @@ impl Attachment {
 
     /// How much memory it takes, roughly.
     pub fn held_bytes(&self) -> usize {
-        self.data.len() + self.name.as_ref().map_or(0, String::len)
+        let caption = self.caption.as_ref().map_or(0, |caption| caption.len());
+        self.data.len() + self.name.as_ref().map_or(0, String::len) + caption
     }
 
     /// Lets its bytes go; what it was stays known.
@@ -191,10 +287,17 @@ impl Attachment {
         }
     }
 
-    /// What a model is told in its place once its bytes were let go.
+    /// What a model is told in its place where it can't be shown, or once its bytes were let go.
     pub fn note(&self) -> String {
         let Self { bytes, .. } = self;
-        format!("[attachment {} ({}, {bytes} bytes), not shown again]", said(&self.name), self.media_type())
+        let why = if self.kind == Kind::Named { "which can't be shown" } else { "not shown again" };
+        format!("[attachment {} ({}, {bytes} bytes), {why}]", said(&self.name), self.media_type())
+    }
+
+    /// What a model is told was said of it.
+    pub fn caption_note(&self) -> Option<String> {
+        let caption = self.caption.as_ref()?;
+        Some(format!("[caption of attachment {}: {caption}]", said(&self.name)))
     }
 
     /// The text of a text file as a model is shown it, between marks that it does not contain. None for
@@ -273,7 +376,7 @@ pub fn check(attachments: &[Attachment]) -> Result<(), Error> {
         let what = format!("{} attachments, at most {ATTACHMENTS_MAX} are taken", attachments.len());
         return over("attachments", ATTACHMENTS_MAX, what);
     }
-    let bytes: usize = attachments.iter().map(Attachment::bytes).sum();
+    let bytes: usize = attachments.iter().map(Attachment::counted_bytes).sum();
     if bytes > ATTACHMENTS_BYTES_MAX {
         let what =
             format!("the attachments have {bytes} bytes together, at most {ATTACHMENTS_BYTES_MAX} are taken");
@@ -299,6 +402,11 @@ fn file_name(path: &str) -> Option<String> {
     let name = name.trim();
     let from = name.ceil_char_boundary(name.len().saturating_sub(NAME_BYTES_MAX));
     (!name.is_empty()).then(|| name[from..].to_owned())
+}
+
+/// No more of a media type than any has.
+fn clip_media_type(media_type: &str) -> &str {
+    &media_type[..media_type.floor_char_boundary(127)]
 }
 
 /// A media type without its parameters, in lower case.
@@ -435,7 +543,10 @@ mod tests {
         assert_eq!(image, whole);
         let known = Attachment::remembered(Some("cat \"1\".png".into()), "image/png", 12).unwrap();
         assert_eq!((known.name(), known.kind()), (whole.name(), whole.kind()));
-        assert_eq!(Attachment::remembered(None, "video/mp4", 1), None);
+        let film = Attachment::remembered(None, "video/mp4", 1).unwrap();
+        assert_eq!((film.kind(), film.media_type()), (Kind::Named, "video/mp4"));
+        assert_eq!(film.note(), "[attachment without a name (video/mp4, 1 bytes), which can't be shown]");
+        assert_eq!(Attachment::remembered(None, "film", 1), None);
     }
 
     #[test]

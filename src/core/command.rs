@@ -9,9 +9,10 @@ use crate::approval::ApprovalCommand;
 use crate::attachment::Attachment;
 use crate::auth::token::TokenCommand;
 use crate::auth::{About, Role as ClientRole, Scope, Scopes, Secret};
+use crate::enclosure::Enclosure;
 use crate::error::Error;
 use crate::file::{FileCommand, FileId};
-use crate::ids::{AgentId, PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::ids::{AgentId, LaneName, PluginName, RunId, Seq, SessionKey, Ticket};
 use crate::job::JobCommand;
 use crate::manner::Manner;
 use crate::memory::MemoryCommand;
@@ -76,6 +77,8 @@ pub struct Submit {
     pub attachments: Vec<Attachment>,
     /// Finished files that it brings along besides, behind those.
     pub files: Vec<FileId>,
+    /// Files on this machine that it brings along besides, behind those, where they may be read.
+    pub enclosed: Vec<Enclosure>,
     /// How it is to be answered.
     pub manner: Manner,
     /// Whether the events of its run follow the reply. Who follows the session is told them anyway.
@@ -236,6 +239,11 @@ pub enum Command {
         /// The run, by its id or by its idempotency key; none means the one under way.
         run: Option<RunId>,
     },
+    /// End whatever is active in a lane; what waits in it stays. Answered as `Abort`.
+    AbortLane {
+        /// The lane.
+        lane: LaneName,
+    },
     /// The last messages of a session.
     History {
         /// The session.
@@ -333,6 +341,11 @@ pub enum Command {
     },
     /// Begin a new conversation: what was said is forgotten, the settings stay.
     Reset {
+        /// The session.
+        target: Target,
+    },
+    /// The same, but what is under way or waits goes on, in the new one.
+    Renew {
         /// The session.
         target: Target,
     },
@@ -439,6 +452,7 @@ impl Command {
             | Self::CreateSession { target, .. }
             | Self::Configure { target, .. }
             | Self::Reset { target }
+            | Self::Renew { target }
             | Self::Compact { target, .. }
             | Self::Delete { target }
             | Self::Inject { target, .. }
@@ -465,6 +479,7 @@ impl Command {
             | Self::CreateSession { target, .. }
             | Self::Configure { target, .. }
             | Self::Reset { target }
+            | Self::Renew { target }
             | Self::Compact { target, .. }
             | Self::Delete { target }
             | Self::Inject { target, .. }

@@ -60,6 +60,8 @@ impl Showing {
                 &mut self.image_bytes_left
             }
             Kind::Text(_) => &mut self.text_bytes_left,
+            // Its name is all there is.
+            Kind::Named => return true,
         };
         let fits = attachment.bytes() <= *left;
         *left = if fits { *left - attachment.bytes() } else { 0 };

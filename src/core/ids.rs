@@ -61,6 +61,10 @@ text_id! {
     SubAgentId
 }
 text_id! {
+    /// Something that is done at set times: a UUID, or the name of a built-in job.
+    JobId
+}
+text_id! {
     /// A team of such agents (a UUID).
     TeamId
 }
@@ -78,11 +82,29 @@ text_id! {
     ApprovalId
 }
 text_id! {
+    /// A lane: runs of several sessions that take place one at a time.
+    LaneName
+}
+text_id! {
     /// The name a plugin is loaded under; also the name of the tool it offers.
     PluginName
 }
 
 impl RunId {
+    /// A fresh id (a version 4 UUID) from 16 random bytes.
+    pub fn from_random(bytes: [u8; 16]) -> Self {
+        Self::new(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())
+    }
+
+    /// The id of what this call of this run puts into a conversation: the same however often the call is
+    /// made.
+    pub fn of_message(run: &Self, call: &CallId) -> Self {
+        let (run, call) = (run.as_str(), call.as_str());
+        Self::new(format!("message-{}", uuid_of(&format!("message|{}|{run}|{call}", run.len()))))
+    }
+}
+
+impl JobId {
     /// A fresh id (a version 4 UUID) from 16 random bytes.
     pub fn from_random(bytes: [u8; 16]) -> Self {
         Self::new(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())
@@ -98,7 +120,7 @@ impl ApprovalId {
 }
 
 /// A UUID that follows from a text.
-fn uuid_of(text: &str) -> String {
+pub(crate) fn uuid_of(text: &str) -> String {
     let digest = Sha256::digest(text);
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);

@@ -27,6 +27,8 @@
 //! | [`memory`], [`file`] | what is remembered and kept for an owner, apart from conversations |
 //! | [`inflate`] | what strangers compressed |
 //! | [`job`], [`schedule`] | what is done without anybody asking, and when it is due |
+//! | [`enclosure`] | files that are named by their path instead of being sent |
+//! | [`messenger`] | the built-in tool that sends messages |
 //! | [`lane`] | runs of several sessions that take place one at a time |
 //! | [`operate`] | what only operators ask for |
 //! | [`log`] | how events are written down |
@@ -46,6 +48,7 @@ pub mod config;
 pub mod context;
 pub mod crew;
 pub mod dialect;
+pub mod enclosure;
 pub mod error;
 pub mod event;
 pub mod file;
@@ -59,6 +62,7 @@ pub mod lane;
 pub mod log;
 pub mod manner;
 pub mod memory;
+pub mod messenger;
 pub mod meter;
 pub mod node;
 pub mod operate;

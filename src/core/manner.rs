@@ -1,5 +1,6 @@
 //! How one prompt is to be answered, where that differs from how its session and its agent are set.
 
+use crate::ids::LaneName;
 use crate::thinking::Thinking;
 
 /// What a prompt asks of its answer; what it does not say is as its session is set.
@@ -11,6 +12,8 @@ pub struct Manner {
     pub model: Option<String>,
     /// The most tokens of one answer; no more than the agent may give.
     pub max_tokens: Option<u32>,
+    /// The lane its run waits in for its turn, besides the queue of its session.
+    pub lane: Option<LaneName>,
 }
 
 impl From<Option<Thinking>> for Manner {

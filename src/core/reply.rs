@@ -178,6 +178,9 @@ pub struct Accepted {
     pub seq: Seq,
     /// Whether the idempotency key named a run that was there before.
     pub repeated: bool,
+    /// How many runs come before it in its lane, and in its session those of none; 0 for a run of no
+    /// lane.
+    pub ahead: usize,
 }
 
 /// The last messages of a session.

@@ -21,7 +21,7 @@ use crate::config::Recovery;
 use crate::context::{self, Exchange, Showing};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Forgotten, Logged, Outcome, ToolResult, Usage};
-use crate::ids::{ApprovalId, CallId, PluginName, RunId, Seq, SessionKey};
+use crate::ids::{ApprovalId, CallId, LaneName, PluginName, RunId, Seq, SessionKey};
 use crate::manner::Manner;
 use crate::provider::{ChatMessage, Delta};
 use crate::reply::UnderWay;
@@ -82,6 +82,7 @@ pub struct Submitted {
 struct Prompt {
     run: RunId,
     seq: Seq,
+    at: Timestamp,
     content: String,
     owner: Owner,
     idempotency_key: Option<String>,
@@ -142,6 +143,8 @@ pub struct Session {
     settings: Settings,
     /// When the run under way began; 0 where none is.
     began: Timestamp,
+    /// Runs of lanes whose turn has come there. In nobody's log: after a restart they wait anew.
+    admitted: Vec<RunId>,
     draining: bool,
     unwritten: Vec<Logged>,
 }
@@ -161,6 +164,7 @@ impl Session {
             queue: VecDeque::new(),
             run: None,
             began: Timestamp::default(),
+            admitted: Vec::new(),
             draining: false,
             unwritten: Vec::new(),
         }
@@ -259,6 +263,46 @@ impl Session {
     /// How many prompts wait.
     pub fn queued(&self) -> usize {
         self.queue.len()
+    }
+
+    /// Whether this run is under way or waits.
+    pub fn is_open(&self, run: &RunId) -> bool {
+        self.open().any(|prompt| prompt.run == *run)
+    }
+
+    /// Those that are in a lane, in order: the run, its lane, and when it was accepted.
+    pub fn in_lanes(&self) -> impl Iterator<Item = (&RunId, &LaneName, Timestamp)> {
+        self.open().filter_map(|prompt| Some((&prompt.run, prompt.manner.lane.as_ref()?, prompt.at)))
+    }
+
+    /// How many runs of no lane are under way or wait before this one.
+    pub fn ahead(&self, run: &RunId) -> usize {
+        let before = self.open().take_while(|prompt| prompt.run != *run);
+        before.filter(|prompt| prompt.manner.lane.is_none()).count()
+    }
+
+    /// The lane of the run under way.
+    pub fn lane(&self) -> Option<&LaneName> {
+        self.run.as_ref().and_then(|(prompt, _)| prompt.manner.lane.as_ref())
+    }
+
+    /// The turn of this run has come in its lane: it begins as soon as it does in the session, or goes
+    /// on where a restart cut it off.
+    pub fn admit(&mut self, now: Timestamp, run: &RunId) {
+        if self.is_open(run) && !self.admitted.contains(run) {
+            self.admitted.push(run.clone());
+            self.start_next(now);
+        }
+    }
+
+    /// Those that are under way or wait, in order.
+    fn open(&self) -> impl Iterator<Item = &Prompt> {
+        self.run.iter().map(|(prompt, _)| prompt).chain(&self.queue)
+    }
+
+    /// Whether nothing else is to be waited for.
+    fn is_admitted(&self, prompt: &Prompt) -> bool {
+        prompt.manner.lane.is_none() || self.admitted.contains(&prompt.run)
     }
 
     /// Whether nothing is under way or queued.
@@ -391,6 +435,11 @@ impl Session {
     /// Forgets the past turns that ended up to this number.
     pub fn compact(&mut self, now: Timestamp, up_to: Seq) {
         self.emit(now, None, Event::Cleared(Forgotten::UpTo(up_to)));
+    }
+
+    /// Begins a new conversation; what is under way or waits goes on, in that one.
+    pub fn renew(&mut self, now: Timestamp) {
+        self.emit(now, None, Event::Cleared(Forgotten::Conversation));
     }
 
     /// Ends whatever is under way or waits, and begins a new conversation with the same settings; one
@@ -553,9 +602,9 @@ impl Session {
         self.draining = true;
     }
 
-    /// What is to be done for the run under way.
+    /// What is to be done for the run under way; nothing while it waits for its lane.
     pub fn work(&self) -> Option<(&RunId, Work)> {
-        let (prompt, turn) = self.run.as_ref()?;
+        let (prompt, turn) = self.run.as_ref().filter(|(prompt, _)| self.is_admitted(prompt))?;
         Some((&prompt.run, turn.work()?))
     }
 
@@ -617,7 +666,7 @@ impl Session {
     fn start_next(&mut self, now: Timestamp) {
         if self.run.is_none()
             && !self.draining
-            && let Some(prompt) = self.queue.front()
+            && let Some(prompt) = self.queue.front().filter(|prompt| self.is_admitted(prompt))
         {
             let run = prompt.run.clone();
             self.emit(now, Some(run), Event::Started);
@@ -699,6 +748,7 @@ impl Session {
                 self.queue.push_back(Prompt {
                     run: run.clone(),
                     seq: logged.seq,
+                    at: logged.at,
                     content: content.clone(),
                     owner: owner.clone(),
                     idempotency_key: idempotency_key.clone(),
@@ -713,6 +763,9 @@ impl Session {
                 }
             }
             event => {
+                if let Event::Ended { .. } = event {
+                    self.admitted.retain(|admitted| admitted != run);
+                }
                 if self.running() != Some(run) {
                     // A prompt that was aborted in the queue.
                     self.queue.retain(|prompt| prompt.run != *run);
@@ -1145,6 +1198,42 @@ mod tests {
         assert!(session.is_new());
         session.configure(NOW, &Patch::default()).unwrap();
         assert!(!session.is_new(), "a session can begin with its settings");
+    }
+
+    #[test]
+    fn a_run_of_a_lane_begins_when_its_turn_has_come_there_and_in_the_session() {
+        let lane = |run: &str| {
+            let manner = Manner { lane: Some("l".into()), ..Manner::default() };
+            Submission { manner, ..prompt(run) }
+        };
+        let mut session = Session::new(key(), Owner::Admins, Limits { queue: 9, ..limits() });
+        session.submit(NOW, lane("a")).unwrap();
+        session.submit(NOW, prompt("b")).unwrap();
+        session.submit(NOW, lane("c")).unwrap();
+        assert_eq!((session.running(), session.ahead(&"c".into())), (None, 1), "nothing overtakes it");
+        session.admit(NOW, &"c".into());
+        assert_eq!(session.running(), None, "the queue keeps its order");
+        session.admit(NOW, &"a".into());
+        assert_eq!(session.work(), Some((&"a".into(), Work::Ask { step: 0 })));
+        let before = session.take().unwrap().events;
+        session.said(NOW, &"a".into(), 0, answer("a"), &Toolbox::default());
+        session.said(NOW, &"b".into(), 0, answer("b"), &Toolbox::default());
+        assert_eq!(session.running(), Some(&"c".into()), "its turn came long ago");
+
+        // Cut off, each waits for its lane anew.
+        let mut after =
+            Session::restore(key(), Owner::Admins, limits(), Seq(4), Seq(4), Settings::default(), before);
+        after.recover(NOW, Recovery::Resume, |_| false);
+        assert_eq!((after.running(), after.work()), (Some(&"a".into()), None));
+        let waiting: Vec<&str> = after.in_lanes().map(|(run, ..)| run.as_str()).collect();
+        assert_eq!(waiting, ["a", "c"]);
+        after.admit(NOW, &"a".into());
+        assert_eq!(after.work(), Some((&"a".into(), Work::Ask { step: 0 })));
+        assert_eq!(after.abort(NOW, Some(&"c".into()), NONE), Some("c".into()), "also while it waits");
+        after.admit(NOW, &"c".into());
+        after.abort(NOW, None, NONE);
+        assert_eq!(after.running(), Some(&"b".into()));
+        assert!(after.admitted.is_empty() && after.in_lanes().next().is_none());
     }
 
     #[test]

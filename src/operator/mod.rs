@@ -12,6 +12,7 @@
 //! | `devices` | `devices`, `device approve`, `device revoke` |
 //! | `tokens` | `tokens`, `token create`, `token revoke` |
 //! | `approvals` | `approvals`, `approval approve`, `approval deny` |
+//! | `jobs` | `jobs`, `job add`, `run`, `remove`, `runs`, `enable`, `disable` |
 //! | `memory` | `memory` |
 //! | `drain`, `backup` | those |
 //! | `transcript` | an event of a session, as people read it |
@@ -24,6 +25,7 @@ pub(crate) mod connections;
 pub(crate) mod devices;
 pub(crate) mod drain;
 pub(crate) mod events;
+pub(crate) mod jobs;
 pub(crate) mod memory;
 pub(crate) mod plugins;
 pub(crate) mod session;

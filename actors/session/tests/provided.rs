@@ -219,7 +219,8 @@ async fn a_prompt_chooses_its_model_and_how_long_its_answer_may_be_and_the_next_
         let unknown = Manner { model: Some("nobody's".into()), ..Manner::default() };
         peer.ask(asks(unknown));
         assert_eq!(peer.reply().await.unwrap_err().code, ErrorCode::InvalidRequest);
-        let chosen = Manner { model: Some("up/other-model".into()), max_tokens: Some(7), thinking: None };
+        let chosen =
+            Manner { model: Some("up/other-model".into()), max_tokens: Some(7), ..Manner::default() };
         for manner in [chosen, Manner { max_tokens: Some(u32::MAX), ..Manner::default() }] {
             peer.ask(asks(manner));
             peer.accepted().await;

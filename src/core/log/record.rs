@@ -74,6 +74,8 @@ struct Prompted<'a> {
     model: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     max_tokens: Option<u32>,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    lane: Option<Cow<'a, str>>,
 }
 
 /// An attachment, but for its data: that is not JSON, and is kept beside the record.
@@ -84,6 +86,8 @@ struct Attached<'a> {
     #[serde(borrow, rename = "type")]
     media_type: Cow<'a, str>,
     bytes: usize,
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    caption: Option<Cow<'a, str>>,
 }
 
 /// The seals of a step, in order.
@@ -231,6 +235,8 @@ struct Failure<'a> {
     retry_after_ms: Option<u64>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     limit: Option<(Cow<'a, str>, u64)>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    key_refused: bool,
 }
 
 /// Writes the event's body to the end of `body` and says its kind.
@@ -246,6 +252,7 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
                 name: attachment.name().map(Cow::Borrowed),
                 media_type: attachment.media_type().into(),
                 bytes: attachment.bytes(),
+                caption: attachment.caption().map(Cow::Borrowed),
             });
             let prompted = Prompted {
                 content: content.into(),
@@ -255,6 +262,7 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
                 thinking: manner.thinking.map(|level| level.name().into()),
                 model: manner.model.as_deref().map(Cow::Borrowed),
                 max_tokens: manner.max_tokens,
+                lane: manner.lane.as_ref().map(|lane| lane.as_str().into()),
             };
             put(body, &prompted);
             PROMPTED
@@ -411,7 +419,9 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
             let record: Prompted<'_> = take(kind, body)?;
             let attachments = record.attachments.into_iter().map(|attached| {
                 let name = attached.name.map(Cow::into_owned);
-                Attachment::remembered(name, &attached.media_type, attached.bytes).ok_or_else(|| {
+                let caption = attached.caption.map(Cow::into_owned);
+                let known = Attachment::remembered(name, &attached.media_type, attached.bytes);
+                known.map(|known| known.with_caption(caption)).ok_or_else(|| {
                     unreadable(kind, format_args!("an attachment of unknown type {:?}", attached.media_type))
                 })
             });
@@ -428,6 +438,7 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
                     thinking: thinking.transpose()?,
                     model: record.model.map(Cow::into_owned),
                     max_tokens: record.max_tokens,
+                    lane: record.lane.map(|lane| lane.into_owned().into()),
                 },
             }
         }
@@ -555,10 +566,12 @@ fn failure(error: &Error) -> Failure<'_> {
         missing_scope: None,
         retry_after_ms: None,
         limit: None,
+        key_refused: false,
     };
     match &error.detail {
         // About who is let in, or about files: no run fails with that.
         None | Some(Detail::Credential(_) | Detail::Pairing(_) | Detail::Received(_)) => {}
+        Some(Detail::KeyRefused) => failure.key_refused = true,
         Some(Detail::MissingScope(scope)) => failure.missing_scope = Some(scope.name().into()),
         Some(Detail::RetryAfter(wait)) => {
             failure.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
@@ -574,6 +587,8 @@ fn error(failure: Failure<'_>) -> Result<Error, Error> {
     let scope = |name: &str| Scope::ALL.into_iter().find(|scope| scope.name() == name);
     let detail = if let Some(scope) = failure.missing_scope.as_deref().and_then(scope) {
         Some(Detail::MissingScope(scope))
+    } else if failure.key_refused {
+        Some(Detail::KeyRefused)
     } else if let Some(wait) = failure.retry_after_ms {
         Some(Detail::RetryAfter(Duration::from_millis(wait)))
     } else {
@@ -630,6 +645,7 @@ mod tests {
         let detail = prop_oneof![
             Just(None),
             proptest::sample::select(Scope::ALL.to_vec()).prop_map(|s| Some(Detail::MissingScope(s))),
+            Just(Some(Detail::KeyRefused)),
             any::<u64>().prop_map(|ms| Some(Detail::RetryAfter(Duration::from_millis(ms)))),
             (proptest::sample::select(LIMIT_NAMES.to_vec()), any::<u64>())
                 .prop_map(|(name, limit)| Some(Detail::Limit { name, limit })),
@@ -668,10 +684,12 @@ mod tests {
     }
 
     fn attachments() -> impl Strategy<Value = Vec<Attachment>> {
-        let one = (any::<Option<String>>(), any::<bool>(), any::<usize>()).prop_filter_map(
+        let media_type = proptest::sample::select(vec!["image/webp", "text/csv", "video/x-unheard"]);
+        let caption = proptest::option::of("[a-zİ]{1,9}");
+        let one = (any::<Option<String>>(), media_type, any::<usize>(), caption).prop_filter_map(
             "a type that is known",
-            |(name, is_image, bytes)| {
-                Attachment::remembered(name, if is_image { "image/webp" } else { "text/csv" }, bytes)
+            |(name, media_type, bytes, caption)| {
+                Some(Attachment::remembered(name, media_type, bytes)?.with_caption(caption))
             },
         );
         proptest::collection::vec(one, 0..3)
@@ -679,8 +697,15 @@ mod tests {
 
     fn manner() -> impl Strategy<Value = Manner> {
         let thinking = proptest::option::of(proptest::sample::select(Thinking::ALL.to_vec()));
-        (thinking, any::<Option<String>>(), any::<Option<u32>>())
-            .prop_map(|(thinking, model, max_tokens)| Manner { thinking, model, max_tokens })
+        let lane = proptest::option::of("[a-z]{1,4}");
+        (thinking, any::<Option<String>>(), any::<Option<u32>>(), lane).prop_map(
+            |(thinking, model, max_tokens, lane)| Manner {
+                thinking,
+                model,
+                max_tokens,
+                lane: lane.map(Into::into),
+            },
+        )
     }
 
     fn seal() -> impl Strategy<Value = Seal> {

@@ -96,12 +96,15 @@ enum Part<'a> {
 /// What a user said, as its model is shown it: first what was brought along, then the words, which may
 /// refer to it. Empty where there is nothing to show.
 fn parts<'a>(text: &'a str, attachments: &'a [Attachment]) -> Vec<Part<'a>> {
-    let shown = attachments.iter().map(|attachment| match (attachment.kind(), attachment.delimited()) {
-        (Kind::Image(image), _) if !attachment.data().is_empty() => {
-            Part::Image(image, Base64(attachment.data()))
-        }
-        (_, Some(text)) => Part::Text(text.into()),
-        (_, None) => Part::Text(attachment.note().into()),
+    let shown = attachments.iter().flat_map(|attachment| {
+        let part = match (attachment.kind(), attachment.delimited()) {
+            (Kind::Image(image), _) if !attachment.data().is_empty() => {
+                Part::Image(image, Base64(attachment.data()))
+            }
+            (_, Some(text)) => Part::Text(text.into()),
+            (_, None) => Part::Text(attachment.note().into()),
+        };
+        std::iter::once(part).chain(attachment.caption_note().map(|note| Part::Text(note.into())))
     });
     let words = (!text.trim().is_empty()).then_some(Part::Text(text.into()));
     shown.chain(words).collect()
@@ -335,6 +338,9 @@ pub fn http_error(
         _ => {}
     }
     let error = ErrorCode::Provider.error(message);
+    if matches!(status, 401 | 403) {
+        return error.with(Detail::KeyRefused);
+    }
     match retry_after.and_then(|text| text.trim().parse::<u32>().ok()) {
         Some(seconds) => error.with(Detail::RetryAfter(Duration::from_secs(seconds.into()))),
         None => error,

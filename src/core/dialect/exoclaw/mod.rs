@@ -555,6 +555,7 @@ fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Call {
                 idempotency_key,
                 attachments: Vec::new(),
                 files: Vec::new(),
+                enclosed: Vec::new(),
                 manner: Manner::default(),
                 follow: true,
             };

@@ -133,7 +133,7 @@ fn an_event_is_encoded_once_for_all_connections() {
     let run = RunId::from("r");
     for peer in &mut peers {
         peer.text(r#"{"id":"1","method":"chat.send","params":{"channel":"c","account":"a","content":"x"}}"#);
-        let accepted = Accepted { session: key(), run: run.clone(), seq: Seq(1), repeated: false };
+        let accepted = Accepted { session: key(), run: run.clone(), seq: Seq(1), repeated: false, ahead: 0 };
         peer.tell(Input::Reply(Ticket(1), Ok(Reply::Accepted(accepted))));
     }
     let logged = Logged {
@@ -285,7 +285,7 @@ proptest! {
                         (false, None) => Ok(Reply::Aborted { run: None }),
                         (false, Some(run)) => {
                             running.push((ticket, run.clone(), 1));
-                            Ok(Reply::Accepted(Accepted { session: key(), run, seq: Seq(1), repeated: false }))
+                            Ok(Reply::Accepted(Accepted { session: key(), run, seq: Seq(1), repeated: false, ahead: 0 }))
                         }
                     };
                     peer.tell(Input::Reply(ticket, reply));

@@ -125,6 +125,7 @@ impl Prompt {
             idempotency_key: self.name,
             attachments: self.attachments,
             files: Vec::new(),
+            enclosed: Vec::new(),
             manner: self.thinking.into(),
             follow: true,
         })

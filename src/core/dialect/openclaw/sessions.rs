@@ -534,6 +534,7 @@ pub(super) fn create(
             idempotency_key: name,
             attachments: Vec::new(),
             files: Vec::new(),
+            enclosed: Vec::new(),
             manner: Manner::default(),
             follow: true,
         };

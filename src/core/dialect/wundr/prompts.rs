@@ -78,6 +78,7 @@ pub(super) fn submit(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'
         thinking: None,
         model: asked.model,
         max_tokens: asked.max_tokens.map(|most| u32::try_from(most).unwrap_or(u32::MAX)),
+        lane: None,
     };
     let submit = Submit {
         target: target(&asked.session_id),
@@ -86,11 +87,14 @@ pub(super) fn submit(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'
         idempotency_key: asked.idempotency_key,
         attachments: Vec::new(),
         files: files::attached(asked.attachments.as_ref())?,
+        enclosed: Vec::new(),
         manner,
         follow: false,
     };
     Call::ask(Command::Submit(submit), |_, reply, _| {
-        let Reply::Accepted(Accepted { session, run, seq, repeated }) = reply? else { return Err(misfit()) };
+        let Reply::Accepted(Accepted { session, run, seq, repeated, .. }) = reply? else {
+            return Err(misfit());
+        };
         Ok(Call::Answer(json!({
             "promptId": run.as_str(),
             "sessionId": session.uuid(),

@@ -1,48 +1,358 @@
-//! xeno's protocol: `gateway.*`, JSON-RPC 2.0 over lines, on the Unix socket.
+//! xeno's protocol: JSON-RPC 2.0 over the lines of a Unix socket, with notifications for each query.
 //!
-//! Its methods are not there yet: each request is refused by name.
+//! A part of [`Socket`](super::socket): that owns the connection, has its peer let in, and gives this
+//! what is not for the operator's methods. So there is no handshake here, and nothing here closes.
+//!
+//! | line | what becomes of it |
+//! |---|---|
+//! | not JSON | answered with -32700 and id null |
+//! | no object, a batch, another `jsonrpc`, no method | dropped |
+//! | no id, or null | dropped, and not executed |
+//! | a method that is not there, parameters that are wrong | refused with -32000 |
+//!
+//! A query is pending until it is accepted; then it is owed a `gateway.done`, which is the last thing
+//! said of it ([`query`]). Two queries of one `requestId` are two queries, each with its own end: the
+//! client tells them apart by their order, since queries take place one after the other. A query whose
+//! attachments can't be read is accepted, and ends with the reason: the refusals of JSON-RPC are for
+//! what is wrong with the request, and the list of those is closed.
+//!
+//! One query takes place at a time, for all connections: their runs are in the lane
+//! [`XENO`](crate::lane::XENO).
 
-use serde_json::Value;
+mod query;
+#[cfg(test)]
+mod tests;
+mod wire;
 
-use super::{Dialect, Frame, Input, Setup, Turn};
-use crate::jsonrpc;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use self::query::Query;
+use self::wire::{Incoming, Raw};
+use super::json::json;
+use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use crate::auth::Scope;
+use crate::command::{Command, Route, Submit, Target};
+use crate::error::{Error, ErrorCode};
+use crate::event::Published;
+use crate::ids::Ticket;
+use crate::job::{self, JobCommand, JobReply};
+use crate::lane;
+use crate::manner::Manner;
+use crate::provider::ProviderKind;
+use crate::reply::{Accepted, Reply, Said, Transcript};
 use crate::time::Timestamp;
+
+/// The channel of its sessions.
+const CHANNEL: &str = "xeno";
+
+/// The account of the session that is meant where none is named.
+const DEFAULT: &str = "default";
+
+/// The most queries of one connection that may be under way or wait.
+pub const IN_FLIGHT_MAX: usize = 256;
+
+/// How many messages `gateway.initialize` gives at most, the newest, and how many bytes of them.
+const HISTORY_MAX: usize = 1000;
+const HISTORY_BYTES_MAX: usize = 256 * 1024;
+
+/// Cost of a prompt, of other writes, and of reads, in units of `[limits]`.
+const PROMPT: u32 = 5;
+const WRITE: u32 = 1;
+const READ: u32 = 0;
 
 /// xeno's protocol, on one connection.
 #[derive(Debug)]
-pub struct Xeno;
-
-impl Xeno {
-    /// For a connection whose peer is let in.
-    pub fn new(_: Setup) -> Self {
-        Self
-    }
-
-    /// Whether nothing is owed to a peer that asks for nothing more.
-    pub fn is_idle(&self) -> bool {
-        true
-    }
+pub struct Xeno {
+    /// Whether nothing has to be paid for any model there is.
+    is_free: bool,
+    limit_bytes: usize,
+    pending: Vec<Pending>,
+    queries: Vec<(Ticket, Query)>,
 }
+
+/// A request that waits for its reply.
+#[derive(Debug)]
+struct Pending {
+    ticket: Ticket,
+    /// Its id, as JSON, as it came.
+    id: Box<str>,
+    ask: Ask,
+}
+
+/// What a pending request asked.
+#[derive(Debug)]
+enum Ask {
+    Initialize,
+    Query {
+        /// How the client calls it, as JSON.
+        request: Box<str>,
+        has_files: bool,
+    },
+    Abort,
+    Job(&'static Job),
+}
+
+/// A built-in job that a client can have done.
+#[derive(Debug)]
+struct Job {
+    name: &'static str,
+    done: &'static str,
+    off: &'static str,
+}
+
+static HEARTBEAT: Job = Job {
+    name: job::HEARTBEAT,
+    done: "Heartbeat completed.",
+    off: "Heartbeat task is unavailable or disabled.",
+};
+
+static NEW_SESSION: Job = Job {
+    name: job::NEW_SESSION,
+    done: "New session task completed.",
+    off: "New session task is unavailable or disabled.",
+};
 
 impl Dialect for Xeno {
     fn handle(&mut self, input: Input<'_>, turn: &mut Turn<'_>) {
-        let Input::Frame(Frame::Text(text)) = input else { return };
-        let refusal = match jsonrpc::parse(text.as_bytes()) {
-            Ok(request) => {
-                let method = request.method;
-                let later = if method.starts_with("gateway.") { " (it is not there yet)" } else { "" };
-                let why = format!("unknown method: {method}{later}");
-                match request.id {
-                    None | Some(Value::Null) => return,
-                    Some(id) => jsonrpc::failure(&id, jsonrpc::METHOD_NOT_FOUND, &why, None),
-                }
-            }
-            Err(refusal) => refusal,
-        };
-        turn.send(refusal);
+        match input {
+            Input::Frame(Frame::Text(line)) => self.on_line(&line, turn),
+            Input::Reply(ticket, reply) => self.on_reply(ticket, reply, turn),
+            Input::Event { ticket, event, .. } => self.on_event(ticket, event, turn),
+            Input::Tick => self.on_tick(turn),
+            Input::Fault(fault) => self.on_fault(fault, turn),
+            // Whose connection it is sees to the rest; a peer that closed its half is told what it is owed.
+            _ => {}
+        }
     }
 
     fn deadline(&self) -> Option<Timestamp> {
-        None
+        self.queries.iter().filter_map(|(_, query)| query.deadline()).min()
     }
+}
+
+impl Xeno {
+    /// For a connection whose peer is let in.
+    pub fn new(setup: Setup) -> Self {
+        let is_free = setup.catalog.models.iter().all(|model| model.kind == ProviderKind::Offline);
+        Self { is_free, limit_bytes: setup.max_payload_bytes, pending: Vec::new(), queries: Vec::new() }
+    }
+
+    /// Whether nothing is owed: no answer, and no end of a query.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.queries.is_empty()
+    }
+
+    fn on_line(&mut self, line: &str, turn: &mut Turn<'_>) {
+        match wire::read(line) {
+            Incoming::Request { id, method, params } => {
+                if let Err(why) = self.on_request(id, &method, params, turn) {
+                    turn.send(wire::refusal(id, &why));
+                }
+            }
+            Incoming::NotJson => turn.send(wire::not_json()),
+            Incoming::Dropped => {}
+        }
+    }
+
+    /// Has a request executed.
+    ///
+    /// # Errors
+    /// Why not, as its client is told.
+    fn on_request(
+        &mut self,
+        id: &str,
+        method: &str,
+        params: Option<Raw<'_>>,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), String> {
+        let checked = |is_right: bool, name: &str| match is_right {
+            true => Ok(()),
+            false => Err(format!("Invalid {name} params.")),
+        };
+        let (needs, cost, command, ask) = match method {
+            "gateway.initialize" => {
+                let (limit, bytes_max) = (HISTORY_MAX, HISTORY_BYTES_MAX);
+                let command = Command::Transcript { target: target(None), limit, bytes_max, at: None };
+                (Scope::Read, READ, command, Ask::Initialize)
+            }
+            "gateway.query" => self.query(params, turn)?,
+            "gateway.abort" => {
+                checked(wire::is_abort(params), "abort")?;
+                (Scope::Write, WRITE, Command::AbortLane { lane: lane::xeno() }, Ask::Abort)
+            }
+            "gateway.heartbeat" => {
+                checked(wire::is_nothing(params), "heartbeat")?;
+                run(&HEARTBEAT)
+            }
+            "gateway.new_session" => {
+                checked(wire::is_nothing(params), "new_session")?;
+                run(&NEW_SESSION)
+            }
+            _ => return Err(wire::no_method(method)),
+        };
+        if id.len() > wire::ID_BYTES_MAX {
+            return Err(format!("Invalid id: longer than {} bytes.", wire::ID_BYTES_MAX));
+        }
+        let ticket = turn.execute(needs, cost, Ok(command));
+        self.pending.push(Pending { ticket, id: id.into(), ask });
+        Ok(())
+    }
+
+    fn query(
+        &self,
+        params: Option<Raw<'_>>,
+        turn: &mut Turn<'_>,
+    ) -> Result<(Scope, u32, Command, Ask), String> {
+        let wire::Query { request, content, channel, enclosed } = wire::query(params)?;
+        let asked = self.pending.iter().filter(|pending| matches!(pending.ask, Ask::Query { .. })).count();
+        if asked + self.queries.len() >= IN_FLIGHT_MAX {
+            return Err(format!("Too many queries in flight ({IN_FLIGHT_MAX}): wait for one to end."));
+        }
+        let ask = Ask::Query { request: request.into(), has_files: !enclosed.is_empty() };
+        let submit = Submit {
+            target: target(channel),
+            run: turn.run_id(),
+            content,
+            // A `requestId` names a query of a connection: other clients, and later ones, use it again.
+            idempotency_key: None,
+            attachments: Vec::new(),
+            files: Vec::new(),
+            enclosed,
+            manner: Manner { lane: Some(lane::xeno()), ..Manner::default() },
+            follow: true,
+        };
+        Ok((Scope::Write, PROMPT, Command::Submit(submit), ask))
+    }
+
+    fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
+        let Some(at) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
+        let Pending { id, ask, .. } = self.pending.remove(at);
+        match (ask, reply) {
+            (Ask::Query { request, .. }, Ok(Reply::Accepted(Accepted { ahead, .. }))) => {
+                turn.send(accepted(&id));
+                let query = Query::new(request, turn.now());
+                if ahead > 0 {
+                    turn.send(query.busy(ahead));
+                }
+                self.queries.push((ticket, query));
+            }
+            (Ask::Query { request, has_files: true }, Err(error)) if is_about_files(&error) => {
+                turn.send(accepted(&id));
+                Query::new(request, turn.now()).give_up(&error.message, |line| turn.send(line));
+            }
+            (Ask::Initialize, Ok(Reply::Transcript(transcript))) => {
+                turn.send(wire::answer(&id, &snapshot(&transcript)));
+            }
+            // What could not be aborted is not active.
+            (Ask::Abort, _) => turn.send(wire::answer(&id, r#"{"ok":true}"#)),
+            (Ask::Job(job), reply) => turn.send(wire::answer(&id, &job.outcome(reply))),
+            (_, Err(error)) => turn.send(wire::refusal(&id, &error.message)),
+            (_, Ok(_)) => turn.send(wire::refusal(&id, "Internal error.")),
+        }
+    }
+
+    fn on_event(&mut self, ticket: Ticket, event: &Arc<Published>, turn: &mut Turn<'_>) {
+        let Some(at) = self.queries.iter().position(|(of, _)| *of == ticket) else { return };
+        let (now, is_free) = (turn.now(), self.is_free);
+        let is_over = self.queries[at].1.take(&event.logged, now, is_free, |line| turn.send(line));
+        if is_over {
+            self.queries.remove(at);
+        }
+    }
+
+    fn on_tick(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now();
+        for (_, query) in &mut self.queries {
+            query.tell_due(now, |line| turn.send(line));
+        }
+    }
+
+    /// Says what is still owed on a connection that ends. What was accepted takes place all the same.
+    fn on_fault(&mut self, fault: Fault, turn: &mut Turn<'_>) {
+        let why = match fault {
+            Fault::Draining => "Gateway is shutting down.".to_owned(),
+            Fault::Oversize { .. } => {
+                format!("Connection closed: a line may have {} bytes.", self.limit_bytes)
+            }
+            Fault::Slow => "Connection closed: it reads too slowly.".to_owned(),
+            Fault::Idle => "Connection closed: it was silent for too long.".to_owned(),
+            Fault::Revoked | Fault::Expired => "Connection closed: it is let in no longer.".to_owned(),
+            Fault::Overloaded => "Connection closed: there are too many.".to_owned(),
+        };
+        for Pending { id, .. } in std::mem::take(&mut self.pending) {
+            turn.send(wire::refusal(&id, &why));
+        }
+        for (_, mut query) in std::mem::take(&mut self.queries) {
+            query.give_up(&why, |line| turn.send(line));
+        }
+    }
+}
+
+impl Job {
+    /// What its client is told.
+    fn outcome(&self, reply: Result<Reply, Error>) -> String {
+        let failed = |message: &str| format!(r#"{{"ok":false,"message":{}}}"#, json(message));
+        let ran = match reply {
+            Ok(Reply::Job(reply)) => match *reply {
+                JobReply::Ran(ran) => ran,
+                #[allow(unreachable_patterns, reason = "there may be other replies about jobs")]
+                _ => return failed("Internal error."),
+            },
+            Ok(_) => return failed("Internal error."),
+            Err(error) if matches!(error.code, ErrorCode::NotFound | ErrorCode::Unavailable) => {
+                return failed(self.off);
+            }
+            Err(error) => return failed(&error.message),
+        };
+        let message = if ran.is_ok { self.done } else { &ran.message };
+        let mut outcome = format!(r#"{{"ok":{},"message":{}"#, ran.is_ok, json(message));
+        if let Some(result) = &ran.result {
+            let _ = write!(outcome, r#","result":{}"#, json(result));
+        }
+        let _ = write!(outcome, r#","durationMs":{}}}"#, ran.took.as_millis());
+        outcome
+    }
+}
+
+/// The request to have a built-in job done.
+fn run(job: &'static Job) -> (Scope, u32, Command, Ask) {
+    let command = JobCommand::Run { job: job.name.to_owned() };
+    (Scope::Write, PROMPT, Command::Job(Box::new(command)), Ask::Job(job))
+}
+
+/// The session of this `channelId`.
+fn target(channel: Option<String>) -> Target {
+    let account = channel.unwrap_or_else(|| DEFAULT.to_owned());
+    Target::Route(Route { channel: CHANNEL.to_owned(), account, ..Route::default() })
+}
+
+fn accepted(id: &str) -> String {
+    wire::answer(id, r#"{"accepted":true}"#)
+}
+
+/// Whether a prompt with files was refused because of them rather than because of the daemon.
+fn is_about_files(error: &Error) -> bool {
+    matches!(
+        error.code,
+        ErrorCode::InvalidRequest | ErrorCode::NotFound | ErrorCode::Forbidden | ErrorCode::TooLarge
+    )
+}
+
+/// The session as it is: its id, and what was said in it.
+fn snapshot(transcript: &Transcript) -> String {
+    let session = transcript.row.as_ref().map(|row| &row.session_id);
+    let mut snapshot = format!(r#"{{"sessionId":{},"history":["#, json(&session));
+    let turns = transcript.entries.iter().filter_map(|entry| match &entry.said {
+        Said::User { text, .. } => Some(("user", text)),
+        Said::Assistant { text, .. } => Some(("assistant", text)),
+        Said::Tool { .. } => None,
+    });
+    let mut comma = "";
+    for (role, text) in turns.filter(|(_, text)| !text.is_empty()) {
+        let _ = write!(snapshot, r#"{comma}{{"role":"{role}","content":{}}}"#, json(text));
+        comma = ",";
+    }
+    snapshot.push_str("]}");
+    snapshot
 }

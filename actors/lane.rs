@@ -1,0 +1,195 @@
+//! The lanes that sessions share: whose turn it is among runs of which one takes place at a time.
+//!
+//! The order is the core's ([`clawmux_core::lane`]). A run has a [`Spot`] in its lane from when it is
+//! sent to its session until it is over, however that comes about: the spot is given back when it is
+//! dropped, so by the end of the run, by an abort, by a session that panics, falls asleep or is deleted.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use clawmux_core::ids::{LaneName, RunId, SessionKey};
+use clawmux_core::lane::{Lane, Place};
+use clawmux_core::time::Timestamp;
+use tokio::sync::oneshot;
+
+use crate::clock;
+
+/// All lanes; shared by the supervisor of the sessions and these.
+#[derive(Clone, Default)]
+pub struct Lanes(Arc<Mutex<HashMap<LaneName, Lane<Waiting>>>>);
+
+/// A run in a lane.
+struct Waiting {
+    session: SessionKey,
+    run: RunId,
+    turn: Option<oneshot::Sender<()>>,
+}
+
+impl Waiting {
+    fn new(session: &SessionKey, run: RunId) -> (Self, oneshot::Receiver<()>) {
+        let (turn, comes) = oneshot::channel();
+        (Self { session: session.clone(), run, turn: Some(turn) }, comes)
+    }
+}
+
+/// A run's place in a lane, until this is dropped.
+pub struct Spot {
+    lanes: Lanes,
+    lane: LaneName,
+    place: Place,
+    turn: oneshot::Receiver<()>,
+}
+
+impl Lanes {
+    /// The last spot, for a run that is on its way to its session.
+    pub fn enter(&self, lane: &LaneName, session: &SessionKey, run: &RunId) -> Spot {
+        let (waiting, turn) = Waiting::new(session, run.clone());
+        let now = clock::now();
+        let place = self.with(lane, |lane| lane.enter(now, waiting));
+        Spot { lanes: self.clone(), lane: lane.clone(), place, turn }
+    }
+
+    /// The spots of the runs that a session read back from its log, in the order they have there:
+    /// before what is on its way to it.
+    pub fn enter_again(
+        &self,
+        session: &SessionKey,
+        runs: impl Iterator<Item = (RunId, LaneName, Timestamp)>,
+    ) -> Vec<(RunId, Spot)> {
+        let now = clock::now();
+        let mut last: HashMap<LaneName, (Option<Place>, Option<Place>)> = HashMap::new();
+        runs.map(|(run, lane, accepted)| {
+            let (waiting, turn) = Waiting::new(session, run.clone());
+            let between = last.entry(lane.clone()).or_insert_with(|| {
+                let on_its_way = |lane: &mut Lane<Waiting>| {
+                    lane.all().find(|(_, waiting)| waiting.session == *session).map(|(place, _)| place)
+                };
+                (None, self.with(&lane, on_its_way))
+            });
+            let place = self.with(&lane, |lane| lane.enter_again(now, accepted, *between, waiting));
+            between.0 = Some(place);
+            (run, Spot { lanes: self.clone(), lane, place, turn })
+        })
+        .collect()
+    }
+
+    /// The run that is active in a lane, or about to be, and its session.
+    pub fn current(&self, lane: &LaneName) -> Option<(SessionKey, RunId)> {
+        let lanes = self.lock();
+        lanes.get(lane)?.current().map(|waiting| (waiting.session.clone(), waiting.run.clone()))
+    }
+
+    /// How many runs are in all lanes together.
+    pub fn len(&self) -> usize {
+        self.lock().values().map(Lane::len).sum()
+    }
+
+    /// Whether none is in any.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Does something with a lane, and tells whose turn it is then.
+    fn with<T>(&self, name: &LaneName, change: impl FnOnce(&mut Lane<Waiting>) -> T) -> T {
+        let mut lanes = self.lock();
+        let lane = lanes.entry(name.clone()).or_insert_with(|| Lane::new(clock::now()));
+        let changed = change(lane);
+        if let Some(turn) = lane.turn().and_then(|waiting| waiting.turn.take()) {
+            // One that is dropped at this moment leaves next.
+            let _ = turn.send(());
+        }
+        changed
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<LaneName, Lane<Waiting>>> {
+        // Nothing that can panic runs under it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Spot {
+    /// The run is in the queue of its session: from here on its turn may come.
+    pub fn ready(&self) {
+        self.lanes.with(&self.lane, |lane| lane.ready(self.place));
+    }
+
+    /// How many come before it.
+    pub fn ahead(&self) -> usize {
+        self.lanes.with(&self.lane, |lane| lane.ahead(self.place))
+    }
+
+    /// Whether its turn has come; asked once, whoever waits for it asks [`Self::turn`].
+    pub fn has_turn(&mut self) -> bool {
+        self.turn.try_recv().is_ok()
+    }
+
+    /// What says that its turn has come; an error says that it never will.
+    pub fn turn(&mut self) -> oneshot::Receiver<()> {
+        let (_, never) = oneshot::channel();
+        std::mem::replace(&mut self.turn, never)
+    }
+}
+
+impl Drop for Spot {
+    fn drop(&mut self) {
+        self.lanes.with(&self.lane, |lane| lane.leave(self.place));
+    }
+}
+
+impl fmt::Debug for Spot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Spot").field("lane", &self.lane).field("place", &self.place).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Lanes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lanes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(account: &str) -> SessionKey {
+        SessionKey::new("main", "test", account, "main").unwrap()
+    }
+
+    #[test]
+    fn a_spot_that_is_dropped_lets_the_next_begin() {
+        let (lanes, lane) = (Lanes::default(), LaneName::from("l"));
+        let [mut a, mut b, mut c] =
+            ["a", "b", "c"].map(|run| lanes.enter(&lane, &key(run), &RunId::from(run)));
+        b.ready();
+        c.ready();
+        assert!(!a.has_turn() && !b.has_turn(), "the first is on its way");
+        a.ready();
+        assert!(a.has_turn() && !b.has_turn());
+        assert_eq!((b.ahead(), c.ahead(), lanes.len()), (1, 2, 3));
+        drop(a);
+        assert!(b.has_turn() && !c.has_turn());
+        assert_eq!(lanes.current(&lane), Some((key("b"), "b".into())));
+        let mut turn = c.turn();
+        drop(c);
+        assert!(turn.try_recv().is_err(), "it never comes");
+        drop(b);
+        assert!(lanes.is_empty() && lanes.current(&lane).is_none());
+    }
+
+    #[test]
+    fn what_a_session_reads_back_is_before_what_is_on_its_way_to_it() {
+        let (lanes, lane) = (Lanes::default(), LaneName::from("l"));
+        let mut new = lanes.enter(&lane, &key("a"), &"new".into());
+        let now = clock::now();
+        let runs = ["one", "two"].map(|run| (RunId::from(run), lane.clone(), now));
+        let mut back = lanes.enter_again(&key("a"), runs.into_iter());
+        new.ready();
+        assert!(back[0].1.has_turn() && !back[1].1.has_turn() && !new.has_turn());
+        back.remove(0);
+        assert!(back[0].1.has_turn());
+        drop(back);
+        assert!(new.has_turn());
+    }
+}

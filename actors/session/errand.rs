@@ -1,0 +1,125 @@
+//! A call of the built-in tool `send_message` ([`clawmux_core::messenger`]): done here, without a plugin.
+//!
+//! On behalf of whoever prompted the run: an agent speaks in no session that they may not see. What it
+//! says elsewhere has an id that follows from the call, so that a call that is made again says it once.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use actix::prelude::*;
+use clawmux_core::auth::{Owner, Principal, Scopes};
+use clawmux_core::command::{Command, Target};
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::{ToolCall, ToolResult};
+use clawmux_core::ids::{ConnectionId, RunId, Ticket};
+use clawmux_core::messenger::{Message, Sent, said};
+use clawmux_core::reply::Reply;
+use tokio::sync::oneshot;
+
+use crate::ask::ask;
+use crate::deliver::{Client, Deliver, Window};
+use crate::files::{Files, Look};
+use crate::session_supervisor::{Dispatch, SessionSupervisor};
+
+/// The first number of the connections that calls ask over: below those of the crew.
+const FIRST_ID: u64 = 1 << 61;
+
+/// How long the other session may take to have it written.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A call that is to be made.
+pub(super) struct Errand {
+    /// The run it is for.
+    pub(super) run: RunId,
+    /// The call.
+    pub(super) call: ToolCall,
+    /// Who prompted the run.
+    pub(super) owner: Owner,
+    /// Who looks at files.
+    pub(super) files: Addr<Files>,
+    /// Who knows the sessions.
+    pub(super) supervisor: Addr<SessionSupervisor>,
+}
+
+impl Errand {
+    /// Makes it. Whatever happens, the answer is a result.
+    pub(super) async fn make(self) -> ToolResult {
+        let call = self.call.id.clone();
+        let made = self.send().await;
+        let is_error = made.is_err();
+        ToolResult { call, content: made.unwrap_or_else(|why| why), is_error }
+    }
+
+    async fn send(self) -> Result<String, String> {
+        let mut message = Message::read(&self.call.input).map_err(|why| format!("not sent: {why}"))?;
+        let refuse = |error: Error| format!("not sent: {error}");
+        let mut attachments = std::mem::take(&mut message.attachments);
+        if !attachments.is_empty() {
+            attachments = ask(&self.files, Look(attachments)).await.flatten().map_err(refuse)?;
+        }
+        let Some(target) = message.target.clone() else {
+            return Ok(Sent::new(message.text, &attachments).to_result());
+        };
+        let id = RunId::of_message(&self.run, &self.call.id);
+        let session = match &target {
+            Target::Session(key) => Some(key.clone()),
+            Target::Route(_) | Target::Uuid(_) => None,
+        };
+        let content = message.in_words(&attachments);
+        let inject = Command::Inject { target, content, id: Some(id.clone()) };
+        match self.ask(inject).await.map_err(refuse)? {
+            Reply::Injected { .. } => Ok(said(session.as_ref(), &id)),
+            _ => Err("not sent: internal error".into()),
+        }
+    }
+
+    async fn ask(self, command: Command) -> Result<Reply, Error> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let scopes = if self.owner == Owner::Admins { Scopes::ADMIN } else { Scopes::USER };
+        let principal = Principal { owner: self.owner, unlimited: true, ..Principal::new("agent", scopes) };
+        let (done, answer) = oneshot::channel();
+        let to = Letterbox(Some(done)).start();
+        let dispatch = Dispatch {
+            ticket: Ticket(1),
+            principal,
+            command,
+            client: Client {
+                connection: ConnectionId(FIRST_ID + LAST.fetch_add(1, Relaxed)),
+                to: to.recipient(),
+                window: Arc::<Window>::default(),
+            },
+            arbiter: Arbiter::current(),
+        };
+        let busy = |_| ErrorCode::Unavailable.error("the daemon is busy: try again");
+        self.supervisor.try_send(dispatch).map_err(busy)?;
+        match tokio::time::timeout(PATIENCE, answer).await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(_)) => Err(ErrorCode::Unavailable.error("the request was lost: try again")),
+            Err(_) => {
+                let seconds = PATIENCE.as_secs();
+                let late = format!("no answer within {seconds} s: it may still be said");
+                Err(ErrorCode::Timeout.error(late))
+            }
+        }
+    }
+}
+
+/// Takes one answer.
+struct Letterbox(Option<oneshot::Sender<Result<Reply, Error>>>);
+
+impl Actor for Letterbox {
+    type Context = Context<Self>;
+}
+
+impl Handler<Deliver> for Letterbox {
+    type Result = ();
+
+    fn handle(&mut self, delivery: Deliver, ctx: &mut Self::Context) {
+        if let (Deliver::Reply(_, reply), Some(done)) = (delivery, self.0.take()) {
+            // Nobody waits any more where the run was ended.
+            let _ = done.send(reply);
+        }
+        ctx.stop();
+    }
+}
