@@ -37,6 +37,7 @@ use clawmux_core::dialect;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::exchanged::Exchanged;
 use clawmux_core::meter::{day_start, month_start};
+use futures::future::{LocalBoxFuture, join_all};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -62,7 +63,7 @@ use crate::log_filter::LogFilter;
 use crate::meters::Meters;
 use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
-use crate::observe::{Observe, Observed};
+use crate::observe::{Observe, Observed, PATIENCE, PATIENCE_WITH_CHILDREN, observe};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
@@ -505,6 +506,12 @@ impl Handler<Serve> for Gateway {
             configuration: self.configuration.clone(),
             log_filter: self.setup.log_filter.clone(),
             config: self.config.clone(),
+            actors: ctx.address().recipient(),
+            connections: self.listener.clone().recipient(),
+            follows: self.sessions.clone().recipient(),
+            close: self.listener.clone().recipient(),
+            budgets: self.providers.clone().recipient(),
+            sandbox: self.sandbox.clone(),
             store: self.store.clone(),
         };
         let admin = self.admin.clone();
@@ -615,24 +622,25 @@ impl Handler<Observe> for Gateway {
         let scheduler = self.scheduler.clone();
         let files = self.files.clone();
         let tokens = self.tokens.clone();
-        Box::pin(async move {
-            let mut children = Vec::new();
-            children.extend(ask(&store, Observe).await);
-            children.extend(ask(&sandbox, Observe).await);
-            children.extend(ask(&providers, Observe).await);
-            children.extend(ask(&nodes, Observe).await);
-            children.extend(ask(&hub, Observe).await);
-            children.extend(ask(&configuration, Observe).await);
-            children.extend(ask(&devices, Observe).await);
-            children.extend(ask(&crew, Observe).await);
-            children.extend(ask(&scheduler, Observe).await);
-            children.extend(ask(&files, Observe).await);
-            children.extend(ask(&tokens, Observe).await);
-            children.extend(ask(&sessions, Observe).await);
-            children.extend(ask(&admin, Observe).await);
-            children.extend(ask(&listener, Observe).await);
-            Observed { actor: "gateway".into(), state, children }
-        })
+        let observed = Observed::leaf("gateway", state);
+        // All at once: one that is stuck takes no longer than its own patience.
+        let asked: Vec<LocalBoxFuture<'static, Observed>> = vec![
+            Box::pin(observe("store", store, PATIENCE)),
+            Box::pin(observe("sandbox supervisor", sandbox, PATIENCE_WITH_CHILDREN)),
+            Box::pin(observe("provider supervisor", providers, PATIENCE)),
+            Box::pin(observe("nodes", nodes, PATIENCE)),
+            Box::pin(observe("hub", hub, PATIENCE)),
+            Box::pin(observe("configuration", configuration, PATIENCE)),
+            Box::pin(observe("devices", devices, PATIENCE)),
+            Box::pin(observe("crew", crew, PATIENCE)),
+            Box::pin(observe("scheduler", scheduler, PATIENCE)),
+            Box::pin(observe("files", files, PATIENCE)),
+            Box::pin(observe("tokens", tokens, PATIENCE)),
+            Box::pin(observe("session supervisor", sessions, PATIENCE_WITH_CHILDREN)),
+            Box::pin(observe("admin", admin, PATIENCE)),
+            Box::pin(observe("listener", listener, PATIENCE)),
+        ];
+        Box::pin(async move { observed.with_children(join_all(asked).await) })
     }
 }
 
@@ -721,6 +729,9 @@ mod tests {
         running.gateway.send(Sabotage).await.unwrap();
         let why = tokio::time::timeout(Duration::from_secs(60), running.failed).await.unwrap().unwrap();
         assert!(why.message.contains("hub"), "{why}");
+        let tree = running.gateway.send(Observe).await.unwrap();
+        let silent = tree.children.iter().filter_map(|child| Some((&*child.actor, child.silent.as_deref()?)));
+        assert_eq!(silent.collect::<Vec<_>>(), [("hub", "it is gone")], "the others say how they are");
         running.gateway.send(Stop).await.unwrap();
 
         let again = start(setup(home.path())).await.unwrap();

@@ -25,7 +25,8 @@ use std::time::Duration;
 
 use actix::fut::wrap_future;
 use actix::{
-    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, ResponseFuture, SpawnHandle,
+    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, MessageResult,
+    ResponseFuture, SpawnHandle,
 };
 use actix_web::dev::ServerHandle;
 use actix_web::rt::net::TcpStream;
@@ -125,6 +126,12 @@ pub struct Ready(pub bool);
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Draining(pub bool);
+
+/// Closes one connection, in its protocol's words for a daemon that goes away: the client may come back.
+/// Answers with its other end; none where there is no such connection.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Option<Peer>")]
+pub struct CloseConnection(pub ConnectionId);
 
 /// Close every connection in its protocol's words, then everything else.
 #[derive(Clone, Copy, Debug, Message)]
@@ -433,6 +440,19 @@ impl Handler<Reconfigure> for Listener {
     }
 }
 
+impl Handler<CloseConnection> for Listener {
+    type Result = MessageResult<CloseConnection>;
+
+    fn handle(&mut self, CloseConnection(id): CloseConnection, _: &mut Self::Context) -> Self::Result {
+        let link = self.front.registry.link(id).or_else(|| self.unix.registry.link(id));
+        MessageResult(link.map(|link| {
+            tracing::info!(connection = id.0, peer = %link.peer(), "closed by the operator");
+            link.close_for(Fault::Draining, "operator", clock::now());
+            link.peer()
+        }))
+    }
+}
+
 impl Handler<Stop> for Listener {
     type Result = ResponseFuture<()>;
 
@@ -477,9 +497,13 @@ impl Handler<Observe> for Listener {
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
         let registry = &self.front.registry;
         let links = links(registry, &self.unix.registry);
-        Observed {
-            actor: "listener".into(),
-            state: json!({
+        let connections = links
+            .iter()
+            .map(|link| Observed::leaf(format!("connection {}", link.id().0), link.figures()))
+            .collect();
+        Observed::leaf(
+            "listener",
+            json!({
                 "addresses": self.front.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "ready": self.front.is_ready(),
                 "draining": self.front.draining.load(Relaxed),
@@ -490,11 +514,8 @@ impl Handler<Observe> for Listener {
                 "closed": registry.closed(),
                 "waiting": self.waiting.len(),
             }),
-            children: links
-                .iter()
-                .map(|link| Observed::leaf(format!("connection {}", link.id().0), link.figures()))
-                .collect(),
-        }
+        )
+        .with_children(connections)
     }
 }
 

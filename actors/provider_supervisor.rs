@@ -394,7 +394,7 @@ impl Handler<Observe> for ProviderSupervisor {
         let budgets = self.meter.status(clock::now(), None);
         let used = |at: usize| budgets.get(at).map_or(0, |budget| budget.used);
         Observed::leaf(
-            "provider_supervisor",
+            "provider supervisor",
             json!({
                 "providers": self.endpoints.keys().collect::<Vec<_>>(),
                 "agents_without_key": self.agents_without_key(),

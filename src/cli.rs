@@ -70,9 +70,210 @@ pub(crate) struct Status {
     pub(crate) json: bool,
 }
 
+/// `connections`
+#[derive(Args, Debug)]
+pub(crate) struct Connections {
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = positive)]
+    pub(crate) limit: usize,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `connection`
+#[derive(Args, Debug)]
+pub(crate) struct Connection {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub(crate) command: ConnectionCommand,
+}
+
+/// What can be done with one connection.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConnectionCommand {
+    /// Close it, as if the daemon went away for it: its client may come back, what it asked for goes on
+    Close(OneConnection),
+}
+
+/// A connection by its number.
+#[derive(Args, Debug)]
+pub(crate) struct OneConnection {
+    /// The number of the connection; `clawmux connections` lists them
+    #[arg(value_name = "ID")]
+    pub(crate) id: u64,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `actors`
+#[derive(Args, Debug)]
+pub(crate) struct Actors {
+    /// Of an actor with many children at most so many, those that need looking at first
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) children: usize,
+    /// With every figure each actor keeps
+    #[arg(long)]
+    pub(crate) figures: bool,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `plugins`
+#[derive(Args, Debug)]
+pub(crate) struct Plugins {
+    /// Only this one, with all there is to say about it
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `plugin`
+#[derive(Args, Debug)]
+pub(crate) struct Plugin {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub(crate) command: PluginCommand,
+}
+
+/// What can be done with one plugin.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PluginCommand {
+    /// Load one that is configured, ships in the binary, or lies in the plugins folder of the home
+    Load(LoadPlugin),
+    /// Take it away: it is called no more, calls under way finish
+    Unload(OnePlugin),
+    /// Load it anew from where it came from, without a gap: calls under way finish on the one there was
+    ///
+    /// Its file, its manifest and its grants are read again. Where the new one can't be loaded, the one there was
+    /// goes on.
+    Reload(OnePlugin),
+    /// Try it with an input, under its own grants and limits; exit status 1 where it says that it failed
+    Call(CallPlugin),
+}
+
+/// A plugin by its name.
+#[derive(Args, Debug)]
+pub(crate) struct OnePlugin {
+    /// The name of the plugin; `clawmux plugins` lists them
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `plugin load`
+#[derive(Args, Debug)]
+pub(crate) struct LoadPlugin {
+    #[command(flatten)]
+    pub(crate) plugin: OnePlugin,
+    /// A file in the plugins folder of the home, such as notes.wasm [default: the one that is configured, or ships
+    /// in the binary]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) path: Option<String>,
+}
+
+/// `plugin call`
+#[derive(Args, Debug)]
+pub(crate) struct CallPlugin {
+    #[command(flatten)]
+    pub(crate) plugin: OnePlugin,
+    /// A JSON object, such as '{"text":"hi"}' (`-`: from stdin) [default: {}]
+    #[arg(value_name = "INPUT", conflicts_with = "input_file")]
+    pub(crate) input: Option<String>,
+    /// File with the JSON object
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input_file: Option<PathBuf>,
+}
+
+/// `usage`
+#[derive(Args, Debug)]
+pub(crate) struct Usage {
+    /// By what it is added up
+    #[arg(long, value_enum, default_value_t = UsageBy::Day)]
+    pub(crate) by: UsageBy,
+    /// Over so many days, today included; days are those of UTC
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = positive)]
+    pub(crate) days: usize,
+    /// At most so many rows
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = positive)]
+    pub(crate) limit: usize,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// By what spending is added up.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum UsageBy {
+    /// The day, the latest first
+    Day,
+    /// The agent
+    Agent,
+    /// The model of a provider
+    Model,
+    /// The session
+    Session,
+}
+
+/// `events`
+#[derive(Args, Debug)]
+pub(crate) struct Events {
+    /// Only those of sessions whose key begins with this
+    #[arg(long, value_name = "KEY")]
+    pub(crate) session: Option<String>,
+    /// Only of this kind, such as prompt, tool_call, end or approval; may be given several times
+    #[arg(long, value_name = "KIND")]
+    pub(crate) kind: Vec<String>,
+    /// Where no daemon is reachable, or it goes away, wait until one is there
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// As JSON, for scripts: one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `completions`
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+/// A shell that completes.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Shell {
+    /// For ~/.local/share/bash-completion/completions/clawmux
+    Bash,
+    /// For a file _clawmux in a folder of $fpath
+    Zsh,
+    /// For ~/.config/fish/completions/clawmux.fish
+    Fish,
+}
+
+/// `man`
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// The command the page is about, such as `session tail` [default: all of clawmux]
+    #[arg(value_name = "COMMAND", conflicts_with = "out")]
+    pub(crate) page: Vec<String>,
+    /// Write the pages of all commands into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
 /// `sessions`
 #[derive(Args, Debug)]
 pub(crate) struct Sessions {
+    /// Only those whose key begins with this
+    #[arg(value_name = "KEY")]
+    pub(crate) prefix: Option<String>,
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = positive)]
     pub(crate) limit: usize,
@@ -110,7 +311,7 @@ pub(crate) enum SessionCommand {
 /// A session by its key.
 #[derive(Args, Debug)]
 pub(crate) struct Named {
-    /// The session, as AGENT:CHANNEL:ACCOUNT:PEER; `clawmux sessions` lists them
+    /// The session, as AGENT:CHANNEL:ACCOUNT:PEER, or the beginning of that; `clawmux sessions` lists them
     #[arg(value_name = "KEY")]
     pub(crate) key: String,
     /// As JSON, for scripts
@@ -634,14 +835,6 @@ pub(crate) struct Log {
     pub(crate) json: bool,
 }
 
-/// The arguments of a command that is not there yet: all of them.
-#[derive(Args, Debug)]
-pub(crate) struct Later {
-    /// Ignored
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    pub(crate) rest: Vec<String>,
-}
-
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -659,14 +852,18 @@ pub(crate) enum Command {
     Status(Status),
     /// The sessions there are, the latest used first
     Sessions(Sessions),
-    /// Connections (not there yet)
-    Connections(Later),
-    /// Actors and their figures (not there yet)
-    Actors(Later),
-    /// Loaded plugins (not there yet)
-    Plugins(Later),
-    /// Tokens spent (not there yet)
-    Usage(Later),
+    /// Who is connected, the latest first
+    Connections(Connections),
+    /// The actors of the daemon, who supervises whom, and how far each is behind
+    ///
+    /// WAIT is how long a question waited in the actor's mailbox, QUEUED how much waits in queues of its own, RESTARTS
+    /// how often those it supervises were started anew. One that is stuck is told as such and does not hold the
+    /// others up.
+    Actors(Actors),
+    /// Plugins, whether they can be called or not
+    Plugins(Plugins),
+    /// Tokens spent, and what the budgets leave
+    Usage(Usage),
     /// What is remembered besides conversations: how much for whom, or the entries of one owner
     Memory(Memory),
     /// Tool calls that wait for approval
@@ -686,8 +883,12 @@ pub(crate) enum Command {
     /// Approve or deny a tool call that waits
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Approval(Approval),
-    /// Plugins at run time: load, unload, reload, call (not there yet)
-    Plugin(Later),
+    /// Close a connection
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Connection(Connection),
+    /// Plugins at run time: load, unload, reload, or try one
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Plugin(Plugin),
     /// Create, revoke or rotate API keys and JWTs
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Token(Token),
@@ -701,8 +902,10 @@ pub(crate) enum Command {
     ///
     /// It lasts until the next reload or restart, which bring back what is configured: for good, set log.filter.
     Log(Log),
-    /// A live tail of all events (not there yet)
-    Events(Later),
+    /// What happens in all sessions and to the daemon, as it happens, until Ctrl-C
+    ///
+    /// What happened while nobody looked is not told again: see `clawmux session show` and `session tail --after`.
+    Events(Events),
     /// Stop taking new prompts and wait until what was accepted has run
     ///
     /// New prompts are refused (a client may try again later) and /readyz says 503; what was accepted runs to its end,
@@ -729,42 +932,10 @@ pub(crate) enum Command {
     Doctor(Doctor),
     /// Methods and events of a protocol with their parameters, as this daemon serves them
     Reference(Reference),
-}
-
-impl Command {
-    /// Its name, where it is not there yet.
-    pub(crate) fn later(&self) -> Option<&'static str> {
-        Some(match self {
-            Self::Serve(_)
-            | Self::Chat(_)
-            | Self::Check(_)
-            | Self::Status(_)
-            | Self::Sessions(_)
-            | Self::Session(_)
-            | Self::Devices(_)
-            | Self::Device(_)
-            | Self::Tokens(_)
-            | Self::Token(_)
-            | Self::Jobs(_)
-            | Self::Job(_)
-            | Self::Approvals(_)
-            | Self::Memory(_)
-            | Self::Approval(_)
-            | Self::Drain(_)
-            | Self::Backup(_)
-            | Self::Doctor(_)
-            | Self::Config(_)
-            | Self::Log(_)
-            | Self::Unit(_)
-            | Self::Reference(_) => return None,
-            Self::Connections(_) => "connections",
-            Self::Actors(_) => "actors",
-            Self::Plugins(_) => "plugins",
-            Self::Usage(_) => "usage",
-            Self::Plugin(_) => "plugin",
-            Self::Events(_) => "events",
-        })
-    }
+    /// Have a shell complete commands and options
+    Completions(Completions),
+    /// The manual page, for `man -l -`, or those of all commands
+    Man(Man),
 }
 
 #[cfg(test)]
@@ -777,23 +948,13 @@ mod tests {
         Cli::command().debug_assert();
         let help = Cli::command().render_long_help().to_string();
         for name in Cli::command().get_subcommands() {
-            let about = name.get_about().map(ToString::to_string).unwrap_or_default();
-            let later = match Cli::try_parse_from(["clawmux", name.get_name()]) {
-                Ok(cli) => cli.command.later(),
-                // It wants arguments, so it is there.
-                Err(_) => None,
-            };
-            assert_eq!(later, about.contains("not there yet").then_some(name.get_name()), "{about}");
+            assert!(name.get_about().is_some(), "{} says what it does", name.get_name());
             assert!(help.contains(name.get_name()), "{help}");
         }
     }
 
     #[test]
-    fn later_commands_take_whatever_they_will_take() {
-        for line in ["plugin call echo --json", "events --all"] {
-            let args = std::iter::once("clawmux").chain(line.split(' '));
-            assert!(Cli::try_parse_from(args).unwrap().command.later().is_some(), "{line}");
-        }
+    fn what_contradicts_itself_is_refused() {
         assert!(Cli::try_parse_from(["clawmux", "nothing"]).is_err());
         let create = |rest: &str| {
             let args = ["clawmux", "token", "create"].into_iter().chain(rest.split(' '));

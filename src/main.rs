@@ -12,6 +12,7 @@ mod exit;
 mod home;
 mod journal;
 mod logging;
+mod manual;
 mod operator;
 mod reference;
 mod settings;
@@ -26,7 +27,7 @@ use clap::Parser;
 use clawmux_actors::activation::Passed;
 
 use crate::cli::{Cli, Command, Global, Serve};
-use crate::exit::{FAILED, Failure};
+use crate::exit::Failure;
 use crate::systemd::ServiceManager;
 
 fn main() -> ExitCode {
@@ -45,6 +46,15 @@ fn main() -> ExitCode {
         Command::Check(options) => check::run(&global, &options),
         Command::Status(options) => operator::status::run(&global, options.json),
         Command::Sessions(options) => operator::sessions::run(&global, &options),
+        Command::Connections(options) => operator::connections::list(&global, &options),
+        Command::Connection(command) => operator::connections::run(&global, &command.command),
+        Command::Actors(options) => operator::actors::run(&global, &options),
+        Command::Plugins(options) => operator::plugins::list(&global, &options),
+        Command::Plugin(command) => operator::plugins::run(&global, &command.command),
+        Command::Usage(options) => operator::usage::run(&global, &options),
+        Command::Events(options) => operator::events::run(&global, &options),
+        Command::Completions(options) => manual::complete(&options),
+        Command::Man(options) => manual::pages(&options),
         Command::Session(command) => operator::session::run(&global, &command.command),
         Command::Devices(options) => operator::devices::list(&global, &options),
         Command::Device(command) => operator::devices::run(&global, &command.command),
@@ -62,10 +72,6 @@ fn main() -> ExitCode {
         Command::Reference(options) => reference::run(&options),
         Command::Unit(options) => unit::run(&global, &options),
         Command::Drain(options) => operator::drain::run(&global, &options),
-        later => {
-            let name = later.later().unwrap_or("this command");
-            Err(Failure::new(FAILED, format!("{name} is not there yet")))
-        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -58,7 +58,25 @@ fn exit_statuses_are_those_scripts_know() {
         (&["backup", "copy.db"], 1, "there is no log at"),
         (&["doctor"], 0, ""),
         (&["doctor", "--fix"], 2, "--fix"),
-        (&["usage", "--all"], 1, "usage is not there yet"),
+        (&["config", "get"], 1, "config is not there yet"),
+        (&["usage"], 69, "clawmux serve"),
+        (&["usage", "--by", "week"], 2, "session"),
+        (&["usage", "--days", "0"], 2, "above 0"),
+        (&["connections"], 69, "clawmux serve"),
+        (&["connection", "close", "x"], 2, "<ID>"),
+        (&["connection", "close", "1"], 69, "clawmux serve"),
+        (&["actors"], 69, "clawmux serve"),
+        (&["plugins"], 69, "clawmux serve"),
+        (&["plugin"], 2, "Usage"),
+        (&["plugin", "reload", "echo"], 69, "clawmux serve"),
+        (&["plugin", "call", "echo", "[]"], 2, "expected a JSON object"),
+        (&["plugin", "call", "echo", "{"], 2, "the input: EOF"),
+        (&["plugin", "call", "echo", "--input-file", "/nowhere"], 2, "/nowhere"),
+        (&["events"], 69, "clawmux serve"),
+        (&["completions"], 2, "<SHELL>"),
+        (&["completions", "tcsh"], 2, "bash"),
+        (&["man", "sesion"], 2, "there is no command \"sesion\" here"),
+        (&["man", "session", "tail"], 0, ""),
         (&["check"], 0, ""),
         (&["--config", "/nowhere.toml", "check"], 64, "/nowhere.toml: can't be read"),
     ] {
@@ -376,7 +394,7 @@ async fn status_and_chat_find_the_daemon_of_their_home() {
     assert_eq!(code, 0, "{stderr}");
     assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap(), status);
     let (_, stdout, _) = run(clawmux(home.path(), &["status"])).await;
-    assert!(stdout.contains("uptime   1m 1s\n") && stdout.contains("version  9.9\n"), "{stdout}");
+    assert!(stdout.contains("up           1m 1s\n") && stdout.contains("version      9.9\n"), "{stdout}");
 
     // The token the configuration names is shown to this daemon, which proved to be ours.
     std::fs::write(home.path().join("token"), "of the file").unwrap();

@@ -255,7 +255,7 @@ fn a_drained_daemon_finishes_what_runs_refuses_the_rest_and_can_be_read() {
     assert_eq!(late.call("chat.history", account("ada"))["result"]["session"], ADA);
     let again = late.request("chat.send", keyed);
     assert_eq!(late.reply(&again)["event"], "accepted");
-    assert!(stdout_of(&daemon, &["status"]).contains("draining     yes"));
+    assert!(stdout_of(&daemon, &["status"]).contains("drains       new prompts are refused"));
 
     let waiting = daemon::command(daemon.home())
         .args(["drain", "--json"])
@@ -699,7 +699,7 @@ fn what_is_no_good_request_is_told_why() {
     let mut operator = Operator::connect(&daemon);
     for (method, params, code, says) in [
         ("admin.nothing", json!({}), -32601, "unknown method: admin.nothing"),
-        ("admin.connections", json!({}), -32601, "admin.connections is not there yet"),
+        ("admin.config.get", json!({}), -32601, "admin.config.get is not there yet"),
         ("admin.session.show", json!({}), -32602, "missing field `session`; it takes {\"session\", "),
         ("admin.session.show", json!({"session": 5}), -32602, "invalid type: integer `5`, expected a string"),
         ("admin.session.show", json!({"session": ADA, "after_seq": -1}), -32602, "invalid value"),

@@ -6,21 +6,23 @@
 //! | file | what it is |
 //! |---|---|
 //! | `bound`, `group` | the claim on a home and its socket, and who may use it |
-//! | `methods` | the table of methods, and which are not there yet |
+//! | `methods` | the table of methods |
 //! | `params` | parameters, read and refused in words |
 //! | `asked` | requests of methods to sessions |
-//! | `sessions`, `session`, `devices`, `approvals`, `tokens`, `drain`, `backup`, `config`, `log` | the methods, a group a file |
+//! | `status`, `sessions`, `session`, `connections`, `actors`, `plugins`, `usage`, `devices`, `approvals`, `tokens`, `jobs`, `memory`, `drain`, `backup`, `config`, `log` | the methods, a group a file |
 //! | `activity` | what runs |
 //!
 //! What needs a session goes to it the way every client's requests do, under the principal that asks,
-//! who is an admin. Absent: the methods of features that are not there yet, which are refused by name.
+//! who is an admin.
 
 mod activity;
+mod actors;
 mod approvals;
 mod asked;
 mod backup;
 mod bound;
 mod config;
+mod connections;
 mod devices;
 mod drain;
 mod group;
@@ -29,9 +31,12 @@ mod log;
 mod memory;
 mod methods;
 mod params;
+mod plugins;
 mod session;
 mod sessions;
+mod status;
 mod tokens;
+mod usage;
 
 use std::sync::Arc;
 
@@ -51,9 +56,12 @@ use self::asked::Asked;
 use self::methods::{Call, Method};
 use crate::configuration::Configuration;
 use crate::deliver::{Asker, Deliver};
+use crate::listener::CloseConnection;
 use crate::log_filter::LogFilter;
 use crate::observe::{Observe, Observed};
-use crate::session_supervisor::{Dispatch, Gone};
+use crate::provider_supervisor::BudgetStatus;
+use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::session_supervisor::{Dispatch, Follows, Gone};
 use crate::store::Store;
 
 pub use bound::{Bound, socket_path};
@@ -119,6 +127,18 @@ pub struct Daemon {
     pub config: Arc<Exchanged<Config>>,
     /// What is written to the daemon's log; none where that is nobody's to change.
     pub log_filter: Option<Arc<dyn LogFilter>>,
+    /// All actors.
+    pub actors: Recipient<Observe>,
+    /// Who is connected.
+    pub connections: Recipient<Observe>,
+    /// What each of them follows.
+    pub follows: Recipient<Follows>,
+    /// Who closes one of them.
+    pub close: Recipient<CloseConnection>,
+    /// What the budgets leave.
+    pub budgets: Recipient<BudgetStatus>,
+    /// The plugins.
+    pub sandbox: Addr<SandboxSupervisor>,
     /// The log.
     pub store: Addr<Store>,
 }

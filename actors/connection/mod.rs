@@ -756,6 +756,8 @@ impl Link {
             "buffered_bytes": self.buffered_bytes(),
             "events_bytes": self.window().taken_bytes(),
             "sent_bytes": self.taken_bytes(),
+            "received_bytes": self.received_bytes(),
+            "silent_ms": self.silence(clock::now()).as_millis(),
             "blocked": self.is_blocked(),
             "closing": self.closing_since().is_some(),
         })

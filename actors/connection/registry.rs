@@ -180,6 +180,11 @@ impl Registry {
         self.lock().all.values().filter_map(Weak::upgrade).collect()
     }
 
+    /// The connection of this id.
+    pub fn link(&self, id: ConnectionId) -> Option<Arc<Link>> {
+        self.lock().link(id)
+    }
+
     /// It has shown who it is; whether there is a place for it.
     pub(super) fn admit(&self, id: ConnectionId) -> bool {
         let mut table = self.lock();

@@ -112,6 +112,24 @@ impl Source {
         }
     }
 
+    /// In a word, what kind of place that is.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Embedded(_) => "embedded",
+            Self::Configured(_) => "configured",
+            Self::Loaded { .. } => "loaded",
+        }
+    }
+
+    /// The file; none for what ships in the binary.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Embedded(_) => None,
+            Self::Configured(path) => Some(path.clone()),
+            Self::Loaded { folder, path } => Some(folder.join(path)),
+        }
+    }
+
     /// Reads and checks the plugin `name`. `entry` is its entry in the configuration, with paths
     /// already made absolute. Blocks: not for an arbiter.
     ///

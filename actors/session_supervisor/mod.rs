@@ -43,7 +43,7 @@ use crate::devices::Manage;
 use crate::files::Files;
 use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
-use crate::observe::{Observe, Observed};
+use crate::observe::{Observe, Observed, PATIENCE, observe};
 use crate::sandbox_supervisor::CountPlugins;
 use crate::scheduler;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Roster, Routed, Session, Sleep};
@@ -109,6 +109,8 @@ pub struct SessionSupervisor {
     draining: bool,
     drained: Option<oneshot::Sender<()>>,
     peak: Peak,
+    /// How often a session was started anew because it had panicked.
+    restarts: u64,
     health: health::Health,
 }
 
@@ -197,6 +199,11 @@ pub(crate) struct Kept {
     pub(crate) key: String,
 }
 
+/// How many sessions each connection follows, or has sent prompts to.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "HashMap<ConnectionId, usize>")]
+pub struct Follows;
+
 /// Wakes every session whose run the daemon's end cut off.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<usize, Error>")]
@@ -236,6 +243,7 @@ impl SessionSupervisor {
             draining: false,
             drained: None,
             peak: Peak::new(clock::now()),
+            restarts: 0,
             health: health::Health::default(),
         }
     }
@@ -320,6 +328,7 @@ impl Handler<Fallen> for SessionSupervisor {
             State::Awake { .. } | State::Parked { .. } => Vec::new(),
         };
         if panicked {
+            self.restarts += 1;
             tracing::error!(session = %key, "the session panicked: it starts anew from its log");
         }
         if done && waiting.is_empty() {
@@ -376,6 +385,16 @@ impl Handler<Gone> for SessionSupervisor {
                 None => {}
             }
         }
+    }
+}
+
+impl Handler<Follows> for SessionSupervisor {
+    type Result = MessageResult<Follows>;
+
+    fn handle(&mut self, _: Follows, _: &mut Self::Context) -> Self::Result {
+        let count =
+            |keys: &HashSet<SessionKey>| keys.iter().filter(|key| self.sessions.contains_key(*key)).count();
+        MessageResult(self.followed.iter().map(|(connection, keys)| (*connection, count(keys))).collect())
     }
 }
 
@@ -441,11 +460,11 @@ impl Handler<Observe> for SessionSupervisor {
     type Result = ResponseFuture<Observed>;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
-        let awake: Vec<Addr<Session>> = self
+        let awake: Vec<(SessionKey, Addr<Session>)> = self
             .sessions
-            .values()
-            .filter_map(|entry| match &entry.state {
-                State::Awake { session, .. } => Some(session.clone()),
+            .iter()
+            .filter_map(|(key, entry)| match &entry.state {
+                State::Awake { session, .. } => Some((key.clone(), session.clone())),
                 State::Waking { .. } | State::Parked { .. } => None,
             })
             .collect();
@@ -462,15 +481,15 @@ impl Handler<Observe> for SessionSupervisor {
             "approvals_waiting": self.setup.colleagues.approvals.len(),
             "takes_prompts": !(self.closed || self.draining),
             "draining": self.draining,
+            "restarts_total": self.restarts,
         });
-        Box::pin(async move {
-            let children = futures::future::join_all(awake.iter().map(|session| session.send(Observe))).await;
-            Observed {
-                actor: "session_supervisor".into(),
-                state,
-                children: children.into_iter().flatten().collect(),
-            }
-        })
+        let observed = Observed::leaf("session supervisor", state);
+        let asked = awake.into_iter().map(|(key, session)| {
+            let name = format!("session {key}");
+            observe(name, session, PATIENCE)
+        });
+        let asked = futures::future::join_all(asked);
+        Box::pin(async move { observed.with_children(asked.await) })
     }
 }
 

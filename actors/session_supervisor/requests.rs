@@ -136,7 +136,8 @@ impl SessionSupervisor {
                 let owner = owner_asked(&principal);
                 answer(ctx, asker, async move {
                     let sessions =
-                        ask(&store, ListSessions { limit: LIST_MAX, owner, before: None }).await??;
+                        ask(&store, ListSessions { limit: LIST_MAX, owner, prefix: None, before: None })
+                            .await??;
                     let mut left = LIST_BYTES_MAX;
                     let fitting = sessions.into_iter().map_while(|listed| {
                         left = left.checked_sub(listed.summary.session.as_str().len() + SUMMARY_BYTES)?;

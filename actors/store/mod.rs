@@ -361,6 +361,8 @@ pub struct ListSessions {
     pub limit: usize,
     /// Only this owner's; none = all.
     pub owner: Option<Owner>,
+    /// Only those whose key begins with this, of whatever owner; none = all.
+    pub prefix: Option<String>,
     /// Only those that come after this place; none = from the first on.
     pub before: Option<Place>,
 }
@@ -457,6 +459,44 @@ pub struct UsageSince {
 pub struct UsageDays {
     /// From the day of this time on.
     pub since: Timestamp,
+}
+
+/// Asks what was spent, added up by what is asked for: days the latest first, else who spent most.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Vec<UsageShare>, Error>")]
+pub struct UsageBy {
+    /// Of calls that ended from this time on.
+    pub since: Timestamp,
+    /// By what.
+    pub group: UsageGroup,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// By what spending is added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageGroup {
+    /// The day, UTC.
+    Day,
+    /// The agent.
+    Agent,
+    /// The model of a provider.
+    Model,
+    /// The session.
+    Session,
+}
+
+/// What was spent on one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageShare {
+    /// Which: `2026-01-31`, an agent, `provider/model` or a session's key.
+    pub of: String,
+    /// The tokens.
+    pub usage: Usage,
+    /// How many calls were made.
+    pub calls: u64,
+    /// When the last of them ended.
+    pub last: Timestamp,
 }
 
 /// Asks whose a session is and what it has spent, without what happened in it. None where there is
@@ -954,6 +994,14 @@ impl Handler<UsageDays> for Store {
 
     fn handle(&mut self, UsageDays { since }: UsageDays, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.usage_days(since))
+    }
+}
+
+impl Handler<UsageBy> for Store {
+    type Result = ResponseFuture<Result<Vec<UsageShare>, Error>>;
+
+    fn handle(&mut self, asked: UsageBy, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.usage_by(&asked))
     }
 }
 
