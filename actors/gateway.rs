@@ -88,6 +88,8 @@ pub struct Setup {
     pub home: PathBuf,
     /// Where the operator's socket goes; none means into the home.
     pub socket: Option<PathBuf>,
+    /// The home where xeno's clients look by themselves, where `xeno.home` names none.
+    pub xeno_home: Option<PathBuf>,
     /// What the configuration was made of.
     pub layers: Layers,
     /// The daemon's own log.
@@ -127,8 +129,8 @@ pub struct Gateway {
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     admin: Addr<Admin>,
-    /// The claim on the home, let go when the log is closed.
-    claim: Option<Bound>,
+    /// The claims on the home and that of xeno's clients, let go when the log is closed.
+    claims: Vec<Bound>,
     failed: Option<oneshot::Sender<Error>>,
     draining: bool,
     stopping: bool,
@@ -149,7 +151,10 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let authority = Arc::new(Authority::new(&config.auth));
     // First of all, so that a second daemon on this home touches nothing.
     let group = config.gateway.socket_group.as_deref().map(Group::named).transpose()?;
-    let mut claim = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref())?;
+    let own = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref())?;
+    let path = own.path().to_owned();
+    let mut claims = vec![own];
+    claims.extend(claim_for_xeno(&setup, group.as_ref())?);
     let sockets = listener::bind(&config.gateway.listen)
         .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
 
@@ -309,7 +314,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     });
     let (listener, addresses) = Listener::open(ListenerSetup {
         sockets,
-        unix: claim.take_listener().into_iter().collect(),
+        unix: claims.iter_mut().filter_map(Bound::take_listener).collect(),
         services: Arc::new(services),
         protocols: PROTOCOLS.to_vec(),
         control_ui: config
@@ -334,7 +339,6 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
     ask(&scheduler, scheduler::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
-    let path = claim.path().to_owned();
     let gateway = Gateway {
         setup,
         addresses: addresses.clone(),
@@ -352,7 +356,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         sessions,
         listener: listener.clone(),
         admin,
-        claim: Some(claim),
+        claims,
         failed: Some(fail),
         draining: false,
         stopping: false,
@@ -361,6 +365,21 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     ask(&gateway, Serve).await??;
     ask(&listener, listener::Ready(true)).await?;
     Ok(Running { gateway, addresses, socket: path, failed })
+}
+
+/// Claims the home where xeno's clients look, which is theirs and not the daemon's. One that was not asked
+/// for is no reason not to start.
+fn claim_for_xeno(setup: &Setup, group: Option<&Group>) -> Result<Option<Bound>, Error> {
+    if let Some(home) = &setup.config.xeno.home {
+        return Bound::besides(&setup.home, home, group)
+            .map_err(|error| Error { message: format!("xeno.home: {}", error.message), ..error });
+    }
+    let Some(home) = &setup.xeno_home else { return Ok(None) };
+    Ok(Bound::besides(&setup.home, home, group).unwrap_or_else(|error| {
+        let home = home.display();
+        tracing::warn!(%error, "xeno's clients that look in their default_home {home} do not find this daemon");
+        None
+    }))
 }
 
 /// From here on operators are served.
@@ -559,7 +578,7 @@ impl Handler<Stop> for Gateway {
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
         let scheduler = self.scheduler.clone();
-        let claim = self.claim.take();
+        let claims = std::mem::take(&mut self.claims);
         Box::pin(async move {
             let _ = ask(&scheduler, TakeFirings(false)).await;
             let _ = ask(&listener, listener::Ready(false)).await;
@@ -583,7 +602,7 @@ impl Handler<Stop> for Gateway {
                 tracing::warn!("not everything closed in time");
             }
             // Only now may another daemon have the home.
-            drop(claim);
+            drop(claims);
         })
     }
 }
@@ -601,6 +620,7 @@ mod tests {
             config: Arc::new(config),
             home: home.to_owned(),
             socket: None,
+            xeno_home: None,
             version: "test",
             layers: Layers::default(),
             log: Arc::default(),

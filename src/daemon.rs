@@ -98,6 +98,7 @@ async fn start(settings: &Settings, config: Config) -> Result<Running, Failure> 
         config: Arc::new(config),
         home: settings.home.clone(),
         socket: settings.socket.clone(),
+        xeno_home: settings.xeno_home.clone(),
         layers: settings.layers.clone(),
         log: logging::kept(),
         version: env!("CARGO_PKG_VERSION"),

@@ -15,6 +15,7 @@ mod operator;
 mod reference;
 mod settings;
 mod terminal;
+mod xeno_home;
 
 use std::process::ExitCode;
 
@@ -34,6 +35,13 @@ fn main() -> ExitCode {
                 tracing::warn!(at = %warning.at, "configuration: {}", warning.message);
             }
             home::create(&settings.home)?;
+            let user = std::env::var_os("HOME").filter(|home| !home.is_empty());
+            settings.xeno_home = user.and_then(|user| {
+                xeno_home::default_home(user.as_ref()).unwrap_or_else(|why| {
+                    tracing::warn!("xeno's clients may look for their socket elsewhere: {why}");
+                    None
+                })
+            });
             daemon::serve(settings)
         }),
         Command::Chat(options) => chat::run(&global, &options),

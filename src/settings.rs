@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) layers: Layers,
     /// Where the operator's socket goes instead of the home.
     pub(crate) socket: Option<PathBuf>,
+    /// The home where xeno's clients look by themselves.
+    pub(crate) xeno_home: Option<PathBuf>,
 }
 
 /// Why they can't be used.
@@ -83,5 +85,13 @@ pub(crate) fn load(global: &Global, listen: &[String]) -> Result<Settings, Unusa
     let files = layers.files().map_err(|why| Failure::new(CONFIG, why))?;
     let loaded = layers.with(&files, config::load).map_err(Unusable::Complaints)?;
     let files = files.into_iter().map(|(path, _)| path).collect();
-    Ok(Settings { home, config: loaded.config, warnings: loaded.warnings, files, layers, socket: None })
+    Ok(Settings {
+        home,
+        config: loaded.config,
+        warnings: loaded.warnings,
+        files,
+        layers,
+        socket: None,
+        xeno_home: None,
+    })
 }
