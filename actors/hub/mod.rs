@@ -515,7 +515,8 @@ impl Handler<Join> for Hub {
             idle: None,
             at: clock::now(),
         };
-        if self.presence.join(connection, present) {
+        // Who comes over the Unix socket is mostly a command that asks one thing, and nobody to be seen.
+        if principal.grounds != Grounds::Socket && self.presence.join(connection, present) {
             self.presence_changed(ctx);
         }
         let takes = inbox.map(|inbox| Takes { inbox, to: client.to });
