@@ -130,6 +130,6 @@ impl Handler<Observe> for Letterbox {
     type Result = Observed;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
-        Observed::leaf("letterbox".into(), json!({ "waiting": self.0.is_some() }))
+        Observed::leaf("letterbox", json!({ "waiting": self.0.is_some() }))
     }
 }
