@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::{Arbiter, ArbiterHandle};
 
+use crate::meters::Meters;
+
 /// They enter themselves as they start.
 #[derive(Clone, Debug, Default)]
 pub struct Arbiters(Arc<Inner>);
@@ -17,13 +19,21 @@ pub struct Arbiters(Arc<Inner>);
 struct Inner {
     all: Mutex<Vec<ArbiterHandle>>,
     turns: AtomicUsize,
+    meters: Meters,
 }
 
 impl Arbiters {
+    /// Of those whose lag is measured.
+    pub fn new(meters: Meters) -> Self {
+        Self(Arc::new(Inner { meters, ..Inner::default() }))
+    }
+
     /// Enters the arbiter this is called on.
     pub fn enter(&self) {
         if let Some(arbiter) = Arbiter::try_current() {
-            self.0.all.lock().unwrap_or_else(PoisonError::into_inner).push(arbiter);
+            let mut all = self.0.all.lock().unwrap_or_else(PoisonError::into_inner);
+            all.push(arbiter);
+            self.0.meters.watch_arbiter(format!("connections-{}", all.len()));
         }
     }
 

@@ -22,6 +22,11 @@ pub fn wall() -> Timestamp {
     Timestamp::default().after(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
+/// The time zone of this host, by its IANA name; UTC where it names none.
+pub fn zone() -> String {
+    jiff::tz::TimeZone::system().iana_name().unwrap_or("UTC").to_owned()
+}
+
 /// Fresh random bytes from the operating system.
 ///
 /// # Panics

@@ -9,6 +9,7 @@
 //!            ├─ Devices, Tokens      who is let in
 //!            ├─ Configuration        the configuration files
 //!            ├─ Files                what clients upload
+//!            ├─ Scheduler            what is done at set times
 //!            ├─ SessionSupervisor ── Session ...
 //!            ├─ Admin                what operators ask
 //!            └─ Listener ─────────── Connection ...
@@ -23,6 +24,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -38,7 +40,7 @@ use clawmux_core::session::Limits;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound};
+use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound, Group};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
@@ -55,12 +57,15 @@ use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::lane::Lanes;
 use crate::listener::{self, Listener, ListenerSetup};
+use crate::meters::Meters;
+use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::scheduler::{self, Scheduler, TakeFirings};
 use crate::session::{Approvals, Colleagues, Profile, Watchers};
 use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
@@ -116,6 +121,7 @@ pub struct Gateway {
     configuration: Addr<Configuration>,
     devices: Addr<Devices>,
     crew: Addr<Crew>,
+    scheduler: Addr<Scheduler>,
     files: Addr<Files>,
     tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
@@ -142,10 +148,13 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let config = setup.config.clone();
     let authority = Arc::new(Authority::new(&config.auth));
     // First of all, so that a second daemon on this home touches nothing.
-    let mut claim = Bound::new(&setup.home, setup.socket.as_deref())?;
+    let group = config.gateway.socket_group.as_deref().map(Group::named).transpose()?;
+    let mut claim = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref())?;
     let sockets = listener::bind(&config.gateway.listen)
         .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
 
+    let meters = Meters::default();
+    meters.watch_arbiter("main");
     let store = Store::open(config.store.path.clone()).await?;
     let (pen, store) = (store.pen(), store.start());
     let log = pen.health();
@@ -156,6 +165,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let purses = Purses::default();
     let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?
         .with_purses(purses.clone())
+        .with_meters(meters.clone())
         .start();
     let nodes = Nodes::default().start();
     let (changes, overviews) = (Changes::default(), Overviews::default());
@@ -199,8 +209,19 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .await?
     .start();
+    let scheduler = Scheduler::open(scheduler::Setup {
+        config: config.scheduler.clone(),
+        home: setup.home.clone(),
+        zone: clock::zone(),
+        store: store.clone(),
+        hub: hub.clone(),
+        log: log.clone(),
+    })
+    .await?
+    .start();
     let admin = Admin::default().start();
-    let arbiters = Arbiters::default();
+    let arbiters = Arbiters::new(meters.clone());
+    let approvals = Approvals::new(hub.clone().recipient());
     let catalog = Arc::new(Catalog::new(&config));
     let sessions = SessionSupervisor::new(SessionSetup {
         router: Router::new(config.bindings.clone(), config.default_agent.clone()),
@@ -215,16 +236,17 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         lag_bytes_max: config.gateway.max_buffered_bytes,
         colleagues: Colleagues {
             store: store.clone(),
-            pen,
+            pen: pen.clone(),
             providers: providers.clone(),
             sandbox: sandbox.clone(),
             nodes: nodes.clone(),
             files: files.clone(),
             lanes: Lanes::default(),
             watchers: Watchers::default(),
-            approvals: Approvals::new(hub.clone().recipient()),
+            approvals: approvals.clone(),
             changes,
             catalog: catalog.clone(),
+            meters: meters.clone(),
         },
         hub: hub.clone(),
         configuration: configuration.clone(),
@@ -233,6 +255,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         crew: crew.clone(),
         kin,
         files: files.clone(),
+        scheduler: scheduler.clone().recipient(),
         tokens: tokens.clone().recipient(),
         admin: admin.clone().recipient(),
         version: setup.version,
@@ -265,6 +288,25 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         used: tokens.clone().recipient(),
         overviews,
     };
+    let metrics = Metrics::new(metrics::Sources {
+        meters,
+        pen,
+        approvals,
+        actors: vec![
+            ("provider_supervisor", providers.clone().recipient()),
+            ("sandbox_supervisor", sandbox.clone().recipient()),
+            ("hub", hub.clone().recipient()),
+            ("nodes", nodes.clone().recipient()),
+            ("devices", devices.clone().recipient()),
+            ("tokens", tokens.clone().recipient()),
+            ("crew", crew.clone().recipient()),
+            ("files", files.clone().recipient()),
+            ("store", store.clone().recipient()),
+        ],
+        version: setup.version,
+        started: clock::wall(),
+        scrapes: AtomicUsize::new(0),
+    });
     let (listener, addresses) = Listener::open(ListenerSetup {
         sockets,
         unix: claim.take_listener().into_iter().collect(),
@@ -279,6 +321,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         workers: 0,
         arbiters,
         log,
+        metrics: Some(metrics),
     })
     .map_err(|error| ErrorCode::Unavailable.error(format!("can't serve: {error}")))?;
 
@@ -288,6 +331,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     }
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
     ask(&crew, crew::Begin { dispatch, gone }).await?;
+    let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
+    ask(&scheduler, scheduler::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
     let path = claim.path().to_owned();
     let gateway = Gateway {
@@ -301,6 +346,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         configuration,
         devices,
         crew,
+        scheduler,
         files,
         tokens,
         sessions,
@@ -376,6 +422,7 @@ impl Gateway {
             ("configuration", self.configuration.connected()),
             ("devices", self.devices.connected()),
             ("crew", self.crew.connected()),
+            ("scheduler", self.scheduler.connected()),
             ("files actor", self.files.connected()),
             ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
@@ -423,8 +470,11 @@ impl Handler<AdminStatus> for Gateway {
         let home = self.setup.home.display().to_string();
         let store = self.setup.config.store.path.display().to_string();
         let (sessions, draining) = (self.sessions.clone(), self.draining);
+        let (tokens, devices) = (self.tokens.clone(), self.devices.clone());
         Box::pin(async move {
             let status = ask(&sessions, GetStatus).await??;
+            let credentials = ask(&tokens, Observe).await?.state;
+            let devices = ask(&devices, Observe).await?.state;
             Ok(json!({
                 "version": status.version,
                 "pid": std::process::id(),
@@ -437,6 +487,8 @@ impl Handler<AdminStatus> for Gateway {
                 "sessions": status.sessions,
                 "connections": status.connections,
                 "plugins": status.plugins,
+                "credentials_expiring": credentials["expiring"],
+                "devices_waiting": devices["pending"],
             }))
         })
     }
@@ -450,7 +502,9 @@ impl Handler<AdminDrain> for Gateway {
             tracing::info!(draining = on, "by the operator: new prompts are refused while draining");
         }
         let (listener, sessions) = (self.listener.clone(), self.sessions.clone());
+        let scheduler = self.scheduler.clone();
         Box::pin(async move {
+            ask(&scheduler, TakeFirings(!on)).await?;
             // Said first, so that nobody is sent here to be refused.
             ask(&listener, listener::Draining(on)).await?;
             ask(&sessions, TakePrompts(!on)).await
@@ -469,6 +523,7 @@ impl Handler<Observe> for Gateway {
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
         let crew = self.crew.clone();
+        let scheduler = self.scheduler.clone();
         let files = self.files.clone();
         let tokens = self.tokens.clone();
         Box::pin(async move {
@@ -481,6 +536,7 @@ impl Handler<Observe> for Gateway {
             children.extend(ask(&configuration, Observe).await);
             children.extend(ask(&devices, Observe).await);
             children.extend(ask(&crew, Observe).await);
+            children.extend(ask(&scheduler, Observe).await);
             children.extend(ask(&files, Observe).await);
             children.extend(ask(&tokens, Observe).await);
             children.extend(ask(&sessions, Observe).await);
@@ -502,8 +558,10 @@ impl Handler<Stop> for Gateway {
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
+        let scheduler = self.scheduler.clone();
         let claim = self.claim.take();
         Box::pin(async move {
+            let _ = ask(&scheduler, TakeFirings(false)).await;
             let _ = ask(&listener, listener::Ready(false)).await;
             if tokio::time::timeout(drain, sessions.send(DrainSessions)).await.is_err() {
                 tracing::warn!(

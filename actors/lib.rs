@@ -13,6 +13,7 @@
 //! | [`Hub`](hub) | who is connected, and what concerns all of them |
 //! | [`Devices`](devices) | which devices are paired |
 //! | [`Crew`](crew) | agents that work for sessions, and their teams |
+//! | [`Scheduler`](scheduler) | what is done at set times |
 //! | [`Files`](files) | what clients put with the daemon and get from it |
 //! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
@@ -22,7 +23,7 @@
 //!
 //! Messages live with the actor that receives them. What they share: how a client is told
 //! ([`deliver`]), how an actor says how it is ([`observe`]), how a parent hears of a child's end
-//! ([`supervision`]), what time it is ([`clock`]).
+//! ([`supervision`]), what time it is ([`clock`]), what is counted ([`meters`], told by [`metrics`]).
 
 pub mod admin;
 pub mod arbiters;
@@ -42,14 +43,18 @@ pub mod hub;
 pub mod lane;
 pub mod listener;
 mod memory;
+pub mod meters;
+pub mod metrics;
 pub mod nodes;
 pub mod observe;
 pub mod plugin;
+mod process;
 pub mod provider;
 pub mod provider_supervisor;
 pub mod rates;
 pub mod sandbox;
 pub mod sandbox_supervisor;
+pub mod scheduler;
 pub mod session;
 pub mod session_supervisor;
 pub mod store;

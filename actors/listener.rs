@@ -43,6 +43,7 @@ use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
 use crate::control_ui::ControlUi;
 use crate::http::{Front, serve};
 use crate::memory::Peak;
+use crate::metrics::Metrics;
 use crate::observe::{Observe, Observed};
 use crate::store::Health;
 
@@ -82,6 +83,8 @@ pub struct ListenerSetup {
     pub arbiters: Arbiters,
     /// Whether the log can be written, which `/readyz` tells.
     pub log: Health,
+    /// What `/metrics` tells; none = nothing.
+    pub metrics: Option<Metrics>,
 }
 
 /// The actor.
@@ -178,6 +181,7 @@ impl Listener {
             control_ui: setup.control_ui,
             ready: AtomicBool::new(false),
             log: setup.log,
+            metrics: setup.metrics,
             draining: AtomicBool::new(false),
         });
         let data = web::Data::from(front.clone());

@@ -24,6 +24,7 @@ use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock;
+use crate::meters::Meters;
 use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
 use crate::provider::purse::Purses;
@@ -58,6 +59,7 @@ pub struct ProviderSupervisor {
     /// Usage records that could not be written yet.
     unkept: Vec<UsageRecord>,
     purses: Purses,
+    meters: Meters,
 }
 
 /// Asks for leave to make one provider call. `request.model` is filled in from the agent's models,
@@ -170,6 +172,7 @@ impl ProviderSupervisor {
             used: Usage::default(),
             unkept: Vec::new(),
             purses: Purses::default(),
+            meters: Meters::default(),
         })
     }
 
@@ -177,6 +180,13 @@ impl ProviderSupervisor {
     #[must_use]
     pub fn with_purses(mut self, purses: Purses) -> Self {
         self.purses = purses;
+        self
+    }
+
+    /// Which counts its calls here.
+    #[must_use]
+    pub fn with_meters(mut self, meters: Meters) -> Self {
+        self.meters = meters;
         self
     }
 
@@ -251,7 +261,9 @@ impl ProviderSupervisor {
             body = encode(&request);
         }
         let purses = self.purses.clone();
-        let charge = Charge::new(supervisor, reservation, Payer { session, run, agent, account, purses });
+        let meters = self.meters.clone();
+        let payer = Payer { session, run, agent, account, purses, meters };
+        let charge = Charge::new(supervisor, reservation, payer);
         let deadlines = self.deadlines.for_thinking(request.thinking);
         Ok(Permit { candidates, request, body, charge, deadlines, slot })
     }

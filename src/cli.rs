@@ -176,12 +176,23 @@ pub(crate) struct Backup {
     pub(crate) json: bool,
 }
 
+/// `check`
+#[derive(Args, Debug)]
+pub(crate) struct Check {
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `doctor`
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
     /// Read the log for at most about so long; a large one is looked through as far as that goes
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) within: u64,
+    /// Ask no model provider
+    #[arg(long)]
+    pub(crate) offline: bool,
     /// As JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,
@@ -226,6 +237,8 @@ pub(crate) struct Device {
 pub(crate) enum DeviceCommand {
     /// Let in a device that waits: it is paired and comes in the next time it connects
     Approve(OneDevice),
+    /// Do not let in a device that waits
+    Reject(OneDevice),
     /// Void the tokens of a device and close its connections; or do not let in one that waits
     Revoke(OneDevice),
 }
@@ -340,6 +353,11 @@ pub(crate) enum TokenCommand {
     Create(CreateToken),
     /// Let nobody in with it any more, and close its connections
     Revoke(RevokeToken),
+    /// Give out another in its place: it goes to stdout, once, and the old one holds on for a while
+    ///
+    /// The new one has the name and the scopes of the old one, so that what belongs to it is found by both. Connections
+    /// of the old one stay until its end.
+    Rotate(RotateToken),
 }
 
 /// `token create`
@@ -377,6 +395,146 @@ pub(crate) struct RevokeToken {
     pub(crate) json: bool,
 }
 
+/// `token rotate`
+#[derive(Args, Debug)]
+pub(crate) struct RotateToken {
+    /// Its id, or the beginning of it; `clawmux tokens` lists them
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// For how long the old one holds on, such as 1h or 7d; 0s ends it at once
+    #[arg(long, value_name = "SPAN", default_value = "24h", value_parser = crate::operator::tokens::overlap)]
+    pub(crate) overlap: std::time::Duration,
+    /// How long the new one lives [default: as long as the old one was to live]
+    #[arg(long, value_name = "SPAN", value_parser = crate::operator::tokens::life)]
+    pub(crate) expires: Option<std::time::Duration>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `jobs`
+#[derive(Args, Debug)]
+pub(crate) struct Jobs {
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `job`
+#[derive(Args, Debug)]
+pub(crate) struct Job {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: JobCommand,
+}
+
+/// What can be done with jobs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum JobCommand {
+    /// Have a session prompted at set times
+    ///
+    /// A cron expression has five fields (minute, hour, day of the month, month, day of the week) and is meant in
+    /// --zone, else in the time zone that the daemon's host has now.
+    Add(AddJob),
+    /// Do a job now, whenever it is due, and wait for what comes of it
+    Run(RunJob),
+    /// What came of the latest times, the latest first
+    Runs(JobRuns),
+    /// Do it again when it is due; what passed meanwhile is not made up for
+    Enable(OneJob),
+    /// Do it no more until it is enabled
+    Disable(OneJob),
+    /// Forget a job and its runs; its session stays
+    Remove(OneJob),
+}
+
+/// `job add`
+#[derive(Args, Debug)]
+#[command(group = clap::ArgGroup::new("schedule").required(true))]
+pub(crate) struct AddJob {
+    /// Once: 2026-01-31T09:00:00Z, 2026-01-31T09:00 in this host's time zone, or +20m
+    #[arg(long, value_name = "TIME", group = "schedule", value_parser = crate::operator::jobs::at)]
+    pub(crate) at: Option<crate::operator::jobs::At>,
+    /// Every so long from now on, such as 15m or 12h
+    #[arg(long, value_name = "SPAN", group = "schedule", value_parser = crate::operator::tokens::life)]
+    pub(crate) every: Option<std::time::Duration>,
+    /// By a cron expression, such as "0 9 * * 1-5"
+    #[arg(long, value_name = "EXPR", group = "schedule")]
+    pub(crate) cron: Option<String>,
+    /// The time zone of the expression, such as Europe/Berlin
+    #[arg(long, value_name = "ZONE", requires = "cron")]
+    pub(crate) zone: Option<String>,
+    /// What the session is told [default: stdin]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) prompt: Option<String>,
+    /// What it is called [default: the beginning of the prompt]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// The session, as AGENT:CHANNEL:ACCOUNT:PEER [default: one of its own]
+    #[arg(long, value_name = "KEY")]
+    pub(crate) session: Option<String>,
+    /// The agent of a session of its own [default: main]
+    #[arg(long, value_name = "NAME", conflicts_with = "session")]
+    pub(crate) agent: Option<String>,
+    /// Put the answer into this session besides
+    #[arg(long, value_name = "KEY")]
+    pub(crate) result_to: Option<String>,
+    /// What becomes of times that passed while it could not be done: skip, once (for all of them) or all:N (the last
+    /// N of them) [default: once]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) misfire: Option<String>,
+    /// The model that answers, PROVIDER/MODEL
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<String>,
+    /// How much it thinks: off, minimal, low, medium, high or xhigh
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) thinking: Option<String>,
+    /// Do not do it until it is enabled
+    #[arg(long)]
+    pub(crate) disabled: bool,
+    /// With --at: forget the job once it was done well
+    #[arg(long, requires = "at")]
+    pub(crate) delete_after: bool,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A job.
+#[derive(Args, Debug)]
+pub(crate) struct OneJob {
+    /// Its name, its id or the beginning of that; `clawmux jobs` lists them
+    #[arg(value_name = "JOB")]
+    pub(crate) id: String,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `job run`
+#[derive(Args, Debug)]
+pub(crate) struct RunJob {
+    #[command(flatten)]
+    pub(crate) job: OneJob,
+    /// Only begin it
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+}
+
+/// `job runs`
+#[derive(Args, Debug)]
+pub(crate) struct JobRuns {
+    /// Only of this job: its name, its id or the beginning of that
+    #[arg(value_name = "JOB")]
+    pub(crate) id: Option<String>,
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = positive)]
+    pub(crate) limit: usize,
+    /// As JSON, for scripts: one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// The arguments of a command that is not there yet: all of them.
 #[derive(Args, Debug)]
 pub(crate) struct Later {
@@ -397,7 +555,7 @@ pub(crate) enum Command {
     /// Ctrl-C aborts the run under way; at the prompt, or a second time, it leaves.
     Chat(Chat),
     /// Check the configuration without starting: all complaints at once, with file and line
-    Check,
+    Check(Check),
     /// Ask the running daemon how it is
     Status(Status),
     /// The sessions there are, the latest used first
@@ -418,6 +576,11 @@ pub(crate) enum Command {
     Devices(Devices),
     /// API keys and JWTs that were given out
     Tokens(Tokens),
+    /// What is done at set times, the next to be due first
+    Jobs(Jobs),
+    /// Add, run, remove, enable or disable what is done at set times
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Job(Job),
     /// One session: its log, live events, control
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Session(Session),
@@ -426,10 +589,10 @@ pub(crate) enum Command {
     Approval(Approval),
     /// Plugins at run time: load, unload, reload, call (not there yet)
     Plugin(Later),
-    /// Create or revoke API keys and JWTs
+    /// Create, revoke or rotate API keys and JWTs
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Token(Token),
-    /// Approve or revoke a device
+    /// Approve, reject or revoke a device
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Device(Device),
     /// Live configuration: get, set, reload (not there yet)
@@ -454,9 +617,9 @@ pub(crate) enum Command {
     Unit(Later),
     /// Look for what commonly goes wrong, and say what to do
     ///
-    /// Looks at the configuration, the home and its disk, the daemon and its socket, and the log, whether a daemon runs
-    /// or not. Exit status 1 where something is wrong; warnings are not. Ports, keys, the model provider and the clock
-    /// are not looked at yet.
+    /// Looks at the configuration, the home, its secrets and its disk, the daemon and what waits for its operator, ports,
+    /// limits of the system, keys, model providers (by a request that costs nothing), the clock, and the log, whether a
+    /// daemon runs or not. Changes nothing. Exit status 1 where something is wrong; warnings are not.
     Doctor(Doctor),
     /// Methods and events of a protocol with their parameters, as this daemon serves them
     Reference(Reference),
@@ -468,7 +631,7 @@ impl Command {
         Some(match self {
             Self::Serve(_)
             | Self::Chat(_)
-            | Self::Check
+            | Self::Check(_)
             | Self::Status(_)
             | Self::Sessions(_)
             | Self::Session(_)
@@ -476,6 +639,8 @@ impl Command {
             | Self::Device(_)
             | Self::Tokens(_)
             | Self::Token(_)
+            | Self::Jobs(_)
+            | Self::Job(_)
             | Self::Approvals(_)
             | Self::Memory(_)
             | Self::Approval(_)

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
             daemon::serve(settings)
         }),
         Command::Chat(options) => chat::run(&global, &options),
-        Command::Check => check::run(&global),
+        Command::Check(options) => check::run(&global, &options),
         Command::Status(options) => operator::status::run(&global, options.json),
         Command::Sessions(options) => operator::sessions::run(&global, &options),
         Command::Session(command) => operator::session::run(&global, &command.command),
@@ -47,6 +47,8 @@ fn main() -> ExitCode {
         Command::Token(command) => operator::tokens::run(&global, &command.command),
         Command::Approvals(options) => operator::approvals::list(&global, &options),
         Command::Approval(command) => operator::approvals::run(&global, &command.command),
+        Command::Jobs(options) => operator::jobs::list(&global, &options),
+        Command::Job(command) => operator::jobs::run(&global, &command.command),
         Command::Memory(options) => operator::memory::run(&global, &options),
         Command::Backup(options) => operator::backup::run(&global, &options),
         Command::Doctor(options) => doctor::run(&global, &options),

@@ -585,11 +585,14 @@ fn a_copy_made_under_load_serves_the_same_sessions() {
 fn the_doctor_finds_nothing_wrong_where_nothing_is() {
     let home = daemon::home();
     std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o700)).expect("it is ours");
+    // It looks whether the port is free.
+    let any_port = "[gateway]\nlisten = [\"127.0.0.1:0\"]\n";
+    std::fs::write(home.path().join("gateway.toml"), any_port).expect("it is written");
     let (status, stdout, stderr) = finish(daemon::command(home.path()).arg("doctor"));
     assert_eq!(status, 0, "an empty home is fine: {stdout}{stderr}");
     assert!(stdout.contains("none runs on this home"), "{stdout}");
 
-    let mut daemon = Daemon::at(home, "", &[]);
+    let mut daemon = Daemon::at(home, any_port, &[]);
     Client::connect(daemon.address).chat("ada", "hi");
     let (status, stdout, stderr) = run(&daemon, &["doctor"]);
     assert_eq!(status, 0, "{stdout}{stderr}");

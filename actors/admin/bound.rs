@@ -3,12 +3,15 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{
+    DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown, symlink,
+};
 use std::os::unix::net::{UnixListener as StdListener, UnixStream as StdStream};
 use std::path::{Path, PathBuf};
 
 use clawmux_core::error::{Error, ErrorCode};
 
+use super::group::Group;
 use crate::listener::UnixSocket;
 
 /// A claimed home: its lock, and the bound socket. Both are let go when it is dropped.
@@ -18,6 +21,8 @@ pub struct Bound {
     path: PathBuf,
     /// Where a link to the path is, if it is not in the home.
     link: Option<PathBuf>,
+    /// Whose members may use it, besides its owner.
+    group: Option<Group>,
     /// Held for its lock.
     _lock: File,
 }
@@ -28,12 +33,13 @@ pub fn socket_path(home: &Path) -> PathBuf {
 }
 
 impl Bound {
-    /// Claims `home` and binds its socket, or `elsewhere`. Blocks: call it before the daemon runs.
+    /// Claims `home` and binds its socket, or `elsewhere`, for members of `group` too where one is given.
+    /// Blocks: call it before the daemon runs.
     ///
     /// # Errors
     /// `Conflict` where another daemon has the home or the socket; `Unavailable` where the folder,
-    /// the lock or the socket can't be made.
-    pub fn new(home: &Path, elsewhere: Option<&Path>) -> Result<Self, Error> {
+    /// the lock or the socket can't be made, or not be given to the group.
+    pub fn new(home: &Path, elsewhere: Option<&Path>, group: Option<&Group>) -> Result<Self, Error> {
         let folder = home.join(".xeno");
         private_folder(&folder).map_err(|error| cannot("make the folder", &folder, &error))?;
         let lock_path = folder.join("gateway.lock");
@@ -55,7 +61,14 @@ impl Bound {
                 Ok(listener)
             })
             .map_err(|error| cannot("bind the socket", &path, &error))?;
-        let mut bound = Self { listener: Some(listener), path, link: None, _lock: lock };
+        let mut bound =
+            Self { listener: Some(listener), path, link: None, group: group.cloned(), _lock: lock };
+        if let Some(group) = group {
+            // The folder last: until then nobody else gets to what is in it.
+            give(&bound.path, group, 0o660)?;
+            give(&folder, group, 0o750)?;
+            warn_of_walls(&bound.path, group);
+        }
         if bound.path != usual {
             // So that the commands find it by its home, wherever it is.
             clear_stale(&usual)?;
@@ -67,7 +80,11 @@ impl Bound {
 
     /// The socket, once.
     pub fn take_listener(&mut self) -> Option<UnixSocket> {
-        self.listener.take().map(|listener| UnixSocket { listener, path: self.path.clone() })
+        self.listener.take().map(|listener| UnixSocket {
+            listener,
+            path: self.path.clone(),
+            group: self.group.clone(),
+        })
     }
 
     /// Where the socket is.
@@ -105,6 +122,37 @@ fn private_folder(path: &Path) -> io::Result<()> {
         fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
     }
     Ok(())
+}
+
+/// Lets a group have a part in what is there.
+fn give(path: &Path, group: &Group, mode: u32) -> Result<(), Error> {
+    chown(path, None, Some(group.id))
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
+        .map_err(|error| {
+            let name = &group.name;
+            let why =
+                format!("cannot give {} to the group {name} (gateway.socket_group): {error}", path.display());
+            ErrorCode::Unavailable.error(format!("{why}; the daemon's own user has to be a member of it"))
+        })
+}
+
+/// Says so where a folder above the socket keeps the group out, which the daemon does not open by itself.
+fn warn_of_walls(path: &Path, group: &Group) {
+    let is_wall = |folder: &&Path| {
+        fs::metadata(folder).is_ok_and(|there| {
+            let passage = if there.gid() == group.id { 0o010 } else { 0o001 };
+            there.mode() & passage == 0
+        })
+    };
+    if let Some(wall) = path.ancestors().skip(1).find(is_wall) {
+        tracing::warn!(
+            "members of the group {} can't reach the socket {}: the folder {} lets them not pass; open it \
+             (chmod o+x), or put the socket elsewhere with --socket",
+            group.name,
+            path.display(),
+            wall.display()
+        );
+    }
 }
 
 fn lock(path: &Path, home: &Path) -> Result<File, Error> {
@@ -154,30 +202,64 @@ fn clear_stale(path: &Path) -> Result<(), Error> {
 mod tests {
     use super::*;
 
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn the_socket_is_private_and_one_daemon_has_the_home() {
+        let home = tempfile::tempdir().unwrap();
+        let bound = Bound::new(home.path(), None, None).unwrap();
+        let path = socket_path(home.path());
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+        let refused = Bound::new(home.path(), None, None).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Conflict);
+        assert!(refused.message.contains(&format!("(pid {})", std::process::id())), "{}", refused.message);
+        assert!(path.exists(), "the refused one took nothing away");
+        drop(bound);
+        assert!(!path.exists());
+        Bound::new(home.path(), None, None).unwrap();
+    }
+
+    #[test]
+    fn a_group_gets_its_part_and_loses_it_again() {
+        let home = tempfile::tempdir().unwrap();
+        // The one group of which anybody who runs this is a member.
+        let id = fs::metadata(home.path()).unwrap().gid();
+        let group = Group { id, name: "ours".into() };
+        let path = socket_path(home.path());
+        let bound = Bound::new(home.path(), None, Some(&group)).unwrap();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o660, 0o750));
+        assert_eq!(mode(&path.with_file_name("gateway.lock")), 0o600);
+        drop(bound);
+        let _bound = Bound::new(home.path(), None, None).unwrap();
+        assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
+    }
+
     #[test]
     fn only_stale_sockets_are_removed() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("s");
         drop(StdListener::bind(&path).unwrap());
         assert!(path.exists(), "left behind by a process that died");
-        let bound = Bound::new(home.path(), Some(&path)).unwrap();
+        let bound = Bound::new(home.path(), Some(&path), None).unwrap();
         let other = tempfile::tempdir().unwrap();
-        let refused = Bound::new(other.path(), Some(&path)).unwrap_err();
+        let refused = Bound::new(other.path(), Some(&path), None).unwrap_err();
         assert!(refused.message.contains("somebody else serves"), "{}", refused.message);
         drop(bound);
         fs::write(&path, "precious").unwrap();
-        let refused = Bound::new(home.path(), Some(&path)).unwrap_err();
+        let refused = Bound::new(home.path(), Some(&path), None).unwrap_err();
         assert!(refused.message.contains("no socket"), "{}", refused.message);
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
         let long = home.path().join("x".repeat(200));
-        assert_eq!(Bound::new(home.path(), Some(&long)).unwrap_err().code, ErrorCode::Unavailable);
+        assert_eq!(Bound::new(home.path(), Some(&long), None).unwrap_err().code, ErrorCode::Unavailable);
     }
 
     #[test]
     fn a_path_too_long_for_a_socket_is_answered_with_what_to_do() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("s".repeat(120));
-        let refused = Bound::new(home.path(), Some(&path)).unwrap_err();
+        let refused = Bound::new(home.path(), Some(&path), None).unwrap_err();
         assert!(refused.message.ends_with("with --socket or --home"), "{}", refused.message);
     }
 
@@ -185,7 +267,7 @@ mod tests {
     fn a_socket_elsewhere_is_found_from_the_home() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("elsewhere.sock");
-        let bound = Bound::new(home.path(), Some(&path)).unwrap();
+        let bound = Bound::new(home.path(), Some(&path), None).unwrap();
         assert_eq!(bound.path(), path);
         StdStream::connect(socket_path(home.path())).unwrap();
         drop(bound);
@@ -194,6 +276,6 @@ mod tests {
         );
         // As after a crash: a link that leads nowhere.
         symlink(&path, socket_path(home.path())).unwrap();
-        drop(Bound::new(home.path(), None).unwrap());
+        drop(Bound::new(home.path(), None, None).unwrap());
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
-    Admin, AdminStatus, Daemon, approvals, backup, devices, drain, memory, session, sessions, tokens,
+    Admin, AdminStatus, Daemon, approvals, backup, devices, drain, jobs, memory, session, sessions, tokens,
 };
 
 /// How long a method may take that asks the daemon and its log.
@@ -111,18 +111,29 @@ const METHODS: &[Method] = &[
         deadline: PROMPT,
         run: |call| Box::pin(devices::revoke(call)),
     },
-    Method { name: "admin.tokens", params: "{}", deadline: PROMPT, run: |call| Box::pin(tokens::list(call)) },
     Method {
-        name: "admin.token.create",
-        params: r#"{"name", "role"? or "scopes"?, "kind"?, "life_ms"?}"#,
+        name: tokens::LIST,
+        params: "{}",
         deadline: PROMPT,
-        run: |call| Box::pin(tokens::create(call)),
+        run: |call| Box::pin(tokens::run(call, tokens::LIST)),
     },
     Method {
-        name: "admin.token.revoke",
+        name: tokens::CREATE,
+        params: r#"{"name", "role"? or "scopes"?, "kind"?, "life_ms"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(tokens::run(call, tokens::CREATE)),
+    },
+    Method {
+        name: tokens::REVOKE,
         params: r#"{"token"}"#,
         deadline: PROMPT,
-        run: |call| Box::pin(tokens::revoke(call)),
+        run: |call| Box::pin(tokens::run(call, tokens::REVOKE)),
+    },
+    Method {
+        name: tokens::ROTATE,
+        params: r#"{"token", "overlap_ms"?, "life_ms"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(tokens::run(call, tokens::ROTATE)),
     },
     Method {
         name: "admin.approvals",
@@ -141,6 +152,43 @@ const METHODS: &[Method] = &[
         params: r#"{"approval", "reason"?}"#,
         deadline: PROMPT,
         run: |call| Box::pin(approvals::deny(call)),
+    },
+    Method { name: "admin.jobs", params: "{}", deadline: PROMPT, run: |call| Box::pin(jobs::list(call)) },
+    Method {
+        name: "admin.job.add",
+        params: r#"{"prompt", "at_ms"? or "every_ms"? with "anchor_ms"? or "cron"? with "zone"?, "name"?, "description"?, "session"? or "agent"?, "result_to"?, "misfire"?, "model"?, "thinking"?, "enabled"?, "delete_after"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(jobs::add(call)),
+    },
+    Method {
+        name: "admin.job.run",
+        params: r#"{"job"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(jobs::run(call)),
+    },
+    Method {
+        name: "admin.job.remove",
+        params: r#"{"job"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(jobs::remove(call)),
+    },
+    Method {
+        name: "admin.job.runs",
+        params: r#"{"job"?, "limit"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(jobs::runs(call)),
+    },
+    Method {
+        name: "admin.job.enable",
+        params: r#"{"job"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(jobs::enable(call)),
+    },
+    Method {
+        name: "admin.job.disable",
+        params: r#"{"job"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(jobs::disable(call)),
     },
     Method {
         name: "admin.memory",

@@ -5,7 +5,7 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `bound` | the claim on a home and its socket |
+//! | `bound`, `group` | the claim on a home and its socket, and who may use it |
 //! | `methods` | the table of methods, and which are not there yet |
 //! | `params` | parameters, read and refused in words |
 //! | `asked` | requests of methods to sessions |
@@ -22,6 +22,8 @@ mod backup;
 mod bound;
 mod devices;
 mod drain;
+mod group;
+mod jobs;
 mod memory;
 mod methods;
 mod params;
@@ -49,6 +51,8 @@ use crate::session_supervisor::{Dispatch, Gone};
 use crate::store::Store;
 
 pub use bound::{Bound, socket_path};
+pub use group::Group;
+pub use tokens::without_daemon as tokens_without_daemon;
 
 /// Methods under way at once.
 const RUNNING_MAX: usize = 64;
@@ -59,7 +63,7 @@ const PROGRESS_MAX: usize = 4;
 
 /// Asks whoever runs the daemon how it is. The answer is an object with `version`, `pid`, `home`,
 /// `store` (the log's file), `listen` (a list of `ADDR:PORT`, as bound), `draining`, `started_ms`, `uptime_ms`, `sessions`,
-/// `connections` and `plugins` (counts); more keys may follow.
+/// `connections`, `plugins`, `credentials_expiring` and `devices_waiting` (counts); more keys may follow.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<Value, Error>")]
 pub struct AdminStatus;

@@ -192,17 +192,19 @@ impl Lines {
     fn poll_drop(&mut self, task: &mut Task<'_>) -> Poll<()> {
         let mut dropped = [0; READ_BYTES.0];
         self.unread = Unread::default();
-        while !self.has_ended {
+        if self.has_ended {
+            return Poll::Ready(());
+        }
+        loop {
             if ready!(self.stream.poll_read_ready(task)).is_err() {
-                break;
+                return Poll::Ready(());
             }
             match self.stream.try_read(&mut dropped) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Ok(0) | Err(_) => break,
+                Ok(0) | Err(_) => return Poll::Ready(()),
                 Ok(_) => {}
             }
         }
-        Poll::Ready(())
     }
 
     /// Closes our half, once.

@@ -17,6 +17,7 @@ pub mod ws;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +29,8 @@ use actix::{
 };
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::pairing::Arrival;
-use clawmux_core::auth::{Admitted, Claim, Grounds, Principal};
+use clawmux_core::auth::token::Shown;
+use clawmux_core::auth::{Admitted, Claim, Principal};
 use clawmux_core::command::{Command, Request};
 use clawmux_core::config::{Gateway, OpenClaw, Xeno};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
@@ -109,6 +111,16 @@ pub struct Services {
     pub used: Recipient<Used>,
     /// How the daemon is, as far as that was looked at just now.
     pub overviews: Overviews,
+}
+
+impl Services {
+    /// Has it noted that the credential of this principal was used from there.
+    pub(crate) fn was_used(&self, principal: &Principal, origin: IpAddr) {
+        if let Some(shown) = Shown::of(principal, &self.authority) {
+            // Lost, it is not known that it was used.
+            let _ = self.used.try_send(Used { shown, origin: origin.to_canonical() });
+        }
+    }
 }
 
 impl fmt::Debug for Services {
@@ -388,13 +400,9 @@ impl<T: Transport> Connection<T> {
         Input::Fault(Fault::Revoked)
     }
 
-    /// Has it noted that a credential of the store was used.
+    /// Has it noted that its credential was used.
     fn was_used(&self, principal: &Principal) {
-        if let Grounds::Issued(id) = &principal.grounds {
-            // Lost, it is not known that it was used.
-            let origin = self.link.peer().ip();
-            let _ = self.services.used.try_send(Used { id: id.clone(), origin });
-        }
+        self.services.was_used(principal, self.link.peer().ip());
     }
 
     /// The dialect's deadline for the handshake goes on meanwhile.
@@ -645,6 +653,7 @@ fn weight(command: &Command) -> usize {
         | Command::CreateSession { .. }
         | Command::Configure { .. }
         | Command::Reset { .. }
+        | Command::Renew { .. }
         | Command::Compact { .. }
         | Command::Delete { .. }
         | Command::Overview

@@ -144,6 +144,11 @@ impl Registry {
         self.lock().all.len()
     }
 
+    /// How many were accepted so far.
+    pub fn accepted(&self) -> u64 {
+        self.last_id.load(Relaxed)
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

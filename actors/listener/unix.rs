@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::Listener;
+use crate::admin::Group;
 use crate::arbiters::Arbiters;
 use crate::connection::lines::Lines;
 use crate::connection::link::Peer;
@@ -36,6 +37,8 @@ pub struct UnixSocket {
     pub listener: std::os::unix::net::UnixListener,
     /// Where it is.
     pub path: PathBuf,
+    /// Whose members may use it, besides the daemon's own user and root.
+    pub group: Option<Group>,
 }
 
 /// The Unix sockets of a listener.
@@ -78,7 +81,7 @@ impl UnixSockets {
 
     /// Takes connections from now on. What came before waits in the kernel.
     pub(super) fn serve(&mut self, context: &mut Context<Listener>) {
-        for UnixSocket { listener, path } in self.bound.drain(..) {
+        for UnixSocket { listener, path, group } in self.bound.drain(..) {
             let listener = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
             let listener = match listener {
                 Ok(listener) => listener,
@@ -87,10 +90,13 @@ impl UnixSockets {
                     continue;
                 }
             };
-            let accepted = futures::stream::unfold(listener, |listener| async move {
+            let group = group.map(Arc::new);
+            let accepted = futures::stream::unfold((listener, group), |(listener, group)| async move {
                 loop {
                     match listener.accept().await {
-                        Ok((stream, _)) => return Some((Accepted(stream), listener)),
+                        Ok((stream, _)) => {
+                            return Some((Accepted(stream, group.clone()), (listener, group)));
+                        }
                         Err(error) => {
                             tracing::warn!(%error, "unix socket: accept failed");
                             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -110,8 +116,8 @@ impl UnixSockets {
         self.bound.clear();
     }
 
-    fn accept(&mut self, stream: UnixStream) {
-        let peer = match self.admit(&stream) {
+    fn accept(&mut self, stream: UnixStream, group: Option<&Group>) {
+        let peer = match self.admit(&stream, group) {
             Ok(peer) => peer,
             Err(why) => {
                 self.refused_total += 1;
@@ -136,10 +142,17 @@ impl UnixSockets {
     }
 
     /// Who it is; or why it may not come.
-    fn admit(&self, stream: &UnixStream) -> Result<Peer, String> {
+    fn admit(&self, stream: &UnixStream, group: Option<&Group>) -> Result<Peer, String> {
         let Ok(peer) = stream.peer_cred() else { return Err("the peer's credentials are not known".into()) };
         if !may_use(peer.uid(), self.own_user) {
-            return Err(format!("user {} may not use this socket", peer.uid()));
+            match group {
+                Some(group) if group.has(stream, peer.gid()) => {}
+                Some(Group { name, .. }) => {
+                    let why = format!("it is for members of the group {name}");
+                    return Err(format!("user {} may not use this socket: {why}", peer.uid()));
+                }
+                None => return Err(format!("user {} may not use this socket", peer.uid())),
+            }
         }
         if self.registry.len() >= self.registry.max() {
             return Err(format!("there are {CONNECTIONS_MAX} connections already: try again later"));
@@ -167,11 +180,11 @@ fn may_use(peer: u32, own_user: u32) -> bool {
 }
 
 /// Somebody connected.
-struct Accepted(UnixStream);
+struct Accepted(UnixStream, Option<Arc<Group>>);
 
 impl StreamHandler<Accepted> for Listener {
-    fn handle(&mut self, Accepted(stream): Accepted, _: &mut Self::Context) {
-        self.unix.accept(stream);
+    fn handle(&mut self, Accepted(stream, group): Accepted, _: &mut Self::Context) {
+        self.unix.accept(stream, group.as_deref());
     }
 
     fn finished(&mut self, _: &mut Self::Context) {}

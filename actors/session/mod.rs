@@ -27,7 +27,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use actix::prelude::*;
 use clawmux_core::announcement::{ChangeReason, SessionChange};
@@ -63,6 +63,7 @@ use crate::deliver::{Asker, More, WINDOW_BYTES};
 use crate::files::Files;
 use crate::hub::changes::Changes;
 use crate::lane::{Lanes, Spot};
+use crate::meters::{Awake, CallEnd, Meters, OTHER};
 use crate::nodes::{CallNode, Nodes, Offer};
 use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
@@ -157,6 +158,8 @@ pub struct Colleagues {
     pub changes: Changes,
     /// The models there are.
     pub catalog: Arc<Catalog>,
+    /// Where it is counted what is done.
+    pub meters: Meters,
 }
 
 /// One conversation.
@@ -173,6 +176,8 @@ pub struct Session {
     spots: HashMap<RunId, Spot>,
     colleagues: Colleagues,
     remains: Remains,
+    /// It in the sums of all sessions.
+    awake: Awake,
     /// What is told when the unit after the one being written is written.
     next: Vec<Answered>,
     /// Whether a unit is being written.
@@ -247,6 +252,8 @@ impl Doing {
 /// A call that was begun: it is not begun again.
 struct Making {
     call: CallId,
+    tool: PluginName,
+    begun: Instant,
     future: SpawnHandle,
     cancel: Cancel,
     is_over: bool,
@@ -338,6 +345,8 @@ pub enum Order {
     Configure(Patch),
     /// Begin a new conversation.
     Reset,
+    /// The same, without ending what is under way or waits.
+    Renew,
     /// Forget the beginning of the conversation.
     Compact(Cut),
     /// Say something in the model's name.
@@ -369,6 +378,7 @@ impl Order {
         matches!(
             self,
             Self::Clear
+                | Self::Renew
                 | Self::Stop
                 | Self::Close { .. }
                 | Self::Compact(_)
@@ -427,6 +437,7 @@ impl Session {
             built_in_tools: profile.toolbox(true),
             spots: spots.into_iter().collect(),
             profile,
+            awake: colleagues.meters.awake(),
             colleagues,
             remains: Remains { key, feeds, supervisor, done: false },
             next: Vec::new(),
@@ -458,6 +469,7 @@ impl Session {
 
     /// Has what was decided written, and goes to work.
     fn proceed(&mut self, ctx: &mut Context<Self>) {
+        self.awake.set(self.conversation.running().is_some(), self.conversation.queued());
         self.end_stale_work(ctx);
         self.spots.retain(|run, _| self.conversation.is_open(run));
         if !self.writing {
@@ -771,7 +783,9 @@ impl Session {
                 self.account.spent_since(before)
             }
             Doing::Acting { calls, .. } => {
-                for Making { future, cancel, .. } in calls.into_iter().filter(|making| !making.is_over) {
+                let cut_off = calls.into_iter().filter(|making| !making.is_over);
+                for Making { future, cancel, tool, begun, .. } in cut_off {
+                    self.colleagues.meters.called(tool.as_str(), CallEnd::Cancelled, begun.elapsed());
                     cancel.cancel();
                     ctx.cancel_future(future);
                 }
@@ -916,23 +930,34 @@ impl Session {
                 continue;
             }
             let (id, cancel) = (call.id.clone(), Cancel::new());
+            let (tool, at) = (self.offered(&call.name), Instant::now());
             let result = self.call(run.clone(), call, cancel.clone());
             let (of, returning) = (run.clone(), id.clone());
             let returned = result.into_actor(self).map(move |result, session, ctx| {
                 if let Doing::Acting { calls, .. } = &mut session.doing {
-                    let made = calls.iter_mut().filter(|making| making.call == returning);
-                    made.for_each(|making| making.is_over = true);
+                    for making in calls.iter_mut().filter(|making| making.call == returning) {
+                        making.is_over = true;
+                        let end = if result.is_error { CallEnd::Error } else { CallEnd::Ok };
+                        session.colleagues.meters.called(making.tool.as_str(), end, making.begun.elapsed());
+                    }
                 }
                 session.conversation.returned(clock::now(), &of, result);
                 session.proceed(ctx);
             });
-            begun.push(Making { call: id, future: ctx.spawn(returned), cancel, is_over: false });
+            let future = ctx.spawn(returned);
+            begun.push(Making { call: id, tool, begun: at, future, cancel, is_over: false });
         }
         self.doing = Doing::Acting { run, step, calls: begun };
     }
 }
 
 impl Session {
+    /// The name of a tool as it is counted: a model may call what it was never offered.
+    fn offered(&self, tool: &PluginName) -> PluginName {
+        let is_offered = self.tools.offered.contains(tool);
+        if is_offered { tool.clone() } else { PluginName::from(OTHER) }
+    }
+
     /// Whether the run under way is offered the tools that are built in.
     fn has_built_in_tools(&self) -> bool {
         self.conversation.lane().is_some_and(|of| of.as_str() == lane::XENO)
@@ -1108,6 +1133,10 @@ impl Handler<Routed> for Session {
             }
             Order::Clear => {
                 self.conversation.clear(now);
+                answered.reply = Answering::With(Reply::Cleared { session });
+            }
+            Order::Renew => {
+                self.conversation.renew(now);
                 answered.reply = Answering::With(Reply::Cleared { session });
             }
             Order::Create(_) if !is_first => answered.reply = Answering::Row,

@@ -33,10 +33,12 @@ use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
 use crate::lane::Lanes;
+use crate::meters::Meters;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::scheduler::{self, Scheduler};
 use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
 use crate::store::Store;
 use crate::tokens::Tokens;
@@ -140,6 +142,15 @@ impl World {
             attachment_roots: vec![home.path().join("attachments")],
         };
         let files = Files::open(files).await.unwrap().start();
+        let scheduler = Scheduler::open(scheduler::Setup {
+            config: config.scheduler.clone(),
+            home: home.path().to_owned(),
+            zone: "UTC".into(),
+            store: store.clone(),
+            hub: hub.clone(),
+            log: pen.health(),
+        });
+        let scheduler = scheduler.await.unwrap().start();
         let supervisor = SessionSupervisor::new(Setup {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
@@ -159,6 +170,7 @@ impl World {
                 watchers: Watchers::default(),
                 approvals: Approvals::default(),
                 changes: Changes::default(),
+                meters: Meters::default(),
             },
             hub,
             configuration: Configuration::new(Layers::default()).start(),
@@ -167,6 +179,7 @@ impl World {
             crew,
             kin,
             files,
+            scheduler: scheduler.recipient(),
             tokens: tokens.recipient(),
             admin: crate::admin::Admin::default().start().recipient(),
             version: "test",

@@ -48,6 +48,7 @@ use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed};
 use crate::sandbox_supervisor::CountPlugins;
+use crate::scheduler;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Profile, Routed, Session, Sleep};
 use crate::store::Unfinished;
 use crate::tokens;
@@ -89,6 +90,8 @@ pub struct Setup {
     pub kin: Kin,
     /// Who answers what is about files.
     pub files: Addr<Files>,
+    /// Who answers what is about jobs.
+    pub scheduler: Recipient<scheduler::Direct>,
     /// Who answers what is about credentials of the store.
     pub tokens: Recipient<tokens::Manage>,
     /// Who answers what only operators ask.

@@ -27,6 +27,7 @@ use crate::hub::{GetOverview, Tell};
 use crate::nodes::{Invoke, ListNodes, Resulted};
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
+use crate::scheduler;
 use crate::session::{Colleagues, Order, Routed, Watcher};
 use crate::store::{
     Describe, Described, FindCut, FindSession, ListSessions, ReadHistory, ReadPreviews, ReadRow, ReadRows,
@@ -217,6 +218,9 @@ impl SessionSupervisor {
             (Command::Reset { .. }, Some(session)) => {
                 self.order(Order::Reset, session, (asker, principal), arbiter, ctx);
             }
+            (Command::Renew { .. }, Some(session)) => {
+                self.order(Order::Renew, session, (asker, principal), arbiter, ctx);
+            }
             (Command::Inject { content, id: None, .. }, Some(session)) => {
                 self.order(Order::Inject { content, id: None }, session, (asker, principal), arbiter, ctx);
             }
@@ -389,11 +393,12 @@ impl SessionSupervisor {
                 let manage = tokens::Manage { command: *command, principal, asker };
                 hand_on(self.setup.tokens.try_send(manage));
             }
+            (Command::Job(command), _) => {
+                let direct = scheduler::Direct { command: *command, principal, asker };
+                hand_on(self.setup.scheduler.try_send(direct));
+            }
             (Command::Operate(operate), _) => {
                 hand_on(self.setup.admin.try_send(admin::Operate { operate: *operate, principal, asker }));
-            }
-            (Command::Job(_), _) => {
-                asker.reply(Err(ErrorCode::Unavailable.error("not available yet")));
             }
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };
@@ -414,6 +419,7 @@ impl SessionSupervisor {
                 | Command::CreateSession { .. }
                 | Command::Configure { .. }
                 | Command::Reset { .. }
+                | Command::Renew { .. }
                 | Command::Compact { .. }
                 | Command::Delete { .. }
                 | Command::Inject { .. },

@@ -24,6 +24,7 @@ mod figures;
 mod files;
 mod health;
 mod inspect;
+mod jobs;
 mod kept_files;
 mod live;
 mod memories;
@@ -46,7 +47,7 @@ use std::time::{Duration, Instant};
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, ResponseFuture, WrapFuture};
 use clawmux_core::auth::Owner;
 use clawmux_core::auth::pairing::{Change, Device};
-use clawmux_core::auth::token::{self, Token};
+use clawmux_core::auth::token::{self, Ledger};
 use clawmux_core::command::{Before, SessionFilter};
 use clawmux_core::crew;
 use clawmux_core::error::{Error, ErrorCode};
@@ -58,6 +59,7 @@ use clawmux_core::reply::{self, DayUsage};
 use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
 pub use inspect::{Finding, Severity, inspect};
+pub use jobs::{JobChange, KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJobs};
 pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
 pub use memories::{
     Forget, ListMemories, ListedMemory, Memory, MemoryTotals, ReadMemoryTotals, Recall, Remember,
@@ -69,7 +71,7 @@ use tokio::time::timeout;
 
 use crate::observe::{Observe, Observed};
 use failure::sql;
-use figures::Figures;
+pub(crate) use figures::Figures;
 use files::Files;
 use live::Shared;
 use reader::Reader;
@@ -419,9 +421,9 @@ pub struct WriteDevices {
     pub durable: bool,
 }
 
-/// Asks for all credentials that the daemon gave out.
+/// Asks for all credentials that the daemon gave out, and when those of the configuration were used.
 #[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Result<Vec<Token>, Error>")]
+#[rtype(result = "Result<Ledger, Error>")]
 pub struct ReadTokens;
 
 /// Changes the credentials that the daemon gave out, all or none. Answered when that will survive the
@@ -705,6 +707,11 @@ impl Pen {
         let _ = self.append(nothing).await;
     }
 
+    /// What the log says of itself, for those who must not wait for it.
+    pub(crate) fn figures(&self) -> Arc<Figures> {
+        self.figures.clone()
+    }
+
     /// Whether the log can be written.
     pub fn health(&self) -> Health {
         Health::new(&self.figures.fault)
@@ -819,7 +826,7 @@ impl Handler<WriteTokens> for Store {
 }
 
 impl Handler<ReadTokens> for Store {
-    type Result = ResponseFuture<Result<Vec<Token>, Error>>;
+    type Result = ResponseFuture<Result<Ledger, Error>>;
 
     fn handle(&mut self, _: ReadTokens, _: &mut Self::Context) -> Self::Result {
         self.ask(Reader::tokens)

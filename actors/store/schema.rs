@@ -22,6 +22,10 @@
 //! | `agent_notes` | what is yet to be put into conversations |
 //! | `device_grants` | what each may come as, and what its token is made of; the rest of it is `meta.device_secret` |
 //! | `tokens` | the API keys and JWTs that the daemon gave out: of a key its SHA-256, of a JWT its id |
+//! | `jobs` | what is done at set times |
+//! | `firings` | when each of them was done and what came of it, the latest |
+//! | `job_days` | what each of them spent on a day |
+//! | `credential_uses` | when the credentials of the configuration were last used, and from where |
 //! | `files` | what is known of the files of clients; their bytes are in the folder `files` of the home |
 //!
 //! A step of a migration is never changed once it was released: files that went through it are out
@@ -357,6 +361,60 @@ CREATE INDEX files_unfinished ON files (id) WHERE complete = 0;
 ",
     "
 -- Format 5.
+CREATE TABLE jobs (
+    job         TEXT PRIMARY KEY,
+    owner       TEXT NOT NULL,
+    name        TEXT NOT NULL,
+    description TEXT,
+    enabled     INTEGER NOT NULL,
+    kind        TEXT NOT NULL,                  -- at, every, cron
+    first       INTEGER,                        -- of at and every
+    every       INTEGER,
+    expression  TEXT,
+    zone        TEXT,
+    session     TEXT NOT NULL,
+    prompt      TEXT NOT NULL,
+    model       TEXT,
+    thinking    TEXT,
+    max_tokens  INTEGER,
+    result_to   TEXT,
+    misfire     TEXT NOT NULL,
+    once        INTEGER NOT NULL,               -- whether it is gone once it was done well
+    note        TEXT,
+    created     INTEGER NOT NULL,
+    updated     INTEGER NOT NULL,
+    settled     INTEGER NOT NULL                -- all its times up to this are dealt with
+) STRICT, WITHOUT ROWID;
+CREATE TABLE firings (
+    job           TEXT NOT NULL,
+    scheduled     INTEGER NOT NULL,
+    manual        INTEGER NOT NULL,
+    begun         INTEGER NOT NULL,
+    ended         INTEGER,
+    state         TEXT NOT NULL,                -- running, ok, error, skipped
+    code          TEXT,
+    why           TEXT,
+    missed        INTEGER NOT NULL DEFAULT 0,
+    run           TEXT,
+    text          TEXT,
+    input_tokens  INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (job, scheduled)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX firings_open ON firings (begun) WHERE ended IS NULL;
+CREATE TABLE job_days (
+    job    TEXT NOT NULL,
+    day    INTEGER NOT NULL,                    -- since 1970, UTC
+    tokens INTEGER NOT NULL,
+    PRIMARY KEY (job, day)
+) STRICT, WITHOUT ROWID;
+ALTER TABLE tokens ADD COLUMN since INTEGER;                                -- when the first was made of those that were rotated; NULL = this is it
+ALTER TABLE device_grants ADD COLUMN origin TEXT;                           -- where it was used last
+CREATE TABLE credential_uses (                                              -- of those of the configuration
+    name   TEXT PRIMARY KEY,
+    used   INTEGER NOT NULL,
+    origin TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
 ",
 ];
 

@@ -319,6 +319,7 @@ impl Edge {
         let arbiters = Arbiters::default();
         let (listener, addresses) = Listener::open(ListenerSetup {
             log: Default::default(),
+            metrics: None,
             sockets: bind(&["127.0.0.1:0".parse().unwrap()]).unwrap(),
             unix: Vec::new(),
             services: Arc::new(services),

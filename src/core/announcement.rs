@@ -13,6 +13,7 @@ use crate::auth::{Owner, Principal, Scope};
 use crate::event::{Event, Logged};
 use crate::health::Report;
 use crate::ids::{Seq, SessionKey};
+use crate::job::{self, JobNews};
 use crate::reply::{Overview, Presence};
 use crate::subagent::{AgentChange, AgentNews};
 use crate::team::TeamNews;
@@ -36,6 +37,8 @@ pub enum Announcement {
     Team(Box<TeamNews>),
     /// A tool call waits for approval, or does no longer; only for those who may decide about it.
     Approval(Arc<approval::News>),
+    /// Something happened to a job.
+    Job(Box<JobNews>),
 }
 
 impl Announcement {
@@ -69,6 +72,11 @@ impl Announcement {
             }
             Self::Team(news) => who.scopes.allows(Scope::Teams) && who.sees(news.owner()),
             Self::SessionChanged(change) => who.sees(&change.owner),
+            // Whoever may read is told of the heartbeat; of other jobs, whose they are.
+            Self::Job(news) => {
+                let is_own = who.sees(&news.owner) || news.job.as_str() == job::HEARTBEAT;
+                who.scopes.allows(Scope::Read) && is_own
+            }
             // The hub knows who may decide.
             Self::Approval(_) | Self::Presence(_) | Self::Health(_) | Self::Pairing(_) => true,
             Self::Report(_) => who.scopes.allows(Scope::Read),

@@ -344,6 +344,11 @@ pub enum Command {
         /// The session.
         target: Target,
     },
+    /// The same, but what is under way or waits goes on, in the new one.
+    Renew {
+        /// The session.
+        target: Target,
+    },
     /// Forget all but the newest messages.
     Compact {
         /// The session.
@@ -447,6 +452,7 @@ impl Command {
             | Self::CreateSession { target, .. }
             | Self::Configure { target, .. }
             | Self::Reset { target }
+            | Self::Renew { target }
             | Self::Compact { target, .. }
             | Self::Delete { target }
             | Self::Inject { target, .. }
@@ -473,6 +479,7 @@ impl Command {
             | Self::CreateSession { target, .. }
             | Self::Configure { target, .. }
             | Self::Reset { target }
+            | Self::Renew { target }
             | Self::Compact { target, .. }
             | Self::Delete { target }
             | Self::Inject { target, .. }

@@ -110,6 +110,8 @@ pub enum Detail {
     },
     /// How many bytes of an upload have come: where it goes on.
     Received(u64),
+    /// A model provider let us in no longer: its key is missing, wrong or not enough.
+    KeyRefused,
     /// What is wrong with what was shown to be let in.
     Credential(CredentialFault),
     /// The device has to be approved first.

@@ -61,6 +61,10 @@ text_id! {
     SubAgentId
 }
 text_id! {
+    /// Something that is done at set times: a UUID, or the name of a built-in job.
+    JobId
+}
+text_id! {
     /// A team of such agents (a UUID).
     TeamId
 }
@@ -100,6 +104,13 @@ impl RunId {
     }
 }
 
+impl JobId {
+    /// A fresh id (a version 4 UUID) from 16 random bytes.
+    pub fn from_random(bytes: [u8; 16]) -> Self {
+        Self::new(uuid::Builder::from_random_bytes(bytes).into_uuid().to_string())
+    }
+}
+
 impl ApprovalId {
     /// The id (a UUID) of this call of this run.
     pub fn of(run: &RunId, call: &CallId) -> Self {
@@ -109,7 +120,7 @@ impl ApprovalId {
 }
 
 /// A UUID that follows from a text.
-fn uuid_of(text: &str) -> String {
+pub(crate) fn uuid_of(text: &str) -> String {
     let digest = Sha256::digest(text);
     let mut bytes = [0; 16];
     bytes.copy_from_slice(&digest[..16]);

@@ -437,6 +437,11 @@ impl Session {
         self.emit(now, None, Event::Cleared(Forgotten::UpTo(up_to)));
     }
 
+    /// Begins a new conversation; what is under way or waits goes on, in that one.
+    pub fn renew(&mut self, now: Timestamp) {
+        self.emit(now, None, Event::Cleared(Forgotten::Conversation));
+    }
+
     /// Ends whatever is under way or waits, and begins a new conversation with the same settings; one
     /// that was closed is open again.
     /// `partial` is what the answer under way has cost.

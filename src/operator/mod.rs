@@ -9,6 +9,7 @@
 //! | `devices` | `devices`, `device approve`, `device revoke` |
 //! | `tokens` | `tokens`, `token create`, `token revoke` |
 //! | `approvals` | `approvals`, `approval approve`, `approval deny` |
+//! | `jobs` | `jobs`, `job add`, `run`, `remove`, `runs`, `enable`, `disable` |
 //! | `memory` | `memory` |
 //! | `drain`, `backup` | those |
 //! | `transcript` | an event of a session, as people read it |
@@ -18,6 +19,7 @@ pub(crate) mod approvals;
 pub(crate) mod backup;
 pub(crate) mod devices;
 pub(crate) mod drain;
+pub(crate) mod jobs;
 pub(crate) mod memory;
 pub(crate) mod session;
 pub(crate) mod sessions;

@@ -89,6 +89,41 @@ fn openclaws_without_a_credential() {
     without_a_credential(Generation::OpenClaw);
 }
 
+#[test]
+fn clawdbots_have_jobs_done() {
+    has_jobs_done(Generation::Clawdbot);
+}
+
+#[test]
+fn openclaws_have_jobs_done() {
+    has_jobs_done(Generation::OpenClaw);
+}
+
+fn has_jobs_done(generation: Generation) {
+    let stage = Stage::offline(generation, Auth::Token);
+    let add = ["cron", "add", "--name", "herons", "--every", "1h", "--session", "isolated"];
+    let added = json_in(&run(&stage, &[&add[..], &["--message", "look at the herons", "--json"]].concat()));
+    let id = added["id"].as_str().unwrap_or_else(|| panic!("no id in {added:#}")).to_owned();
+    let table = run(&stage, &["cron", "list"]);
+    assert!(table.contains("herons") && table.contains("every 1h"), "{table}");
+
+    let force: &[&str] = if generation == Generation::Clawdbot { &["--force"] } else { &["--wait"] };
+    let ran = json_in(&run(&stage, &[&["cron", "run", &id], force].concat()));
+    assert_eq!(ran["ok"], true, "{ran:#}");
+    let runs = json_in(&run(&stage, &["cron", "runs", "--id", &id]));
+    let entries = runs["entries"].as_array().unwrap_or_else(|| panic!("no entries in {runs:#}"));
+    assert_eq!((entries.len(), &entries[0]["status"]), (1, &"ok".into()), "{runs:#}");
+    assert!(entries[0]["summary"].as_str().unwrap().contains("look at the herons"), "{runs:#}");
+
+    let off = json_in(&run(&stage, &["cron", "disable", &id]));
+    assert_eq!(off["enabled"], false, "{off:#}");
+    let gone = json_in(&run(&stage, &["cron", "rm", &id]));
+    assert_eq!(gone["removed"], true, "{gone:#}");
+    run(&stage, &["system", "event", "--text", "the herons are here", "--mode", "now"]);
+    let history = call(&stage, "chat.history", r#"{"sessionKey":"agent:main:main"}"#);
+    assert!(history.to_string().contains("look at the herons"), "the result of the job: {history:#}");
+}
+
 fn prompt(stage: &Stage, message: &str) -> Value {
     json_in(&run(stage, &["agent", "--agent", "main", "--message", message, "--json"]))
 }

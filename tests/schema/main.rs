@@ -177,6 +177,14 @@ fn params(method: &str) -> Value {
         "sessions.create" => json!({"key": "schema-made", "agentId": "main"}),
         "sessions.reset" => json!({"key": "agent:main:schema-made"}),
         "sessions.delete" => json!({"key": "agent:main:schema-made"}),
+        "cron.add" => {
+            json!({"name": "herons", "description": "look", "schedule": {"kind": "cron", "expr": "0 9 * * 1"},
+            "sessionTarget": "isolated", "wakeMode": "now", "delivery": {"mode": "announce"},
+            "payload": {"kind": "agentTurn", "message": "look at the herons", "thinking": "low"}})
+        }
+        "cron.get" | "cron.remove" | "cron.run" => json!({"id": "no-such-job", "mode": "force"}),
+        "cron.update" => json!({"id": "no-such-job", "patch": {"enabled": false}}),
+        "set-heartbeats" => json!({"enabled": false}),
         "wake" => json!({"mode": "next-heartbeat", "text": "wake up"}),
         "system-event" => json!({"text": "a thing happened"}),
         _ => json!({}),
@@ -231,6 +239,9 @@ fn every_frame_of_protocol_4_is_as_published() {
                 answer["error"]["message"].as_str().unwrap_or_default().to_owned(),
             );
         }
+        for job in answer["payload"]["jobs"].as_array().into_iter().flatten() {
+            schema.check("CronJob", job, "a job of cron.list");
+        }
         // Answered once already, it answers again when its run has ended.
         if method == "agent" {
             connection
@@ -244,7 +255,15 @@ fn every_frame_of_protocol_4_is_as_published() {
         }
     }
     let seen: BTreeSet<&str> = schema.checked.keys().map(String::as_str).collect();
-    for wanted in ["HelloOk", "ChatEvent", "AgentEvent", "AgentsListResult", "ModelsListResult"] {
+    for wanted in [
+        "HelloOk",
+        "ChatEvent",
+        "AgentEvent",
+        "AgentsListResult",
+        "ModelsListResult",
+        "CronAddResult",
+        "CronJob",
+    ] {
         assert!(seen.contains(wanted), "{wanted} was not looked at: {seen:?}");
     }
     assert!(events.contains("chat") && events.contains("agent"), "{events:?}");

@@ -45,7 +45,7 @@ use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
 use crate::store::live::{Live, Place, Shared};
 use crate::store::memories::{Forget, Kept};
-use crate::store::{Append, Figures, WriteDevices, WriteFile, WriteTokens, schema};
+use crate::store::{Append, Figures, JobChange, WriteDevices, WriteFile, WriteTokens, schema};
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
 /// The most writes of one transaction.
@@ -75,6 +75,7 @@ pub(super) enum Write {
     Crew(Vec<crew::Change>),
     Tokens(WriteTokens),
     File(WriteFile),
+    Jobs(Vec<JobChange>),
     #[cfg(test)]
     Panic,
 }
@@ -308,8 +309,9 @@ impl Writer {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.transaction(&mut live, group)));
         let results = match outcome {
             Ok(Ok(results)) => {
-                let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-                self.figures.committed(group.len(), self.full, took);
+                self.figures.committed(group.len(), self.full, started.elapsed());
+                let bytes: usize = group.iter().map(|waiting| waiting.bytes).sum();
+                self.figures.written_bytes.fetch_add(bytes as u64, Relaxed);
                 self.figures.streaming.store(live.len(), Relaxed);
                 self.commits_since_rest += 1;
                 if self.commits_since_rest.is_multiple_of(256) {
@@ -360,6 +362,7 @@ impl Writer {
                 Write::Crew(changes) => self.write_crew(changes).map_err(Failure::Database),
                 Write::Tokens(tokens) => self.write_tokens(&tokens.changes).map_err(Failure::Database),
                 Write::File(file) => self.write_file(&file.change),
+                Write::Jobs(changes) => self.write_jobs(changes),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
             };
@@ -376,7 +379,11 @@ impl Writer {
         }
         self.page.clear();
         self.delete_some_pages()?;
+        let ending = Instant::now();
         self.cached("COMMIT")?.execute([])?;
+        if self.full {
+            self.figures.synced(ending.elapsed());
+        }
         Ok(results)
     }
 
@@ -389,9 +396,12 @@ impl Writer {
                     || append.reserve.is_some()
                     || self.sessions.get(&append.session).is_none_or(|state| last > state.reserved)
             }
-            Write::Usage(_) | Write::Delete(_) | Write::Crew(_) | Write::Remember(_) | Write::Forget(_) => {
-                true
-            }
+            Write::Usage(_)
+            | Write::Delete(_)
+            | Write::Crew(_)
+            | Write::Remember(_)
+            | Write::Forget(_)
+            | Write::Jobs(_) => true,
             Write::Devices(devices) => devices.durable,
             Write::Tokens(tokens) => tokens.durable,
             Write::File(file) => file.durable,
@@ -448,6 +458,8 @@ impl Writer {
         if !self.db.is_autocommit() {
             self.db.execute_batch("ROLLBACK").map_err(|e| sql(&e))?;
         }
+        let counted = self.db.query_row("SELECT count(*) FROM sessions", [], |row| row.get(0));
+        self.figures.sessions.store(number(counted.map_err(|e| sql(&e))?), Relaxed);
         let mut open: HashMap<u64, (SessionKey, RunId, Seq)> = HashMap::new();
         let mut statement = self
             .db

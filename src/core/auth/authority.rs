@@ -7,7 +7,7 @@
 //! the store and changes when an operator says so: it is one immutable value, which is exchanged as a
 //! whole ([`Authority::renew`]), and nobody who looks at it waits for anybody.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -51,8 +51,8 @@ impl std::fmt::Debug for Known {
 struct Issued {
     /// The keys that were not revoked.
     known: Vec<Known>,
-    /// The ids of all that was not revoked, keys and JWTs.
-    valid: BTreeSet<Arc<str>>,
+    /// The ids of all that was not revoked, keys and JWTs, and when they end.
+    valid: BTreeMap<Arc<str>, Option<Timestamp>>,
     /// Whether there was ever anything: a door that was closed does not open by a revocation.
     is_any: bool,
 }
@@ -61,11 +61,11 @@ impl Issued {
     fn new(tokens: &[Token]) -> Self {
         let valid = || tokens.iter().filter(|token| token.revoked.is_none());
         let known = valid().filter_map(|token| {
-            Some(Known { sha256: token.sha256?, principal: token.principal(), since: Some(token.created) })
+            Some(Known { sha256: token.sha256?, principal: token.principal(), since: Some(token.since) })
         });
         Self {
             known: known.collect(),
-            valid: valid().map(|token| token.id.clone()).collect(),
+            valid: valid().map(|token| (token.id.clone(), token.expires)).collect(),
             is_any: !tokens.is_empty(),
         }
     }
@@ -138,7 +138,7 @@ impl Authority {
         match &principal.grounds {
             Grounds::Configured | Grounds::Socket => true,
             Grounds::Open => !self.credentials_configured(),
-            Grounds::Issued(id) => self.issued().valid.contains(id),
+            Grounds::Issued(id) => self.issued().valid.contains_key(id),
         }
     }
 
@@ -190,18 +190,22 @@ impl Authority {
         let refuse = CredentialFault::Jwt;
         let signer = self.signer.as_ref().ok_or(refuse(Refusal::NotConfigured))?;
         let claims = signer.verify(token.expose(), now).map_err(refuse)?;
+        let mut expires = claims.expires;
         let grounds = match claims.id {
             // One of ours: it is let in as long as it stands in the store.
             Some(id) if id.starts_with(token::ID_PREFIX) => {
-                if !issued.valid.contains(&id) {
-                    return Err(refuse(Refusal::Revoked));
+                // Rotated, it ends sooner than it says itself.
+                let Some(end) = issued.valid.get(&id) else { return Err(refuse(Refusal::Revoked)) };
+                expires = end.map_or(expires, |end| end.min(expires));
+                if expires <= now {
+                    return Err(refuse(Refusal::Expired { at: expires }));
                 }
                 Grounds::Issued(id)
             }
             _ => Grounds::Configured,
         };
         let name = token::subject_name(&claims.subject);
-        Ok(Principal { grounds, expires: Some(claims.expires), ..Principal::new(name, claims.scopes) })
+        Ok(Principal { grounds, expires: Some(expires), ..Principal::new(name, claims.scopes) })
     }
 
     /// A JWT for one that the store knows by its id; none where no secret is configured.
@@ -220,13 +224,21 @@ impl Authority {
         self.known.iter().any(|known| *known.principal.name == *name)
     }
 
+    /// The credentials of the configuration with what they allow, by their names.
+    pub fn configured(&self) -> impl Iterator<Item = (&Arc<str>, Scopes)> {
+        self.known.iter().map(|known| (&known.principal.name, known.principal.scopes))
+    }
+
     /// Who shows the key of this name, if it is there and was at that time: one that took the place
     /// of a revoked one does not stand for what was done with that. A JWT is nobody's by its name.
     pub fn backing(&self, name: &str, at: Timestamp) -> Option<Principal> {
         let issued = self.issued();
-        let mut all = self.known.iter().chain(&issued.known);
-        let known = all.find(|known| *known.principal.name == *name)?;
-        known.since.is_none_or(|since| since <= at).then(|| known.principal.clone())
+        let all = self.known.iter().chain(&issued.known);
+        let stands =
+            all.filter(|known| *known.principal.name == *name && known.since.is_none_or(|since| since <= at));
+        // While one is rotated there are two.
+        let end = |known: &&Known| known.principal.expires.map_or(u64::MAX, Timestamp::as_millis);
+        stands.max_by_key(end).map(|known| known.principal.clone())
     }
 
     /// Whether it is safe to listen on these addresses.
@@ -309,6 +321,7 @@ mod tests {
             sha256: key.map(digest),
             scopes: Scopes::USER,
             created: NOW,
+            since: NOW,
             expires: Some(NOW.after(Duration::from_secs(60))),
             revoked: None,
             used: None,

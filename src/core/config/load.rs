@@ -22,6 +22,7 @@ use crate::auth::token;
 use crate::ids::{AgentId, PluginName};
 use crate::plugin::Capability;
 use crate::router::Binding;
+use crate::schedule::Cron;
 
 /// The plugins that ship in the binary.
 pub const EMBEDDED_PLUGINS: [&str; 2] = ["echo", "clock"];
@@ -427,6 +428,12 @@ fn scheduler(mut s: Section, r: &mut Report) -> Scheduler {
         heartbeat_tokens: s.integer(r, "heartbeat_tokens", 20_000, 0..=u64::MAX),
         new_session_cron: Some(s.text(r, "new_session_cron", "")).filter(|cron| !cron.is_empty()),
     };
+    if let Some(expression) = &scheduler.new_session_cron
+        // Which zone is no matter for whether it can be understood.
+        && let Err(error) = Cron::new(expression, "UTC")
+    {
+        r.complain(&s.origin("new_session_cron"), format!("scheduler.new_session_cron: {error}"));
+    }
     s.finish(r);
     scheduler
 }

@@ -235,6 +235,8 @@ struct Failure<'a> {
     retry_after_ms: Option<u64>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     limit: Option<(Cow<'a, str>, u64)>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    key_refused: bool,
 }
 
 /// Writes the event's body to the end of `body` and says its kind.
@@ -564,10 +566,12 @@ fn failure(error: &Error) -> Failure<'_> {
         missing_scope: None,
         retry_after_ms: None,
         limit: None,
+        key_refused: false,
     };
     match &error.detail {
         // About who is let in, or about files: no run fails with that.
         None | Some(Detail::Credential(_) | Detail::Pairing(_) | Detail::Received(_)) => {}
+        Some(Detail::KeyRefused) => failure.key_refused = true,
         Some(Detail::MissingScope(scope)) => failure.missing_scope = Some(scope.name().into()),
         Some(Detail::RetryAfter(wait)) => {
             failure.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
@@ -583,6 +587,8 @@ fn error(failure: Failure<'_>) -> Result<Error, Error> {
     let scope = |name: &str| Scope::ALL.into_iter().find(|scope| scope.name() == name);
     let detail = if let Some(scope) = failure.missing_scope.as_deref().and_then(scope) {
         Some(Detail::MissingScope(scope))
+    } else if failure.key_refused {
+        Some(Detail::KeyRefused)
     } else if let Some(wait) = failure.retry_after_ms {
         Some(Detail::RetryAfter(Duration::from_millis(wait)))
     } else {
@@ -639,6 +645,7 @@ mod tests {
         let detail = prop_oneof![
             Just(None),
             proptest::sample::select(Scope::ALL.to_vec()).prop_map(|s| Some(Detail::MissingScope(s))),
+            Just(Some(Detail::KeyRefused)),
             any::<u64>().prop_map(|ms| Some(Detail::RetryAfter(Duration::from_millis(ms)))),
             (proptest::sample::select(LIMIT_NAMES.to_vec()), any::<u64>())
                 .prop_map(|(name, limit)| Some(Detail::Limit { name, limit })),

@@ -338,6 +338,9 @@ pub fn http_error(
         _ => {}
     }
     let error = ErrorCode::Provider.error(message);
+    if matches!(status, 401 | 403) {
+        return error.with(Detail::KeyRefused);
+    }
     match retry_after.and_then(|text| text.trim().parse::<u32>().ok()) {
         Some(seconds) => error.with(Detail::RetryAfter(Duration::from_secs(seconds.into()))),
         None => error,

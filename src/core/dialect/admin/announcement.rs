@@ -20,6 +20,7 @@ use crate::announcement::{Announcement, ChangeReason};
 use crate::approval;
 use crate::auth::pairing;
 use crate::health::Report;
+use crate::job::{JobChange, JobNews};
 use crate::reply::{Overview, Presence};
 use crate::subagent::{AgentChange, AgentNews};
 use crate::team::TeamNews;
@@ -42,9 +43,28 @@ pub fn to_json(announcement: &Announcement) -> Value {
         Announcement::Agent(news) => ("agent", of_agent(news)),
         Announcement::Team(news) => ("team", of_team(news)),
         Announcement::Approval(news) => ("approval", of_approval(news)),
+        Announcement::Job(news) => ("job", of_job(news)),
     };
     object["event"] = json!(name);
     object
+}
+
+fn of_job(news: &JobNews) -> Value {
+    let (what, firing) = match &news.what {
+        JobChange::Added => ("added", None),
+        JobChange::Updated => ("updated", None),
+        JobChange::Removed => ("removed", None),
+        JobChange::Started(_) => ("started", None),
+        JobChange::Finished(firing) => ("finished", Some(firing)),
+    };
+    json!({
+        "job": news.job.as_str(),
+        "owner": owner_name(&news.owner),
+        "what": what,
+        "state": firing.map(|firing| firing.state.name()),
+        "why": firing.and_then(|firing| firing.state.why()),
+        "next_ms": news.next.map(|next| next.as_millis()),
+    })
 }
 
 fn of_presence(presence: &Presence) -> Value {

@@ -6,7 +6,8 @@
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
 use super::{
-    approvals, catalog, chat, devices, history, lists, logs, nodes, sessions, settings, state, usage, wait,
+    approvals, catalog, chat, cron, devices, history, lists, logs, nodes, sessions, settings, state, usage,
+    wait,
 };
 use crate::auth::{Role, Scope, Scopes};
 use crate::dialect::json::clip;
@@ -107,8 +108,19 @@ pub(super) static METHODS: &[Method] = &[
     read("health", state::health),
     read("status", state::status),
     read("system-presence", state::system_presence),
-    read("last-heartbeat", state::last_heartbeat),
+    read("last-heartbeat", cron::last_heartbeat),
+    admin("set-heartbeats", 1, cron::set_heartbeats),
     admin("system-event", 1, state::system_event),
+    // What is done at set times.
+    read("cron.status", cron::status),
+    read("cron.list", cron::list),
+    read("cron.get", cron::get),
+    read("cron.runs", cron::runs),
+    admin("cron.add", 2, cron::add),
+    admin("cron.update", 1, cron::update),
+    admin("cron.remove", 1, cron::remove),
+    admin("cron.run", PROMPT, cron::run),
+    write("wake", PROMPT, cron::wake),
     // Nodes.
     read("node.list", nodes::list),
     read("node.describe", nodes::describe),
@@ -148,6 +160,8 @@ pub(super) const EVENTS: &[&str] = &[
     "node.invoke.request",
     "exec.approval.requested",
     "exec.approval.resolved",
+    "cron",
+    "heartbeat",
     "shutdown",
 ];
 

@@ -24,13 +24,14 @@
 //! | too many connections | 1013 |
 //! | daemon stops (after a `shutdown` event) | 1012 |
 //!
-//! Deliberately absent: `cron.*`, `exec.approval.request` and whatever else [`method`] has no row for; it
+//! Deliberately absent: `exec.approval.request` and whatever else [`method`] has no row for; it
 //! is refused by name and not among the `features` a client is told.
 
 mod approvals;
 mod catalog;
 mod chat;
 mod connect;
+mod cron;
 mod devices;
 mod follow;
 mod history;
@@ -500,6 +501,7 @@ impl OpenClaw {
             // It has no words for these.
             Announcement::Agent(_) | Announcement::Team(_) => {}
             Announcement::Approval(news) => self.tell_approval(news, turn),
+            Announcement::Job(news) => self.tell_job(news, turn),
         }
     }
 

@@ -243,8 +243,3 @@ pub(super) fn system_event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
     };
     Call::ask(Command::Tell(Box::new(told)), |_, reply, _| reply.map(|_| Call::Answer(json!({ "ok": true }))))
 }
-
-/// `last-heartbeat`: there is no scheduler yet, so there was none.
-pub(super) fn last_heartbeat(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Ok(Call::Answer(Value::Null))
-}

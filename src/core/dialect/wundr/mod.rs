@@ -281,6 +281,7 @@ impl Wundr {
             | Announcement::Health(_)
             | Announcement::SessionChanged(_)
             | Announcement::Pairing(_)
+            | Announcement::Job(_)
             | Announcement::Approval(_) => {}
         }
     }

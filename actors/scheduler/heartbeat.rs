@@ -1,0 +1,67 @@
+//! What is looked at before a job is done: of the heartbeat, whether its file says anything and what it
+//! has spent today.
+
+use std::future::Future;
+use std::io::Read;
+use std::path::Path;
+
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::job::{self, HEARTBEAT, Job};
+use clawmux_core::manner::Manner;
+use clawmux_core::meter::day_start;
+
+use super::Scheduler;
+use super::firing::{Ready, Saying};
+use crate::ask::ask;
+use crate::clock;
+use crate::store::ReadJobTokens;
+
+/// The heartbeat's file, in the home.
+const FILE: &str = "HEARTBEAT.md";
+
+/// So much of it is read, in bytes.
+const FILE_BYTES_MAX: u64 = job::PROMPT_BYTES_MAX as u64;
+
+impl Scheduler {
+    /// What a job that is due is to say, if anything.
+    pub(super) fn get_ready(&self, job: &Job) -> impl Future<Output = Result<Ready, Error>> + use<> {
+        let is_heartbeat = job.id.as_str() == HEARTBEAT;
+        let (file, job) = (self.setup.home.join(FILE), job.clone());
+        let (store, most) = (self.setup.store.clone(), self.setup.config.heartbeat_tokens);
+        async move {
+            if !is_heartbeat {
+                return Ok(Ready::Say(None));
+            }
+            let read = tokio::task::spawn_blocking(move || read(&file)).await;
+            let text = match read.unwrap_or_else(|_| Err(ErrorCode::Internal.error("a thread was lost"))) {
+                Ok(text) if job::has_tasks(&text) => text,
+                Ok(_) => return Ok(Ready::Skip(format!("{FILE} is empty"))),
+                Err(error) => return Ok(Ready::Skip(error.message)),
+            };
+            let mut manner = Manner::default();
+            if most > 0 {
+                let asked = ReadJobTokens { job: job.id, day: day_start(clock::wall()) };
+                let left = most.saturating_sub(ask(&store, asked).await??);
+                if left == 0 {
+                    return Ok(Ready::Skip(format!("its {most} tokens of today are spent")));
+                }
+                manner.max_tokens = Some(u32::try_from(left).unwrap_or(u32::MAX));
+            }
+            Ok(Ready::Say(Some(Saying { prompt: job::heartbeat_prompt(&text), manner })))
+        }
+    }
+}
+
+/// The text of the file; empty where there is none.
+fn read(path: &Path) -> Result<String, Error> {
+    let read = || {
+        let mut bytes = Vec::new();
+        std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    match read() {
+        Ok(text) => Ok(text),
+        Err(error) if std::io::Error::kind(&error) == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(ErrorCode::Unavailable.error(format!("{FILE} can't be read: {error}"))),
+    }
+}

@@ -1,0 +1,546 @@
+//! Jobs and their firings, as the database keeps them.
+//!
+//! A firing is known by its job and the time it was due, and is entered once: whoever enters it again is
+//! told so, and nothing of what came with it is done. A row that can't be read is left out, with a word
+//! in the log.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use actix::{Handler, Message, ResponseFuture};
+use clawmux_core::auth::Owner;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::Usage;
+use clawmux_core::ids::{JobId, RunId, SessionKey};
+use clawmux_core::job::{FIRINGS_MAX, Firing, FiringState, Job, Task};
+use clawmux_core::manner::Manner;
+use clawmux_core::schedule::{Misfire, Plan, Schedule};
+use clawmux_core::thinking::Thinking;
+use clawmux_core::time::Timestamp;
+use rusqlite::{OptionalExtension, Row, Transaction, params};
+
+use super::Store;
+use super::reader::{self, Reader};
+use super::writer::{Failure, Write, Writer, integer, time};
+
+/// What a change counts besides its text, in bytes.
+const CHANGE_BYTES: usize = 512;
+
+/// A change of what is kept of jobs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum JobChange {
+    /// A job, new or as it is now.
+    Put(Box<Job>),
+    /// A job is gone, with its firings.
+    Remove(JobId),
+    /// A firing is begun, or is over at once. There may be none of that job and time yet.
+    Enter(Box<Firing>),
+    /// A firing is as it is now; of those that are over, only the latest are kept.
+    Settle(Box<Firing>),
+}
+
+impl JobChange {
+    fn bytes(&self) -> usize {
+        CHANGE_BYTES
+            + match self {
+                Self::Put(job) => job.task.prompt.len() + job.note.as_ref().map_or(0, String::len),
+                Self::Enter(firing) | Self::Settle(firing) => firing.text.as_ref().map_or(0, String::len),
+                Self::Remove(_) => 0,
+            }
+    }
+}
+
+/// Writes down what changed of jobs, durably, all of it or nothing.
+///
+/// Errors: `Conflict` where a firing is there already; else as [`Append`](super::Append)'s.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct WriteJobs(pub Vec<JobChange>);
+
+/// Asks for all jobs.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<KeptJobs, Error>")]
+pub struct ReadJobs;
+
+/// The jobs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeptJobs {
+    /// They.
+    pub jobs: Vec<Job>,
+    /// The firings that are not over, the earliest begun first.
+    pub open: Vec<Firing>,
+    /// The latest firing of each job that is over.
+    pub last: Vec<Firing>,
+}
+
+/// Asks for the latest firings of some jobs, the latest begun first.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Vec<Firing>, Error>")]
+pub struct ReadFirings {
+    /// Of these.
+    pub jobs: Vec<JobId>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Asks how many tokens a job has spent on a day.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<u64, Error>")]
+pub struct ReadJobTokens {
+    /// Which.
+    pub job: JobId,
+    /// When the day began (UTC).
+    pub day: Timestamp,
+}
+
+impl Handler<WriteJobs> for Store {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, WriteJobs(changes): WriteJobs, _: &mut Self::Context) -> Self::Result {
+        let bytes = changes.iter().map(JobChange::bytes).sum();
+        self.pen.write(Write::Jobs(changes), bytes)
+    }
+}
+
+impl Handler<ReadJobs> for Store {
+    type Result = ResponseFuture<Result<KeptJobs, Error>>;
+
+    fn handle(&mut self, _: ReadJobs, _: &mut Self::Context) -> Self::Result {
+        self.ask(Reader::jobs)
+    }
+}
+
+impl Handler<ReadFirings> for Store {
+    type Result = ResponseFuture<Result<Vec<Firing>, Error>>;
+
+    fn handle(&mut self, asked: ReadFirings, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.firings(&asked))
+    }
+}
+
+impl Handler<ReadJobTokens> for Store {
+    type Result = ResponseFuture<Result<u64, Error>>;
+
+    fn handle(&mut self, asked: ReadJobTokens, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.job_tokens(&asked))
+    }
+}
+
+impl Writer {
+    pub(super) fn write_jobs(&mut self, changes: &[JobChange]) -> Result<(), Failure> {
+        // Looked at first: what is refused leaves nothing behind.
+        for change in changes {
+            if let JobChange::Enter(firing) = change {
+                let there = "SELECT 1 FROM firings WHERE job = ? AND scheduled = ?";
+                let there = self
+                    .cached(there)?
+                    .query_row(params![firing.job.as_str(), time(firing.scheduled)], |_| Ok(()))
+                    .optional()?;
+                if there.is_some() {
+                    let why = format!("job {} was begun at this time before", firing.job);
+                    return Err(Failure::Refused(ErrorCode::Conflict.error(why)));
+                }
+            }
+        }
+        for change in changes {
+            match change {
+                JobChange::Put(job) => self.put_job(job)?,
+                JobChange::Remove(job) => {
+                    self.cached("DELETE FROM jobs WHERE job = ?")?.execute([job.as_str()])?;
+                    self.cached("DELETE FROM firings WHERE job = ?")?.execute([job.as_str()])?;
+                    self.cached("DELETE FROM job_days WHERE job = ?")?.execute([job.as_str()])?;
+                }
+                JobChange::Enter(firing) => {
+                    self.cached(
+                        "INSERT INTO firings (job, scheduled, manual, begun, state) VALUES (?, ?, ?, ?, '')",
+                    )?
+                    .execute(params![
+                        firing.job.as_str(),
+                        time(firing.scheduled),
+                        firing.is_manual,
+                        time(firing.begun)
+                    ])?;
+                    self.settle_firing(firing)?;
+                }
+                JobChange::Settle(firing) => self.settle_firing(firing)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn put_job(&mut self, job: &Job) -> rusqlite::Result<()> {
+        let millis = |span: Duration| integer(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+        let (kind, first, every, expression, zone) = match job.schedule.plan() {
+            Plan::At(at) => ("at", Some(time(at)), None, None, None),
+            Plan::Every { every, anchor } => ("every", anchor.map(time), Some(millis(every)), None, None),
+            Plan::Cron { expression, zone } => ("cron", None, None, Some(expression), zone),
+        };
+        let Task { session, prompt, manner, result_to } = &job.task;
+        self.cached(
+            "INSERT OR REPLACE INTO jobs (job, owner, name, description, enabled, kind, first, every, expression,
+                 zone, session, prompt, model, thinking, max_tokens, result_to, misfire, once, note, created,
+                 updated, settled)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        )?
+        .execute(params![
+            job.id.as_str(),
+            job.owner.as_str(),
+            job.name,
+            job.description,
+            job.is_enabled,
+            kind,
+            first,
+            every,
+            expression,
+            zone,
+            session.as_str(),
+            prompt,
+            manner.model,
+            manner.thinking.map(Thinking::name),
+            manner.max_tokens,
+            result_to.as_ref().map(SessionKey::as_str),
+            job.misfire.name(),
+            job.is_deleted_after,
+            job.note,
+            time(job.created),
+            time(job.updated),
+            time(job.settled),
+        ])?;
+        Ok(())
+    }
+
+    fn settle_firing(&mut self, firing: &Firing) -> rusqlite::Result<()> {
+        let (code, why) = match &firing.state {
+            FiringState::Running | FiringState::Done => (None, None),
+            FiringState::Failed(error) => (Some(error.code.name()), Some(error.message.as_str())),
+            FiringState::Skipped(why) => (None, Some(why.as_str())),
+        };
+        let (job, scheduled) = (firing.job.as_str(), time(firing.scheduled));
+        let Usage { input_tokens, output_tokens } = firing.usage;
+        let changed = self
+            .cached(
+                "UPDATE firings SET ended = ?3, state = ?4, code = ?5, why = ?6, missed = ?7, run = ?8, text = ?9,
+                     input_tokens = ?10, output_tokens = ?11
+                 WHERE job = ?1 AND scheduled = ?2 AND ended IS NULL",
+            )?
+            .execute(params![
+                job,
+                scheduled,
+                firing.ended.map(time),
+                firing.state.name(),
+                code,
+                why,
+                integer(firing.missed),
+                firing.run.as_ref().map(RunId::as_str),
+                firing.text,
+                integer(input_tokens),
+                integer(output_tokens),
+            ])?;
+        let Some(ended) = firing.ended.filter(|_| changed > 0) else { return Ok(()) };
+        let tokens = input_tokens.saturating_add(output_tokens);
+        if tokens > 0 {
+            let day = integer(ended.as_millis() / super::DAY_MS);
+            self.cached(
+                "INSERT INTO job_days (job, day, tokens) VALUES (?1, ?2, ?3)
+                 ON CONFLICT (job, day) DO UPDATE SET tokens = tokens + excluded.tokens",
+            )?
+            .execute(params![job, day, integer(tokens)])?;
+            self.cached("DELETE FROM job_days WHERE job = ? AND day < ?")?.execute(params![job, day - 1])?;
+        }
+        self.cached(
+            "DELETE FROM firings WHERE job = ?1 AND ended IS NOT NULL AND scheduled < (
+                 SELECT scheduled FROM firings WHERE job = ?1 ORDER BY scheduled DESC LIMIT 1 OFFSET ?2)",
+        )?
+        .execute(params![job, integer(FIRINGS_MAX as u64 - 1)])?;
+        Ok(())
+    }
+}
+
+impl Reader {
+    fn jobs(&mut self) -> Result<KeptJobs, Error> {
+        self.view(None, |tx, _| {
+            Ok(KeptJobs {
+                jobs: rows(tx, "SELECT * FROM jobs", [], job)?,
+                open: rows(tx, "SELECT * FROM firings WHERE ended IS NULL ORDER BY begun", [], firing)?,
+                last: rows(
+                    tx,
+                    "SELECT * FROM firings f WHERE ended IS NOT NULL AND scheduled = (
+                         SELECT max(scheduled) FROM firings l WHERE l.job = f.job AND l.ended IS NOT NULL)",
+                    [],
+                    firing,
+                )?,
+            })
+        })
+    }
+
+    fn firings(&mut self, asked: &ReadFirings) -> Result<Vec<Firing>, Error> {
+        self.view(None, |tx, _| {
+            let mut all = Vec::new();
+            for job in &asked.jobs {
+                let limit = i64::try_from(asked.limit).unwrap_or(i64::MAX);
+                let sql = "SELECT * FROM firings WHERE job = ? ORDER BY scheduled DESC LIMIT ?";
+                all.extend(rows(tx, sql, params![job.as_str(), limit], firing)?);
+            }
+            all.sort_by_key(|firing| std::cmp::Reverse(firing.scheduled));
+            all.truncate(asked.limit);
+            Ok(all)
+        })
+    }
+
+    fn job_tokens(&mut self, asked: &ReadJobTokens) -> Result<u64, Error> {
+        self.view(None, |tx, _| {
+            let day = integer(asked.day.as_millis() / super::DAY_MS);
+            let tokens: Option<i64> = tx
+                .query_row(
+                    "SELECT tokens FROM job_days WHERE job = ? AND day = ?",
+                    params![asked.job.as_str(), day],
+                    |row| row.get(0),
+                )
+                .optional()?;
+            Ok(tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0))
+        })
+    }
+}
+
+/// The rows that can be read.
+fn rows<T>(
+    tx: &Transaction<'_>,
+    sql: &str,
+    values: impl rusqlite::Params,
+    read: impl Fn(&Row<'_>) -> rusqlite::Result<Result<T, Error>>,
+) -> Result<Vec<T>, reader::Failure> {
+    let mut statement = tx.prepare_cached(sql)?;
+    let mut rows = statement.query(values)?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        match read(row)? {
+            Ok(one) => all.push(one),
+            Err(error) => tracing::warn!(%error, "something kept of jobs can't be read: left out"),
+        }
+    }
+    Ok(all)
+}
+
+fn job(row: &Row<'_>) -> rusqlite::Result<Result<Job, Error>> {
+    let kind: String = row.get("kind")?;
+    let (first, every) = (at(row, "first")?, at(row, "every")?);
+    let plan = match kind.as_str() {
+        "at" => Plan::At(first.unwrap_or_default()),
+        "every" => {
+            Plan::Every { every: Duration::from_millis(every.unwrap_or_default().as_millis()), anchor: first }
+        }
+        "cron" => Plan::Cron {
+            expression: row.get::<_, Option<String>>("expression")?.unwrap_or_default(),
+            zone: row.get("zone")?,
+        },
+        other => return Ok(Err(unreadable(format_args!("a job is {other:?}")))),
+    };
+    let created = at(row, "created")?.unwrap_or_default();
+    let schedule = match Schedule::new(&plan, created, "UTC") {
+        Ok(schedule) => schedule,
+        Err(error) => return Ok(Err(error)),
+    };
+    let misfire: String = row.get("misfire")?;
+    let Some(misfire) = Misfire::from_name(&misfire) else {
+        return Ok(Err(unreadable(format_args!("a job makes up for what it missed by {misfire:?}"))));
+    };
+    let session = SessionKey::parse(&row.get::<_, String>("session")?);
+    let result_to: Option<String> = row.get("result_to")?;
+    let result_to = result_to.map(|key| SessionKey::parse(&key)).transpose();
+    let (session, result_to) = match (session, result_to) {
+        (Ok(session), Ok(result_to)) => (session, result_to),
+        (Err(error), _) | (_, Err(error)) => return Ok(Err(error)),
+    };
+    let thinking: Option<String> = row.get("thinking")?;
+    let manner = Manner {
+        thinking: thinking.and_then(|name| Thinking::from_name(&name)),
+        model: row.get("model")?,
+        max_tokens: row.get("max_tokens")?,
+        // Only the built-in jobs have one, which is known.
+        lane: None,
+    };
+    Ok(Ok(Job {
+        id: JobId::new(row.get::<_, String>("job")?),
+        name: row.get("name")?,
+        description: row.get("description")?,
+        owner: Owner::from_name(&row.get::<_, String>("owner")?),
+        is_enabled: row.get("enabled")?,
+        schedule,
+        task: Task { session, prompt: row.get("prompt")?, manner, result_to },
+        misfire,
+        is_deleted_after: row.get("once")?,
+        note: row.get("note")?,
+        created,
+        updated: at(row, "updated")?.unwrap_or_default(),
+        settled: at(row, "settled")?.unwrap_or_default(),
+    }))
+}
+
+fn firing(row: &Row<'_>) -> rusqlite::Result<Result<Firing, Error>> {
+    let name: String = row.get("state")?;
+    let (code, why): (Option<String>, Option<String>) = (row.get("code")?, row.get("why")?);
+    let why = why.unwrap_or_default();
+    let state = match name.as_str() {
+        "running" => FiringState::Running,
+        "ok" => FiringState::Done,
+        "error" => {
+            let code = code.and_then(|code| ErrorCode::from_name(&code)).unwrap_or(ErrorCode::Internal);
+            FiringState::Failed(code.error(why))
+        }
+        "skipped" => FiringState::Skipped(why),
+        other => return Ok(Err(unreadable(format_args!("a firing is {other:?}")))),
+    };
+    let count = |column: &str| Ok::<_, rusqlite::Error>(row.get::<_, i64>(column)?.try_into().unwrap_or(0));
+    Ok(Ok(Firing {
+        job: JobId::new(row.get::<_, String>("job")?),
+        scheduled: at(row, "scheduled")?.unwrap_or_default(),
+        is_manual: row.get("manual")?,
+        begun: at(row, "begun")?.unwrap_or_default(),
+        ended: at(row, "ended")?,
+        state,
+        missed: count("missed")?,
+        run: row.get::<_, Option<String>>("run")?.map(RunId::from),
+        text: row.get("text")?,
+        usage: Usage { input_tokens: count("input_tokens")?, output_tokens: count("output_tokens")? },
+    }))
+}
+
+fn at(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<Timestamp>> {
+    let millis: Option<i64> = row.get(column)?;
+    Ok(millis.map(|millis| Timestamp::from_millis(u64::try_from(millis).unwrap_or(0))))
+}
+
+fn unreadable(why: impl Display) -> Error {
+    ErrorCode::Internal.error(why.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clawmux_core::job::{NewJob, Order, Place};
+
+    const DAY: u64 = 24 * 60 * 60 * 1000;
+    const NOW: Timestamp = Timestamp::from_millis(20_000 * DAY);
+
+    fn job(id: &str, plan: Plan) -> Job {
+        let new = NewJob {
+            name: "water".into(),
+            description: Some("the herons".into()),
+            is_enabled: true,
+            plan,
+            order: Order {
+                place: Place::Own("main".into()),
+                prompt: "water 🎈".into(),
+                manner: Manner {
+                    thinking: Some(Thinking::Low),
+                    model: Some("a/b".into()),
+                    max_tokens: Some(7),
+                    lane: None,
+                },
+                result_to: Some(SessionKey::parse("main:cli:ada:main").unwrap()),
+            },
+            misfire: Misfire::All(3),
+            is_deleted_after: true,
+            note: Some("{}".into()),
+        };
+        Job::new(new, id.into(), Owner::Credential("ada".into()), NOW, "Europe/Berlin").unwrap()
+    }
+
+    fn firing(job: &str, second: u64) -> Firing {
+        let scheduled = NOW.after(Duration::from_secs(second));
+        Firing {
+            job: job.into(),
+            scheduled,
+            is_manual: second.is_multiple_of(2),
+            begun: scheduled.after(Duration::from_millis(3)),
+            ended: None,
+            state: FiringState::Running,
+            missed: 5,
+            run: None,
+            text: None,
+            usage: Usage::default(),
+        }
+    }
+
+    fn over(firing: Firing, state: FiringState) -> Firing {
+        let ended = Some(firing.begun.after(Duration::from_millis(9)));
+        let usage = Usage { input_tokens: 3, output_tokens: 4 };
+        Firing { ended, state, run: Some("r".into()), text: Some("done".into()), usage, ..firing }
+    }
+
+    async fn write(store: &actix::Addr<Store>, changes: Vec<JobChange>) -> Result<(), Error> {
+        store.send(WriteJobs(changes)).await.unwrap()
+    }
+
+    fn enter(firing: &Firing) -> JobChange {
+        JobChange::Enter(Box::new(firing.clone()))
+    }
+
+    fn settle(firing: &Firing) -> JobChange {
+        JobChange::Settle(Box::new(firing.clone()))
+    }
+
+    #[actix::test]
+    async fn jobs_and_firings_survive_a_new_start_and_a_firing_is_entered_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("clawmux.db");
+        let store = Store::start(&path).await.unwrap();
+        let cron = Plan::Cron { expression: "30 2 * * 1".into(), zone: None };
+        let every = Plan::Every { every: Duration::from_millis(90_500), anchor: None };
+        let jobs = [job("a", cron), job("b", every), job("c", Plan::At(NOW.after(Duration::from_secs(5))))];
+        let put = |job: &Job| JobChange::Put(Box::new(job.clone()));
+        write(&store, jobs.iter().map(put).collect()).await.unwrap();
+        let (one, other) = (firing("a", 1), firing("a", 2));
+        write(&store, vec![enter(&one)]).await.unwrap();
+        // Nothing of what comes with a firing that is there is done.
+        let renamed = Job { name: "renamed".into(), ..jobs[0].clone() };
+        let refused = write(&store, vec![put(&renamed), enter(&one)]).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Conflict);
+        write(&store, vec![enter(&other)]).await.unwrap();
+        let failed = FiringState::Failed(ErrorCode::Provider.error("it answered 500"));
+        let done = over(one, failed);
+        write(&store, vec![settle(&done)]).await.unwrap();
+        let skipped = Firing {
+            ended: Some(NOW.after(Duration::from_secs(3))),
+            state: FiringState::Skipped("the file is empty".into()),
+            ..firing("b", 3)
+        };
+        write(&store, vec![enter(&skipped)]).await.unwrap();
+        store.send(crate::store::Stop).await.unwrap().unwrap();
+
+        let store = Store::start(&path).await.unwrap();
+        let kept = store.send(ReadJobs).await.unwrap().unwrap();
+        assert_eq!(kept.jobs, jobs);
+        assert_eq!(kept.open, [other.clone()]);
+        assert_eq!(kept.last, [done.clone(), skipped]);
+        let asked = ReadFirings { jobs: vec!["a".into()], limit: 9 };
+        assert_eq!(store.send(asked).await.unwrap().unwrap(), [other, done]);
+        write(&store, vec![JobChange::Remove("a".into())]).await.unwrap();
+        let kept = store.send(ReadJobs).await.unwrap().unwrap();
+        assert_eq!((kept.jobs.len(), kept.open.len(), kept.last.len()), (2, 0, 1));
+    }
+
+    #[actix::test]
+    async fn old_firings_are_forgotten_and_what_they_cost_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::start(folder.path().join("clawmux.db")).await.unwrap();
+        let many = FIRINGS_MAX as u64 + 30;
+        for second in 0..many {
+            let begun = firing("a", second);
+            let done = over(begun.clone(), FiringState::Done);
+            // Settled twice, counted once.
+            write(&store, vec![enter(&begun), settle(&done), settle(&done)]).await.unwrap();
+        }
+        let asked = ReadFirings { jobs: vec!["a".into(), "z".into()], limit: 1000 };
+        let kept = store.send(asked).await.unwrap().unwrap();
+        assert_eq!(kept.len(), FIRINGS_MAX);
+        assert_eq!(kept[0].scheduled, NOW.after(Duration::from_secs(many - 1)), "the latest first");
+        let tokens = |day| {
+            let asked = ReadJobTokens { job: "a".into(), day };
+            let store = store.clone();
+            async move { store.send(asked).await.unwrap().unwrap() }
+        };
+        assert_eq!(tokens(NOW).await, many * 7);
+        assert_eq!(tokens(NOW.after(Duration::from_secs(86_400))).await, 0);
+    }
+}
