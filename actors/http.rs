@@ -1,7 +1,8 @@
 //! What the daemon answers over HTTP: whether it is alive and ready, and upgrades to the protocols
 //! it serves. The table of protocols is here; who may upgrade is decided before an actor exists.
 //!
-//! Nothing here waits for an actor, so `/healthz` answers whatever sessions and plugins do.
+//! Nothing here waits for an actor, but for `/metrics`, and that for a moment only: so all of it
+//! answers whatever sessions and plugins do.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -11,18 +12,23 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
 use clawmux_core::auth::gate::{Gate, RequestFacts, is_forwarding_header};
+use clawmux_core::auth::{Credentials, Scope, Secret};
 use clawmux_core::dialect::admin::{self, Admin};
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::root::Root;
 use clawmux_core::dialect::socket::Socket;
 use clawmux_core::dialect::wundr::Wundr;
+use clawmux_core::exchanged::Exchanged;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
+use crate::clock;
 use crate::connection::link::{Link, Peer};
 use crate::connection::registry::Registry;
 use crate::connection::ws::{self, Ws};
 use crate::connection::{Approach, Connection, Protocol, Services};
 use crate::control_ui::ControlUi;
+use crate::metrics::{CONTENT_TYPE, Door, Metrics};
 use crate::store::Health;
 
 /// The protocols served over WebSocket.
@@ -31,7 +37,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/ws",
         name: "exoclaw",
         may_skip: true,
-        max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes,
         is_announced_to: false,
         dialect: |setup| Box::new(Exoclaw::new(setup)),
     },
@@ -39,7 +45,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/v2",
         name: "wundr",
         may_skip: false,
-        max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes,
         is_announced_to: true,
         dialect: |setup| Box::new(Wundr::new(setup)),
     },
@@ -47,7 +53,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/",
         name: "openclaw",
         may_skip: false,
-        max_payload_bytes: |services| services.openclaw.max_payload_bytes,
+        max_payload_bytes: |terms| terms.openclaw.max_payload_bytes,
         is_announced_to: true,
         dialect: |setup| Box::new(Root::new(setup)),
     },
@@ -55,7 +61,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/admin",
         name: "admin",
         may_skip: false,
-        max_payload_bytes: |services| services.gateway.max_payload_bytes.min(admin::MESSAGE_BYTES_MAX),
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes.min(admin::MESSAGE_BYTES_MAX),
         is_announced_to: true,
         dialect: |setup| Box::new(Admin::new(setup)),
     },
@@ -66,13 +72,13 @@ pub const SOCKET: Protocol = Protocol {
     path: "",
     name: "socket",
     may_skip: false,
-    max_payload_bytes: |services| services.xeno.max_line_bytes,
+    max_payload_bytes: |terms| terms.xeno.max_line_bytes,
     is_announced_to: true,
     dialect: |setup| Box::new(Socket::new(setup)),
 };
 
 /// Paths that belong to what is not there yet, and what that is.
-const LATER: &[(&str, &str)] = &[("/metrics", "metrics"), ("/webhook", "webhooks")];
+const LATER: &[(&str, &str)] = &[("/webhook", "webhooks")];
 
 /// When somebody for whom there is no place may try again, in seconds.
 const RETRY_AFTER_SECS: u32 = 5;
@@ -82,12 +88,23 @@ const NOT_READY: &str = "the daemon is starting or stopping";
 /// Why it is not while it drains.
 const DRAINING: &str = "draining: new work is refused";
 
+/// Whether connections are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// They will be: who comes now waits.
+    Starting,
+    /// They are.
+    Ready,
+    /// They are no longer.
+    Stopping,
+}
+
 /// What requests are answered from.
 pub struct Front {
     /// What connections are given.
     pub services: Arc<Services>,
     /// Which requests may upgrade.
-    pub gate: Gate,
+    pub gate: Exchanged<Gate>,
     /// The addresses bound.
     pub addresses: Vec<SocketAddr>,
     /// The protocols served.
@@ -97,14 +114,30 @@ pub struct Front {
     /// The page that is served at `/`; none = a short text.
     pub control_ui: Option<ControlUi>,
     /// Whether connections are taken.
-    pub ready: AtomicBool,
+    pub stage: watch::Sender<Stage>,
     /// Whether it can be written down.
     pub log: Health,
     /// Whether new work is refused, while connections are taken.
     pub draining: AtomicBool,
+    /// What `/metrics` tells; none = nothing.
+    pub metrics: Option<Metrics>,
 }
 
 impl Front {
+    /// Whether connections are taken.
+    pub(crate) fn is_ready(&self) -> bool {
+        *self.stage.borrow() == Stage::Ready
+    }
+
+    /// Waits while the daemon starts, for as long as a handshake may take: who comes a little early
+    /// is not sent away.
+    async fn started(&self) {
+        let mut stage = self.stage.subscribe();
+        let started = stage.wait_for(|stage| *stage != Stage::Starting);
+        let within = self.services.terms.get().gateway.handshake_timeout;
+        let _ = tokio::time::timeout(within, started).await;
+    }
+
     /// Whether the peer came over loopback to a socket that nobody else can reach.
     fn is_loopback(&self, link: &Link) -> bool {
         match link.peer() {
@@ -118,7 +151,7 @@ impl Front {
 
 impl fmt::Debug for Front {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Front").field("ready", &self.ready).finish_non_exhaustive()
+        f.debug_struct("Front").field("stage", &*self.stage.borrow()).finish_non_exhaustive()
     }
 }
 
@@ -138,7 +171,7 @@ pub(crate) async fn serve(
         ("/healthz" | "/health", _) => about(&request, StatusCode::OK, json!({ "ok": true })),
         ("/readyz", _) => {
             let reason = match front.log.fault() {
-                _ if !front.ready.load(Relaxed) => Some(NOT_READY.into()),
+                _ if !front.is_ready() => Some(NOT_READY.into()),
                 _ if front.draining.load(Relaxed) => Some(DRAINING.into()),
                 fault => fault.map(|fault| fault.message),
             };
@@ -150,16 +183,24 @@ pub(crate) async fn serve(
                 }
             }
         }
-        (_, Some(protocol)) if wants_upgrade => upgrade(&request, payload, &front, *protocol),
+        ("/metrics", _) => match &front.metrics {
+            Some(metrics) if is_reading(&request) => scrape(&request, &front, metrics).await,
+            Some(_) => about(&request, StatusCode::OK, Value::Null),
+            None => answer(StatusCode::NOT_FOUND).json(error("no such page")),
+        },
+        (_, Some(protocol)) if wants_upgrade => {
+            front.started().await;
+            upgrade(&request, payload, &front, *protocol)
+        }
         (path, Some(protocol)) if path != "/" => answer(StatusCode::UPGRADE_REQUIRED)
             .insert_header((header::UPGRADE, "websocket"))
             .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
         ("/", _) if front.control_ui.is_none() && is_reading(&request) => {
-            let mut page = format!("clawmux {}\n", front.services.setup.version);
+            let mut page = format!("clawmux {}\n", front.services.terms.get().setup.version);
             for Protocol { name, path, .. } in &front.protocols {
                 page.push_str(&format!("{name} clients: websocket at {path}. "));
             }
-            page.push_str("Health: /healthz, /readyz.\n");
+            page.push_str("Health: /healthz, /readyz. Figures: /metrics.\n");
             answer(StatusCode::OK).body(page)
         }
         _ => match (LATER.iter().find(|(later, _)| covers(later, path)), &front.control_ui) {
@@ -185,11 +226,26 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
     if front.registry.is_full() {
         return unavailable(&format!("too many connections (max_connections = {})", front.registry.max()));
     }
-    if !front.ready.load(Relaxed) {
+    if !front.is_ready() {
         return unavailable(&format!("not ready: {NOT_READY}"));
     }
+    let approach = match approach(request, front, link, protocol.may_skip) {
+        Ok(approach) => approach,
+        Err(refusal) => return refusal,
+    };
+    let connection = Connection::new(Ws::default(), link.clone(), front.services.clone(), protocol, approach);
+    ws::upgrade(request, payload, connection).unwrap_or_else(|refusal| refusal.error_response())
+}
+
+/// How a request comes, where it may go on to show who sends it.
+fn approach(
+    request: &HttpRequest,
+    front: &Front,
+    link: &Link,
+    may_skip: bool,
+) -> Result<Approach, HttpResponse> {
     let is_loopback = front.is_loopback(link);
-    let required = front.services.authority.credentials_required(is_loopback, protocol.may_skip);
+    let required = front.services.authority.credentials_required(is_loopback, may_skip);
     let host = text_of(request, &header::HOST);
     // A target that names another host than the header does is for a proxy, and of no host here.
     let target = request.uri().authority().map(|authority| authority.as_str());
@@ -198,18 +254,64 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
         origin: text_of(request, &header::ORIGIN),
         forwarded: request.headers().keys().any(|name| is_forwarding_header(name.as_str())),
     };
-    if let Err(refusal) = front.gate.admit(&facts, required) {
-        tracing::warn!(peer = %link.peer(), origin = facts.origin, host = facts.host, "upgrade refused: {refusal}");
-        return answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message));
+    if let Err(refusal) = front.gate.get().admit(&facts, required) {
+        let (origin, host, path) = (facts.origin, facts.host, request.path());
+        tracing::warn!(peer = %link.peer(), origin, host, path, "request refused: {refusal}");
+        return Err(answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message)));
     }
-    let approach = Approach {
+    Ok(Approach {
         is_socket: false,
         is_loopback,
         is_forwarded: facts.forwarded,
         credentials_required: required,
+    })
+}
+
+/// `/metrics`: where a credential is required, for whoever shows one that may read.
+async fn scrape(request: &HttpRequest, front: &Front, metrics: &Metrics) -> HttpResponse {
+    let Some(link) = request.conn_data::<Arc<Link>>() else {
+        return answer(StatusCode::SERVICE_UNAVAILABLE).force_close().json(error("too many connections"));
     };
-    let connection = Connection::new(Ws::default(), link.clone(), front.services.clone(), protocol, approach);
-    ws::upgrade(request, payload, connection).unwrap_or_else(|refusal| refusal.error_response())
+    let allowed = approach(request, front, link, false).and_then(|approach| match approach {
+        Approach { credentials_required: true, .. } => may_read(request, front, link),
+        _ => Ok(()),
+    });
+    if let Err(refusal) = allowed {
+        return refusal;
+    }
+    let (ready, draining) = (front.is_ready(), front.draining.load(Relaxed));
+    match metrics.text(Door { connections: &front.registry, ready, draining }).await {
+        Some(text) => answer(StatusCode::OK).insert_header((header::CONTENT_TYPE, CONTENT_TYPE)).body(text),
+        None => answer(StatusCode::SERVICE_UNAVAILABLE)
+            .insert_header((header::RETRY_AFTER, RETRY_AFTER_SECS))
+            .json(error("too many ask at once")),
+    }
+}
+
+/// Whether the request shows a credential that allows to look.
+fn may_read(request: &HttpRequest, front: &Front, link: &Link) -> Result<(), HttpResponse> {
+    let refuse = |status, why: &str| {
+        let mut refusal = answer(status);
+        refusal.force_close().insert_header((header::WWW_AUTHENTICATE, "Bearer"));
+        Err(refusal.json(error(why)))
+    };
+    let shown = text_of(request, &header::AUTHORIZATION).and_then(|value| value.split_once(' '));
+    let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let credentials = match shown {
+        Some((_, token)) => Credentials::Token(Secret::new(token.trim())),
+        None => Credentials::None,
+    };
+    match front.services.authority.authenticate(&credentials, clock::wall()) {
+        Ok(principal) if principal.scopes.allows(Scope::Read) => {
+            front.services.was_used(&principal, link.peer().ip());
+            Ok(())
+        }
+        Ok(_) => refuse(StatusCode::FORBIDDEN, "this credential may not read"),
+        Err(fault) => {
+            let why = format!("{}: send it as authorization: Bearer", fault.message);
+            refuse(StatusCode::UNAUTHORIZED, &why)
+        }
+    }
 }
 
 /// Whether `path` is `root` or below it.

@@ -20,10 +20,12 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
 use clawmux_core::provider::ToolSpec;
 use clawmux_core::reply::PluginSummary;
+use clawmux_core::time::Timestamp;
 use futures::future::{Either, select};
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
+use crate::clock;
 use crate::observe::{Observe, Observed};
 use crate::sandbox::cancel::Cancel;
 use crate::sandbox::engine::{Cache, Engine, Failure, Interrupt};
@@ -45,6 +47,9 @@ const IDLE_ENGINES_MAX: usize = 2;
 
 /// The most bytes of `describe`'s answer.
 const DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
+
+/// So much is kept of what the last call that failed was answered, in characters.
+const ERROR_CHARS_MAX: usize = 300;
 
 /// What every plugin shares.
 #[derive(Clone)]
@@ -78,6 +83,8 @@ pub struct Loaded {
     pub tool: ToolSpec,
     /// Whether a call that was cut off may be made again.
     pub idempotent: bool,
+    /// Tells what was loaded, and with which grants and limits, from anything else.
+    pub digest: [u8; 32],
 }
 
 /// A loaded plugin, or one on its way there.
@@ -104,6 +111,8 @@ struct Figures {
     engines: u64,
     load: Duration,
     last_call: Duration,
+    /// What the last call that failed was answered, and when.
+    last_error: Option<(String, Timestamp)>,
 }
 
 /// A call that waits for its turn.
@@ -164,6 +173,11 @@ impl Answer {
     /// A failure, in words.
     pub fn error(content: impl Into<String>) -> Self {
         Self { content: content.into(), is_error: true }
+    }
+
+    /// The beginning of it, where it is a failure.
+    fn failure(&self) -> Option<String> {
+        self.is_error.then(|| self.content.chars().take(ERROR_CHARS_MAX).collect())
     }
 
     /// What a plugin's output means: `{"content": string, "is_error"?: bool}`, or else the output
@@ -344,7 +358,10 @@ impl Plugin {
 
     fn ended(&mut self, ended: Ended) {
         self.figures.calls += 1;
-        self.figures.failures += u64::from(ended.failed);
+        self.figures.failures += u64::from(ended.error.is_some());
+        if let Some(error) = ended.error {
+            self.figures.last_error = Some((error, clock::now()));
+        }
         self.figures.cut_off += u64::from(ended.cut_off);
         self.figures.engines += u64::from(ended.compiled);
         self.figures.last_call = ended.took;
@@ -398,6 +415,7 @@ fn load(
         },
         tool: ToolSpec { name: name.clone(), description, input_schema },
         idempotent: manifest.idempotent,
+        digest: package.digest(),
     };
     Ok((package, engine, loaded))
 }
@@ -414,7 +432,8 @@ struct Ended {
     /// The engine, where it may be used again.
     engine: Option<Engine>,
     compiled: bool,
-    failed: bool,
+    /// The beginning of what it was answered, where it failed.
+    error: Option<String>,
     cut_off: bool,
     took: Duration,
 }
@@ -434,9 +453,11 @@ async fn conduct(
     let handle = match tokio::time::timeout(WAIT_MAX + LOAD_MAX, &mut entered).await {
         Ok(handle) => handle.ok(),
         Err(_) => {
-            let _ = reply.send(Answer::error(format!("plugin {name} could not be compiled in time")));
+            let answer = Answer::error(format!("plugin {name} could not be compiled in time"));
+            let error = answer.failure();
+            let _ = reply.send(answer);
             let compiled = release(entered.await.ok(), &mut done).await;
-            return Ended { engine: None, compiled, failed: true, cut_off: true, took: limits.timeout };
+            return Ended { engine: None, compiled, error, cut_off: true, took: limits.timeout };
         }
     };
     let entered_at = Instant::now();
@@ -463,15 +484,19 @@ async fn conduct(
     };
     match cut_off {
         Ok(why) => {
-            let _ = reply.send(Answer::error(why));
+            let answer = Answer::error(why);
+            let error = answer.failure();
+            let _ = reply.send(answer);
             let compiled = release(handle, &mut done).await;
-            Ended { engine: None, compiled, failed: true, cut_off: true, took: entered_at.elapsed() }
+            Ended { engine: None, compiled, error, cut_off: true, took: entered_at.elapsed() }
         }
         Err(done) => {
             let took = entered_at.elapsed();
             let Ok(Done { engine, compiled, result }) = done else {
-                let _ = reply.send(Answer::error(format!("plugin {name} crashed in the sandbox")));
-                return Ended { engine: None, compiled: false, failed: true, cut_off: false, took };
+                let answer = Answer::error(format!("plugin {name} crashed in the sandbox"));
+                let error = answer.failure();
+                let _ = reply.send(answer);
+                return Ended { engine: None, compiled: false, error, cut_off: false, took };
             };
             let answer = match result {
                 Ok(output) => Answer::of_output(&output),
@@ -487,11 +512,11 @@ async fn conduct(
                 }
                 Err(failure) => Answer::error(format!("plugin {name} {failure}")),
             };
-            let failed = answer.is_error;
+            let error = answer.failure();
             let _ = reply.send(answer);
             // The runtime's own, later time limit may be about to strike an engine this slow.
             let engine = engine.filter(|_| took < limits.timeout);
-            Ended { engine, compiled, failed, cut_off: false, took }
+            Ended { engine, compiled, error, cut_off: false, took }
         }
     }
 }
@@ -607,12 +632,32 @@ impl Handler<Observe> for Plugin {
             Loading::Done(_) => ("loaded", None),
             Loading::Failed(error) => ("failed", Some(error.message.clone())),
         };
+        let loaded = match &*self.loading.borrow() {
+            Loading::Done(loaded) => Some(loaded.clone()),
+            Loading::UnderWay | Loading::Failed(_) => None,
+        };
         let package = self.package.as_deref();
+        let approval = self.entry.as_ref().map(|entry| entry.approval).unwrap_or_default();
         Observed::leaf(
             format!("plugin {}", self.name),
             json!({
+                "plugin": self.name.as_str(),
                 "state": state,
                 "error": error,
+                "version": loaded.as_ref().and_then(|loaded| loaded.summary.version.as_deref()),
+                "description": loaded.as_ref().map(|loaded| loaded.summary.description.as_str()),
+                "idempotent": loaded.as_ref().map(|loaded| loaded.idempotent),
+                "source": self.source.kind(),
+                "path": self.source.path().map(|path| path.display().to_string()),
+                "approval": match approval {
+                    config::Approval::Never => "never",
+                    config::Approval::Ask => "ask",
+                },
+                "limits": package.map(|package| json!({
+                    "timeout_ms": package.limits.timeout.as_millis(),
+                    "memory_mb": package.limits.memory_mb,
+                    "fuel": package.limits.fuel,
+                })),
                 "module_bytes": package.map(|package| package.module.len()),
                 "capabilities": package
                     .map(|package| package.grants.iter().map(ToString::to_string).collect::<Vec<_>>()),
@@ -626,6 +671,8 @@ impl Handler<Observe> for Plugin {
                 "engines_compiled_total": self.figures.engines,
                 "load_ms": self.figures.load.as_millis(),
                 "last_call_us": self.figures.last_call.as_micros(),
+                "last_error": self.figures.last_error.as_ref().map(|(error, _)| error),
+                "last_error_ms": self.figures.last_error.as_ref().map(|(_, at)| at.as_millis()),
             }),
         )
     }

@@ -4,6 +4,8 @@
 //! on, so that a daemon is ready before its plugins are compiled; whoever asks for tools or calls
 //! one meanwhile waits for it, up to a bound.
 
+mod reload;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use actix::{
     Actor, ActorFutureExt, Addr, AsyncContext, Context, Handler, Message, ResponseActFuture, ResponseFuture,
-    WrapFuture,
+    WrapFuture, fut,
 };
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
@@ -19,18 +21,20 @@ use clawmux_core::event::{ToolCall, ToolResult};
 use clawmux_core::ids::{PluginName, RunId, SessionKey};
 use clawmux_core::provider::ToolSpec;
 use clawmux_core::reply::PluginSummary;
-use futures::future::join_all;
+use futures::FutureExt;
+use futures::future::{LocalBoxFuture, join_all, ready};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::observe::{Observe, Observed};
-use crate::plugin::{Call, Loaded, Loading, Plugin, Retire, Surroundings};
+use crate::observe::{Observe, Observed, PATIENCE, observe};
+use crate::plugin::{Call, Loaded, Loading, Plugin, Surroundings};
 use crate::sandbox::engine::Cache;
 use crate::sandbox::pool::Pool;
 use crate::sandbox::source::{self, Embedded, Source};
 use crate::supervision::{Down, Guard, Restarts};
 
 pub use crate::sandbox::cancel::Cancel;
+pub use reload::{Replace, Stage, Staged};
 
 /// How long lists of tools wait for plugins that are being loaded; what takes longer is left out.
 pub const TOOLS_WAIT: Duration = Duration::from_secs(15);
@@ -59,6 +63,27 @@ struct Entry {
     generation: u64,
     restarts: Restarts,
     state: State,
+}
+
+impl Entry {
+    fn loading(&self) -> Option<watch::Receiver<Loading>> {
+        match &self.state {
+            State::Running { loading, .. } => Some(loading.clone()),
+            State::OutOfOrder => None,
+        }
+    }
+
+    /// Whether it can be called, or could once it is loaded.
+    fn is_alive(&self) -> bool {
+        matches!(&self.state, State::Running { to, .. } if to.connected())
+    }
+
+    /// It takes no more calls, and ends when those under way have.
+    fn retire(self) {
+        if let State::Running { to, .. } = self.state {
+            reload::retire(&to);
+        }
+    }
 }
 
 enum State {
@@ -112,6 +137,16 @@ pub struct UnloadPlugin {
     pub name: PluginName,
 }
 
+/// Loads a plugin anew, from where it came from; its file, manifest and grants are read again. The one
+/// there is takes calls until the new one can be called, finishes those under way, and stays where the
+/// new one can't be loaded. Answered when that is settled.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<PluginSummary, Error>")]
+pub struct ReloadPlugin {
+    /// Its name.
+    pub name: PluginName,
+}
+
 /// The plugins that can be called, by name.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Vec<PluginSummary>")]
@@ -131,13 +166,7 @@ impl SandboxSupervisor {
     /// For the plugins that ship in the binary and those configured. `home` is the daemon's home:
     /// relative paths start there, `plugins/` and `cache/` are in it.
     pub fn new(plugins: Vec<config::Plugin>, home: PathBuf) -> Self {
-        let configured = plugins
-            .into_iter()
-            .map(|mut plugin| {
-                plugin.path = plugin.path.map(|path| home.join(path));
-                (plugin.name.clone(), plugin)
-            })
-            .collect();
+        let configured = reload::by_name(plugins, &home);
         Self {
             surroundings: Surroundings {
                 pool: Pool::new(Pool::threads_for_this_machine()),
@@ -179,21 +208,34 @@ impl SandboxSupervisor {
     }
 
     fn start_plugin(&mut self, name: &PluginName, source: Source, restarts: Restarts, ctx: &Context<Self>) {
+        let entry = self.begin(name, source, restarts, ctx);
+        self.plugins.insert(name.clone(), entry);
+    }
+
+    /// Starts one that is not in the table yet, as it is configured.
+    fn begin(&mut self, name: &PluginName, source: Source, restarts: Restarts, ctx: &Context<Self>) -> Entry {
+        let configured = self.configured.get(name).cloned();
+        let (to, loading) = self.launch(name, source.clone(), configured, ctx);
+        Entry { source, generation: self.generation, restarts, state: State::Running { to, loading } }
+    }
+
+    /// Starts the actor of a plugin, of the next generation.
+    fn launch(
+        &mut self,
+        name: &PluginName,
+        source: Source,
+        entry: Option<config::Plugin>,
+        ctx: &Context<Self>,
+    ) -> (Addr<Plugin>, watch::Receiver<Loading>) {
         self.generation += 1;
         let (sender, loading) = watch::channel(Loading::UnderWay);
         let guard = Guard::new(name.as_str(), self.generation, ctx.address().recipient());
-        let entry = self.configured.get(name).cloned();
-        let plugin =
-            Plugin::new(name.clone(), source.clone(), entry, self.surroundings.clone(), sender, guard);
-        let state = State::Running { to: plugin.start(), loading };
-        self.plugins.insert(name.clone(), Entry { source, generation: self.generation, restarts, state });
+        let plugin = Plugin::new(name.clone(), source, entry, self.surroundings.clone(), sender, guard);
+        (plugin.start(), loading)
     }
 
     fn loading(&self, name: &PluginName) -> Option<watch::Receiver<Loading>> {
-        match &self.plugins.get(name)?.state {
-            State::Running { loading, .. } => Some(loading.clone()),
-            State::OutOfOrder => None,
-        }
+        self.plugins.get(name)?.loading()
     }
 
     fn out_of_order(name: &PluginName) -> String {
@@ -375,12 +417,7 @@ impl Handler<LoadPlugin> for SandboxSupervisor {
 impl SandboxSupervisor {
     /// Forgets the plugin; it ends when its calls have.
     fn retire(&mut self, name: &PluginName) -> bool {
-        let Some(entry) = self.plugins.remove(name) else { return false };
-        if let State::Running { to, .. } = entry.state {
-            #[expect(clippy::disallowed_methods, reason = "lifecycle message to a child, one per child")]
-            to.do_send(Retire);
-        }
-        true
+        self.plugins.remove(name).map(Entry::retire).is_some()
     }
 }
 
@@ -392,8 +429,58 @@ impl Handler<UnloadPlugin> for SandboxSupervisor {
             tracing::info!(plugin = %name, "plugin unloaded");
             Ok(())
         } else {
-            Err(ErrorCode::NotFound.error(format!("plugin {:?} is not loaded", name.as_str())))
+            Err(not_loaded(&name))
         }
+    }
+}
+
+fn not_loaded(name: &PluginName) -> Error {
+    ErrorCode::NotFound.error(format!("plugin {:?} is not loaded", name.as_str()))
+}
+
+impl Handler<ReloadPlugin> for SandboxSupervisor {
+    type Result = ResponseActFuture<Self, Result<PluginSummary, Error>>;
+
+    fn handle(&mut self, ReloadPlugin { name }: ReloadPlugin, ctx: &mut Self::Context) -> Self::Result {
+        let Some(known) = self.plugins.get(&name) else {
+            return Box::pin(fut::err(not_loaded(&name)));
+        };
+        let source = match &known.source {
+            loaded @ Source::Loaded { .. } => loaded.clone(),
+            own => {
+                Source::own(&self.embedded, &name, self.configured.get(&name)).unwrap_or_else(|| own.clone())
+            }
+        };
+        let new = self.begin(&name, source, Restarts::default(), ctx);
+        let loading = new.loading();
+        let wait = async move {
+            match loading {
+                Some(loading) => settled(loading).await,
+                None => Err(ErrorCode::Internal.error("a plugin ended as it was started")),
+            }
+        };
+        Box::pin(wait.into_actor(self).map(move |result, act, _| {
+            let is_newest = act.plugins.get(&name).is_some_and(|known| known.generation < new.generation);
+            let result = if is_newest && new.is_alive() || result.is_err() {
+                result
+            } else {
+                let why = format!("plugin {name} was unloaded, or loaded anew by somebody else, meanwhile");
+                Err(ErrorCode::Conflict.error(why))
+            };
+            match result {
+                Ok(loaded) => {
+                    act.retire(&name);
+                    act.plugins.insert(name, new);
+                    Ok(loaded.summary.clone())
+                }
+                Err(error) => {
+                    new.retire();
+                    let kept = act.plugins.get(&name).is_some_and(Entry::is_alive);
+                    let kept = if kept { "; the one there was goes on" } else { "" };
+                    Err(Error { message: format!("{}{kept}", error.message), ..error })
+                }
+            }
+        }))
     }
 }
 
@@ -440,29 +527,39 @@ impl Handler<Observe> for SandboxSupervisor {
             .map(|(name, _)| name.to_string())
             .collect();
         let restarts: usize = self.plugins.values().map(|entry| entry.restarts.recent()).sum();
+        let restarts_total: u64 = self.plugins.values().map(|entry| entry.restarts.total()).sum();
         let state = json!({
             "plugins": self.plugins.len(),
             "plugins_out_of_order": out_of_order,
             "plugins_not_loaded": not_loaded,
             "plugin_restarts_recent": restarts,
+            "restarts_total": restarts_total,
             "threads_max": threads_max,
             "threads": load.threads,
             "threads_busy": load.busy,
             "jobs_waiting": load.queued,
         });
-        let children: Vec<Addr<Plugin>> = self
-            .plugins
-            .values()
-            .filter_map(|entry| match &entry.state {
-                State::Running { to, .. } => Some(to.clone()),
-                State::OutOfOrder => None,
+        let observed = Observed::leaf("sandbox supervisor", state);
+        let asked = self.plugins.iter().map(|(name, entry)| {
+            let (name, restarts) = (name.clone(), entry.restarts.total());
+            let actor = format!("plugin {name}");
+            let child: LocalBoxFuture<'static, Observed> = match &entry.state {
+                State::Running { to, .. } => Box::pin(observe(actor, to.clone(), PATIENCE)),
+                State::OutOfOrder => {
+                    let state = json!({ "state": "out of order", "error": Self::out_of_order(&name),
+                        "source": entry.source.kind(),
+                        "path": entry.source.path().map(|path| path.display().to_string()) });
+                    Box::pin(ready(Observed::leaf(actor, state)))
+                }
+            };
+            child.map(move |mut child| {
+                child.state["plugin"] = name.as_str().into();
+                child.state["restarts_total"] = restarts.into();
+                child
             })
-            .collect();
-        Box::pin(async move {
-            let asked = children.into_iter().map(|to| async move { to.send(Observe).await });
-            let children = join_all(asked).await.into_iter().filter_map(Result::ok).collect();
-            Observed { actor: "sandbox supervisor".to_owned(), state, children }
-        })
+        });
+        let asked = join_all(asked);
+        Box::pin(async move { observed.with_children(asked.await) })
     }
 }
 

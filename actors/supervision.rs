@@ -53,6 +53,7 @@ impl Drop for Guard {
 #[derive(Debug, Default)]
 pub struct Restarts {
     at: VecDeque<Instant>,
+    total: u64,
 }
 
 impl Restarts {
@@ -71,7 +72,13 @@ impl Restarts {
             return false;
         }
         self.at.push_back(now);
+        self.total += 1;
         true
+    }
+
+    /// How many there were in all.
+    pub fn total(&self) -> u64 {
+        self.total
     }
 
     /// How many there were within [`Self::WINDOW`] when last asked.
@@ -145,6 +152,6 @@ mod tests {
         assert!(!restarts.allow(start + Duration::from_secs(59)));
         assert!(restarts.allow(start + Duration::from_secs(60)), "the first one is a minute ago");
         assert!(!restarts.allow(start + Duration::from_secs(60)));
-        assert_eq!(restarts.recent(), Restarts::LIMIT);
+        assert_eq!((restarts.recent(), restarts.total()), (Restarts::LIMIT, Restarts::LIMIT as u64 + 1));
     }
 }

@@ -3,34 +3,56 @@
 //! The rules are [`token`](clawmux_core::auth::token)'s; here they are kept in the store and carried
 //! out, one decision at a time. A decision is written down first; then the [`Authority`] that all
 //! connections look at is renewed; then connections that it does not uphold any more are closed; and
-//! then whoever asked is told. A connection looks at the authority once more after it has joined the
+//! then whoever asked is told. What is configured comes here too when it changes, so that one actor
+//! alone says who is let in. A connection looks at the authority once more after it has joined the
 //! hub, so that none slips through between the two.
+//!
+//! When and from where a credential was used is known at once and written down at most once a minute.
+//! What ends soon is warned of in the log once a day, and when it has ended its connections are closed:
+//! those that came with it before its end was set, because it was rotated, do not know of it themselves.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::auth::Principal;
 use clawmux_core::auth::authority::Authority;
-use clawmux_core::auth::token::{Change, Ledger, Moment, Token, TokenCommand, TokenReply};
-use clawmux_core::auth::{Grounds, Principal};
+use clawmux_core::auth::token::{Change, Ledger, Moment, Shown, Token, TokenCommand, TokenReply};
+use clawmux_core::config::{self, Config};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::reply::Reply;
+use clawmux_core::time::Timestamp;
 use serde_json::json;
 
+use crate::admin::Bound;
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::Asker;
 use crate::hub::{Broadcast, Hub, Notice, Whose};
 use crate::observe::{Observe, Observed};
-use crate::store::{ReadTokens, Store, WriteTokens};
+use crate::store::{self, ReadTokens, Store, WriteTokens};
 
 /// How many may wait for a decision.
 const WAITING_MAX: usize = 64;
 
 /// Uses that may wait to be noted; more are lost.
 const MAILBOX: usize = 256;
+
+/// How often is looked what has ended or was used.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long after the end of one its connections are closed, in milliseconds.
+const EXPIRY_GRACE_MS: u64 = 2000;
+
+/// How often the use of one is written down at most.
+const WRITE_EVERY: Duration = Duration::from_secs(60);
+
+/// How often one is warned of that ends soon.
+const WARN_EVERY: Duration = Duration::from_secs(86_400);
 
 /// The credentials of the store.
 pub struct Tokens {
@@ -42,6 +64,12 @@ pub struct Tokens {
     waiting: VecDeque<Manage>,
     is_busy: bool,
     revoked_total: u64,
+    /// When the use of one was last written down, and whether it was used since.
+    noted: BTreeMap<Shown, (Timestamp, bool)>,
+    /// When one was last warned of.
+    warned: BTreeMap<Arc<str>, Timestamp>,
+    /// Up to when it is known what has ended, by the wall clock.
+    looked: Timestamp,
 }
 
 /// Does something about credentials and answers who asked.
@@ -56,12 +84,18 @@ pub struct Manage {
     pub asker: Asker,
 }
 
+/// These are the credentials of the configuration from now on; answered when the connections are being
+/// closed that were let in by one that is gone.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure(pub config::Auth);
+
 /// Somebody was let in with one.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Used {
     /// Which.
-    pub id: Arc<str>,
+    pub shown: Shown,
     /// From where.
     pub origin: IpAddr,
 }
@@ -78,9 +112,18 @@ impl Tokens {
     /// # Errors
     /// As the store's.
     pub async fn open(authority: Arc<Authority>, store: Addr<Store>, hub: Addr<Hub>) -> Result<Self, Error> {
-        let tokens = ask(&store, ReadTokens).await??;
-        let (waiting, ledger) = (VecDeque::new(), Ledger::new(tokens));
-        let opened = Self { ledger, authority, store, hub, waiting, is_busy: false, revoked_total: 0 };
+        let opened = Self {
+            ledger: ask(&store, ReadTokens).await??,
+            authority,
+            store,
+            hub,
+            waiting: VecDeque::new(),
+            is_busy: false,
+            revoked_total: 0,
+            noted: BTreeMap::new(),
+            warned: BTreeMap::new(),
+            looked: clock::wall(),
+        };
         opened.renew();
         Ok(opened)
     }
@@ -122,14 +165,12 @@ impl Tokens {
         let store = self.store.clone();
         let written = async move { ask(&store, write).await.and_then(|written| written) };
         ctx.spawn(written.into_actor(self).then(move |written, tokens, _| {
-            let ended = written.as_ref().is_ok().then(|| tokens.settle(&changes, &reply)).flatten();
-            let hub = tokens.hub.clone();
+            if written.is_ok() {
+                tokens.settle(&changes, &reply);
+            }
+            let close = tokens.close();
             async move {
-                if let Some(grounds) = ended {
-                    let whose = Whose::Grounds(grounds);
-                    // A hub that is gone has nobody left to close.
-                    let _ = ask(&hub, Broadcast { notice: Notice::Revoked, whose }).await;
-                }
+                close.await;
                 asker.reply(written.and_then(|()| answer(reply)));
             }
             .into_actor(tokens)
@@ -140,8 +181,8 @@ impl Tokens {
         }));
     }
 
-    /// What was written down holds; says whose connections end by it.
-    fn settle(&mut self, changes: &[Change], reply: &TokenReply) -> Option<Grounds> {
+    /// What was written down holds.
+    fn settle(&mut self, changes: &[Change], reply: &TokenReply) {
         self.ledger.apply(changes);
         self.renew();
         match reply {
@@ -152,16 +193,114 @@ impl Tokens {
                 if *closes_loopback {
                     tracing::info!("it is the first: from now on loopback requires one too");
                 }
-                closes_loopback.then_some(Grounds::Open)
             }
             TokenReply::Revoked(token) => {
                 self.revoked_total += 1;
                 tracing::info!(token = %token.id, name = %token.name, "a credential is revoked");
-                Some(Grounds::Issued(token.id.clone()))
             }
-            TokenReply::List(_) => None,
+            // Its connections stay for as long as it holds.
+            TokenReply::Rotated { token, old, .. } => {
+                let until = old.expires.map(Timestamp::to_rfc3339);
+                tracing::info!(token = %old.id, name = %old.name, by = %token.id, until, "a credential is rotated");
+            }
+            TokenReply::List { .. } => {}
         }
     }
+
+    /// Closes the connections that are not upheld any more.
+    fn close(&self) -> impl Future<Output = ()> + use<> {
+        let (hub, whose) = (self.hub.clone(), Whose::NotUpheld(self.authority.clone()));
+        async move {
+            // A hub that is gone has nobody left to close.
+            let _ = ask(&hub, Broadcast { notice: Notice::Revoked, whose }).await;
+        }
+    }
+
+    /// Somebody was let in. Written down at most once a minute for each.
+    fn note(&mut self, shown: Shown, origin: IpAddr) {
+        let now = clock::now();
+        let Some(change) = self.ledger.used(&shown, origin, now) else { return };
+        self.ledger.apply(std::slice::from_ref(&change));
+        let (written, is_due) = self.noted.entry(shown.clone()).or_insert((Timestamp::default(), true));
+        *is_due = true;
+        if now.since(*written) >= WRITE_EVERY {
+            self.write_use(&shown, now);
+        }
+    }
+
+    fn write_use(&mut self, shown: &Shown, now: Timestamp) {
+        // While a decision is written down it would be written over.
+        if self.is_busy {
+            return;
+        }
+        if let Some(change) = self.ledger.last_use(shown) {
+            // Lost, it is known a minute less exactly when it was used.
+            let _ = self.store.try_send(WriteTokens { changes: vec![change], durable: false });
+        }
+        self.noted.insert(shown.clone(), (now, false));
+    }
+
+    /// What time brings about.
+    fn look(&mut self, ctx: &mut Context<Self>) {
+        let (now, wall) = (clock::now(), clock::wall());
+        let is_due = |written: &Timestamp| now.since(*written) >= WRITE_EVERY;
+        let due = self.noted.iter().filter(|(_, (written, is_used))| *is_used && is_due(written));
+        for shown in due.map(|(shown, _)| shown.clone()).collect::<Vec<_>>() {
+            self.write_use(&shown, now);
+        }
+        self.noted.retain(|_, (written, is_used)| *is_used || now.since(*written) < WRITE_EVERY);
+        // Connections that know when they end have said so in their own words by then.
+        let past = Timestamp::from_millis(wall.as_millis().saturating_sub(EXPIRY_GRACE_MS));
+        let before = std::mem::replace(&mut self.looked, past);
+        for token in self.ledger.expired(before, past) {
+            tracing::info!(token = %token.id, name = %token.name, "a credential has expired");
+            let whose = Whose::Token(token.id.clone());
+            let ended = self.hub.send(Broadcast { notice: Notice::Revoked, whose });
+            // A hub that is gone has nobody left to close.
+            ctx.spawn(ended.into_actor(self).map(|_, _, _| ()));
+        }
+        for token in self.ledger.expiring(wall) {
+            let last = self.warned.get(&token.id);
+            if last.is_none_or(|last| now.since(*last) >= WARN_EVERY) {
+                let expires = token.expires.map(Timestamp::to_rfc3339);
+                tracing::warn!(token = %token.id, name = %token.name, expires,
+                    "a credential expires soon: clawmux token rotate gives out another while it holds");
+                self.warned.insert(token.id.clone(), now);
+            }
+        }
+    }
+}
+
+/// Does something about the credentials of a home on which no daemon runs.
+///
+/// # Errors
+/// `Conflict` where one does run; as the store's; as [`Ledger::decide`]'s.
+pub async fn without_daemon(
+    home: &Path,
+    config: &Config,
+    command: TokenCommand,
+) -> Result<TokenReply, Error> {
+    // Held until all of it is written down.
+    let _claim = Bound::new(home, None, None, None)?;
+    let authority = Authority::new(&config.auth);
+    let store = Store::start(config.store.path.clone()).await?;
+    let decided = decide_alone(&store, &authority, command).await;
+    ask(&store, store::Stop).await.and_then(|stopped| stopped).and(decided)
+}
+
+async fn decide_alone(
+    store: &Addr<Store>,
+    authority: &Authority,
+    command: TokenCommand,
+) -> Result<TokenReply, Error> {
+    let ledger = ask(store, ReadTokens).await??;
+    authority.renew(&ledger.list());
+    let at = &mut Moment { now: clock::now(), wall: clock::wall(), random: &mut clock::random };
+    let (changes, reply) = ledger.decide(command, &Principal::socket(), authority, at)?;
+    if !changes.is_empty() {
+        ask(store, WriteTokens { changes, durable: true }).await??;
+    }
+    Ok(reply)
 }
 
 fn answer(reply: TokenReply) -> Result<Reply, Error> {
@@ -173,6 +312,8 @@ impl Actor for Tokens {
 
     fn started(&mut self, ctx: &mut Self::Context) {
         ctx.set_mailbox_capacity(MAILBOX);
+        self.look(ctx);
+        ctx.run_interval(LOOK, Self::look);
     }
 }
 
@@ -189,18 +330,21 @@ impl Handler<Manage> for Tokens {
     }
 }
 
+impl Handler<Reconfigure> for Tokens {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, Reconfigure(auth): Reconfigure, _: &mut Self::Context) -> Self::Result {
+        self.authority.configure(&auth);
+        self.renew();
+        Box::pin(self.close())
+    }
+}
+
 impl Handler<Used> for Tokens {
     type Result = ();
 
-    fn handle(&mut self, Used { id, origin }: Used, _: &mut Self::Context) {
-        // While a decision is written down it would be written over.
-        if !self.is_busy
-            && let Some(change) = self.ledger.used(&id, origin, clock::now())
-        {
-            self.ledger.apply(std::slice::from_ref(&change));
-            // Lost, it is known a minute less exactly when it was used.
-            let _ = self.store.try_send(WriteTokens { changes: vec![change], durable: false });
-        }
+    fn handle(&mut self, Used { shown, origin }: Used, _: &mut Self::Context) {
+        self.note(shown, origin);
     }
 }
 
@@ -214,6 +358,7 @@ impl Handler<Observe> for Tokens {
             json!({
                 "valid": valid,
                 "known": known,
+                "expiring": self.ledger.expiring(clock::wall()).count(),
                 "waiting": self.waiting.len(),
                 "revoked_total": self.revoked_total,
             }),

@@ -3,19 +3,23 @@
 use std::path::Path;
 
 use clawmux_actors::sandbox::source;
-use clawmux_core::config::Config;
+use clawmux_core::config::{Complaint, Config, Origin};
+use serde_json::{Value, json};
 
-use crate::cli::Global;
+use crate::cli::{Check, Global};
 use crate::exit::{CONFIG, Failure};
 use crate::logging;
-use crate::settings::{self, Settings};
-use crate::terminal::{say, tell};
+use crate::settings::{self, Settings, Unusable};
+use crate::terminal::{json_line, say, tell};
 
 /// Runs it.
 ///
 /// # Errors
 /// Status 64 with every complaint.
-pub(crate) fn run(global: &Global) -> Result<(), Failure> {
+pub(crate) fn run(global: &Global, options: &Check) -> Result<(), Failure> {
+    if options.json {
+        return tell_json(global);
+    }
     let settings = settings::read(global, &[])?;
     let (complaints, warnings) = look(&settings.config, &settings.home);
     for warning in settings.warnings.iter().map(ToString::to_string).chain(warnings) {
@@ -26,6 +30,52 @@ pub(crate) fn run(global: &Global) -> Result<(), Failure> {
     }
     say(&summary(&settings));
     Ok(())
+}
+
+/// As one object: `{"ok", "files", "complaints": [{"file", "line", "key", "message"}], "warnings"}`. What is
+/// not in a file has the variable or the option as its `source`.
+fn tell_json(global: &Global) -> Result<(), Failure> {
+    let mut files = Vec::new();
+    let (complaints, warnings) = match settings::load(global, &[]) {
+        Ok(settings) => {
+            files.extend(settings.files.iter().map(|path| path.display().to_string()));
+            let (complaints, warnings) = look(&settings.config, &settings.home);
+            let known = settings.warnings.iter().map(entry).chain(warnings.iter().map(|text| unplaced(text)));
+            (complaints.iter().map(|text| unplaced(text)).collect(), known.collect())
+        }
+        Err(Unusable::Complaints(complaints)) => (complaints.iter().map(entry).collect(), Vec::new()),
+        Err(Unusable::Failure(failure)) if failure.status == CONFIG => {
+            (vec![unplaced(&failure.message)], Vec::new())
+        }
+        Err(Unusable::Failure(failure)) => return Err(failure),
+    };
+    let (complaints, warnings): (Vec<Value>, Vec<Value>) = (complaints, warnings);
+    let ok = complaints.is_empty();
+    say(&json_line(&json!({ "ok": ok, "files": files, "complaints": complaints, "warnings": warnings })));
+    // A script has been told.
+    if ok { Ok(()) } else { Err(Failure::new(CONFIG, "")) }
+}
+
+fn entry(complaint: &Complaint) -> Value {
+    let (key, message) = complaint.split();
+    let (file, line, source) = match &complaint.at {
+        Origin::File { name, line, .. } => (Some(name), Some(line), None),
+        Origin::Env(name) | Origin::Flag(name) => (None, None, Some(name)),
+        Origin::Default => (None, None, None),
+    };
+    let key = Some(key).filter(|key| !key.is_empty());
+    json!({
+        "file": file.map(|name| &**name),
+        "line": line,
+        "source": source.map(|name| &**name),
+        "key": key,
+        "message": message,
+    })
+}
+
+/// One that only the file system knows of.
+fn unplaced(text: &str) -> Value {
+    entry(&Complaint { at: Origin::Default, message: text.to_owned() })
 }
 
 /// What only the file system knows, with what is in the files: first complaints, then warnings.

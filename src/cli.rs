@@ -70,9 +70,210 @@ pub(crate) struct Status {
     pub(crate) json: bool,
 }
 
+/// `connections`
+#[derive(Args, Debug)]
+pub(crate) struct Connections {
+    /// At most so many
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = positive)]
+    pub(crate) limit: usize,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `connection`
+#[derive(Args, Debug)]
+pub(crate) struct Connection {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub(crate) command: ConnectionCommand,
+}
+
+/// What can be done with one connection.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConnectionCommand {
+    /// Close it, as if the daemon went away for it: its client may come back, what it asked for goes on
+    Close(OneConnection),
+}
+
+/// A connection by its number.
+#[derive(Args, Debug)]
+pub(crate) struct OneConnection {
+    /// The number of the connection; `clawmux connections` lists them
+    #[arg(value_name = "ID")]
+    pub(crate) id: u64,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `actors`
+#[derive(Args, Debug)]
+pub(crate) struct Actors {
+    /// Of an actor with many children at most so many, those that need looking at first
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) children: usize,
+    /// With every figure each actor keeps
+    #[arg(long)]
+    pub(crate) figures: bool,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `plugins`
+#[derive(Args, Debug)]
+pub(crate) struct Plugins {
+    /// Only this one, with all there is to say about it
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `plugin`
+#[derive(Args, Debug)]
+pub(crate) struct Plugin {
+    /// What to do with it.
+    #[command(subcommand)]
+    pub(crate) command: PluginCommand,
+}
+
+/// What can be done with one plugin.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PluginCommand {
+    /// Load one that is configured, ships in the binary, or lies in the plugins folder of the home
+    Load(LoadPlugin),
+    /// Take it away: it is called no more, calls under way finish
+    Unload(OnePlugin),
+    /// Load it anew from where it came from, without a gap: calls under way finish on the one there was
+    ///
+    /// Its file, its manifest and its grants are read again. Where the new one can't be loaded, the one there was
+    /// goes on.
+    Reload(OnePlugin),
+    /// Try it with an input, under its own grants and limits; exit status 1 where it says that it failed
+    Call(CallPlugin),
+}
+
+/// A plugin by its name.
+#[derive(Args, Debug)]
+pub(crate) struct OnePlugin {
+    /// The name of the plugin; `clawmux plugins` lists them
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `plugin load`
+#[derive(Args, Debug)]
+pub(crate) struct LoadPlugin {
+    #[command(flatten)]
+    pub(crate) plugin: OnePlugin,
+    /// A file in the plugins folder of the home, such as notes.wasm [default: the one that is configured, or ships
+    /// in the binary]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) path: Option<String>,
+}
+
+/// `plugin call`
+#[derive(Args, Debug)]
+pub(crate) struct CallPlugin {
+    #[command(flatten)]
+    pub(crate) plugin: OnePlugin,
+    /// A JSON object, such as '{"text":"hi"}' (`-`: from stdin) [default: {}]
+    #[arg(value_name = "INPUT", conflicts_with = "input_file")]
+    pub(crate) input: Option<String>,
+    /// File with the JSON object
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input_file: Option<PathBuf>,
+}
+
+/// `usage`
+#[derive(Args, Debug)]
+pub(crate) struct Usage {
+    /// By what it is added up
+    #[arg(long, value_enum, default_value_t = UsageBy::Day)]
+    pub(crate) by: UsageBy,
+    /// Over so many days, today included; days are those of UTC
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = positive)]
+    pub(crate) days: usize,
+    /// At most so many rows
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = positive)]
+    pub(crate) limit: usize,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// By what spending is added up.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum UsageBy {
+    /// The day, the latest first
+    Day,
+    /// The agent
+    Agent,
+    /// The model of a provider
+    Model,
+    /// The session
+    Session,
+}
+
+/// `events`
+#[derive(Args, Debug)]
+pub(crate) struct Events {
+    /// Only those of sessions whose key begins with this
+    #[arg(long, value_name = "KEY")]
+    pub(crate) session: Option<String>,
+    /// Only of this kind, such as prompt, tool_call, end or approval; may be given several times
+    #[arg(long, value_name = "KIND")]
+    pub(crate) kind: Vec<String>,
+    /// Where no daemon is reachable, or it goes away, wait until one is there
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// As JSON, for scripts: one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `completions`
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+}
+
+/// A shell that completes.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Shell {
+    /// For ~/.local/share/bash-completion/completions/clawmux
+    Bash,
+    /// For a file _clawmux in a folder of $fpath
+    Zsh,
+    /// For ~/.config/fish/completions/clawmux.fish
+    Fish,
+}
+
+/// `man`
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// The command the page is about, such as `session tail` [default: all of clawmux]
+    #[arg(value_name = "COMMAND", conflicts_with = "out")]
+    pub(crate) page: Vec<String>,
+    /// Write the pages of all commands into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+}
+
 /// `sessions`
 #[derive(Args, Debug)]
 pub(crate) struct Sessions {
+    /// Only those whose key begins with this
+    #[arg(value_name = "KEY")]
+    pub(crate) prefix: Option<String>,
     /// At most so many
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = positive)]
     pub(crate) limit: usize,
@@ -110,7 +311,7 @@ pub(crate) enum SessionCommand {
 /// A session by its key.
 #[derive(Args, Debug)]
 pub(crate) struct Named {
-    /// The session, as AGENT:CHANNEL:ACCOUNT:PEER; `clawmux sessions` lists them
+    /// The session, as AGENT:CHANNEL:ACCOUNT:PEER, or the beginning of that; `clawmux sessions` lists them
     #[arg(value_name = "KEY")]
     pub(crate) key: String,
     /// As JSON, for scripts
@@ -176,12 +377,40 @@ pub(crate) struct Backup {
     pub(crate) json: bool,
 }
 
+/// `unit`
+#[derive(Args, Debug)]
+pub(crate) struct Unit {
+    /// For the service manager of this user instead of the system's: the home is ~/.clawmux as ever
+    #[arg(long)]
+    pub(crate) user: bool,
+    /// Write clawmux.service and clawmux.socket into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Print the service unit alone
+    #[arg(long, conflicts_with_all = ["out", "socket"])]
+    pub(crate) service: bool,
+    /// Print the socket unit alone
+    #[arg(long, conflicts_with = "out")]
+    pub(crate) socket: bool,
+}
+
+/// `check`
+#[derive(Args, Debug)]
+pub(crate) struct Check {
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `doctor`
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
     /// Read the log for at most about so long; a large one is looked through as far as that goes
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) within: u64,
+    /// Ask no model provider
+    #[arg(long)]
+    pub(crate) offline: bool,
     /// As JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,
@@ -226,6 +455,8 @@ pub(crate) struct Device {
 pub(crate) enum DeviceCommand {
     /// Let in a device that waits: it is paired and comes in the next time it connects
     Approve(OneDevice),
+    /// Do not let in a device that waits
+    Reject(OneDevice),
     /// Void the tokens of a device and close its connections; or do not let in one that waits
     Revoke(OneDevice),
 }
@@ -340,6 +571,11 @@ pub(crate) enum TokenCommand {
     Create(CreateToken),
     /// Let nobody in with it any more, and close its connections
     Revoke(RevokeToken),
+    /// Give out another in its place: it goes to stdout, once, and the old one holds on for a while
+    ///
+    /// The new one has the name and the scopes of the old one, so that what belongs to it is found by both. Connections
+    /// of the old one stay until its end.
+    Rotate(RotateToken),
 }
 
 /// `token create`
@@ -372,6 +608,23 @@ pub(crate) struct RevokeToken {
     /// Its id, or the beginning of it; `clawmux tokens` lists them
     #[arg(value_name = "ID")]
     pub(crate) id: String,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `token rotate`
+#[derive(Args, Debug)]
+pub(crate) struct RotateToken {
+    /// Its id, or the beginning of it; `clawmux tokens` lists them
+    #[arg(value_name = "ID")]
+    pub(crate) id: String,
+    /// For how long the old one holds on, such as 1h or 7d; 0s ends it at once
+    #[arg(long, value_name = "SPAN", default_value = "24h", value_parser = crate::operator::tokens::overlap)]
+    pub(crate) overlap: std::time::Duration,
+    /// How long the new one lives [default: as long as the old one was to live]
+    #[arg(long, value_name = "SPAN", value_parser = crate::operator::tokens::life)]
+    pub(crate) expires: Option<std::time::Duration>,
     /// As JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,
@@ -500,12 +753,86 @@ pub(crate) struct JobRuns {
     pub(crate) json: bool,
 }
 
-/// The arguments of a command that is not there yet: all of them.
+/// `config`
 #[derive(Args, Debug)]
-pub(crate) struct Later {
-    /// Ignored
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    pub(crate) rest: Vec<String>,
+pub(crate) struct Config {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: ConfigCommand,
+}
+
+/// What can be done with the configuration.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// What keys say and where that was written; secrets are not shown
+    Get(GetConfig),
+    /// Have a key say something; the daemon goes over to it at once, or says what takes a restart
+    ///
+    /// Written is the file that the value came from, and its comments stay; where that can't be written, or no file
+    /// says anything of it, gateway.toml in the home (or --config FILE).
+    Set(SetConfig),
+    /// Take a key away, so that the default holds again, or what a weaker file says
+    Unset(UnsetConfig),
+    /// Have the daemon go over to what stands in its files, as SIGHUP does
+    ///
+    /// All of it or, where anything of it is bad, nothing: then everything that is wrong is said, and the exit status
+    /// is 64.
+    Reload(ReloadConfig),
+}
+
+/// `config get`
+#[derive(Args, Debug)]
+pub(crate) struct GetConfig {
+    /// Only this key, such as limits.queue, or this section
+    #[arg(value_name = "PATH")]
+    pub(crate) path: Option<String>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `config set`
+#[derive(Args, Debug)]
+pub(crate) struct SetConfig {
+    /// The key, such as limits.queue
+    #[arg(value_name = "PATH")]
+    pub(crate) path: String,
+    /// What it shall say: a value as in TOML, or a bare text
+    #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+    pub(crate) value: String,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `config unset`
+#[derive(Args, Debug)]
+pub(crate) struct UnsetConfig {
+    /// The key, such as limits.queue, or a section
+    #[arg(value_name = "PATH")]
+    pub(crate) path: String,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `config reload`
+#[derive(Args, Debug)]
+pub(crate) struct ReloadConfig {
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `log`
+#[derive(Args, Debug)]
+pub(crate) struct Log {
+    /// off, error, warn, info, debug or trace; or directives such as info,clawmux=debug [default: only show it]
+    #[arg(value_name = "LEVEL")]
+    pub(crate) level: Option<String>,
+    /// As JSON, for scripts
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// The commands.
@@ -520,19 +847,23 @@ pub(crate) enum Command {
     /// Ctrl-C aborts the run under way; at the prompt, or a second time, it leaves.
     Chat(Chat),
     /// Check the configuration without starting: all complaints at once, with file and line
-    Check,
+    Check(Check),
     /// Ask the running daemon how it is
     Status(Status),
     /// The sessions there are, the latest used first
     Sessions(Sessions),
-    /// Connections (not there yet)
-    Connections(Later),
-    /// Actors and their figures (not there yet)
-    Actors(Later),
-    /// Loaded plugins (not there yet)
-    Plugins(Later),
-    /// Tokens spent (not there yet)
-    Usage(Later),
+    /// Who is connected, the latest first
+    Connections(Connections),
+    /// The actors of the daemon, who supervises whom, and how far each is behind
+    ///
+    /// WAIT is how long a question waited in the actor's mailbox, QUEUED how much waits in queues of its own, RESTARTS
+    /// how often those it supervises were started anew. One that is stuck is told as such and does not hold the
+    /// others up.
+    Actors(Actors),
+    /// Plugins, whether they can be called or not
+    Plugins(Plugins),
+    /// Tokens spent, and what the budgets leave
+    Usage(Usage),
     /// What is remembered besides conversations: how much for whom, or the entries of one owner
     Memory(Memory),
     /// Tool calls that wait for approval
@@ -552,20 +883,29 @@ pub(crate) enum Command {
     /// Approve or deny a tool call that waits
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Approval(Approval),
-    /// Plugins at run time: load, unload, reload, call (not there yet)
-    Plugin(Later),
-    /// Create or revoke API keys and JWTs
+    /// Close a connection
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Connection(Connection),
+    /// Plugins at run time: load, unload, reload, or try one
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Plugin(Plugin),
+    /// Create, revoke or rotate API keys and JWTs
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Token(Token),
-    /// Approve or revoke a device
+    /// Approve, reject or revoke a device
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Device(Device),
-    /// Live configuration: get, set, reload (not there yet)
-    Config(Later),
-    /// The daemon's log level (not there yet)
-    Log(Later),
-    /// A live tail of all events (not there yet)
-    Events(Later),
+    /// Show or change the configuration of the running daemon, or of its files where none runs
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Config(Config),
+    /// Show or set what the running daemon writes to its log
+    ///
+    /// It lasts until the next reload or restart, which bring back what is configured: for good, set log.filter.
+    Log(Log),
+    /// What happens in all sessions and to the daemon, as it happens, until Ctrl-C
+    ///
+    /// What happened while nobody looked is not told again: see `clawmux session show` and `session tail --after`.
+    Events(Events),
     /// Stop taking new prompts and wait until what was accepted has run
     ///
     /// New prompts are refused (a client may try again later) and /readyz says 503; what was accepted runs to its end,
@@ -578,52 +918,24 @@ pub(crate) enum Command {
     /// file, checked and on the disk when the command ends. To restore it: stop the daemon, move the files of its log
     /// away, copy FILE to where clawmux.db was (store.path), start the daemon.
     Backup(Backup),
-    /// The systemd units (not there yet)
-    Unit(Later),
+    /// The systemd service and socket units, for the system or for one user
+    ///
+    /// Prints both, each below a line with the path it belongs to; --out writes them. They name this binary and what
+    /// the configuration says of addresses, the socket's group and the time a stop may take: print them anew when
+    /// those change.
+    Unit(Unit),
     /// Look for what commonly goes wrong, and say what to do
     ///
-    /// Looks at the configuration, the home and its disk, the daemon and its socket, and the log, whether a daemon runs
-    /// or not. Exit status 1 where something is wrong; warnings are not. Ports, keys, the model provider and the clock
-    /// are not looked at yet.
+    /// Looks at the configuration, the home, its secrets and its disk, the daemon and what waits for its operator, ports,
+    /// limits of the system, keys, model providers (by a request that costs nothing), the clock, and the log, whether a
+    /// daemon runs or not. Changes nothing. Exit status 1 where something is wrong; warnings are not.
     Doctor(Doctor),
     /// Methods and events of a protocol with their parameters, as this daemon serves them
     Reference(Reference),
-}
-
-impl Command {
-    /// Its name, where it is not there yet.
-    pub(crate) fn later(&self) -> Option<&'static str> {
-        Some(match self {
-            Self::Serve(_)
-            | Self::Chat(_)
-            | Self::Check
-            | Self::Status(_)
-            | Self::Sessions(_)
-            | Self::Session(_)
-            | Self::Devices(_)
-            | Self::Device(_)
-            | Self::Tokens(_)
-            | Self::Token(_)
-            | Self::Jobs(_)
-            | Self::Job(_)
-            | Self::Approvals(_)
-            | Self::Memory(_)
-            | Self::Approval(_)
-            | Self::Drain(_)
-            | Self::Backup(_)
-            | Self::Doctor(_)
-            | Self::Reference(_) => return None,
-            Self::Connections(_) => "connections",
-            Self::Actors(_) => "actors",
-            Self::Plugins(_) => "plugins",
-            Self::Usage(_) => "usage",
-            Self::Plugin(_) => "plugin",
-            Self::Config(_) => "config",
-            Self::Log(_) => "log",
-            Self::Events(_) => "events",
-            Self::Unit(_) => "unit",
-        })
-    }
+    /// Have a shell complete commands and options
+    Completions(Completions),
+    /// The manual page, for `man -l -`, or those of all commands
+    Man(Man),
 }
 
 #[cfg(test)]
@@ -636,23 +948,13 @@ mod tests {
         Cli::command().debug_assert();
         let help = Cli::command().render_long_help().to_string();
         for name in Cli::command().get_subcommands() {
-            let about = name.get_about().map(ToString::to_string).unwrap_or_default();
-            let later = match Cli::try_parse_from(["clawmux", name.get_name()]) {
-                Ok(cli) => cli.command.later(),
-                // It wants arguments, so it is there.
-                Err(_) => None,
-            };
-            assert_eq!(later, about.contains("not there yet").then_some(name.get_name()), "{about}");
+            assert!(name.get_about().is_some(), "{} says what it does", name.get_name());
             assert!(help.contains(name.get_name()), "{help}");
         }
     }
 
     #[test]
-    fn later_commands_take_whatever_they_will_take() {
-        for line in ["plugin call echo --json", "unit --user", "config get --all"] {
-            let args = std::iter::once("clawmux").chain(line.split(' '));
-            assert!(Cli::try_parse_from(args).unwrap().command.later().is_some(), "{line}");
-        }
+    fn what_contradicts_itself_is_refused() {
         assert!(Cli::try_parse_from(["clawmux", "nothing"]).is_err());
         let create = |rest: &str| {
             let args = ["clawmux", "token", "create"].into_iter().chain(rest.split(' '));

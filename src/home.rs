@@ -1,6 +1,6 @@
 //! The home: the folder that holds the store, the soul, the plugins and the sockets of one daemon.
 
-use std::fs::DirBuilder;
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -38,6 +38,20 @@ pub(crate) fn create(home: &Path) -> Result<(), Failure> {
         .mode(0o700)
         .create(home)
         .map_err(|error| Failure::new(FAILED, format!("cannot make the home {}: {error}", home.display())))
+}
+
+/// The process that holds the home, by its lock; it may not say which it is.
+pub(crate) fn holder(home: &Path) -> Option<String> {
+    let path = home.join(".xeno").join("gateway.lock");
+    let lock = File::open(&path).ok()?;
+    match lock.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => {
+            let pid: String =
+                fs::read_to_string(&path).ok()?.chars().filter(char::is_ascii_digit).take(10).collect();
+            Some(if pid.is_empty() { "unknown process".into() } else { format!("process {pid}") })
+        }
+        Ok(()) | Err(TryLockError::Error(_)) => None,
+    }
 }
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! Writing for people: stdout carries results, stderr everything else. What others wrote is made
 //! harmless first, because a terminal obeys control characters.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write, stdout};
 
 use serde_json::Value;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::exit::{FAILED, Failure};
 
@@ -36,6 +37,73 @@ pub(crate) fn write(text: &str) -> Result<bool, Failure> {
 /// Writes a line to stderr.
 pub(crate) fn tell(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// What a piece of text stands for, as colours tell it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// Nothing in particular.
+    #[default]
+    Plain,
+    /// The head of something.
+    Head,
+    /// At work, or well.
+    Good,
+    /// Waits for somebody, or soon will.
+    Warn,
+    /// Does not work.
+    Bad,
+}
+
+impl Tone {
+    /// `text` in its colour; as it is where `colored` is false.
+    pub(crate) fn paint(self, text: &str, colored: bool) -> String {
+        let code = match self {
+            Self::Plain => return text.to_owned(),
+            Self::Head => "1",
+            Self::Good => "32",
+            Self::Warn => "33",
+            Self::Bad => "31",
+        };
+        if colored && !text.is_empty() { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
+    }
+}
+
+/// Whether what goes to `stream` may be coloured: a terminal, and nobody objects.
+pub(crate) fn may_color(stream: &impl IsTerminal) -> bool {
+    let objects = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+        || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
+    stream.is_terminal() && !objects
+}
+
+/// How wide the terminal behind stdout is; none where there is none, or it does not say.
+pub(crate) fn columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
+}
+
+/// How wide `text` stands on a terminal.
+pub(crate) fn width(text: &str) -> usize {
+    text.width()
+}
+
+/// `text`, with an ellipsis in place of what is wider than `columns`.
+pub(crate) fn cut(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let mut left = columns.saturating_sub(1);
+    let fits = |c: &char| {
+        let wide = c.width().unwrap_or(0);
+        let fits = wide <= left;
+        left = left.saturating_sub(wide);
+        fits
+    };
+    let mut short: String = text.chars().take_while(fits).collect();
+    if columns > 0 {
+        short.push('…');
+    }
+    short
 }
 
 /// `text` without what a terminal would obey or what would disguise it: control characters but
@@ -98,7 +166,20 @@ mod tests {
         assert_eq!(one_line("İİİİ\nİ", 5), "İİİİ …");
     }
 
+    #[test]
+    fn colours_are_only_where_they_are_wanted() {
+        assert_eq!(Tone::Bad.paint("x", true), "\u{1b}[31mx\u{1b}[0m");
+        assert_eq!((Tone::Bad.paint("x", false), Tone::Plain.paint("x", true)), ("x".into(), "x".into()));
+    }
+
     proptest! {
+        #[test]
+        fn what_is_cut_fits_and_is_a_beginning(text in "\\PC{0,30}", columns in 0_usize..20) {
+            let short = cut(&text, columns);
+            prop_assert!(width(&short) <= columns, "{short:?}");
+            prop_assert!(short == text || text.starts_with(short.trim_end_matches('…')));
+        }
+
         #[test]
         fn nothing_is_left_to_obey(text in any::<String>(), most in 0_usize..20) {
             prop_assert!(!harmless(&text).chars().any(|c| c.is_control() && c != '\n' && c != '\t'));

@@ -29,6 +29,8 @@ fn output(command: &mut Command) -> (i32, String, String) {
 #[test]
 fn exit_statuses_are_those_scripts_know() {
     let home = tempfile::tempdir().unwrap();
+    // The doctor looks whether the port is free.
+    std::fs::write(home.path().join("gateway.toml"), "[gateway]\nlisten = [\"127.0.0.1:0\"]\n").unwrap();
     for (args, expected, says) in [
         (&["--help"][..], 0, ""),
         (&["--version"], 0, ""),
@@ -56,7 +58,25 @@ fn exit_statuses_are_those_scripts_know() {
         (&["backup", "copy.db"], 1, "there is no log at"),
         (&["doctor"], 0, ""),
         (&["doctor", "--fix"], 2, "--fix"),
-        (&["usage", "--all"], 1, "usage is not there yet"),
+        (&["config", "get"], 1, "config is not there yet"),
+        (&["usage"], 69, "clawmux serve"),
+        (&["usage", "--by", "week"], 2, "session"),
+        (&["usage", "--days", "0"], 2, "above 0"),
+        (&["connections"], 69, "clawmux serve"),
+        (&["connection", "close", "x"], 2, "<ID>"),
+        (&["connection", "close", "1"], 69, "clawmux serve"),
+        (&["actors"], 69, "clawmux serve"),
+        (&["plugins"], 69, "clawmux serve"),
+        (&["plugin"], 2, "Usage"),
+        (&["plugin", "reload", "echo"], 69, "clawmux serve"),
+        (&["plugin", "call", "echo", "[]"], 2, "expected a JSON object"),
+        (&["plugin", "call", "echo", "{"], 2, "the input: EOF"),
+        (&["plugin", "call", "echo", "--input-file", "/nowhere"], 2, "/nowhere"),
+        (&["events"], 69, "clawmux serve"),
+        (&["completions"], 2, "<SHELL>"),
+        (&["completions", "tcsh"], 2, "bash"),
+        (&["man", "sesion"], 2, "there is no command \"sesion\" here"),
+        (&["man", "session", "tail"], 0, ""),
         (&["check"], 0, ""),
         (&["--config", "/nowhere.toml", "check"], 64, "/nowhere.toml: can't be read"),
     ] {
@@ -104,11 +124,30 @@ fn check_tells_everything_at_once() {
         assert!(stderr.lines().any(|line| line.starts_with(&begin)), "{begin} in {stderr}");
     }
 
+    let (status, stdout, stderr) =
+        output(clawmux(home.path(), &["check", "--json"]).env("CLAWMUX__LIMITS__QUEUE", "0"));
+    assert_eq!((status, stderr.as_str()), (64, ""));
+    let told: Value = serde_json::from_str(&stdout).unwrap();
+    let of =
+        |key: &str| told["complaints"].as_array().unwrap().iter().find(|entry| entry["key"] == key).cloned();
+    let queue = of("limits.queue").unwrap_or_else(|| panic!("{told}"));
+    assert_eq!((&queue["source"], &queue["file"]), (&json!("CLAWMUX__LIMITS__QUEUE"), &Value::Null));
+    let placed: Vec<_> =
+        told["complaints"].as_array().unwrap().iter().filter_map(|e| e["line"].as_u64()).collect();
+    assert_eq!((placed.as_slice(), &told["ok"]), (&[2, 3, 5][..], &json!(false)), "{told}");
+
     std::fs::write(&file, "[xeno]\nhome = \"/x\"\n[agents.main]\nsoul = \"other.md\"\n").unwrap();
     let (status, stdout, stderr) = output(&mut clawmux(home.path(), &["check"]));
     assert_eq!(status, 0, "{stderr}");
     assert!(stdout.starts_with("ok: "), "{stdout}{stderr}");
     assert!(stderr.contains("agents.main.soul"), "{stderr}");
+    let (status, stdout, _) = output(&mut clawmux(home.path(), &["check", "--json"]));
+    let told: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(
+        (status, &told["ok"], told["complaints"].as_array().map(Vec::len)),
+        (0, &json!(true), Some(0))
+    );
+    assert!(told["warnings"].as_array().unwrap().iter().any(|w| w["key"] == "agents.main.soul"), "{told}");
 
     std::fs::write(&file, "[agents.main]\nsoul = \".\"\n").unwrap();
     let (status, _, stderr) = output(&mut clawmux(home.path(), &["check"]));
@@ -355,7 +394,7 @@ async fn status_and_chat_find_the_daemon_of_their_home() {
     assert_eq!(code, 0, "{stderr}");
     assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap(), status);
     let (_, stdout, _) = run(clawmux(home.path(), &["status"])).await;
-    assert!(stdout.contains("uptime   1m 1s\n") && stdout.contains("version  9.9\n"), "{stdout}");
+    assert!(stdout.contains("up           1m 1s\n") && stdout.contains("version      9.9\n"), "{stdout}");
 
     // The token the configuration names is shown to this daemon, which proved to be ours.
     std::fs::write(home.path().join("token"), "of the file").unwrap();

@@ -503,3 +503,86 @@ fn a_key_can_have_an_end() {
     let soon = Duration::from_millis(made["expires_ms"].as_u64().expect("a time"));
     assert!(SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970") >= soon, "not before its time");
 }
+
+/// Both secrets are the same principal, connections of the old one stay until its end.
+#[test]
+fn a_key_is_rotated_while_its_connections_go_on() {
+    let daemon = Daemon::with_env("", &[("CLAWMUX_TOKEN", TOKEN)]);
+    let (old, key) = create(&daemon, &["bot", "--role", "user"]);
+    let id = old["token"].as_str().expect("an id");
+    let mut before = Client::connect_with(daemon.address, &key);
+    before.chat("ada", "hello");
+    let rotated = json_of(&daemon, &["token", "rotate", id, "--overlap", "3s", "--json"]);
+    let fresh = rotated["secret"].as_str().expect("a secret").to_owned();
+    assert_eq!((&rotated["name"], &rotated["role"]), (&json!("bot"), &json!("user")));
+    assert!(rotated["expires_ms"].is_null() && rotated["old"]["expires_ms"].as_u64().is_some(), "{rotated}");
+    let mut after = Client::connect_with(daemon.address, &fresh);
+    let seen = |client: &mut Client| {
+        let reply = client.call("session.list", json!({}));
+        reply.to_string().matches("main:websocket:ada:main").count() > 0
+    };
+    assert!(seen(&mut after), "what was made with the old one is the new one's");
+    assert!(seen(&mut before), "and the old one goes on");
+    let (status, _, said) = run(&daemon, &["token", "rotate", id]);
+    assert!(status == 1 && said.contains("rotated already"), "{said}");
+
+    assert_eq!(end_of(&mut before), "4001", "its time is over");
+    assert_eq!(refused_by_exoclaw(daemon.address, &key)["error"], "auth_failed");
+    assert!(seen(&mut after), "the new one goes on");
+    assert_nothing_shows(&daemon, &[&key, &fresh]);
+}
+
+#[test]
+fn the_first_credential_can_be_there_before_the_first_start() {
+    let home = daemon::home();
+    let command = |args: &[&str]| {
+        let output = daemon::command(home.path()).args(args).output().expect("it runs");
+        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+    };
+    assert_eq!(command(&["tokens"]).0, Some(69), "there is nothing, and nothing is made");
+    assert_eq!(std::fs::read_dir(home.path()).expect("it is there").count(), 0);
+    let (status, key) = command(&["token", "create", "--name", "first", "--role", "admin"]);
+    assert_eq!(status, Some(0), "{key}");
+    let (status, listed) = command(&["tokens", "--json"]);
+    let listed: Value = serde_json::from_str(&listed).expect("JSON");
+    assert_eq!((status, &listed["tokens"][0]["name"]), (Some(0), &json!("first")));
+    let id = listed["tokens"][0]["token"].as_str().expect("an id").to_owned();
+    let daemon = Daemon::at(home, "", &[]);
+    assert_eq!(refused_by_exoclaw(daemon.address, "none")["error"], "auth_failed");
+    Client::connect_with(daemon.address, key.trim());
+    let (status, _, said) = run(&daemon, &["token", "rotate", &id, "--overlap", "0s"]);
+    assert_eq!(status, 0, "{said}");
+    assert_eq!(refused_by_exoclaw(daemon.address, key.trim())["error"], "auth_failed");
+}
+
+#[test]
+fn when_a_credential_was_used_is_kept_and_what_ends_soon_is_warned_of() {
+    let config = "[[auth.api_keys]]\nname = \"ci\"\nkey_env = \"KEY_CI\"\nrole = \"user\"\n";
+    let ci = "a-configured-key-of-thirty-two-chars";
+    let daemon = Daemon::with_env(config, &[("CLAWMUX_TOKEN", TOKEN), ("KEY_CI", ci)]);
+    let (made, key) = create(&daemon, &["brief", "--role", "user", "--expires", "6d"]);
+    create(&daemon, &["long", "--role", "user", "--expires", "8d"]);
+    for token in [TOKEN, ci, &key] {
+        Client::connect_with(daemon.address, token);
+    }
+    let used = |daemon: &Daemon| {
+        let listed = json_of(daemon, &["tokens", "--json"]);
+        let all = ["tokens", "configured"].into_iter().flat_map(|list| listed[list].as_array().cloned());
+        let used = all.flatten().filter(|one| one["origin"] == "127.0.0.1" && one["used_ms"].is_u64());
+        let mut names: Vec<_> = used.map(|one| one["name"].as_str().expect("a name").to_owned()).collect();
+        names.sort();
+        names
+    };
+    let all = ["brief", "ci", "token"];
+    support::eventually("it to be noted", || (used(&daemon) == all).then_some(()));
+    let (_, shown, said) = run(&daemon, &["tokens"]);
+    assert!(shown.contains("configured") && shown.contains("127.0.0.1"), "{shown}");
+    let id = made["token"].as_str().expect("an id");
+    assert!(said.contains(&format!("{id} of brief expires in 5d 23h")) && !said.contains("long"), "{said}");
+    assert_eq!(json_of(&daemon, &["status", "--json"])["credentials_expiring"], 1);
+    support::eventually("it to be warned of", || {
+        daemon.log().contains("a credential expires soon").then_some(())
+    });
+    let daemon = daemon.restart();
+    assert_eq!(used(&daemon), all, "it survives a new start");
+}

@@ -255,7 +255,7 @@ fn a_drained_daemon_finishes_what_runs_refuses_the_rest_and_can_be_read() {
     assert_eq!(late.call("chat.history", account("ada"))["result"]["session"], ADA);
     let again = late.request("chat.send", keyed);
     assert_eq!(late.reply(&again)["event"], "accepted");
-    assert!(stdout_of(&daemon, &["status"]).contains("draining     yes"));
+    assert!(stdout_of(&daemon, &["status"]).contains("drains       new prompts are refused"));
 
     let waiting = daemon::command(daemon.home())
         .args(["drain", "--json"])
@@ -585,11 +585,14 @@ fn a_copy_made_under_load_serves_the_same_sessions() {
 fn the_doctor_finds_nothing_wrong_where_nothing_is() {
     let home = daemon::home();
     std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o700)).expect("it is ours");
+    // It looks whether the port is free.
+    let any_port = "[gateway]\nlisten = [\"127.0.0.1:0\"]\n";
+    std::fs::write(home.path().join("gateway.toml"), any_port).expect("it is written");
     let (status, stdout, stderr) = finish(daemon::command(home.path()).arg("doctor"));
     assert_eq!(status, 0, "an empty home is fine: {stdout}{stderr}");
     assert!(stdout.contains("none runs on this home"), "{stdout}");
 
-    let mut daemon = Daemon::at(home, "", &[]);
+    let mut daemon = Daemon::at(home, any_port, &[]);
     Client::connect(daemon.address).chat("ada", "hi");
     let (status, stdout, stderr) = run(&daemon, &["doctor"]);
     assert_eq!(status, 0, "{stdout}{stderr}");
@@ -696,7 +699,7 @@ fn what_is_no_good_request_is_told_why() {
     let mut operator = Operator::connect(&daemon);
     for (method, params, code, says) in [
         ("admin.nothing", json!({}), -32601, "unknown method: admin.nothing"),
-        ("admin.connections", json!({}), -32601, "admin.connections is not there yet"),
+        ("admin.config.get", json!({}), -32601, "admin.config.get is not there yet"),
         ("admin.session.show", json!({}), -32602, "missing field `session`; it takes {\"session\", "),
         ("admin.session.show", json!({"session": 5}), -32602, "invalid type: integer `5`, expected a string"),
         ("admin.session.show", json!({"session": ADA, "after_seq": -1}), -32602, "invalid value"),

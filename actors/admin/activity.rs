@@ -22,6 +22,10 @@ pub(super) struct Activity {
 pub(super) struct Awake {
     /// The run under way.
     pub(super) run: Option<String>,
+    /// What it is about, in words.
+    pub(super) doing: String,
+    /// What it has spent, calls under way left out.
+    pub(super) spent_tokens: u64,
     /// How many prompts wait.
     pub(super) queued: u64,
     /// The last number of its log.
@@ -41,8 +45,16 @@ impl Activity {
         let awake = observed.children.iter().filter_map(|child| {
             let key = child.actor.strip_prefix("session ")?.to_owned();
             let run = child.state["run"].as_str().map(str::to_owned);
-            let (queued, seq) = (number(&child.state, "queued"), number(&child.state, "seq"));
-            Some((key, Awake { run, queued, seq, followers: number(&child.state, "followers") }))
+            let number = |name: &str| number(&child.state, name);
+            let awake = Awake {
+                run,
+                doing: child.state["doing"].as_str().unwrap_or_default().to_owned(),
+                spent_tokens: number("spent_tokens"),
+                queued: number("queued"),
+                seq: number("seq"),
+                followers: number("followers"),
+            };
+            Some((key, awake))
         });
         Ok(Self {
             awake: awake.collect(),

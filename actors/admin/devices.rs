@@ -108,6 +108,7 @@ fn device(device: &Device) -> Value {
         "platform": device.about.platform,
         "credential": &*device.credential,
         "address": device.peer.to_string(),
+        "origin": device.origin().to_string(),
         "created_ms": device.created.as_millis(),
         "approved_ms": device.approved.as_millis(),
         "used_ms": device.used().as_millis(),
@@ -123,6 +124,7 @@ fn grant(grant: &Grant) -> Value {
         "rotated_ms": grant.rotated.map(|at| at.as_millis()),
         "revoked_ms": grant.revoked.map(|at| at.as_millis()),
         "used_ms": grant.used.map(|at| at.as_millis()),
+        "origin": grant.origin.map(|origin| origin.to_string()),
     })
 }
 

@@ -11,11 +11,14 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
-    Admin, AdminStatus, Daemon, approvals, backup, devices, drain, jobs, memory, session, sessions, tokens,
+    Admin, Daemon, actors, approvals, backup, config, connections, devices, drain, jobs, log, memory,
+    plugins, session, sessions, status, tokens, usage,
 };
 
 /// How long a method may take that asks the daemon and its log.
 const PROMPT: Duration = Duration::from_secs(10);
+/// How long one may take that loads or calls a plugin: these have deadlines of their own.
+const PLUGIN: Duration = Duration::from_secs(600);
 
 /// A method.
 pub(super) struct Method {
@@ -44,10 +47,69 @@ pub(super) struct Call {
 }
 
 const METHODS: &[Method] = &[
-    Method { name: "admin.status", params: "{}", deadline: PROMPT, run: |call| Box::pin(status(call)) },
+    Method {
+        name: "admin.status",
+        params: "{}",
+        deadline: PROMPT,
+        run: |call| Box::pin(status::status(call)),
+    },
+    Method {
+        name: "admin.connections",
+        params: r#"{"limit"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(connections::list(call)),
+    },
+    Method {
+        name: "admin.connection.close",
+        params: r#"{"connection"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(connections::close(call)),
+    },
+    Method {
+        name: "admin.actors",
+        params: r#"{"children"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(actors::actors(call)),
+    },
+    Method {
+        name: "admin.plugins",
+        params: "{}",
+        deadline: PROMPT,
+        run: |call| Box::pin(plugins::list(call)),
+    },
+    Method {
+        name: "admin.plugin.load",
+        params: r#"{"plugin", "path"?}"#,
+        deadline: PLUGIN,
+        run: |call| Box::pin(plugins::load(call)),
+    },
+    Method {
+        name: "admin.plugin.unload",
+        params: r#"{"plugin"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(plugins::unload(call)),
+    },
+    Method {
+        name: "admin.plugin.reload",
+        params: r#"{"plugin"}"#,
+        deadline: PLUGIN,
+        run: |call| Box::pin(plugins::reload(call)),
+    },
+    Method {
+        name: "admin.plugin.call",
+        params: r#"{"plugin", "input"?}"#,
+        deadline: PLUGIN,
+        run: |call| Box::pin(plugins::call(call)),
+    },
+    Method {
+        name: "admin.usage",
+        params: r#"{"by"?, "days"?, "limit"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(usage::usage(call)),
+    },
     Method {
         name: "admin.sessions",
-        params: r#"{"limit"?, "before"?}"#,
+        params: r#"{"limit"?, "prefix"?, "before"?}"#,
         deadline: PROMPT,
         run: |call| Box::pin(sessions::list(call)),
     },
@@ -111,18 +173,29 @@ const METHODS: &[Method] = &[
         deadline: PROMPT,
         run: |call| Box::pin(devices::revoke(call)),
     },
-    Method { name: "admin.tokens", params: "{}", deadline: PROMPT, run: |call| Box::pin(tokens::list(call)) },
     Method {
-        name: "admin.token.create",
-        params: r#"{"name", "role"? or "scopes"?, "kind"?, "life_ms"?}"#,
+        name: tokens::LIST,
+        params: "{}",
         deadline: PROMPT,
-        run: |call| Box::pin(tokens::create(call)),
+        run: |call| Box::pin(tokens::run(call, tokens::LIST)),
     },
     Method {
-        name: "admin.token.revoke",
+        name: tokens::CREATE,
+        params: r#"{"name", "role"? or "scopes"?, "kind"?, "life_ms"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(tokens::run(call, tokens::CREATE)),
+    },
+    Method {
+        name: tokens::REVOKE,
         params: r#"{"token"}"#,
         deadline: PROMPT,
-        run: |call| Box::pin(tokens::revoke(call)),
+        run: |call| Box::pin(tokens::run(call, tokens::REVOKE)),
+    },
+    Method {
+        name: tokens::ROTATE,
+        params: r#"{"token", "overlap_ms"?, "life_ms"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(tokens::run(call, tokens::ROTATE)),
     },
     Method {
         name: "admin.approvals",
@@ -197,35 +270,50 @@ const METHODS: &[Method] = &[
         deadline: backup::DEADLINE,
         run: |call| Box::pin(backup::backup(call)),
     },
+    Method {
+        name: "admin.config.get",
+        params: r#"{"path"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(config::get(call)),
+    },
+    Method {
+        name: "admin.config.set",
+        params: r#"{"path", "value"}"#,
+        deadline: config::DEADLINE,
+        run: |call| Box::pin(config::set(call)),
+    },
+    Method {
+        name: "admin.config.unset",
+        params: r#"{"path"}"#,
+        deadline: config::DEADLINE,
+        run: |call| Box::pin(config::unset(call)),
+    },
+    Method {
+        name: "admin.config.reload",
+        params: "{}",
+        deadline: config::DEADLINE,
+        run: |call| Box::pin(config::reload(call)),
+    },
+    Method {
+        name: "admin.log",
+        params: r#"{"level"? or "filter"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(log::log(call)),
+    },
 ];
-
-/// Methods of the interface whose feature is not there yet.
-const LATER: [&str; 5] = ["admin.connections", "admin.actors", "admin.plugins", "admin.usage", "admin.log"];
-/// Families of such methods.
-const LATER_FAMILIES: [&str; 2] = ["admin.plugin.", "admin.config."];
 
 /// The method of this name.
 ///
 /// # Errors
-/// `UnknownMethod`, saying whether it will be there one day.
+/// `UnknownMethod`.
 pub(super) fn find(name: &str) -> Result<&'static Method, Error> {
-    if let Some(method) = METHODS.iter().find(|method| method.name == name) {
-        return Ok(method);
-    }
-    let later = LATER.contains(&name) || LATER_FAMILIES.iter().any(|family| name.starts_with(family));
-    let why = if later { format!("{name} is not there yet") } else { format!("unknown method: {name}") };
-    Err(ErrorCode::UnknownMethod.error(why))
+    let unknown = || ErrorCode::UnknownMethod.error(format!("unknown method: {name}"));
+    METHODS.iter().find(|method| method.name == name).ok_or_else(unknown)
 }
 
 /// What the method of this name takes.
 pub(super) fn params_of(name: &str) -> &'static str {
     METHODS.iter().find(|method| method.name == name).map_or("{}", |method| method.params)
-}
-
-/// `admin.status`
-async fn status(call: Call) -> Result<Value, Error> {
-    call.takes_nothing("admin.status")?;
-    call.daemon.status.send(AdminStatus).await.unwrap_or_else(|_| Err(stopping()))
 }
 
 /// That who would answer is gone.
@@ -239,14 +327,13 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_name_stands_twice_and_none_is_there_and_not_there() {
+    fn no_name_stands_twice() {
         let mut seen = HashSet::new();
-        for name in METHODS.iter().map(|method| method.name).chain(LATER) {
+        for name in METHODS.iter().map(|method| method.name) {
             assert!(seen.insert(name), "{name} stands twice");
             assert!(name.starts_with("admin."), "{name}");
         }
         for method in METHODS {
-            assert!(!LATER_FAMILIES.iter().any(|family| method.name.starts_with(family)), "{}", method.name);
             assert!(method.params.starts_with('{') && method.params.ends_with('}'), "{}", method.name);
         }
     }

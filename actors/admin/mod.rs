@@ -6,37 +6,46 @@
 //! | file | what it is |
 //! |---|---|
 //! | `bound`, `group` | the claim on a home and its socket, and who may use it |
-//! | `methods` | the table of methods, and which are not there yet |
+//! | `methods` | the table of methods |
 //! | `params` | parameters, read and refused in words |
 //! | `asked` | requests of methods to sessions |
-//! | `sessions`, `session`, `devices`, `approvals`, `tokens`, `drain`, `backup` | the methods, a group a file |
+//! | `status`, `sessions`, `session`, `connections`, `actors`, `plugins`, `usage`, `devices`, `approvals`, `tokens`, `jobs`, `memory`, `drain`, `backup`, `config`, `log` | the methods, a group a file |
 //! | `activity` | what runs |
 //!
 //! What needs a session goes to it the way every client's requests do, under the principal that asks,
-//! who is an admin. Absent: the methods of features that are not there yet, which are refused by name.
+//! who is an admin.
 
 mod activity;
+mod actors;
 mod approvals;
 mod asked;
 mod backup;
 mod bound;
+mod config;
+mod connections;
 mod devices;
 mod drain;
 mod group;
 mod jobs;
+mod log;
 mod memory;
 mod methods;
 mod params;
+mod plugins;
 mod session;
 mod sessions;
+mod status;
 mod tokens;
+mod usage;
 
 use std::sync::Arc;
 
 use actix::prelude::*;
 use clawmux_core::auth::{Principal, Scope};
+use clawmux_core::config::Config;
 use clawmux_core::dialect::admin::event;
 use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::operate::{self, Progress};
 use clawmux_core::reply::Reply;
 use serde_json::{Value, json};
@@ -45,13 +54,19 @@ use tokio::time::timeout;
 
 use self::asked::Asked;
 use self::methods::{Call, Method};
+use crate::configuration::Configuration;
 use crate::deliver::{Asker, Deliver};
+use crate::listener::CloseConnection;
+use crate::log_filter::LogFilter;
 use crate::observe::{Observe, Observed};
-use crate::session_supervisor::{Dispatch, Gone};
+use crate::provider_supervisor::BudgetStatus;
+use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::session_supervisor::{Dispatch, Follows, Gone};
 use crate::store::Store;
 
 pub use bound::{Bound, socket_path};
 pub use group::Group;
+pub use tokens::without_daemon as tokens_without_daemon;
 
 /// Methods under way at once.
 const RUNNING_MAX: usize = 64;
@@ -62,7 +77,7 @@ const PROGRESS_MAX: usize = 4;
 
 /// Asks whoever runs the daemon how it is. The answer is an object with `version`, `pid`, `home`,
 /// `store` (the log's file), `listen` (a list of `ADDR:PORT`, as bound), `draining`, `started_ms`, `uptime_ms`, `sessions`,
-/// `connections` and `plugins` (counts); more keys may follow.
+/// `connections`, `plugins`, `credentials_expiring` and `devices_waiting` (counts); more keys may follow.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<Value, Error>")]
 pub struct AdminStatus;
@@ -106,6 +121,24 @@ pub struct Daemon {
     pub gone: Recipient<Gone>,
     /// What runs.
     pub sessions: Recipient<Observe>,
+    /// The configuration files.
+    pub configuration: Addr<Configuration>,
+    /// What the daemon runs on.
+    pub config: Arc<Exchanged<Config>>,
+    /// What is written to the daemon's log; none where that is nobody's to change.
+    pub log_filter: Option<Arc<dyn LogFilter>>,
+    /// All actors.
+    pub actors: Recipient<Observe>,
+    /// Who is connected.
+    pub connections: Recipient<Observe>,
+    /// What each of them follows.
+    pub follows: Recipient<Follows>,
+    /// Who closes one of them.
+    pub close: Recipient<CloseConnection>,
+    /// What the budgets leave.
+    pub budgets: Recipient<BudgetStatus>,
+    /// The plugins.
+    pub sandbox: Addr<SandboxSupervisor>,
     /// The log.
     pub store: Addr<Store>,
 }

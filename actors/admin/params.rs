@@ -14,17 +14,7 @@ impl Call {
     /// # Errors
     /// `InvalidRequest`, with what is wrong and what the method takes.
     pub(super) fn params<T: DeserializeOwned>(&self, method: &str) -> Result<T, Error> {
-        let refuse = |why: &str| {
-            let takes = params_of(method);
-            ErrorCode::InvalidRequest.error(format!("invalid {method} params: {why}; it takes {takes}"))
-        };
-        let none = json!({});
-        let params = match &self.params {
-            Value::Array(list) if list.is_empty() => &none,
-            Value::Array(_) => return Err(refuse("expected names and values, not a list")),
-            params => params,
-        };
-        T::deserialize(params).map_err(|error| refuse(&error.to_string()))
+        read(method, &self.params)
     }
 
     /// Makes sure that there are none.
@@ -37,4 +27,22 @@ impl Call {
         struct Nothing {}
         self.params(method).map(|Nothing {}| ())
     }
+}
+
+/// Reads the parameters of a method.
+///
+/// # Errors
+/// As [`Call::params`].
+pub(super) fn read<T: DeserializeOwned>(method: &str, params: &Value) -> Result<T, Error> {
+    let refuse = |why: &str| {
+        let takes = params_of(method);
+        ErrorCode::InvalidRequest.error(format!("invalid {method} params: {why}; it takes {takes}"))
+    };
+    let none = json!({});
+    let params = match params {
+        Value::Array(list) if list.is_empty() => &none,
+        Value::Array(_) => return Err(refuse("expected names and values, not a list")),
+        params => params,
+    };
+    T::deserialize(params).map_err(|error| refuse(&error.to_string()))
 }

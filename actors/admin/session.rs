@@ -137,7 +137,7 @@ async fn existing(call: &Call, text: &str) -> Result<(SessionKey, Value), Error>
         },
         Err(error) => error,
     };
-    let list = ListSessions { limit: MEANT_AMONG, owner: None, before: None };
+    let list = ListSessions { limit: MEANT_AMONG, owner: None, prefix: None, before: None };
     let listed = ask(&call.daemon.store, list).await??;
     let keys = listed.iter().map(|listed| listed.summary.session.as_str());
     let meant = nearest(text, keys);

@@ -21,17 +21,19 @@ const PAGE_MAX: usize = 1000;
 #[serde(deny_unknown_fields)]
 struct Params {
     limit: Option<usize>,
+    /// What their keys begin with.
+    prefix: Option<String>,
     /// `next` of the page before: its time and row.
     before: Option<(u64, i64)>,
 }
 
 /// Answers it: `{"sessions": [..], "next"?}`, with `next` where there are more.
 pub(super) async fn list(call: Call) -> Result<Value, Error> {
-    let Params { limit, before } = call.params("admin.sessions")?;
+    let Params { limit, prefix, before } = call.params("admin.sessions")?;
     let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
     let before = before.map(|(updated_ms, row)| Place { updated_ms, row });
-    let mut listed =
-        ask(&call.daemon.store, ListSessions { limit: limit + 1, owner: None, before }).await??;
+    let wanted = ListSessions { limit: limit + 1, owner: None, prefix, before };
+    let mut listed = ask(&call.daemon.store, wanted).await??;
     let more = listed.len() > limit;
     listed.truncate(limit);
     let activity = Activity::now(&call.daemon).await?;
@@ -62,6 +64,8 @@ fn session(listed: &Listed, activity: &Activity) -> Value {
         "label": listed.settings.label,
         "model": listed.settings.model,
         "state": state,
+        "doing": awake.filter(|awake| awake.run.is_some()).map(|awake| awake.doing.as_str()),
+        "spent_tokens": awake.map(|awake| awake.spent_tokens),
         "run": awake.and_then(|awake| awake.run.as_deref()),
         "queued": awake.map_or(0, |awake| awake.queued),
         "followers": awake.map_or(0, |awake| awake.followers),

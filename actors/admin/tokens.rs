@@ -2,27 +2,58 @@
 //!
 //! The secret of one is in the answer to its making and nowhere else.
 
+use std::path::Path;
 use std::time::Duration;
 
-use clawmux_core::auth::token::{Kind, Token, TokenCommand, TokenReply};
+use clawmux_core::auth::token::{Configured, Kind, Token, TokenCommand, TokenReply};
 use clawmux_core::auth::{Scope, Scopes};
 use clawmux_core::command::Command;
+use clawmux_core::config::Config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::reply::Reply;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::methods::Call;
+use super::params::read;
 use super::session::{execute, unexpected};
 
-/// `admin.tokens`: `{"tokens": [..]}`, the latest first.
-pub(super) async fn list(call: Call) -> Result<Value, Error> {
-    call.takes_nothing("admin.tokens")?;
-    match ask(&call, TokenCommand::List).await? {
-        TokenReply::List(tokens) => Ok(json!({ "tokens": tokens.iter().map(token).collect::<Vec<_>>() })),
-        other => Err(unexpected(&Reply::Token(Box::new(other)))),
+/// `admin.tokens`: `{"tokens": [..], "configured": [..]}`, the latest first.
+pub(super) const LIST: &str = "admin.tokens";
+/// `admin.token.create`: what `admin.tokens` says of it, with its `secret`, and whether it
+/// `closes_loopback`, where nobody had to show anything until now.
+pub(super) const CREATE: &str = "admin.token.create";
+/// `admin.token.revoke`: what `admin.tokens` says of it; its connections are closed.
+pub(super) const REVOKE: &str = "admin.token.revoke";
+/// `admin.token.rotate`: what `admin.tokens` says of the new one, with its `secret`, and of the `old`
+/// one, which ends after `overlap_ms`.
+pub(super) const ROTATE: &str = "admin.token.rotate";
+
+/// Answers one of these methods.
+pub(super) async fn run(call: Call, method: &'static str) -> Result<Value, Error> {
+    let command = Command::Token(Box::new(command(method, &call.params)?));
+    match execute(&call, command).await? {
+        (_, Reply::Token(reply)) => Ok(told(*reply)),
+        (_, other) => Err(unexpected(&other)),
     }
 }
+
+/// Answers one of these methods for a home on which no daemon runs.
+///
+/// # Errors
+/// As the method's, and [`without_daemon`](crate::tokens::without_daemon)'s.
+pub async fn without_daemon(
+    home: &Path,
+    config: &Config,
+    method: &str,
+    params: &Value,
+) -> Result<Value, Error> {
+    crate::tokens::without_daemon(home, config, command(method, params)?).await.map(told)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,47 +65,69 @@ struct Create {
     life_ms: Option<u64>,
 }
 
-/// `admin.token.create`: what `admin.tokens` says of it, with its `secret`, and whether it
-/// `closes_loopback`, where nobody had to show anything until now.
-pub(super) async fn create(call: Call) -> Result<Value, Error> {
-    let Create { name, role, scopes, kind, life_ms } = call.params("admin.token.create")?;
-    let scopes = scopes_of(role.as_deref(), scopes)?;
-    let kind = match kind.as_deref() {
-        None => Kind::ApiKey,
-        Some(name) => Kind::from_name(name)
-            .ok_or_else(|| invalid("there is no such kind: it is \"api-key\" or \"jwt\""))?,
-    };
-    let life = life_ms.map(Duration::from_millis);
-    match ask(&call, TokenCommand::Create { name, kind, scopes, life }).await? {
-        TokenReply::Created { token: made, secret, closes_loopback } => {
-            let mut answer = token(&made);
-            answer["secret"] = secret.expose().into();
-            answer["closes_loopback"] = closes_loopback.into();
-            Ok(answer)
-        }
-        other => Err(unexpected(&Reply::Token(Box::new(other)))),
-    }
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Named {
     token: String,
 }
 
-/// `admin.token.revoke`: what `admin.tokens` says of it; its connections are closed.
-pub(super) async fn revoke(call: Call) -> Result<Value, Error> {
-    let Named { token: id } = call.params("admin.token.revoke")?;
-    match ask(&call, TokenCommand::Revoke { id }).await? {
-        TokenReply::Revoked(revoked) => Ok(token(&revoked)),
-        other => Err(unexpected(&Reply::Token(Box::new(other)))),
-    }
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rotate {
+    token: String,
+    overlap_ms: Option<u64>,
+    life_ms: Option<u64>,
 }
 
-async fn ask(call: &Call, command: TokenCommand) -> Result<TokenReply, Error> {
-    match execute(call, Command::Token(Box::new(command))).await? {
-        (_, Reply::Token(reply)) => Ok(*reply),
-        (_, other) => Err(unexpected(&other)),
+/// What these parameters ask for.
+fn command(method: &str, params: &Value) -> Result<TokenCommand, Error> {
+    Ok(match method {
+        LIST => {
+            let Nothing {} = read(method, params)?;
+            TokenCommand::List
+        }
+        CREATE => {
+            let Create { name, role, scopes, kind, life_ms } = read(method, params)?;
+            let scopes = scopes_of(role.as_deref(), scopes)?;
+            let kind = match kind.as_deref() {
+                None => Kind::ApiKey,
+                Some(name) => Kind::from_name(name)
+                    .ok_or_else(|| invalid("there is no such kind: it is \"api-key\" or \"jwt\""))?,
+            };
+            TokenCommand::Create { name, kind, scopes, life: life_ms.map(Duration::from_millis) }
+        }
+        REVOKE => {
+            let Named { token: id } = read(method, params)?;
+            TokenCommand::Revoke { id }
+        }
+        ROTATE => {
+            let Rotate { token: id, overlap_ms, life_ms } = read(method, params)?;
+            let (overlap, life) = (overlap_ms.map(Duration::from_millis), life_ms.map(Duration::from_millis));
+            TokenCommand::Rotate { id, overlap, life }
+        }
+        other => return Err(ErrorCode::UnknownMethod.error(format!("unknown method: {other}"))),
+    })
+}
+
+fn told(reply: TokenReply) -> Value {
+    match reply {
+        TokenReply::List { tokens, configured: of_config } => json!({
+            "tokens": tokens.iter().map(token).collect::<Vec<_>>(),
+            "configured": of_config.iter().map(configured).collect::<Vec<_>>(),
+        }),
+        TokenReply::Created { token: made, secret, closes_loopback } => {
+            let mut answer = token(&made);
+            answer["secret"] = secret.expose().into();
+            answer["closes_loopback"] = closes_loopback.into();
+            answer
+        }
+        TokenReply::Revoked(revoked) => token(&revoked),
+        TokenReply::Rotated { token: made, secret, old } => {
+            let mut answer = token(&made);
+            answer["secret"] = secret.expose().into();
+            answer["old"] = token(&old);
+            answer
+        }
     }
 }
 
@@ -100,18 +153,31 @@ fn invalid(why: &str) -> Error {
     ErrorCode::InvalidRequest.error(why)
 }
 
+/// The role that stands for these scopes.
+fn role_of(scopes: Scopes) -> Option<&'static str> {
+    let roles = [("admin", Scopes::ADMIN), ("user", Scopes::USER), ("readonly", Scopes::READONLY)];
+    roles.into_iter().find(|(_, known)| *known == scopes).map(|(name, _)| name)
+}
+
+fn configured(known: &Configured) -> Value {
+    json!({
+        "name": &*known.name,
+        "role": role_of(known.scopes),
+        "scopes": known.scopes.names(),
+        "used_ms": known.used.map(|used| used.at.as_millis()),
+        "origin": known.used.map(|used| used.origin.to_string()),
+    })
+}
+
 fn token(token: &Token) -> Value {
-    let role = [("admin", Scopes::ADMIN), ("user", Scopes::USER), ("readonly", Scopes::READONLY)]
-        .into_iter()
-        .find(|(_, scopes)| *scopes == token.scopes)
-        .map(|(name, _)| name);
     json!({
         "token": &*token.id,
         "name": &*token.name,
         "kind": token.kind.name(),
-        "role": role,
+        "role": role_of(token.scopes),
         "scopes": token.scopes.names(),
         "created_ms": token.created.as_millis(),
+        "since_ms": token.since.as_millis(),
         "expires_ms": token.expires.map(|at| at.as_millis()),
         "revoked_ms": token.revoked.map(|at| at.as_millis()),
         "used_ms": token.used.map(|at| at.as_millis()),

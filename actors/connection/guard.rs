@@ -195,7 +195,7 @@ impl<S: Stream<Item = Result<Bytes, PayloadError>> + Unpin> Stream for Guarded<S
                     Poll::Ready(Some(Ok(bytes))) => this.rest = bytes,
                     other => return other,
                 }
-                this.link.heard();
+                this.link.received(this.rest.len());
             }
             if this.link.violation().is_some() {
                 this.rest.clear();

@@ -180,7 +180,7 @@ impl Lines {
                     self.unread = Unread::default();
                     return Poll::Ready(Ok(Incoming::Ended));
                 }
-                Ok(_) => link.heard(),
+                Ok(read) => link.received(read),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.unread.let_go(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(error)),

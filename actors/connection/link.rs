@@ -95,6 +95,7 @@ pub struct Link {
     unsent: AtomicUsize,
     blocked: AtomicBool,
     taken: AtomicU64,
+    received: AtomicU64,
     closing: AtomicU64,
     unanswered: AtomicUsize,
     awaits: AtomicBool,
@@ -137,6 +138,7 @@ impl Link {
             unsent: AtomicUsize::new(0),
             blocked: AtomicBool::new(false),
             taken: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             closing: AtomicU64::new(0),
             unanswered: AtomicUsize::new(0),
             awaits: AtomicBool::new(false),
@@ -186,6 +188,17 @@ impl Link {
     /// Bytes handed to the socket so far.
     pub fn taken_bytes(&self) -> u64 {
         self.taken.load(Relaxed)
+    }
+
+    /// Bytes that came since it speaks its protocol.
+    pub fn received_bytes(&self) -> u64 {
+        self.received.load(Relaxed)
+    }
+
+    /// So many bytes came.
+    pub(super) fn received(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Relaxed);
+        self.heard();
     }
 
     /// An actor speaks on it now.
@@ -342,7 +355,12 @@ impl Link {
     /// Closes it, once: its actor says why, and without one the peer is told in plain HTTP. What
     /// does not end by that is reset by the listener, whatever its actor does.
     pub fn close(&self, fault: Fault, now: Timestamp) {
-        if !self.closes(cause(fault), now) {
+        self.close_for(fault, cause(fault), now);
+    }
+
+    /// The same, counted under another cause than the fault's own.
+    pub(crate) fn close_for(&self, fault: Fault, cause: &'static str, now: Timestamp) {
+        if !self.closes(cause, now) {
             return;
         }
         tracing::debug!(connection = self.id.0, peer = %self.peer, ?fault, "closing");

@@ -128,6 +128,7 @@ impl Answer {
     /// This attempt failed: on to the next model, where that makes sense and there is one.
     fn fail(&mut self, failure: Failure) -> Option<Error> {
         if let Some((charge, _)) = &mut self.held {
+            charge.failed(failure.error.code);
             charge.end(failure.billed);
         }
         if failure.fail_over

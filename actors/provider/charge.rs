@@ -1,6 +1,7 @@
 //! What a call costs, however it ends.
 
 use actix::Recipient;
+use clawmux_core::error::ErrorCode;
 use clawmux_core::event::Usage;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
 use clawmux_core::log::usage::UsageRecord;
@@ -10,6 +11,7 @@ use clawmux_core::provider::estimate_tokens;
 use super::account::Account;
 use super::purse::{Purse, Purses};
 use crate::clock;
+use crate::meters::Meters;
 use crate::provider_supervisor::Settle;
 
 /// For whom a call is made.
@@ -21,6 +23,8 @@ pub(crate) struct Payer {
     pub(crate) account: Account,
     /// What it may share with others.
     pub(crate) purses: Purses,
+    /// Where calls are counted.
+    pub(crate) meters: Meters,
 }
 
 /// A reservation that is settled when this is dropped, with what is known by then: the usage the
@@ -71,6 +75,7 @@ impl Charge {
     /// A request goes to this model.
     pub(super) fn begin(&mut self, provider: &str, model: &str) {
         self.end(true);
+        self.payer.meters.asked(provider);
         self.attempt = Some(Attempt {
             provider: provider.to_owned(),
             model: model.to_owned(),
@@ -78,6 +83,13 @@ impl Charge {
             output_bytes: 0,
             finished: false,
         });
+    }
+
+    /// The attempt failed; [`end`](Self::end) follows.
+    pub(super) fn failed(&self, code: ErrorCode) {
+        if let Some(attempt) = &self.attempt {
+            self.payer.meters.failed(&attempt.provider, code);
+        }
     }
 
     /// The attempt is over. `billed` is false where the provider certainly counted nothing.
@@ -121,6 +133,7 @@ impl Charge {
     fn record(&mut self, attempt: Attempt, usage: Usage) {
         if usage.total() > 0 {
             self.payer.account.add(usage);
+            self.payer.meters.spent(&attempt.provider, &attempt.model, usage);
             // It may share one only since the call began.
             if let Some(purse) = self.payer.purses.of(&self.payer.session) {
                 purse.add(usage.total());

@@ -150,7 +150,7 @@ fn is_disconnected(error: &SendRequestError) -> bool {
 }
 
 /// A request that got no response.
-fn refused(endpoint: &Endpoint, error: SendRequestError, deadlines: Deadlines) -> Failure {
+pub(super) fn refused(endpoint: &Endpoint, error: SendRequestError, deadlines: Deadlines) -> Failure {
     let name = &endpoint.name;
     let (code, message, billed) = match error {
         SendRequestError::Connect(ConnectError::Timeout) => {
@@ -212,7 +212,7 @@ thread_local! {
     static CLIENTS: RefCell<Vec<Cached>> = const { RefCell::new(Vec::new()) };
 }
 
-fn client(tls: Option<&Arc<ClientConfig>>, connect: Duration) -> Client {
+pub(super) fn client(tls: Option<&Arc<ClientConfig>>, connect: Duration) -> Client {
     CLIENTS.with_borrow_mut(|clients| {
         let same = |cached: &&Cached| {
             cached.connect == connect

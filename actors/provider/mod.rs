@@ -8,6 +8,7 @@ mod charge;
 mod client;
 mod close_delimited;
 mod dial;
+pub mod probe;
 pub mod purse;
 
 use std::path::Path;

@@ -384,6 +384,42 @@ async fn calls_under_way_finish_when_their_plugin_is_unloaded() {
 }
 
 #[actix::test]
+async fn one_that_is_loaded_anew_takes_over_or_leaves_the_old_one_where_it_is() {
+    let answers = |letter: u8| {
+        let body = format!(
+            "(local $at i64) (local.set $at (call $alloc (i64.const 1)))
+             (call $store (local.get $at) (i32.const {letter}))
+             (call $output_set (local.get $at) (i64.const 1)) i32.const 0"
+        );
+        guest("", &body)
+    };
+    let home = home(&[("x.wasm", answers(b'1'))]);
+    let file = home.path().join("plugins/x.wasm");
+    let to = start(&home, vec![entry("x", "plugins/x.wasm", Limits::default())]);
+    let reload = || ReloadPlugin { name: "x".into() };
+    assert_eq!(result(&to, "x", json!({})).await.content, "1");
+    fs::write(&file, answers(b'2')).unwrap();
+    let (one, other) = futures::join!(to.send(reload()), to.send(reload()));
+    let done = [one.unwrap(), other.unwrap()];
+    assert!(done.iter().any(Result::is_ok), "one of two at once at least: {done:?}");
+    assert_eq!(result(&to, "x", json!({})).await.content, "2");
+    assert_eq!(state_of(&to, "x").await["calls_total"], 1, "it is another one");
+
+    fs::write(&file, "nothing").unwrap();
+    let error = to.send(reload()).await.unwrap().unwrap_err();
+    assert!(error.message.ends_with("; the one there was goes on"), "{error}");
+    assert_eq!(result(&to, "x", json!({})).await.content, "2");
+
+    // What somebody takes away meanwhile stays away.
+    fs::write(&file, answers(b'3')).unwrap();
+    let (reloaded, unloaded) = futures::join!(to.send(reload()), to.send(UnloadPlugin { name: "x".into() }));
+    unloaded.unwrap().unwrap();
+    assert_eq!(reloaded.unwrap().unwrap_err().code, ErrorCode::Conflict);
+    assert_eq!(to.send(reload()).await.unwrap().unwrap_err().code, ErrorCode::NotFound);
+    assert_eq!(to.send(CountPlugins).await.unwrap(), 2);
+}
+
+#[actix::test]
 async fn a_grant_decides_what_a_module_may_import() {
     let module = guest("", "i32.const 0");
     let text = "(module (import \"extism:host/user\" \"clock\" (func (result i64)))
@@ -445,6 +481,8 @@ async fn a_crashed_plugin_is_started_anew_until_it_crashes_too_often() {
     );
     let observed = to.send(Observe).await.unwrap();
     assert_eq!(observed.state["plugins_out_of_order"], json!(["echo"]));
+    let echo = state_of(&to, "echo").await;
+    assert_eq!((&echo["state"], &echo["restarts_total"]), (&json!("out of order"), &json!(Restarts::LIMIT)));
     to.send(LoadPlugin { name: "echo".into(), path: None }).await.unwrap().unwrap();
     assert_eq!(result(&to, "echo", json!({"text": "mended"})).await.content, "mended");
 }

@@ -24,12 +24,9 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::command::Command;
-use clawmux_core::config::Recovery;
 use clawmux_core::error::Error;
-use clawmux_core::ids::{AgentId, ConnectionId, SessionKey, Ticket};
+use clawmux_core::ids::{ConnectionId, SessionKey, Ticket};
 use clawmux_core::reply::Status;
-use clawmux_core::router::Router;
-use clawmux_core::session::Limits;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -46,10 +43,10 @@ use crate::devices::Manage;
 use crate::files::Files;
 use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
-use crate::observe::{Observe, Observed};
+use crate::observe::{Observe, Observed, PATIENCE, observe};
 use crate::sandbox_supervisor::CountPlugins;
 use crate::scheduler;
-use crate::session::{Colleagues, Drain, Feeds, Forget, Profile, Routed, Session, Sleep};
+use crate::session::{Colleagues, Drain, Feeds, Forget, Roster, Routed, Session, Sleep};
 use crate::store::Unfinished;
 use crate::tokens;
 pub use order::Held;
@@ -62,18 +59,8 @@ const PEAK_CHECK: Duration = Duration::from_secs(5);
 
 /// What the supervisor is made with.
 pub struct Setup {
-    /// Who answers whom.
-    pub router: Router,
-    /// The agents, by name.
-    pub agents: HashMap<AgentId, Arc<Profile>>,
-    /// The bounds of a session.
-    pub limits: Limits,
-    /// What becomes of a run the daemon's end cut off.
-    pub recovery: Recovery,
     /// Where sessions live that no connection woke.
     pub arbiters: Arbiters,
-    /// How far behind the log a client may fall, in bytes of it.
-    pub lag_bytes_max: usize,
     /// Whom sessions work with.
     pub colleagues: Colleagues,
     /// Who is connected.
@@ -122,6 +109,8 @@ pub struct SessionSupervisor {
     draining: bool,
     drained: Option<oneshot::Sender<()>>,
     peak: Peak,
+    /// How often a session was started anew because it had panicked.
+    restarts: u64,
     health: health::Health,
 }
 
@@ -210,6 +199,11 @@ pub(crate) struct Kept {
     pub(crate) key: String,
 }
 
+/// How many sessions each connection follows, or has sent prompts to.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "HashMap<ConnectionId, usize>")]
+pub struct Follows;
+
 /// Wakes every session whose run the daemon's end cut off.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<usize, Error>")]
@@ -249,8 +243,14 @@ impl SessionSupervisor {
             draining: false,
             drained: None,
             peak: Peak::new(clock::now()),
+            restarts: 0,
             health: health::Health::default(),
         }
+    }
+
+    /// The agents there are now, and what else is configured of sessions.
+    fn roster(&self) -> Arc<Roster> {
+        self.setup.colleagues.roster.get()
     }
 
     /// Why nothing can be written; none where it can.
@@ -328,6 +328,7 @@ impl Handler<Fallen> for SessionSupervisor {
             State::Awake { .. } | State::Parked { .. } => Vec::new(),
         };
         if panicked {
+            self.restarts += 1;
             tracing::error!(session = %key, "the session panicked: it starts anew from its log");
         }
         if done && waiting.is_empty() {
@@ -384,6 +385,16 @@ impl Handler<Gone> for SessionSupervisor {
                 None => {}
             }
         }
+    }
+}
+
+impl Handler<Follows> for SessionSupervisor {
+    type Result = MessageResult<Follows>;
+
+    fn handle(&mut self, _: Follows, _: &mut Self::Context) -> Self::Result {
+        let count =
+            |keys: &HashSet<SessionKey>| keys.iter().filter(|key| self.sessions.contains_key(*key)).count();
+        MessageResult(self.followed.iter().map(|(connection, keys)| (*connection, count(keys))).collect())
     }
 }
 
@@ -449,11 +460,11 @@ impl Handler<Observe> for SessionSupervisor {
     type Result = ResponseFuture<Observed>;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
-        let awake: Vec<Addr<Session>> = self
+        let awake: Vec<(SessionKey, Addr<Session>)> = self
             .sessions
-            .values()
-            .filter_map(|entry| match &entry.state {
-                State::Awake { session, .. } => Some(session.clone()),
+            .iter()
+            .filter_map(|(key, entry)| match &entry.state {
+                State::Awake { session, .. } => Some((key.clone(), session.clone())),
                 State::Waking { .. } | State::Parked { .. } => None,
             })
             .collect();
@@ -470,15 +481,15 @@ impl Handler<Observe> for SessionSupervisor {
             "approvals_waiting": self.setup.colleagues.approvals.len(),
             "takes_prompts": !(self.closed || self.draining),
             "draining": self.draining,
+            "restarts_total": self.restarts,
         });
-        Box::pin(async move {
-            let children = futures::future::join_all(awake.iter().map(|session| session.send(Observe))).await;
-            Observed {
-                actor: "session_supervisor".into(),
-                state,
-                children: children.into_iter().flatten().collect(),
-            }
-        })
+        let observed = Observed::leaf("session supervisor", state);
+        let asked = awake.into_iter().map(|(key, session)| {
+            let name = format!("session {key}");
+            observe(name, session, PATIENCE)
+        });
+        let asked = futures::future::join_all(asked);
+        Box::pin(async move { observed.with_children(asked.await) })
     }
 }
 

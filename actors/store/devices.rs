@@ -74,8 +74,8 @@ impl Writer {
             let scopes: Vec<_> =
                 Scope::ALL.into_iter().filter(|scope| grant.scopes.allows(*scope)).map(Scope::name).collect();
             self.cached(
-                "INSERT INTO device_grants (device, role, scopes, salt, issued, rotated, revoked, used)
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO device_grants (device, role, scopes, salt, issued, rotated, revoked, used, origin)
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )?
             .execute(params![
                 &*device.id,
@@ -86,6 +86,7 @@ impl Writer {
                 grant.rotated.map(time),
                 grant.revoked.map(time),
                 grant.used.map(time),
+                grant.origin.map(|origin| origin.to_string()),
             ])?;
         }
         Ok(())
@@ -131,8 +132,8 @@ fn device(tx: &Transaction<'_>, row: &Row<'_>, id: &str) -> Result<Device, Failu
     let peer: String = row.get(3)?;
     let grants = tx
         .prepare_cached(
-            "SELECT role, scopes, salt, issued, rotated, revoked, used FROM device_grants WHERE device = ?
-             ORDER BY issued, role DESC",
+            "SELECT role, scopes, salt, issued, rotated, revoked, used, origin FROM device_grants
+             WHERE device = ? ORDER BY issued, role DESC",
         )?
         .query_map([id], grant)?
         .collect::<Result<Vec<_>, _>>()?;
@@ -163,6 +164,7 @@ fn grant(row: &Row<'_>) -> rusqlite::Result<Option<Grant>> {
     let names: String = row.get(1)?;
     let named = |name: &str| Scope::ALL.into_iter().find(|scope| scope.name() == name);
     let scopes: Vec<Scope> = names.split(' ').filter_map(named).collect();
+    let origin: Option<String> = row.get(7)?;
     Ok(Some(Grant {
         role,
         scopes: Scopes::of(&scopes),
@@ -171,6 +173,7 @@ fn grant(row: &Row<'_>) -> rusqlite::Result<Option<Grant>> {
         rotated: at(row, 4)?,
         revoked: at(row, 5)?,
         used: at(row, 6)?,
+        origin: origin.and_then(|origin| origin.parse().ok()),
     }))
 }
 
@@ -193,6 +196,7 @@ mod tests {
             rotated: None,
             revoked,
             used: Some(Timestamp::from_millis(9)),
+            origin: Some([10, 0, 0, seed].into()),
         };
         Device {
             id: format!("device-{seed}").into(),

@@ -21,6 +21,8 @@ use super::schema::{self, FORMAT, Kind};
 
 /// Less free space than this is an error: the next writes may fail.
 const FREE_BYTES_MIN: u64 = 64 << 20;
+/// So with room for fewer files than this.
+const FREE_INODES_MIN: u64 = 64;
 /// A write-ahead log beyond this does not begin anew as it should.
 const WAL_BYTES_MAX: u64 = 256 << 20;
 /// Free space inside the database that is worth a word.
@@ -189,7 +191,11 @@ impl Inspection<'_> {
 
     fn space(&mut self) {
         let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let (Some(free), Ok(meta)) = (free_bytes(folder), self.path.metadata()) else { return };
+        let (Some((free, inodes)), Ok(meta)) = (free_space(folder), self.path.metadata()) else { return };
+        if inodes.is_some_and(|inodes| inodes < FREE_INODES_MIN) {
+            let what = format!("room for {} more files on the disk of the log", inodes.unwrap_or(0));
+            self.found.error(what, "remove files nobody needs: df -i says where they are");
+        }
         let what = format!("{} free on the disk of the log, which has {}", mib(free), mib(meta.len()));
         if free < FREE_BYTES_MIN {
             self.found.error(what, "make room: without it new work is refused");
@@ -457,14 +463,15 @@ fn is_wal_header(header: &[u8; 32]) -> bool {
     words[0] & !1 == 0x377f_0682 && words[1] == 3_007_000 && (words[6], words[7]) == (a, b)
 }
 
-/// What a user may still write on the file system of `folder`.
-fn free_bytes(folder: &Path) -> Option<u64> {
+/// What a user may still write on the file system of `folder`: bytes, and files where it counts them.
+fn free_space(folder: &Path) -> Option<(u64, Option<u64>)> {
     let name = std::ffi::CString::new(folder.as_os_str().as_bytes()).ok()?;
     // SAFETY: all-zero bytes are a valid `statvfs`, which is plain numbers.
     let mut info: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: `name` ends with a zero byte, and the kernel writes into `info`, which is ours.
     let answer = unsafe { libc::statvfs(name.as_ptr(), &raw mut info) };
-    (answer == 0).then(|| info.f_bavail.saturating_mul(info.f_frsize))
+    let inodes = (info.f_files > 0).then_some(info.f_favail);
+    (answer == 0).then(|| (info.f_bavail.saturating_mul(info.f_frsize), inodes))
 }
 
 fn mib(bytes: u64) -> String {

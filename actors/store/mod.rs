@@ -28,6 +28,7 @@ mod jobs;
 mod kept_files;
 mod live;
 mod memories;
+mod probe;
 mod reader;
 mod schema;
 mod tokens;
@@ -47,7 +48,7 @@ use std::time::{Duration, Instant};
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, ResponseFuture, WrapFuture};
 use clawmux_core::auth::Owner;
 use clawmux_core::auth::pairing::{Change, Device};
-use clawmux_core::auth::token::{self, Token};
+use clawmux_core::auth::token::{self, Ledger};
 use clawmux_core::command::{Before, SessionFilter};
 use clawmux_core::crew;
 use clawmux_core::error::{Error, ErrorCode};
@@ -64,6 +65,9 @@ pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTota
 pub use memories::{
     Forget, ListMemories, ListedMemory, Memory, MemoryTotals, ReadMemoryTotals, Recall, Remember,
 };
+pub use probe::Probe;
+#[cfg(test)]
+pub(crate) use probe::tests::Stick;
 use serde_json::{Value, json};
 pub use tokens::has_issued;
 use tokio::sync::oneshot::{self, error::TryRecvError};
@@ -71,7 +75,7 @@ use tokio::time::timeout;
 
 use crate::observe::{Observe, Observed};
 use failure::sql;
-use figures::Figures;
+pub(crate) use figures::Figures;
 use files::Files;
 use live::Shared;
 use reader::Reader;
@@ -357,6 +361,8 @@ pub struct ListSessions {
     pub limit: usize,
     /// Only this owner's; none = all.
     pub owner: Option<Owner>,
+    /// Only those whose key begins with this, of whatever owner; none = all.
+    pub prefix: Option<String>,
     /// Only those that come after this place; none = from the first on.
     pub before: Option<Place>,
 }
@@ -421,9 +427,9 @@ pub struct WriteDevices {
     pub durable: bool,
 }
 
-/// Asks for all credentials that the daemon gave out.
+/// Asks for all credentials that the daemon gave out, and when those of the configuration were used.
 #[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Result<Vec<Token>, Error>")]
+#[rtype(result = "Result<Ledger, Error>")]
 pub struct ReadTokens;
 
 /// Changes the credentials that the daemon gave out, all or none. Answered when that will survive the
@@ -453,6 +459,44 @@ pub struct UsageSince {
 pub struct UsageDays {
     /// From the day of this time on.
     pub since: Timestamp,
+}
+
+/// Asks what was spent, added up by what is asked for: days the latest first, else who spent most.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Vec<UsageShare>, Error>")]
+pub struct UsageBy {
+    /// Of calls that ended from this time on.
+    pub since: Timestamp,
+    /// By what.
+    pub group: UsageGroup,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// By what spending is added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageGroup {
+    /// The day, UTC.
+    Day,
+    /// The agent.
+    Agent,
+    /// The model of a provider.
+    Model,
+    /// The session.
+    Session,
+}
+
+/// What was spent on one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageShare {
+    /// Which: `2026-01-31`, an agent, `provider/model` or a session's key.
+    pub of: String,
+    /// The tokens.
+    pub usage: Usage,
+    /// How many calls were made.
+    pub calls: u64,
+    /// When the last of them ended.
+    pub last: Timestamp,
 }
 
 /// Asks whose a session is and what it has spent, without what happened in it. None where there is
@@ -707,6 +751,11 @@ impl Pen {
         let _ = self.append(nothing).await;
     }
 
+    /// What the log says of itself, for those who must not wait for it.
+    pub(crate) fn figures(&self) -> Arc<Figures> {
+        self.figures.clone()
+    }
+
     /// Whether the log can be written.
     pub fn health(&self) -> Health {
         Health::new(&self.figures.fault)
@@ -821,7 +870,7 @@ impl Handler<WriteTokens> for Store {
 }
 
 impl Handler<ReadTokens> for Store {
-    type Result = ResponseFuture<Result<Vec<Token>, Error>>;
+    type Result = ResponseFuture<Result<Ledger, Error>>;
 
     fn handle(&mut self, _: ReadTokens, _: &mut Self::Context) -> Self::Result {
         self.ask(Reader::tokens)
@@ -945,6 +994,14 @@ impl Handler<UsageDays> for Store {
 
     fn handle(&mut self, UsageDays { since }: UsageDays, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.usage_days(since))
+    }
+}
+
+impl Handler<UsageBy> for Store {
+    type Result = ResponseFuture<Result<Vec<UsageShare>, Error>>;
+
+    fn handle(&mut self, asked: UsageBy, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.usage_by(&asked))
     }
 }
 

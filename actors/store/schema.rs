@@ -25,6 +25,7 @@
 //! | `jobs` | what is done at set times |
 //! | `firings` | when each of them was done and what came of it, the latest |
 //! | `job_days` | what each of them spent on a day |
+//! | `credential_uses` | when the credentials of the configuration were last used, and from where |
 //! | `files` | what is known of the files of clients; their bytes are in the folder `files` of the home |
 //!
 //! A step of a migration is never changed once it was released: files that went through it are out
@@ -406,6 +407,13 @@ CREATE TABLE job_days (
     day    INTEGER NOT NULL,                    -- since 1970, UTC
     tokens INTEGER NOT NULL,
     PRIMARY KEY (job, day)
+) STRICT, WITHOUT ROWID;
+ALTER TABLE tokens ADD COLUMN since INTEGER;                                -- when the first was made of those that were rotated; NULL = this is it
+ALTER TABLE device_grants ADD COLUMN origin TEXT;                           -- where it was used last
+CREATE TABLE credential_uses (                                              -- of those of the configuration
+    name   TEXT PRIMARY KEY,
+    used   INTEGER NOT NULL,
+    origin TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 ",
 ];

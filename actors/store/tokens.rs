@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use clawmux_core::auth::token::{Change, Kind, Token};
+use clawmux_core::auth::token::{Change, Kind, Ledger, Token, Use};
 use clawmux_core::auth::{Scope, Scopes};
 use clawmux_core::error::Error;
 use clawmux_core::time::Timestamp;
@@ -26,12 +26,12 @@ impl Writer {
                     self.cached("DELETE FROM tokens WHERE token = ?")?.execute([&**id])?;
                 }
                 Change::Put(token) => {
-                    let Token { id, name, kind, sha256, scopes, created, expires, revoked, used, origin } =
-                        token;
+                    let Token { id, name, kind, sha256, scopes, created, since, .. } = token;
+                    let Token { expires, revoked, used, origin, .. } = token;
                     self.cached(
                         "INSERT OR REPLACE INTO tokens
-                            (token, name, kind, sha256, scopes, created, expires, revoked, used, origin)
-                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                            (token, name, kind, sha256, scopes, created, expires, revoked, used, origin, since)
+                         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     )?
                     .execute(params![
                         &**id,
@@ -44,7 +44,14 @@ impl Writer {
                         revoked.map(time),
                         used.map(time),
                         origin.map(|origin: IpAddr| origin.to_string()),
+                        (since != created).then(|| time(*since)),
                     ])?;
+                }
+                Change::Used(name, Use { at, origin }) => {
+                    self.cached(
+                        "INSERT OR REPLACE INTO credential_uses (name, used, origin) VALUES (?, ?, ?)",
+                    )?
+                    .execute(params![&**name, time(*at), origin.to_string()])?;
                 }
             }
         }
@@ -53,10 +60,10 @@ impl Writer {
 }
 
 impl Reader {
-    pub(super) fn tokens(&mut self) -> Result<Vec<Token>, Error> {
+    pub(super) fn tokens(&mut self) -> Result<Ledger, Error> {
         self.view(None, |tx, _| {
             let mut statement = tx.prepare(
-                "SELECT token, name, kind, sha256, scopes, created, expires, revoked, used, origin
+                "SELECT token, name, kind, sha256, scopes, created, expires, revoked, used, origin, since
                  FROM tokens",
             )?;
             let mut tokens = Vec::new();
@@ -72,7 +79,16 @@ impl Reader {
                     }
                 }
             }
-            Ok(tokens)
+            let mut statement = tx.prepare("SELECT name, used, origin FROM credential_uses")?;
+            let mut uses = Vec::new();
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let origin: String = row.get(2)?;
+                if let (Some(at), Ok(origin)) = (at(row, 1)?, origin.parse()) {
+                    uses.push((Arc::from(row.get::<_, String>(0)?), Use { at, origin }));
+                }
+            }
+            Ok(Ledger::new(tokens).with_uses(uses))
         })
     }
 }
@@ -98,6 +114,7 @@ fn unreadable(id: &str) -> Token {
         sha256: None,
         scopes: Scopes::NONE,
         created: Timestamp::default(),
+        since: Timestamp::default(),
         expires: None,
         revoked: Some(Timestamp::default()),
         used: None,
@@ -115,13 +132,15 @@ fn token(row: &Row<'_>, id: &str) -> rusqlite::Result<Option<Token>> {
     let names: String = row.get(4)?;
     let scopes: Vec<Scope> = names.split(' ').filter_map(Scope::from_name).collect();
     let origin: Option<String> = row.get(9)?;
+    let created = at(row, 5)?.unwrap_or_default();
     Ok(Some(Token {
         id: id.into(),
         name: Arc::from(row.get::<_, String>(1)?),
         kind,
         sha256,
         scopes: Scopes::of(&scopes),
-        created: at(row, 5)?.unwrap_or_default(),
+        created,
+        since: at(row, 10)?.unwrap_or(created),
         expires: at(row, 6)?,
         revoked: at(row, 7)?,
         used: at(row, 8)?,
@@ -132,6 +151,8 @@ fn token(row: &Row<'_>, id: &str) -> rusqlite::Result<Option<Token>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clawmux_core::auth::token::Shown;
+
     use crate::store::{ReadTokens, Store, WriteTokens};
 
     fn token(n: u8, kind: Kind) -> Token {
@@ -142,6 +163,7 @@ mod tests {
             sha256: (kind == Kind::ApiKey).then_some([n; 32]),
             scopes: Scopes::of(&[Scope::Write, Scope::Pair]),
             created: Timestamp::from_millis(1),
+            since: Timestamp::from_millis(u64::from(n == 2)),
             expires: (n > 1).then_some(Timestamp::from_millis(u64::from(n))),
             revoked: (n > 2).then_some(Timestamp::from_millis(3)),
             used: (n > 2).then_some(Timestamp::from_millis(2)),
@@ -159,13 +181,23 @@ mod tests {
         let mut changes: Vec<Change> = all.iter().cloned().map(Change::Put).collect();
         changes.push(Change::Put(token(4, Kind::ApiKey)));
         store.send(WriteTokens { changes, durable: true }).await.unwrap().unwrap();
-        let changes = vec![Change::Forget("cmx_4".into())];
+        let last = |millis| Use { at: Timestamp::from_millis(millis), origin: IpAddr::from([10, 0, 0, 1]) };
+        let changes = vec![
+            Change::Forget("cmx_4".into()),
+            Change::Used("token".into(), last(3)),
+            Change::Used("token".into(), last(4)),
+        ];
         store.send(WriteTokens { changes, durable: true }).await.unwrap().unwrap();
         store.send(crate::store::Stop).await.unwrap().unwrap();
 
         assert!(has_issued(&path));
         let store = Store::start(&path).await.unwrap();
-        assert_eq!(store.send(ReadTokens).await.unwrap().unwrap(), all);
+        let ledger = store.send(ReadTokens).await.unwrap().unwrap();
+        let mut listed = ledger.list();
+        listed.sort_by(|a, b| a.id.cmp(&b.id));
+        assert_eq!(listed, all);
+        let token = Shown::Configured("token".into());
+        assert_eq!(ledger.last_use(&token), Some(Change::Used("token".into(), last(4))));
         assert!(has_issued(&path), "also while a daemon has it open");
         store.send(crate::store::Stop).await.unwrap().unwrap();
         let db = rusqlite::Connection::open(&path).unwrap();
@@ -174,7 +206,8 @@ mod tests {
         db.execute_batch(damage).unwrap();
         drop(db);
         let store = Store::start(&path).await.unwrap();
-        let left = store.send(ReadTokens).await.unwrap().unwrap();
+        let mut left = store.send(ReadTokens).await.unwrap().unwrap().list();
+        left.sort_by(|a, b| a.id.cmp(&b.id));
         assert_eq!(left[..2].iter().filter(|token| token.revoked.is_some()).count(), 2, "{left:?}");
         assert_eq!(left[2..], all[2..]);
     }

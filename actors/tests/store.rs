@@ -12,7 +12,7 @@ use clawmux_actors::observe::Observe;
 use clawmux_actors::store::{
     Append, Cut, Delete, Describe, Described, FindCut, FindRun, FindSession, LOAD_BYTES_MAX, ListSessions,
     Load, Loaded, ReadEvents, ReadHistory, ReadTranscript, RecordUsage, SEGMENT_BYTES_MAX, Stop, Store,
-    Unfinished, UsageSince,
+    Unfinished, UsageBy, UsageGroup, UsageSince,
 };
 use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
@@ -534,7 +534,8 @@ async fn sessions_are_listed_by_use_and_owner() {
         store.send(Append { owner, ..append(&key(&run), events, true) }).await.unwrap().unwrap();
     }
     let list = async |limit, owner| {
-        let listed = store.send(ListSessions { limit, owner, before: None }).await.unwrap().unwrap();
+        let listed =
+            store.send(ListSessions { limit, owner, prefix: None, before: None }).await.unwrap().unwrap();
         listed
             .into_iter()
             .map(|s| (s.summary.session, s.summary.updated.as_millis(), s.summary.running, s.owner))
@@ -558,13 +559,26 @@ async fn sessions_are_listed_by_use_and_owner() {
     }
     let (mut seen, mut before) = (Vec::new(), None);
     loop {
-        let page = store.send(ListSessions { limit: 2, owner: None, before }).await.unwrap().unwrap();
+        let page =
+            store.send(ListSessions { limit: 2, owner: None, prefix: None, before }).await.unwrap().unwrap();
         let Some(last) = page.last() else { break };
         before = Some(last.place);
         seen.extend(page.into_iter().map(|s| (s.summary.session, s.head, s.prompts)));
     }
     let one = |run: &str, head| (key(run), Seq(head), 1);
     assert_eq!(seen, [one("r0", 2), one("r1", 2), one("r4", 1), one("r3", 1), one("r2", 1)]);
+
+    let beginning = async |prefix: &str, limit| {
+        let prefix = Some(prefix.to_owned());
+        let wanted = ListSessions { limit, owner: None, prefix, before: None };
+        let listed = store.send(wanted).await.unwrap().unwrap();
+        listed.into_iter().map(|s| s.summary.session).collect::<Vec<_>>()
+    };
+    let r1 = key("r1");
+    assert_eq!(beginning(&r1.as_str()[..r1.as_str().len() - 5], 9).await, [r1.clone()]);
+    assert_eq!(beginning(r1.as_str(), 9).await, [r1]);
+    assert_eq!(beginning("", 2).await.len(), 2);
+    assert_eq!(beginning("main:test:%", 9).await, [], "no pattern of the database");
     store.send(Stop).await.unwrap().unwrap();
 }
 
@@ -600,6 +614,29 @@ async fn usage_is_summed_by_session_and_since_a_time() {
     }
     assert_eq!(since(2 * DAY + 1).await.day, usage(0));
     assert_eq!(since(u64::MAX).await.day, usage(0));
+
+    let by = async |group, since, limit| {
+        let since = Timestamp::from_millis(since);
+        let shares = store.send(UsageBy { since, group, limit }).await.unwrap().unwrap();
+        shares
+            .into_iter()
+            .map(|share| (share.of, share.usage.input_tokens, share.calls, share.last.as_millis()))
+            .collect::<Vec<_>>()
+    };
+    let row = |of: &str, tokens, calls, last| (of.to_owned(), tokens, calls, last);
+    let days = [
+        row("1970-01-03", 10_000, 1, 2 * DAY),
+        row("1970-01-02", 1000, 1, DAY + 5),
+        row("1970-01-01", 111, 3, 30),
+    ];
+    assert_eq!(by(UsageGroup::Day, 0, 9).await, days);
+    assert_eq!(by(UsageGroup::Day, DAY, 1).await, days[..1]);
+    let (a, b) = (key("a"), key("b"));
+    let sessions = [row(b.as_str(), 11_100, 3, 2 * DAY), row(a.as_str(), 11, 2, 20)];
+    assert_eq!(by(UsageGroup::Session, 0, 9).await, sessions, "who spent most comes first");
+    assert_eq!(by(UsageGroup::Agent, 0, 9).await, [row("main", 11_111, 5, 2 * DAY)]);
+    assert_eq!(by(UsageGroup::Model, 3 * DAY, 9).await, []);
+    assert_eq!(by(UsageGroup::Model, DAY, 9).await, [row("offline/m", 11_000, 2, 2 * DAY)]);
     store.send(Stop).await.unwrap().unwrap();
 }
 

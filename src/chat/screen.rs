@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write, stderr, stdout};
 
 use serde_json::Value;
 
-use crate::terminal::{harmless, one_line};
+use crate::terminal::{harmless, may_color, one_line};
 
 /// How much of a tool's input or result is shown.
 const TOOL_CHARS_MAX: usize = 200;
@@ -23,12 +23,7 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn new() -> Self {
-        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self {
-            answers_shown: stdout().is_terminal(),
-            colored: stderr().is_terminal() && !plain,
-            within_line: false,
-        }
+        Self { answers_shown: stdout().is_terminal(), colored: may_color(&stderr()), within_line: false }
     }
 
     /// A piece of the answer, as it comes. Into a pipe or a file it goes byte by byte.

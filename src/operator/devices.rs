@@ -1,4 +1,4 @@
-//! `clawmux devices`, `device approve`, `device revoke`: which devices of the OpenClaw protocol come in.
+//! `clawmux devices`, `device approve`, `device reject`, `device revoke`: which devices of the OpenClaw protocol come in.
 
 use serde_json::{Value, json};
 
@@ -39,12 +39,12 @@ pub(crate) fn list(global: &Global, options: &Devices) -> Result<(), Failure> {
     }
     if !paired.is_empty() {
         let rows: Vec<_> = paired.iter().map(|row| known(row, now_ms)).collect();
-        say(&table(["DEVICE", "NAME", "ROLES", "SCOPES", "CREDENTIAL", "ADDRESS", "USED"], &rows));
+        say(&table(["DEVICE", "NAME", "ROLES", "SCOPES", "CREDENTIAL", "USED", "FROM"], &rows));
     }
     Ok(())
 }
 
-/// Runs `device approve` and `device revoke`.
+/// Runs `device approve`, `device reject` and `device revoke`.
 ///
 /// # Errors
 /// As [`call`]; status 1 where no device, or more than one, has such an id.
@@ -55,6 +55,10 @@ pub(crate) fn run(global: &Global, command: &DeviceCommand) -> Result<(), Failur
         DeviceCommand::Approve(options) => {
             let request = find(&options.id, &[("pending", "request"), ("pending", "device")], &list)?;
             (options, "admin.device.approve", json!({ "request": request["request"] }))
+        }
+        DeviceCommand::Reject(options) => {
+            let request = find(&options.id, &[("pending", "request"), ("pending", "device")], &list)?;
+            (options, "admin.device.reject", json!({ "request": request["request"] }))
         }
         DeviceCommand::Revoke(options) => {
             let places = [("paired", "device"), ("pending", "request"), ("pending", "device")];
@@ -133,8 +137,8 @@ fn known(row: &Value, now_ms: u64) -> [String; 7] {
         roles.iter().map(named).collect::<Vec<_>>().join(", "),
         scopes.join("; "),
         text(&row["credential"]).to_owned(),
-        text(&row["address"]).to_owned(),
         ago(row["used_ms"].as_u64().unwrap_or(0), now_ms),
+        text(&row["origin"]).to_owned(),
     ]
 }
 

@@ -6,21 +6,31 @@
 //! | `status` | `status` |
 //! | `sessions` | `sessions` |
 //! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop` |
+//! | `connections` | `connections`, `connection close` |
+//! | `actors`, `usage`, `events` | those |
+//! | `plugins` | `plugins`, `plugin load`, `unload`, `reload`, `call` |
 //! | `devices` | `devices`, `device approve`, `device revoke` |
 //! | `tokens` | `tokens`, `token create`, `token revoke` |
 //! | `approvals` | `approvals`, `approval approve`, `approval deny` |
 //! | `jobs` | `jobs`, `job add`, `run`, `remove`, `runs`, `enable`, `disable` |
 //! | `memory` | `memory` |
-//! | `drain`, `backup` | those |
+//! | `config` | `config get`, `set`, `unset`, `reload` |
+//! | `drain`, `backup`, `log` | those |
 //! | `transcript` | an event of a session, as people read it |
 //! | `table`, `when` | columns; points in time and spans |
 
+pub(crate) mod actors;
 pub(crate) mod approvals;
 pub(crate) mod backup;
+pub(crate) mod config;
+pub(crate) mod connections;
 pub(crate) mod devices;
 pub(crate) mod drain;
+pub(crate) mod events;
 pub(crate) mod jobs;
+pub(crate) mod log;
 pub(crate) mod memory;
+pub(crate) mod plugins;
 pub(crate) mod session;
 pub(crate) mod sessions;
 pub(crate) mod status;
@@ -28,4 +38,5 @@ pub(crate) mod table;
 mod tail;
 pub(crate) mod tokens;
 mod transcript;
+pub(crate) mod usage;
 pub(crate) mod when;

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::table::table;
+use super::table::{Cell, table};
 use super::when::{ago, now_ms};
 use crate::admin_client::{call, home_of};
 use crate::cli::{Global, Sessions};
 use crate::exit::Failure;
-use crate::terminal::{json_line, put, say, tell};
+use crate::terminal::{Tone, json_line, one_line, put, say, tell};
 
 /// Sessions asked for at once.
 const PAGE: usize = 500;
@@ -21,8 +21,8 @@ pub(crate) fn run(global: &Global, options: &Sessions) -> Result<(), Failure> {
     let wanted = if options.all { usize::MAX } else { options.limit };
     let (mut shown, mut before, mut rows) = (0, Value::Null, Vec::new());
     let more = loop {
-        let page =
-            call(&home, "admin.sessions", &json!({ "limit": PAGE.min(wanted - shown), "before": before }))?;
+        let params = json!({ "limit": PAGE.min(wanted - shown), "prefix": options.prefix, "before": before });
+        let page = call(&home, "admin.sessions", &params)?;
         let sessions = page["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
         shown += sessions.len();
         for session in sessions {
@@ -39,6 +39,10 @@ pub(crate) fn run(global: &Global, options: &Sessions) -> Result<(), Failure> {
         }
     };
     if !options.json {
+        if let Some(prefix) = options.prefix.as_deref().filter(|_| rows.is_empty()) {
+            tell(&format!("no session's key begins with {}", one_line(prefix, 200)));
+            return Ok(());
+        }
         if rows.is_empty() {
             tell("there are no sessions yet: a client's first prompt makes one, such as `clawmux chat hi`");
             return Ok(());
@@ -51,21 +55,28 @@ pub(crate) fn run(global: &Global, options: &Sessions) -> Result<(), Failure> {
     Ok(())
 }
 
-fn row(session: &Value, now_ms: u64) -> [String; 6] {
+fn row(session: &Value, now_ms: u64) -> [Cell; 6] {
     let text = |name: &str| session[name].as_str().unwrap_or("-").to_owned();
     let number = |name: &str| session[name].as_u64().unwrap_or(0);
-    let state = match (text("state"), number("queued")) {
-        (state, 0) => state,
-        (state, queued) if state == "running" => format!("{state} +{queued}"),
-        (state, queued) => format!("{state} {queued}"),
+    let (state, tone) = match session["state"].as_str() {
+        // Nothing goes on before somebody decides.
+        Some("running") if session["doing"] == "waiting for approval" => ("approval", Tone::Warn),
+        Some("running") => ("running", Tone::Good),
+        Some("queued") => ("queued", Tone::Warn),
+        state => (state.unwrap_or("-"), Tone::Plain),
+    };
+    let state = match number("queued") {
+        0 => state.to_owned(),
+        queued if state == "queued" => format!("{state} {queued}"),
+        queued => format!("{state} +{queued}"),
     };
     [
-        text("session"),
-        text("owner"),
-        state,
-        number("prompts").to_string(),
-        number("seq").to_string(),
-        ago(number("updated_ms"), now_ms),
+        text("session").into(),
+        text("owner").into(),
+        Cell::toned(state, tone),
+        number("prompts").to_string().into(),
+        number("seq").to_string().into(),
+        ago(number("updated_ms"), now_ms).into(),
     ]
 }
 
@@ -77,12 +88,20 @@ mod tests {
     fn a_row_says_what_waits() {
         let mut session = json!({"session": "a:b:c:d", "owner": null, "state": "running", "queued": 2,
                                  "prompts": 5, "seq": 60, "updated_ms": 0});
-        assert_eq!(row(&session, 60_000), ["a:b:c:d", "-", "running +2", "5", "60", "1m ago"]);
+        let cells = row(&session, 60_000);
+        let running = |text: &str| Cell::toned(text, Tone::Good);
+        assert_eq!(cells[2], running("running +2"));
+        assert_eq!(
+            [&cells[..2], &cells[3..]].concat(),
+            ["a:b:c:d", "-", "5", "60", "1m ago"].map(Cell::from)
+        );
         session["queued"] = json!(0);
         session["owner"] = json!("ci");
-        assert_eq!(row(&session, 0)[1..3], ["ci", "running"]);
+        assert_eq!(row(&session, 0)[1..3], ["ci".into(), running("running")]);
+        session["doing"] = json!("waiting for approval");
+        assert_eq!(row(&session, 0)[2], Cell::toned("approval", Tone::Warn));
         session["state"] = json!("queued");
         session["queued"] = json!(3);
-        assert_eq!(row(&session, 0)[2], "queued 3");
+        assert_eq!(row(&session, 0)[2], Cell::toned("queued 3", Tone::Warn));
     }
 }

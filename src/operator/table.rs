@@ -1,37 +1,128 @@
 //! Columns.
+//!
+//! On a terminal they fit its width, by cutting the widest, the first of them last because it names
+//! what the row is about; into a pipe or a file they are as wide as they need.
 
-use crate::terminal::one_line;
+use crate::terminal::{Tone, columns, cut, may_color, one_line, width};
 
 /// The longest cell: a session's key fits.
 const CELL_CHARS_MAX: usize = 1024;
+/// No column is cut below this.
+const COLUMN_MIN: usize = 6;
+/// Between two columns.
+const GAP: &str = "  ";
 
-/// Rows under a head, each column as wide as it needs. What others wrote is made harmless.
-pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
-    let rows: Vec<[String; N]> =
-        rows.iter().map(|row| row.each_ref().map(|cell| one_line(cell, CELL_CHARS_MAX))).collect();
-    let mut widths = head.map(|name| name.chars().count());
-    for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
+/// What stands in a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cell {
+    text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    /// In this tone.
+    pub(crate) fn toned(text: impl Into<String>, tone: Tone) -> Self {
+        Self { text: text.into(), tone }
+    }
+}
+
+impl<T: Into<String>> From<T> for Cell {
+    fn from(text: T) -> Self {
+        Self::toned(text, Tone::Plain)
+    }
+}
+
+/// Rows under a head, as stdout takes them. What others wrote is made harmless.
+pub(crate) fn table<const N: usize, C: Clone + Into<Cell>>(head: [&str; N], rows: &[[C; N]]) -> String {
+    let rows = rows.iter().map(|row| row.clone().map(Into::into)).collect();
+    render(head, rows, columns(), may_color(&std::io::stdout()))
+}
+
+fn render<const N: usize>(
+    head: [&str; N],
+    rows: Vec<[Cell; N]>,
+    columns: Option<usize>,
+    colored: bool,
+) -> String {
+    let head = head.map(|name| Cell::toned(name, Tone::Head));
+    let mut rows: Vec<[Cell; N]> = std::iter::once(head).chain(rows).collect();
+    let mut widths = [0; N];
+    for row in &mut rows {
+        for (cell, widest) in row.iter_mut().zip(&mut widths) {
+            cell.text = one_line(&cell.text, CELL_CHARS_MAX);
+            *widest = width(&cell.text).max(*widest);
         }
     }
-    let line = |cells: [&str; N]| {
-        let padded: Vec<String> =
-            cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        padded.join("  ").trim_end().to_owned()
+    if let Some(columns) = columns {
+        narrow(&mut widths, columns);
+    }
+    let line = |row: &[Cell; N]| {
+        let mut line = String::new();
+        for (at, (cell, width_max)) in row.iter().zip(widths).enumerate() {
+            let text = cut(&cell.text, width_max);
+            let padding = width_max - width(&text);
+            line.push_str(if at == 0 { "" } else { GAP });
+            line.push_str(&cell.tone.paint(&text, colored));
+            line.extend(std::iter::repeat_n(' ', padding));
+        }
+        line.trim_end().to_owned()
     };
-    let mut lines = vec![line(head)];
-    lines.extend(rows.iter().map(|row| line(row.each_ref().map(String::as_str))));
-    lines.join("\n")
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Takes from the widest until all fit, or nothing can be taken any more.
+fn narrow<const N: usize>(widths: &mut [usize; N], columns: usize) {
+    let gaps = GAP.len() * N.saturating_sub(1);
+    let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(columns);
+    while over > 0 {
+        let wide = |at: &usize| if *at == 0 { widths[*at] / 2 } else { widths[*at] };
+        let widest = (0..N).filter(|at| widths[*at] > COLUMN_MIN).max_by_key(wide);
+        let Some(at) = widest else { return };
+        widths[at] -= 1;
+        over -= 1;
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    fn plain<const N: usize>(rows: &[[&str; N]]) -> Vec<[Cell; N]> {
+        rows.iter().map(|row| row.map(Into::into)).collect()
+    }
 
     #[test]
     fn columns_are_as_wide_as_they_need() {
-        let rows = [["İİİ\u{1b}[2J".to_owned(), "1".to_owned()], ["a\nb".to_owned(), String::new()]];
-        assert_eq!(table(["K", "NUMBER"], &rows), "K       NUMBER\nİİİ[2J  1\na b");
+        let rows = plain(&[["İİİ\u{1b}[2J", "1"], ["a\nb", ""], ["漢字", "2"]]);
+        let table = render(["K", "NUMBER"], rows, None, false);
+        assert_eq!(table, "K       NUMBER\nİİİ[2J  1\na b\n漢字    2");
+    }
+
+    #[test]
+    fn the_widest_give_way_and_the_first_last() {
+        let rows = plain(&[["main:websocket:ada:main", "short", "a long text that says very much indeed"]]);
+        let table = render(["KEY", "STATE", "TEXT"], rows, Some(60), false);
+        let line = table.lines().nth(1).unwrap();
+        assert_eq!(line, "main:websocket:ada:main  short  a long text that says very …");
+    }
+
+    #[test]
+    fn colours_take_no_room() {
+        let rows = vec![[Cell::toned("bad", Tone::Bad), "x".into()], ["longer".into(), "y".into()]];
+        let (colored, bare) =
+            (render(["A", "B"], rows.clone(), None, true), render(["A", "B"], rows, None, false));
+        assert_eq!(colored.replace("\u{1b}[31m", "").replace("\u{1b}[1m", "").replace("\u{1b}[0m", ""), bare);
+        assert!(colored.contains("\u{1b}[31mbad\u{1b}[0m     x"), "{colored:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn every_line_fits(cells in prop::collection::vec(prop::array::uniform3("\\PC{0,60}"), 0..5), columns in 28_usize..120) {
+            let rows = cells.into_iter().map(|row| row.map(Cell::from)).collect();
+            for line in render(["A", "B", "C"], rows, Some(columns), false).lines() {
+                prop_assert!(width(line) <= columns, "{line:?}");
+            }
+        }
     }
 }

@@ -21,19 +21,19 @@ const RETURNS_MAX: usize = 3;
 ///
 /// # Errors
 /// Status 69 where the daemon is not reachable or stops, 1 where there is no such session.
-pub(super) fn run(home: &Path, options: &Tail) -> Result<(), Failure> {
+pub(super) fn run(home: &Path, options: &Tail, key: &str) -> Result<(), Failure> {
     leave_on_interrupt()?;
     let mut view = View { as_json: options.named.json, within: None };
     let (mut after, mut returns) = (options.after, 0);
     loop {
-        let mut link = Link::open(home).map_err(|refused| gone(refused, &options.named.key, after))?;
-        let params = json!({ "session": options.named.key, "after_seq": after });
+        let mut link = Link::open(home).map_err(|refused| gone(refused, key, after))?;
+        let params = json!({ "session": key, "after_seq": after });
         let answer = link
             .call("admin.session.tail", &params, |_, _| {})
-            .map_err(|refused| gone(refused, &options.named.key, after))?;
+            .map_err(|refused| gone(refused, key, after))?;
         if returns == 0 && !options.named.json {
             let from = answer["after_seq"].as_u64().unwrap_or(0);
-            tell(&format!("following {} after number {from}; Ctrl-C ends it", options.named.key));
+            tell(&format!("following {} after number {from}; Ctrl-C ends it", visible(key)));
         }
         // From here on it comes back without a gap.
         after = after.or(answer["after_seq"].as_u64());
@@ -67,7 +67,7 @@ pub(super) fn run(home: &Path, options: &Tail) -> Result<(), Failure> {
 
 /// Ctrl-C is the way this ends. A thread of its own, because the other may wait for a terminal that
 /// takes nothing.
-fn leave_on_interrupt() -> Result<(), Failure> {
+pub(super) fn leave_on_interrupt() -> Result<(), Failure> {
     let unable = |error: std::io::Error| Failure::new(FAILED, format!("cannot wait for Ctrl-C: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(unable)?;
     let entered = runtime.enter();

@@ -1,46 +1,98 @@
-//! `clawmux tokens`, `token create`, `token revoke`: the API keys and JWTs that the daemon gives out.
+//! `clawmux tokens`, `token create`, `token revoke`, `token rotate`: the API keys and JWTs that the daemon
+//! gives out. Where no daemon runs they are looked for in its log, so that the first credential can be there
+//! before the first start.
 
 use std::time::Duration;
 
+use clawmux_actors::admin::tokens_without_daemon;
 use serde_json::{Value, json};
 
 use super::table::table;
-use super::when::{ago, now_ms, utc};
-use crate::admin_client::{call, home_of};
-use crate::cli::{CreateToken, Global, RevokeToken, TokenCommand, Tokens};
+use super::when::{ago, now_ms, span, utc};
+use crate::admin_client::{Link, Refused, home_of};
+use crate::cli::{CreateToken, Global, RevokeToken, RotateToken, TokenCommand, Tokens};
 use crate::exit::{FAILED, Failure};
 use crate::terminal::{json_line, say, tell};
+use crate::{home, settings};
 
 /// An id may be cut to so many characters, where no other begins with them.
 const PREFIX_CHARS_MIN: usize = 6;
 
+/// One that ends within so long is warned of, in milliseconds.
+const SOON_MS: u64 = 7 * 86_400_000;
+
+/// Asks the daemon; where none runs, does what it would do.
+fn call(global: &Global, method: &str, params: &Value) -> Result<Value, Failure> {
+    let home = home_of(global)?;
+    let unreachable = match Link::open(&home).and_then(|mut link| link.call(method, params, |_, _| {})) {
+        Ok(answer) => return Ok(answer),
+        Err(refused @ Refused::Unreachable(_)) => refused,
+        Err(refused) => return Err(refused.into()),
+    };
+    if home::holder(&home).is_some() {
+        return Err(unreachable.into());
+    }
+    let settings = settings::read(global, &[])?;
+    // The first credential may be there before the first start; nothing else is looked for where nothing is.
+    if method != "admin.token.create" && !settings.config.store.path.exists() {
+        return Err(unreachable.into());
+    }
+    home::create(&settings.home)?;
+    let done = tokens_without_daemon(&settings.home, &settings.config, method, params);
+    Ok(actix::System::new().block_on(done)?)
+}
+
 /// Runs `tokens`.
 ///
 /// # Errors
-/// As [`call`].
+/// Status 69 where a daemon runs and is not reachable, 1 where it refuses or fails.
 pub(crate) fn list(global: &Global, options: &Tokens) -> Result<(), Failure> {
-    let answer = call(&home_of(global)?, "admin.tokens", &json!({}))?;
+    let answer = call(global, "admin.tokens", &json!({}))?;
     if options.json {
         say(&json_line(&answer));
         return Ok(());
     }
-    let rows: Vec<_> = tokens(&answer).iter().map(|token| row(token, now_ms())).collect();
+    let now_ms = now_ms();
+    let mut rows: Vec<_> = tokens(&answer).iter().map(|token| row(token, now_ms)).collect();
+    rows.extend(answer["configured"].as_array().into_iter().flatten().map(|known| configured(known, now_ms)));
     if rows.is_empty() {
         tell("no credentials were given out: `clawmux token create` makes one");
         return Ok(());
     }
     say(&table(["TOKEN", "NAME", "KIND", "SCOPES", "STATE", "CREATED", "USED", "FROM"], &rows));
+    for token in expiring(tokens(&answer), now_ms) {
+        let (id, name) = (text(&token["token"]), text(&token["name"]));
+        let left = span(token["expires_ms"].as_u64().unwrap_or(0).saturating_sub(now_ms));
+        tell(&format!(
+            "{id} of {name} expires in {left}: `clawmux token rotate {id}` gives out another while it holds"
+        ));
+    }
     Ok(())
 }
 
-/// Runs `token create` and `token revoke`.
+/// Those that let in and will not for long, and that no newer one goes on from.
+pub(crate) fn expiring(tokens: &[Value], now_ms: u64) -> impl Iterator<Item = &Value> {
+    let lets_in = move |token: &Value| {
+        token["revoked_ms"].is_null() && token["expires_ms"].as_u64().is_none_or(|at| at > now_ms)
+    };
+    let goes_on = move |token: &Value, other: &Value| {
+        let same = ["name", "kind", "since_ms"].iter().all(|key| token[key] == other[key]);
+        same && lets_in(other) && other["created_ms"].as_u64() > token["created_ms"].as_u64()
+    };
+    let soon = move |token: &&Value| token["expires_ms"].as_u64().is_some_and(|at| at <= now_ms + SOON_MS);
+    let valid = tokens.iter().filter(move |token| lets_in(token)).filter(soon);
+    valid.filter(move |token| !tokens.iter().any(|other| goes_on(token, other)))
+}
+
+/// Runs `token create`, `token revoke` and `token rotate`.
 ///
 /// # Errors
-/// As [`call`]; status 1 where no credential, or more than one, has such an id.
+/// As [`list`]; status 1 where no credential, or more than one, has such an id.
 pub(crate) fn run(global: &Global, command: &TokenCommand) -> Result<(), Failure> {
     match command {
         TokenCommand::Create(options) => create(global, options),
         TokenCommand::Revoke(options) => revoke(global, options),
+        TokenCommand::Rotate(options) => rotate(global, options),
     }
 }
 
@@ -53,19 +105,11 @@ fn create(global: &Global, options: &CreateToken) -> Result<(), Failure> {
     if let Some(life) = options.expires {
         params["life_ms"] = u64::try_from(life.as_millis()).unwrap_or(u64::MAX).into();
     }
-    let made = call(&home_of(global)?, "admin.token.create", &params)?;
+    let made = call(global, "admin.token.create", &params)?;
     if options.json {
         say(&json_line(&made));
     } else {
-        let expires = made["expires_ms"].as_u64();
-        tell(&format!(
-            "{} {} for {} ({}), {}. It is shown this once:",
-            text(&made["kind"]),
-            text(&made["token"]),
-            text(&made["name"]),
-            scopes(&made),
-            expires.map_or_else(|| "without an end".to_owned(), |at| format!("until {} UTC", utc(at))),
-        ));
+        tell(&format!("{}. It is shown this once:", described(&made)));
         say(text(&made["secret"]));
     }
     if made["closes_loopback"] == true {
@@ -78,11 +122,43 @@ fn create(global: &Global, options: &CreateToken) -> Result<(), Failure> {
     Ok(())
 }
 
-fn revoke(global: &Global, options: &RevokeToken) -> Result<(), Failure> {
-    let home = home_of(global)?;
-    let list = call(&home, "admin.tokens", &json!({}))?;
+/// A credential that was given out.
+fn described(made: &Value) -> String {
+    let expires = made["expires_ms"].as_u64();
+    format!(
+        "{} {} for {} ({}), {}",
+        text(&made["kind"]),
+        text(&made["token"]),
+        text(&made["name"]),
+        scopes(made),
+        expires.map_or_else(|| "without an end".to_owned(), |at| format!("until {} UTC", utc(at))),
+    )
+}
+
+fn rotate(global: &Global, options: &RotateToken) -> Result<(), Failure> {
+    let list = call(global, "admin.tokens", &json!({}))?;
     let id = find(&options.id, tokens(&list))?;
-    let revoked = call(&home, "admin.token.revoke", &json!({ "token": id }))?;
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let mut params = json!({ "token": id, "overlap_ms": millis(options.overlap) });
+    if let Some(life) = options.expires {
+        params["life_ms"] = millis(life).into();
+    }
+    let made = call(global, "admin.token.rotate", &params)?;
+    if options.json {
+        say(&json_line(&made));
+        return Ok(());
+    }
+    let until = made["old"]["expires_ms"].as_u64().map_or_else(|| "-".to_owned(), utc);
+    let new = described(&made);
+    tell(&format!("{new}, in the place of {id}, which holds until {until} UTC. It is shown this once:"));
+    say(text(&made["secret"]));
+    Ok(())
+}
+
+fn revoke(global: &Global, options: &RevokeToken) -> Result<(), Failure> {
+    let list = call(global, "admin.tokens", &json!({}))?;
+    let id = find(&options.id, tokens(&list))?;
+    let revoked = call(global, "admin.token.revoke", &json!({ "token": id }))?;
     if options.json {
         say(&json_line(&revoked));
     } else {
@@ -129,6 +205,20 @@ fn row(token: &Value, now_ms: u64) -> [String; 8] {
     ]
 }
 
+/// One of the configuration.
+fn configured(known: &Value, now_ms: u64) -> [String; 8] {
+    [
+        "-".into(),
+        text(&known["name"]).to_owned(),
+        "configured".into(),
+        scopes(known),
+        "valid".into(),
+        "-".into(),
+        known["used_ms"].as_u64().map_or_else(|| "never".to_owned(), |at| ago(at, now_ms)),
+        text(&known["origin"]).to_owned(),
+    ]
+}
+
 /// Its role, or its scopes.
 fn scopes(token: &Value) -> String {
     if let Some(role) = token["role"].as_str() {
@@ -166,6 +256,14 @@ pub(crate) fn life(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(seconds))
 }
 
+/// The same, and nothing as `0s`.
+///
+/// # Errors
+/// What it must look like.
+pub(crate) fn overlap(text: &str) -> Result<Duration, String> {
+    if text == "0s" { Ok(Duration::ZERO) } else { life(text) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,6 +277,8 @@ mod tests {
             assert!(life(bad).is_err(), "{bad}");
         }
         assert!(life(&format!("{}d", u64::MAX)).is_err());
+        assert_eq!((overlap("0s"), overlap("1h")), (Ok(Duration::ZERO), Ok(Duration::from_secs(3600))));
+        assert!(overlap("0h").is_err());
     }
 
     #[test]
@@ -189,6 +289,21 @@ mod tests {
         for id in ["cmx_aaaa", "cmx_", "", "zzzzzz"] {
             assert!(find(id, &all).is_err(), "{id}");
         }
+    }
+
+    #[test]
+    fn what_ends_soon_is_told_unless_another_goes_on() {
+        let token = |id: u64, since: u64, expires: Option<u64>| {
+            json!({"token": id, "name": "ci", "kind": "api-key", "since_ms": since, "created_ms": id,
+                "expires_ms": expires, "revoked_ms": null})
+        };
+        let ids = |all: &[Value]| {
+            expiring(all, 1000).filter_map(|token| token["token"].as_u64()).collect::<Vec<_>>()
+        };
+        let (soon, late) = (Some(1000 + SOON_MS), Some(1001 + SOON_MS));
+        let all = [token(1, 1, Some(1001)), token(2, 1, None), token(3, 3, soon), token(4, 4, None)];
+        assert_eq!(ids(&all), [3], "the first was rotated");
+        assert!(ids(&[token(5, 5, Some(1000)), token(6, 6, late)]).is_empty());
     }
 
     #[test]

@@ -16,11 +16,31 @@ const INDENT: usize = 53;
 pub(super) fn lines(event: &Value) -> String {
     let text = |name: &str| event[name].as_str().unwrap_or_default();
     let number = |name: &str| event[name].as_u64().unwrap_or_default();
+    let (what, said) = told(event);
     let seqs = match event["first_seq"].as_u64() {
         Some(first) => format!("{first}-{}", number("seq")),
         None => number("seq").to_string(),
     };
-    let (what, said) = match text("event") {
+    let run: String = text("run").chars().take(RUN_CHARS).collect();
+    let head = format!(
+        "{:<11}  {}  {:<RUN_CHARS$}  {:<8}",
+        seqs,
+        utc(number("at_ms")),
+        visible(&run),
+        visible(what)
+    );
+    if said.is_empty() && what != "text" {
+        head.trim_end().to_owned()
+    } else {
+        format!("{head}  {}", indented(&said))
+    }
+}
+
+/// What happened in a word, and what there is to say about it. Not made harmless yet.
+pub(super) fn told(event: &Value) -> (&str, String) {
+    let text = |name: &str| event[name].as_str().unwrap_or_default();
+    let number = |name: &str| event[name].as_u64().unwrap_or_default();
+    match text("event") {
         "prompt" => {
             let owner = event["owner"].as_str().map(|owner| format!("({owner}) ")).unwrap_or_default();
             let attachments = event["attachments"].as_array().into_iter().flatten().map(|attachment| {
@@ -75,20 +95,7 @@ pub(super) fn lines(event: &Value) -> String {
             let set: Vec<_> = set.map(|name| format!("{name} {}", text(name))).collect();
             ("set", if set.is_empty() { "to nothing of its own".into() } else { set.join(", ") })
         }
-        other => (other, event.to_string()),
-    };
-    let run: String = text("run").chars().take(RUN_CHARS).collect();
-    let head = format!(
-        "{:<11}  {}  {:<RUN_CHARS$}  {:<8}",
-        seqs,
-        utc(number("at_ms")),
-        visible(&run),
-        visible(what)
-    );
-    if said.is_empty() && what != "text" {
-        head.trim_end().to_owned()
-    } else {
-        format!("{head}  {}", indented(&said))
+        _ => (event["event"].as_str().unwrap_or_default(), event.to_string()),
     }
 }
 

@@ -168,6 +168,26 @@ impl Daemon {
         Self::launch(home, config, env, ANY_PORT)
     }
 
+    /// Runs `clawmux` on its home: exit status, stdout, stderr.
+    pub fn run(&self, args: &[&str]) -> (i32, String, String) {
+        let ended = command(self.home()).args(args).output().expect("it runs");
+        let text = |bytes| String::from_utf8(bytes).expect("it writes text");
+        (ended.status.code().expect("it exits by itself"), text(ended.stdout), text(ended.stderr))
+    }
+
+    /// Runs `clawmux`, which must exit 0, and takes its stdout.
+    pub fn stdout_of(&self, args: &[&str]) -> String {
+        let (status, stdout, stderr) = self.run(args);
+        assert_eq!(status, 0, "{args:?}: {stdout}{stderr}");
+        stdout
+    }
+
+    /// Runs `clawmux` with `--json`, which must exit 0 and write one JSON object.
+    pub fn json_of(&self, args: &[&str]) -> serde_json::Value {
+        let stdout = self.stdout_of(&[args, &["--json"]].concat());
+        serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {stdout}"))
+    }
+
     /// A GET over plain HTTP: status and body.
     pub fn get(&self, path: &str) -> (u16, String) {
         get(self.address, path)

@@ -25,6 +25,7 @@ use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 mod history;
 mod rows;
+mod usage;
 
 use super::files::Files;
 use super::live::Shared;
@@ -230,12 +231,19 @@ impl Reader {
         let (updated, row) =
             asked.before.map_or((i64::MAX, i64::MAX), |place| (integer(place.updated_ms), place.row));
         self.view(None, |tx, _| {
-            let rows: Vec<_> = match &asked.owner {
-                Some(owner) => tx
+            let rows: Vec<_> = match (&asked.prefix, &asked.owner) {
+                (Some(prefix), _) => tx
+                    .prepare_cached(&format!("{COLUMNS} WHERE key >= ? AND key < ? AND {ORDER}"))?
+                    .query_map(
+                        params![prefix, format!("{prefix}{}", char::MAX), updated, row, limit],
+                        listed,
+                    )?
+                    .collect::<Result<_, _>>()?,
+                (None, Some(owner)) => tx
                     .prepare_cached(&format!("{COLUMNS} WHERE owner = ? AND {ORDER}"))?
                     .query_map(params![owner.as_str(), updated, row, limit], listed)?
                     .collect::<Result<_, _>>()?,
-                None => tx
+                (None, None) => tx
                     .prepare_cached(&format!("{COLUMNS} WHERE {ORDER}"))?
                     .query_map(params![updated, row, limit], listed)?
                     .collect::<Result<_, _>>()?,

@@ -232,9 +232,11 @@ impl Writer {
                 }
             }
             match logged.event {
-                Event::Started => self
-                    .cached("UPDATE runs SET progress = max(progress, ?1), started = ?2 WHERE id = ?3")?
-                    .execute([Progress::Begun as i64, seq, row])?,
+                Event::Started => {
+                    self.figures.runs_started.fetch_add(1, Relaxed);
+                    self.cached("UPDATE runs SET progress = max(progress, ?1), started = ?2 WHERE id = ?3")?
+                        .execute([Progress::Begun as i64, seq, row])?
+                }
                 Event::ToolReturned(_) => {
                     self.count_messages(session_row, 1)?;
                     self.cached("UPDATE runs SET messages = messages + 1 WHERE id = ?")?.execute([row])?
@@ -418,6 +420,7 @@ impl Writer {
         }
         self.forget_scratchpads(state.row)?;
         self.sessions.remove(session);
+        self.figures.sessions.fetch_sub(1, Relaxed);
         Ok(())
     }
 
@@ -454,6 +457,7 @@ impl Writer {
         )?
         .execute(params![append.session.as_str(), append.owner.as_str(), at, self.opened, uuid])?;
         self.figures.sessions_made.fetch_add(1, Relaxed);
+        self.figures.sessions.fetch_add(1, Relaxed);
         Ok(self.db.last_insert_rowid())
     }
 

@@ -75,9 +75,14 @@ pub(super) enum Write {
     Crew(Vec<crew::Change>),
     Tokens(WriteTokens),
     File(WriteFile),
+    /// Nothing: asks whether the writer gets there.
+    Probe,
     Jobs(Vec<JobChange>),
     #[cfg(test)]
     Panic,
+    /// Stands for a disk that does not answer, until the other end is dropped.
+    #[cfg(test)]
+    Stuck(std::sync::Mutex<Receiver<()>>),
 }
 
 /// A write and who waits for it.
@@ -309,8 +314,9 @@ impl Writer {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.transaction(&mut live, group)));
         let results = match outcome {
             Ok(Ok(results)) => {
-                let took = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-                self.figures.committed(group.len(), self.full, took);
+                self.figures.committed(group.len(), self.full, started.elapsed());
+                let bytes: usize = group.iter().map(|waiting| waiting.bytes).sum();
+                self.figures.written_bytes.fetch_add(bytes as u64, Relaxed);
                 self.figures.streaming.store(live.len(), Relaxed);
                 self.commits_since_rest += 1;
                 if self.commits_since_rest.is_multiple_of(256) {
@@ -361,9 +367,15 @@ impl Writer {
                 Write::Crew(changes) => self.write_crew(changes).map_err(Failure::Database),
                 Write::Tokens(tokens) => self.write_tokens(&tokens.changes).map_err(Failure::Database),
                 Write::File(file) => self.write_file(&file.change),
+                Write::Probe => Ok(()),
                 Write::Jobs(changes) => self.write_jobs(changes),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
+                #[cfg(test)]
+                Write::Stuck(until) => {
+                    let _ = until.lock().map(|until| until.recv());
+                    Ok(())
+                }
             };
             match result {
                 Ok(()) => results.push(Ok(())),
@@ -378,7 +390,11 @@ impl Writer {
         }
         self.page.clear();
         self.delete_some_pages()?;
+        let ending = Instant::now();
         self.cached("COMMIT")?.execute([])?;
+        if self.full {
+            self.figures.synced(ending.elapsed());
+        }
         Ok(results)
     }
 
@@ -400,8 +416,9 @@ impl Writer {
             Write::Devices(devices) => devices.durable,
             Write::Tokens(tokens) => tokens.durable,
             Write::File(file) => file.durable,
+            Write::Probe => false,
             #[cfg(test)]
-            Write::Panic => false,
+            Write::Panic | Write::Stuck(_) => false,
         }
     }
 
@@ -453,6 +470,8 @@ impl Writer {
         if !self.db.is_autocommit() {
             self.db.execute_batch("ROLLBACK").map_err(|e| sql(&e))?;
         }
+        let counted = self.db.query_row("SELECT count(*) FROM sessions", [], |row| row.get(0));
+        self.figures.sessions.store(number(counted.map_err(|e| sql(&e))?), Relaxed);
         let mut open: HashMap<u64, (SessionKey, RunId, Seq)> = HashMap::new();
         let mut statement = self
             .db

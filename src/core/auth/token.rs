@@ -7,6 +7,13 @@
 //! A name is a principal: what is made with a key belongs to its name, and a new key may take the
 //! name of one that was revoked, to go on with what belongs to it. Devices that were paired with the
 //! old one do not come along.
+//!
+//! To **rotate** one is to give out another of its name and scopes while it holds on for a while, so
+//! that whoever shows it can be given the new one in peace. Whoever has the one is trusted to be whom
+//! the other was given to: devices that were paired with the old one stay.
+//!
+//! When and from where a credential was last used is kept for those of the configuration too, by their
+//! names; not for JWTs that others make, of whose subjects there is no end.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -34,6 +41,10 @@ pub const LIFE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 pub const JWT_LIFE: Duration = Duration::from_secs(30 * 86_400);
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
+/// How long the old one holds that is rotated, where nothing is said.
+pub const OVERLAP: Duration = Duration::from_secs(86_400);
+/// One that ends within so long is warned of.
+pub const EXPIRES_SOON: Duration = Duration::from_secs(7 * 86_400);
 /// Names that principals have which show no key of their own.
 pub const RESERVED: [&str; 3] = ["local", "token", "socket"];
 
@@ -79,6 +90,9 @@ pub struct Token {
     pub scopes: Scopes,
     /// When it was made.
     pub created: Timestamp,
+    /// Since when there is one of which this goes on: when the first was made of those that were
+    /// rotated.
+    pub since: Timestamp,
     /// When it ends, by the wall clock.
     pub expires: Option<Timestamp>,
     /// Since when it is revoked.
@@ -101,7 +115,7 @@ impl Token {
     }
 
     /// Whether it lets nobody in any more.
-    fn is_over(&self, now: Timestamp) -> bool {
+    pub fn is_over(&self, now: Timestamp) -> bool {
         self.revoked.is_some() || self.expires.is_some_and(|expires| expires <= now)
     }
 }
@@ -139,13 +153,47 @@ pub enum TokenCommand {
         /// Its id.
         id: String,
     },
+    /// Give out another in its place.
+    Rotate {
+        /// Its id.
+        id: String,
+        /// For how long both hold; none = for [`OVERLAP`].
+        overlap: Option<Duration>,
+        /// How long the new one lives; none = as long as the old one was to live.
+        life: Option<Duration>,
+    },
+}
+
+/// When somebody was last let in, and from where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// When; about a minute exact.
+    pub at: Timestamp,
+    /// From where.
+    pub origin: IpAddr,
+}
+
+/// A credential of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configured {
+    /// Its name; the shared token's is `token`.
+    pub name: Arc<str>,
+    /// What it allows.
+    pub scopes: Scopes,
+    /// When it was last used.
+    pub used: Option<Use>,
 }
 
 /// The answer to a [`TokenCommand`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TokenReply {
-    /// To `List`, the latest first.
-    List(Vec<Token>),
+    /// To `List`.
+    List {
+        /// Those that were given out, the latest first.
+        tokens: Vec<Token>,
+        /// Those of the configuration.
+        configured: Vec<Configured>,
+    },
     /// To `Create`.
     Created {
         /// It.
@@ -157,6 +205,15 @@ pub enum TokenReply {
     },
     /// To `Revoke`.
     Revoked(Token),
+    /// To `Rotate`.
+    Rotated {
+        /// The new one.
+        token: Token,
+        /// What is shown to be let in with it; told this once.
+        secret: Secret,
+        /// The old one, which now has an end.
+        old: Token,
+    },
 }
 
 impl TokenCommand {
@@ -164,7 +221,7 @@ impl TokenCommand {
     pub fn weight(&self) -> usize {
         match self {
             Self::List => 16,
-            Self::Create { .. } | Self::Revoke { .. } => 1,
+            Self::Create { .. } | Self::Revoke { .. } | Self::Rotate { .. } => 1,
         }
     }
 }
@@ -176,12 +233,37 @@ pub enum Change {
     Put(Token),
     /// It is not known any more.
     Forget(Arc<str>),
+    /// One of the configuration was used.
+    Used(Arc<str>, Use),
 }
 
-/// All that were given out.
+/// All that were given out, and when those of the configuration were used.
 #[derive(Debug, Default)]
 pub struct Ledger {
     tokens: BTreeMap<Arc<str>, Token>,
+    configured: BTreeMap<Arc<str>, Use>,
+}
+
+/// What somebody was let in with.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shown {
+    /// One that was given out, by its id.
+    Issued(Arc<str>),
+    /// One of the configuration, by its name.
+    Configured(Arc<str>),
+}
+
+impl Shown {
+    /// What this principal was let in with, if it is one whose use is kept.
+    pub fn of(principal: &Principal, authority: &Authority) -> Option<Self> {
+        match &principal.grounds {
+            Grounds::Issued(id) | Grounds::Minted(id, _) => Some(Self::Issued(id.clone())),
+            Grounds::Configured(_) if authority.is_configured(&principal.name) => {
+                Some(Self::Configured(principal.name.clone()))
+            }
+            Grounds::Configured(_) | Grounds::Skipped | Grounds::Open | Grounds::Socket => None,
+        }
+    }
 }
 
 /// What time it is, and randomness.
@@ -200,7 +282,15 @@ const USED_RESOLUTION: Duration = Duration::from_secs(60);
 impl Ledger {
     /// Of what is written down.
     pub fn new(tokens: Vec<Token>) -> Self {
-        Self { tokens: tokens.into_iter().map(|token| (token.id.clone(), token)).collect() }
+        let tokens = tokens.into_iter().map(|token| (token.id.clone(), token)).collect();
+        Self { tokens, configured: BTreeMap::new() }
+    }
+
+    /// With what is written down of those of the configuration.
+    #[must_use]
+    pub fn with_uses(mut self, uses: Vec<(Arc<str>, Use)>) -> Self {
+        self.configured = uses.into_iter().collect();
+        self
     }
 
     /// The credentials, the latest first.
@@ -213,6 +303,27 @@ impl Ledger {
     /// How many let somebody in at `wall`, and how many are known.
     pub fn counts(&self, wall: Timestamp) -> (usize, usize) {
         (self.tokens.values().filter(|token| !token.is_over(wall)).count(), self.tokens.len())
+    }
+
+    /// Those that let somebody in at `wall` and will not for long, and that no other goes on from.
+    pub fn expiring(&self, wall: Timestamp) -> impl Iterator<Item = &Token> {
+        let limit = wall.after(EXPIRES_SOON);
+        let ends_soon = move |token: &&Token| token.expires.is_some_and(|expires| expires <= limit);
+        let valid = self.tokens.values().filter(move |token| !token.is_over(wall));
+        valid.filter(ends_soon).filter(move |token| self.successor(token, wall).is_none())
+    }
+
+    /// Those that held at `before` and have expired since.
+    pub fn expired(&self, before: Timestamp, wall: Timestamp) -> impl Iterator<Item = &Token> {
+        self.tokens.values().filter(move |token| !token.is_over(before) && token.is_over(wall))
+    }
+
+    /// The one that goes on from it.
+    fn successor(&self, token: &Token, wall: Timestamp) -> Option<&Token> {
+        self.tokens.values().find(|other| {
+            let goes_on = (&other.name, other.kind, other.since) == (&token.name, token.kind, token.since);
+            goes_on && !other.is_over(wall) && (other.created, &other.id) > (token.created, &token.id)
+        })
     }
 
     /// What follows from a command: what has to be written down, and then applied, before the answer
@@ -232,13 +343,28 @@ impl Ledger {
             return Err(ErrorCode::Forbidden.error("credentials are for operators of the daemon"));
         }
         match command {
-            TokenCommand::List => Ok((Vec::new(), TokenReply::List(self.list()))),
+            TokenCommand::List => {
+                let configured = authority.configured().into_iter().map(|(name, scopes)| Configured {
+                    used: self.configured.get(&name).copied(),
+                    name,
+                    scopes,
+                });
+                let configured = configured.collect();
+                Ok((Vec::new(), TokenReply::List { tokens: self.list(), configured }))
+            }
             TokenCommand::Create { name, kind, scopes, life } => {
                 if by.grounds != Grounds::Socket {
                     let why = "credentials are given out over the Unix socket alone: clawmux token create";
                     return Err(ErrorCode::Forbidden.error(why));
                 }
                 self.create(&name, kind, scopes, life, authority, at)
+            }
+            TokenCommand::Rotate { id, overlap, life } => {
+                if by.grounds != Grounds::Socket {
+                    let why = "credentials are given out over the Unix socket alone: clawmux token rotate";
+                    return Err(ErrorCode::Forbidden.error(why));
+                }
+                self.rotate(&id, overlap.unwrap_or(OVERLAP), life, authority, at)
             }
             TokenCommand::Revoke { id } => {
                 let none = || ErrorCode::NotFound.error("no credential has this id");
@@ -264,16 +390,12 @@ impl Ledger {
         authority: &Authority,
         at: &mut Moment<'_>,
     ) -> Result<(Vec<Change>, TokenReply), Error> {
-        let refuse = |why: String| Err(ErrorCode::InvalidRequest.error(why));
         if !is_name(name) || RESERVED.contains(&name) {
-            return refuse(format!(
+            return Err(ErrorCode::InvalidRequest.error(format!(
                 "expected a name of lowercase letters, digits, '-', '_' and '.', at most {NAME_BYTES_MAX}, \
                  and none of {}",
                 RESERVED.join(", ")
-            ));
-        }
-        if life.is_some_and(|life| life.is_zero() || life > LIFE_MAX) {
-            return refuse("it must live at least a second and at most 100 years".into());
+            )));
         }
         // A JWT is succeeded by another of its name while it lasts.
         let is_taken = |token: &&Token| {
@@ -286,6 +408,60 @@ impl Ledger {
         if kind == Kind::ApiKey && authority.is_configured(name) {
             return Err(ErrorCode::Conflict.error(format!("{name:?} is a key of the configuration already")));
         }
+        let closes_loopback = !authority.credentials_configured();
+        let (changes, token, secret) = self.give(name, kind, scopes, life, authority, at)?;
+        Ok((changes, TokenReply::Created { token, secret, closes_loopback }))
+    }
+
+    /// Another in the place of one that holds.
+    fn rotate(
+        &self,
+        id: &str,
+        overlap: Duration,
+        life: Option<Duration>,
+        authority: &Authority,
+        at: &mut Moment<'_>,
+    ) -> Result<(Vec<Change>, TokenReply), Error> {
+        let none = || ErrorCode::NotFound.error("no credential has this id");
+        let mut old = self.tokens.get(id).cloned().ok_or_else(none)?;
+        if old.is_over(at.wall) {
+            return Err(ErrorCode::Conflict.error(format!(
+                "{id} is revoked or has expired: give out another with clawmux token create"
+            )));
+        }
+        if let Some(other) = self.successor(&old, at.wall) {
+            let other = &other.id;
+            return Err(ErrorCode::Conflict.error(format!("{id} was rotated already: rotate {other}")));
+        }
+        if overlap > LIFE_MAX {
+            return Err(ErrorCode::InvalidRequest.error("both can hold for 100 years at most"));
+        }
+        let as_before = || Some(old.expires?.since(old.created).max(Duration::from_secs(1)));
+        let life = life.or_else(as_before);
+        let (mut changes, mut token, secret) =
+            self.give(&old.name, old.kind, old.scopes, life, authority, at)?;
+        token.since = old.since;
+        let end = at.wall.after(overlap);
+        old.expires = Some(old.expires.map_or(end, |expires| expires.min(end)));
+        changes.retain(|change| !matches!(change, Change::Put(_)));
+        changes.extend([Change::Put(token.clone()), Change::Put(old.clone())]);
+        Ok((changes, TokenReply::Rotated { token, secret, old }))
+    }
+
+    /// A new one.
+    fn give(
+        &self,
+        name: &str,
+        kind: Kind,
+        scopes: Scopes,
+        life: Option<Duration>,
+        authority: &Authority,
+        at: &mut Moment<'_>,
+    ) -> Result<(Vec<Change>, Token, Secret), Error> {
+        if life.is_some_and(|life| life.is_zero() || life > LIFE_MAX) {
+            let why = "it must live at least a second and at most 100 years";
+            return Err(ErrorCode::InvalidRequest.error(why));
+        }
         let mut changes = Vec::new();
         if self.tokens.len() >= TOKENS_MAX {
             let over = self.tokens.values().filter(|token| token.is_over(at.wall));
@@ -295,7 +471,6 @@ impl Ledger {
             };
             changes.push(Change::Forget(oldest.id.clone()));
         }
-        let closes_loopback = !authority.credentials_configured();
         let life = life.or((kind == Kind::Jwt).then_some(JWT_LIFE));
         let mut token = Token {
             id: fresh_id(at).into(),
@@ -304,6 +479,7 @@ impl Ledger {
             sha256: None,
             scopes,
             created: at.now,
+            since: at.now,
             expires: life.map(|life| at.wall.after(life)),
             revoked: None,
             used: None,
@@ -329,15 +505,36 @@ impl Ledger {
             }
         };
         changes.push(Change::Put(token.clone()));
-        Ok((changes, TokenReply::Created { token, secret, closes_loopback }))
+        Ok((changes, token, secret))
     }
 
-    /// Somebody was let in with one: what is worth writing down of it.
-    pub fn used(&self, id: &str, origin: IpAddr, now: Timestamp) -> Option<Change> {
-        let token = self.tokens.get(id)?;
-        let is_news =
-            token.origin != Some(origin) || token.used.is_none_or(|used| now.since(used) >= USED_RESOLUTION);
-        is_news.then(|| Change::Put(Token { used: Some(now), origin: Some(origin), ..token.clone() }))
+    /// Somebody was let in with one: what is worth knowing of it.
+    pub fn used(&self, shown: &Shown, origin: IpAddr, now: Timestamp) -> Option<Change> {
+        let is_news = |last: Option<Timestamp>, from: Option<IpAddr>| {
+            from != Some(origin) || last.is_none_or(|last| now.since(last) >= USED_RESOLUTION)
+        };
+        match shown {
+            Shown::Issued(id) => {
+                let token = self.tokens.get(id)?;
+                is_news(token.used, token.origin)
+                    .then(|| Change::Put(Token { used: Some(now), origin: Some(origin), ..token.clone() }))
+            }
+            Shown::Configured(name) => {
+                let last = self.configured.get(name);
+                is_news(last.map(|last| last.at), last.map(|last| last.origin))
+                    .then(|| Change::Used(name.clone(), Use { at: now, origin }))
+            }
+        }
+    }
+
+    /// What is to be written down of its last use.
+    pub fn last_use(&self, shown: &Shown) -> Option<Change> {
+        match shown {
+            Shown::Issued(id) => self.tokens.get(id).cloned().map(Change::Put),
+            Shown::Configured(name) => {
+                self.configured.get(name).map(|last| Change::Used(name.clone(), *last))
+            }
+        }
     }
 
     /// What was written down holds from now on.
@@ -346,6 +543,7 @@ impl Ledger {
             match change {
                 Change::Put(token) => drop(self.tokens.insert(token.id.clone(), token.clone())),
                 Change::Forget(id) => drop(self.tokens.remove(id)),
+                Change::Used(name, last) => drop(self.configured.insert(name.clone(), *last)),
             }
         }
     }
@@ -444,8 +642,8 @@ mod tests {
         let (_, second) = world.create("bot", Kind::ApiKey).unwrap();
         assert_eq!(world.who(&second).unwrap().owner, Owner::Credential("bot".into()));
         assert_ne!(second, secret);
-        let TokenReply::List(all) = world.ask(TokenCommand::List).unwrap() else { panic!() };
-        assert_eq!(all.len(), 2);
+        let TokenReply::List { tokens, .. } = world.ask(TokenCommand::List).unwrap() else { panic!() };
+        assert_eq!(tokens.len(), 2);
         let unknown = world.ask(TokenCommand::Revoke { id: "cmx_0".into() }).unwrap_err();
         assert_eq!(unknown.code, ErrorCode::NotFound);
     }
@@ -495,6 +693,7 @@ mod tests {
             sha256: Some([0; 32]),
             scopes: Scopes::USER,
             created: Timestamp::from_millis(n as u64),
+            since: Timestamp::from_millis(n as u64),
             expires: None,
             revoked,
             used: None,
@@ -511,14 +710,97 @@ mod tests {
 
     #[test]
     fn use_is_noted_now_and_then() {
-        let mut world = World::new(false);
+        let mut world = World::new(true);
         let (token, _) = world.create("bot", Kind::ApiKey).unwrap();
         let (here, there): (IpAddr, IpAddr) = ([127, 0, 0, 1].into(), [10, 0, 0, 1].into());
-        let first = world.ledger.used(&token.id, here, NOW).unwrap();
-        world.ledger.apply(&[first]);
-        assert_eq!(world.ledger.used(&token.id, here, NOW.after(Duration::from_secs(59))), None);
-        assert!(world.ledger.used(&token.id, there, NOW).is_some());
-        assert!(world.ledger.used(&token.id, here, NOW.after(Duration::from_secs(60))).is_some());
-        assert_eq!(world.ledger.used("cmx_none", here, NOW), None);
+        for shown in [Shown::Issued(token.id.clone()), Shown::Configured("ci".into())] {
+            let first = world.ledger.used(&shown, here, NOW).unwrap();
+            world.ledger.apply(std::slice::from_ref(&first));
+            assert_eq!(world.ledger.last_use(&shown), Some(first));
+            assert_eq!(world.ledger.used(&shown, here, NOW.after(Duration::from_secs(59))), None);
+            assert!(world.ledger.used(&shown, there, NOW).is_some());
+            assert!(world.ledger.used(&shown, here, NOW.after(Duration::from_secs(60))).is_some());
+        }
+        assert_eq!(world.ledger.used(&Shown::Issued("cmx_none".into()), here, NOW), None);
+        let TokenReply::List { configured, .. } = world.ask(TokenCommand::List).unwrap() else { panic!() };
+        assert_eq!(configured.len(), 1, "the configuration has no other");
+        assert_eq!((&*configured[0].name, configured[0].used.unwrap().origin), ("ci", here));
+    }
+
+    fn rotate(id: &str, overlap: Duration) -> TokenCommand {
+        TokenCommand::Rotate { id: id.into(), overlap: Some(overlap), life: None }
+    }
+
+    #[test]
+    fn both_hold_while_one_is_rotated_and_then_the_new_one_alone() {
+        let day = Duration::from_secs(86_400);
+        for kind in Kind::ALL {
+            let mut world = World::new(true);
+            let (old, secret) = world.create("bot", kind).unwrap();
+            world.wall = NOW.after(day);
+            let TokenReply::Rotated { token, secret: fresh, old: ending } =
+                world.ask(rotate(&old.id, day)).unwrap()
+            else {
+                panic!()
+            };
+            assert_eq!((&token.name, token.scopes, token.kind), (&old.name, old.scopes, old.kind));
+            assert_eq!((token.since, ending.expires), (old.since, Some(world.wall.after(day))));
+            assert_eq!(token.expires.is_some(), kind == Kind::Jwt, "as long as the old one was to live");
+            let (before, after) = (world.who(&secret).unwrap(), world.who(&fresh).unwrap());
+            assert_eq!((&before.name, &before.owner), (&after.name, &after.owner));
+            assert_eq!(before.expires, ending.expires, "whoever comes with the old one goes with it");
+            let again = world.ask(rotate(&old.id, day)).unwrap_err();
+            assert!(again.code == ErrorCode::Conflict && again.message.contains(&*token.id), "{again}");
+
+            let almost = world.wall;
+            world.wall = world.wall.after(day);
+            assert_eq!(world.who(&secret).unwrap_err().code, ErrorCode::Unauthenticated);
+            world.who(&fresh).unwrap();
+            let ended: Vec<_> = world.ledger.expired(almost, world.wall).map(|token| &*token.id).collect();
+            assert_eq!(ended, [&*old.id]);
+            let over = world.ask(rotate(&old.id, day)).unwrap_err();
+            assert!(over.code == ErrorCode::Conflict && over.message.contains("expired"), "{over}");
+            world.ask(rotate(&token.id, Duration::ZERO)).unwrap();
+            assert!(world.who(&fresh).is_err(), "at once");
+        }
+    }
+
+    #[test]
+    fn what_was_done_with_the_old_key_is_the_new_keys() {
+        let mut world = World::new(false);
+        let (old, _) = world.create("bot", Kind::ApiKey).unwrap();
+        let paired = NOW.after(Duration::from_secs(1));
+        world.ask(rotate(&old.id, Duration::from_secs(60))).unwrap();
+        let backing = world.authority.backing("bot", paired).unwrap();
+        assert_eq!(backing.expires, None, "the one that holds longest stands for it");
+        world.ask(TokenCommand::Revoke { id: old.id.to_string() }).unwrap();
+        world.authority.backing("bot", paired).expect("the new one goes on");
+        for by in [Principal::local(), Principal::new("token", Scopes::ADMIN)] {
+            let refused = world.ask_as(&by, rotate(&old.id, Duration::ZERO)).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::Forbidden, "{by:?}");
+        }
+    }
+
+    #[test]
+    fn what_ends_soon_is_warned_of_unless_another_goes_on() {
+        let mut world = World::new(false);
+        let mut soon = |name: &str, days: u64| {
+            let life = Some(Duration::from_secs(days * 86_400));
+            match world.ask(create(name, Kind::ApiKey, life)).unwrap() {
+                TokenReply::Created { token, .. } => token.id,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (near, _far) = (soon("near", 7), soon("far", 8));
+        let named = |world: &World| {
+            let all = world.ledger.expiring(world.wall).map(|token| token.name.to_string());
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(named(&world), ["near"]);
+        let life = Some(Duration::from_secs(30 * 86_400));
+        world.ask(TokenCommand::Rotate { id: near.to_string(), overlap: None, life }).unwrap();
+        assert!(named(&world).is_empty());
+        world.wall = NOW.after(Duration::from_secs(2 * 86_400));
+        assert_eq!(named(&world), ["far"]);
     }
 }

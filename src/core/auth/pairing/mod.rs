@@ -70,6 +70,8 @@ pub struct Grant {
     pub revoked: Option<Timestamp>,
     /// When it was last used; about a minute exact.
     pub used: Option<Timestamp>,
+    /// From where that was.
+    pub origin: Option<IpAddr>,
 }
 
 /// A device that waits for approval.
@@ -252,6 +254,12 @@ impl Device {
     /// What it may do in this role; none where that was revoked.
     pub fn live(&self, role: Role) -> Option<&Grant> {
         self.grants.iter().find(|grant| grant.role == role && grant.revoked.is_none())
+    }
+
+    /// From where it was last used, or paired.
+    pub fn origin(&self) -> IpAddr {
+        let last = self.grants.iter().filter(|grant| grant.origin.is_some()).max_by_key(|grant| grant.used);
+        last.and_then(|grant| grant.origin).unwrap_or(self.peer)
     }
 
     /// When it was last used, or paired.

@@ -164,7 +164,7 @@ impl Registry {
                 Some(grant) => {
                     let admitted =
                         Admitted { principal, device_token: Some(self.device_token(device, grant)) };
-                    return self.used(device.clone(), role, admitted, now);
+                    return self.used(device.clone(), role, admitted, (now, arrival.peer));
                 }
             },
         };
@@ -227,7 +227,7 @@ impl Registry {
         }
         let principal = Principal { scopes: allowed, ..credential };
         let admitted = Admitted { principal, device_token: Some(self.device_token(device, grant)) };
-        self.used(device.clone(), role, admitted, at.now)
+        self.used(device.clone(), role, admitted, (at.now, arrival.peer))
     }
 
     /// A device whose credential is still there.
@@ -330,6 +330,7 @@ impl Registry {
             rotated: None,
             revoked: None,
             used: Some(at.now),
+            origin: Some(wish.peer),
         };
         match device.grants.iter_mut().find(|grant| grant.role == wish.role) {
             Some(grant) if grant.revoked.is_none() => grant.scopes = grant.scopes.or(scopes),
@@ -353,14 +354,21 @@ impl Registry {
         step.changes.push(Change::Put(device));
     }
 
-    /// Notes that it was used, now and then.
-    fn used(&self, mut device: Device, role: Role, admitted: Admitted, now: Timestamp) -> Step<Admitted> {
+    /// Notes that it was used from there, now and then.
+    fn used(
+        &self,
+        mut device: Device,
+        role: Role,
+        admitted: Admitted,
+        (now, origin): (Timestamp, IpAddr),
+    ) -> Step<Admitted> {
         let mut step = Step::of(Ok(admitted));
         step.is_idle = true;
         if let Some(grant) = device.grants.iter_mut().find(|grant| grant.role == role)
-            && grant.used.is_none_or(|used| now.since(used) >= USED_RESOLUTION)
+            && (grant.origin != Some(origin)
+                || grant.used.is_none_or(|used| now.since(used) >= USED_RESOLUTION))
         {
-            grant.used = Some(now);
+            (grant.used, grant.origin) = (Some(now), Some(origin));
             step.changes.push(Change::Put(device));
         }
         step

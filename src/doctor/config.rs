@@ -1,0 +1,69 @@
+//! The configuration, and variables of the environment that look like it.
+
+use std::path::PathBuf;
+
+use clawmux_actors::store::Severity;
+
+use super::Findings;
+use crate::check;
+use crate::cli::Global;
+use crate::settings::{self, Settings};
+
+/// Variables clawmux looks at by itself; the configuration may name others.
+const VARIABLES: [&str; 4] = ["CLAWMUX_HOME", "CLAWMUX_CONFIG", "CLAWMUX_TOKEN", "CLAWMUX_JWT_SECRET"];
+
+/// The configuration, as far as it can be read.
+pub(super) fn read(global: &Global, found: &mut Findings) -> Option<Settings> {
+    let settings = match settings::read(global, &[]) {
+        Ok(settings) => settings,
+        Err(failure) => {
+            let advice = "mend it; `clawmux check` says the same without starting anything";
+            found.add("config", Severity::Error, failure.message, advice);
+            return None;
+        }
+    };
+    let (complaints, warnings) = check::look(&settings.config, &settings.home);
+    let fine = complaints.is_empty();
+    for complaint in complaints {
+        found.add("config", Severity::Error, complaint, "mend it; the daemon does not start with it");
+    }
+    for warning in settings.warnings.iter().map(ToString::to_string).chain(warnings) {
+        found.add("config", Severity::Warning, warning, "");
+    }
+    if fine {
+        let files: Vec<String> = settings.files.iter().map(|path| path.display().to_string()).collect();
+        let from = if files.is_empty() { "built-in defaults".to_owned() } else { files.join(", ") };
+        found.fine("config", from);
+    }
+    Some(settings)
+}
+
+/// Variables that somebody may believe to be looked at.
+pub(super) fn environment(names: &[String], files: &[(PathBuf, String)], found: &mut Findings) {
+    let is_named = |name: &str| files.iter().any(|(_, text)| text.contains(name));
+    for name in names.iter().filter(|name| name.starts_with("CLAWMUX_") && !name.starts_with("CLAWMUX__")) {
+        if !VARIABLES.contains(&name.as_str()) && !is_named(name) {
+            found.add(
+                "config",
+                Severity::Warning,
+                format!("nothing looks at the variable {name}"),
+                format!("keys of the configuration are set as CLAWMUX__SECTION__KEY; or remove {name}"),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_nothing_looks_at_are_told() {
+        let names = ["CLAWMUX_HOME", "CLAWMUX_PORT", "CLAWMUX_MINE", "CLAWMUX__LOG__FILTER", "PATH"];
+        let files = [(PathBuf::new(), "token_env = \"CLAWMUX_MINE\"".to_owned())];
+        let mut found = Findings::default();
+        environment(&names.map(str::to_owned), &files, &mut found);
+        assert_eq!(found.0.len(), 1);
+        assert!(found.0[0].what.contains("CLAWMUX_PORT"), "{}", found.0[0].what);
+    }
+}

@@ -1,0 +1,260 @@
+//! `clawmux doctor`: looks for what goes wrong in practice, and says what to do.
+//!
+//! It works whether a daemon runs or not, changes nothing (but for a file it writes into the home and
+//! removes), and looks at one thing after the other whatever it finds. Every look has a deadline: what
+//! is stuck, such as a folder on a server that is away, is a finding. No secret is told.
+//!
+//! | file | looks at |
+//! |---|---|
+//! | `config` | the configuration, and variables that look like it |
+//! | `home` | the home, its permissions, its secrets, its disk |
+//! | `daemon` | the daemon that runs, and what waits for its operator |
+//! | `ports` | the addresses to listen on |
+//! | `system` | limits of the operating system, and whether the clock went back |
+//! | `upstream` | keys and providers, and the clock against theirs |
+
+mod config;
+mod daemon;
+mod home;
+mod ports;
+mod system;
+mod upstream;
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use clawmux_actors::store::{self, Severity};
+use serde_json::{Value, json};
+
+use crate::admin_client::home_of;
+use crate::cli::{Doctor, Global};
+use crate::exit::{FAILED, Failure};
+use crate::settings::Settings;
+use crate::terminal::{json_line, say, visible};
+
+/// How long a look may take that reads files and asks the daemon.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One thing that was looked at.
+struct Finding {
+    /// Which part, such as `config` or `disk`.
+    part: &'static str,
+    severity: Severity,
+    what: String,
+    /// What to do; empty where there is nothing to do.
+    advice: String,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Status 1 where something is wrong; warnings are not.
+pub(crate) fn run(global: &Global, options: &Doctor) -> Result<(), Failure> {
+    let home = home_of(global)?;
+    let mut found = Findings::default();
+    look(&home, global, options, &mut found);
+    let errors = found.0.iter().filter(|finding| finding.severity == Severity::Error).count();
+    say(&if options.json { json_line(&found.to_json(errors)) } else { found.to_text() });
+    match errors {
+        0 => Ok(()),
+        // A script has been told.
+        _ if options.json => Err(Failure::new(FAILED, "")),
+        1 => Err(Failure::new(FAILED, "something is wrong")),
+        errors => Err(Failure::new(FAILED, format!("{errors} things are wrong"))),
+    }
+}
+
+/// Looks at everything.
+fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
+    let global = global.clone();
+    let settings = found.within(PATIENCE, "config", move |found| {
+        let settings = config::read(&global, found);
+        let files = settings.as_ref().and_then(|settings| settings.layers.files().ok()).unwrap_or_default();
+        let names: Vec<String> =
+            std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
+        config::environment(&names, &files, found);
+        (settings, files)
+    });
+    let (settings, files) = settings.unwrap_or_default();
+    let known = settings.as_ref().map(|Settings { config, .. }| config.clone());
+    let (folder, of_home) = (home.to_owned(), known.clone());
+    let is_there = found.within(PATIENCE, "home", move |found| {
+        let is_there = home::folder(&folder, found);
+        if is_there {
+            let has_group = of_home.as_ref().is_some_and(|config| config.gateway.socket_group.is_some());
+            home::socket(&folder, has_group, found);
+            home::secrets(&folder, &files, found);
+        }
+        if let Some(config) = &of_home {
+            home::heartbeat(&folder, config, found);
+        }
+        is_there
+    });
+    let is_there = is_there.unwrap_or(false);
+    let mut status = Value::Null;
+    if is_there {
+        let folder = home.to_owned();
+        let answer = found.within(PATIENCE, "daemon", move |found| {
+            let status = daemon::look(&folder, found);
+            if status.is_some() {
+                daemon::waiting(&folder, found);
+            }
+            status
+        });
+        status = answer.flatten().unwrap_or_default();
+    }
+    let is_held = crate::home::holder(home).is_some();
+    let listens = status["listen"].as_array().cloned();
+    let configured = known.as_ref().map(|config| config.gateway.listen.clone()).unwrap_or_default();
+    found.within(PATIENCE, "port", move |found| match listens {
+        Some(listens) => {
+            let parsed = listens.iter().filter_map(|address| address.as_str()?.parse().ok());
+            ports::answering(&parsed.collect::<Vec<SocketAddr>>(), found);
+        }
+        None if is_held => {}
+        None => ports::free(&configured, found),
+    });
+    let process = status["pid"].as_u64().map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+    let of_config = known.as_ref().map(|config| config.store.path.clone());
+    let store = status["store"].as_str().map(PathBuf::from).or(of_config);
+    let store = store.unwrap_or_else(|| home.join("clawmux.db"));
+    let (folder, log) = (home.to_owned(), store.clone());
+    found.within(PATIENCE, "disk", move |found| {
+        if is_there {
+            home::disk(&folder, found);
+        }
+        system::limits(&process, found);
+        system::clock(&log, found);
+    });
+    if let Some(config) = known {
+        upstream::keys(&config, found);
+        if !options.offline {
+            found.within(upstream::patience(&config), "model", move |found| upstream::ask(&config, found));
+        }
+    }
+    let within = Duration::from_secs(options.within);
+    found.within(within.saturating_add(PATIENCE), "log", move |found| {
+        for store::Finding { severity, what, advice } in store::inspect(&store, within) {
+            found.add("log", severity, what, advice);
+        }
+    });
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(
+        &mut self,
+        part: &'static str,
+        severity: Severity,
+        what: impl Into<String>,
+        advice: impl Into<String>,
+    ) {
+        self.0.push(Finding { part, severity, what: what.into(), advice: advice.into() });
+    }
+
+    /// Has something looked at elsewhere, for so long at most.
+    fn within<T: Send + 'static>(
+        &mut self,
+        patience: Duration,
+        part: &'static str,
+        look: impl FnOnce(&mut Self) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (done, looked) = mpsc::channel();
+        // It is left behind where it is stuck, and ends with the process.
+        let begun = thread::Builder::new().name(format!("doctor-{part}")).spawn(move || {
+            let mut found = Self::default();
+            let answer = look(&mut found);
+            let _ = done.send((found, answer));
+        });
+        match begun.map(|_| looked.recv_timeout(patience)) {
+            Ok(Ok((found, answer))) => {
+                self.0.extend(found.0);
+                Some(answer)
+            }
+            Ok(Err(mpsc::RecvTimeoutError::Disconnected)) => {
+                self.add(part, Severity::Error, "looking at it failed", "please report this");
+                None
+            }
+            _ => {
+                let what = format!("looking at it did not end within {} s", patience.as_secs());
+                let advice = "see whether a disk or a file system it is on hangs";
+                self.add(part, Severity::Error, what, advice);
+                None
+            }
+        }
+    }
+
+    fn fine(&mut self, part: &'static str, what: impl Into<String>) {
+        self.add(part, Severity::Fine, what, "");
+    }
+
+    fn to_json(&self, errors: usize) -> Value {
+        let findings: Vec<Value> = self
+            .0
+            .iter()
+            .map(|finding| {
+                json!({
+                    "part": finding.part,
+                    "state": word(finding.severity),
+                    "what": finding.what,
+                    "advice": finding.advice,
+                })
+            })
+            .collect();
+        json!({ "ok": errors == 0, "findings": findings })
+    }
+
+    fn to_text(&self) -> String {
+        let mut lines = Vec::new();
+        for finding in &self.0 {
+            let head = format!("{:<8} {:<7} ", word(finding.severity), finding.part);
+            let below = format!("\n{:17}", "");
+            lines.push(format!("{head}{}", visible(&finding.what).replace('\n', &below)));
+            if !finding.advice.is_empty() {
+                lines.push(format!("{:17}-> {}", "", visible(&finding.advice).replace('\n', &below)));
+            }
+        }
+        lines.join("\n")
+    }
+}
+
+fn word(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Fine => "ok",
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_are_told_with_what_to_do() {
+        let mut found = Findings::default();
+        found.fine("config", "built-in defaults");
+        found.add("home", Severity::Error, "two\nlines\u{1b}[2J", "do this");
+        assert_eq!(
+            found.to_text(),
+            "ok       config  built-in defaults\nerror    home    two\n                 lines\\u{1b}[2J\n                 -> do this"
+        );
+        assert_eq!(found.to_json(1)["findings"][1]["state"], "error");
+    }
+
+    #[test]
+    fn what_is_stuck_is_a_finding() {
+        let mut found = Findings::default();
+        let (_held, wait) = mpsc::channel::<()>();
+        let stuck = found.within(Duration::from_millis(20), "disk", move |_| wait.recv());
+        assert!(stuck.is_none());
+        assert!(found.0[0].severity == Severity::Error && found.0[0].what.contains("did not end"));
+        assert_eq!(found.within(PATIENCE, "disk", |found| found.fine("disk", "well")), Some(()));
+        assert_eq!(found.0[1].what, "well");
+    }
+}

@@ -1,0 +1,196 @@
+//! Model providers: whether agents have the keys they need, whether these look like keys, whether a
+//! provider is there and takes its key, and whether it has the same time as we.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clawmux_actors::provider::probe::{Probed, probe};
+use clawmux_actors::store::Severity;
+use clawmux_core::config::{Config, Provider};
+use clawmux_core::provider::ProviderKind;
+
+use super::Findings;
+
+/// How long a provider may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How far a clock may be off in seconds, before it is worth a word, and before tokens fail.
+const SKEW_WARN: u64 = 30;
+const SKEW_MAX: u64 = 300;
+
+/// A credential that is shorter can be guessed.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// Keys, as far as they can be looked at where they are.
+pub(super) fn keys(config: &Config, found: &mut Findings) {
+    let used: BTreeSet<&str> =
+        config.agents.values().flat_map(|agent| &agent.models).map(|model| model.provider.as_str()).collect();
+    for (name, provider) in &config.providers {
+        if provider.lacks_key() {
+            if used.contains(name.as_str()) {
+                found.add(
+                    "key",
+                    Severity::Error,
+                    format!("provider {name} wants a key and has none: its models can't be asked"),
+                    format!("set the variable that providers.{name}.api_key_env names, or api_key_file"),
+                );
+            }
+            continue;
+        }
+        if let Some(key) = &provider.api_key {
+            match misshapen(provider, key.expose()) {
+                Some(why) => found.add(
+                    "key",
+                    Severity::Warning,
+                    format!("the key of provider {name} {why}"),
+                    "see whether all of it, and nothing else, was copied",
+                ),
+                None => found.fine("key", format!("provider {name} has one")),
+            }
+        }
+    }
+    if let Some(token) = &config.auth.token
+        && token.expose().len() < TOKEN_BYTES_MIN
+    {
+        found.add(
+            "key",
+            Severity::Warning,
+            format!(
+                "the shared operator token has less than {TOKEN_BYTES_MIN} characters: it can be guessed"
+            ),
+            "take a longer one, such as of `openssl rand -hex 24`",
+        );
+    }
+}
+
+/// What is odd about a key; it is not repeated.
+fn misshapen(provider: &Provider, key: &str) -> Option<&'static str> {
+    let is_anthropic =
+        provider.kind == ProviderKind::Anthropic && provider.base_url.contains("anthropic.com");
+    if key.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        Some("has white space in it")
+    } else if key.starts_with(['"', '\'']) || key.ends_with(['"', '\'']) {
+        Some("has quotes around it")
+    } else if !key.is_ascii() {
+        Some("has characters that no key has")
+    } else if is_anthropic && !key.starts_with("sk-ant-") {
+        Some("does not begin as keys of Anthropic do")
+    } else {
+        None
+    }
+}
+
+/// Asks every provider that agents use. Blocks for as long as the slowest may take, times their number.
+pub(super) fn ask(config: &Config, found: &mut Findings) {
+    let used = config.agents.values().flat_map(|agent| &agent.models).map(|model| &model.provider);
+    let system = actix::System::new();
+    let mut skew = None;
+    for name in used.collect::<BTreeSet<_>>() {
+        let Some(provider) = config.providers.get(name).filter(|provider| !provider.lacks_key()) else {
+            continue;
+        };
+        match system.block_on(probe(name, provider, PATIENCE)) {
+            Ok(None) => found.fine("model", format!("provider {name} needs no network")),
+            Ok(Some(probed)) => {
+                answered(name, &probed, found);
+                skew =
+                    skew.or(probed.date.as_deref().and_then(|date| off(date, now())).map(|off| (name, off)));
+            }
+            Err(error) => found.add(
+                "model",
+                Severity::Error,
+                format!("provider {name} can't be reached: {}", error.message),
+                format!(
+                    "see to the network, the proxy and providers.{name}.base_url; --offline leaves this out"
+                ),
+            ),
+        }
+    }
+    if let Some((name, off)) = skew {
+        clock(name, off, found);
+    }
+}
+
+/// The longest [`ask`] takes.
+pub(super) fn patience(config: &Config) -> Duration {
+    let count = u32::try_from(config.providers.len()).unwrap_or(u32::MAX);
+    PATIENCE.saturating_mul(count).saturating_add(PATIENCE)
+}
+
+fn answered(name: &str, probed: &Probed, found: &mut Findings) {
+    let Probed { status, took, .. } = probed;
+    let what = format!("provider {name} answers in {} ms with {status}", took.as_millis());
+    match status {
+        200..=299 => found.fine("model", what),
+        401 | 403 => {
+            let advice = format!("the key is not accepted: set a valid one for providers.{name}");
+            found.add("model", Severity::Error, what, advice);
+        }
+        404 | 405 => {
+            found.fine("model", format!("{what}: it is there, whether it takes the key is not known"))
+        }
+        429 => found.add("model", Severity::Warning, what, "the limits of the account are reached"),
+        _ => found.add("model", Severity::Warning, what, "see whether it is out of order"),
+    }
+}
+
+/// How far our clock is off, in seconds; above 0 = it is ahead.
+fn off(date: &str, now: i64) -> Option<i64> {
+    let there = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(date).ok()?;
+    Some(now.saturating_sub(there.as_second()))
+}
+
+fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+fn clock(name: &str, off: i64, found: &mut Findings) {
+    let seconds = off.unsigned_abs();
+    let way = if off > 0 { "ahead of" } else { "behind" };
+    let what = format!("the clock is {seconds} s {way} that of provider {name}");
+    let advice = "have the time set by the network, such as by `timedatectl set-ntp true`; JWTs and certificates \
+                  fail where clocks differ";
+    match seconds {
+        SKEW_MAX.. => found.add("clock", Severity::Error, what, advice),
+        SKEW_WARN.. => found.add("clock", Severity::Warning, what, advice),
+        _ => found.fine("clock", format!("within {SKEW_WARN} s of that of provider {name}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clawmux_core::auth::Secret;
+
+    #[test]
+    fn a_clock_that_is_off_is_told() {
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        assert_eq!((off(date, 784_111_777), off(date, 784_111_677)), (Some(0), Some(-100)));
+        assert_eq!(off("yesterday", 0), None);
+        for (off, severity) in
+            [(0, Severity::Fine), (29, Severity::Fine), (-31, Severity::Warning), (3600, Severity::Error)]
+        {
+            let mut found = Findings::default();
+            clock("p", off, &mut found);
+            assert_eq!(found.0[0].severity, severity, "{off}: {}", found.0[0].what);
+        }
+    }
+
+    #[test]
+    fn keys_that_were_not_copied_well_are_told_and_not_repeated() {
+        let provider = |kind, base_url: &str| Provider {
+            kind,
+            base_url: base_url.into(),
+            api_key: Some(Secret::new("x")),
+            ca_file: None,
+        };
+        let anthropic = provider(ProviderKind::Anthropic, "https://api.anthropic.com");
+        let other = provider(ProviderKind::OpenAi, "http://127.0.0.1:1");
+        for bad in ["sk-ant-a b", "\"sk-ant-ab\"", "sk-ant-\u{e9}", "sk-proj-abc"] {
+            let why = misshapen(&anthropic, bad).unwrap_or_else(|| panic!("{bad}"));
+            assert!(!why.contains(bad), "{why}");
+        }
+        assert_eq!((misshapen(&anthropic, "sk-ant-abc"), misshapen(&other, "anything")), (None, None));
+    }
+}

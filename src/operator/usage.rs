@@ -1,0 +1,137 @@
+//! `clawmux usage`: tokens spent, and what the budgets leave.
+
+use clap::ValueEnum;
+use serde_json::{Value, json};
+
+use super::table::{Cell, table};
+use super::when::{ago, now_ms};
+use crate::admin_client::{call, home_of};
+use crate::cli::{Global, Usage};
+use crate::exit::Failure;
+use crate::terminal::{Tone, json_line, say, tell};
+
+/// A budget is near its end from here on, in percent.
+const NEAR_PERCENT: u64 = 80;
+
+/// Runs it.
+///
+/// # Errors
+/// As [`call`].
+pub(crate) fn run(global: &Global, options: &Usage) -> Result<(), Failure> {
+    let by = options.by.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let params = json!({ "by": by, "days": options.days, "limit": options.limit });
+    let answer = call(&home_of(global)?, "admin.usage", &params)?;
+    if options.json {
+        say(&json_line(&answer));
+        return Ok(());
+    }
+    say(&table(["", "TOKENS", "INPUT", "OUTPUT", "BUDGET", "SPENT", "LEFT"], &totals(&answer)));
+    if let Some(limit) = budget(&answer, "session")["limit_tokens"].as_u64() {
+        say(&format!("each session may spend {} tokens", grouped(limit)));
+    }
+    let rows: Vec<_> = list(&answer, "rows").iter().map(|share| row(share, &by, now_ms())).collect();
+    if rows.is_empty() {
+        tell(&format!("nothing was spent in the last {} days", options.days));
+        return Ok(());
+    }
+    say("");
+    say(&table([&*by.to_uppercase(), "TOKENS", "INPUT", "OUTPUT", "CALLS", "LAST"], &rows));
+    if answer["more"] == true {
+        tell(&format!("the first {}; more with --limit N", rows.len()));
+    }
+    Ok(())
+}
+
+/// Today and this month, each against its budget.
+fn totals(answer: &Value) -> [[Cell; 7]; 2] {
+    [("today", "today", "daily"), ("this month", "month", "monthly")].map(|(words, name, period)| {
+        let (spent, budget) = (&answer[name], budget(answer, period));
+        let number = |of: &Value, name: &str| of[name].as_u64().map_or_else(|| "-".to_owned(), grouped);
+        let [limit, share, left] = match budget["limit_tokens"].as_u64() {
+            None => ["none".into(), "-".into(), "-".into()],
+            Some(limit) => {
+                let left = budget["left_tokens"].as_u64().unwrap_or(0);
+                let percent =
+                    (u128::from(limit.saturating_sub(left)) * 100 / u128::from(limit.max(1))) as u64;
+                let tone = match percent {
+                    100.. => Tone::Bad,
+                    NEAR_PERCENT.. => Tone::Warn,
+                    _ => Tone::Plain,
+                };
+                [
+                    grouped(limit).into(),
+                    Cell::toned(format!("{percent} %"), tone),
+                    Cell::toned(grouped(left), tone),
+                ]
+            }
+        };
+        let [tokens, input, output] =
+            ["tokens", "input_tokens", "output_tokens"].map(|name| Cell::from(number(spent, name)));
+        [words.into(), tokens, input, output, limit, share, left]
+    })
+}
+
+fn row(share: &Value, by: &str, now_ms: u64) -> [Cell; 6] {
+    let of = match by {
+        "model" => format!(
+            "{}/{}",
+            share["provider"].as_str().unwrap_or_default(),
+            share["model"].as_str().unwrap_or_default()
+        ),
+        by => share[by].as_str().unwrap_or("-").to_owned(),
+    };
+    let number = |name: &str| grouped(share[name].as_u64().unwrap_or(0)).into();
+    [
+        of.into(),
+        number("tokens"),
+        number("input_tokens"),
+        number("output_tokens"),
+        number("calls"),
+        ago(share["last_ms"].as_u64().unwrap_or(0), now_ms).into(),
+    ]
+}
+
+fn budget<'a>(answer: &'a Value, period: &str) -> &'a Value {
+    list(answer, "budgets").iter().find(|budget| budget["budget"] == period).unwrap_or(&Value::Null)
+}
+
+fn list<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
+    answer[name].as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+/// A number with its thousands apart, such as `1 234 567`.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            out.push(' ');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_can_be_read() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1 000", "1 234 567"]);
+    }
+
+    #[test]
+    fn what_is_spent_stands_against_its_budget() {
+        let answer = json!({
+            "today": {"tokens": 900, "input_tokens": 400, "output_tokens": 500},
+            "month": {"tokens": 1900, "input_tokens": 900, "output_tokens": 1000},
+            "budgets": [{"budget": "daily", "limit_tokens": 1000, "used_tokens": 900, "left_tokens": 100},
+                        {"budget": "monthly", "limit_tokens": null}],
+        });
+        let [today, month] = totals(&answer);
+        assert_eq!(today[..5], ["today", "900", "400", "500", "1 000"].map(Cell::from));
+        assert_eq!(today[5..], ["90 %", "100"].map(|text| Cell::toned(text, Tone::Warn)));
+        assert_eq!(month, ["this month", "1 900", "900", "1 000", "none", "-", "-"].map(Cell::from));
+    }
+}
