@@ -636,6 +636,12 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             result: value["result"].as_str().map(str::to_owned),
             took: Duration::from_millis(count(value, "ms")),
         }))),
+        "beat" => Reply::Job(Box::new(JobReply::Beat(None))),
+        "removed" => Reply::Job(Box::new(JobReply::Removed(value == true))),
+        "started" => Reply::Job(Box::new(JobReply::Started {
+            job: text(value, "job").into(),
+            scheduled: Timestamp::from_millis(count(value, "at")),
+        })),
         "file" => Reply::File(Box::new(file_reply_of(value)?)),
         "status" => Reply::Status(Status {
             version: text(value, "version"),

@@ -14,7 +14,7 @@ use clawmux_core::command::{Command, Submit, Target};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Outcome, Published, Usage};
 use clawmux_core::ids::{JobId, RunId, Ticket};
-use clawmux_core::job::{self, Firing, FiringState, HEARTBEAT, Job, NEW_SESSION, Ran};
+use clawmux_core::job::{self, Firing, FiringState, HEARTBEAT, Job, JobReply, NEW_SESSION, Ran};
 use clawmux_core::lane;
 use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
@@ -50,8 +50,20 @@ pub(super) struct Running {
     fold: Turn,
     /// All that the model said, once it has.
     text: Option<String>,
+    /// Who waits until it is written down.
+    starter: Option<Asker>,
     /// Who waits for its end.
     askers: Vec<Asker>,
+}
+
+/// Who asked for a firing, and what for.
+pub(super) enum By {
+    /// Nobody: it is due.
+    Time,
+    /// Somebody who waits until it is written down.
+    Starter(Asker),
+    /// Somebody who waits for its end.
+    Waiter(Asker),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,15 +90,13 @@ pub(super) enum Ready {
 }
 
 impl Scheduler {
-    /// Begins a firing, which is due or which somebody asked for; `asker` waits for its end.
-    pub(super) fn fire(
-        &mut self,
-        id: &JobId,
-        due: Due,
-        is_manual: bool,
-        asker: Option<Asker>,
-        ctx: &mut Context<Self>,
-    ) {
+    /// Begins a firing.
+    pub(super) fn fire(&mut self, id: &JobId, due: Due, by: By, ctx: &mut Context<Self>) {
+        let (is_manual, starter, askers) = match by {
+            By::Time => (false, None, Vec::new()),
+            By::Starter(asker) => (true, Some(asker), Vec::new()),
+            By::Waiter(asker) => (true, None, vec![asker]),
+        };
         let Some(entry) = self.jobs.get_mut(id) else { return };
         let before = entry.job.clone();
         if !is_manual {
@@ -115,7 +125,8 @@ impl Scheduler {
             saying: None,
             fold: Turn::new(),
             text: None,
-            askers: asker.into_iter().collect(),
+            starter,
+            askers,
         };
         let key: FiringId = (id.clone(), due.scheduled);
         self.running.insert(key.clone(), running);
@@ -147,6 +158,10 @@ impl Scheduler {
     fn entered(&mut self, key: &FiringId, firing: Firing, ready: Ready, ctx: &mut Context<Self>) {
         let Some(running) = self.running.get_mut(key) else { return };
         running.firing = firing;
+        if let Some(starter) = running.starter.take() {
+            let started = JobReply::Started { job: key.0.clone(), scheduled: key.1 };
+            starter.reply(Ok(Reply::Job(Box::new(started))));
+        }
         match ready {
             Ready::Skip(_) => {
                 self.skipped_total += 1;
@@ -164,7 +179,7 @@ impl Scheduler {
 
     fn not_entered(&mut self, key: &FiringId, before: &Job, error: Error, ctx: &mut Context<Self>) {
         let Some(running) = self.running.remove(key) else { return };
-        for asker in running.askers {
+        for asker in running.askers.into_iter().chain(running.starter) {
             asker.reply(Err(error.clone()));
         }
         let entry = self.jobs.get_mut(&key.0);
@@ -216,6 +231,7 @@ impl Scheduler {
                 saying: None,
                 fold: Turn::new(),
                 text: None,
+                starter: None,
                 askers: Vec::new(),
             };
             self.running.insert(key.clone(), running);
@@ -445,7 +461,7 @@ impl Scheduler {
         }
         for asker in askers {
             let ran = Ran::of(&firing, text.clone());
-            asker.reply(Ok(Reply::Job(Box::new(job::JobReply::Ran(ran)))));
+            asker.reply(Ok(Reply::Job(Box::new(JobReply::Ran(ran)))));
         }
         self.look(ctx);
     }

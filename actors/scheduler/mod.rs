@@ -42,7 +42,7 @@ use crate::hub::{Announce, Hub};
 use crate::observe::{Observe, Observed};
 use crate::session_supervisor::{Dispatch, Gone};
 use crate::store::{Health, JobChange, ReadJobs, Store, WriteJobs};
-use firing::Running;
+use firing::{By, Running};
 use line::{FiringId, Line};
 
 /// Firings that may go on at once, but for those that somebody asks for.
@@ -251,7 +251,7 @@ impl Scheduler {
             if self.running.len() >= RUNNING_MAX {
                 break;
             }
-            self.fire(&job, due, false, None, ctx);
+            self.fire(&job, due, By::Time, ctx);
         }
         let wait = if self.running.len() >= RUNNING_MAX {
             // The end of one of them looks again.

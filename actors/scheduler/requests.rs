@@ -12,6 +12,7 @@ use clawmux_core::reply::Reply;
 use clawmux_core::schedule::{Due, Misfire, Plan};
 use clawmux_core::time::Timestamp;
 
+use super::firing::By;
 use super::{ASKED_MAX, Entry, Scheduler, no_such};
 use crate::ask::ask;
 use crate::clock;
@@ -227,13 +228,8 @@ impl Scheduler {
         let last = entry.last.as_ref().map(|last| last.scheduled.as_millis() + 1);
         let scheduled = Timestamp::from_millis(clock::wall().as_millis().max(last.unwrap_or(0)));
         let due = Due { scheduled, missed: 0, is_skipped: false };
-        let is_manual = true;
-        if waits {
-            self.fire(&job, due, is_manual, Some(asker), ctx);
-        } else {
-            self.fire(&job, due, is_manual, None, ctx);
-            answer(asker, Ok(JobReply::Started { job, scheduled }));
-        }
+        let by = if waits { By::Waiter(asker) } else { By::Starter(asker) };
+        self.fire(&job, due, by, ctx);
     }
 
     fn status(&self, by: &Principal) -> JobStatus {

@@ -350,11 +350,11 @@ impl Job {
 
     fn checked(self) -> Result<Self, Error> {
         let refuse = |why: String| Err(ErrorCode::InvalidRequest.error(format!("job: {why}")));
-        if self.name.trim().is_empty() {
-            return refuse("it needs a name".into());
-        }
         if self.task.prompt.trim().is_empty() {
             return refuse("it needs a prompt".into());
+        }
+        if self.name.trim().is_empty() {
+            return refuse("it needs a name".into());
         }
         let length = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         for (what, bytes, most) in [
