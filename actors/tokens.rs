@@ -270,7 +270,7 @@ pub async fn without_daemon(
     command: TokenCommand,
 ) -> Result<TokenReply, Error> {
     // Held until all of it is written down.
-    let _claim = Bound::new(home, None)?;
+    let _claim = Bound::new(home, None, None)?;
     let authority = Authority::new(&config.auth);
     let store = Store::start(config.store.path.clone()).await?;
     let decided = decide_alone(&store, &authority, command).await;

@@ -511,11 +511,6 @@ pub(crate) struct OneJob {
     pub(crate) json: bool,
 }
 
-    /// As JSON, for scripts
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
 /// `job run`
 #[derive(Args, Debug)]
 pub(crate) struct RunJob {
