@@ -342,6 +342,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             ("tokens", tokens.clone().recipient()),
             ("crew", crew.clone().recipient()),
             ("files", files.clone().recipient()),
+            ("scheduler", scheduler.clone().recipient()),
+            ("admin", admin.clone().recipient()),
             ("store", store.clone().recipient()),
         ],
         version: setup.version,
