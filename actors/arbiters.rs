@@ -6,8 +6,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use actix::{Arbiter, ArbiterHandle};
+use futures::future::join_all;
+use tokio::sync::oneshot;
 
 use crate::meters::Meters;
 
@@ -42,6 +45,27 @@ impl Arbiters {
         let all = self.0.all.lock().unwrap_or_else(PoisonError::into_inner);
         let turn = self.0.turns.fetch_add(1, Relaxed);
         all.get(turn % all.len().max(1)).cloned().unwrap_or_else(Arbiter::current)
+    }
+
+    /// How many of them do not come to anything new within this time: something blocks them. Those
+    /// that are over are forgotten.
+    pub async fn blocked(&self, within: Duration) -> usize {
+        let mut answers = Vec::new();
+        {
+            let mut all = self.0.all.lock().unwrap_or_else(PoisonError::into_inner);
+            all.retain(|arbiter| {
+                let (done, answer) = oneshot::channel();
+                let goes_on = arbiter.spawn_fn(move || {
+                    let _ = done.send(());
+                });
+                if goes_on {
+                    answers.push(tokio::time::timeout(within, answer));
+                }
+                goes_on
+            });
+        }
+        // One that ended before it got there answers with the end of its channel.
+        join_all(answers).await.into_iter().filter(Result::is_err).count()
     }
 
     /// How many there are.

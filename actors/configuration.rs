@@ -1,30 +1,36 @@
-//! `Configuration`: what the daemon is configured to, and changes of it from afar.
+//! `Configuration`: what the daemon is configured to, and changes of it while it runs.
 //!
 //! The files are read anew for every answer, so that an answer tells of what stands there and not of
-//! what was there at the start. A change is written to one file, whole or not at all: it is tried
-//! together with all other layers first, and what a daemon could not start on is refused with
-//! everything that is wrong. What is written takes effect with the next start; an answer says so.
+//! what was there at the start. A reload has the daemon go over to what stands there; a change is written
+//! to one file, and the daemon goes over to that. Either happens wholly or not at all: it is tried
+//! together with all other layers first ([`Draft`]), then the [`Gateway`](crate::gateway) gets everything
+//! ready that it takes, and what it could not run on is refused with everything that is wrong. What
+//! takes a restart is said by name.
 //!
-//! Files are read and written on threads for that, one change at a time.
+//! Files are read and written on threads for that; reloads and changes take place one at a time.
+
+mod draft;
+mod file;
+mod layers;
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use actix::WeakRecipient;
 use actix::prelude::*;
 use clawmux_core::command::ConfigRequest;
-use clawmux_core::config::{self, Complaint, Config, Examined, Flag, Sources};
+use clawmux_core::config::{self, Origin};
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::reply::{ConfigIssue, ConfigSnapshot};
 use serde_json::{Value as Json, json};
-use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
+use crate::gateway::{Adopt, Adopted};
 use crate::observe::{Observe, Observed};
-use crate::store;
+
+pub use draft::{Draft, Now, Setting};
+pub use layers::Layers;
 
 /// The most bytes of a configuration file or a secret.
 const BYTES_MAX: u64 = 1 << 20;
@@ -37,13 +43,29 @@ const COMPLAINTS_MAX: usize = 50;
 
 /// The actor.
 pub struct Configuration {
-    layers: Arc<Layers>,
-    /// What was in effect when the daemon started.
-    started: Arc<Json>,
-    /// Held by the thread that changes a file.
-    changing: Arc<Mutex<()>>,
+    shared: Arc<Shared>,
     under_way: Arc<Semaphore>,
+    figures: Figures,
+}
+
+/// What requests under way work on.
+struct Shared {
+    layers: Layers,
+    /// What was in effect when the daemon started.
+    started: Json,
+    /// What is in effect.
+    running: Exchanged<Json>,
+    /// Who has the daemon go over to another one; none = nobody.
+    gateway: Exchanged<Option<WeakRecipient<Adopt>>>,
+    /// One reload or change at a time.
+    turn: Semaphore,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Figures {
     changes: u64,
+    reloads: u64,
+    failed: u64,
 }
 
 /// Asks, or asks for a change on behalf of somebody.
@@ -56,98 +78,76 @@ pub struct Configure {
     pub by: Arc<str>,
 }
 
-/// What a configuration is made of: where its files are, and what the process was started with.
-#[derive(Clone, Default)]
-pub struct Layers {
-    /// Where relative paths start.
-    pub home: PathBuf,
-    /// The file for all users of a machine, which need not be there.
-    pub system: PathBuf,
-    /// The file over it, which changes are written to.
-    pub file: PathBuf,
-    /// Whether that one was named, and so must be there.
-    pub is_named: bool,
-    /// The environment: values and secrets.
-    pub env: Vec<(String, String)>,
-    /// The addresses that the command line wants.
-    pub listen: Vec<String>,
-    /// What else is wrong with a configuration, which only the file system or others know.
-    pub look: Option<fn(&Config, &Path) -> Vec<String>>,
+/// Has the daemon go over to what stands in its files. Where that is bad, everything stays as it is.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Reloaded, Error>")]
+pub struct Reload {
+    /// Who.
+    pub by: Arc<str>,
 }
 
-impl fmt::Debug for Layers {
+/// The daemon went over to what stands in its files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// What is other than before, as `section.key` or as a section.
+    pub applied: Vec<String>,
+    /// What is other than at the start, and will be in effect after the next one.
+    pub needs_restart: Vec<String>,
+    /// What has no effect or is probably not meant.
+    pub warnings: Vec<ConfigIssue>,
+}
+
+/// Says what keys say, and where that was written.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Explained, Error>")]
+pub struct Explain {
+    /// This key, or all of this section; none = all there are.
+    pub path: Option<String>,
+}
+
+/// What keys say.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    /// The keys, each with what its change waits for: `reload`, `restart` or nothing.
+    pub settings: Vec<(Setting, Option<&'static str>)>,
+    /// Why the daemon could not go over to them; empty where it could.
+    pub complaints: String,
+}
+
+/// Has one key say something, and the daemon go over to it.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Changed, Error>")]
+pub struct Change {
+    /// Which, as `section.key`.
+    pub path: String,
+    /// What; null takes it away, so that the default holds, or what a weaker file says.
+    pub value: Json,
+    /// Who.
+    pub by: Arc<str>,
+}
+
+/// A key was changed.
+#[derive(Clone, Debug)]
+pub struct Changed {
+    /// The file that says so.
+    pub file: String,
+    /// Whether it had to be written.
+    pub is_written: bool,
+    /// What it says now, and where that stands; more than one of a section, and none of a key that is
+    /// not there any more.
+    pub settings: Vec<Setting>,
+    /// What came of it.
+    pub reloaded: Reloaded,
+}
+
+/// Who has the daemon go over to another configuration.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct AdoptBy(pub WeakRecipient<Adopt>);
+
+impl fmt::Debug for Configuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Layers")
-            .field("system", &self.system)
-            .field("file", &self.file)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Layers {
-    /// The files that are there, the weakest first, with their texts.
-    ///
-    /// # Errors
-    /// Which can't be read, and why.
-    pub fn files(&self) -> Result<Vec<(PathBuf, String)>, String> {
-        let mut files = Vec::new();
-        for path in [&self.system, &self.file] {
-            match text(path) {
-                Ok(text) => files.push((path.clone(), text)),
-                Err(_) if path.as_os_str().is_empty() => {}
-                Err(Unread::Absent) if !(self.is_named && *path == self.file) => {}
-                Err(why) => return Err(format!("{}: can't be read: {why}", path.display())),
-            }
-        }
-        Ok(files)
-    }
-
-    /// Hands them to a function that puts them together.
-    pub fn with<T>(&self, files: &[(PathBuf, String)], put_together: impl FnOnce(Sources<'_>) -> T) -> T {
-        let names: Vec<String> = files.iter().map(|(path, _)| path.display().to_string()).collect();
-        let files: Vec<config::File<'_>> =
-            names.iter().zip(files).map(|(name, (_, text))| config::File { name, text }).collect();
-        let flag = Flag { name: "--listen", key: "gateway.listen", values: &self.listen };
-        put_together(Sources {
-            files: &files,
-            env: &self.env,
-            flags: if self.listen.is_empty() { &[] } else { std::slice::from_ref(&flag) },
-            home: &self.home,
-            read_secret: &mut |path| text(path).map_err(|why| why.to_string()),
-            is_file: &mut |path| path.is_file(),
-            has_issued: &mut store::has_issued,
-        })
-    }
-}
-
-/// Why there is no text.
-#[derive(Debug)]
-enum Unread {
-    Absent,
-    Otherwise(String),
-}
-
-impl fmt::Display for Unread {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Absent => f.write_str("No such file or directory (os error 2)"),
-            Self::Otherwise(why) => f.write_str(why),
-        }
-    }
-}
-
-fn text(path: &Path) -> Result<String, Unread> {
-    let mut text = String::new();
-    match File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text)) {
-        Ok(bytes) if bytes as u64 > BYTES_MAX => {
-            Err(Unread::Otherwise(format!("it is larger than {BYTES_MAX} bytes")))
-        }
-        Ok(_) => Ok(text),
-        Err(error) => Err(match error.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory => Unread::Absent,
-            ErrorKind::InvalidData => Unread::Otherwise("it is not UTF-8 text".into()),
-            _ => Unread::Otherwise(error.to_string()),
-        }),
+        f.debug_struct("Configuration").field("layers", &self.shared.layers).finish_non_exhaustive()
     }
 }
 
@@ -156,214 +156,243 @@ impl Configuration {
     pub fn new(layers: Layers) -> Self {
         // What can't be read now is complained of when it is asked for.
         let started = layers.files().map(|files| layers.with(&files, config::examine).effective);
+        let started = started.unwrap_or_default();
         Self {
-            layers: Arc::new(layers),
-            started: Arc::new(started.unwrap_or_default()),
-            changing: Arc::default(),
+            shared: Arc::new(Shared {
+                layers,
+                running: Exchanged::new(started.clone()),
+                started,
+                gateway: Exchanged::default(),
+                turn: Semaphore::new(1),
+            }),
             under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
-            changes: 0,
+            figures: Figures::default(),
         }
     }
+
+    /// Does it, where not too much is under way.
+    fn begin<T: 'static, F>(
+        &self,
+        doing: impl FnOnce(Arc<Shared>) -> F,
+    ) -> ResponseActFuture<Self, Result<T, Error>>
+    where
+        F: Future<Output = Result<T, Error>> + 'static,
+    {
+        let Ok(permit) = self.under_way.clone().try_acquire_owned() else {
+            let why = "too much is asked of the configuration: try again";
+            return Box::pin(fut::ready(Err(ErrorCode::Unavailable.error(why))));
+        };
+        let doing = doing(self.shared.clone());
+        let done = async move {
+            let _permit = permit;
+            doing.await
+        };
+        Box::pin(done.into_actor(self))
+    }
 }
 
-/// The layers as they are now.
-struct Now {
-    files: Vec<(PathBuf, String)>,
-    /// The text of the file that changes are written to; none where there is none.
-    text: Option<String>,
-    found: Examined,
+/// Does what blocks on a thread for that.
+async fn block<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let lost = |_| ErrorCode::Internal.error("the configuration could not be looked at");
+    tokio::task::spawn_blocking(work).await.map_err(lost)?
 }
 
-impl Now {
-    fn read(layers: &Layers) -> Result<Self, Error> {
-        Self::of(layers, layers.files().map_err(|why| ErrorCode::Unavailable.error(why))?)
+impl Shared {
+    /// Waits for those that came before.
+    async fn turn(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
+        // It is never closed.
+        self.turn.acquire().await.ok()
     }
 
-    fn of(layers: &Layers, files: Vec<(PathBuf, String)>) -> Result<Self, Error> {
-        let text = files.iter().find(|(path, _)| *path == layers.file).map(|(_, text)| text.clone());
-        // The strongest file is the one that is shown, also where it is not there.
-        let mut shown = files.clone();
-        if text.is_none() {
-            shown.push((layers.file.clone(), String::new()));
+    /// The layers as they are now.
+    async fn now(self: &Arc<Self>) -> Result<Now, Error> {
+        let shared = self.clone();
+        block(move || Now::read(&shared.layers)).await
+    }
+
+    async fn reload(self: Arc<Self>) -> Result<Reloaded, Error> {
+        let _turn = self.turn().await;
+        let now = self.now().await?;
+        now.is_good()?;
+        self.adopt(&now, || Ok(())).await
+    }
+
+    /// Has the daemon go over to `now`, once it is ready for that and `commit` has gone well.
+    async fn adopt(
+        &self,
+        now: &Now,
+        commit: impl FnOnce() -> Result<(), Error> + Send + 'static,
+    ) -> Result<Reloaded, Error> {
+        let Some(config) = now.found.config.clone() else {
+            return Err(ErrorCode::Internal.error("a configuration without complaints is none"));
+        };
+        let gateway = self.gateway.get();
+        let Adopted { beneath } = match gateway.as_ref() {
+            Some(gateway) => {
+                let stopping = || ErrorCode::Unavailable.error("the daemon is stopping");
+                let gateway = gateway.upgrade().ok_or_else(stopping)?;
+                let adopt = Adopt { config, commit: Some(Box::new(commit)) };
+                gateway.send(adopt).await.map_err(|_| stopping())??
+            }
+            None => {
+                block(commit).await?;
+                Adopted::default()
+            }
+        };
+        let (before, after) = (self.running.get(), config::in_effect(&now.found.effective, &self.started));
+        let mut applied = config::differences(&before, &after);
+        self.running.set(after);
+        let is_told = |path: &str| {
+            applied.iter().any(|key| {
+                key.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            })
+        };
+        let beneath: Vec<String> = beneath.into_iter().filter(|path| !is_told(path)).collect();
+        applied.extend(beneath);
+        Ok(Reloaded {
+            applied,
+            needs_restart: draft::waits_for_restart(&self.started, &now.found.effective),
+            warnings: now.warnings(),
+        })
+    }
+
+    async fn configure(
+        self: Arc<Self>,
+        request: ConfigRequest,
+        by: Arc<str>,
+    ) -> Result<ConfigSnapshot, Error> {
+        let shared = self.clone();
+        let draft = match request {
+            ConfigRequest::Get | ConfigRequest::Look => {
+                return Ok(self.now().await?.snapshot(&self.layers, &self.started));
+            }
+            ConfigRequest::Place { values, merge } => {
+                let turn = self.turn().await;
+                let draft = block(move || Draft::place(&shared.layers, &values, merge)).await?;
+                (turn, draft)
+            }
+            ConfigRequest::Set { asked, is_patch, base_hash } => {
+                let turn = self.turn().await;
+                let draft =
+                    block(move || Draft::change(&shared.layers, &asked, is_patch, &base_hash)).await?;
+                (turn, draft)
+            }
+        };
+        let (_turn, draft) = draft;
+        self.carry_out(&draft, &by).await?;
+        Ok(draft.then.snapshot(&self.layers, &self.started))
+    }
+
+    /// Writes a draft and has the daemon go over to it.
+    async fn carry_out(&self, draft: &Draft, by: &str) -> Result<Reloaded, Error> {
+        if !draft.is_change() {
+            let needs_restart = draft::waits_for_restart(&self.started, &draft.then.found.effective);
+            return Ok(Reloaded { needs_restart, ..Reloaded::default() });
         }
-        let mut found = layers.with(&shown, config::examine);
-        if found.complaints.is_empty()
-            && let (Some(look), Some(config)) = (layers.look, &found.config)
-        {
-            let complaint = |message| Complaint { at: config::Origin::Default, message };
-            found.complaints = look(config, &layers.home).into_iter().map(complaint).collect();
-        }
-        Ok(Self { files, text, found })
+        let reloaded = self.adopt(&draft.then, draft.writing()).await?;
+        let Reloaded { applied, needs_restart, .. } = &reloaded;
+        tracing::info!(file = %draft.file.display(), %by, ?applied, ?needs_restart, "the configuration was set");
+        Ok(reloaded)
     }
 
-    fn hash(&self) -> String {
-        let digest = Sha256::digest(self.text.as_deref().unwrap_or_default());
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    async fn change(self: Arc<Self>, Change { path, value, by }: Change) -> Result<Changed, Error> {
+        let _turn = self.turn().await;
+        let (shared, key) = (self.clone(), path.clone());
+        let draft = block(move || Draft::of_key(&shared.layers, &key, &value)).await?;
+        let reloaded = self.carry_out(&draft, &by).await?;
+        Ok(Changed {
+            file: draft.file.display().to_string(),
+            is_written: draft.is_change(),
+            settings: draft.then.settings(Some(&path))?,
+            reloaded,
+        })
     }
 
-    fn snapshot(self, layers: &Layers, started: &Json) -> ConfigSnapshot {
-        let issues = |complaints: &[Complaint]| complaints.iter().map(issue).collect();
-        ConfigSnapshot {
-            path: layers.file.display().to_string(),
-            exists: self.text.is_some(),
-            hash: self.hash(),
-            needs_restart: self.found.effective != *started,
-            pending: config::differences(started, &self.found.effective),
-            complaints: issues(&self.found.complaints),
-            warnings: issues(&self.found.warnings),
-            file: self.found.file,
-            effective: self.found.effective,
-        }
+    async fn explain(self: Arc<Self>, path: Option<String>) -> Result<Explained, Error> {
+        let now = self.now().await?;
+        let running = self.running.get();
+        let waits_for = |setting: &Setting| match config::at(&running, &setting.path) {
+            Some(value) if *value == setting.value => None,
+            None if setting.at == Origin::Default => None,
+            _ if config::takes_a_restart(&setting.path) => Some("restart"),
+            _ => Some("reload"),
+        };
+        let settings = now.settings(path.as_deref())?;
+        let settings = settings.into_iter().map(|setting| {
+            let waits = waits_for(&setting);
+            (setting, waits)
+        });
+        let complaints = now.is_good().err().map(|error| error.message).unwrap_or_default();
+        Ok(Explained { settings: settings.collect(), complaints })
     }
-}
-
-fn issue(complaint: &Complaint) -> ConfigIssue {
-    let (path, message) = complaint.split();
-    let message = match &complaint.at {
-        config::Origin::Default => message.to_owned(),
-        at => format!("{message} ({at})"),
-    };
-    ConfigIssue { path: path.to_owned(), message }
-}
-
-fn invalid(complaints: &[Complaint]) -> Error {
-    let said: Vec<&str> =
-        complaints.iter().take(COMPLAINTS_MAX).map(|complaint| complaint.message.as_str()).collect();
-    ErrorCode::InvalidRequest.error(format!("invalid config: {}", said.join("; ")))
-}
-
-/// Has the file say what is asked.
-fn change(layers: &Layers, asked: &Json, is_patch: bool, base_hash: &str) -> Result<Now, Error> {
-    let now = Now::read(layers)?;
-    if now.hash() != base_hash {
-        return Err(ErrorCode::Conflict.error("config changed since last load; re-run config.get and retry"));
-    }
-    let patched = is_patch.then(|| config::patched(&now.found.file, asked));
-    say(layers, now, patched.as_ref().unwrap_or(asked))
-}
-
-/// Has the file say what is asked at some places.
-fn place(layers: &Layers, values: &[(String, Json)], merge: bool) -> Result<Now, Error> {
-    let now = Now::read(layers)?;
-    let asked = config::placed(&now.found.file, values, merge).map_err(|complaints| invalid(&complaints))?;
-    say(layers, now, &asked)
-}
-
-/// Has the file say all of this.
-fn say(layers: &Layers, now: Now, asked: &Json) -> Result<Now, Error> {
-    let Examined { file, effective, .. } = &now.found;
-    let old = now.text.as_deref().unwrap_or_default();
-    let new = config::edit(old, asked, file, effective).map_err(|complaints| invalid(&complaints))?;
-    if new == old {
-        return Ok(now);
-    }
-    if new.len() as u64 > BYTES_MAX {
-        let why = format!("invalid config: it is larger than {BYTES_MAX} bytes");
-        return Err(ErrorCode::InvalidRequest.error(why));
-    }
-    let mut files = now.files;
-    match files.iter_mut().find(|(path, _)| *path == layers.file) {
-        Some((_, text)) => text.clone_from(&new),
-        None => files.push((layers.file.clone(), new.clone())),
-    }
-    let then = Now::of(layers, files)?;
-    if !then.found.complaints.is_empty() {
-        return Err(invalid(&then.found.complaints));
-    }
-    write(&layers.file, &new).map_err(|error| {
-        ErrorCode::Unavailable.error(format!("{} can't be written: {error}", layers.file.display()))
-    })?;
-    Ok(then)
-}
-
-/// Puts a new file in the place of the old one: there is always one of them, whole, whatever happens.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    // Where it is a link, what that leads to is meant.
-    let path = match path.canonicalize() {
-        Ok(path) => path,
-        Err(error) if error.kind() == ErrorKind::NotFound => path.to_owned(),
-        Err(error) => return Err(error),
-    };
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::Error::from(ErrorKind::InvalidInput));
-    };
-    let begin = format!(".{}.", name.to_string_lossy());
-    clean_up(folder, &begin)?;
-    let new = folder.join(format!("{begin}{}.new", std::process::id()));
-    let written = (|| {
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        if let Ok(old) = fs::metadata(&path) {
-            file.set_permissions(fs::Permissions::from_mode(old.mode() & 0o7777))?;
-            // Only root can give a file away; for others it is theirs already.
-            let _ = fchown(&file, Some(old.uid()), Some(old.gid()));
-        }
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&new, &path)
-    })();
-    if written.is_err() {
-        let _ = fs::remove_file(&new);
-    }
-    written?;
-    File::open(folder)?.sync_all()
-}
-
-/// Removes what was left by processes that ended while they wrote.
-fn clean_up(folder: &Path, begin: &str) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let writer = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(begin)?.strip_suffix(".new")?.parse::<u32>().ok());
-        if let Some(writer) = writer
-            && (writer == std::process::id() || !Path::new("/proc").join(writer.to_string()).exists())
-        {
-            fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
 }
 
 impl Actor for Configuration {
     type Context = Context<Self>;
 }
 
+impl Handler<AdoptBy> for Configuration {
+    type Result = ();
+
+    fn handle(&mut self, AdoptBy(gateway): AdoptBy, _: &mut Self::Context) {
+        self.shared.gateway.set(Some(gateway));
+    }
+}
+
 impl Handler<Configure> for Configuration {
-    type Result = ResponseFuture<Result<ConfigSnapshot, Error>>;
+    type Result = ResponseActFuture<Self, Result<ConfigSnapshot, Error>>;
 
     fn handle(&mut self, Configure { request, by }: Configure, _: &mut Self::Context) -> Self::Result {
-        let Ok(permit) = self.under_way.clone().try_acquire_owned() else {
-            return Box::pin(async {
-                Err(ErrorCode::Unavailable.error("too much is asked of the configuration: try again"))
-            });
-        };
-        let (layers, started, changing) = (self.layers.clone(), self.started.clone(), self.changing.clone());
         if matches!(request, ConfigRequest::Set { .. } | ConfigRequest::Place { .. }) {
-            self.changes += 1;
+            self.figures.changes += 1;
         }
-        let done = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
-            let now = match request {
-                ConfigRequest::Get | ConfigRequest::Look => Now::read(&layers)?,
-                asked @ (ConfigRequest::Set { .. } | ConfigRequest::Place { .. }) => {
-                    let _one_at_a_time = changing.lock().unwrap_or_else(PoisonError::into_inner);
-                    let now = match asked {
-                        ConfigRequest::Place { values, merge } => place(&layers, &values, merge)?,
-                        ConfigRequest::Set { asked, is_patch, base_hash } => {
-                            change(&layers, &asked, is_patch, &base_hash)?
-                        }
-                        ConfigRequest::Get | ConfigRequest::Look => Now::read(&layers)?,
-                    };
-                    tracing::info!(file = %layers.file.display(), %by, "the configuration was set");
-                    now
+        self.begin(|shared| shared.configure(request, by))
+    }
+}
+
+impl Handler<Reload> for Configuration {
+    type Result = ResponseActFuture<Self, Result<Reloaded, Error>>;
+
+    fn handle(&mut self, Reload { by }: Reload, _: &mut Self::Context) -> Self::Result {
+        let reloaded = self.begin(Shared::reload);
+        Box::pin(reloaded.map(move |reloaded, configuration: &mut Self, _| {
+            match &reloaded {
+                Ok(Reloaded { applied, needs_restart, warnings }) => {
+                    configuration.figures.reloads += 1;
+                    tracing::info!(%by, ?applied, ?needs_restart, "the configuration was reloaded");
+                    for ConfigIssue { path, message } in warnings {
+                        tracing::warn!(%path, "configuration: {message}");
+                    }
                 }
-            };
-            Ok(now.snapshot(&layers, &started))
-        });
-        Box::pin(async move {
-            done.await.map_err(|_| ErrorCode::Internal.error("the configuration could not be looked at"))?
-        })
+                Err(error) => {
+                    configuration.figures.failed += 1;
+                    tracing::error!(%by, "the configuration was not reloaded, all stays as it is:");
+                    for line in error.message.lines() {
+                        tracing::error!("configuration: {line}");
+                    }
+                }
+            }
+            reloaded
+        }))
+    }
+}
+
+impl Handler<Change> for Configuration {
+    type Result = ResponseActFuture<Self, Result<Changed, Error>>;
+
+    fn handle(&mut self, change: Change, _: &mut Self::Context) -> Self::Result {
+        self.figures.changes += 1;
+        self.begin(|shared| shared.change(change))
+    }
+}
+
+impl Handler<Explain> for Configuration {
+    type Result = ResponseActFuture<Self, Result<Explained, Error>>;
+
+    fn handle(&mut self, Explain { path }: Explain, _: &mut Self::Context) -> Self::Result {
+        self.begin(|shared| shared.explain(path))
     }
 }
 
@@ -372,16 +401,26 @@ impl Handler<Observe> for Configuration {
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
         let under_way = UNDER_WAY_MAX - self.under_way.available_permits();
-        let file = self.layers.file.display().to_string();
+        let file = self.shared.layers.file.display().to_string();
+        let Figures { changes, reloads, failed } = self.figures;
         Observed::leaf(
             "configuration",
-            json!({ "file": file, "changes_asked": self.changes, "under_way": under_way }),
+            json!({
+                "file": file,
+                "changes_asked": changes,
+                "reloads": reloads,
+                "reloads_failed": failed,
+                "under_way": under_way,
+            }),
         )
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
     use super::*;
 
     const TEXT: &str = "# mine\n[limits]\nqueue = 3 # few\n";
@@ -439,7 +478,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn a_change_is_written_where_the_file_is_and_needs_a_restart() {
+    async fn a_change_is_written_where_the_file_is() {
         let home = Home::new(Some(TEXT));
         fs::set_permissions(home.folder.path().join("gateway.toml"), fs::Permissions::from_mode(0o640))
             .unwrap();
@@ -461,12 +500,14 @@ mod tests {
         let mut asked = before.effective;
         asked["limits"]["queue"] = 4.into();
         let after = home.set(asked, &before.hash).await.unwrap();
-        assert!(after.needs_restart && after.hash != before.hash, "{after:?}");
+        assert!(!after.needs_restart && after.hash != before.hash, "{after:?}");
         assert_eq!(home.text(), "# mine\n[limits]\nqueue = 4 # few\n");
         assert_eq!(fs::metadata(home.folder.path().join("gateway.toml")).unwrap().mode() & 0o777, 0o640);
         assert_eq!(home.names(), ["gateway.toml"], "nothing is left behind");
-        let back = home.patch(json!({ "limits": { "queue": 3 } })).await.unwrap();
-        assert!(!back.needs_restart, "as at the start again");
+        let other = home.patch(json!({ "store": { "path": "other.db" } })).await.unwrap();
+        assert_eq!((other.needs_restart, other.pending), (true, vec!["store.path".to_owned()]));
+        let back = home.patch(json!({ "store": { "path": "clawmux.db" } })).await.unwrap();
+        assert!(!back.needs_restart && back.pending.is_empty(), "as at the start again");
     }
 
     #[actix::test]
@@ -521,7 +562,8 @@ mod tests {
         };
         let now = set(&[("limits.queue", json!(5)), ("budgets", json!({ "daily": 9 }))], true).await.unwrap();
         // The environment says another daily budget than the file.
-        assert_eq!((now.pending.as_slice(), now.needs_restart), (&["limits.queue".to_owned()][..], true));
+        assert_eq!(now.effective["budgets"]["daily"], json!(7));
+        assert!(now.pending.is_empty() && !now.needs_restart, "it holds at once");
         assert_eq!(home.text(), "# mine\n[limits]\nqueue = 5 # few\nagents = 4\n\n[budgets]\ndaily = 9\n");
         set(&[("limits", json!({ "queue": 6 })), ("budgets", Json::Null)], false).await.unwrap();
         assert_eq!(home.text(), "# mine\n[limits]\nqueue = 6 # few\n", "the section is what was asked");
@@ -545,6 +587,53 @@ mod tests {
         let error = set(&[("limits.queue", json!(0)), ("limits.queu", json!(1))], true).await.unwrap_err();
         assert!(error.message.contains("limits.queue: expected"), "all at once: {error}");
         assert_eq!(home.text(), before);
+    }
+
+    #[actix::test]
+    async fn a_key_is_set_in_the_file_it_comes_from() {
+        let home = Home::new(Some(TEXT));
+        let (system, file) =
+            (home.folder.path().join("system.toml"), home.folder.path().join("gateway.toml"));
+        fs::write(&system, "[memory] # all\nepisodic_turns = 2\n[limits]\nqueue = 9\nagents = 4\n").unwrap();
+        let layers = Layers {
+            home: home.folder.path().to_owned(),
+            system: system.clone(),
+            file: file.clone(),
+            env: vec![("CLAWMUX__BUDGETS__DAILY".into(), "7".into())],
+            listen: vec!["127.0.0.1:0".into()],
+            ..Layers::default()
+        };
+        let of = |path: &str, value: Json| Draft::of_key(&layers, path, &value);
+        for (path, from) in [
+            ("memory.episodic_turns", &system),
+            ("limits.queue", &file),
+            ("limits.agents", &system),
+            ("approvals.timeout_ms", &file),
+        ] {
+            let draft = of(path, json!(5)).unwrap();
+            assert!(draft.file == *from && draft.is_change(), "{path}: {draft:?}");
+            draft.write().unwrap();
+            let now = draft.then().settings(Some(path)).unwrap();
+            assert_eq!((now.len(), &now[0].value), (1, &json!(5)), "{path}");
+        }
+        assert_eq!(
+            fs::read_to_string(&system).unwrap(),
+            "[memory] # all\nepisodic_turns = 5\n[limits]\nqueue = 9\nagents = 5\n"
+        );
+        assert!(home.text().starts_with("# mine\n[limits]\nqueue = 5 # few\n"), "{}", home.text());
+        for (path, says) in [
+            ("budgets.daily", "the environment variable CLAWMUX__BUDGETS__DAILY"),
+            ("gateway.listen", "--listen on the command line"),
+            ("limits.queu", "there is no key"),
+        ] {
+            let error = of(path, json!(5)).unwrap_err();
+            assert!(error.message.contains(says), "{path}: {error}");
+        }
+        // Taken away, what the weaker file says holds again.
+        let draft = of("limits.queue", Json::Null).unwrap();
+        draft.write().unwrap();
+        assert_eq!(draft.then().settings(Some("limits.queue")).unwrap()[0].value, json!(9));
+        assert_eq!(of("heartbeat", Json::Null).unwrap_err().code, ErrorCode::NotFound);
     }
 
     #[actix::test]

@@ -23,6 +23,7 @@ use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as BASE64;
 use bytes::Bytes;
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::AgentId;
 use futures::stream;
 use serde_json::json;
@@ -48,10 +49,10 @@ const ABSENT: &[&str] = &["/api/", "/__openclaw__/", "/__openclaw/", "/avatar/"]
 const FILE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox";
 
 /// An installed Control UI.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct ControlUi {
     folder: PathBuf,
-    agent: Option<AgentId>,
+    agent: Exchanged<Option<AgentId>>,
     version: Arc<str>,
 }
 
@@ -73,7 +74,12 @@ enum Found {
 impl ControlUi {
     /// That of a folder; `agent` answers who names none.
     pub fn new(folder: PathBuf, agent: Option<AgentId>, version: Arc<str>) -> Self {
-        Self { folder, agent, version }
+        Self { folder, agent: Exchanged::new(agent), version }
+    }
+
+    /// From now on this one answers who names none.
+    pub(crate) fn set_agent(&self, agent: Option<AgentId>) {
+        self.agent.set(agent);
     }
 
     /// Answers a request for a path that is none of the daemon's own.
@@ -93,7 +99,7 @@ impl ControlUi {
                     "basePath": "",
                     "assistantName": ASSISTANT_NAME,
                     "assistantAvatar": ASSISTANT_AVATAR,
-                    "assistantAgentId": self.agent.as_ref().map(AgentId::as_str),
+                    "assistantAgentId": self.agent.get().as_ref().as_ref().map(AgentId::as_str),
                     "serverVersion": &*self.version,
                 })),
             Found::NoPicture => respond(StatusCode::OK, FILE_POLICY)

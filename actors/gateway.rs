@@ -20,9 +20,11 @@
 //! gone can't be replaced alone: the gateway says so ([`Running::failed`]), whoever asked it has been
 //! told, what was acknowledged is in the log, and who runs the daemon starts all of it anew.
 
-use std::collections::HashMap;
+mod reload;
+
+use std::ffi::CStr;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -30,23 +32,22 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::catalog::Catalog;
-use clawmux_core::config::{Approval, Config};
+use clawmux_core::config::Config;
 use clawmux_core::dialect;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{AgentId, PluginName};
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::meter::{day_start, month_start};
-use clawmux_core::router::Router;
-use clawmux_core::session::Limits;
 use futures::future::{LocalBoxFuture, join_all};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
+use crate::activation::Passed;
 use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound, Group};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
-use crate::configuration::{Configuration, Layers};
-use crate::connection::Services;
+use crate::configuration::{AdoptBy, Configuration, Layers, Reload, Reloaded};
+use crate::connection::{Services, Terms};
 use crate::control_ui::ControlUi;
 use crate::crew::{self, Crew, Kin};
 use crate::daemon_log::DaemonLog;
@@ -58,6 +59,7 @@ use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::lane::Lanes;
 use crate::listener::{self, Listener, ListenerSetup};
+use crate::log_filter::LogFilter;
 use crate::meters::Meters;
 use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
@@ -67,12 +69,14 @@ use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{self, Scheduler, TakeFirings};
-use crate::session::{Approvals, Colleagues, Profile, Watchers};
+use crate::session::{Approvals, Colleagues, Roster, Watchers};
 use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
 use crate::store::{self, Store, UsageSince};
 use crate::tokens::Tokens;
+
+pub use reload::{Adopt, Adopted, Commit};
 
 /// How often the children are looked after.
 const WATCH: Duration = Duration::from_secs(1);
@@ -89,10 +93,16 @@ pub struct Setup {
     pub home: PathBuf,
     /// Where the operator's socket goes; none means into the home.
     pub socket: Option<PathBuf>,
+    /// Sockets that were bound before; they win over the configured ones.
+    pub passed: Arc<Passed>,
     /// What the configuration was made of.
     pub layers: Layers,
     /// The daemon's own log.
     pub log: Arc<DaemonLog>,
+    /// What is written to it; none where that is nobody's to change.
+    pub log_filter: Option<Arc<dyn LogFilter>>,
+    /// Whether its credentials are its own, and no configuration's.
+    pub has_own_credentials: bool,
     /// Version of clawmux.
     pub version: &'static str,
 }
@@ -106,6 +116,10 @@ pub struct Running {
     pub addresses: Vec<SocketAddr>,
     /// The operator's socket.
     pub socket: PathBuf,
+    /// What it runs on now: after a reload something else than it was started with.
+    pub config: Arc<Exchanged<Config>>,
+    /// The threads that serve connections and sessions.
+    pub arbiters: Arbiters,
     /// Says why, when it can't go on.
     pub failed: oneshot::Receiver<Error>,
 }
@@ -113,7 +127,11 @@ pub struct Running {
 /// The supervision tree.
 pub struct Gateway {
     setup: Setup,
+    /// What it runs on now.
+    config: Arc<Exchanged<Config>>,
     addresses: Vec<SocketAddr>,
+    roster: Arc<Exchanged<Roster>>,
+    services: Arc<Services>,
     store: Addr<Store>,
     sandbox: Addr<SandboxSupervisor>,
     providers: Addr<ProviderSupervisor>,
@@ -127,6 +145,7 @@ pub struct Gateway {
     tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
+    arbiters: Arbiters,
     admin: Addr<Admin>,
     /// The claim on the home, let go when the log is closed.
     claim: Option<Bound>,
@@ -140,6 +159,40 @@ pub struct Gateway {
 #[rtype(result = "()")]
 pub struct Stop;
 
+/// Asks whether the daemon is alive: whether everything that can be blocked comes to something new
+/// within `within`. While it stops, which has a deadline of its own, it counts as alive.
+///
+/// Errors: `Timeout`, with what does not answer.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct Pulse {
+    /// How long an answer may take.
+    pub within: Duration,
+}
+
+/// Asks how busy the daemon is. `Unavailable` once it stops.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Load, Error>")]
+pub struct GetLoad;
+
+/// How busy the daemon is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Sessions awake.
+    pub sessions: usize,
+    /// Connections open.
+    pub connections: usize,
+    /// Runs under way.
+    pub running: usize,
+    /// Whether new prompts are refused.
+    pub draining: bool,
+}
+
+/// How long [`Stop`] takes at most.
+pub fn stops_within(config: &Config) -> Duration {
+    config.gateway.drain_timeout + STOP_GRACE
+}
+
 /// Starts a daemon in this actix system; it takes work when this returns.
 ///
 /// # Errors
@@ -149,10 +202,17 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let config = setup.config.clone();
     let authority = Arc::new(Authority::new(&config.auth));
     // First of all, so that a second daemon on this home touches nothing.
+    let unusable = |error| ErrorCode::Unavailable.error(format!("the sockets that were passed: {error}"));
+    let passed = setup.passed.unix().map_err(unusable)?;
     let group = config.gateway.socket_group.as_deref().map(Group::named).transpose()?;
-    let mut claim = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref())?;
-    let sockets = listener::bind(&config.gateway.listen)
-        .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
+    let mut claim = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref(), passed)?;
+    let (sockets, listen) = if setup.passed.has_tcp() {
+        setup.passed.tcp().map_err(unusable)?
+    } else {
+        let sockets = listener::bind(&config.gateway.listen)
+            .map_err(|error| ErrorCode::Unavailable.error(format!("can't listen on {error}")))?;
+        (sockets, config.gateway.listen.clone())
+    };
 
     let meters = Meters::default();
     meters.watch_arbiter("main");
@@ -183,16 +243,11 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let configuration = Configuration::new(setup.layers.clone()).start();
     // Nobody is let in before it is known which credentials there are.
     let tokens = Tokens::open(authority.clone(), store.clone(), hub.clone()).await?.start();
-    authority.may_listen(&config.gateway.listen)?;
+    authority.may_listen(&listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let kin = Kin::default();
     let crew = Crew::open(crew::Setup {
-        rules: clawmux_core::crew::Setup {
-            running_max: config.limits.agents,
-            depth_max: config.limits.agent_depth,
-            agents: config.agents.keys().cloned().collect(),
-            default: config.default_agent.clone(),
-        },
+        rules: crew_rules(&config),
         store: store.clone(),
         hub: hub.clone(),
         log: log.clone(),
@@ -223,18 +278,11 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let admin = Admin::default().start();
     let arbiters = Arbiters::new(meters.clone());
     let approvals = Approvals::new(hub.clone().recipient());
-    let catalog = Arc::new(Catalog::new(&config));
+    let roster = Roster::read(&config)?;
+    let catalog = roster.catalog.clone();
+    let roster = Arc::new(Exchanged::new(roster));
     let sessions = SessionSupervisor::new(SessionSetup {
-        router: Router::new(config.bindings.clone(), config.default_agent.clone()),
-        agents: profiles(&config)?,
-        limits: Limits {
-            queue: config.limits.queue,
-            episodic_turns: config.memory.episodic_turns,
-            context_tokens: config.memory.context_tokens,
-        },
-        recovery: config.store.recovery,
         arbiters: arbiters.clone(),
-        lag_bytes_max: config.gateway.max_buffered_bytes,
         colleagues: Colleagues {
             store: store.clone(),
             pen: pen.clone(),
@@ -246,7 +294,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             watchers: Watchers::default(),
             approvals: approvals.clone(),
             changes,
-            catalog: catalog.clone(),
+            roster: roster.clone(),
             meters: meters.clone(),
         },
         hub: hub.clone(),
@@ -264,22 +312,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     .start();
 
     let services = Services {
-        setup: dialect::Setup {
-            version: setup.version.into(),
-            subscriptions: config.limits.subscriptions,
-            max_buffered_bytes: config.gateway.max_buffered_bytes,
-            tick_interval: config.openclaw.tick_interval,
-            heartbeat_interval: config.gateway.heartbeat_interval,
-            heartbeat_timeout: config.gateway.heartbeat_timeout,
-            catalog,
-            started: clock::now(),
-            ..dialect::Setup::default()
-        },
-        gateway: config.gateway.clone(),
-        openclaw: config.openclaw.clone(),
-        xeno: config.xeno.clone(),
+        terms: Exchanged::new(terms(&config, catalog, setup.version, None)),
         authority: authority.clone(),
-        rates: Rates::new(&config.limits),
         dispatch: sessions.clone().recipient(),
         gone: sessions.clone().recipient(),
         devices: devices.clone().recipient(),
@@ -289,6 +323,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         used: tokens.clone().recipient(),
         overviews,
     };
+    let services = Arc::new(services);
     let metrics = Metrics::new(metrics::Sources {
         meters,
         pen,
@@ -311,7 +346,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let (listener, addresses) = Listener::open(ListenerSetup {
         sockets,
         unix: claim.take_listener().into_iter().collect(),
-        services: Arc::new(services),
+        services: services.clone(),
         protocols: PROTOCOLS.to_vec(),
         control_ui: config
             .openclaw
@@ -320,8 +355,9 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             .map(|folder| ControlUi::new(folder, config.default_agent.clone(), setup.version.into())),
         unauthenticated: config.limits.unauthenticated,
         workers: 0,
-        arbiters,
+        arbiters: arbiters.clone(),
         log,
+        outlived: setup.passed.has_tcp(),
         metrics: Some(metrics),
     })
     .map_err(|error| ErrorCode::Unavailable.error(format!("can't serve: {error}")))?;
@@ -336,9 +372,14 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     ask(&scheduler, scheduler::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
     let path = claim.path().to_owned();
+    let running = Arc::new(Exchanged::new(config.clone()));
+    let changed_by = configuration.clone();
     let gateway = Gateway {
         setup,
+        config: running.clone(),
         addresses: addresses.clone(),
+        roster,
+        services,
         store,
         sandbox,
         providers,
@@ -352,6 +393,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         tokens,
         sessions,
         listener: listener.clone(),
+        arbiters: arbiters.clone(),
         admin,
         claim: Some(claim),
         failed: Some(fail),
@@ -359,9 +401,11 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         stopping: false,
     }
     .start();
+    // Not held by it, or neither would ever end.
+    ask(&changed_by, AdoptBy(gateway.downgrade().recipient())).await?;
     ask(&gateway, Serve).await??;
     ask(&listener, listener::Ready(true)).await?;
-    Ok(Running { gateway, addresses, socket: path, failed })
+    Ok(Running { gateway, addresses, socket: path, config: running, arbiters, failed })
 }
 
 /// From here on operators are served.
@@ -369,43 +413,46 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
 #[rtype(result = "Result<(), Error>")]
 struct Serve;
 
-/// Reads the agents' souls. A soul file that is not there is an empty soul.
-fn profiles(config: &Config) -> Result<HashMap<AgentId, Arc<Profile>>, Error> {
-    let is_gated = |tool: &PluginName| {
-        config.plugins.iter().any(|plugin| plugin.name == *tool && plugin.approval == Approval::Ask)
-    };
-    let profile = |(id, agent): (&AgentId, &clawmux_core::config::Agent)| {
-        Ok((
-            id.clone(),
-            Arc::new(Profile {
-                id: id.clone(),
-                soul: soul(&agent.soul)?.into(),
-                max_tokens: agent.max_tokens,
-                tools: agent.tools.clone(),
-                gated: agent.tools.iter().filter(|tool| is_gated(tool)).cloned().collect(),
-                approval_timeout: config.approvals.timeout,
-                node_tools: agent.node_tools.clone(),
-                context_tokens: config.memory.context_tokens,
-            }),
-        ))
-    };
-    config.agents.iter().map(profile).collect()
+/// What a configuration says of connections. Rates that are as they were go on counting.
+fn terms(config: &Config, catalog: Arc<Catalog>, version: &str, before: Option<&Terms>) -> Terms {
+    let rates = before.map(|before| &before.rates).filter(|rates| rates.are_of(&config.limits));
+    Terms {
+        setup: dialect::Setup {
+            version: version.into(),
+            subscriptions: config.limits.subscriptions,
+            max_buffered_bytes: config.gateway.max_buffered_bytes,
+            tick_interval: config.openclaw.tick_interval,
+            heartbeat_interval: config.gateway.heartbeat_interval,
+            heartbeat_timeout: config.gateway.heartbeat_timeout,
+            catalog,
+            started: before.map_or_else(clock::now, |before| before.setup.started),
+            ..dialect::Setup::default()
+        },
+        gateway: config.gateway.clone(),
+        openclaw: config.openclaw.clone(),
+        xeno: config.xeno.clone(),
+        rates: rates.cloned().unwrap_or_else(|| Arc::new(Rates::new(&config.limits))),
+    }
+}
+
+/// What a configuration says of agents that work for sessions.
+fn crew_rules(config: &Config) -> clawmux_core::crew::Setup {
+    clawmux_core::crew::Setup {
+        running_max: config.limits.agents,
+        depth_max: config.limits.agent_depth,
+        agents: config.agents.keys().cloned().collect(),
+        default: config.default_agent.clone(),
+    }
 }
 
 /// The name of this machine, for operators who see several.
 fn host() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    Some(name.trim()).filter(|name| !name.is_empty()).unwrap_or("localhost").to_owned()
-}
-
-fn soul(path: &Path) -> Result<String, Error> {
-    match std::fs::read_to_string(path) {
-        Ok(soul) => Ok(soul.trim().to_owned()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
-        Err(error) => {
-            Err(ErrorCode::Unavailable.error(format!("the soul {} can't be read: {error}", path.display())))
-        }
-    }
+    // Not from /proc, of which a confined service sees processes only (ProcSubset=pid).
+    let mut name = [0_u8; 256];
+    // SAFETY: the kernel writes at most so many bytes there as the array has.
+    let known = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) } == 0;
+    let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok());
+    name.filter(|name| known && !name.is_empty()).unwrap_or("localhost").to_owned()
 }
 
 impl Gateway {
@@ -462,6 +509,9 @@ impl Handler<Serve> for Gateway {
             close: self.listener.clone().recipient(),
             budgets: self.providers.clone().recipient(),
             sandbox: self.sandbox.clone(),
+            configuration: self.configuration.clone(),
+            log_filter: self.setup.log_filter.clone(),
+            config: self.config.clone(),
             store: self.store.clone(),
         };
         let admin = self.admin.clone();
@@ -475,7 +525,7 @@ impl Handler<AdminStatus> for Gateway {
     fn handle(&mut self, _: AdminStatus, _: &mut Self::Context) -> Self::Result {
         let listen: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         let home = self.setup.home.display().to_string();
-        let store = self.setup.config.store.path.display().to_string();
+        let store = self.config.get().store.path.display().to_string();
         let (sessions, draining) = (self.sessions.clone(), self.draining);
         let (tokens, devices) = (self.tokens.clone(), self.devices.clone());
         Box::pin(async move {
@@ -519,6 +569,45 @@ impl Handler<AdminDrain> for Gateway {
     }
 }
 
+impl Handler<Pulse> for Gateway {
+    type Result = ResponseFuture<Result<(), Error>>;
+
+    fn handle(&mut self, Pulse { within }: Pulse, _: &mut Self::Context) -> Self::Result {
+        if self.stopping {
+            return Box::pin(async { Ok(()) });
+        }
+        let (arbiters, store) = (self.arbiters.clone(), self.store.clone());
+        Box::pin(async move {
+            let log = tokio::time::timeout(within, store.send(store::Probe));
+            let (blocked, log) = futures::join!(arbiters.blocked(within), log);
+            let silent = |what: String| Err(ErrorCode::Timeout.error(what));
+            match log {
+                _ if blocked > 0 => silent(format!("{blocked} of {} arbiters are blocked", arbiters.len())),
+                Err(_) => silent(format!("the log did not answer in {} ms", within.as_millis())),
+                // A log that is gone is the daemon's failure, which is told otherwise.
+                Ok(answer) => answer.unwrap_or(Ok(())),
+            }
+        })
+    }
+}
+
+impl Handler<GetLoad> for Gateway {
+    type Result = ResponseFuture<Result<Load, Error>>;
+
+    fn handle(&mut self, _: GetLoad, _: &mut Self::Context) -> Self::Result {
+        let (sessions, draining, stopping) = (self.sessions.clone(), self.draining, self.stopping);
+        Box::pin(async move {
+            if stopping {
+                return Err(ErrorCode::Unavailable.error("the daemon is stopping"));
+            }
+            let status = ask(&sessions, GetStatus).await??;
+            let awake = ask(&sessions, Observe).await?.children;
+            let running = awake.iter().filter(|session| session.state["run"].is_string()).count();
+            Ok(Load { sessions: status.sessions, connections: status.connections, running, draining })
+        })
+    }
+}
+
 impl Handler<Observe> for Gateway {
     type Result = ResponseFuture<Observed>;
 
@@ -555,6 +644,15 @@ impl Handler<Observe> for Gateway {
     }
 }
 
+impl Handler<Reload> for Gateway {
+    type Result = ResponseFuture<Result<Reloaded, Error>>;
+
+    fn handle(&mut self, reload: Reload, _: &mut Self::Context) -> Self::Result {
+        let configuration = self.configuration.clone();
+        Box::pin(async move { ask(&configuration, reload).await? })
+    }
+}
+
 impl Handler<Stop> for Gateway {
     type Result = ResponseFuture<()>;
 
@@ -562,7 +660,7 @@ impl Handler<Stop> for Gateway {
         if std::mem::replace(&mut self.stopping, true) {
             return Box::pin(async {});
         }
-        let drain = self.setup.config.gateway.drain_timeout;
+        let drain = self.config.get().gateway.drain_timeout;
         let (store, hub) = (self.store.clone(), self.hub.clone());
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
@@ -598,8 +696,11 @@ impl Handler<Stop> for Gateway {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::hub::Sabotage;
+    use crate::store::Stick;
 
     fn setup(home: &Path) -> Setup {
         let mut config = Config::default();
@@ -609,9 +710,12 @@ mod tests {
             config: Arc::new(config),
             home: home.to_owned(),
             socket: None,
+            passed: Arc::default(),
             version: "test",
             layers: Layers::default(),
             log: Arc::default(),
+            log_filter: None,
+            has_own_credentials: false,
         }
     }
 
@@ -632,6 +736,109 @@ mod tests {
 
         let again = start(setup(home.path())).await.unwrap();
         again.gateway.send(Stop).await.unwrap();
+    }
+
+    #[actix::test]
+    async fn what_can_not_be_committed_is_not_gone_over_to_and_the_last_good_one_is_known() {
+        let home = tempfile::tempdir().unwrap();
+        let running = start(setup(home.path())).await.unwrap();
+        let mut other = (*running.config.get()).clone();
+        other.limits.queue = 9;
+        other.store.path = home.path().join("other.db");
+        let adopt = async |config: &Config, commit| {
+            running.gateway.send(Adopt { config: config.clone(), commit }).await.unwrap()
+        };
+        let full: Commit = Box::new(|| Err(ErrorCode::Unavailable.error("the disk is full")));
+        assert_eq!(adopt(&other, Some(full)).await.unwrap_err().message, "the disk is full");
+        let mut lost = other.clone();
+        lost.plugins.push(clawmux_core::config::Plugin {
+            name: "lost".into(),
+            path: Some("lost.wasm".into()),
+            capabilities: None,
+            timeout: Duration::from_secs(1),
+            memory_mb: 1,
+            fuel: 1,
+            approval: clawmux_core::config::Approval::Never,
+        });
+        assert!(adopt(&lost, None).await.unwrap_err().message.contains("lost.wasm"));
+        assert_eq!(*running.config.get(), *setup(home.path()).config, "nothing has changed");
+
+        adopt(&other, None).await.unwrap();
+        let now = running.config.get();
+        assert_eq!(now.limits.queue, 9);
+        assert_eq!(now.store.path, home.path().join("clawmux.db"), "it takes a restart");
+        running.gateway.send(Stop).await.unwrap();
+        assert!(adopt(&other, None).await.unwrap_err().message.contains("stopping"));
+        let again = Setup { config: now, ..setup(home.path()) };
+        let again = start(again).await.unwrap();
+        assert_eq!(again.config.get().limits.queue, 9);
+        again.gateway.send(Stop).await.unwrap();
+    }
+
+    #[actix::test]
+    async fn what_is_blocked_has_no_pulse() {
+        let home = tempfile::tempdir().unwrap();
+        let running = start(setup(home.path())).await.unwrap();
+        let pulse = |within_ms| {
+            let asked = running.gateway.send(Pulse { within: Duration::from_millis(within_ms) });
+            async { asked.await.unwrap() }
+        };
+        const LONG: u64 = 60_000;
+        pulse(LONG).await.unwrap();
+
+        let (go_on, until) = std::sync::mpsc::channel::<()>();
+        assert!(running.arbiters.next().spawn_fn(move || {
+            let _ = until.recv();
+        }));
+        let error = pulse(200).await.unwrap_err();
+        assert!(error.code == ErrorCode::Timeout && error.message.starts_with("1 of "), "{error}");
+        drop(go_on);
+        pulse(LONG).await.unwrap();
+
+        let (go_on, until) = std::sync::mpsc::channel();
+        running.gateway.send(Stick(until)).await.unwrap();
+        let error = pulse(200).await.unwrap_err();
+        assert!(error.message.contains("the log did not answer"), "{error}");
+        drop(go_on);
+        pulse(LONG).await.unwrap();
+        running.gateway.send(Stop).await.unwrap();
+        pulse(LONG).await.unwrap();
+    }
+
+    impl Handler<Stick> for Gateway {
+        type Result = ();
+
+        fn handle(&mut self, stick: Stick, _: &mut Self::Context) {
+            self.store.try_send(stick).unwrap();
+        }
+    }
+
+    #[actix::test]
+    async fn sockets_that_were_passed_win_and_are_taken_as_they_are() {
+        let home = tempfile::tempdir().unwrap();
+        let everywhere = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let mut asked = setup(home.path());
+        asked.passed = Arc::new(Passed::of(vec![everywhere], None));
+        let refused = start(asked).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Forbidden, "nobody is let in by default: {refused}");
+
+        let home = tempfile::tempdir().unwrap();
+        let here = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = here.local_addr().unwrap();
+        let mut asked = setup(home.path());
+        // Where nobody can listen.
+        let mut config = Config::clone(&asked.config);
+        config.gateway.listen = vec![([192, 0, 2, 1], 1).into()];
+        asked.config = Arc::new(config);
+        asked.passed = Arc::new(Passed::of(vec![here], None));
+        let running = start(asked.clone()).await.unwrap();
+        assert_eq!(running.addresses, [address]);
+        running.gateway.send(Stop).await.unwrap();
+        // They are there for the next daemon, and whoever comes meanwhile waits for it.
+        let waiting = std::net::TcpStream::connect(address).unwrap();
+        let again = start(asked).await.unwrap();
+        again.gateway.send(Stop).await.unwrap();
+        drop(waiting);
     }
 
     impl Handler<Sabotage> for Gateway {

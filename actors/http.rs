@@ -18,7 +18,9 @@ use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::root::Root;
 use clawmux_core::dialect::socket::Socket;
 use clawmux_core::dialect::wundr::Wundr;
+use clawmux_core::exchanged::Exchanged;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::clock;
 use crate::connection::link::{Link, Peer};
@@ -35,7 +37,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/ws",
         name: "exoclaw",
         may_skip: true,
-        max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes,
         is_announced_to: false,
         dialect: |setup| Box::new(Exoclaw::new(setup)),
     },
@@ -43,7 +45,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/v2",
         name: "wundr",
         may_skip: false,
-        max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes,
         is_announced_to: true,
         dialect: |setup| Box::new(Wundr::new(setup)),
     },
@@ -51,7 +53,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/",
         name: "openclaw",
         may_skip: false,
-        max_payload_bytes: |services| services.openclaw.max_payload_bytes,
+        max_payload_bytes: |terms| terms.openclaw.max_payload_bytes,
         is_announced_to: true,
         dialect: |setup| Box::new(Root::new(setup)),
     },
@@ -59,7 +61,7 @@ pub const PROTOCOLS: &[Protocol] = &[
         path: "/admin",
         name: "admin",
         may_skip: false,
-        max_payload_bytes: |services| services.gateway.max_payload_bytes.min(admin::MESSAGE_BYTES_MAX),
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes.min(admin::MESSAGE_BYTES_MAX),
         is_announced_to: true,
         dialect: |setup| Box::new(Admin::new(setup)),
     },
@@ -70,7 +72,7 @@ pub const SOCKET: Protocol = Protocol {
     path: "",
     name: "socket",
     may_skip: false,
-    max_payload_bytes: |services| services.xeno.max_line_bytes,
+    max_payload_bytes: |terms| terms.xeno.max_line_bytes,
     is_announced_to: true,
     dialect: |setup| Box::new(Socket::new(setup)),
 };
@@ -86,12 +88,23 @@ const NOT_READY: &str = "the daemon is starting or stopping";
 /// Why it is not while it drains.
 const DRAINING: &str = "draining: new work is refused";
 
+/// Whether connections are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// They will be: who comes now waits.
+    Starting,
+    /// They are.
+    Ready,
+    /// They are no longer.
+    Stopping,
+}
+
 /// What requests are answered from.
 pub struct Front {
     /// What connections are given.
     pub services: Arc<Services>,
     /// Which requests may upgrade.
-    pub gate: Gate,
+    pub gate: Exchanged<Gate>,
     /// The addresses bound.
     pub addresses: Vec<SocketAddr>,
     /// The protocols served.
@@ -101,7 +114,7 @@ pub struct Front {
     /// The page that is served at `/`; none = a short text.
     pub control_ui: Option<ControlUi>,
     /// Whether connections are taken.
-    pub ready: AtomicBool,
+    pub stage: watch::Sender<Stage>,
     /// Whether it can be written down.
     pub log: Health,
     /// Whether new work is refused, while connections are taken.
@@ -111,6 +124,20 @@ pub struct Front {
 }
 
 impl Front {
+    /// Whether connections are taken.
+    pub(crate) fn is_ready(&self) -> bool {
+        *self.stage.borrow() == Stage::Ready
+    }
+
+    /// Waits while the daemon starts, for as long as a handshake may take: who comes a little early
+    /// is not sent away.
+    async fn started(&self) {
+        let mut stage = self.stage.subscribe();
+        let started = stage.wait_for(|stage| *stage != Stage::Starting);
+        let within = self.services.terms.get().gateway.handshake_timeout;
+        let _ = tokio::time::timeout(within, started).await;
+    }
+
     /// Whether the peer came over loopback to a socket that nobody else can reach.
     fn is_loopback(&self, link: &Link) -> bool {
         match link.peer() {
@@ -124,7 +151,7 @@ impl Front {
 
 impl fmt::Debug for Front {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Front").field("ready", &self.ready).finish_non_exhaustive()
+        f.debug_struct("Front").field("stage", &*self.stage.borrow()).finish_non_exhaustive()
     }
 }
 
@@ -144,7 +171,7 @@ pub(crate) async fn serve(
         ("/healthz" | "/health", _) => about(&request, StatusCode::OK, json!({ "ok": true })),
         ("/readyz", _) => {
             let reason = match front.log.fault() {
-                _ if !front.ready.load(Relaxed) => Some(NOT_READY.into()),
+                _ if !front.is_ready() => Some(NOT_READY.into()),
                 _ if front.draining.load(Relaxed) => Some(DRAINING.into()),
                 fault => fault.map(|fault| fault.message),
             };
@@ -161,12 +188,15 @@ pub(crate) async fn serve(
             Some(_) => about(&request, StatusCode::OK, Value::Null),
             None => answer(StatusCode::NOT_FOUND).json(error("no such page")),
         },
-        (_, Some(protocol)) if wants_upgrade => upgrade(&request, payload, &front, *protocol),
+        (_, Some(protocol)) if wants_upgrade => {
+            front.started().await;
+            upgrade(&request, payload, &front, *protocol)
+        }
         (path, Some(protocol)) if path != "/" => answer(StatusCode::UPGRADE_REQUIRED)
             .insert_header((header::UPGRADE, "websocket"))
             .json(error(&format!("{} is spoken over a websocket: upgrade", protocol.name))),
         ("/", _) if front.control_ui.is_none() && is_reading(&request) => {
-            let mut page = format!("clawmux {}\n", front.services.setup.version);
+            let mut page = format!("clawmux {}\n", front.services.terms.get().setup.version);
             for Protocol { name, path, .. } in &front.protocols {
                 page.push_str(&format!("{name} clients: websocket at {path}. "));
             }
@@ -196,7 +226,7 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
     if front.registry.is_full() {
         return unavailable(&format!("too many connections (max_connections = {})", front.registry.max()));
     }
-    if !front.ready.load(Relaxed) {
+    if !front.is_ready() {
         return unavailable(&format!("not ready: {NOT_READY}"));
     }
     let approach = match approach(request, front, link, protocol.may_skip) {
@@ -224,7 +254,7 @@ fn approach(
         origin: text_of(request, &header::ORIGIN),
         forwarded: request.headers().keys().any(|name| is_forwarding_header(name.as_str())),
     };
-    if let Err(refusal) = front.gate.admit(&facts, required) {
+    if let Err(refusal) = front.gate.get().admit(&facts, required) {
         let (origin, host, path) = (facts.origin, facts.host, request.path());
         tracing::warn!(peer = %link.peer(), origin, host, path, "request refused: {refusal}");
         return Err(answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message)));
@@ -249,7 +279,7 @@ async fn scrape(request: &HttpRequest, front: &Front, metrics: &Metrics) -> Http
     if let Err(refusal) = allowed {
         return refusal;
     }
-    let (ready, draining) = (front.ready.load(Relaxed), front.draining.load(Relaxed));
+    let (ready, draining) = (front.is_ready(), front.draining.load(Relaxed));
     match metrics.text(Door { connections: &front.registry, ready, draining }).await {
         Some(text) => answer(StatusCode::OK).insert_header((header::CONTENT_TYPE, CONTENT_TYPE)).body(text),
         None => answer(StatusCode::SERVICE_UNAVAILABLE)

@@ -23,8 +23,10 @@
 //!
 //! Messages live with the actor that receives them. What they share: how a client is told
 //! ([`deliver`]), how an actor says how it is ([`observe`]), how a parent hears of a child's end
-//! ([`supervision`]), what time it is ([`clock`]), what is counted ([`meters`], told by [`metrics`]).
+//! ([`supervision`]), what time it is ([`clock`]), what is counted ([`meters`], told by [`metrics`]), which
+//! sockets were bound for the daemon ([`activation`]).
 
+pub mod activation;
 pub mod admin;
 pub mod arbiters;
 mod ask;
@@ -42,6 +44,7 @@ pub mod http;
 pub mod hub;
 pub mod lane;
 pub mod listener;
+pub mod log_filter;
 mod memory;
 pub mod meters;
 pub mod metrics;

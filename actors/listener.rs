@@ -26,17 +26,19 @@ use std::time::Duration;
 use actix::fut::wrap_future;
 use actix::{
     Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, MessageResult,
-    ResponseFuture,
+    ResponseFuture, SpawnHandle,
 };
 use actix_web::dev::ServerHandle;
 use actix_web::rt::net::TcpStream;
 use actix_web::{App, HttpServer, web};
 use clawmux_core::auth::gate::Gate;
+use clawmux_core::config::Gateway;
 use clawmux_core::dialect::Fault;
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::arbiters::Arbiters;
 use crate::clock;
@@ -44,7 +46,7 @@ use crate::connection::link::{Link, Peer};
 use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
 use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
 use crate::control_ui::ControlUi;
-use crate::http::{Front, serve};
+use crate::http::{Front, Stage, serve};
 use crate::memory::Peak;
 use crate::metrics::Metrics;
 use crate::observe::{Observe, Observed};
@@ -58,6 +60,15 @@ use unix::UnixSockets;
 
 /// How long a connection that is being closed may keep its socket.
 const RESET_GRACE: Duration = CLOSE_GRACE.saturating_mul(2);
+
+/// How long after a pause a connection may still come.
+const PAUSE_GRACE: Duration = Duration::from_millis(50);
+
+/// How long somebody who was taken just before the daemon stops has to ask for something.
+const FRESH_GRACE: Duration = Duration::from_secs(1);
+
+/// How long an answer over plain HTTP may be under way then.
+const ANSWER_GRACE: Duration = Duration::from_millis(100);
 
 /// How long a connection may be idle between two plain HTTP requests, at most: no longer than it
 /// may take for the first.
@@ -86,6 +97,8 @@ pub struct ListenerSetup {
     pub arbiters: Arbiters,
     /// Whether the log can be written, which `/readyz` tells.
     pub log: Health,
+    /// Whether the sockets go on when this daemon stops: whoever passed them has them too.
+    pub outlived: bool,
     /// What `/metrics` tells; none = nothing.
     pub metrics: Option<Metrics>,
 }
@@ -95,12 +108,16 @@ pub struct Listener {
     front: Arc<Front>,
     unix: UnixSockets,
     server: ServerHandle,
+    outlived: bool,
     /// Of connections whose output waits: what the peer had acknowledged, and since when.
     waiting: HashMap<ConnectionId, (u64, Timestamp)>,
     peak: Peak,
+    /// What looks after connections.
+    timer: Option<SpawnHandle>,
 }
 
-/// From now on connections are taken, or no longer.
+/// From now on connections are taken, or no longer: who comes then is refused or, where the sockets
+/// outlive this daemon, waits in the kernel for the next one.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Ready(pub bool);
@@ -120,6 +137,14 @@ pub struct CloseConnection(pub ConnectionId);
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "()")]
 pub struct Stop;
+
+/// Looks anew at the terms of connections: which origins may come, and how long what may take.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure {
+    /// The most connections before their handshake.
+    pub unauthenticated: usize,
+}
 
 /// Binds these addresses.
 ///
@@ -174,7 +199,7 @@ impl Listener {
     /// # Errors
     /// Where a socket can't be used.
     pub fn open(setup: ListenerSetup) -> io::Result<(actix::Addr<Self>, Vec<SocketAddr>)> {
-        let gateway = &setup.services.gateway;
+        let gateway = setup.services.terms.get().gateway.clone();
         let max = match gateway.max_connections {
             0 => room_for_connections(),
             max => max,
@@ -183,12 +208,12 @@ impl Listener {
         let addresses = setup.sockets.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
         let front = Arc::new(Front {
             services: setup.services.clone(),
-            gate: Gate::new(&addresses, &gateway.allowed_origins),
+            gate: Exchanged::new(Gate::new(&addresses, &gateway.allowed_origins)),
             addresses: addresses.clone(),
             protocols: setup.protocols,
             registry: registry.clone(),
             control_ui: setup.control_ui,
-            ready: AtomicBool::new(false),
+            stage: watch::Sender::new(Stage::Starting),
             log: setup.log,
             metrics: setup.metrics,
             draining: AtomicBool::new(false),
@@ -235,6 +260,8 @@ impl Listener {
         }
         let server = server.run();
         let handle = server.handle();
+        // Until it is ready: who comes earlier waits in the kernel.
+        drop(handle.pause());
         let (fail, failed) = oneshot::channel();
         actix::spawn(async move {
             if let Err(error) = server.await {
@@ -250,14 +277,16 @@ impl Listener {
                 }
             }));
             let waiting = HashMap::new();
-            Self { front, unix, server: handle, waiting, peak: Peak::new(clock::now()) }
+            let (outlived, peak) = (setup.outlived, Peak::new(clock::now()));
+            Self { front, unix, server: handle, outlived, waiting, peak, timer: None }
         });
         Ok((listener, addresses))
     }
 
     /// How often connections are looked at: often enough for the shortest of their deadlines.
     fn interval(&self) -> Duration {
-        let gateway = &self.front.services.gateway;
+        let terms = self.front.services.terms.get();
+        let gateway = &terms.gateway;
         let deadlines = [
             gateway.heartbeat_interval,
             gateway.heartbeat_timeout,
@@ -268,18 +297,25 @@ impl Listener {
         (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
     }
 
+    fn look_often(&mut self, context: &mut Context<Self>) {
+        if let Some(timer) = self.timer.take() {
+            context.cancel_future(timer);
+        }
+        self.timer = Some(context.run_interval(self.interval(), |listener, _| listener.look()));
+    }
+
     fn look(&mut self) {
         let now = clock::now();
         let links = links(&self.front.registry, &self.unix.registry);
+        let terms = self.front.services.terms.get();
         for link in &links {
-            self.look_at(link, now);
+            self.look_at(link, &terms.gateway, now);
         }
         self.waiting.retain(|id, _| links.binary_search_by_key(id, |link| link.id()).is_ok());
         self.peak.now(links.len(), now);
     }
 
-    fn look_at(&mut self, link: &Link, now: Timestamp) {
-        let gateway = &self.front.services.gateway;
+    fn look_at(&mut self, link: &Link, gateway: &Gateway, now: Timestamp) {
         if let Some(since) = link.closing_since() {
             if now.since(since) >= RESET_GRACE {
                 link.reset();
@@ -336,6 +372,13 @@ impl Listener {
     }
 }
 
+/// Whether it was taken so lately, or has asked so lately, that it may be about to upgrade: who came
+/// to a daemon that is about to stop is told so in the words of the protocol, and not reset.
+fn is_fresh(link: &Link, now: Timestamp) -> bool {
+    let (silence, asked) = link.since_request(now);
+    link.dialect().is_none() && silence < if asked { ANSWER_GRACE } else { FRESH_GRACE }
+}
+
 /// The connections of both registries, the oldest first.
 fn links(tcp: &Registry, unix: &Registry) -> Vec<Arc<Link>> {
     let mut links = tcp.links();
@@ -352,18 +395,26 @@ impl Actor for Listener {
     type Context = Context<Self>;
 
     fn started(&mut self, context: &mut Self::Context) {
-        context.run_interval(self.interval(), |listener, _| listener.look());
+        self.look_often(context);
     }
 }
 
 impl Handler<Ready> for Listener {
-    type Result = ();
+    type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, Ready(ready): Ready, context: &mut Self::Context) {
-        self.front.ready.store(ready, Relaxed);
+    fn handle(&mut self, Ready(ready): Ready, context: &mut Self::Context) -> Self::Result {
         if ready {
+            self.front.stage.send_replace(Stage::Ready);
             self.unix.serve(context);
+            return Box::pin(self.server.resume());
         }
+        self.unix.rest(context);
+        if self.outlived {
+            // Who was taken already is served, be it with a farewell.
+            return Box::pin(self.server.pause());
+        }
+        self.front.stage.send_replace(Stage::Stopping);
+        Box::pin(std::future::ready(()))
     }
 }
 
@@ -388,26 +439,51 @@ impl Handler<CloseConnection> for Listener {
     }
 }
 
+impl Handler<Reconfigure> for Listener {
+    type Result = ();
+
+    fn handle(&mut self, Reconfigure { unauthenticated }: Reconfigure, context: &mut Self::Context) {
+        let terms = self.front.services.terms.get();
+        self.front.gate.set(Gate::new(&self.front.addresses, &terms.gateway.allowed_origins));
+        self.front.registry.set_unauthenticated_max(unauthenticated);
+        if let Some(page) = &self.front.control_ui {
+            page.set_agent(terms.setup.catalog.default_agent.clone());
+        }
+        self.look_often(context);
+    }
+}
+
 impl Handler<Stop> for Listener {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, _: Stop, context: &mut Self::Context) -> Self::Result {
-        self.front.ready.store(false, Relaxed);
+        if !self.outlived {
+            self.front.stage.send_replace(Stage::Stopping);
+        }
         self.unix.stop(context);
         let (tcp, unix) = (self.front.registry.clone(), self.unix.registry.clone());
-        let server = self.server.clone();
+        let (server, outlived) = (self.server.clone(), self.outlived);
         Box::pin(async move {
             server.pause().await;
-            let all = || links(&tcp, &unix);
-            let speaking = || all().into_iter().filter(|link| link.dialect().is_some()).collect::<Vec<_>>();
-            let begun = clock::now();
-            for link in speaking() {
-                link.close(Fault::Draining, begun);
+            if outlived {
+                // What is on its way from the thread that accepts arrives.
+                actix::clock::sleep(PAUSE_GRACE).await;
             }
-            while !speaking().is_empty() && clock::now().since(begun) < CLOSE_GRACE {
+            loop {
+                let (links, now) = (links(&tcp, &unix), clock::now());
+                let speaking: Vec<_> = links.iter().filter(|link| link.dialect().is_some()).collect();
+                for link in speaking.iter().filter(|link| link.closing_since().is_none()) {
+                    link.close(Fault::Draining, now);
+                }
+                let leaves =
+                    |link: &Link| link.closing_since().is_some_and(|since| now.since(since) < CLOSE_GRACE);
+                let comes = |link: &Link| (outlived || link.peer().is_unix()) && is_fresh(link, now);
+                if !(speaking.iter().any(|link| leaves(link)) || links.iter().any(|link| comes(link))) {
+                    break;
+                }
                 actix::clock::sleep(Duration::from_millis(10)).await;
             }
-            for link in all() {
+            for link in links(&tcp, &unix) {
                 link.reset();
             }
             server.stop(true).await;
@@ -429,7 +505,7 @@ impl Handler<Observe> for Listener {
             "listener",
             json!({
                 "addresses": self.front.addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "ready": self.front.ready.load(Relaxed),
+                "ready": self.front.is_ready(),
                 "draining": self.front.draining.load(Relaxed),
                 "connections": registry.len(),
                 "unix": self.unix.figures(),

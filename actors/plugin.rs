@@ -83,6 +83,8 @@ pub struct Loaded {
     pub tool: ToolSpec,
     /// Whether a call that was cut off may be made again.
     pub idempotent: bool,
+    /// Tells what was loaded, and with which grants and limits, from anything else.
+    pub digest: [u8; 32],
 }
 
 /// A loaded plugin, or one on its way there.
@@ -413,6 +415,7 @@ fn load(
         },
         tool: ToolSpec { name: name.clone(), description, input_schema },
         idempotent: manifest.idempotent,
+        digest: package.digest(),
     };
     Ok((package, engine, loaded))
 }

@@ -72,8 +72,10 @@ pub struct Acquire {
     pub session: SessionKey,
     /// The run.
     pub run: RunId,
-    /// The agent, by whose models it is answered.
+    /// The agent that is asked.
     pub agent: AgentId,
+    /// The models that answer for it; empty = those that are configured for it now.
+    pub models: Vec<ModelRef>,
     /// The model to ask in place of the agent's first.
     pub model: Option<ModelRef>,
     /// What is asked.
@@ -89,6 +91,33 @@ pub struct Settle {
     pub(crate) reservation: Reservation,
     /// One for each model that was called and may have counted something.
     pub(crate) records: Vec<UsageRecord>,
+}
+
+/// Goes over to another configuration. Calls under way go on as they began; what was spent counts on.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Its providers.
+    pub endpoints: Endpoints,
+}
+
+/// The providers of a configuration, ready to be called.
+#[derive(Clone, Debug)]
+pub struct Endpoints(BTreeMap<String, Arc<Endpoint>>);
+
+impl Endpoints {
+    /// Reads the files of certificate authorities. Blocks.
+    ///
+    /// # Errors
+    /// `InvalidRequest` where such a file can't be read or holds no certificate.
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        let endpoint = |(name, provider): (&String, &config::Provider)| {
+            Ok((name.clone(), Arc::new(Endpoint::new(name, provider)?)))
+        };
+        config.providers.iter().map(endpoint).collect::<Result<_, Error>>().map(Self)
+    }
 }
 
 /// Asks how the budgets stand.
@@ -153,10 +182,7 @@ impl ProviderSupervisor {
         store: Option<Recipient<RecordUsage>>,
         totals: UsageTotals,
     ) -> Result<Self, Error> {
-        let mut endpoints = BTreeMap::new();
-        for (name, provider) in &config.providers {
-            endpoints.insert(name.clone(), Arc::new(Endpoint::new(name, provider)?));
-        }
+        let Endpoints(endpoints) = Endpoints::new(&config)?;
         Ok(Self {
             meter: Meter::new(config.budgets, totals, clock::now()),
             config,
@@ -207,16 +233,25 @@ impl ProviderSupervisor {
     }
 
     /// The models of an agent with where they are, `first` in place of its first one.
-    fn candidates(&self, agent: &AgentId, first: Option<&ModelRef>) -> Result<(Vec<Candidate>, u32), Error> {
-        let configured = self
-            .config
-            .agents
-            .get(agent)
-            .ok_or_else(|| ErrorCode::NotFound.error(format!("agent {agent} is not configured")))?;
+    fn candidates(
+        &self,
+        agent: &AgentId,
+        models: &[ModelRef],
+        first: Option<&ModelRef>,
+    ) -> Result<(Vec<Candidate>, u32), Error> {
+        let configured = self.config.agents.get(agent);
+        let (models, max_tokens) = match configured {
+            Some(configured) if models.is_empty() => (&*configured.models, configured.max_tokens),
+            // As it was when its run began.
+            configured if !models.is_empty() => {
+                (models, configured.map_or(u32::MAX, |agent| agent.max_tokens))
+            }
+            _ => return Err(ErrorCode::NotFound.error(format!("agent {agent} is not configured"))),
+        };
         let mut seen = BTreeSet::new();
         // Its provider may have gone since it was set.
         let first = first.filter(|model| self.endpoints.contains_key(&model.provider));
-        let own = configured.models.iter().skip(usize::from(first.is_some()));
+        let own = models.iter().skip(usize::from(first.is_some()));
         let candidates: Vec<Candidate> = first
             .into_iter()
             .chain(own)
@@ -231,7 +266,7 @@ impl ProviderSupervisor {
                 ErrorCode::NotFound.error(format!("agent {agent} has no model of a configured provider"))
             );
         }
-        Ok((candidates, configured.max_tokens))
+        Ok((candidates, max_tokens))
     }
 
     fn grant(
@@ -240,8 +275,8 @@ impl ProviderSupervisor {
         slot: OwnedSemaphorePermit,
         supervisor: Recipient<Settle>,
     ) -> Result<Permit, Error> {
-        let Acquire { session, run, agent, model, mut request, account } = acquire;
-        let (candidates, max_tokens) = self.candidates(&agent, model.as_ref())?;
+        let Acquire { session, run, agent, models, model, mut request, account } = acquire;
+        let (candidates, max_tokens) = self.candidates(&agent, &models, model.as_ref())?;
         let first = &candidates[0];
         request.model.clone_from(&first.model);
         request.max_tokens = output_tokens(request.max_tokens.min(max_tokens), request.thinking);
@@ -320,6 +355,27 @@ impl Handler<Settle> for ProviderSupervisor {
         for record in settle.records {
             self.keep(record, ctx);
         }
+    }
+}
+
+impl Handler<Reconfigure> for ProviderSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, reconfigure: Reconfigure, _: &mut Self::Context) {
+        let Reconfigure { config, endpoints: Endpoints(mut endpoints) } = reconfigure;
+        for (name, endpoint) in &mut endpoints {
+            let (before, now) = (self.config.providers.get(name), config.providers.get(name));
+            // One that is as it was keeps its connections. What is in a file of certificates may be new.
+            if before == now
+                && now.is_some_and(|provider| provider.ca_file.is_none())
+                && let Some(known) = self.endpoints.get(name)
+            {
+                endpoint.clone_from(known);
+            }
+        }
+        self.endpoints = endpoints;
+        self.meter.set_limits(config.budgets);
+        self.config = config;
     }
 }
 

@@ -20,6 +20,8 @@ const SWEEP_EVERY: usize = 1024;
 /// The rates of all principals, shared by all connections.
 #[derive(Debug)]
 pub struct Rates {
+    burst: u32,
+    per_second: u32,
     limiter: Option<(DefaultKeyedRateLimiter<Arc<str>>, NonZeroU32)>,
     clock: DefaultClock,
     /// How often something was spent.
@@ -33,7 +35,18 @@ impl Rates {
             let per_second = NonZeroU32::new(limits.requests_per_second).unwrap_or(NonZeroU32::MIN);
             (DefaultKeyedRateLimiter::keyed(Quota::per_second(per_second).allow_burst(burst)), burst)
         });
-        Self { limiter, clock: DefaultClock::default(), spent: AtomicUsize::new(0) }
+        Self {
+            burst: limits.requests_burst,
+            per_second: limits.requests_per_second,
+            limiter,
+            clock: DefaultClock::default(),
+            spent: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether these are those of `limits`.
+    pub fn are_of(&self, limits: &Limits) -> bool {
+        (self.burst, self.per_second) == (limits.requests_burst, limits.requests_per_second)
     }
 
     /// Takes `cost` units from what `principal` has.

@@ -4,6 +4,8 @@
 //! on, so that a daemon is ready before its plugins are compiled; whoever asks for tools or calls
 //! one meanwhile waits for it, up to a bound.
 
+mod reload;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,13 +27,14 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::observe::{Observe, Observed, PATIENCE, observe};
-use crate::plugin::{Call, Loaded, Loading, Plugin, Retire, Surroundings};
+use crate::plugin::{Call, Loaded, Loading, Plugin, Surroundings};
 use crate::sandbox::engine::Cache;
 use crate::sandbox::pool::Pool;
 use crate::sandbox::source::{self, Embedded, Source};
 use crate::supervision::{Down, Guard, Restarts};
 
 pub use crate::sandbox::cancel::Cancel;
+pub use reload::{Replace, Stage, Staged};
 
 /// How long lists of tools wait for plugins that are being loaded; what takes longer is left out.
 pub const TOOLS_WAIT: Duration = Duration::from_secs(15);
@@ -78,8 +81,7 @@ impl Entry {
     /// It takes no more calls, and ends when those under way have.
     fn retire(self) {
         if let State::Running { to, .. } = self.state {
-            #[expect(clippy::disallowed_methods, reason = "lifecycle message to a child, one per child")]
-            to.do_send(Retire);
+            reload::retire(&to);
         }
     }
 }
@@ -164,13 +166,7 @@ impl SandboxSupervisor {
     /// For the plugins that ship in the binary and those configured. `home` is the daemon's home:
     /// relative paths start there, `plugins/` and `cache/` are in it.
     pub fn new(plugins: Vec<config::Plugin>, home: PathBuf) -> Self {
-        let configured = plugins
-            .into_iter()
-            .map(|mut plugin| {
-                plugin.path = plugin.path.map(|path| home.join(path));
-                (plugin.name.clone(), plugin)
-            })
-            .collect();
+        let configured = reload::by_name(plugins, &home);
         Self {
             surroundings: Surroundings {
                 pool: Pool::new(Pool::threads_for_this_machine()),
@@ -218,14 +214,24 @@ impl SandboxSupervisor {
 
     /// Starts one that is not in the table yet.
     fn begin(&mut self, name: &PluginName, source: Source, restarts: Restarts, ctx: &Context<Self>) -> Entry {
+        let entry = self.configured.get(name).cloned();
+        let (to, loading) = self.launch(name, source.clone(), entry, ctx);
+        Entry { source, generation: self.generation, restarts, state: State::Running { to, loading } }
+    }
+
+    /// Starts the actor of a plugin, of the next generation.
+    fn launch(
+        &mut self,
+        name: &PluginName,
+        source: Source,
+        entry: Option<config::Plugin>,
+        ctx: &Context<Self>,
+    ) -> (Addr<Plugin>, watch::Receiver<Loading>) {
         self.generation += 1;
         let (sender, loading) = watch::channel(Loading::UnderWay);
         let guard = Guard::new(name.as_str(), self.generation, ctx.address().recipient());
-        let entry = self.configured.get(name).cloned();
-        let plugin =
-            Plugin::new(name.clone(), source.clone(), entry, self.surroundings.clone(), sender, guard);
-        let state = State::Running { to: plugin.start(), loading };
-        Entry { source, generation: self.generation, restarts, state }
+        let plugin = Plugin::new(name.clone(), source, entry, self.surroundings.clone(), sender, guard);
+        (plugin.start(), loading)
     }
 
     fn loading(&self, name: &PluginName) -> Option<watch::Receiver<Loading>> {

@@ -3,7 +3,8 @@
 //! The rules are [`token`](clawmux_core::auth::token)'s; here they are kept in the store and carried
 //! out, one decision at a time. A decision is written down first; then the [`Authority`] that all
 //! connections look at is renewed; then connections that it does not uphold any more are closed; and
-//! then whoever asked is told. A connection looks at the authority once more after it has joined the
+//! then whoever asked is told. What is configured comes here too when it changes, so that one actor
+//! alone says who is let in. A connection looks at the authority once more after it has joined the
 //! hub, so that none slips through between the two.
 //!
 //! When and from where a credential was used is known at once and written down at most once a minute.
@@ -18,10 +19,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::auth::Principal;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::token::{Change, Ledger, Moment, Shown, Token, TokenCommand, TokenReply};
-use clawmux_core::auth::{Grounds, Principal};
-use clawmux_core::config::Config;
+use clawmux_core::config::{self, Config};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
@@ -82,6 +83,12 @@ pub struct Manage {
     /// Who is answered.
     pub asker: Asker,
 }
+
+/// These are the credentials of the configuration from now on; answered when the connections are being
+/// closed that were let in by one that is gone.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure(pub config::Auth);
 
 /// Somebody was let in with one.
 #[derive(Clone, Debug, Message)]
@@ -158,14 +165,12 @@ impl Tokens {
         let store = self.store.clone();
         let written = async move { ask(&store, write).await.and_then(|written| written) };
         ctx.spawn(written.into_actor(self).then(move |written, tokens, _| {
-            let ended = written.as_ref().is_ok().then(|| tokens.settle(&changes, &reply)).flatten();
-            let hub = tokens.hub.clone();
+            if written.is_ok() {
+                tokens.settle(&changes, &reply);
+            }
+            let close = tokens.close();
             async move {
-                if let Some(grounds) = ended {
-                    let whose = Whose::Grounds(grounds);
-                    // A hub that is gone has nobody left to close.
-                    let _ = ask(&hub, Broadcast { notice: Notice::Revoked, whose }).await;
-                }
+                close.await;
                 asker.reply(written.and_then(|()| answer(reply)));
             }
             .into_actor(tokens)
@@ -176,8 +181,8 @@ impl Tokens {
         }));
     }
 
-    /// What was written down holds; says whose connections end by it.
-    fn settle(&mut self, changes: &[Change], reply: &TokenReply) -> Option<Grounds> {
+    /// What was written down holds.
+    fn settle(&mut self, changes: &[Change], reply: &TokenReply) {
         self.ledger.apply(changes);
         self.renew();
         match reply {
@@ -188,20 +193,26 @@ impl Tokens {
                 if *closes_loopback {
                     tracing::info!("it is the first: from now on loopback requires one too");
                 }
-                closes_loopback.then_some(Grounds::Open)
             }
             TokenReply::Revoked(token) => {
                 self.revoked_total += 1;
                 tracing::info!(token = %token.id, name = %token.name, "a credential is revoked");
-                Some(Grounds::Issued(token.id.clone()))
             }
             // Its connections stay for as long as it holds.
             TokenReply::Rotated { token, old, .. } => {
                 let until = old.expires.map(Timestamp::to_rfc3339);
                 tracing::info!(token = %old.id, name = %old.name, by = %token.id, until, "a credential is rotated");
-                None
             }
-            TokenReply::List { .. } => None,
+            TokenReply::List { .. } => {}
+        }
+    }
+
+    /// Closes the connections that are not upheld any more.
+    fn close(&self) -> impl Future<Output = ()> + use<> {
+        let (hub, whose) = (self.hub.clone(), Whose::NotUpheld(self.authority.clone()));
+        async move {
+            // A hub that is gone has nobody left to close.
+            let _ = ask(&hub, Broadcast { notice: Notice::Revoked, whose }).await;
         }
     }
 
@@ -243,7 +254,7 @@ impl Tokens {
         let before = std::mem::replace(&mut self.looked, past);
         for token in self.ledger.expired(before, past) {
             tracing::info!(token = %token.id, name = %token.name, "a credential has expired");
-            let whose = Whose::Grounds(Grounds::Issued(token.id.clone()));
+            let whose = Whose::Token(token.id.clone());
             let ended = self.hub.send(Broadcast { notice: Notice::Revoked, whose });
             // A hub that is gone has nobody left to close.
             ctx.spawn(ended.into_actor(self).map(|_, _, _| ()));
@@ -270,7 +281,7 @@ pub async fn without_daemon(
     command: TokenCommand,
 ) -> Result<TokenReply, Error> {
     // Held until all of it is written down.
-    let _claim = Bound::new(home, None, None)?;
+    let _claim = Bound::new(home, None, None, None)?;
     let authority = Authority::new(&config.auth);
     let store = Store::start(config.store.path.clone()).await?;
     let decided = decide_alone(&store, &authority, command).await;
@@ -316,6 +327,16 @@ impl Handler<Manage> for Tokens {
         }
         self.waiting.push_back(manage);
         self.go_on(ctx);
+    }
+}
+
+impl Handler<Reconfigure> for Tokens {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, Reconfigure(auth): Reconfigure, _: &mut Self::Context) -> Self::Result {
+        self.authority.configure(&auth);
+        self.renew();
+        Box::pin(self.close())
     }
 }
 

@@ -59,6 +59,25 @@ impl Link {
             ErrorKind::ConnectionRefused => unreachable(&socket, "nobody listens there"),
             _ => unreachable(&socket, &error.to_string()),
         })?;
+        Self::over(socket, stream)
+    }
+
+    /// Connects to the daemon of `home`, where one runs.
+    ///
+    /// # Errors
+    /// Where one may run and is not reachable.
+    pub(crate) fn open_if_there(home: &Path) -> Result<Option<Self>, Refused> {
+        let socket = socket_path(home);
+        match UnixStream::connect(&socket) {
+            Ok(stream) => Self::over(socket, stream).map(Some),
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                Ok(None)
+            }
+            Err(error) => Err(unreachable(&socket, &error.to_string())),
+        }
+    }
+
+    fn over(socket: PathBuf, stream: UnixStream) -> Result<Self, Refused> {
         stream
             .set_read_timeout(Some(PATIENCE))
             .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use actix::System;
+use actix::{Addr, System};
 use clawmux_actors::clock;
-use clawmux_actors::gateway::{self, Running, Setup, Stop};
+use clawmux_actors::configuration::Reload;
+use clawmux_actors::gateway::{self, Gateway, Running, Setup, Stop};
 use clawmux_actors::supervision::Restarts;
 use clawmux_core::auth::Secret;
 use clawmux_core::config::{Auth, Config, LoopbackPolicy};
@@ -17,45 +18,64 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::exit::{CONFIG, FAILED, Failure};
 use crate::logging;
 use crate::settings::Settings;
+use crate::systemd::{Current, ServiceManager};
 use crate::terminal;
 
 /// `clawmux serve`: runs until SIGTERM or Ctrl-C; a second one ends it at once. Should a part of it
-/// fail that the rest can't do without, all of it is started anew from the log, a few times.
+/// fail that the rest can't do without, all of it is started anew from the log, a few times. `manager`
+/// is told what becomes of it.
 ///
 /// # Errors
 /// Where it can't start, or can't go on.
-pub(crate) fn serve(settings: Settings) -> Result<(), Failure> {
+pub(crate) fn serve(settings: Settings, manager: &ServiceManager) -> Result<(), Failure> {
     System::new().block_on(async move {
         let unable = |error: std::io::Error| Failure::new(FAILED, format!("can't wait for signals: {error}"));
         let mut terminate = signal(SignalKind::terminate()).map_err(unable)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(unable)?;
         let mut hang_up = signal(SignalKind::hangup()).map_err(unable)?;
-        actix::spawn(async move {
-            while hang_up.recv().await.is_some() {
-                tracing::warn!("SIGHUP: the configuration can't be read anew yet, restart to apply it");
-            }
-        });
+        let current = Current::default();
+        actix::spawn(manager.clone().feed_watchdog(current.clone()));
+        actix::spawn(manager.clone().tell_load(current.clone()));
         let mut config = settings.config.clone();
         let mut restarts = Restarts::default();
         loop {
-            let Running { gateway, addresses, mut failed, .. } = start(&settings, config.clone()).await?;
-            announce(&settings, &addresses);
+            let started = tokio::select! {
+                started = start(&settings, config.clone(), false) => started,
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+            };
+            let Running { gateway, addresses, config: running, mut failed, .. } = started?;
+            current.replace(Some(gateway.clone()));
+            announce(&settings, &config, &addresses);
+            manager.ready().await;
+            let reloads = async {
+                while hang_up.recv().await.is_some() {
+                    manager.reload(reload(&gateway)).await;
+                }
+                std::future::pending().await
+            };
             let outcome = tokio::select! {
+                () = reloads => Ok(()),
                 _ = terminate.recv() => Ok(()),
                 _ = interrupt.recv() => Ok(()),
                 why = &mut failed => Err(why.unwrap_or_else(|_| gateway_gone())),
             };
             tracing::info!("stopping: what runs may finish its step; once more to stop at once");
+            if outcome.is_ok() {
+                manager.stopping(gateway::stops_within(&running.get())).await;
+            }
             tokio::select! {
                 _ = gateway.send(Stop) => {}
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
             }
+            current.replace(None);
             match outcome {
                 Ok(()) => return Ok(()),
                 Err(error) if restarts.allow(Instant::now()) => {
                     tracing::error!(%error, "the daemon is started anew");
-                    // Where clients know it, also if any free port was asked for.
+                    // The last good one; where clients know it, also if any free port was asked for.
+                    config = (*running.get()).clone();
                     config.gateway.listen = addresses;
                 }
                 Err(error) => return Err(Failure::from(error)),
@@ -64,15 +84,22 @@ pub(crate) fn serve(settings: Settings) -> Result<(), Failure> {
     })
 }
 
+/// SIGHUP: the daemon goes over to what stands in its files, or stays as it is where that is bad; what
+/// came of it is in the log. One at a time, and those that come meanwhile are one.
+async fn reload(gateway: &Addr<Gateway>) {
+    // What became of it is told by whoever did it.
+    let _ = gateway.send(Reload { by: "SIGHUP".into() }).await;
+}
+
 /// The ready line.
-fn announce(settings: &Settings, addresses: &[SocketAddr]) {
+fn announce(settings: &Settings, config: &Config, addresses: &[SocketAddr]) {
     let listening: Vec<String> = addresses.iter().map(|address| format!("http://{address}")).collect();
     terminal::say(&format!(
         "clawmux {} ready: {} (home {}, {})",
         env!("CARGO_PKG_VERSION"),
         listening.join(", "),
         settings.home.display(),
-        banner(&settings.config),
+        banner(config),
     ));
 }
 
@@ -89,7 +116,7 @@ fn banner(config: &Config) -> String {
     }
 }
 
-async fn start(settings: &Settings, config: Config) -> Result<Running, Failure> {
+async fn start(settings: &Settings, config: Config, has_own_credentials: bool) -> Result<Running, Failure> {
     // A limit on file sizes is then an error of the write, as a full disk is, and not the end of the
     // process. The handler stays when what listens to it is dropped.
     let outlived = signal(SignalKind::from_raw(libc::SIGXFSZ));
@@ -98,8 +125,11 @@ async fn start(settings: &Settings, config: Config) -> Result<Running, Failure> 
         config: Arc::new(config),
         home: settings.home.clone(),
         socket: settings.socket.clone(),
+        passed: settings.passed.clone(),
         layers: settings.layers.clone(),
         log: logging::kept(),
+        log_filter: logging::filter(),
+        has_own_credentials,
         version: env!("CARGO_PKG_VERSION"),
     };
     gateway::start(setup).await.map_err(|error| {
@@ -135,7 +165,7 @@ impl Embedded {
             loopback: LoopbackPolicy::Required,
             api_keys: Vec::new(),
         };
-        let running = start(settings, config).await?;
+        let running = start(settings, config, true).await?;
         let address = running.addresses.first().ok_or_else(|| Failure::from(gateway_gone()))?;
         Ok(Self { url: format!("ws://{address}/ws"), token, running })
     }

@@ -1,10 +1,14 @@
-//! Log lines: on stderr, and the latest of them in memory for operators who look from afar.
+//! Log lines: on stderr or, under systemd, as entries of the journal with their fields; and the latest
+//! of them in memory for operators who look from afar.
 
 use std::fmt::{self, Write};
 use std::io::{IsTerminal, stderr};
-use std::sync::{Arc, LazyLock};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use clawmux_actors::daemon_log::DaemonLog;
+use clawmux_actors::log_filter::LogFilter;
 use clawmux_core::config::{Log, LogFormat};
 use serde_json::json;
 use tracing::field::{Field, Visit};
@@ -14,16 +18,18 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::exit::{CONFIG, Failure};
+use crate::journal::{self, Journal};
 
 /// What is left out unless the configured filter names it: the server's own life, which the
 /// listener tells; requests that are not HTTP, since whoever can connect could fill the log with
 /// them; guests' texts of any length, which the sandbox tells bounded; and the thoughts of the
-/// compiler of plugins, which at `trace` fill a gigabyte and take a minute.
+/// compiler of plugins, which at `trace` fill a gigabyte and take a minute, and its wish for a lower
+/// priority, which a confined service is denied.
 const QUIET: &str = "actix_server=warn,actix_http::h1::dispatcher=off,extism=off,\
-                     cranelift=warn,regalloc2=warn,wasmtime=warn";
+                     cranelift=warn,regalloc2=warn,wasmtime=warn,wasmtime_internal_cache=error";
 
 /// How much of a line is kept for those who look from afar, in bytes.
 const KEPT_BYTES_MAX: usize = 8 * 1024;
@@ -33,12 +39,46 @@ const KEPT_BYTES_MAX: usize = 8 * 1024;
 /// # Errors
 /// Status 64, with what is wrong.
 pub(crate) fn check(log: &Log) -> Result<EnvFilter, Failure> {
-    EnvFilter::try_new(format!("{QUIET},{}", log.filter)).map_err(|error| {
-        Failure::new(
-            CONFIG,
-            format!("log.filter: {error}; expected directives such as \"info,clawmux=debug\""),
-        )
-    })
+    parse(&log.filter).map_err(|why| Failure::new(CONFIG, format!("log.filter: {why}")))
+}
+
+fn parse(directives: &str) -> Result<EnvFilter, String> {
+    EnvFilter::try_new(format!("{QUIET},{directives}"))
+        .map_err(|error| format!("{error}; expected directives such as \"info,clawmux=debug\""))
+}
+
+/// The filter of this process's log, once that is written.
+static FILTER: OnceLock<Arc<Filter>> = OnceLock::new();
+
+/// The filter of this process's log; none where none is written.
+pub(crate) fn filter() -> Option<Arc<dyn LogFilter>> {
+    FILTER.get().map(|filter| -> Arc<dyn LogFilter> { filter.clone() })
+}
+
+#[derive(Debug)]
+struct Filter {
+    handle: reload::Handle<EnvFilter, Registry>,
+    directives: Mutex<String>,
+}
+
+impl LogFilter for Filter {
+    fn directives(&self) -> String {
+        self.directives.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn check(&self, directives: &str) -> Result<(), String> {
+        parse(directives).map(drop)
+    }
+
+    fn set(&self, directives: &str) -> Result<(), String> {
+        let filter = parse(directives)?;
+        let mut known = self.directives.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != directives {
+            self.handle.reload(filter).map_err(|error| error.to_string())?;
+            directives.clone_into(&mut known);
+        }
+        Ok(())
+    }
 }
 
 /// Starts to write them.
@@ -46,19 +86,44 @@ pub(crate) fn check(log: &Log) -> Result<EnvFilter, Failure> {
 /// # Errors
 /// As [`check`].
 pub(crate) fn start(log: &Log) -> Result<(), Failure> {
+    let wants_journal = match log.format {
+        LogFormat::Journald => true,
+        LogFormat::Auto => is_journal(std::env::var("JOURNAL_STREAM").ok().as_deref(), STDERR),
+        LogFormat::Text | LogFormat::Json => false,
+    };
+    let journal = wants_journal.then(|| Journal::at(Path::new(journal::SOCKET)));
+    let (journal, out_of_reach) = match journal.transpose() {
+        Ok(journal) => (journal, None),
+        Err(error) => (None, Some(error)),
+    };
     // A line that can't be written is lost: to complain of it, to the same full disk, would panic.
     let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(stderr);
-    let all = tracing_subscriber::registry().with(check(log)?).with(Kept(kept()));
+    let (filter, handle) = reload::Layer::new(check(log)?);
+    let all = tracing_subscriber::registry().with(filter).with(Kept(kept()));
+    let _ = FILTER.set(Arc::new(Filter { handle, directives: Mutex::new(log.filter.clone()) }));
     // That a subscriber is there already is the case in tests only.
-    let _ = match log.format {
-        LogFormat::Json => all.with(lines.json().flatten_event(true)).try_init(),
-        LogFormat::Auto | LogFormat::Text | LogFormat::Journald => {
+    let _ = match (journal, log.format) {
+        (Some(journal), _) => all.with(journal).try_init(),
+        (None, LogFormat::Json) => all.with(lines.json().flatten_event(true)).try_init(),
+        (None, LogFormat::Auto | LogFormat::Text | LogFormat::Journald) => {
             let colours = stderr().is_terminal();
             let format = Format::default().with_ansi(colours);
             all.with(lines.with_ansi(colours).event_format(OneLine { format, colours })).try_init()
         }
     };
+    if let Some(error) = out_of_reach {
+        tracing::warn!(%error, "the journal can't be reached: log lines go to stderr");
+    }
     Ok(())
+}
+
+/// Standard error, by a name whose metadata are its own.
+const STDERR: &str = "/proc/self/fd/2";
+
+/// Whether this file is the stream to the journal that systemd names: `DEVICE:INODE`.
+fn is_journal(stream: Option<&str>, file: impl AsRef<Path>) -> bool {
+    let Ok(file) = std::fs::metadata(file) else { return false };
+    stream.is_some_and(|stream| stream == format!("{}:{}", file.dev(), file.ino()))
 }
 
 /// The latest lines of this process.
@@ -167,6 +232,18 @@ mod tests {
         assert!(line["_meta"]["name"].as_str().unwrap().contains("\"subsystem\":\"clawmux::logging"));
         assert!(line["time"].as_str().unwrap().ends_with('Z') && !lines[0].contains('\n'));
         assert!(lines[1].contains("\"1\":\"short\""), "{}", lines[1]);
+    }
+
+    #[test]
+    fn the_stream_to_the_journal_is_known_by_its_inode() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let about = file.as_file().metadata().unwrap();
+        let named = format!("{}:{}", about.dev(), about.ino());
+        assert!(is_journal(Some(&named), file.path()));
+        // As where stderr was led elsewhere, but the variable inherited.
+        let other = format!("{}:{}", about.dev(), about.ino() + 1);
+        assert!(!is_journal(Some(&other), file.path()) && !is_journal(Some(""), file.path()));
+        assert!(!is_journal(None, file.path()) && !is_journal(Some(&named), "/nowhere"));
     }
 
     #[test]

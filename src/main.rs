@@ -10,33 +10,38 @@ mod daemon;
 mod doctor;
 mod exit;
 mod home;
+mod journal;
 mod logging;
 mod manual;
 mod operator;
 mod reference;
 mod settings;
+mod systemd;
 mod terminal;
+mod unit;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
+use clawmux_actors::activation::Passed;
 
-use crate::cli::{Cli, Command};
-use crate::exit::{FAILED, Failure};
+use crate::cli::{Cli, Command, Global, Serve};
+use crate::exit::Failure;
+use crate::systemd::ServiceManager;
 
 fn main() -> ExitCode {
     // Wrong usage, --help and --version end here, with the statuses clap gives them: 2, 0, 0.
     let Cli { global, command } = Cli::parse();
     let outcome = match command {
-        Command::Serve(serve) => settings::read(&global, &serve.listen).and_then(|mut settings| {
-            settings.socket = serve.socket;
-            logging::start(&settings.config.log)?;
-            for warning in &settings.warnings {
-                tracing::warn!(at = %warning.at, "configuration: {}", warning.message);
+        Command::Serve(options) => {
+            let manager = ServiceManager::from_env();
+            let ended = serve(&global, options, &manager);
+            if let Err(failure) = &ended {
+                manager.failed(failure);
             }
-            home::create(&settings.home)?;
-            daemon::serve(settings)
-        }),
+            ended
+        }
         Command::Chat(options) => chat::run(&global, &options),
         Command::Check(options) => check::run(&global, &options),
         Command::Status(options) => operator::status::run(&global, options.json),
@@ -62,12 +67,11 @@ fn main() -> ExitCode {
         Command::Memory(options) => operator::memory::run(&global, &options),
         Command::Backup(options) => operator::backup::run(&global, &options),
         Command::Doctor(options) => doctor::run(&global, &options),
+        Command::Config(command) => operator::config::run(&global, &command.command),
+        Command::Log(options) => operator::log::run(&global, &options),
         Command::Reference(options) => reference::run(&options),
+        Command::Unit(options) => unit::run(&global, &options),
         Command::Drain(options) => operator::drain::run(&global, &options),
-        later => {
-            let name = later.later().unwrap_or("this command");
-            Err(Failure::new(FAILED, format!("{name} is not there yet")))
-        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -78,4 +82,21 @@ fn main() -> ExitCode {
             ExitCode::from(status)
         }
     }
+}
+
+fn serve(global: &Global, options: Serve, manager: &ServiceManager) -> Result<(), Failure> {
+    // Before there are threads, and before anything opens a file in their place.
+    let passed = Passed::take()?;
+    let mut settings = settings::read(global, &options.listen)?;
+    settings.socket = options.socket;
+    settings.passed = Arc::new(passed);
+    logging::start(&settings.config.log)?;
+    for warning in &settings.warnings {
+        tracing::warn!(at = %warning.at, "configuration: {}", warning.message);
+    }
+    if settings.passed.has_tcp() {
+        tracing::info!("serving the sockets that were passed, instead of gateway.listen and --listen");
+    }
+    home::create(&settings.home)?;
+    daemon::serve(settings, manager)
 }

@@ -1,7 +1,9 @@
 //! Says where the configuration is (files, environment, command line) and has it put together.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use clawmux_actors::activation::Passed;
 use clawmux_actors::configuration::Layers;
 use clawmux_core::config::{self, Complaint, Config};
 
@@ -28,6 +30,8 @@ pub(crate) struct Settings {
     pub(crate) layers: Layers,
     /// Where the operator's socket goes instead of the home.
     pub(crate) socket: Option<PathBuf>,
+    /// Sockets that were bound before the daemon began; they win.
+    pub(crate) passed: Arc<Passed>,
 }
 
 /// Why they can't be used.
@@ -64,6 +68,20 @@ pub(crate) fn read(global: &Global, listen: &[String]) -> Result<Settings, Failu
 /// # Errors
 /// What is wrong.
 pub(crate) fn load(global: &Global, listen: &[String]) -> Result<Settings, Unusable> {
+    let layers = layers(global, listen)?;
+    let home = layers.home.clone();
+    let files = layers.files().map_err(|why| Failure::new(CONFIG, why))?;
+    let loaded = layers.with(&files, config::load).map_err(Unusable::Complaints)?;
+    let files = files.into_iter().map(|(path, _)| path).collect();
+    let (config, warnings) = (loaded.config, loaded.warnings);
+    Ok(Settings { home, config, warnings, files, layers, socket: None, passed: Arc::default() })
+}
+
+/// What a configuration is made of, whatever that says.
+///
+/// # Errors
+/// Where nothing says where the home is.
+pub(crate) fn layers(global: &Global, listen: &[String]) -> Result<Layers, Failure> {
     let env: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
@@ -71,7 +89,7 @@ pub(crate) fn load(global: &Global, listen: &[String]) -> Result<Settings, Unusa
     let home = home::resolve(global.home.as_deref(), variable)?;
     // An empty variable names no file.
     let named = global.config.clone().filter(|path| !path.as_os_str().is_empty());
-    let layers = Layers {
+    Ok(Layers {
         system: SYSTEM_FILE.into(),
         is_named: named.is_some(),
         file: named.unwrap_or_else(|| home.join("gateway.toml")),
@@ -79,9 +97,5 @@ pub(crate) fn load(global: &Global, listen: &[String]) -> Result<Settings, Unusa
         env,
         listen: listen.to_vec(),
         look: Some(|config, home| check::look(config, home).0),
-    };
-    let files = layers.files().map_err(|why| Failure::new(CONFIG, why))?;
-    let loaded = layers.with(&files, config::load).map_err(Unusable::Complaints)?;
-    let files = files.into_iter().map(|(path, _)| path).collect();
-    Ok(Settings { home, config: loaded.config, warnings: loaded.warnings, files, layers, socket: None })
+    })
 }

@@ -81,7 +81,7 @@ fn what_is_wrong_degrades_the_part_and_the_whole() {
 }
 
 #[test]
-fn what_is_set_is_stored_and_pending_until_the_next_start() {
+fn what_is_set_is_stored_and_holds_at_once() {
     let mut daemon = guarded("[limits]\nqueue = 3 # few");
     let mut boss = Wundr::connect_with(daemon.address, BOSS);
     let asked = json!({ "keys": ["limits.queue", "budgets.daily", "memory"] });
@@ -93,10 +93,7 @@ fn what_is_set_is_stored_and_pending_until_the_next_start() {
     );
     let set = boss
         .call("config.set", json!({ "values": { "limits.queue": 5, "memory": { "episodic_turns": 7 } } }));
-    assert_eq!(
-        (&set["pending"], &set["restartRequired"]),
-        (&json!(["limits.queue", "memory.episodic_turns"]), &json!(true))
-    );
+    assert_eq!((&set["pending"], &set["restartRequired"]), (&json!([]), &json!(false)));
     let after = boss.call("config.get", asked.clone());
     assert_eq!(
         (&after["values"]["limits.queue"], &after["pending"]),
@@ -106,6 +103,12 @@ fn what_is_set_is_stored_and_pending_until_the_next_start() {
     let path = daemon.home().join("gateway.toml");
     let text = std::fs::read_to_string(&path).expect("it is there");
     assert!(text.starts_with("# mine\n[limits]\nqueue = 5 # few\n"), "{text}");
+
+    // What takes a restart is named.
+    let set = boss.call("config.set", json!({ "values": { "store.path": "other.db" } }));
+    assert_eq!((&set["pending"], &set["restartRequired"]), (&json!(["store.path"]), &json!(true)));
+    boss.call("config.set", json!({ "values": { "store": null } }));
+    let text = std::fs::read_to_string(&path).expect("it is there");
 
     // All complaints at once, and nothing is written.
     let wrong = json!({ "limits.queue": 0, "limits.queu": 1, "auth.token": "s3cret", "nonsense": {} });

@@ -377,10 +377,12 @@ fn a_stop_within_a_run_tells_the_client_and_the_next_start_goes_on() {
 }
 
 #[test]
-fn a_hang_up_ends_nothing_and_says_why_nothing_changed() {
+fn a_hang_up_ends_nothing_and_is_told() {
     let daemon = Daemon::start();
     let mut client = Client::connect(daemon.address);
     daemon.signal("HUP");
-    eventually("the daemon to say so", || daemon.log().contains("SIGHUP").then_some(()));
+    eventually("the daemon to say so", || {
+        daemon.log().contains("the configuration was reloaded by=SIGHUP").then_some(())
+    });
     assert_eq!(client.call("ping", json!({}))["result"], "pong");
 }

@@ -19,6 +19,8 @@ use crate::listener::UnixSocket;
 pub struct Bound {
     listener: Option<StdListener>,
     path: PathBuf,
+    /// Whether somebody else bound it, whose file it is.
+    passed: bool,
     /// Where a link to the path is, if it is not in the home.
     link: Option<PathBuf>,
     /// Whose members may use it, besides its owner.
@@ -33,22 +35,28 @@ pub fn socket_path(home: &Path) -> PathBuf {
 }
 
 impl Bound {
-    /// Claims `home` and binds its socket, or `elsewhere`, for members of `group` too where one is given.
-    /// Blocks: call it before the daemon runs.
+    /// Claims `home` and binds its socket, or `elsewhere`, for members of `group` too where one is given;
+    /// a socket that was `passed` is served instead of both, wherever it is. Blocks: call it before the
+    /// daemon runs.
     ///
     /// # Errors
     /// `Conflict` where another daemon has the home or the socket; `Unavailable` where the folder,
     /// the lock or the socket can't be made, or not be given to the group.
-    pub fn new(home: &Path, elsewhere: Option<&Path>, group: Option<&Group>) -> Result<Self, Error> {
+    pub fn new(
+        home: &Path,
+        elsewhere: Option<&Path>,
+        group: Option<&Group>,
+        passed: Option<StdListener>,
+    ) -> Result<Self, Error> {
         let folder = home.join(".xeno");
         private_folder(&folder).map_err(|error| cannot("make the folder", &folder, &error))?;
         let lock_path = folder.join("gateway.lock");
         let lock = lock(&lock_path, home)?;
         let usual = socket_path(home);
-        if fs::symlink_metadata(&usual).is_ok_and(|there| there.is_symlink()) {
-            // Left by a daemon that served elsewhere and died: we have its lock now.
-            fs::remove_file(&usual).map_err(|error| cannot("remove the stale link", &usual, &error))?;
+        if let Some(listener) = passed {
+            return Self::adopt(listener, lock, usual, group.cloned());
         }
+        remove_link(&usual)?;
         let path = match elsewhere {
             Some(path) => std::path::absolute(path).map_err(|error| cannot("find", path, &error))?,
             None => usual.clone(),
@@ -61,21 +69,46 @@ impl Bound {
                 Ok(listener)
             })
             .map_err(|error| cannot("bind the socket", &path, &error))?;
-        let mut bound =
-            Self { listener: Some(listener), path, link: None, group: group.cloned(), _lock: lock };
-        if let Some(group) = group {
+        let group = group.cloned();
+        let bound = Self { listener: Some(listener), path, passed: false, link: None, group, _lock: lock };
+        if let Some(group) = &bound.group {
             // The folder last: until then nobody else gets to what is in it.
             give(&bound.path, group, 0o660)?;
             give(&folder, group, 0o750)?;
             warn_of_walls(&bound.path, group);
         }
-        if bound.path != usual {
-            // So that the commands find it by its home, wherever it is.
-            clear_stale(&usual)?;
-            symlink(&bound.path, &usual).map_err(|error| cannot("link", &usual, &error))?;
-            bound.link = Some(usual);
+        bound.link_from(usual)
+    }
+
+    /// Takes a socket that was passed, and leaves its file alone.
+    fn adopt(listener: StdListener, lock: File, usual: PathBuf, group: Option<Group>) -> Result<Self, Error> {
+        let address =
+            listener.local_addr().map_err(|error| cannot("find the socket passed for", &usual, &error))?;
+        let path = address.as_pathname().map(Path::to_owned).ok_or_else(|| {
+            ErrorCode::InvalidRequest
+                .error("the Unix socket that was passed has no path: give it one in the socket unit")
+        })?;
+        listener.set_nonblocking(true).map_err(|error| cannot("serve the socket", &path, &error))?;
+        if let (Some(group), Some(folder)) = (&group, usual.parent())
+            && is_same(&path, &usual)
+        {
+            // Who may come to the socket may pass its folder.
+            give(folder, group, 0o750)?;
         }
-        Ok(bound)
+        Self { listener: Some(listener), path, passed: true, link: None, group, _lock: lock }.link_from(usual)
+    }
+
+    /// So that the commands find it by its home, wherever it is.
+    fn link_from(mut self, usual: PathBuf) -> Result<Self, Error> {
+        let is_linked = || fs::read_link(&usual).is_ok_and(|to| to == self.path);
+        if !is_same(&self.path, &usual) && !is_linked() {
+            remove_link(&usual)?;
+            clear_stale(&usual)?;
+            symlink(&self.path, &usual).map_err(|error| cannot("link", &usual, &error))?;
+            // To a socket that outlives this daemon the link stays too.
+            self.link = (!self.passed).then_some(usual);
+        }
+        Ok(self)
     }
 
     /// The socket, once.
@@ -84,6 +117,7 @@ impl Bound {
             listener,
             path: self.path.clone(),
             group: self.group.clone(),
+            outlived: self.passed,
         })
     }
 
@@ -96,10 +130,25 @@ impl Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         // While the lock is held nobody else can have bound this path.
-        for path in self.link.iter().chain([&self.path]) {
+        let own = (!self.passed).then_some(&self.path);
+        for path in self.link.iter().chain(own) {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// Whether two names are of one file, though a folder may have several.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| Some((fs::canonicalize(path.parent()?).ok()?, path.file_name()?.to_owned()));
+    one == other || place(one).is_some_and(|one| place(other) == Some(one))
+}
+
+/// Removes a link left by a daemon that served elsewhere and died, whose lock we have now.
+fn remove_link(path: &Path) -> Result<(), Error> {
+    if fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink()) {
+        fs::remove_file(path).map_err(|error| cannot("remove the stale link", path, &error))?;
+    }
+    Ok(())
 }
 
 fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
@@ -209,16 +258,16 @@ mod tests {
     #[test]
     fn the_socket_is_private_and_one_daemon_has_the_home() {
         let home = tempfile::tempdir().unwrap();
-        let bound = Bound::new(home.path(), None, None).unwrap();
+        let bound = Bound::new(home.path(), None, None, None).unwrap();
         let path = socket_path(home.path());
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
-        let refused = Bound::new(home.path(), None, None).unwrap_err();
+        let refused = Bound::new(home.path(), None, None, None).unwrap_err();
         assert_eq!(refused.code, ErrorCode::Conflict);
         assert!(refused.message.contains(&format!("(pid {})", std::process::id())), "{}", refused.message);
         assert!(path.exists(), "the refused one took nothing away");
         drop(bound);
         assert!(!path.exists());
-        Bound::new(home.path(), None, None).unwrap();
+        Bound::new(home.path(), None, None, None).unwrap();
     }
 
     #[test]
@@ -228,11 +277,11 @@ mod tests {
         let id = fs::metadata(home.path()).unwrap().gid();
         let group = Group { id, name: "ours".into() };
         let path = socket_path(home.path());
-        let bound = Bound::new(home.path(), None, Some(&group)).unwrap();
+        let bound = Bound::new(home.path(), None, Some(&group), None).unwrap();
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o660, 0o750));
         assert_eq!(mode(&path.with_file_name("gateway.lock")), 0o600);
         drop(bound);
-        let _bound = Bound::new(home.path(), None, None).unwrap();
+        let _bound = Bound::new(home.path(), None, None, None).unwrap();
         assert_eq!((mode(&path), mode(path.parent().unwrap())), (0o600, 0o700));
     }
 
@@ -242,24 +291,27 @@ mod tests {
         let path = home.path().join("s");
         drop(StdListener::bind(&path).unwrap());
         assert!(path.exists(), "left behind by a process that died");
-        let bound = Bound::new(home.path(), Some(&path), None).unwrap();
+        let bound = Bound::new(home.path(), Some(&path), None, None).unwrap();
         let other = tempfile::tempdir().unwrap();
-        let refused = Bound::new(other.path(), Some(&path), None).unwrap_err();
+        let refused = Bound::new(other.path(), Some(&path), None, None).unwrap_err();
         assert!(refused.message.contains("somebody else serves"), "{}", refused.message);
         drop(bound);
         fs::write(&path, "precious").unwrap();
-        let refused = Bound::new(home.path(), Some(&path), None).unwrap_err();
+        let refused = Bound::new(home.path(), Some(&path), None, None).unwrap_err();
         assert!(refused.message.contains("no socket"), "{}", refused.message);
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
         let long = home.path().join("x".repeat(200));
-        assert_eq!(Bound::new(home.path(), Some(&long), None).unwrap_err().code, ErrorCode::Unavailable);
+        assert_eq!(
+            Bound::new(home.path(), Some(&long), None, None).unwrap_err().code,
+            ErrorCode::Unavailable
+        );
     }
 
     #[test]
     fn a_path_too_long_for_a_socket_is_answered_with_what_to_do() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("s".repeat(120));
-        let refused = Bound::new(home.path(), Some(&path), None).unwrap_err();
+        let refused = Bound::new(home.path(), Some(&path), None, None).unwrap_err();
         assert!(refused.message.ends_with("with --socket or --home"), "{}", refused.message);
     }
 
@@ -267,7 +319,7 @@ mod tests {
     fn a_socket_elsewhere_is_found_from_the_home() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("elsewhere.sock");
-        let bound = Bound::new(home.path(), Some(&path), None).unwrap();
+        let bound = Bound::new(home.path(), Some(&path), None, None).unwrap();
         assert_eq!(bound.path(), path);
         StdStream::connect(socket_path(home.path())).unwrap();
         drop(bound);
@@ -276,6 +328,34 @@ mod tests {
         );
         // As after a crash: a link that leads nowhere.
         symlink(&path, socket_path(home.path())).unwrap();
-        drop(Bound::new(home.path(), None, None).unwrap());
+        drop(Bound::new(home.path(), None, None, None).unwrap());
+    }
+
+    #[test]
+    fn a_socket_that_was_passed_is_served_and_its_file_left_alone() {
+        let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let usual = socket_path(home.path());
+        let path = other.path().join("passed.sock");
+        let theirs = StdListener::bind(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o660)).unwrap();
+        for _ in 0..2 {
+            let passed = theirs.try_clone().unwrap();
+            let bound = Bound::new(home.path(), Some(Path::new("/nowhere")), None, Some(passed)).unwrap();
+            assert_eq!(bound.path(), path);
+            StdStream::connect(&usual).unwrap();
+            let second = Bound::new(home.path(), None, None, Some(theirs.try_clone().unwrap())).unwrap_err();
+            assert_eq!(second.code, ErrorCode::Conflict, "one daemon per home: {second}");
+        }
+        StdStream::connect(&usual).expect("who looks in the home finds it between two daemons too");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o660);
+        drop(Bound::new(home.path(), None, None, None).unwrap());
+        assert!(fs::symlink_metadata(&usual).is_err(), "the next daemon without it has the place back");
+
+        // The home by another name: it is the usual place all the same.
+        let theirs = StdListener::bind(&usual).unwrap();
+        let alias = other.path().join("home");
+        symlink(home.path(), &alias).unwrap();
+        drop(Bound::new(&alias, None, None, Some(theirs.try_clone().unwrap())).unwrap());
+        StdStream::connect(&usual).unwrap();
     }
 }

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::{
-    Admin, Daemon, actors, approvals, backup, connections, devices, drain, jobs, memory, plugins, session,
-    sessions, status, tokens, usage,
+    Admin, Daemon, actors, approvals, backup, config, connections, devices, drain, jobs, log, memory,
+    plugins, session, sessions, status, tokens, usage,
 };
 
 /// How long a method may take that asks the daemon and its log.
@@ -270,24 +270,45 @@ const METHODS: &[Method] = &[
         deadline: backup::DEADLINE,
         run: |call| Box::pin(backup::backup(call)),
     },
+    Method {
+        name: "admin.config.get",
+        params: r#"{"path"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(config::get(call)),
+    },
+    Method {
+        name: "admin.config.set",
+        params: r#"{"path", "value"}"#,
+        deadline: config::DEADLINE,
+        run: |call| Box::pin(config::set(call)),
+    },
+    Method {
+        name: "admin.config.unset",
+        params: r#"{"path"}"#,
+        deadline: config::DEADLINE,
+        run: |call| Box::pin(config::unset(call)),
+    },
+    Method {
+        name: "admin.config.reload",
+        params: "{}",
+        deadline: config::DEADLINE,
+        run: |call| Box::pin(config::reload(call)),
+    },
+    Method {
+        name: "admin.log",
+        params: r#"{"level"? or "filter"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(log::log(call)),
+    },
 ];
-
-/// Methods of the interface whose feature is not there yet.
-const LATER: [&str; 1] = ["admin.log"];
-/// Families of such methods.
-const LATER_FAMILIES: [&str; 1] = ["admin.config."];
 
 /// The method of this name.
 ///
 /// # Errors
-/// `UnknownMethod`, saying whether it will be there one day.
+/// `UnknownMethod`.
 pub(super) fn find(name: &str) -> Result<&'static Method, Error> {
-    if let Some(method) = METHODS.iter().find(|method| method.name == name) {
-        return Ok(method);
-    }
-    let later = LATER.contains(&name) || LATER_FAMILIES.iter().any(|family| name.starts_with(family));
-    let why = if later { format!("{name} is not there yet") } else { format!("unknown method: {name}") };
-    Err(ErrorCode::UnknownMethod.error(why))
+    let found = METHODS.iter().find(|method| method.name == name);
+    found.ok_or_else(|| ErrorCode::UnknownMethod.error(format!("unknown method: {name}")))
 }
 
 /// What the method of this name takes.
@@ -306,14 +327,13 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_name_stands_twice_and_none_is_there_and_not_there() {
+    fn no_name_stands_twice() {
         let mut seen = HashSet::new();
-        for name in METHODS.iter().map(|method| method.name).chain(LATER) {
+        for name in METHODS.iter().map(|method| method.name) {
             assert!(seen.insert(name), "{name} stands twice");
             assert!(name.starts_with("admin."), "{name}");
         }
         for method in METHODS {
-            assert!(!LATER_FAMILIES.iter().any(|family| method.name.starts_with(family)), "{}", method.name);
             assert!(method.params.starts_with('{') && method.params.ends_with('}'), "{}", method.name);
         }
     }

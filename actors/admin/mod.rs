@@ -6,14 +6,14 @@
 //! | file | what it is |
 //! |---|---|
 //! | `bound`, `group` | the claim on a home and its socket, and who may use it |
-//! | `methods` | the table of methods, and which are not there yet |
+//! | `methods` | the table of methods |
 //! | `params` | parameters, read and refused in words |
 //! | `asked` | requests of methods to sessions |
-//! | `status`, `sessions`, `session`, `connections`, `actors`, `plugins`, `usage`, `devices`, `approvals`, `tokens`, `memory`, `drain`, `backup` | the methods, a group a file |
+//! | `status`, `sessions`, `session`, `connections`, `actors`, `plugins`, `usage`, `devices`, `approvals`, `tokens`, `memory`, `drain`, `backup`, `config`, `log` | the methods, a group a file |
 //! | `activity` | what runs |
 //!
 //! What needs a session goes to it the way every client's requests do, under the principal that asks,
-//! who is an admin. Absent: the methods of features that are not there yet, which are refused by name.
+//! who is an admin.
 
 mod activity;
 mod actors;
@@ -21,11 +21,13 @@ mod approvals;
 mod asked;
 mod backup;
 mod bound;
+mod config;
 mod connections;
 mod devices;
 mod drain;
 mod group;
 mod jobs;
+mod log;
 mod memory;
 mod methods;
 mod params;
@@ -40,8 +42,10 @@ use std::sync::Arc;
 
 use actix::prelude::*;
 use clawmux_core::auth::{Principal, Scope};
+use clawmux_core::config::Config;
 use clawmux_core::dialect::admin::event;
 use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::operate::{self, Progress};
 use clawmux_core::reply::Reply;
 use serde_json::{Value, json};
@@ -50,8 +54,10 @@ use tokio::time::timeout;
 
 use self::asked::Asked;
 use self::methods::{Call, Method};
+use crate::configuration::Configuration;
 use crate::deliver::{Asker, Deliver};
 use crate::listener::CloseConnection;
+use crate::log_filter::LogFilter;
 use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::SandboxSupervisor;
@@ -127,6 +133,12 @@ pub struct Daemon {
     pub budgets: Recipient<BudgetStatus>,
     /// The plugins.
     pub sandbox: Addr<SandboxSupervisor>,
+    /// The configuration files.
+    pub configuration: Addr<Configuration>,
+    /// What the daemon runs on.
+    pub config: Arc<Exchanged<Config>>,
+    /// What is written to the daemon's log; none where that is nobody's to change.
+    pub log_filter: Option<Arc<dyn LogFilter>>,
     /// The log.
     pub store: Addr<Store>,
 }

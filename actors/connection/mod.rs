@@ -35,6 +35,7 @@ use clawmux_core::command::{Command, Request};
 use clawmux_core::config::{Gateway, OpenClaw, Xeno};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::file::PIECE_BYTES;
 use clawmux_core::ids::Ticket;
 use clawmux_core::reply::Reply;
@@ -81,8 +82,10 @@ const EXPIRY_WAIT: (Duration, Duration) = (Duration::from_millis(10), Duration::
 /// this is not met while both are bounded.
 const MAILBOX: usize = 8192;
 
-/// What all connections are given.
-pub struct Services {
+/// What the configuration says of connections. One keeps the terms it began under, but for the rates,
+/// which are of principals and hold at once.
+#[derive(Debug)]
+pub struct Terms {
     /// What dialects are told of the daemon; what is about one connection is filled in when it opens.
     pub setup: Setup,
     /// Limits and deadlines.
@@ -91,12 +94,18 @@ pub struct Services {
     pub openclaw: OpenClaw,
     /// What is special to connections of xeno's protocol.
     pub xeno: Xeno,
+    /// What principals may spend.
+    pub rates: Arc<Rates>,
+}
+
+/// What all connections are given.
+pub struct Services {
+    /// What the configuration says of connections.
+    pub terms: Exchanged<Terms>,
     /// Checks credentials.
     pub authority: Arc<Authority>,
     /// Who decides about those who come from a device.
     pub devices: Recipient<Admit>,
-    /// What principals may spend.
-    pub rates: Rates,
     /// Where requests go.
     pub dispatch: Recipient<Dispatch>,
     /// Who is told that a connection is gone.
@@ -125,7 +134,7 @@ impl Services {
 
 impl fmt::Debug for Services {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Services").field("version", &self.setup.version).finish_non_exhaustive()
+        f.debug_struct("Services").field("terms", &self.terms).finish_non_exhaustive()
     }
 }
 
@@ -139,7 +148,7 @@ pub struct Protocol {
     /// Whether `auth.loopback = "skip"` is for it.
     pub may_skip: bool,
     /// The largest frame after the handshake, in bytes.
-    pub max_payload_bytes: fn(&Services) -> usize,
+    pub max_payload_bytes: fn(&Terms) -> usize,
     /// Whether it has words for what is not about one session.
     pub is_announced_to: bool,
     /// Makes its dialect.
@@ -151,6 +160,7 @@ pub struct Connection<T> {
     transport: T,
     link: Arc<Link>,
     services: Arc<Services>,
+    terms: Arc<Terms>,
     protocol: Protocol,
     approach: Approach,
     dialect: Box<dyn Dialect>,
@@ -244,19 +254,21 @@ impl<T: Transport> Connection<T> {
         protocol: Protocol,
         approach: Approach,
     ) -> Self {
+        let terms = services.terms.get();
         let dialect = (protocol.dialect)(Setup {
             credentials_required: approach.credentials_required,
             is_loopback: approach.is_local(),
-            handshake_deadline: clock::now().after(services.gateway.handshake_timeout),
+            handshake_deadline: clock::now().after(terms.gateway.handshake_timeout),
             connection: link.id(),
-            max_payload_bytes: (protocol.max_payload_bytes)(&services),
-            ..services.setup.clone()
+            max_payload_bytes: (protocol.max_payload_bytes)(&terms),
+            ..terms.setup.clone()
         });
         let departure = Departure { link: link.clone(), services: services.clone(), joined: false };
         Self {
             transport,
             link,
             services,
+            terms,
             protocol,
             approach,
             dialect,
@@ -444,7 +456,7 @@ impl<T: Transport> Connection<T> {
         if self.principal.is_none()
             && let Some(client) = &self.client
         {
-            if !self.link.admit(principal.name.clone(), (self.protocol.max_payload_bytes)(&self.services)) {
+            if !self.link.admit(principal.name.clone(), (self.protocol.max_payload_bytes)(&self.terms)) {
                 self.link.closes("overloaded", clock::now());
                 return Input::Fault(Fault::Overloaded);
             }
@@ -488,7 +500,7 @@ impl<T: Transport> Connection<T> {
                 .error(format!("needs {}", request.needs.name()))
                 .with(Detail::MissingScope(request.needs)));
         }
-        self.services.rates.spend(principal, request.cost)?;
+        self.services.terms.get().rates.spend(principal, request.cost)?;
         let command = request.command?;
         if command == Command::Overview
             && let Some(overview) = self.services.overviews.fresh(clock::now(), principal)

@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use clawmux_core::dialect::Fault;
@@ -28,7 +28,7 @@ pub(crate) const LEAVING_MAX: usize = 64;
 #[derive(Debug)]
 pub struct Registry {
     max: usize,
-    unauthenticated_max: usize,
+    unauthenticated_max: AtomicUsize,
     last_id: Arc<AtomicU64>,
     table: Mutex<Table>,
 }
@@ -91,7 +91,7 @@ impl Registry {
     pub fn new(max: usize, unauthenticated_max: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
-            unauthenticated_max,
+            unauthenticated_max: AtomicUsize::new(unauthenticated_max),
             last_id: Arc::default(),
             table: Mutex::new(Table::default()),
         })
@@ -102,7 +102,7 @@ impl Registry {
     pub fn beside(&self, max: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
-            unauthenticated_max: max,
+            unauthenticated_max: AtomicUsize::new(max),
             last_id: self.last_id.clone(),
             table: Mutex::new(Table::default()),
         })
@@ -124,7 +124,7 @@ impl Registry {
             let mut table = self.lock();
             table.all.insert(id, Arc::downgrade(&link));
             table.unauthenticated.insert(id);
-            let too_many = table.unauthenticated.len() > self.unauthenticated_max.max(1)
+            let too_many = table.unauthenticated.len() > self.unauthenticated_max.load(Relaxed).max(1)
                 || table.all.len() - table.leaving.len() > self.max.saturating_add(EXCESS);
             too_many.then(|| table.pick()).flatten()
         };
@@ -132,6 +132,12 @@ impl Registry {
             picked.go();
         }
         Ok(link)
+    }
+
+    /// From now on there may be so many that have not shown who they are; those that come from here on
+    /// make room.
+    pub(crate) fn set_unauthenticated_max(&self, max: usize) {
+        self.unauthenticated_max.store(max, Relaxed);
     }
 
     /// Whether as many are let in as may be.

@@ -47,7 +47,7 @@ pub(crate) fn upgrade(
     connection: Connection<Ws>,
 ) -> Result<HttpResponse, actix_web::Error> {
     let link = connection.link.clone();
-    let allowed = (connection.protocol.max_payload_bytes)(&connection.services);
+    let allowed = (connection.protocol.max_payload_bytes)(&connection.terms);
     let largest = allowed.max(HANDSHAKE_BYTES_MAX);
     let guarded = Guarded::new(payload, link.clone());
     let response = WsResponseBuilder::new(connection, request, guarded).frame_size(largest).start()?;

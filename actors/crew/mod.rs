@@ -106,6 +106,11 @@ pub struct Begin {
     pub gone: Recipient<Gone>,
 }
 
+/// Goes over to other bounds and agents; what is under way goes on.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure(pub rules::Setup);
+
 /// Does what is asked about agents or teams and answers who asked.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
@@ -146,6 +151,7 @@ enum Question {
     TurnEnded(SubAgentId, u32, TurnEnd),
     Settled(SubAgentId),
     Noted(String),
+    Configured,
 }
 
 /// Tells a decision, or why it could not be written down; or gives what will.
@@ -278,6 +284,10 @@ impl Crew {
             }
             Question::Settled(agent) => {
                 self.rules.settled(&agent);
+                self.carry_out(Box::new(|_| None), ctx);
+            }
+            Question::Configured => {
+                self.rules.configure(now, self.setup.rules.clone());
                 self.carry_out(Box::new(|_| None), ctx);
             }
             Question::Noted(note) => {
@@ -654,6 +664,17 @@ impl Handler<Deliver> for Crew {
             Deliver::Reply(ticket, reply) => self.replied(ticket, reply, ctx),
             Deliver::Event { ticket, event, .. } => self.heard(ticket, &event, ctx),
             Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
+        }
+    }
+}
+
+impl Handler<Reconfigure> for Crew {
+    type Result = ();
+
+    fn handle(&mut self, Reconfigure(rules): Reconfigure, ctx: &mut Self::Context) {
+        if rules != self.setup.rules {
+            self.setup.rules = rules;
+            self.ask(Question::Configured, ctx);
         }
     }
 }

@@ -8,19 +8,19 @@ use std::sync::atomic::Ordering::Relaxed;
 #[derive(Debug)]
 pub(super) struct Allowance {
     used: AtomicU64,
-    quota: u64,
+    quota: AtomicU64,
 }
 
 impl Allowance {
     /// Of so many bytes, some of which are used; that may be more than all of them, where the quota
     /// was made smaller.
     pub(super) fn new(quota: u64, used: u64) -> Self {
-        Self { used: AtomicU64::new(used), quota }
+        Self { used: AtomicU64::new(used), quota: AtomicU64::new(quota) }
     }
 
     /// Takes so many, if there are as many left.
     pub(super) fn take(&self, bytes: u64) -> bool {
-        let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.quota);
+        let more = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.quota());
         bytes == 0 || self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
@@ -35,9 +35,14 @@ impl Allowance {
         self.used.load(Relaxed)
     }
 
+    /// From now on there are so many in all.
+    pub(super) fn set_quota(&self, quota: u64) {
+        self.quota.store(quota, Relaxed);
+    }
+
     /// How many there are in all.
     pub(super) fn quota(&self) -> u64 {
-        self.quota
+        self.quota.load(Relaxed)
     }
 }
 

@@ -192,6 +192,14 @@ pub struct Manage {
 #[rtype(result = "()")]
 pub struct Stop;
 
+/// From now on an owner may have so many bytes; what is there stays, also where that is more.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure {
+    /// How many.
+    pub quota_bytes: u64,
+}
+
 impl Files {
     /// With what the store knows; the folder is made where there is none.
     ///
@@ -837,6 +845,15 @@ impl Handler<Stop> for Files {
                 }
             }
         })
+    }
+}
+
+impl Handler<Reconfigure> for Files {
+    type Result = ();
+
+    fn handle(&mut self, Reconfigure { quota_bytes }: Reconfigure, _: &mut Self::Context) {
+        self.setup.quota_bytes = quota_bytes;
+        self.accounts.values().for_each(|account| account.allowance.set_quota(quota_bytes));
     }
 }
 

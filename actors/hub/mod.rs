@@ -25,7 +25,8 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::announcement::{Announcement, ChangeReason};
 use clawmux_core::approval::may_decide;
-use clawmux_core::auth::{About, Claim, Grounds, Principal, Role, Scopes};
+use clawmux_core::auth::authority::Authority;
+use clawmux_core::auth::{About, Claim, Principal, Role, Scopes};
 use clawmux_core::command::{SessionFilter, Told};
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::Error;
@@ -233,14 +234,16 @@ pub struct Broadcast {
 }
 
 /// Some of the connections.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Whose {
     /// All.
     All,
     /// Those of the principal with this name.
     Principal(Arc<str>),
-    /// Those that were let in for this.
-    Grounds(Grounds),
+    /// Those that were let in by this credential of the store.
+    Token(Arc<str>),
+    /// Those that this does not uphold any more.
+    NotUpheld(Arc<Authority>),
     /// Those of this device, in this role or in any.
     Device(Arc<str>, Option<Role>),
 }
@@ -250,7 +253,8 @@ impl Whose {
         match self {
             Self::All => true,
             Self::Principal(name) => *name == member.principal.name,
-            Self::Grounds(grounds) => *grounds == member.principal.grounds,
+            Self::Token(id) => member.principal.grounds.token() == Some(id),
+            Self::NotUpheld(authority) => !authority.upholds(&member.principal),
             Self::Device(device, role) => {
                 member.device.as_ref() == Some(device) && role.is_none_or(|role| role == member.role)
             }

@@ -37,6 +37,8 @@ pub struct UnixSocket {
     pub listener: std::os::unix::net::UnixListener,
     /// Where it is.
     pub path: PathBuf,
+    /// Whether it goes on when this daemon stops: whoever passed it has it too.
+    pub outlived: bool,
     /// Whose members may use it, besides the daemon's own user and root.
     pub group: Option<Group>,
 }
@@ -46,7 +48,8 @@ pub(super) struct UnixSockets {
     /// Those that are not served yet.
     bound: Vec<UnixSocket>,
     paths: Vec<PathBuf>,
-    served: Vec<SpawnHandle>,
+    /// Those that are, and whether they go on when this daemon stops.
+    served: Vec<(SpawnHandle, bool)>,
     pub(super) registry: Arc<Registry>,
     services: Arc<Services>,
     arbiters: Arbiters,
@@ -81,7 +84,7 @@ impl UnixSockets {
 
     /// Takes connections from now on. What came before waits in the kernel.
     pub(super) fn serve(&mut self, context: &mut Context<Listener>) {
-        for UnixSocket { listener, path, group } in self.bound.drain(..) {
+        for UnixSocket { listener, path, group, outlived } in self.bound.drain(..) {
             let listener = listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener));
             let listener = match listener {
                 Ok(listener) => listener,
@@ -104,13 +107,20 @@ impl UnixSockets {
                     }
                 }
             });
-            self.served.push(context.add_stream(accepted));
+            self.served.push((context.add_stream(accepted), outlived));
+        }
+    }
+
+    /// Takes no more connections where they can wait for the next daemon.
+    pub(super) fn rest(&mut self, context: &mut Context<Listener>) {
+        for (served, _) in self.served.extract_if(.., |(_, outlived)| *outlived) {
+            context.cancel_future(served);
         }
     }
 
     /// Takes no more connections.
     pub(super) fn stop(&mut self, context: &mut Context<Listener>) {
-        for served in self.served.drain(..) {
+        for (served, _) in self.served.drain(..) {
             context.cancel_future(served);
         }
         self.bound.clear();

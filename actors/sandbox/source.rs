@@ -13,6 +13,7 @@ use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
 use clawmux_core::plugin::{Capability, Manifest};
+use sha2::{Digest as _, Sha256};
 
 use super::{Limits, host, module};
 
@@ -73,6 +74,14 @@ pub struct Package {
     pub grants: Vec<Capability>,
     /// What a call may use.
     pub limits: Limits,
+}
+
+impl Package {
+    /// Tells it from any other: module, manifest, grants and limits.
+    pub fn digest(&self) -> [u8; 32] {
+        let about = format!("{:?}{:?}{:?}", self.manifest, self.grants, self.limits);
+        Sha256::new().chain_update(&self.module).chain_update([0]).chain_update(about).finalize().into()
+    }
 }
 
 /// Checks that `name` can be the name of a tool at every model provider.
@@ -250,7 +259,6 @@ fn read_file(path: &Path, bytes_max: usize) -> std::io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sha2::{Digest as _, Sha256};
     use std::fmt::Write as _;
     use std::os::unix::fs::symlink;
     use std::time::Duration;

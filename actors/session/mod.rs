@@ -17,6 +17,7 @@
 mod approvals;
 mod errand;
 mod road;
+mod roster;
 #[cfg(test)]
 mod tests;
 mod watchers;
@@ -33,11 +34,11 @@ use actix::prelude::*;
 use clawmux_core::announcement::{ChangeReason, SessionChange};
 use clawmux_core::approval::{ApprovalReply, Pending, Toolbox, Verdict, may_decide};
 use clawmux_core::auth::{Owner, Principal};
-use clawmux_core::catalog::Catalog;
 use clawmux_core::config::ModelRef;
 use clawmux_core::context::fit_soul;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::follow::Wanted;
 use clawmux_core::ids::{
     AgentId, ApprovalId, CallId, ConnectionId, PluginName, RunId, Seq, SessionKey, Ticket,
@@ -76,6 +77,7 @@ use errand::Errand;
 
 pub use approvals::{Approvals, Found};
 pub use road::{Feeds, Road};
+pub use roster::Roster;
 pub use watchers::{Watcher, Watchers};
 
 /// The most of the log that one read of a cursor brings into memory, in bytes: a window full.
@@ -102,6 +104,8 @@ pub struct Profile {
     pub id: AgentId,
     /// Its soul.
     pub soul: Arc<str>,
+    /// The models that answer for it, in the order they are asked in.
+    pub models: Vec<ModelRef>,
     /// The most tokens of one answer.
     pub max_tokens: u32,
     /// The plugins it is offered as tools.
@@ -156,8 +160,8 @@ pub struct Colleagues {
     pub approvals: Approvals,
     /// Where it is noted what changed in lists.
     pub changes: Changes,
-    /// The models there are.
-    pub catalog: Arc<Catalog>,
+    /// The agents there are, and what else is configured of sessions.
+    pub roster: Arc<Exchanged<Roster>>,
     /// Where it is counted what is done.
     pub meters: Meters,
 }
@@ -166,9 +170,12 @@ pub struct Colleagues {
 pub struct Session {
     conversation: Conversation,
     account: Account,
-    /// How far behind the log a client may fall, in bytes of it.
-    lag_bytes_max: usize,
+    /// What was configured when it was last looked.
+    roster: Arc<Roster>,
+    /// The agent as it was when the run under way began.
     profile: Arc<Profile>,
+    /// The run that it was taken for.
+    profiled: Option<RunId>,
     /// All tools it may call; and with those that are built in.
     tools: Toolbox,
     built_in_tools: Toolbox,
@@ -414,13 +421,10 @@ pub struct Sleep;
 
 impl Session {
     /// `conversation` is new or was read back and recovered, and has spent this; `spots` are those of its
-    /// runs in lanes; `feeds` are the
-    /// followers of the session's last incarnation, who may fall `lag_bytes_max` bytes of the log
-    /// behind.
+    /// runs in lanes; `feeds` are the followers of the session's last incarnation.
     pub fn new(
         (conversation, spent): (Conversation, Usage),
         spots: Vec<(RunId, Spot)>,
-        lag_bytes_max: usize,
         profile: Arc<Profile>,
         colleagues: Colleagues,
         supervisor: Addr<SessionSupervisor>,
@@ -432,11 +436,12 @@ impl Session {
             published: conversation.head(),
             conversation,
             account: Account::new(spent),
-            lag_bytes_max,
+            roster: colleagues.roster.get(),
             tools: profile.toolbox(false),
             built_in_tools: profile.toolbox(true),
             spots: spots.into_iter().collect(),
             profile,
+            profiled: None,
             awake: colleagues.meters.awake(),
             colleagues,
             remains: Remains { key, feeds, supervisor, done: false },
@@ -469,6 +474,7 @@ impl Session {
 
     /// Has what was decided written, and goes to work.
     fn proceed(&mut self, ctx: &mut Context<Self>) {
+        self.look_at_roster();
         self.awake.set(self.conversation.running().is_some(), self.conversation.queued());
         self.end_stale_work(ctx);
         self.spots.retain(|run, _| self.conversation.is_open(run));
@@ -497,6 +503,26 @@ impl Session {
             self.is_stopped = !self.may_sleep();
         }
         self.catch_up(ctx);
+    }
+
+    /// Goes over to what is configured now.
+    fn look_at_roster(&mut self) {
+        let now = self.colleagues.roster.get();
+        if !Arc::ptr_eq(&now, &self.roster) {
+            self.conversation.set_limits(now.limits.clone());
+            self.roster = now;
+        }
+    }
+
+    /// Takes the agent as it is now for a run that begins; none where there is no such agent any more.
+    fn take_profile(&mut self, run: &RunId) -> Option<()> {
+        if self.profiled.as_ref() != Some(run) {
+            self.profile = self.roster.agents.get(&self.profile.id)?.clone();
+            self.tools = self.profile.toolbox(false);
+            self.built_in_tools = self.profile.toolbox(true);
+            self.profiled = Some(run.clone());
+        }
+        Some(())
     }
 
     /// Tells the supervisor that it is not needed, where it is not. Says whether that is so.
@@ -565,7 +591,7 @@ impl Session {
         }
         for logged in events {
             self.published = logged.seq;
-            self.remains.feeds.publish(self.conversation.key(), logged, self.lag_bytes_max);
+            self.remains.feeds.publish(self.conversation.key(), logged, self.roster.lag_bytes_max);
         }
         self.proceed(ctx);
     }
@@ -660,7 +686,7 @@ impl Session {
 
     /// Answers with the session as lists show it.
     fn tell_row(&self, asker: Asker, ctx: &mut Context<Self>) {
-        let (store, catalog) = (self.colleagues.store.clone(), self.colleagues.catalog.clone());
+        let (store, catalog) = (self.colleagues.store.clone(), self.roster.catalog.clone());
         let key = self.conversation.key().clone();
         ctx.spawn(actix::fut::wrap_future(async move {
             let row = ask(&store, ReadRow(key.clone())).await.flatten().and_then(|row| {
@@ -813,7 +839,13 @@ impl Session {
         match self.conversation.work() {
             Some((run, Work::Ask { step })) if matches!(self.doing, Doing::Nothing) => {
                 let run = run.clone();
-                self.ask(run, step, ctx);
+                match self.take_profile(&run) {
+                    Some(()) => self.ask(run, step, ctx),
+                    None => {
+                        let why = format!("there is no agent named {} any more", self.profile.id);
+                        self.unheard(&run, step, ErrorCode::NotFound.error(why), ctx);
+                    }
+                }
             }
             Some((run, Work::Act { step, calls })) if self.is_written() => {
                 let run = run.clone();
@@ -842,6 +874,7 @@ impl Session {
             session: self.conversation.key().clone(),
             run: run.clone(),
             agent: self.profile.id.clone(),
+            models: self.profile.models.clone(),
             model: self.model(),
             request,
             account: self.account.clone(),
@@ -884,7 +917,7 @@ impl Session {
     /// The model that was chosen for the prompt or for the session.
     fn model(&self) -> Option<ModelRef> {
         let set = self.conversation.model()?;
-        self.colleagues.catalog.find(self.profile.id.as_str(), set).ok()
+        self.roster.catalog.find(self.profile.id.as_str(), set).ok()
     }
 
     /// A piece of the answer, or its end.
@@ -1037,6 +1070,7 @@ impl Handler<Routed> for Session {
 
     fn handle(&mut self, routed: Routed, ctx: &mut Self::Context) {
         self.received += 1;
+        self.look_at_roster();
         let Routed { asker, principal, order, held } = routed;
         let session = self.conversation.key().clone();
         let is_first = self.conversation.is_new();

@@ -13,6 +13,7 @@ use clawmux_core::catalog::Catalog;
 use clawmux_core::command::{Command, Route, Submit, Target};
 use clawmux_core::config::{Config, Recovery};
 use clawmux_core::event::{Event, Logged, Outcome};
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::{AgentId, ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::log::usage::UsageTotals;
 use clawmux_core::manner::Manner;
@@ -22,7 +23,7 @@ use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
 use tokio::sync::mpsc;
 
-use super::{Approvals, Colleagues, Profile, Session, Watchers};
+use super::{Approvals, Colleagues, Profile, Roster, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::configuration::{Configuration, Layers};
@@ -114,6 +115,7 @@ impl World {
         let profile = Profile {
             id: id.clone(),
             soul: "".into(),
+            models: config.agents[&id].models.clone(),
             max_tokens: 1000,
             tools: vec!["echo".into()],
             gated: Vec::new(),
@@ -151,19 +153,22 @@ impl World {
             log: pen.health(),
         });
         let scheduler = scheduler.await.unwrap().start();
-        let supervisor = SessionSupervisor::new(Setup {
+        let roster = Arc::new(Exchanged::new(Roster {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
             limits: Limits { queue: 4, episodic_turns: 5, context_tokens: 5000 },
             recovery: Recovery::Resume,
-            arbiters: Arbiters::default(),
             lag_bytes_max: 1 << 17,
+            catalog,
+        }));
+        let supervisor = SessionSupervisor::new(Setup {
+            arbiters: Arbiters::default(),
             colleagues: Colleagues {
                 store,
                 pen,
                 providers,
                 sandbox,
-                catalog,
+                roster: roster.clone(),
                 nodes: nodes.clone(),
                 files: files.clone(),
                 lanes: Lanes::default(),

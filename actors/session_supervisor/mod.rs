@@ -24,12 +24,9 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::command::Command;
-use clawmux_core::config::Recovery;
 use clawmux_core::error::Error;
-use clawmux_core::ids::{AgentId, ConnectionId, SessionKey, Ticket};
+use clawmux_core::ids::{ConnectionId, SessionKey, Ticket};
 use clawmux_core::reply::Status;
-use clawmux_core::router::Router;
-use clawmux_core::session::Limits;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -49,7 +46,7 @@ use crate::memory::Peak;
 use crate::observe::{Observe, Observed, PATIENCE, observe};
 use crate::sandbox_supervisor::CountPlugins;
 use crate::scheduler;
-use crate::session::{Colleagues, Drain, Feeds, Forget, Profile, Routed, Session, Sleep};
+use crate::session::{Colleagues, Drain, Feeds, Forget, Roster, Routed, Session, Sleep};
 use crate::store::Unfinished;
 use crate::tokens;
 pub use order::Held;
@@ -62,18 +59,8 @@ const PEAK_CHECK: Duration = Duration::from_secs(5);
 
 /// What the supervisor is made with.
 pub struct Setup {
-    /// Who answers whom.
-    pub router: Router,
-    /// The agents, by name.
-    pub agents: HashMap<AgentId, Arc<Profile>>,
-    /// The bounds of a session.
-    pub limits: Limits,
-    /// What becomes of a run the daemon's end cut off.
-    pub recovery: Recovery,
     /// Where sessions live that no connection woke.
     pub arbiters: Arbiters,
-    /// How far behind the log a client may fall, in bytes of it.
-    pub lag_bytes_max: usize,
     /// Whom sessions work with.
     pub colleagues: Colleagues,
     /// Who is connected.
@@ -259,6 +246,11 @@ impl SessionSupervisor {
             restarts: 0,
             health: health::Health::default(),
         }
+    }
+
+    /// The agents there are now, and what else is configured of sessions.
+    fn roster(&self) -> Arc<Roster> {
+        self.setup.colleagues.roster.get()
     }
 
     /// Why nothing can be written; none where it can.

@@ -482,7 +482,7 @@ impl SessionSupervisor {
         ctx: &mut Context<Self>,
     ) {
         if let Some(model) = &mut submit.manner.model {
-            match self.setup.colleagues.catalog.find(&session.agent(), model) {
+            match self.roster().catalog.find(&session.agent(), model) {
                 Ok(found) => *model = found.to_string(),
                 Err(error) => return asker.reply(Err(error)),
             }
@@ -540,13 +540,13 @@ impl SessionSupervisor {
 
     /// Whom lists are read from, and what fills them in.
     fn list_with(&self) -> (Addr<Store>, Arc<Catalog>) {
-        (self.setup.colleagues.store.clone(), self.setup.colleagues.catalog.clone())
+        (self.setup.colleagues.store.clone(), self.roster().catalog.clone())
     }
 
     /// A patch with the full name of its model.
     fn checked(&self, session: &SessionKey, mut patch: Patch) -> Result<Patch, Error> {
         if let Some(Some(model)) = &mut patch.model {
-            *model = self.setup.colleagues.catalog.find(&session.agent(), model)?.to_string();
+            *model = self.roster().catalog.find(&session.agent(), model)?.to_string();
         }
         Ok(patch)
     }
@@ -577,9 +577,9 @@ impl SessionSupervisor {
     fn resolve(&self, target: &Target) -> Result<SessionKey, Error> {
         match target {
             Target::Uuid(uuid) => Err(no_such_uuid(uuid)),
-            Target::Route(route) => self.setup.router.session_key(route),
+            Target::Route(route) => self.roster().router.session_key(route),
             Target::Session(key) => {
-                if self.setup.agents.contains_key(&AgentId::from(&*key.agent())) {
+                if self.roster().agents.contains_key(&AgentId::from(&*key.agent())) {
                     Ok(key.clone())
                 } else {
                     Err(ErrorCode::NotFound.error(format!("session {key}: no agent named {}", key.agent())))

@@ -48,7 +48,7 @@ pub(super) const RECOVERING_AT_ONCE: usize = 16;
 impl SessionSupervisor {
     /// Reads a session from the log.
     pub(super) fn wake(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
-        let load = Load { session: key.clone(), runs: self.setup.limits.episodic_turns };
+        let load = Load { session: key.clone(), runs: self.roster().limits.episodic_turns };
         let Colleagues { store, pen, sandbox, .. } = self.setup.colleagues.clone();
         // What the one that fell had sent may not be written yet.
         let fell = self.sessions.get(&key).is_some_and(|entry| !entry.falls.is_empty());
@@ -77,6 +77,7 @@ impl SessionSupervisor {
         ctx: &mut Context<Self>,
     ) {
         self.recover_next(ctx);
+        let roster = self.roster();
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         let State::Waking { waiting, feeds } = std::mem::take(&mut entry.state) else { return };
         let (loaded, idempotent) = match read {
@@ -90,8 +91,8 @@ impl SessionSupervisor {
                 return self.rest(key, ctx);
             }
         };
-        let profile = self.setup.agents.get(&AgentId::from(&*key.agent())).cloned();
-        let limits = self.setup.limits.clone();
+        let profile = roster.agents.get(&AgentId::from(&*key.agent())).cloned();
+        let limits = roster.limits.clone();
         let begins = |routed: &Routed| routed.order.begins() || matches!(routed.order, Order::Attach { .. });
         let (mut conversation, spent) = match loaded {
             Some(Loaded { owner, head, reserved, spent, settings, events }) => {
@@ -113,7 +114,7 @@ impl SessionSupervisor {
         };
         // One that keeps falling has its run ended rather than begun again.
         let falling = entry.falls.len() > RESTARTS_MAX;
-        let recovery = if falling { Recovery::Interrupt } else { self.setup.recovery };
+        let recovery = if falling { Recovery::Interrupt } else { roster.recovery };
         if self.draining {
             // The actor hears of it after these requests; its conversation begins none of them.
             conversation.drain();
@@ -124,11 +125,10 @@ impl SessionSupervisor {
         // Before anything that is new to it is ready.
         let in_lanes = conversation.in_lanes().map(|(run, lane, at)| (run.clone(), lane.clone(), at));
         let spots = colleagues.lanes.enter_again(&key, in_lanes);
-        let lag_bytes_max = self.setup.lag_bytes_max;
         let arbiter = entry.arbiter.get_or_insert_with(|| self.setup.arbiters.next()).clone();
         let session = Session::start_on(&arbiter, move || {
             let conversation = (conversation, spent);
-            Session::new(conversation, spots, lag_bytes_max, profile, colleagues, supervisor, feeds)
+            Session::new(conversation, spots, profile, colleagues, supervisor, feeds)
         });
         entry.state = State::Awake { session: session.clone(), sent: 0 };
         for routed in waiting {

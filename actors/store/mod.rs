@@ -28,6 +28,7 @@ mod jobs;
 mod kept_files;
 mod live;
 mod memories;
+mod probe;
 mod reader;
 mod schema;
 mod tokens;
@@ -64,6 +65,9 @@ pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTota
 pub use memories::{
     Forget, ListMemories, ListedMemory, Memory, MemoryTotals, ReadMemoryTotals, Recall, Remember,
 };
+pub use probe::Probe;
+#[cfg(test)]
+pub(crate) use probe::tests::Stick;
 use serde_json::{Value, json};
 pub use tokens::has_issued;
 use tokio::sync::oneshot::{self, error::TryRecvError};

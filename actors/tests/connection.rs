@@ -12,7 +12,7 @@ use actix::{Actor, Addr, Context, Handler, Recipient, ResponseFuture};
 use actix_web::rt::net::TcpStream;
 use clawmux_actors::arbiters::Arbiters;
 use clawmux_actors::clock;
-use clawmux_actors::connection::{Protocol, Services};
+use clawmux_actors::connection::{Protocol, Services, Terms};
 use clawmux_actors::deliver::{Client, Deliver, More, cost};
 use clawmux_actors::devices::Admit;
 use clawmux_actors::http::PROTOCOLS;
@@ -31,6 +31,7 @@ use clawmux_core::dialect::Setup;
 use clawmux_core::dialect::{Dialect, Fault, Input, Turn};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Outcome, Published, Usage};
+use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::reply::{Accepted, Reply, Status};
 use clawmux_core::time::Timestamp;
@@ -297,16 +298,18 @@ impl Edge {
             api_keys: if options.credentials_required { vec![reader] } else { Vec::new() },
         };
         let services = Services {
-            setup: Setup {
-                subscriptions: options.limits.subscriptions,
-                version: "9.9.9".into(),
-                ..Setup::default()
-            },
-            gateway: options.gateway,
-            openclaw: OpenClaw { max_payload_bytes: 1 << 21, ..Config::default().openclaw },
-            xeno: Config::default().xeno,
+            terms: Exchanged::new(Terms {
+                setup: Setup {
+                    subscriptions: options.limits.subscriptions,
+                    version: "9.9.9".into(),
+                    ..Setup::default()
+                },
+                gateway: options.gateway,
+                openclaw: OpenClaw { max_payload_bytes: 1 << 21, ..Config::default().openclaw },
+                xeno: Config::default().xeno,
+                rates: Arc::new(Rates::new(&options.limits)),
+            }),
             authority: Arc::new(Authority::new(&auth)),
-            rates: Rates::new(&options.limits),
             dispatch: sessions.clone().recipient(),
             gone: sessions.clone().recipient(),
             devices: sessions.clone().recipient(),
@@ -328,6 +331,7 @@ impl Edge {
             unauthenticated: options.limits.unauthenticated,
             workers: options.workers,
             arbiters: arbiters.clone(),
+            outlived: false,
         })
         .unwrap();
         listener.send(Ready(true)).await.unwrap();
@@ -938,7 +942,7 @@ async fn a_panic_ends_its_own_connection_only() {
         path: "/fragile",
         name: "fragile",
         may_skip: true,
-        max_payload_bytes: |services| services.gateway.max_payload_bytes,
+        max_payload_bytes: |terms| terms.gateway.max_payload_bytes,
         is_announced_to: false,
         dialect: |_| Box::new(Fragile),
     });
@@ -981,7 +985,7 @@ async fn each_protocol_has_a_largest_frame_of_its_own() {
         name: "roomy",
         may_skip: true,
         is_announced_to: false,
-        max_payload_bytes: |services| services.openclaw.max_payload_bytes,
+        max_payload_bytes: |terms| terms.openclaw.max_payload_bytes,
         dialect: |_| Box::new(Measures),
     });
     let edge = Edge::start(options).await;

@@ -93,6 +93,7 @@ fn acquire(text: &str) -> Acquire {
         session: SessionKey::new("main", "test", "İİİİ", "main").unwrap(),
         run: "run-1".into(),
         agent: "main".into(),
+        models: Vec::new(),
         model: None,
         request: ChatRequest {
             model: String::new(),

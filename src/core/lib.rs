@@ -51,6 +51,7 @@ pub mod dialect;
 pub mod enclosure;
 pub mod error;
 pub mod event;
+pub mod exchanged;
 pub mod file;
 pub mod follow;
 pub mod health;

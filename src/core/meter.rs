@@ -87,6 +87,11 @@ impl Meter {
         }
     }
 
+    /// From now on these are the budgets. What was spent counts on, and what is set aside stays so.
+    pub fn set_limits(&mut self, limits: Budgets) {
+        self.limits = limits;
+    }
+
     /// Sets tokens aside for a call of `input` tokens (estimated) that may produce `output_max`, in a
     /// session that has spent `session_spent`. Gives the reservation and how many tokens of output
     /// the call may produce: at least 1, at most `output_max` (or 1 where that is 0).
@@ -193,6 +198,20 @@ mod tests {
         assert_eq!(error.message, "token budget exceeded (session: 9500/10000)");
         assert_eq!(error.code, ErrorCode::BudgetExceeded);
         assert_eq!(meter.reserved(), 0, "a refusal reserves nothing");
+    }
+
+    #[test]
+    fn what_was_spent_and_set_aside_counts_on_under_other_budgets() {
+        let mut meter = meter(0, 1_000, 0);
+        let (one, _) = meter.reserve(JANUARY, 0, 100, 300).unwrap();
+        let (other, _) = meter.reserve(JANUARY, 0, 50, 50).unwrap();
+        meter.settle(JANUARY, one, used(100, 200));
+        meter.set_limits(Budgets { session: 0, daily: 400, monthly: 0 });
+        let error = meter.reserve(JANUARY, 0, 1, 1).unwrap_err();
+        assert_eq!(error.message, "token budget exceeded (daily: 400/400)");
+        meter.settle(JANUARY, other, used(0, 0));
+        let (_, output) = meter.reserve(JANUARY, 0, 50, 4096).unwrap();
+        assert_eq!(output, 50);
     }
 
     #[test]

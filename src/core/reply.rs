@@ -576,7 +576,7 @@ pub struct ConfigSnapshot {
     pub complaints: Vec<ConfigIssue>,
     /// What has no effect or is probably not meant.
     pub warnings: Vec<ConfigIssue>,
-    /// Whether it says something else than what the daemon runs on.
+    /// Whether anything of it takes effect with the next start alone.
     pub needs_restart: bool,
     /// The keys, as `section.key`, that take effect with the next start.
     pub pending: Vec<String>,

@@ -133,6 +133,8 @@ pub struct Session {
     key: SessionKey,
     owner: Owner,
     limits: Limits,
+    /// Those that hold from the next run on.
+    next_limits: Option<Limits>,
     head: Seq,
     reserved: Seq,
     /// Numbers the next event covers besides its own: they may have been seen before a power loss.
@@ -156,6 +158,7 @@ impl Session {
             key,
             owner,
             limits,
+            next_limits: None,
             head: Seq(0),
             reserved: Seq(0),
             skipped: false,
@@ -209,6 +212,15 @@ impl Session {
         }
         self.expire(now);
         self.start_next(now);
+    }
+
+    /// From now on these are its bounds. The run under way is shown what it was shown before.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits.queue = limits.queue;
+        match self.run {
+            None => self.limits = limits,
+            Some(_) => self.next_limits = Some(limits),
+        }
     }
 
     /// The session's key.
@@ -760,6 +772,7 @@ impl Session {
                 if let Some(at) = self.queue.iter().position(|prompt| prompt.run == *run) {
                     self.run = self.queue.remove(at).map(|prompt| (prompt, Turn::new()));
                     self.began = logged.at;
+                    self.limits = self.next_limits.take().unwrap_or_else(|| self.limits.clone());
                 }
             }
             event => {
@@ -843,6 +856,29 @@ mod tests {
 
     fn events(batch: &Batch) -> Vec<&Event> {
         batch.events.iter().map(|logged| &logged.event).collect()
+    }
+
+    #[test]
+    fn other_bounds_hold_at_once_but_for_what_the_run_under_way_is_shown() {
+        let mut session = Session::new(key(), Owner::Admins, Limits { queue: 2, ..limits() });
+        let other = Limits { queue: 1, episodic_turns: 1, context_tokens: 77 };
+        session.run = Some((
+            Prompt {
+                run: "r".into(),
+                seq: Seq(1),
+                content: String::new(),
+                owner: Owner::Admins,
+                idempotency_key: None,
+                attachments: Vec::new(),
+                manner: Manner::default(),
+            },
+            Turn::new(),
+        ));
+        session.set_limits(other.clone());
+        assert_eq!((session.limits.queue, session.limits.context_tokens), (1, limits().context_tokens));
+        session.run = None;
+        session.set_limits(other);
+        assert_eq!(session.limits.context_tokens, 77);
     }
 
     #[test]

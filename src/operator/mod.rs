@@ -14,18 +14,21 @@
 //! | `approvals` | `approvals`, `approval approve`, `approval deny` |
 //! | `jobs` | `jobs`, `job add`, `run`, `remove`, `runs`, `enable`, `disable` |
 //! | `memory` | `memory` |
-//! | `drain`, `backup` | those |
+//! | `config` | `config get`, `set`, `unset`, `reload` |
+//! | `drain`, `backup`, `log` | those |
 //! | `transcript` | an event of a session, as people read it |
 //! | `table`, `when` | columns; points in time and spans |
 
 pub(crate) mod actors;
 pub(crate) mod approvals;
 pub(crate) mod backup;
+pub(crate) mod config;
 pub(crate) mod connections;
 pub(crate) mod devices;
 pub(crate) mod drain;
 pub(crate) mod events;
 pub(crate) mod jobs;
+pub(crate) mod log;
 pub(crate) mod memory;
 pub(crate) mod plugins;
 pub(crate) mod session;

@@ -75,9 +75,14 @@ pub(super) enum Write {
     Crew(Vec<crew::Change>),
     Tokens(WriteTokens),
     File(WriteFile),
+    /// Nothing: asks whether the writer gets there.
+    Probe,
     Jobs(Vec<JobChange>),
     #[cfg(test)]
     Panic,
+    /// Stands for a disk that does not answer, until the other end is dropped.
+    #[cfg(test)]
+    Stuck(std::sync::Mutex<Receiver<()>>),
 }
 
 /// A write and who waits for it.
@@ -362,9 +367,15 @@ impl Writer {
                 Write::Crew(changes) => self.write_crew(changes).map_err(Failure::Database),
                 Write::Tokens(tokens) => self.write_tokens(&tokens.changes).map_err(Failure::Database),
                 Write::File(file) => self.write_file(&file.change),
+                Write::Probe => Ok(()),
                 Write::Jobs(changes) => self.write_jobs(changes),
                 #[cfg(test)]
                 Write::Panic => panic!("as asked"),
+                #[cfg(test)]
+                Write::Stuck(until) => {
+                    let _ = until.lock().map(|until| until.recv());
+                    Ok(())
+                }
             };
             match result {
                 Ok(()) => results.push(Ok(())),
@@ -405,8 +416,9 @@ impl Writer {
             Write::Devices(devices) => devices.durable,
             Write::Tokens(tokens) => tokens.durable,
             Write::File(file) => file.durable,
+            Write::Probe => false,
             #[cfg(test)]
-            Write::Panic => false,
+            Write::Panic | Write::Stuck(_) => false,
         }
     }
 

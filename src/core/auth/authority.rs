@@ -3,13 +3,15 @@
 //! Of keys only digests are kept. A key is compared with every one of them in constant time, so that
 //! how long it takes says neither which matched nor how much of it did.
 //!
-//! What is configured does not change while the daemon runs. What the daemon gave out itself is in
-//! the store and changes when an operator says so: it is one immutable value, which is exchanged as a
-//! whole ([`Authority::renew`]), and nobody who looks at it waits for anybody.
+//! What is configured changes when a configuration is applied ([`Authority::configure`]), and what the
+//! daemon gave out itself, which is in the store, when an operator says so ([`Authority::renew`]): both
+//! are in one immutable value, which is exchanged as a whole, and nobody who looks at it waits for
+//! anybody. Each credential of the configuration has a number that it keeps as long as it stays the
+//! same, so that it can be told who came in by one that is gone.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
@@ -18,21 +20,42 @@ use super::jwt::{self, Claims, Refusal, Signer};
 use super::pairing::CredentialFault;
 use super::token::{self, Token};
 use super::{Credentials, Grounds, Principal, Scopes, Secret};
-use crate::config::{Auth, LoopbackPolicy};
+use crate::config::{Auth, Jwt, LoopbackPolicy};
 use crate::error::{Error, ErrorCode};
+use crate::exchanged::Exchanged;
 use crate::time::Timestamp;
 
 /// Who is let in; shared by all connections.
 #[derive(Debug)]
-pub struct Authority {
+pub struct Authority(Exchanged<Held>);
+
+/// All that is known of credentials at one time.
+#[derive(Clone, Debug)]
+struct Held {
+    configured: Arc<Configured>,
+    issued: Arc<Issued>,
+}
+
+/// What the configuration says.
+#[derive(Debug)]
+struct Configured {
     loopback: LoopbackPolicy,
     known: Vec<Known>,
-    signer: Option<Signer>,
-    issued: RwLock<Arc<Issued>>,
+    jwt: Option<Verifier>,
+    /// The last number given out.
+    last: u32,
+}
+
+/// What JWTs are signed with.
+#[derive(Debug)]
+struct Verifier {
+    signer: Signer,
+    from: Jwt,
+    number: u32,
 }
 
 /// A key and who shows it.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 struct Known {
     sha256: [u8; 32],
     principal: Principal,
@@ -57,6 +80,61 @@ struct Issued {
     is_any: bool,
 }
 
+impl Configured {
+    /// That of a configuration. What `before` has as well keeps its number.
+    fn new(auth: &Auth, before: Option<&Self>) -> Self {
+        let mut last = before.map_or(0, |before| before.last);
+        let mut number = |old: Option<u32>| {
+            old.unwrap_or_else(|| {
+                last += 1;
+                last
+            })
+        };
+        let mut known = |sha256: [u8; 32], name: &str, scopes: Scopes| {
+            let with = |number| {
+                let grounds = Grounds::Configured(number);
+                Known {
+                    sha256,
+                    principal: Principal { grounds, ..Principal::new(name, scopes) },
+                    since: None,
+                }
+            };
+            let mut old = before.iter().flat_map(|before| &before.known);
+            let old = old.find_map(|old| match old.principal.grounds {
+                Grounds::Configured(number) if *old == with(number) => Some(number),
+                _ => None,
+            });
+            with(number(old))
+        };
+        let token = auth.token.as_ref().map(|token| known(digest(token.expose()), "token", Scopes::ADMIN));
+        let keys = auth.api_keys.iter().map(|key| known(key.sha256, &key.name, key.scopes));
+        let known = token.into_iter().chain(keys).collect();
+        // The configuration has refused a shorter secret.
+        let signer = |jwt: &Jwt| Signer::new(&jwt.secret, &jwt.issuer, &jwt.audience).ok();
+        let jwt = auth.jwt.as_ref().and_then(|jwt| {
+            let old = before.and_then(|before| before.jwt.as_ref()).filter(|old| old.from == *jwt);
+            Some(Verifier {
+                signer: signer(jwt)?,
+                from: jwt.clone(),
+                number: number(old.map(|old| old.number)),
+            })
+        });
+        Self { loopback: auth.loopback, known, jwt, last }
+    }
+
+    fn is_any(&self) -> bool {
+        !self.known.is_empty() || self.jwt.is_some()
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = u32> {
+        let known = self.known.iter().filter_map(|known| match known.principal.grounds {
+            Grounds::Configured(number) => Some(number),
+            _ => None,
+        });
+        known.chain(self.jwt.iter().map(|jwt| jwt.number))
+    }
+}
+
 impl Issued {
     fn new(tokens: &[Token]) -> Self {
         let valid = || tokens.iter().filter(|token| token.revoked.is_none());
@@ -71,110 +149,38 @@ impl Issued {
     }
 }
 
-impl Authority {
-    /// Of the configured credentials.
-    pub fn new(auth: &Auth) -> Self {
-        let token = auth.token.as_ref().map(|token| Known {
-            sha256: digest(token.expose()),
-            principal: Principal::new("token", Scopes::ADMIN),
-            since: None,
-        });
-        let keys = auth.api_keys.iter().map(|key| Known {
-            sha256: key.sha256,
-            principal: Principal::new(key.name.as_str(), key.scopes),
-            since: None,
-        });
-        // The configuration has refused a shorter secret.
-        let signer =
-            auth.jwt.as_ref().and_then(|jwt| Signer::new(&jwt.secret, &jwt.issuer, &jwt.audience).ok());
-        Self {
-            loopback: auth.loopback,
-            known: token.into_iter().chain(keys).collect(),
-            signer,
-            issued: RwLock::default(),
-        }
+impl Held {
+    fn credentials_configured(&self) -> bool {
+        self.configured.is_any() || self.issued.is_any
     }
 
-    /// From now on these are what the daemon has given out.
-    pub fn renew(&self, tokens: &[Token]) {
-        let issued = Arc::new(Issued::new(tokens));
-        // A panic elsewhere leaves the one value or the other.
-        *self.issued.write().unwrap_or_else(PoisonError::into_inner) = issued;
-    }
-
-    fn issued(&self) -> Arc<Issued> {
-        self.issued.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Whether any credential is configured, or was ever given out.
-    pub fn credentials_configured(&self) -> bool {
-        !self.known.is_empty() || self.signer.is_some() || self.issued().is_any
-    }
-
-    /// Whether a connection must show a credential. `loopback`: it came over a loopback address to
-    /// a socket bound to one. `may_skip`: its protocol is the one that `auth.loopback = "skip"` is for.
-    pub fn credentials_required(&self, loopback: bool, may_skip: bool) -> bool {
-        match self.loopback {
-            _ if !loopback => true,
-            LoopbackPolicy::Required => true,
-            LoopbackPolicy::Skip if may_skip => false,
-            LoopbackPolicy::Auto | LoopbackPolicy::Skip => self.credentials_configured(),
-        }
-    }
-
-    /// Who comes where no credential is required, over a protocol that `may_skip` as in
-    /// [`Self::credentials_required`]. Whatever it shows is not looked at.
-    pub fn local(&self, may_skip: bool) -> Principal {
-        match self.loopback {
-            LoopbackPolicy::Skip if may_skip => {
-                Principal { grounds: Grounds::Configured, ..Principal::local() }
+    fn upholds(&self, grounds: &Grounds) -> bool {
+        let is_signed_with =
+            |number: u32| self.configured.jwt.as_ref().is_some_and(|jwt| jwt.number == number);
+        match grounds {
+            Grounds::Socket => true,
+            Grounds::Configured(number) => self.configured.numbers().any(|known| known == *number),
+            Grounds::Skipped => {
+                self.configured.loopback == LoopbackPolicy::Skip || !self.credentials_configured()
             }
-            _ => Principal::local(),
-        }
-    }
-
-    /// Whether somebody who was let in may stay, but for the end of its credential's time.
-    pub fn upholds(&self, principal: &Principal) -> bool {
-        match &principal.grounds {
-            Grounds::Configured | Grounds::Socket => true,
-            Grounds::Open => !self.credentials_configured(),
-            Grounds::Issued(id) => self.issued().valid.contains_key(id),
-        }
-    }
-
-    /// Who it is that shows `credentials`, at this time of the wall clock.
-    ///
-    /// # Errors
-    /// `Unauthenticated` where this is none that holds, with what is wrong.
-    pub fn authenticate(&self, credentials: &Credentials, now: Timestamp) -> Result<Principal, Error> {
-        let issued = self.issued();
-        let shown = match credentials {
-            Credentials::None => Err(CredentialFault::Missing),
-            Credentials::ApiKey(key) => {
-                self.by_key(key, &issued, now).unwrap_or(Err(CredentialFault::ApiKey))
+            Grounds::Open => {
+                self.configured.loopback != LoopbackPolicy::Required && !self.credentials_configured()
             }
-            Credentials::Jwt(token) => self.by_jwt(token, &issued, now),
-            Credentials::Token(token) => match self.by_key(token, &issued, now) {
-                Some(known) => known,
-                None if self.signer.is_some() && jwt::is_shaped(token.expose()) => {
-                    self.by_jwt(token, &issued, now)
-                }
-                None => Err(CredentialFault::Mismatch { has_device_token: false }),
-            },
-        };
-        shown.map_err(CredentialFault::error)
+            Grounds::Issued(id) => self.issued.valid.contains_key(id),
+            Grounds::Minted(id, number) => self.issued.valid.contains_key(id) && is_signed_with(*number),
+        }
+    }
+
+    /// Every key there is.
+    fn known(&self) -> impl Iterator<Item = &Known> {
+        self.configured.known.iter().chain(&self.issued.known)
     }
 
     /// Who shows this key, where there is one such.
-    fn by_key(
-        &self,
-        key: &Secret,
-        issued: &Issued,
-        now: Timestamp,
-    ) -> Option<Result<Principal, CredentialFault>> {
+    fn by_key(&self, key: &Secret, now: Timestamp) -> Option<Result<Principal, CredentialFault>> {
         let shown = digest(key.expose());
         let mut found = u32::MAX;
-        let all = || self.known.iter().chain(&issued.known);
+        let all = || self.known();
         for (index, known) in (0_u32..).zip(all()) {
             found.conditional_assign(&index, known.sha256.ct_eq(&shown));
         }
@@ -186,26 +192,110 @@ impl Authority {
     }
 
     /// Who shows this JWT.
-    fn by_jwt(&self, token: &Secret, issued: &Issued, now: Timestamp) -> Result<Principal, CredentialFault> {
+    fn by_jwt(&self, token: &Secret, now: Timestamp) -> Result<Principal, CredentialFault> {
         let refuse = CredentialFault::Jwt;
-        let signer = self.signer.as_ref().ok_or(refuse(Refusal::NotConfigured))?;
-        let claims = signer.verify(token.expose(), now).map_err(refuse)?;
+        let jwt = self.configured.jwt.as_ref().ok_or(refuse(Refusal::NotConfigured))?;
+        let claims = jwt.signer.verify(token.expose(), now).map_err(refuse)?;
         let mut expires = claims.expires;
         let grounds = match claims.id {
             // One of ours: it is let in as long as it stands in the store.
             Some(id) if id.starts_with(token::ID_PREFIX) => {
                 // Rotated, it ends sooner than it says itself.
-                let Some(end) = issued.valid.get(&id) else { return Err(refuse(Refusal::Revoked)) };
+                let Some(end) = self.issued.valid.get(&id) else { return Err(refuse(Refusal::Revoked)) };
                 expires = end.map_or(expires, |end| end.min(expires));
                 if expires <= now {
                     return Err(refuse(Refusal::Expired { at: expires }));
                 }
-                Grounds::Issued(id)
+                Grounds::Minted(id, jwt.number)
             }
-            _ => Grounds::Configured,
+            _ => Grounds::Configured(jwt.number),
         };
         let name = token::subject_name(&claims.subject);
         Ok(Principal { grounds, expires: Some(expires), ..Principal::new(name, claims.scopes) })
+    }
+}
+
+impl Authority {
+    /// Of the configured credentials.
+    pub fn new(auth: &Auth) -> Self {
+        let configured = Arc::new(Configured::new(auth, None));
+        Self(Exchanged::new(Held { configured, issued: Arc::default() }))
+    }
+
+    /// From now on these are what the daemon has given out.
+    pub fn renew(&self, tokens: &[Token]) {
+        let issued = Arc::new(Issued::new(tokens));
+        self.0.update(|held| Held { issued, ..held.clone() });
+    }
+
+    /// From now on these are configured. Who was let in may not stay where it is not upheld any more
+    /// ([`Self::upholds`]).
+    pub fn configure(&self, auth: &Auth) {
+        self.0.update(|held| Held {
+            configured: Arc::new(Configured::new(auth, Some(&held.configured))),
+            ..held.clone()
+        });
+    }
+
+    fn said(&self) -> Arc<Configured> {
+        self.0.get().configured.clone()
+    }
+
+    /// Whether any credential is configured, or was ever given out.
+    pub fn credentials_configured(&self) -> bool {
+        self.0.get().credentials_configured()
+    }
+
+    /// Whether the daemon ever gave out a credential.
+    pub fn has_issued(&self) -> bool {
+        self.0.get().issued.is_any
+    }
+
+    /// Whether a connection must show a credential. `loopback`: it came over a loopback address to
+    /// a socket bound to one. `may_skip`: its protocol is the one that `auth.loopback = "skip"` is for.
+    pub fn credentials_required(&self, loopback: bool, may_skip: bool) -> bool {
+        let held = self.0.get();
+        match held.configured.loopback {
+            _ if !loopback => true,
+            LoopbackPolicy::Required => true,
+            LoopbackPolicy::Skip if may_skip => false,
+            LoopbackPolicy::Auto | LoopbackPolicy::Skip => held.credentials_configured(),
+        }
+    }
+
+    /// Who comes where no credential is required, over a protocol that `may_skip` as in
+    /// [`Self::credentials_required`]. Whatever it shows is not looked at.
+    pub fn local(&self, may_skip: bool) -> Principal {
+        match self.said().loopback {
+            LoopbackPolicy::Skip if may_skip => Principal { grounds: Grounds::Skipped, ..Principal::local() },
+            _ => Principal::local(),
+        }
+    }
+
+    /// Whether somebody who was let in may stay, but for the end of its credential's time.
+    pub fn upholds(&self, principal: &Principal) -> bool {
+        self.0.get().upholds(&principal.grounds)
+    }
+
+    /// Who it is that shows `credentials`, at this time of the wall clock.
+    ///
+    /// # Errors
+    /// `Unauthenticated` where this is none that holds, with what is wrong.
+    pub fn authenticate(&self, credentials: &Credentials, now: Timestamp) -> Result<Principal, Error> {
+        let held = self.0.get();
+        let shown = match credentials {
+            Credentials::None => Err(CredentialFault::Missing),
+            Credentials::ApiKey(key) => held.by_key(key, now).unwrap_or(Err(CredentialFault::ApiKey)),
+            Credentials::Jwt(token) => held.by_jwt(token, now),
+            Credentials::Token(token) => match held.by_key(token, now) {
+                Some(known) => known,
+                None if held.configured.jwt.is_some() && jwt::is_shaped(token.expose()) => {
+                    held.by_jwt(token, now)
+                }
+                None => Err(CredentialFault::Mismatch { has_device_token: false }),
+            },
+        };
+        shown.map_err(CredentialFault::error)
     }
 
     /// A JWT for one that the store knows by its id; none where no secret is configured.
@@ -216,26 +306,27 @@ impl Authority {
             expires: token.expires?,
             id: Some(token.id.clone()),
         };
-        Some(self.signer.as_ref()?.mint(&claims, token.created))
+        Some(self.said().jwt.as_ref()?.signer.mint(&claims, token.created))
     }
 
     /// Whether a credential of the configuration has this name.
     pub fn is_configured(&self, name: &str) -> bool {
-        self.known.iter().any(|known| *known.principal.name == *name)
+        self.said().known.iter().any(|known| *known.principal.name == *name)
     }
 
     /// The credentials of the configuration with what they allow, by their names.
-    pub fn configured(&self) -> impl Iterator<Item = (&Arc<str>, Scopes)> {
-        self.known.iter().map(|known| (&known.principal.name, known.principal.scopes))
+    pub fn configured(&self) -> Vec<(Arc<str>, Scopes)> {
+        let said = self.said();
+        said.known.iter().map(|known| (known.principal.name.clone(), known.principal.scopes)).collect()
     }
 
     /// Who shows the key of this name, if it is there and was at that time: one that took the place
     /// of a revoked one does not stand for what was done with that. A JWT is nobody's by its name.
     pub fn backing(&self, name: &str, at: Timestamp) -> Option<Principal> {
-        let issued = self.issued();
-        let all = self.known.iter().chain(&issued.known);
-        let stands =
-            all.filter(|known| *known.principal.name == *name && known.since.is_none_or(|since| since <= at));
+        let held = self.0.get();
+        let stands = held
+            .known()
+            .filter(|known| *known.principal.name == *name && known.since.is_none_or(|since| since <= at));
         // While one is rotated there are two.
         let end = |known: &&Known| known.principal.expires.map_or(u64::MAX, Timestamp::as_millis);
         stands.max_by_key(end).map(|known| known.principal.clone())
@@ -257,7 +348,7 @@ impl Authority {
                 "{address} is not a loopback address and no credential is configured: {SET}, or listen on 127.0.0.1"
             )));
         }
-        if self.loopback == LoopbackPolicy::Required {
+        if self.said().loopback == LoopbackPolicy::Required {
             return Err(ErrorCode::Forbidden
                 .error(format!("auth.loopback is \"required\" and no credential is configured: {SET}")));
         }
@@ -404,7 +495,7 @@ mod tests {
         authority.renew(&tokens);
         let (key, jwt) = (authority.authenticate(&token("key"), NOW).unwrap(), by_jwt().unwrap());
         assert_eq!((&*key.name, &key.grounds), ("ci", &Grounds::Issued("cmx_1".into())));
-        assert_eq!((&*jwt.name, &jwt.grounds), ("jwt:ci", &Grounds::Issued("cmx_2".into())));
+        assert_eq!((&*jwt.name, &jwt.grounds), ("jwt:ci", &Grounds::Minted("cmx_2".into(), 1)));
         assert_ne!(key.owner, jwt.owner);
         let late = NOW.after(Duration::from_secs(60));
         let expired = CredentialFault::ApiKeyExpired { at: late };
@@ -431,6 +522,43 @@ mod tests {
         let (exoclaw, other) = (skips.local(true), skips.local(false));
         skips.renew(&[issued("cmx_1", "ci", Some("key"))]);
         assert!(skips.upholds(&exoclaw) && !skips.upholds(&other));
+    }
+
+    #[test]
+    fn who_came_in_by_what_is_configured_no_more_is_upheld_no_more() {
+        let readonly = Scopes::of(&[Scope::Read]);
+        let jwt = Some(Jwt { secret: Secret::new(JWT_SECRET), issuer: "me".into(), audience: "you".into() });
+        let with = |token, keys: &[(&str, &str, Scopes)], jwt: &Option<Jwt>| Auth {
+            jwt: jwt.clone(),
+            ..raw(token, keys, LoopbackPolicy::Auto)
+        };
+        let keys = [("a", "key-a", readonly), ("b", "key-b", readonly), ("c", "key-c", readonly)];
+        let authority = Authority::new(&with(Some("s3cret"), &keys, &jwt));
+        authority.renew(&[issued("cmx_1", "x", Some("key-x")), issued("cmx_2", "y", None)]);
+        let shows = |text: &str| authority.authenticate(&token(text), NOW).unwrap();
+        let minted = jwt_of("y", Scopes::USER, Some("cmx_2"));
+        let all = ["s3cret", "key-a", "key-b", "key-c", "key-x", minted.expose()].map(shows);
+        let upheld = |authority: &Authority| all.each_ref().map(|principal| authority.upholds(principal));
+        authority.configure(&with(Some("s3cret"), &keys, &jwt));
+        assert_eq!(upheld(&authority), [true; 6], "the same again");
+        // One is gone, one is another key, one has other scopes; and it stays so when they come back.
+        let others = [("b", "key-2", readonly), ("c", "key-c", Scopes::USER)];
+        authority.configure(&with(Some("s3cret"), &others, &jwt));
+        assert_eq!(upheld(&authority), [true, false, false, false, true, true]);
+        authority.configure(&with(Some("s3cret"), &keys, &jwt));
+        assert_eq!(upheld(&authority), [true, false, false, false, true, true]);
+        authority.configure(&with(Some("another"), &keys, &None));
+        assert_eq!(upheld(&authority), [false, false, false, false, true, false]);
+
+        let policy = |loopback| raw(None, &[], loopback);
+        let doors = Authority::new(&policy(LoopbackPolicy::Skip));
+        let (skipped, open) = (doors.local(true), doors.local(false));
+        doors.configure(&with(Some("s3cret"), &[], &None));
+        assert!(!doors.upholds(&skipped) && !doors.upholds(&open));
+        doors.configure(&policy(LoopbackPolicy::Auto));
+        assert!(doors.upholds(&skipped) && doors.upholds(&open));
+        doors.configure(&policy(LoopbackPolicy::Required));
+        assert!(!doors.upholds(&open));
     }
 
     #[test]

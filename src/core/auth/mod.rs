@@ -163,17 +163,38 @@ impl Owner {
 }
 
 /// Why somebody is let in, and so what ends that.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Grounds {
-    /// The configuration of the daemon says so, for as long as it runs.
-    #[default]
-    Configured,
+    /// A credential of the configuration, by a number that no other of this process has; until a
+    /// configuration is applied that has it no more.
+    Configured(u32),
+    /// The configuration lets loopback in without a credential, as long as it says so.
+    Skipped,
     /// No credential is configured, for as long as that is so.
     Open,
-    /// A credential of the store, by its id; until it is revoked.
+    /// An API key of the store, by its id; until it is revoked.
     Issued(Arc<str>),
+    /// A JWT of the store, by its id, and the number of what it is signed with; until the one is revoked
+    /// or the other is another.
+    Minted(Arc<str>, u32),
     /// The operating system says that it is the operator, at the other end of the Unix socket.
     Socket,
+}
+
+impl Default for Grounds {
+    fn default() -> Self {
+        Self::Configured(0)
+    }
+}
+
+impl Grounds {
+    /// The credential of the store that it is.
+    pub fn token(&self) -> Option<&Arc<str>> {
+        match self {
+            Self::Issued(id) | Self::Minted(id, _) => Some(id),
+            Self::Configured(_) | Self::Skipped | Self::Open | Self::Socket => None,
+        }
+    }
 }
 
 /// Somebody who was let in.
@@ -203,7 +224,7 @@ impl Principal {
             true => Owner::Admins,
             false => Owner::Credential(name.clone()),
         };
-        Self { name, scopes, owner, unlimited: false, grounds: Grounds::Configured, expires: None }
+        Self { name, scopes, owner, unlimited: false, grounds: Grounds::default(), expires: None }
     }
 
     /// Whoever comes over loopback while no credential is configured.

@@ -257,11 +257,11 @@ impl Shown {
     /// What this principal was let in with, if it is one whose use is kept.
     pub fn of(principal: &Principal, authority: &Authority) -> Option<Self> {
         match &principal.grounds {
-            Grounds::Issued(id) => Some(Self::Issued(id.clone())),
-            Grounds::Configured if authority.is_configured(&principal.name) => {
+            Grounds::Issued(id) | Grounds::Minted(id, _) => Some(Self::Issued(id.clone())),
+            Grounds::Configured(_) if authority.is_configured(&principal.name) => {
                 Some(Self::Configured(principal.name.clone()))
             }
-            Grounds::Configured | Grounds::Open | Grounds::Socket => None,
+            Grounds::Configured(_) | Grounds::Skipped | Grounds::Open | Grounds::Socket => None,
         }
     }
 }
@@ -344,9 +344,9 @@ impl Ledger {
         }
         match command {
             TokenCommand::List => {
-                let configured = authority.configured().map(|(name, scopes)| Configured {
-                    used: self.configured.get(name).copied(),
-                    name: name.clone(),
+                let configured = authority.configured().into_iter().map(|(name, scopes)| Configured {
+                    used: self.configured.get(&name).copied(),
+                    name,
                     scopes,
                 });
                 let configured = configured.collect();

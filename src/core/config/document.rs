@@ -8,8 +8,8 @@
 use serde_json::{Map, Value as Json};
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
-use super::keys::KEYS;
-use super::tree::{Complaint, File, Origin, Value as Raw, parse_file};
+use super::keys::{KEYS, Kind};
+use super::tree::{Complaint, File, Origin, Value as Raw, parse_file, parse_value};
 
 /// Stands for what is not shown.
 pub const HIDDEN: &str = "(hidden)";
@@ -149,6 +149,24 @@ pub fn at<'a>(document: &'a Json, path: &str) -> Option<&'a Json> {
 pub fn is_known(path: &str) -> bool {
     let below = |at: String, name: &str| KEYS.below(&at, name);
     path.split('.').try_fold(String::new(), below).is_some()
+}
+
+/// What somebody means who writes `text` behind a key on a command line: a value as TOML has it, or a
+/// bare text where the key wants one; for a list of texts also texts parted by commas.
+pub fn value_of_text(path: &str, text: &str) -> Json {
+    let pattern = path.split('.').try_fold(String::new(), |at, name| KEYS.below(&at, name));
+    let kind = pattern.as_deref().and_then(|pattern| KEYS.get(pattern)).map(|key| &key.kind);
+    let written = parse_value(text, &Origin::Default).filter(|value| !matches!(value, Raw::Other(_)));
+    match (written.map(|value| value.to_json()), kind) {
+        (Some(value), Some(Kind::Text | Kind::Choice(_))) if !value.is_string() => text.into(),
+        (Some(value), Some(Kind::Texts)) if value.is_array() => value,
+        (value, Some(Kind::Texts)) => {
+            let bare = value.as_ref().and_then(Json::as_str).unwrap_or(text);
+            bare.split(',').map(str::trim).filter(|text| !text.is_empty()).map(Json::from).collect()
+        }
+        (Some(value), _) => value,
+        (None, _) => text.into(),
+    }
 }
 
 /// The text of a file that says what `asked` says. `file` and `effective` are what was shown of it

@@ -3,7 +3,7 @@
 //! Pure: who calls has read the files, knows the environment, and lends a function that reads
 //! secret files. Defaults stand here, where each key is read; the sample `gateway.toml` writes them out.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -81,6 +81,8 @@ pub struct Examined {
     pub file: Json,
     /// What all keys say, whoever said it.
     pub effective: Json,
+    /// Where what they say was written, as `section.key`, where it was.
+    pub origins: BTreeMap<String, Origin>,
     /// Why one can't run on it.
     pub complaints: Vec<Complaint>,
     /// What has no effect or is probably not meant.
@@ -99,12 +101,14 @@ pub fn examine(sources: Sources<'_>) -> Examined {
                 config: Some(config),
                 file,
                 effective,
+                origins: report.origins,
                 complaints: report.complaints,
                 warnings: report.warnings,
             }
         }
         Err(complaints) => {
-            Examined { config: None, file, effective: json!({}), complaints, warnings: Vec::new() }
+            let (effective, origins) = (json!({}), BTreeMap::new());
+            Examined { config: None, file, effective, origins, complaints, warnings: Vec::new() }
         }
     }
 }

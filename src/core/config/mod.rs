@@ -12,16 +12,18 @@ mod keys;
 mod layers;
 mod load;
 mod models;
+mod restart;
 mod section;
 mod tree;
 
 #[cfg(test)]
 mod tests;
 
-pub use document::{HIDDEN, at, differences, edit, is_known, patched, placed};
+pub use document::{HIDDEN, at, differences, edit, is_known, patched, placed, value_of_text};
 pub use keys::{Hint, Schema, schema};
 pub use load::{EMBEDDED_PLUGINS, Examined, Loaded, Sources, examine, load};
 pub use models::default_model;
+pub use restart::{TAKES_A_RESTART, in_effect, takes_a_restart};
 pub use tree::{Complaint, ENV_PREFIX, File, Flag, Origin};
 
 /// The sections that concern everybody who uses the daemon: none of them tells who else does, or how

@@ -21,6 +21,8 @@ pub(super) struct Report {
     pub(super) keys: Keys,
     /// What all keys say, whoever said it, in the kinds of values that their keys want.
     pub(super) effective: Json,
+    /// Where it was written what keys say, as `section.key`; those of lists as wholes.
+    pub(super) origins: BTreeMap<String, Origin>,
 }
 
 /// A step on the way to a value.
@@ -151,7 +153,16 @@ impl Section {
             self.says(report, key, default.clone());
         }
         report.keys.add(join(&self.pattern, key), Key { kind, default });
-        self.take(key)
+        let node = self.take(key)?;
+        self.was_written(report, key, &node.origin);
+        Some(node)
+    }
+
+    /// Notes where a key was written, unless it is of an item of a list.
+    fn was_written(&self, report: &mut Report, key: &str, at: &Origin) {
+        if self.place.iter().all(|step| matches!(step, Step::Name(_))) {
+            report.origins.insert(self.name(key), at.clone());
+        }
     }
 
     fn wrong(&self, report: &mut Report, key: &str, node: &Node, expected: &str) {
@@ -332,6 +343,7 @@ impl Section {
     pub(super) fn list(&mut self, report: &mut Report, key: &'static str) -> Vec<Self> {
         self.says(report, key, json!([]));
         let Some(node) = self.take(key) else { return Vec::new() };
+        self.was_written(report, key, &node.origin);
         let (path, pattern) = (self.name(key), format!("{}[]", join(&self.pattern, key)));
         let expected = format!("sections [[{path}]]");
         let list = match &node.value {

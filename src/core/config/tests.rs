@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 use crate::auth::Scope;
@@ -704,5 +705,25 @@ proptest! {
         let changed = patched(&now.file, &serde_json::json!({ "limits": { "queue": queue } }));
         let is_default = queue == 64 && !chosen.contains(&1);
         prop_assert_eq!(&after.file, if is_default { &now.file } else { &changed });
+    }
+}
+
+#[test]
+fn what_is_written_on_a_command_line_becomes_what_its_key_wants() {
+    for (path, text, value) in [
+        ("limits.queue", "7", json!(7)),
+        ("limits.queue", "many", json!("many")),
+        ("agents.main.model", "4", json!("4")),
+        ("agents.main.model", "\"4\"", json!("4")),
+        ("agents.main.model", "gpt-4o", json!("gpt-4o")),
+        ("agents.main.tools", "[\"echo\"]", json!(["echo"])),
+        ("agents.main.tools", "echo, clock", json!(["echo", "clock"])),
+        ("agents.main.tools", "echo", json!(["echo"])),
+        ("log.filter", "info,clawmux=debug", json!("info,clawmux=debug")),
+        ("store.recovery", "resume", json!("resume")),
+        ("budgets", "{ daily = 3 }", json!({ "daily": 3 })),
+        ("memory.episodic_turns", "1.5", json!("1.5")),
+    ] {
+        assert_eq!(super::value_of_text(path, text), value, "{path} {text}");
     }
 }

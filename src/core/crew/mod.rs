@@ -49,7 +49,7 @@ const OVER_AGENTS_MAX: usize = 256;
 const OVER_TEAMS_MAX: usize = 32;
 
 /// What a crew is made with.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setup {
     /// How many may have a turn at once for one owner.
     pub running_max: usize,
@@ -124,6 +124,12 @@ impl Crew {
             changed_teams: BTreeSet::new(),
             step: Step::default(),
         }
+    }
+
+    /// From now on this is configured. What is under way goes on; more of it may begin.
+    pub fn configure(&mut self, now: Timestamp, setup: Setup) {
+        self.setup = setup;
+        self.schedule(now);
     }
 
     /// After a start: everything that may not have been done is to be done (again).

@@ -49,8 +49,8 @@ pub(super) fn config_get(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) ->
     })
 }
 
-/// `config.set` and `config.apply`: all of it. It takes effect with the next start, which the answer
-/// says.
+/// `config.set` and `config.apply`: all of it. It is in effect when it is answered, but for what takes a
+/// restart, which the answer says.
 pub(super) fn config_set(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
     set(request, false)
 }

@@ -1,7 +1,7 @@
 //! The configuration: keys as `section.key`, values as they stand in the file or are by default.
 //!
-//! What is shown is what is stored: it takes effect with the next start, and `pending` names the keys
-//! whose stored value is another than the one in effect. Secrets are never in it: the configuration
+//! What is shown is what is stored. What is set is in effect when it is answered; `pending` names the keys
+//! whose stored value takes effect with the next start alone. Secrets are never in it: the configuration
 //! only names where they are. Who is no operator is shown the sections that concern everybody.
 
 use serde::Deserialize;

@@ -1,0 +1,193 @@
+//! Another configuration for a daemon that runs: all of it or nothing.
+//!
+//! Everything that can fail is done first, beside what runs ([`Gateway::prepare`]): files are read,
+//! plugins loaded, clients of providers made. Then whoever asked writes down what he has to. What is left
+//! can't fail: each actor is told its part, and values that many share are exchanged as wholes.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use clawmux_core::auth::authority::Authority;
+use clawmux_core::config::Config;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::job::Job;
+
+use super::{Gateway, crew_rules, terms};
+use crate::ask::ask;
+use crate::clock;
+use crate::provider_supervisor::{self, Endpoints};
+use crate::sandbox_supervisor::{Replace, Stage, Staged};
+use crate::session::Roster;
+use crate::{crew, files, listener, scheduler, tokens};
+
+/// How long it may take to get everything ready.
+const PREPARE_MAX: Duration = Duration::from_secs(60);
+
+/// What is done when everything is ready and nothing was changed yet: the last that may fail. Blocks.
+pub type Commit = Box<dyn FnOnce() -> Result<(), Error> + Send>;
+
+/// Has the daemon go over to another configuration. What takes a restart in it stays as it is. Who asks
+/// does so once at a time.
+#[derive(Message)]
+#[rtype(result = "Result<Adopted, Error>")]
+pub struct Adopt {
+    /// The configuration, validated.
+    pub config: Config,
+    /// What is done before it.
+    pub commit: Option<Commit>,
+}
+
+/// It was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adopted {
+    /// What changed that the text of the configuration need not tell: secrets, souls and modules, which
+    /// it only names. As `section.key`, or as a section.
+    pub beneath: BTreeSet<String>,
+}
+
+impl fmt::Debug for Adopt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adopt").field("commits", &self.commit.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// A configuration with all that it takes to go over to it.
+struct Prepared {
+    config: Arc<Config>,
+    roster: Roster,
+    endpoints: Endpoints,
+    plugins: Staged,
+}
+
+/// Blocks.
+fn read(config: &Config) -> Result<(Roster, Endpoints), Error> {
+    Ok((Roster::read(config)?, Endpoints::new(config)?))
+}
+
+fn lost() -> Error {
+    ErrorCode::Internal.error("the configuration could not be looked at")
+}
+
+impl Gateway {
+    /// Gets ready all that could fail; nothing that runs is changed.
+    fn prepare(&self, config: Config) -> impl Future<Output = Result<Prepared, Error>> + use<> {
+        let running = self.config.get();
+        let mut config = config.without_what_takes_a_restart(&running);
+        if self.setup.has_own_credentials {
+            config.auth = running.auth.clone();
+        }
+        let config = Arc::new(config);
+        let filter = self.setup.log_filter.clone();
+        let (addresses, has_issued) = (self.addresses.clone(), self.services.authority.has_issued());
+        let sandbox = self.sandbox.clone();
+        let prepared = async move {
+            if let Some(filter) = filter {
+                let wrong = |why| ErrorCode::InvalidRequest.error(format!("log.filter: {why}"));
+                filter.check(&config.log.filter).map_err(wrong)?;
+            }
+            Job::built_in(&config.scheduler, clock::wall(), &clock::zone())?;
+            if !has_issued {
+                Authority::new(&config.auth).may_listen(&addresses)?;
+            }
+            let reading = config.clone();
+            let read = tokio::task::spawn_blocking(move || read(&reading)).await;
+            let (roster, endpoints) = read.map_err(|_| lost())??;
+            let plugins = ask(&sandbox, Stage(config.plugins.clone())).await??;
+            Ok(Prepared { config, roster, endpoints, plugins })
+        };
+        async move {
+            let late =
+                |_| ErrorCode::Timeout.error(format!("it took longer than {} s", PREPARE_MAX.as_secs()));
+            tokio::time::timeout(PREPARE_MAX, prepared).await.map_err(late)?
+        }
+    }
+
+    /// Tells everybody. An actor that is gone is no reason to stop halfway: the daemon is started anew
+    /// then, on this configuration.
+    fn apply(&mut self, prepared: Prepared) -> impl Future<Output = Adopted> + use<> {
+        let Prepared { config, roster, endpoints, plugins } = prepared;
+        let before = self.config.get();
+        let adopted = Adopted { beneath: beneath(&before, &config, &self.roster.get(), &roster, &plugins) };
+        let catalog = roster.catalog.clone();
+        if let Some(filter) = &self.setup.log_filter
+            && let Err(why) = filter.set(&config.log.filter)
+        {
+            tracing::error!("the log's filter stays as it is: {why}");
+        }
+        let terms = terms(&config, catalog, self.setup.version, Some(&self.services.terms.get()));
+        let services = self.services.clone();
+        let shared_roster = self.roster.clone();
+        let (sandbox, providers) = (self.sandbox.clone(), self.providers.clone());
+        let (crew, files) = (self.crew.clone(), self.files.clone());
+        let (tokens, listener) = (self.tokens.clone(), self.listener.clone());
+        let timetable = self.scheduler.clone();
+        self.config.set(config.clone());
+        async move {
+            let told = async {
+                // Tools and models are there before agents that use them.
+                ask(&sandbox, Replace(plugins)).await?;
+                let providers_told = provider_supervisor::Reconfigure { config: config.clone(), endpoints };
+                ask(&providers, providers_told).await?;
+                shared_roster.set(roster);
+                services.terms.set(terms);
+                ask(&crew, crew::Reconfigure(crew_rules(&config))).await?;
+                ask(&files, files::Reconfigure { quota_bytes: config.limits.file_quota_bytes }).await?;
+                ask(&files, files::SetRoots(config.files.attachment_roots.clone())).await?;
+                if let Err(error) = ask(&timetable, scheduler::SetSchedule(config.scheduler.clone())).await? {
+                    tracing::error!(%error, "the jobs of the configuration could not be written down");
+                }
+                let unauthenticated = config.limits.unauthenticated;
+                ask(&listener, listener::Reconfigure { unauthenticated }).await?;
+                // The last: who is closed by it comes back to what holds now.
+                ask(&tokens, tokens::Reconfigure(config.auth.clone())).await
+            };
+            if let Err(error) = told.await {
+                tracing::error!(%error, "not everybody could be told of the configuration");
+            }
+            adopted
+        }
+    }
+}
+
+/// What differs between two configurations beneath what their texts say.
+fn beneath(before: &Config, now: &Config, old: &Roster, new: &Roster, plugins: &Staged) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    if before.auth != now.auth {
+        found.insert("auth".to_owned());
+    }
+    for (name, provider) in &now.providers {
+        if before.providers.get(name).is_some_and(|before| before != provider) {
+            found.insert(format!("providers.{name}"));
+        }
+    }
+    found.extend(new.other_souls(old).map(|agent| format!("agents.{agent}.soul")));
+    if plugins.changed().next().is_some() {
+        found.insert("plugins".to_owned());
+    }
+    found
+}
+
+impl Handler<Adopt> for Gateway {
+    type Result = ResponseActFuture<Self, Result<Adopted, Error>>;
+
+    fn handle(&mut self, Adopt { config, commit }: Adopt, _: &mut Self::Context) -> Self::Result {
+        if self.stopping {
+            return Box::pin(fut::ready(Err(ErrorCode::Unavailable.error("the daemon is stopping"))));
+        }
+        let prepared = self.prepare(config);
+        let committed = async move {
+            let prepared = prepared.await?;
+            if let Some(commit) = commit {
+                tokio::task::spawn_blocking(commit).await.map_err(|_| lost())??;
+            }
+            Ok(prepared)
+        };
+        Box::pin(committed.into_actor(self).then(|prepared: Result<Prepared, Error>, gateway, _| {
+            let applied = prepared.map(|prepared| gateway.apply(prepared));
+            async move { Ok(applied?.await) }.into_actor(gateway)
+        }))
+    }
+}

@@ -1,0 +1,91 @@
+//! The agents, and what else the configuration says of sessions: one immutable value, which sessions and
+//! their supervisor share and a reload exchanges. A run keeps the [`Profile`] it began with; the next one
+//! of its session finds the new one here, so nobody has to be told.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use clawmux_core::catalog::Catalog;
+use clawmux_core::config::{Agent, Approval, Config, Recovery};
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::{AgentId, PluginName};
+use clawmux_core::router::Router;
+use clawmux_core::session::Limits;
+
+use super::Profile;
+
+/// What sessions are to be like.
+#[derive(Debug)]
+pub struct Roster {
+    /// Who answers whom.
+    pub router: Router,
+    /// The agents, by name.
+    pub agents: HashMap<AgentId, Arc<Profile>>,
+    /// The bounds of a session.
+    pub limits: Limits,
+    /// What becomes of a run the daemon's end cut off.
+    pub recovery: Recovery,
+    /// How far behind the log a client may fall, in bytes of it.
+    pub lag_bytes_max: usize,
+    /// The models there are.
+    pub catalog: Arc<Catalog>,
+}
+
+impl Roster {
+    /// That of a configuration, with the agents' souls. A soul file that is not there is an empty soul.
+    /// Blocks.
+    ///
+    /// # Errors
+    /// `Unavailable` where a soul can't be read, with its path.
+    pub fn read(config: &Config) -> Result<Self, Error> {
+        let profile = |(id, agent): (&AgentId, &Agent)| Ok((id.clone(), Arc::new(profile(config, agent)?)));
+        Ok(Self {
+            router: Router::new(config.bindings.clone(), config.default_agent.clone()),
+            agents: config.agents.iter().map(profile).collect::<Result<_, Error>>()?,
+            limits: Limits {
+                queue: config.limits.queue,
+                episodic_turns: config.memory.episodic_turns,
+                context_tokens: config.memory.context_tokens,
+            },
+            recovery: config.store.recovery,
+            lag_bytes_max: config.gateway.max_buffered_bytes,
+            catalog: Arc::new(Catalog::new(config)),
+        })
+    }
+
+    /// The agents that are here with another soul than in `before`.
+    pub fn other_souls<'a>(&'a self, before: &'a Self) -> impl Iterator<Item = &'a AgentId> {
+        let is_other = |(id, now): &(&AgentId, &Arc<Profile>)| {
+            before.agents.get(*id).is_some_and(|before| before.soul != now.soul)
+        };
+        self.agents.iter().filter(is_other).map(|(id, _)| id)
+    }
+}
+
+fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
+    let is_gated = |tool: &&PluginName| {
+        config.plugins.iter().any(|plugin| plugin.name == **tool && plugin.approval == Approval::Ask)
+    };
+    Ok(Profile {
+        id: agent.id.clone(),
+        soul: soul(&agent.soul)?.into(),
+        models: agent.models.clone(),
+        max_tokens: agent.max_tokens,
+        tools: agent.tools.clone(),
+        gated: agent.tools.iter().filter(is_gated).cloned().collect(),
+        approval_timeout: config.approvals.timeout,
+        node_tools: agent.node_tools.clone(),
+        context_tokens: config.memory.context_tokens,
+    })
+}
+
+fn soul(path: &Path) -> Result<String, Error> {
+    match std::fs::read_to_string(path) {
+        Ok(soul) => Ok(soul.trim().to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => {
+            Err(ErrorCode::Unavailable.error(format!("the soul {} can't be read: {error}", path.display())))
+        }
+    }
+}

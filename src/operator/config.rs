@@ -1,0 +1,196 @@
+//! `clawmux config get|set|unset|reload`: through the running daemon, which then goes over to what was
+//! changed; where none runs, on the files themselves, as well checked.
+
+use std::time::Duration;
+
+use clawmux_actors::configuration::{Draft, Now, Setting};
+use clawmux_core::config::value_of_text;
+use clawmux_core::error::{Error, ErrorCode};
+use serde_json::{Value, json};
+
+use super::table::table;
+use crate::admin_client::{Link, Refused, home_of};
+use crate::cli::{ConfigCommand, GetConfig, Global};
+use crate::exit::{CONFIG, FAILED, Failure};
+use crate::settings;
+use crate::terminal::{json_line, one_line, say, tell};
+
+/// How long the daemon may take to go over to another configuration.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Runs it.
+///
+/// # Errors
+/// Status 64 where the configuration is bad, or would be; 69 where no daemon is reachable that could
+/// reload it.
+pub(crate) fn run(global: &Global, command: &ConfigCommand) -> Result<(), Failure> {
+    match command {
+        ConfigCommand::Get(options) => get(global, options),
+        ConfigCommand::Set(options) => {
+            let value = value_of_text(&options.path, &options.value);
+            change(global, &options.path, &value, options.json)
+        }
+        ConfigCommand::Unset(options) => change(global, &options.path, &Value::Null, options.json),
+        ConfigCommand::Reload(options) => {
+            let mut link = Link::open(&home_of(global)?)?;
+            let answer = ask(&mut link, "admin.config.reload", &json!({}))?;
+            warn(&answer);
+            say(&if options.json { json_line(&answer) } else { outcome(&answer) });
+            Ok(())
+        }
+    }
+}
+
+fn get(global: &Global, options: &GetConfig) -> Result<(), Failure> {
+    let answer = match Link::open_if_there(&home_of(global)?)? {
+        Some(mut link) => {
+            let params = options.path.as_ref().map_or_else(|| json!({}), |path| json!({ "path": path }));
+            ask(&mut link, "admin.config.get", &params)?
+        }
+        None => {
+            let now = Now::read(&settings::layers(global, &[])?).map_err(refused)?;
+            let settings = now.settings(options.path.as_deref()).map_err(refused)?;
+            let complaints = now.is_good().err().map(|error| error.message).unwrap_or_default();
+            json!({ "settings": rows(&settings), "complaints": complaints.lines().collect::<Vec<_>>() })
+        }
+    };
+    for complaint in texts(&answer["complaints"]) {
+        tell(&format!("bad: {}", one_line(complaint, 2000)));
+    }
+    if options.json {
+        say(&json_line(&answer));
+        return Ok(());
+    }
+    let rows: Vec<[String; 3]> = list(&answer["settings"]).iter().map(row).collect();
+    match (&options.path, rows.is_empty()) {
+        (Some(path), true) => tell(&format!("{path} is not set")),
+        _ => say(&table(["KEY", "VALUE", "FROM"], &rows)),
+    }
+    Ok(())
+}
+
+fn row(setting: &Value) -> [String; 3] {
+    let text = |name: &str| setting[name].as_str();
+    let from = text("at").or(text("from")).unwrap_or("-");
+    let from = match text("waits_for") {
+        None => from.to_owned(),
+        Some(what) => format!("{from} (waits for a {what})"),
+    };
+    [text("path").unwrap_or("-").to_owned(), setting["value"].to_string(), from]
+}
+
+fn change(global: &Global, path: &str, value: &Value, as_json: bool) -> Result<(), Failure> {
+    let answer = match Link::open_if_there(&home_of(global)?)? {
+        Some(mut link) if value.is_null() => ask(&mut link, "admin.config.unset", &json!({ "path": path }))?,
+        Some(mut link) => ask(&mut link, "admin.config.set", &json!({ "path": path, "value": value }))?,
+        None => {
+            let layers = settings::layers(global, &[])?;
+            let draft = Draft::of_key(&layers, path, value).map_err(refused)?;
+            draft.write().map_err(refused)?;
+            let settings = draft.then().settings(Some(path)).map_err(refused)?;
+            let warnings = draft.then().warnings();
+            let warning =
+                |it: &clawmux_core::reply::ConfigIssue| json!({ "path": it.path, "message": it.message });
+            json!({
+                "file": draft.file.display().to_string(),
+                "written": draft.is_change(),
+                "settings": rows(&settings),
+                "warnings": warnings.iter().map(warning).collect::<Vec<_>>(),
+            })
+        }
+    };
+    warn(&answer);
+    say(&if as_json { json_line(&answer) } else { changed(path, &answer) });
+    Ok(())
+}
+
+/// What a change has come to, for people.
+fn changed(path: &str, answer: &Value) -> String {
+    let now: Vec<String> = list(&answer["settings"])
+        .iter()
+        .map(|setting| {
+            let [key, value, from] = row(setting);
+            format!("{key} = {value}  ({from})")
+        })
+        .collect();
+    let now = if now.is_empty() { format!("{path} is not set") } else { now.join("\n") };
+    let file = one_line(answer["file"].as_str().unwrap_or("-"), 1000);
+    let what = match (answer["written"] == true, answer.get("applied").is_some()) {
+        (false, _) => "nothing to write: it says so already".to_owned(),
+        (true, false) => format!("written to {file}; no daemon runs: it holds when one is started"),
+        (true, true) => format!("written to {file}; {}", outcome(answer)),
+    };
+    format!("{}\n{what}", now.lines().map(|line| one_line(line, 2000)).collect::<Vec<_>>().join("\n"))
+}
+
+/// What the daemon went over to, for people.
+fn outcome(answer: &Value) -> String {
+    let named =
+        |name: &str| texts(&answer[name]).map(|text| one_line(text, 200)).collect::<Vec<_>>().join(", ");
+    let (applied, restart) = (named("applied"), named("needs_restart"));
+    match (applied.is_empty(), restart.is_empty()) {
+        (true, true) => "nothing has changed".into(),
+        (false, true) => format!("applied: {applied}"),
+        (true, false) => format!("takes a restart: {restart}"),
+        (false, false) => format!("applied: {applied}\ntakes a restart: {restart}"),
+    }
+}
+
+fn warn(answer: &Value) {
+    for warning in list(&answer["warnings"]) {
+        let text = |name: &str| one_line(warning[name].as_str().unwrap_or_default(), 1000);
+        let (path, message) = (text("path"), text("message"));
+        let colon = if path.is_empty() { "" } else { ": " };
+        tell(&format!("warning: {path}{colon}{message}"));
+    }
+}
+
+fn ask(link: &mut Link, method: &str, params: &Value) -> Result<Value, Failure> {
+    link.wait_for(Some(PATIENCE))?;
+    link.call(method, params, |_, _| {}).map_err(|why| match why {
+        Refused::Error(error) => refused(error),
+        unreachable => unreachable.into(),
+    })
+}
+
+/// Each complaint on a line of its own.
+fn refused(error: Error) -> Failure {
+    let status = if error.code == ErrorCode::InvalidRequest { CONFIG } else { FAILED };
+    let lines: Vec<String> = error.message.lines().map(|line| one_line(line, 2000)).collect();
+    Failure::new(status, lines.join("\n"))
+}
+
+fn rows(settings: &[Setting]) -> Vec<Value> {
+    settings.iter().map(Setting::to_json).collect()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn texts(value: &Value) -> impl Iterator<Item = &str> {
+    list(value).iter().filter_map(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_of_a_change_is_said() {
+        let told = |applied: &[&str], restart: &[&str]| {
+            outcome(&json!({ "applied": applied, "needs_restart": restart }))
+        };
+        assert_eq!(told(&[], &[]), "nothing has changed");
+        assert_eq!(told(&["a.b"], &[]), "applied: a.b");
+        assert_eq!(told(&[], &["c"]), "takes a restart: c");
+        assert_eq!(told(&["a.b"], &["c", "d"]), "applied: a.b\ntakes a restart: c, d");
+        let setting =
+            json!({ "path": "limits.queue", "value": 3, "from": "file", "at": "f:2", "waits_for": "reload" });
+        assert_eq!(row(&setting), ["limits.queue", "3", "f:2 (waits for a reload)"]);
+        let answer = json!({ "file": "f", "written": true, "settings": [] });
+        assert!(
+            changed("limits.queue", &answer).starts_with("limits.queue is not set\nwritten to f; no daemon")
+        );
+    }
+}
