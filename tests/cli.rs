@@ -58,7 +58,6 @@ fn exit_statuses_are_those_scripts_know() {
         (&["backup", "copy.db"], 1, "there is no log at"),
         (&["doctor"], 0, ""),
         (&["doctor", "--fix"], 2, "--fix"),
-        (&["config", "get"], 1, "config is not there yet"),
         (&["usage"], 69, "clawmux serve"),
         (&["usage", "--by", "week"], 2, "session"),
         (&["usage", "--days", "0"], 2, "above 0"),

@@ -699,7 +699,6 @@ fn what_is_no_good_request_is_told_why() {
     let mut operator = Operator::connect(&daemon);
     for (method, params, code, says) in [
         ("admin.nothing", json!({}), -32601, "unknown method: admin.nothing"),
-        ("admin.config.get", json!({}), -32601, "admin.config.get is not there yet"),
         ("admin.session.show", json!({}), -32602, "missing field `session`; it takes {\"session\", "),
         ("admin.session.show", json!({"session": 5}), -32602, "invalid type: integer `5`, expected a string"),
         ("admin.session.show", json!({"session": ADA, "after_seq": -1}), -32602, "invalid value"),

@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn another_home_is_claimed_besides_and_has_to_be_there() {
         let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let _own = Bound::new(own.path(), None, None).unwrap();
+        let _own = Bound::new(own.path(), None, None, None).unwrap();
         assert!(Bound::besides(own.path(), &own.path().join("."), None).unwrap().is_none(), "the same one");
         let bound = Bound::besides(own.path(), other.path(), None).unwrap();
         assert!(socket_path(other.path()).exists());

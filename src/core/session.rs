@@ -866,6 +866,7 @@ mod tests {
             Prompt {
                 run: "r".into(),
                 seq: Seq(1),
+                at: Timestamp::default(),
                 content: String::new(),
                 owner: Owner::Admins,
                 idempotency_key: None,
