@@ -95,6 +95,8 @@ pub struct Setup {
     pub socket: Option<PathBuf>,
     /// Sockets that were bound before; they win over the configured ones.
     pub passed: Arc<Passed>,
+    /// The home where xeno's clients look by themselves, where `xeno.home` names none.
+    pub xeno_home: Option<PathBuf>,
     /// What the configuration was made of.
     pub layers: Layers,
     /// The daemon's own log.
@@ -147,8 +149,8 @@ pub struct Gateway {
     listener: Addr<Listener>,
     arbiters: Arbiters,
     admin: Addr<Admin>,
-    /// The claim on the home, let go when the log is closed.
-    claim: Option<Bound>,
+    /// The claims on the home and that of xeno's clients, let go when the log is closed.
+    claims: Vec<Bound>,
     failed: Option<oneshot::Sender<Error>>,
     draining: bool,
     stopping: bool,
@@ -205,7 +207,10 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let unusable = |error| ErrorCode::Unavailable.error(format!("the sockets that were passed: {error}"));
     let passed = setup.passed.unix().map_err(unusable)?;
     let group = config.gateway.socket_group.as_deref().map(Group::named).transpose()?;
-    let mut claim = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref(), passed)?;
+    let own = Bound::new(&setup.home, setup.socket.as_deref(), group.as_ref(), passed)?;
+    let path = own.path().to_owned();
+    let mut claims = vec![own];
+    claims.extend(claim_for_xeno(&setup, group.as_ref())?);
     let (sockets, listen) = if setup.passed.has_tcp() {
         setup.passed.tcp().map_err(unusable)?
     } else {
@@ -337,6 +342,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             ("tokens", tokens.clone().recipient()),
             ("crew", crew.clone().recipient()),
             ("files", files.clone().recipient()),
+            ("scheduler", scheduler.clone().recipient()),
+            ("admin", admin.clone().recipient()),
             ("store", store.clone().recipient()),
         ],
         version: setup.version,
@@ -345,7 +352,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     });
     let (listener, addresses) = Listener::open(ListenerSetup {
         sockets,
-        unix: claim.take_listener().into_iter().collect(),
+        unix: claims.iter_mut().filter_map(Bound::take_listener).collect(),
         services: services.clone(),
         protocols: PROTOCOLS.to_vec(),
         control_ui: config
@@ -371,7 +378,6 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
     ask(&scheduler, scheduler::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
-    let path = claim.path().to_owned();
     let running = Arc::new(Exchanged::new(config.clone()));
     let changed_by = configuration.clone();
     let gateway = Gateway {
@@ -395,7 +401,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         listener: listener.clone(),
         arbiters: arbiters.clone(),
         admin,
-        claim: Some(claim),
+        claims,
         failed: Some(fail),
         draining: false,
         stopping: false,
@@ -406,6 +412,21 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     ask(&gateway, Serve).await??;
     ask(&listener, listener::Ready(true)).await?;
     Ok(Running { gateway, addresses, socket: path, config: running, arbiters, failed })
+}
+
+/// Claims the home where xeno's clients look, which is theirs and not the daemon's. One that was not asked
+/// for is no reason not to start.
+fn claim_for_xeno(setup: &Setup, group: Option<&Group>) -> Result<Option<Bound>, Error> {
+    if let Some(home) = &setup.config.xeno.home {
+        return Bound::besides(&setup.home, home, group)
+            .map_err(|error| Error { message: format!("xeno.home: {}", error.message), ..error });
+    }
+    let Some(home) = &setup.xeno_home else { return Ok(None) };
+    Ok(Bound::besides(&setup.home, home, group).unwrap_or_else(|error| {
+        let home = home.display();
+        tracing::warn!(%error, "xeno's clients that look in their default_home {home} do not find this daemon");
+        None
+    }))
 }
 
 /// From here on operators are served.
@@ -665,7 +686,7 @@ impl Handler<Stop> for Gateway {
         let (sessions, listener) = (self.sessions.clone(), self.listener.clone());
         let files = self.files.clone();
         let scheduler = self.scheduler.clone();
-        let claim = self.claim.take();
+        let claims = std::mem::take(&mut self.claims);
         Box::pin(async move {
             let _ = ask(&scheduler, TakeFirings(false)).await;
             let _ = ask(&listener, listener::Ready(false)).await;
@@ -689,7 +710,7 @@ impl Handler<Stop> for Gateway {
                 tracing::warn!("not everything closed in time");
             }
             // Only now may another daemon have the home.
-            drop(claim);
+            drop(claims);
         })
     }
 }
@@ -711,6 +732,7 @@ mod tests {
             home: home.to_owned(),
             socket: None,
             passed: Arc::default(),
+            xeno_home: None,
             version: "test",
             layers: Layers::default(),
             log: Arc::default(),

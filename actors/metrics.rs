@@ -74,6 +74,9 @@ const OBSERVED: &[(&str, &str, &str, &str)] = &[
     ("tokens", "valid", "credentials_valid", "API keys and JWTs of the store that let in"),
     ("tokens", "expiring", "credentials_expiring", "Those of them that end within a week"),
     ("crew", "running", "agents_running", "Agents that work for sessions"),
+    ("scheduler", "jobs", "jobs", "Jobs that are known"),
+    ("scheduler", "running", "jobs_running", "Firings of jobs under way"),
+    ("admin", "waiting", "admin_requests_waiting", "Requests of operators that wait for their turn"),
     ("files", "files", "files", "Files that are kept for clients"),
     ("files", "uploads", "file_uploads", "Uploads under way"),
 ];

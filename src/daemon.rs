@@ -126,6 +126,7 @@ async fn start(settings: &Settings, config: Config, has_own_credentials: bool) -
         home: settings.home.clone(),
         socket: settings.socket.clone(),
         passed: settings.passed.clone(),
+        xeno_home: settings.xeno_home.clone(),
         layers: settings.layers.clone(),
         log: logging::kept(),
         log_filter: logging::filter(),

@@ -19,6 +19,7 @@ mod settings;
 mod systemd;
 mod terminal;
 mod unit;
+mod xeno_home;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -98,5 +99,12 @@ fn serve(global: &Global, options: Serve, manager: &ServiceManager) -> Result<()
         tracing::info!("serving the sockets that were passed, instead of gateway.listen and --listen");
     }
     home::create(&settings.home)?;
+    let user = std::env::var_os("HOME").filter(|home| !home.is_empty());
+    settings.xeno_home = user.and_then(|user| {
+        xeno_home::default_home(user.as_ref()).unwrap_or_else(|why| {
+            tracing::warn!("xeno's clients may look for their socket elsewhere: {why}");
+            None
+        })
+    });
     daemon::serve(settings, manager)
 }

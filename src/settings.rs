@@ -32,6 +32,8 @@ pub(crate) struct Settings {
     pub(crate) socket: Option<PathBuf>,
     /// Sockets that were bound before the daemon began; they win.
     pub(crate) passed: Arc<Passed>,
+    /// The home where xeno's clients look by themselves.
+    pub(crate) xeno_home: Option<PathBuf>,
 }
 
 /// Why they can't be used.
@@ -74,7 +76,8 @@ pub(crate) fn load(global: &Global, listen: &[String]) -> Result<Settings, Unusa
     let loaded = layers.with(&files, config::load).map_err(Unusable::Complaints)?;
     let files = files.into_iter().map(|(path, _)| path).collect();
     let (config, warnings) = (loaded.config, loaded.warnings);
-    Ok(Settings { home, config, warnings, files, layers, socket: None, passed: Arc::default() })
+    let (socket, passed, xeno_home) = (None, Arc::default(), None);
+    Ok(Settings { home, config, warnings, files, layers, socket, passed, xeno_home })
 }
 
 /// What a configuration is made of, whatever that says.

@@ -311,6 +311,13 @@ fn a_device_is_paired_over_loopback_and_its_token_survives_a_crash() {
     assert_eq!(nodes["paired"][0]["nodeId"], first["deviceId"], "{nodes}");
     let (fine, table) = operator(daemon.home(), &["devices"]);
     assert!(fine && table.contains("operator, node") && table.contains("127.0.0.1"), "{table}");
+    let (_, listed) = operator(daemon.home(), &["devices", "--json"]);
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let grants = listed["paired"].as_array().unwrap().iter().flat_map(|d| d["roles"].as_array().unwrap());
+    assert!(
+        grants.clone().count() == 3 && grants.clone().all(|grant| grant["origin"] == "127.0.0.1"),
+        "when and from where it was used survives a crash: {listed}"
+    );
     assert!(!daemon.log().contains(&token), "no token is logged");
 }
 
@@ -593,7 +600,14 @@ fn from_elsewhere_somebody_with_the_pairing_scope_lets_a_device_in() {
     let rejected = pairer.fine("device.pair.reject", json!({"requestId": request}));
     assert_eq!(rejected, json!({"requestId": request, "deviceId": other.id()}));
     assert_eq!(pairer.resolved(&request)["decision"], "rejected");
-    assert_ne!(other.pairing_request(at), request);
+    let waits = other.pairing_request(at);
+    assert_ne!(waits, request);
+    let (_, found) = operator(daemon.home(), &["doctor", "--offline"]);
+    assert!(found.contains("waits to be paired, asked"), "{found}");
+    assert!(found.contains(&format!("clawmux device approve {waits}")), "{found}");
+    let (fine, said) = operator(daemon.home(), &["device", "reject", &waits[..8]]);
+    assert!(fine && said.contains("is not let in"), "{said}");
+    assert_eq!(pairer.resolved(&waits)["decision"], "rejected");
 
     let node = Hello { role: "node", scopes: Vec::new(), ..hello(5, TOKEN).afar() };
     let request = node.pairing_request(at);

@@ -71,6 +71,8 @@ use clawmux_core::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, Su
 use clawmux_core::team::{Coordination, Relayed, TeamNews, TeamReply, TeamState, TeamStatus};
 use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
+use proptest::prelude::{Strategy, prop, prop_assert, prop_oneof, proptest};
+use proptest::sample::select;
 use serde_json::Value;
 
 /// The deadline of the handshake in every script, in milliseconds of its clock.
@@ -1129,5 +1131,50 @@ fn describe(command: &Command) -> String {
         Command::Operate(operate) => format!("operate {} {}", operate.method, operate.params),
         // The words of newer commands are their own names and fields.
         other => format!("{other:?}"),
+    }
+}
+
+/// What a peer on the Unix socket may ask for, and with what.
+const METHODS: &[&str] =
+    &["admin.status", "admin.auth", "admin.unfollow", "admin.events", "gateway.query", "admin.\\n", "x"];
+const VALUES: &[&str] = &["null", "1", r#""a\nb""#, "{}", "[]", r#"{"follow":1}"#, r#"{"token":"x"}"#];
+
+/// A line of it that means something, or does not.
+fn line() -> impl Strategy<Value = String> {
+    let request = (select(METHODS), select(VALUES), select(VALUES)).prop_map(|(method, id, params)| {
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)
+    });
+    prop_oneof![request.boxed(), "[^\n]{0,40}".prop_map(String::from).boxed()]
+}
+
+proptest! {
+    /// Whatever a peer says, it is answered in lines or not at all, and one that has closed its half is
+    /// closed once nothing is owed.
+    #[test]
+    fn no_line_breaks_the_framing_of_the_socket(lines in prop::collection::vec(line(), 0..8)) {
+        let mut socket = Socket::new(Setup { subscriptions: 2, ..Setup::default() });
+        let (mut actions, mut tickets) = (Vec::new(), 0);
+        let mut tell = |input: Input<'_>| {
+            let mut random = || [7; 16];
+            let now = Timestamp::from_millis(1);
+            socket.handle(input, &mut Turn::new(now, &mut actions, &mut tickets, &mut random));
+        };
+        tell(Input::Opened);
+        tell(Input::Authenticated(Ok(Principal::socket().into())));
+        for line in lines {
+            tell(Input::Frame(Frame::Text(line.into())));
+        }
+        tell(Input::Ended);
+        // Tickets are numbers from 1 on; a reply that nobody waits for is nobody's.
+        for ticket in 1..64 {
+            tell(Input::Reply(Ticket(ticket), Err(ErrorCode::Unavailable.error("no"))));
+        }
+        prop_assert!(matches!(actions.last(), Some(Action::Close { code: 1000, .. })), "{actions:?}");
+        for action in &actions {
+            if let Action::Send(frame) = action {
+                let text = match frame { Frame::Text(text) => text, Frame::Binary(_) => panic!("a line is text") };
+                prop_assert!(!text.contains('\n'), "{text}");
+            }
+        }
     }
 }

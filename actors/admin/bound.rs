@@ -111,6 +111,19 @@ impl Bound {
         Ok(self)
     }
 
+    /// Claims another home besides `own` and binds its socket; none where it is the same one.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; `Unavailable` where there is no such folder.
+    pub fn besides(own: &Path, other: &Path, group: Option<&Group>) -> Result<Option<Self>, Error> {
+        let real =
+            |path: &Path| fs::canonicalize(path).map_err(|error| cannot("find the home", path, &error));
+        if real(own)? == real(other)? {
+            return Ok(None);
+        }
+        Self::new(other, None, group, None).map(Some)
+    }
+
     /// The socket, once.
     pub fn take_listener(&mut self) -> Option<UnixSocket> {
         self.listener.take().map(|listener| UnixSocket {
@@ -268,6 +281,21 @@ mod tests {
         drop(bound);
         assert!(!path.exists());
         Bound::new(home.path(), None, None, None).unwrap();
+    }
+
+    #[test]
+    fn another_home_is_claimed_besides_and_has_to_be_there() {
+        let (own, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let _own = Bound::new(own.path(), None, None).unwrap();
+        assert!(Bound::besides(own.path(), &own.path().join("."), None).unwrap().is_none(), "the same one");
+        let bound = Bound::besides(own.path(), other.path(), None).unwrap();
+        assert!(socket_path(other.path()).exists());
+        let refused = Bound::besides(own.path(), other.path(), None).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Conflict);
+        drop(bound);
+        let missing = other.path().join("nowhere");
+        let refused = Bound::besides(own.path(), &missing, None).unwrap_err();
+        assert!(refused.message.contains("cannot find the home") && !missing.exists(), "{refused}");
     }
 
     #[test]

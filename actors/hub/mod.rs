@@ -26,7 +26,7 @@ use actix::prelude::*;
 use clawmux_core::announcement::{Announcement, ChangeReason};
 use clawmux_core::approval::may_decide;
 use clawmux_core::auth::authority::Authority;
-use clawmux_core::auth::{About, Claim, Principal, Role, Scopes};
+use clawmux_core::auth::{About, Claim, Grounds, Principal, Role, Scopes};
 use clawmux_core::command::{SessionFilter, Told};
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::Error;
@@ -519,7 +519,8 @@ impl Handler<Join> for Hub {
             idle: None,
             at: clock::now(),
         };
-        if self.presence.join(connection, present) {
+        // Who comes over the Unix socket is mostly a command that asks one thing, and nobody to be seen.
+        if principal.grounds != Grounds::Socket && self.presence.join(connection, present) {
             self.presence_changed(ctx);
         }
         let takes = inbox.map(|inbox| Takes { inbox, to: client.to });

@@ -15,11 +15,13 @@ use clawmux_core::event::{ToolCall, ToolResult};
 use clawmux_core::ids::{ConnectionId, RunId, Ticket};
 use clawmux_core::messenger::{Message, Sent, said};
 use clawmux_core::reply::Reply;
+use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::ask::ask;
 use crate::deliver::{Client, Deliver, Window};
 use crate::files::{Files, Look};
+use crate::observe::{Observe, Observed};
 use crate::session_supervisor::{Dispatch, SessionSupervisor};
 
 /// The first number of the connections that calls ask over: below those of the crew.
@@ -121,5 +123,13 @@ impl Handler<Deliver> for Letterbox {
             let _ = done.send(reply);
         }
         ctx.stop();
+    }
+}
+
+impl Handler<Observe> for Letterbox {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
+        Observed::leaf("letterbox", json!({ "waiting": self.0.is_some() }))
     }
 }

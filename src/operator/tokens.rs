@@ -55,8 +55,10 @@ pub(crate) fn list(global: &Global, options: &Tokens) -> Result<(), Failure> {
     let now_ms = now_ms();
     let mut rows: Vec<_> = tokens(&answer).iter().map(|token| row(token, now_ms)).collect();
     rows.extend(answer["configured"].as_array().into_iter().flatten().map(|known| configured(known, now_ms)));
-    if rows.is_empty() {
+    if tokens(&answer).is_empty() {
         tell("no credentials were given out: `clawmux token create` makes one");
+    }
+    if rows.is_empty() {
         return Ok(());
     }
     say(&table(["TOKEN", "NAME", "KIND", "SCOPES", "STATE", "CREATED", "USED", "FROM"], &rows));

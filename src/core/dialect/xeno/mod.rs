@@ -300,9 +300,7 @@ impl Job {
                 _ => return failed("Internal error."),
             },
             Ok(_) => return failed("Internal error."),
-            Err(error) if matches!(error.code, ErrorCode::NotFound | ErrorCode::Unavailable) => {
-                return failed(self.off);
-            }
+            Err(error) if error.code == ErrorCode::NotFound => return failed(self.off),
             Err(error) => return failed(&error.message),
         };
         let message = if ran.is_ok { self.done } else { &ran.message };
@@ -310,7 +308,11 @@ impl Job {
         if let Some(result) = &ran.result {
             let _ = write!(outcome, r#","result":{}"#, json(result));
         }
-        let _ = write!(outcome, r#","durationMs":{}}}"#, ran.took.as_millis());
+        // What was not begun took no time.
+        if ran.is_ok || !ran.took.is_zero() {
+            let _ = write!(outcome, r#","durationMs":{}"#, ran.took.as_millis());
+        }
+        outcome.push('}');
         outcome
     }
 }
