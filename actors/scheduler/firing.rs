@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Every step can be taken again after a crash: the row is there once, the prompt has a key, a conversation
-//! that began is begun, and a result has an id.
+//! that began is begun, and a result has an id. A session that a result is for is made where there is none.
 
 use actix::prelude::*;
 use clawmux_core::command::{Command, Submit, Target};
@@ -19,6 +19,7 @@ use clawmux_core::lane;
 use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
 use clawmux_core::schedule::Due;
+use clawmux_core::settings::Patch;
 use clawmux_core::turn::Turn;
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub(super) struct Running {
     stage: Stage,
     /// How often the present stage was asked for.
     attempt: u32,
+    /// Whether the session that the result goes to was asked to be made.
+    is_made: bool,
     /// What is said and how, where that is not what the job says.
     saying: Option<Saying>,
     /// The fold of its run so far.
@@ -71,6 +74,8 @@ enum Stage {
     Entering,
     Prompting,
     Renewing,
+    /// The session that the result goes to is made.
+    Making,
     Telling,
     Ending,
 }
@@ -122,6 +127,7 @@ impl Scheduler {
             job: job.clone(),
             stage: Stage::Entering,
             attempt: 0,
+            is_made: false,
             saying: None,
             fold: Turn::new(),
             text: None,
@@ -228,6 +234,7 @@ impl Scheduler {
                 job: job.clone(),
                 stage: Stage::Prompting,
                 attempt: 0,
+                is_made: false,
                 saying: None,
                 fold: Turn::new(),
                 text: None,
@@ -300,6 +307,10 @@ impl Scheduler {
             }
             // What waits behind it goes on, in the new conversation.
             Stage::Renewing => Command::Renew { target },
+            Stage::Making => {
+                let Some(to) = task.result_to.clone() else { return self.end(key, FiringState::Done, ctx) };
+                Command::CreateSession { target: Target::Session(to), patch: Patch::default() }
+            }
             Stage::Telling => {
                 let Some(to) = task.result_to.clone() else { return self.end(key, FiringState::Done, ctx) };
                 let content = running.text.clone().unwrap_or_default();
@@ -331,7 +342,12 @@ impl Scheduler {
             });
             return;
         }
-        if running.stage == Stage::Telling {
+        // It may not have been named yet; somebody else's can't be made.
+        if running.stage == Stage::Telling && error.code == ErrorCode::NotFound && !running.is_made {
+            (running.stage, running.is_made) = (Stage::Making, true);
+            return self.drive(key, ctx);
+        }
+        if matches!(running.stage, Stage::Making | Stage::Telling) {
             let to = running.job.task.result_to.as_ref();
             let why = format!(
                 "it was done, but its result was not put into {}: {error}",
@@ -385,6 +401,7 @@ impl Scheduler {
         let said = running.text.as_ref().is_some_and(|text| !text.trim().is_empty());
         let next = match running.stage {
             Stage::Prompting if key.0.as_str() == NEW_SESSION => Stage::Renewing,
+            Stage::Making => Stage::Telling,
             Stage::Prompting | Stage::Renewing if running.job.task.result_to.is_some() && said => {
                 Stage::Telling
             }

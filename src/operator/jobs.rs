@@ -268,7 +268,10 @@ fn when(schedule: &Value) -> String {
         return format!("at {} UTC", utc(at));
     }
     if let Some(every) = schedule["every_ms"].as_u64() {
-        return format!("every {}", span(every).trim_end_matches(" 0s"));
+        return format!(
+            "every {}",
+            span(every).trim_end_matches(" 0s").trim_end_matches(" 0m").trim_end_matches(" 0h")
+        );
     }
     format!("{} ({})", text(&schedule["cron"]), text(&schedule["zone"]))
 }
