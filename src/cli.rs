@@ -653,7 +653,7 @@ pub(crate) enum JobCommand {
     ///
     /// A cron expression has five fields (minute, hour, day of the month, month, day of the week) and is meant in
     /// --zone, else in the time zone that the daemon's host has now.
-    Add(AddJob),
+    Add(Box<AddJob>),
     /// Do a job now, whenever it is due, and wait for what comes of it
     Run(RunJob),
     /// What came of the latest times, the latest first
