@@ -231,19 +231,17 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
     }
     let approach = match approach(request, front, link, protocol.may_skip) {
         Ok(approach) => approach,
-        Err(refusal) => return refusal,
+        Err(refusal) => return *refusal,
     };
     let connection = Connection::new(Ws::default(), link.clone(), front.services.clone(), protocol, approach);
     ws::upgrade(request, payload, connection).unwrap_or_else(|refusal| refusal.error_response())
 }
 
+/// What a request is answered that may not go on.
+type Refusal = Box<HttpResponse>;
+
 /// How a request comes, where it may go on to show who sends it.
-fn approach(
-    request: &HttpRequest,
-    front: &Front,
-    link: &Link,
-    may_skip: bool,
-) -> Result<Approach, HttpResponse> {
+fn approach(request: &HttpRequest, front: &Front, link: &Link, may_skip: bool) -> Result<Approach, Refusal> {
     let is_loopback = front.is_loopback(link);
     let required = front.services.authority.credentials_required(is_loopback, may_skip);
     let host = text_of(request, &header::HOST);
@@ -257,7 +255,8 @@ fn approach(
     if let Err(refusal) = front.gate.get().admit(&facts, required) {
         let (origin, host, path) = (facts.origin, facts.host, request.path());
         tracing::warn!(peer = %link.peer(), origin, host, path, "request refused: {refusal}");
-        return Err(answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message)));
+        let refusal = answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message));
+        return Err(Box::new(refusal));
     }
     Ok(Approach {
         is_socket: false,
@@ -277,7 +276,7 @@ async fn scrape(request: &HttpRequest, front: &Front, metrics: &Metrics) -> Http
         _ => Ok(()),
     });
     if let Err(refusal) = allowed {
-        return refusal;
+        return *refusal;
     }
     let (ready, draining) = (front.is_ready(), front.draining.load(Relaxed));
     match metrics.text(Door { connections: &front.registry, ready, draining }).await {
@@ -289,11 +288,11 @@ async fn scrape(request: &HttpRequest, front: &Front, metrics: &Metrics) -> Http
 }
 
 /// Whether the request shows a credential that allows to look.
-fn may_read(request: &HttpRequest, front: &Front, link: &Link) -> Result<(), HttpResponse> {
+fn may_read(request: &HttpRequest, front: &Front, link: &Link) -> Result<(), Refusal> {
     let refuse = |status, why: &str| {
         let mut refusal = answer(status);
         refusal.force_close().insert_header((header::WWW_AUTHENTICATE, "Bearer"));
-        Err(refusal.json(error(why)))
+        Err(Box::new(refusal.json(error(why))))
     };
     let shown = text_of(request, &header::AUTHORIZATION).and_then(|value| value.split_once(' '));
     let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));

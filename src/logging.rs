@@ -52,7 +52,8 @@ static FILTER: OnceLock<Arc<Filter>> = OnceLock::new();
 
 /// The filter of this process's log; none where none is written.
 pub(crate) fn filter() -> Option<Arc<dyn LogFilter>> {
-    FILTER.get().map(|filter| -> Arc<dyn LogFilter> { filter.clone() })
+    let filter: &Arc<Filter> = FILTER.get()?;
+    Some(filter.clone())
 }
 
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use crate::provider_supervisor::BudgetStatus;
 /// A budget is near its end once so much of it is spent or set aside, in percent.
 const NEAR_PERCENT: u64 = 80;
 
-/// Answers it: what [`AdminStatus`] says, with `running` and `queued` (runs and prompts), `approvals_waiting`
+/// Answers it: what [`AdminStatus`] says, but for the connection that asks, with `running` and `queued` (runs and prompts), `approvals_waiting`
 /// and `devices_waiting` (somebody has to decide), `budgets`, and `problems`: a list of words for people.
 pub(super) async fn status(call: Call) -> Result<Value, Error> {
     call.takes_nothing("admin.status")?;
@@ -33,6 +33,9 @@ pub(super) async fn status(call: Call) -> Result<Value, Error> {
         status["running"] = each().filter(|state| state["run"].is_string()).count().into();
         status["queued"] = each().filter_map(|state| state["queued"].as_u64()).sum::<u64>().into();
     }
+    // Nobody who asks wants to be told of himself.
+    let others = status["connections"].as_u64().map(|connections| connections.saturating_sub(1));
+    status["connections"] = others.into();
     status["approvals_waiting"] = of("session supervisor", "approvals_waiting");
     status["devices_waiting"] = of("devices", "pending");
     status["budgets"] = budgets.iter().map(budget).collect();

@@ -511,7 +511,7 @@ mod tests {
         let store = Store::start(&path).await.unwrap();
         let kept = store.send(ReadJobs).await.unwrap().unwrap();
         assert_eq!(kept.jobs, jobs);
-        assert_eq!(kept.open, [other.clone()]);
+        assert_eq!(kept.open, std::slice::from_ref(&other));
         assert_eq!(kept.last, [done.clone(), skipped]);
         let asked = ReadFirings { jobs: vec!["a".into()], limit: 9 };
         assert_eq!(store.send(asked).await.unwrap().unwrap(), [other, done]);

@@ -575,7 +575,7 @@ async fn sessions_are_listed_by_use_and_owner() {
         listed.into_iter().map(|s| s.summary.session).collect::<Vec<_>>()
     };
     let r1 = key("r1");
-    assert_eq!(beginning(&r1.as_str()[..r1.as_str().len() - 5], 9).await, [r1.clone()]);
+    assert_eq!(beginning(&r1.as_str()[..r1.as_str().len() - 5], 9).await, std::slice::from_ref(&r1));
     assert_eq!(beginning(r1.as_str(), 9).await, [r1]);
     assert_eq!(beginning("", 2).await.len(), 2);
     assert_eq!(beginning("main:test:%", 9).await, [], "no pattern of the database");

@@ -119,7 +119,7 @@ impl Container {
 impl Drop for Container {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.leader.is_empty() {
-            println!("--- the journal in the container ---\n{}", self.journal());
+            eprintln!("--- the journal in the container ---\n{}", self.journal());
         }
         if let Some(mut nspawn) = self.nspawn.take() {
             // Its systemd ends with the namespaces of its processes.

@@ -5,6 +5,7 @@
 //! `CLAWMUX_TEST_RESTARTS` is how often the daemon is started anew (10), and `CLAWMUX_TEST_NSPAWN=1`
 //! makes a machine where no container can be booted a failure.
 
+#![allow(clippy::print_stderr, reason = "a failed test shows the journal")]
 #![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
 
 mod container;

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use super::wire::Protocol;
 use super::{Call, OpenClaw, Request, keys, misfit};
@@ -438,8 +439,21 @@ pub(super) fn list(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) ->
         let (limit, offset) = (asked.limit.unwrap_or(JOBS_MAX).clamp(1, JOBS_MAX), asked.offset.unwrap_or(0));
         let page: Vec<Value> =
             jobs.iter().skip(offset).take(limit).map(|view| shown(view, dialect.protocol)).collect();
-        Some(paged("jobs", page, (limit, offset, jobs.len()), dialect.protocol))
+        let mut answer = paged("jobs", page, (limit, offset, jobs.len()), dialect.protocol);
+        if dialect.protocol != Protocol::Three {
+            answer["snapshotRevision"] = revision(&jobs).into();
+        }
+        Some(answer)
     })
+}
+
+/// Another text for each list of jobs, by which a client knows that its pages are of one list.
+fn revision(jobs: &[&JobView]) -> String {
+    let mut digest = Sha256::new();
+    for JobView { job, .. } in jobs {
+        digest.update(format!("{}\0{}\0", job.id, job.updated.as_millis()));
+    }
+    digest.finalize()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A part of a list; protocol 4 is told which.
