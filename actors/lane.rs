@@ -8,12 +8,18 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{LaneName, RunId, SessionKey};
 use clawmux_core::lane::{Lane, Place};
 use clawmux_core::time::Timestamp;
 use tokio::sync::oneshot;
 
 use crate::clock;
+
+/// The most runs in one lane.
+pub const RUNS_MAX: usize = 256;
+/// The most bytes of prompts in one lane, but for a single one.
+pub const BYTES_MAX: usize = 64 << 20;
 
 /// All lanes; shared by the supervisor of the sessions and these.
 #[derive(Clone, Default)]
@@ -23,13 +29,15 @@ pub struct Lanes(Arc<Mutex<HashMap<LaneName, Lane<Waiting>>>>);
 struct Waiting {
     session: SessionKey,
     run: RunId,
+    /// What its prompt takes of memory.
+    bytes: usize,
     turn: Option<oneshot::Sender<()>>,
 }
 
 impl Waiting {
-    fn new(session: &SessionKey, run: RunId) -> (Self, oneshot::Receiver<()>) {
+    fn new(session: &SessionKey, run: RunId, bytes: usize) -> (Self, oneshot::Receiver<()>) {
         let (turn, comes) = oneshot::channel();
-        (Self { session: session.clone(), run, turn: Some(turn) }, comes)
+        (Self { session: session.clone(), run, bytes, turn: Some(turn) }, comes)
     }
 }
 
@@ -42,12 +50,32 @@ pub struct Spot {
 }
 
 impl Lanes {
-    /// The last spot, for a run that is on its way to its session.
-    pub fn enter(&self, lane: &LaneName, session: &SessionKey, run: &RunId) -> Spot {
-        let (waiting, turn) = Waiting::new(session, run.clone());
+    /// The last spot, for a run that is on its way to its session and whose prompt takes so many bytes of
+    /// memory.
+    ///
+    /// # Errors
+    /// `RateLimited` where too many wait, or too much: a lane spans sessions, whose own bounds do not
+    /// hold it.
+    pub fn enter(
+        &self,
+        lane: &LaneName,
+        session: &SessionKey,
+        run: &RunId,
+        bytes: usize,
+    ) -> Result<Spot, Error> {
+        let (waiting, turn) = Waiting::new(session, run.clone(), bytes);
         let now = clock::now();
-        let place = self.with(lane, |lane| lane.enter(now, waiting));
-        Spot { lanes: self.clone(), lane: lane.clone(), place, turn }
+        let place = self.with(lane, |lane| {
+            let held: usize = lane.all().map(|(_, waiting)| waiting.bytes).sum();
+            if lane.len() >= RUNS_MAX || (held > 0 && held + bytes > BYTES_MAX) {
+                let (runs, mebibytes) = (lane.len(), held >> 20);
+                return Err(ErrorCode::RateLimited.error(format!(
+                    "too much waits for its turn ({runs} runs, {mebibytes} MiB): try again later"
+                )));
+            }
+            Ok(lane.enter(now, waiting))
+        })?;
+        Ok(Spot { lanes: self.clone(), lane: lane.clone(), place, turn })
     }
 
     /// The spots of the runs that a session read back from its log, in the order they have there:
@@ -60,7 +88,8 @@ impl Lanes {
         let now = clock::now();
         let mut last: HashMap<LaneName, (Option<Place>, Option<Place>)> = HashMap::new();
         runs.map(|(run, lane, accepted)| {
-            let (waiting, turn) = Waiting::new(session, run.clone());
+            // It was let in before, and is in memory already.
+            let (waiting, turn) = Waiting::new(session, run.clone(), 0);
             let between = last.entry(lane.clone()).or_insert_with(|| {
                 let on_its_way = |lane: &mut Lane<Waiting>| {
                     lane.all().find(|(_, waiting)| waiting.session == *session).map(|(place, _)| place)
@@ -161,7 +190,7 @@ mod tests {
     fn a_spot_that_is_dropped_lets_the_next_begin() {
         let (lanes, lane) = (Lanes::default(), LaneName::from("l"));
         let [mut a, mut b, mut c] =
-            ["a", "b", "c"].map(|run| lanes.enter(&lane, &key(run), &RunId::from(run)));
+            ["a", "b", "c"].map(|run| lanes.enter(&lane, &key(run), &RunId::from(run), 1).unwrap());
         b.ready();
         c.ready();
         assert!(!a.has_turn() && !b.has_turn(), "the first is on its way");
@@ -179,9 +208,26 @@ mod tests {
     }
 
     #[test]
+    fn a_lane_is_bounded_in_number_and_in_bytes() {
+        let (lanes, lane) = (Lanes::default(), LaneName::from("l"));
+        let enter = |bytes| lanes.enter(&lane, &key("a"), &"r".into(), bytes);
+        let large = enter(BYTES_MAX + 1).unwrap();
+        assert_eq!(enter(1).unwrap_err().code, ErrorCode::RateLimited, "one alone may be larger");
+        drop(large);
+        let spots: Vec<Spot> = (0..RUNS_MAX).map(|_| enter(0).unwrap()).collect();
+        assert!(enter(0).unwrap_err().message.contains("256 runs"));
+        drop(spots);
+        let half = enter(BYTES_MAX / 2).unwrap();
+        let _rest = enter(BYTES_MAX / 2).unwrap();
+        assert!(enter(1).is_err());
+        drop(half);
+        enter(1).unwrap();
+    }
+
+    #[test]
     fn what_a_session_reads_back_is_before_what_is_on_its_way_to_it() {
         let (lanes, lane) = (Lanes::default(), LaneName::from("l"));
-        let mut new = lanes.enter(&lane, &key("a"), &"new".into());
+        let mut new = lanes.enter(&lane, &key("a"), &"new".into(), 1).unwrap();
         let now = clock::now();
         let runs = ["one", "two"].map(|run| (RunId::from(run), lane.clone(), now));
         let mut back = lanes.enter_again(&key("a"), runs.into_iter());

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use actix::{Addr, System};
 use clawmux_actors::clock;
@@ -44,6 +44,10 @@ pub(crate) fn serve(settings: Settings, manager: &ServiceManager) -> Result<(), 
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
             };
+            if started.is_err() {
+                // Actors that have begun and not run yet do so as they are dropped, and then need a runtime.
+                actix::clock::sleep(Duration::from_millis(20)).await;
+            }
             let Running { gateway, addresses, config: running, mut failed, .. } = started?;
             current.replace(Some(gateway.clone()));
             announce(&settings, &config, &addresses);
@@ -134,7 +138,9 @@ async fn start(settings: &Settings, config: Config, has_own_credentials: bool) -
         version: env!("CARGO_PKG_VERSION"),
     };
     gateway::start(setup).await.map_err(|error| {
-        let status = if error.code == ErrorCode::InvalidRequest { CONFIG } else { FAILED };
+        // Nobody is let in, or nothing can be served, as it is configured.
+        let is_configured_so = matches!(error.code, ErrorCode::InvalidRequest | ErrorCode::Forbidden);
+        let status = if is_configured_so { CONFIG } else { FAILED };
         Failure::new(status, error.message)
     })
 }

@@ -224,7 +224,7 @@ fn the_daemons_own_paths_win_over_files() {
         ("/readyz", 200, "{\"ready\":true}"),
         ("/ws", 426, "websocket"),
         ("/v2", 426, "websocket"),
-        ("/metrics", 200, "clawmux_sessions "),
+        ("/metrics", 200, "clawmux_sessions_awake "),
         ("/control-ui-config.json", 200, "\"basePath\":\"\""),
         ("/__openclaw/control-ui-config.json", 200, "\"assistantAgentId\":\"main\""),
         ("/avatar/main?meta=1", 200, "{\"avatarUrl\":null}"),

@@ -211,7 +211,7 @@ fn what_was_done_is_counted() {
     assert_eq!(now.of("clawmux_provider_calls_total", &[("provider", "offline")]), 4.0);
     let errors: f64 = sum(&now, "clawmux_provider_errors_total");
     assert_eq!(errors, 1.0);
-    assert_eq!(now.of("clawmux_sessions", &[]), 1.0);
+    assert_eq!(now.of("clawmux_sessions_made_total", &[]), 1.0);
     assert_eq!(now.of("clawmux_sessions_awake", &[]), 1.0);
     assert_eq!(now.of("clawmux_connections", &[("protocol", "exoclaw")]), 1.0);
     assert!(now.of("clawmux_log_durable_commit_duration_seconds_count", &[]) >= 3.0);

@@ -606,9 +606,9 @@ fn a_call_finishes_in_the_module_it_began_in() {
     assert_eq!(reload(&daemon, config), ["plugins"], "the file is another");
     let begun = client.stream(&call);
     let results: Vec<_> = begun.data("tool_result").collect();
-    assert_eq!((results.len(), &results[0]["is_error"], begun.error()), (1, &json!(false), ""), "{begun:?}");
+    assert_eq!((results.len(), results[0].get("is_error"), begun.error()), (1, None, ""), "{begun:?}");
     let again = client.chat("ada", "/tool count {}");
-    assert_eq!(again.data("tool_result").next().unwrap()["is_error"], false, "{again:?}");
+    assert_eq!(again.data("tool_result").next().unwrap().get("is_error"), None, "{again:?}");
 }
 
 fn folder_of(daemon: &Daemon) -> std::path::PathBuf {

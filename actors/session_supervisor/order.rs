@@ -9,6 +9,7 @@ use std::fmt;
 
 use actix::dev::SendError;
 use actix::prelude::*;
+use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
@@ -262,7 +263,12 @@ impl SessionSupervisor {
         if let Order::Submit { submission, spot: spot @ None, .. } = &mut routed.order
             && let Some(lane) = &submission.manner.lane
         {
-            *spot = Some(self.setup.colleagues.lanes.enter(lane, &key, &submission.run));
+            let attached: usize = submission.attachments.iter().map(Attachment::bytes).sum();
+            let bytes = submission.content.len() + attached;
+            match self.setup.colleagues.lanes.enter(lane, &key, &submission.run, bytes) {
+                Ok(entered) => *spot = Some(entered),
+                Err(full) => return routed.asker.reply(Err(full)),
+            }
         }
         // The connection may be gone by now: then there is no entry, and none is made.
         if let Order::Submit { .. } | Order::Follow { .. } | Order::Attach { .. } = routed.order

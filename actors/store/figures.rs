@@ -39,7 +39,6 @@ pub(crate) struct Figures {
     pub(super) written_bytes: AtomicU64,
     pub(super) timings: Timings,
     pub(super) db_bytes: AtomicU64,
-    pub(super) sessions: AtomicU64,
     pub(super) memories_looked_at: AtomicU64,
     pub(super) sessions_made: AtomicU64,
     pub(super) tokens_used: AtomicU64,
@@ -120,10 +119,11 @@ impl Figures {
         count("log_events", "Events that were appended", &self.events);
         count("log_failed_commits", "Group commits that failed", &self.failures);
         count("runs_started", "Runs whose turn came", &self.runs_started);
+        // Not how many there are, which would take a look at each of them at every start.
+        count("sessions_made", "Sessions that were made", &self.sessions_made);
         let mut gauge = |name: &str, help: &str, value: u64| {
             registry.register(name, help, ConstGauge::new(value));
         };
-        gauge("sessions", "Sessions in the log", self.sessions.load(Relaxed));
         gauge("log_queue_writes", "Writes that wait to be committed", self.queue.load(Relaxed) as u64);
         gauge("log_queue_questions", "Questions that wait to be read", self.questions.load(Relaxed) as u64);
         gauge("log_streaming_steps", "Answers that stream", self.streaming.load(Relaxed) as u64);
@@ -181,7 +181,6 @@ impl Figures {
             "commit_max_us": self.commit_us_max.load(Relaxed),
             "db_bytes": self.db_bytes.load(Relaxed),
             "written_bytes": self.written_bytes.load(Relaxed),
-            "sessions": self.sessions.load(Relaxed),
             "sessions_made": self.sessions_made.load(Relaxed),
             "tokens_used": self.tokens_used.load(Relaxed),
             "runs_started": self.runs_started.load(Relaxed),

@@ -24,7 +24,9 @@ use clawmux_actors::rates::Rates;
 use clawmux_actors::session_supervisor::{Dispatch, Gone};
 use clawmux_actors::tokens::Used;
 use clawmux_core::auth::authority::{Authority, digest};
-use clawmux_core::auth::{Admitted, Claim, Credentials, DeviceClaim, Principal, Role, Scope, Scopes, Secret};
+use clawmux_core::auth::{
+    Admitted, Claim, Credentials, DeviceClaim, Grounds, Principal, Role, Scope, Scopes, Secret,
+};
 use clawmux_core::command::Command;
 use clawmux_core::config::{ApiKey, Auth, Config, Gateway, Limits, LoopbackPolicy, OpenClaw};
 use clawmux_core::dialect::Setup;
@@ -1058,7 +1060,7 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
         ("/ws", 426, "exoclaw is spoken over a websocket"),
         ("/v2", 426, "wundr is spoken over a websocket"),
         ("/admin", 426, "upgrade"),
-        ("/metrics", 501, "not available yet"),
+        ("/metrics", 404, "no such page"),
         ("/webhook/telegram", 501, "webhooks: not available yet"),
         ("/nothing", 404, "no such page"),
         ("/v2x", 404, "no such page"),
@@ -1172,7 +1174,8 @@ impl Edge {
 }
 
 fn ada() -> Admitted {
-    Principal::new("ada", Scopes::USER).into()
+    // By the first credential of the configuration.
+    Principal { grounds: Grounds::Configured(1), ..Principal::new("ada", Scopes::USER) }.into()
 }
 
 async fn text(socket: &mut Socket) -> String {

@@ -420,7 +420,6 @@ impl Writer {
         }
         self.forget_scratchpads(state.row)?;
         self.sessions.remove(session);
-        self.figures.sessions.fetch_sub(1, Relaxed);
         Ok(())
     }
 
@@ -457,7 +456,6 @@ impl Writer {
         )?
         .execute(params![append.session.as_str(), append.owner.as_str(), at, self.opened, uuid])?;
         self.figures.sessions_made.fetch_add(1, Relaxed);
-        self.figures.sessions.fetch_add(1, Relaxed);
         Ok(self.db.last_insert_rowid())
     }
 

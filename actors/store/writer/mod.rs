@@ -470,8 +470,6 @@ impl Writer {
         if !self.db.is_autocommit() {
             self.db.execute_batch("ROLLBACK").map_err(|e| sql(&e))?;
         }
-        let counted = self.db.query_row("SELECT count(*) FROM sessions", [], |row| row.get(0));
-        self.figures.sessions.store(number(counted.map_err(|e| sql(&e))?), Relaxed);
         let mut open: HashMap<u64, (SessionKey, RunId, Seq)> = HashMap::new();
         let mut statement = self
             .db

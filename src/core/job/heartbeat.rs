@@ -67,7 +67,7 @@ mod tests {
         for busy in [
             "water the herons",
             "# Tasks\n- [ ] look at the mail",
-            "#TODO",
+            "#herons",
             "1.",
             "<!-- a --> b",
             "<!--\n-->\n- c",

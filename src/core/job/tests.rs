@@ -1,3 +1,5 @@
+//! What jobs are, what they may be, and what is kept of them, tried.
+
 use super::*;
 
 const NOW: Timestamp = Timestamp::from_millis(1_767_225_600_000);

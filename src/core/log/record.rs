@@ -817,7 +817,7 @@ mod tests {
     #[test]
     fn what_a_newer_version_attached_is_refused_by_name() {
         for (body, what) in [
-            (&br#"{"content":"","attachments":[{"type":"video/mp4","bytes":1}]}"#[..], "video/mp4"),
+            (&br#"{"content":"","attachments":[{"type":"hologram","bytes":1}]}"#[..], "hologram"),
             (br#"{"content":"","thinking":"forever"}"#, "forever"),
         ] {
             assert!(read(PROMPTED, body).unwrap_err().message.contains(what));

@@ -1,3 +1,5 @@
+//! Schedules over days that are shorter and longer than others, and clocks that jump.
+
 use proptest::prelude::*;
 
 use super::*;
