@@ -246,7 +246,7 @@ fn connections_end_with_their_credential_and_others_live_on() {
 }
 
 #[test]
-fn the_first_credential_closes_open_doors_and_the_last_one_opens_them() {
+fn the_first_credential_closes_open_doors_and_it_takes_a_restart_to_open_them() {
     let daemon = Daemon::with("");
     let mut open = Client::connect(daemon.address);
     std::fs::write(daemon.home().join("token"), "a-token-of-some-length").unwrap();
@@ -260,6 +260,11 @@ fn the_first_credential_closes_open_doors_and_the_last_one_opens_them() {
     let mut known = Client::connect_with(daemon.address, "a-token-of-some-length");
     reload(&daemon, "");
     while known.receive_or_close().is_ok() {}
+    // A file that is empty, half written or gone lets nobody in.
+    let mut stranger = Client::open(daemon.address, "/ws");
+    stranger.send_text("{}");
+    assert_eq!(stranger.receive()["code"], 4001);
+    let daemon = daemon.restart();
     Client::connect(daemon.address);
 }
 

@@ -1073,7 +1073,7 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
     }
     for (path, more, status) in [
         ("/", "Origin: http://evil.example\r\n", 403),
-        ("/metrics", "", 501),
+        ("/metrics", "", 404),
         ("/admin", "Origin: http://evil.example\r\n", 403),
         ("/admin", "X-Forwarded-For: 1.2.3.4\r\n", 403),
         ("/nothing", "", 404),

@@ -558,6 +558,11 @@ mod tests {
         doors.configure(&with(Some("s3cret"), &[], &None));
         assert!(!doors.upholds(&skipped) && !doors.upholds(&open));
         doors.configure(&policy(LoopbackPolicy::Auto));
+        assert!(!doors.upholds(&skipped) && !doors.upholds(&open), "a closed door stays closed");
+        assert!(doors.credentials_required(true, true));
+        doors.configure(&policy(LoopbackPolicy::Skip));
+        assert!(doors.upholds(&skipped) && !doors.upholds(&open), "but to whom it is said to be open");
+        let doors = Authority::new(&policy(LoopbackPolicy::Auto));
         assert!(doors.upholds(&skipped) && doors.upholds(&open));
         doors.configure(&policy(LoopbackPolicy::Required));
         assert!(!doors.upholds(&open));
