@@ -635,6 +635,12 @@ fn entry(firing: &Firing, protocol: Protocol) -> Value {
     value["action"] = "finished".into();
     if protocol != Protocol::Three {
         value["runId"] = run_id(firing.job.as_str(), firing.scheduled).into();
+        let completion = match firing.state.name() {
+            "ok" => "succeeded",
+            "error" | "skipped" => "failed",
+            _ => "unknown",
+        };
+        value["completionStatus"] = completion.into();
     }
     value
 }
