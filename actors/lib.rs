@@ -43,6 +43,7 @@ pub mod gateway;
 pub mod http;
 pub mod hub;
 pub mod lane;
+mod line;
 pub mod listener;
 pub mod log_filter;
 mod memory;

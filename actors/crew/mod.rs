@@ -2,7 +2,7 @@
 //!
 //! The rules are the core's ([`clawmux_core::crew`]); here what they decide is written down and then
 //! done. One decision at a time: what comes meanwhile waits. Agents are prompted over the same road as
-//! everybody's sessions ([`line`]): under a key that is the turn's, so that after a crash each turn
+//! everybody's sessions ([`Line`]): under a key that is the turn's, so that after a crash each turn
 //! under way is asked for again, is the run it was, and is followed to its end. What the sessions refuse
 //! for the moment is asked for again for a while.
 //!
@@ -10,7 +10,7 @@
 //! once the log can be written again, and asks for everything under way anew, as after a crash.
 
 mod kin;
-mod line;
+mod waiting;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -39,12 +39,13 @@ use crate::ask::ask;
 use crate::clock;
 use crate::deliver::{Asker, Deliver, cost};
 use crate::hub::{Announce, Hub};
+use crate::line::Line;
 use crate::observe::{Observe, Observed};
 use crate::provider::purse::Purses;
 use crate::session_supervisor::{Dispatch, Gone};
 use crate::store::{Describe, Described, Health, KeptCrew, ReadCrew, ReadRow, Store, WriteCrew};
 pub use kin::Kin;
-use line::{Followed, Line, Waiting};
+use waiting::{Followed, Waiting};
 
 /// Requests that may wait for a decision.
 const WAITING_MAX: usize = 256;
@@ -86,7 +87,7 @@ pub struct Setup {
 pub struct Crew {
     setup: Setup,
     rules: rules::Crew,
-    line: Option<Line>,
+    line: Option<Line<Waiting>>,
     /// Those who wait while something is decided or written down.
     waiting: VecDeque<Question>,
     is_busy: bool,
@@ -630,7 +631,7 @@ impl Handler<Begin> for Crew {
     type Result = ();
 
     fn handle(&mut self, Begin { dispatch, gone }: Begin, ctx: &mut Self::Context) {
-        self.line = Some(Line::new(dispatch, gone));
+        self.line = Some(Line::new("crew", dispatch, gone));
         self.resume(ctx);
     }
 }

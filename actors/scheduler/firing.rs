@@ -23,12 +23,14 @@ use clawmux_core::settings::Patch;
 use clawmux_core::turn::Turn;
 use std::time::Duration;
 
-use super::line::FiringId;
 use super::{AGAIN, Scheduler};
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::{Asker, cost};
 use crate::store::{FindRun, JobChange, ReadJobs, WriteJobs};
+
+/// Which firing: its job, and when it was due.
+pub(super) type FiringId = (JobId, clawmux_core::time::Timestamp);
 
 /// How long until something that was refused for the moment is asked for again, times how often it was,
 /// up to [`RETRY_MAX`].
@@ -320,7 +322,8 @@ impl Scheduler {
         };
         let owner = running.job.owner.clone();
         let to = ctx.address().recipient();
-        let is_sent = self.line.as_mut().is_some_and(|line| line.ask(owner, command, key.clone(), to));
+        let is_sent =
+            self.line.as_mut().is_some_and(|line| line.ask(owner, command, key.clone(), to).is_ok());
         if !is_sent {
             self.refused(key, ErrorCode::Unavailable.error("the daemon is busy"), ctx);
         }
@@ -362,7 +365,7 @@ impl Scheduler {
         let Some(line) = &mut self.line else { return };
         if let Ok(Reply::Accepted(accepted)) = reply {
             // It is followed to its end.
-            if let Some(running) = line.firing(ticket).and_then(|key| self.running.get_mut(key)) {
+            if let Some(running) = line.waiting(ticket).and_then(|key| self.running.get_mut(key)) {
                 running.firing.run = Some(accepted.run);
                 running.attempt = 0;
             }
@@ -378,7 +381,7 @@ impl Scheduler {
     pub(super) fn heard(&mut self, ticket: Ticket, event: &Published, ctx: &mut Context<Self>) {
         let Some(line) = &mut self.line else { return };
         line.taken(cost(event));
-        let Some(running) = line.firing(ticket).and_then(|key| self.running.get_mut(key)) else { return };
+        let Some(running) = line.waiting(ticket).and_then(|key| self.running.get_mut(key)) else { return };
         running.fold.apply(&event.logged.event);
         let Event::Ended { outcome, usage } = &event.logged.event else { return };
         running.firing.usage = *usage;

@@ -2,7 +2,7 @@
 //!
 //! One timer stands for the next job that is due; it looks at the wall clock at least once a minute, so
 //! that a clock that jumps, or a machine that slept, is noticed. When a job is due, its firing is written
-//! down, and only then its session prompted, over everybody's road ([`line`]) and under a key that
+//! down, and only then its session prompted, over everybody's road ([`Line`]) and under a key that
 //! follows from the firing. So after a crash every firing that is not over is asked for again: where its
 //! prompt was accepted, its run is followed to its end, else it is prompted now. What came of it is
 //! written down when all is done that follows from it ([`firing`]).
@@ -15,7 +15,6 @@
 
 mod firing;
 mod heartbeat;
-mod line;
 mod requests;
 
 use std::collections::{BTreeMap, HashMap};
@@ -39,11 +38,11 @@ use crate::ask::ask;
 use crate::clock;
 use crate::deliver::{Asker, Deliver};
 use crate::hub::{Announce, Hub};
+use crate::line::Line;
 use crate::observe::{Observe, Observed};
 use crate::session_supervisor::{Dispatch, Gone};
 use crate::store::{Health, JobChange, ReadJobs, Store, WriteJobs};
-use firing::{By, Running};
-use line::{FiringId, Line};
+use firing::{By, FiringId, Running};
 
 /// Firings that may go on at once, but for those that somebody asks for.
 const RUNNING_MAX: usize = 4;
@@ -85,7 +84,7 @@ pub struct Scheduler {
     running: HashMap<FiringId, Running>,
     /// Firings that the last stop cut off, until it is known where to ask.
     open: Vec<Firing>,
-    line: Option<Line>,
+    line: Option<Line<FiringId>>,
     /// The one timer.
     timer: Option<SpawnHandle>,
     /// Whether firings are begun.
@@ -331,7 +330,7 @@ impl Handler<Begin> for Scheduler {
     type Result = ();
 
     fn handle(&mut self, Begin { dispatch, gone }: Begin, ctx: &mut Self::Context) {
-        self.line = Some(Line::new(dispatch, gone));
+        self.line = Some(Line::new("scheduler", dispatch, gone));
         let open = std::mem::take(&mut self.open);
         if !open.is_empty() {
             tracing::info!(firings = open.len(), "going on with the jobs that the last stop cut off");
