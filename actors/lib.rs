@@ -56,6 +56,7 @@ mod process;
 pub mod provider;
 pub mod provider_supervisor;
 pub mod rates;
+pub mod regular_file;
 pub mod sandbox;
 pub mod sandbox_supervisor;
 pub mod scheduler;

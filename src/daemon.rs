@@ -21,6 +21,9 @@ use crate::settings::Settings;
 use crate::systemd::{Current, ServiceManager};
 use crate::terminal;
 
+/// How long the end waits for threads that are blocked.
+const BLOCKED_MAX: Duration = Duration::from_secs(2);
+
 /// `clawmux serve`: runs until SIGTERM or Ctrl-C; a second one ends it at once. Should a part of it
 /// fail that the rest can't do without, all of it is started anew from the log, a few times. `manager`
 /// is told what becomes of it.
@@ -28,7 +31,7 @@ use crate::terminal;
 /// # Errors
 /// Where it can't start, or can't go on.
 pub(crate) fn serve(settings: Settings, manager: &ServiceManager) -> Result<(), Failure> {
-    System::new().block_on(async move {
+    to_its_end(async move {
         let unable = |error: std::io::Error| Failure::new(FAILED, format!("can't wait for signals: {error}"));
         let mut terminate = signal(SignalKind::terminate()).map_err(unable)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(unable)?;
@@ -86,6 +89,22 @@ pub(crate) fn serve(settings: Settings, manager: &ServiceManager) -> Result<(), 
             }
         }
     })
+}
+
+/// Runs this in a system of its own. When it is over, so is the system: a thread that something blocks,
+/// such as a file system that does not answer, is left behind a moment later.
+///
+/// # Errors
+/// Where there can be no system, and as its own.
+fn to_its_end<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::new(FAILED, format!("can't begin: {error}")))?;
+    let runtime = Arc::new(runtime);
+    let outcome = System::with_tokio_rt(|| runtime.clone()).block_on(work);
+    if let Some(runtime) = Arc::into_inner(runtime) {
+        runtime.shutdown_timeout(BLOCKED_MAX);
+    }
+    outcome
 }
 
 /// SIGHUP: the daemon goes over to what stands in its files, or stays as it is where that is bad; what
@@ -180,5 +199,25 @@ impl Embedded {
     /// Stops it: what it acknowledged is on disk afterwards.
     pub(crate) async fn stop(self) {
         let _ = self.running.gateway.send(Stop).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_blocks_a_thread_does_not_hold_up_the_end() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let (begin, begun) = tokio::sync::oneshot::channel();
+        let outcome = to_its_end(async {
+            drop(tokio::task::spawn_blocking(move || {
+                let _ = begin.send(());
+                let _ = held.recv();
+            }));
+            begun.await.map_err(|_| Failure::new(FAILED, "it did not begin"))
+        });
+        assert!(outcome.is_ok());
+        assert!(release.send(()).is_ok(), "the thread is still blocked");
     }
 }

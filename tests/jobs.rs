@@ -125,6 +125,46 @@ fn a_job_prompts_its_session_each_time_it_is_due() {
 }
 
 #[test]
+fn after_a_clock_that_was_years_ahead_jobs_are_done_again() {
+    let mut daemon = Daemon::start();
+    let job = add(&daemon, &["--every", "1s", "--prompt", "water the herons"]);
+    let cron = add(&daemon, &["--cron", "* * * * * *", "--prompt", "feed them"]);
+    eventually("once each", || {
+        [&job, &cron].iter().all(|job| !over(&daemon, id(job)).is_empty()).then_some(())
+    });
+    assert!(daemon.terminate().success());
+    // As it would be, had it been done a hundred times in ten years.
+    let ahead = now_ms() + 3650 * 24 * HOUR_MS;
+    for job in [&job, &cron] {
+        let id = id(job);
+        tell(
+            &daemon,
+            &format!(
+                "UPDATE jobs SET settled = {ahead} + 100000 WHERE job = '{id}';
+                 WITH RECURSIVE second(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM second WHERE n < 100)
+                 INSERT INTO firings (job, scheduled, manual, begun, ended, state)
+                 SELECT '{id}', {ahead} + n * 1000, 0, {ahead} + n * 1000, {ahead} + n * 1000, 'ok' FROM second;"
+            ),
+        );
+    }
+    let started = now_ms();
+    let daemon = daemon.restart_stopped();
+    for job in [&job, &cron] {
+        let since = || {
+            let mut times: Vec<u64> =
+                over(&daemon, id(job)).iter().filter_map(|run| run["scheduled_ms"].as_u64()).collect();
+            times.retain(|time| (started..ahead).contains(time));
+            times
+        };
+        eventually("three times more", || (since().len() >= 3).then_some(()));
+        assert_eq!(run(&daemon, &["job", "disable", id(job)]).0, 0);
+        let prompted = prompts(&daemon, job["session"].as_str().unwrap());
+        let once: BTreeSet<&String> = prompted.iter().collect();
+        assert_eq!(once.len(), prompted.len(), "none twice: {prompted:?}");
+    }
+}
+
+#[test]
 fn what_can_not_be_is_refused_with_what_is_wrong() {
     let daemon = Daemon::start();
     for (args, expected) in [

@@ -619,3 +619,33 @@ fn a_call_finishes_in_the_module_it_began_in() {
 fn folder_of(daemon: &Daemon) -> std::path::PathBuf {
     daemon.home().join("plugins")
 }
+
+#[test]
+fn a_file_that_does_not_answer_is_refused_and_holds_nobody_up() {
+    let mut daemon = Daemon::start();
+    let pipe = daemon.home().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let pipe = pipe.display();
+    for (text, says) in [
+        (format!("[auth]\ntoken_file = \"{pipe}\"\n"), "it is no regular file"),
+        (format!("[providers.p]\nkind = \"openai\"\napi_key_file = \"{pipe}\"\n"), "it is no regular file"),
+        (format!("[agents.main]\nsoul = \"{pipe}\"\n"), "is not a file"),
+    ] {
+        write(&daemon, &text);
+        let (status, _, said) = run(daemon.home(), &["check"]);
+        assert!(status == 64 && said.contains(says), "{text}: {status} {said}");
+        let refused = || daemon.log().matches("the configuration was not reloaded").count();
+        let before = refused();
+        daemon.signal("HUP");
+        eventually("it to be refused", || (refused() > before).then_some(()));
+    }
+    assert!(daemon.log().contains("it is no regular file"));
+    assert!(daemon.terminate().success());
+
+    // The same of the file itself.
+    let file = daemon.home().join("gateway.toml");
+    std::fs::remove_file(&file).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
+    let (status, _, said) = run(daemon.home(), &["check"]);
+    assert!(status == 64 && said.contains("it is no regular file"), "{status} {said}");
+}

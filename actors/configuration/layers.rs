@@ -1,14 +1,13 @@
 //! What a configuration is made of, and how that is read.
 
 use std::fmt;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clawmux_core::config::{self, Config, Flag, Sources};
 
 use super::BYTES_MAX;
-use crate::store;
+use crate::{regular_file, store};
 
 /// What a configuration is made of: where its files are, and what the process was started with.
 #[derive(Clone, Default)]
@@ -91,16 +90,8 @@ impl fmt::Display for Unread {
 }
 
 fn text(path: &Path) -> Result<String, Unread> {
-    let mut text = String::new();
-    match File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_string(&mut text)) {
-        Ok(bytes) if bytes as u64 > BYTES_MAX => {
-            Err(Unread::Otherwise(format!("it is larger than {BYTES_MAX} bytes")))
-        }
-        Ok(_) => Ok(text),
-        Err(error) => Err(match error.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory => Unread::Absent,
-            ErrorKind::InvalidData => Unread::Otherwise("it is not UTF-8 text".into()),
-            _ => Unread::Otherwise(error.to_string()),
-        }),
-    }
+    regular_file::read_text(path, BYTES_MAX).map_err(|error| match error.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => Unread::Absent,
+        _ => Unread::Otherwise(error.to_string()),
+    })
 }

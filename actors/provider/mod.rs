@@ -25,6 +25,7 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::regular_file;
 use answer::Answer;
 pub(crate) use charge::{Charge, Payer};
 
@@ -103,12 +104,15 @@ impl Endpoint {
     }
 }
 
+/// The largest `ca_file`, in bytes: several times all that there is of public roots.
+const CA_BYTES_MAX: u64 = 4 << 20;
+
 /// The public roots, and those of `ca_file`.
 fn tls(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, Error> {
     let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = ca_file {
         let bad = |why: String| ErrorCode::InvalidRequest.error(format!("ca_file {}: {why}", path.display()));
-        let pem = std::fs::read(path).map_err(|why| bad(why.to_string()))?;
+        let pem = regular_file::read(path, CA_BYTES_MAX).map_err(|why| bad(why.to_string()))?;
         let before = roots.len();
         for certificate in CertificateDer::pem_slice_iter(&pem) {
             let certificate = certificate.map_err(|why| bad(why.to_string()))?;

@@ -14,6 +14,7 @@ use super::Scheduler;
 use super::firing::{Ready, Saying};
 use crate::ask::ask;
 use crate::clock;
+use crate::regular_file;
 use crate::store::ReadJobTokens;
 
 /// The heartbeat's file, in the home.
@@ -56,7 +57,7 @@ impl Scheduler {
 fn read(path: &Path) -> Result<String, Error> {
     let read = || {
         let mut bytes = Vec::new();
-        std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
+        regular_file::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     match read() {

@@ -107,6 +107,19 @@ struct Entry {
     last: Option<Firing>,
     /// When the firing was due that goes on.
     current: Option<Timestamp>,
+    /// Since when it is known that the clock was far ahead when the job was done last.
+    put_back: Option<Timestamp>,
+}
+
+impl Entry {
+    fn new(job: Job, last: Option<Firing>) -> Self {
+        Self { job, last, current: None, put_back: None }
+    }
+
+    /// Up to when all times of the job are dealt with.
+    fn settled(&self, now: Timestamp) -> Timestamp {
+        schedule::put_back(self.job.settled, self.put_back, now).unwrap_or(self.job.settled)
+    }
 }
 
 /// From here on jobs are done; those that a stop cut off go on.
@@ -161,7 +174,7 @@ impl Scheduler {
             kept.last.into_iter().map(|firing| (firing.job.clone(), firing)).collect();
         let entry = |job: Job| {
             let last = last.remove(&job.id);
-            (job.id.clone(), Entry { job, last, current: None })
+            (job.id.clone(), Entry::new(job, last))
         };
         let jobs = kept.jobs.into_iter().map(entry).collect();
         let mut scheduler = Self {
@@ -206,7 +219,7 @@ impl Scheduler {
                 }
                 None => {
                     changes.push(JobChange::Put(Box::new(job.clone())));
-                    self.jobs.insert(job.id.clone(), Entry { job, last: None, current: None });
+                    self.jobs.insert(job.id.clone(), Entry::new(job, None));
                 }
             }
         }
@@ -224,7 +237,7 @@ impl Scheduler {
         if !self.is_on(&entry.job) {
             return None;
         }
-        schedule::wake(&entry.job.schedule, entry.job.settled, now)
+        entry.job.schedule.next(entry.settled(now))
     }
 
     /// Begins what is due, as far as there is room, and sets the timer.
@@ -236,13 +249,16 @@ impl Scheduler {
             return;
         }
         let now = clock::wall();
+        for entry in self.jobs.values_mut().filter(|entry| entry.current.is_none()) {
+            entry.put_back = schedule::put_back(entry.job.settled, entry.put_back, now);
+        }
         let mut due: Vec<(JobId, Due)> = self
             .jobs
             .values()
             .filter(|entry| entry.current.is_none() && self.is_on(&entry.job))
             .filter_map(|entry| {
                 let job = &entry.job;
-                Some((job.id.clone(), schedule::due(&job.schedule, job.misfire, job.settled, now)?))
+                Some((job.id.clone(), schedule::due(&job.schedule, job.misfire, entry.settled(now), now)?))
             })
             .collect();
         due.sort_by_key(|(_, due)| due.scheduled);
@@ -303,11 +319,14 @@ impl Scheduler {
     }
 }
 
-/// Whether two schedules of a built-in job ask for the same; since when it is done is no matter.
-fn is_same(one: &Schedule, other: &Schedule) -> bool {
-    match (one, other) {
-        (Schedule::Every { every, .. }, Schedule::Every { every: other, .. }) => every == other,
-        (one, other) => one == other,
+/// Whether a schedule of a built-in job is what is `wanted` from now on. Since when it is done is no matter,
+/// unless a clock that was ahead put its first time further off.
+fn is_same(kept: &Schedule, wanted: &Schedule) -> bool {
+    match (kept, wanted) {
+        (Schedule::Every { every, anchor }, Schedule::Every { every: span, anchor: first }) => {
+            every == span && anchor <= first
+        }
+        (kept, wanted) => kept == wanted,
     }
 }
 

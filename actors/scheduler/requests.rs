@@ -161,8 +161,7 @@ impl Scheduler {
                 return asker.reply(Err(error));
             }
             if is_new {
-                let entry = Entry { job: job.clone(), last: None, current: None };
-                scheduler.jobs.insert(job.id.clone(), entry);
+                scheduler.jobs.insert(job.id.clone(), Entry::new(job.clone(), None));
             }
             scheduler.announce(&job, what);
             match scheduler.jobs.get(&job.id) {

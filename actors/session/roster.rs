@@ -14,6 +14,10 @@ use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
 
 use super::Profile;
+use crate::regular_file;
+
+/// The longest soul, in bytes.
+const SOUL_BYTES_MAX: u64 = 1 << 20;
 
 /// What sessions are to be like.
 #[derive(Debug)]
@@ -37,7 +41,7 @@ impl Roster {
     /// Blocks.
     ///
     /// # Errors
-    /// `Unavailable` where a soul can't be read, with its path.
+    /// `Unavailable` where a soul can't be read or is longer than 1 MiB, with its path.
     pub fn read(config: &Config) -> Result<Self, Error> {
         let profile = |(id, agent): (&AgentId, &Agent)| Ok((id.clone(), Arc::new(profile(config, agent)?)));
         Ok(Self {
@@ -81,7 +85,7 @@ fn profile(config: &Config, agent: &Agent) -> Result<Profile, Error> {
 }
 
 fn soul(path: &Path) -> Result<String, Error> {
-    match std::fs::read_to_string(path) {
+    match regular_file::read_text(path, SOUL_BYTES_MAX) {
         Ok(soul) => Ok(soul.trim().to_owned()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
         Err(error) => {

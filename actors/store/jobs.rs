@@ -248,10 +248,16 @@ impl Writer {
             self.cached("DELETE FROM job_days WHERE job = ? AND day < ?")?.execute(params![job, day - 1])?;
         }
         self.cached(
-            "DELETE FROM firings WHERE job = ?1 AND ended IS NOT NULL AND scheduled < (
-                 SELECT scheduled FROM firings WHERE job = ?1 ORDER BY scheduled DESC LIMIT 1 OFFSET ?2)",
+            // Those of a clock that was ahead are not later than what was done since.
+            "DELETE FROM firings WHERE job = ?1 AND ended IS NOT NULL AND scheduled NOT IN (
+                 SELECT scheduled FROM firings WHERE job = ?1
+                 ORDER BY scheduled > ?3, scheduled DESC LIMIT ?2)",
         )?
-        .execute(params![job, integer(FIRINGS_MAX as u64 - 1)])?;
+        .execute(params![
+            job,
+            integer(FIRINGS_MAX as u64),
+            integer(ended.as_millis() + super::DAY_MS)
+        ])?;
         Ok(())
     }
 }

@@ -6,10 +6,14 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use clawmux_actors::regular_file;
 use clawmux_actors::store::Severity;
 use clawmux_core::config::Config;
 
 use super::Findings;
+
+/// So much of the heartbeat's file is looked at, in bytes.
+const HEARTBEAT_BYTES_MAX: u64 = 1 << 20;
 
 /// A disk that takes longer than this to keep a few bytes makes every prompt wait as long.
 const SYNC_SLOW: Duration = Duration::from_millis(250);
@@ -107,7 +111,7 @@ fn secret_file(line: &str) -> Option<&str> {
 /// What the heartbeat would read.
 pub(super) fn heartbeat(home: &Path, config: &Config, found: &mut Findings) {
     let path = home.join("HEARTBEAT.md");
-    let text = fs::read_to_string(&path);
+    let text = regular_file::read_text(&path, HEARTBEAT_BYTES_MAX);
     let is_empty = text.as_ref().is_ok_and(|text| text.trim().is_empty());
     match (config.scheduler.heartbeat, text) {
         (None, _) => {}

@@ -65,9 +65,9 @@ pub struct Due {
     pub is_skipped: bool,
 }
 
-/// What is to be dealt with at `now`, where all up to `settled` has been; none where nothing is.
+/// What is to be dealt with at `now`, where all up to `settled` has been; none where nothing is. A clock
+/// that is put back far is [`put_back`]'s.
 pub fn due(schedule: &Schedule, misfire: Misfire, settled: Timestamp, now: Timestamp) -> Option<Due> {
-    let settled = begin(settled, now);
     let last = schedule.last(settled, now)?;
     let (scheduled, is_skipped) = match misfire {
         Misfire::Skip => (last, now.since(last) > LATE),
@@ -95,12 +95,13 @@ pub fn due(schedule: &Schedule, misfire: Misfire, settled: Timestamp, now: Times
     Some(Due { scheduled, missed, is_skipped })
 }
 
-/// When to look again; none where nothing is due any more.
-pub fn wake(schedule: &Schedule, settled: Timestamp, now: Timestamp) -> Option<Timestamp> {
-    schedule.next(begin(settled, now))
-}
-
-/// From when on times are looked at.
-fn begin(settled: Timestamp, now: Timestamp) -> Timestamp {
-    if settled.since(now) > BACK_MAX { now } else { settled }
+/// Where `settled` is so far ahead that the clock was wrong when it was set: up to when all is said to be
+/// dealt with instead, which is when that was `noticed` first. None where the clock was put back little,
+/// or not at all, or has come back.
+///
+/// Whoever looks again keeps the answer and gives it as `noticed`: "now" anew each time would leave
+/// nothing that is ever due.
+pub fn put_back(settled: Timestamp, noticed: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    let is_ahead = |time: Timestamp| time.since(now) > BACK_MAX;
+    is_ahead(settled).then(|| noticed.filter(|noticed| !is_ahead(*noticed)).unwrap_or(now))
 }

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | the clock is put forward, or the daemon was not there | the times passed over were missed: the job's [`Misfire`] says what becomes of them |
 //! | the clock is put back by up to a day | what was done is not done again; the next is the first after what was done last |
-//! | it is put back further | it was wrong before: it goes on from the present time. What was done has a row of its own, so it is still not done again |
+//! | it is put back further | it was wrong before: it goes on from the time at which that is noticed ([`put_back`]). What was done has a row of its own, so it is still not done again |
 //! | summer time begins | a cron time that does not exist is done once, at the first moment after the gap; what is done every minute or hour knows no gap |
 //! | summer time ends | a cron time that comes twice is done once, at the first; what is done every minute or hour is done in both hours |
 //!
@@ -25,7 +25,7 @@ mod due;
 use std::time::Duration;
 
 pub use cron::Cron;
-pub use due::{Due, LATE, MISSED_MAX, Misfire, due, wake};
+pub use due::{Due, LATE, MISSED_MAX, Misfire, due, put_back};
 
 use crate::error::{Error, ErrorCode};
 use crate::time::Timestamp;

@@ -160,9 +160,68 @@ fn a_clock_that_is_put_back_does_nothing_again() {
     // Done up to 10 o'clock, and it is half past seven again.
     let now = ms(7 * hour + hour / 2);
     assert_eq!(due(&schedule, Misfire::Once, ms(10 * hour), now), None);
-    assert_eq!(wake(&schedule, ms(10 * hour), now), Some(ms(11 * hour)));
-    // A clock that was a month ahead is not waited for.
-    assert_eq!(wake(&schedule, ms(31 * 24 * hour), now), Some(ms(8 * hour)));
+    assert_eq!(put_back(ms(10 * hour), None, now), None);
+    assert_eq!(schedule.next(ms(10 * hour)), Some(ms(11 * hour)));
+}
+
+#[test]
+fn a_clock_that_was_far_ahead_is_not_waited_for() {
+    let hour = 3_600_000;
+    let (ahead, now) = (ms(31 * 24 * hour), ms(7 * hour));
+    assert_eq!(put_back(ahead, None, now), Some(now));
+    // Looked at again it is still since then, also where the clock is put back by a little more.
+    assert_eq!(put_back(ahead, Some(now), ms(9 * hour)), Some(now));
+    assert_eq!(put_back(ahead, Some(now), ms(5 * hour)), Some(now));
+    // Back by far once more, and right after all.
+    let later = ms(5 * 24 * hour);
+    assert_eq!(put_back(ahead, Some(later), now), Some(now));
+    assert_eq!(put_back(ahead, Some(now), ahead), None);
+}
+
+/// What keeps the marks of a job, as the scheduler does: a row for each firing, the mark that is kept
+/// with the job, and since when the clock is right.
+#[derive(Default)]
+struct Keeper {
+    settled: Timestamp,
+    noticed: Option<Timestamp>,
+    rows: std::collections::BTreeSet<Timestamp>,
+}
+
+impl Keeper {
+    /// Looks once; how many were done.
+    fn look(&mut self, schedule: &Schedule, now: Timestamp) -> usize {
+        let mut done = 0;
+        loop {
+            self.noticed = put_back(self.settled, self.noticed, now);
+            let settled = self.noticed.unwrap_or(self.settled);
+            let Some(due) = due(schedule, Misfire::Once, settled, now) else { return done };
+            self.settled = due.scheduled;
+            done += usize::from(self.rows.insert(due.scheduled));
+        }
+    }
+}
+
+#[test]
+fn after_a_clock_that_was_years_ahead_what_is_due_is_done_and_none_twice() {
+    for schedule in [every(2, START), cron("* * * * * *", "Europe/Berlin")] {
+        let mut keeper = Keeper { settled: ms(START), ..Keeper::default() };
+        let watch = |keeper: &mut Keeper, from: u64| -> usize {
+            (0..100).map(|step| keeper.look(&schedule, ms(from + step * 700))).sum()
+        };
+        let per_watch = watch(&mut keeper, START);
+        assert!(per_watch >= 30, "{per_watch}");
+        assert!(watch(&mut keeper, START + 3650 * DAY) >= 30);
+        let again = watch(&mut keeper, START + 100_000);
+        assert!(again.abs_diff(per_watch) <= 1, "{again}");
+        // The same with a new start in between, which knows only what is kept.
+        watch(&mut keeper, START + 3650 * DAY + 100_000);
+        keeper.noticed = None;
+        let again = watch(&mut keeper, START + 200_000);
+        assert!(again.abs_diff(per_watch) <= 1, "{again}");
+        // What has a row is not done again, though the clock shows its time once more.
+        assert_eq!(watch(&mut keeper, START + 200_000), 0);
+        assert_eq!(watch(&mut keeper, START + 3650 * DAY), 0);
+    }
 }
 
 #[test]
