@@ -20,6 +20,7 @@ use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
 use clawmux_core::schedule::Due;
 use clawmux_core::settings::Patch;
+use clawmux_core::time::Timestamp;
 use clawmux_core::turn::Turn;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use crate::deliver::{Asker, cost};
 use crate::store::{FindRun, JobChange, ReadJobs, WriteJobs};
 
 /// Which firing: its job, and when it was due.
-pub(super) type FiringId = (JobId, clawmux_core::time::Timestamp);
+pub(super) type FiringId = (JobId, Timestamp);
 
 /// How long until something that was refused for the moment is asked for again, times how often it was,
 /// up to [`RETRY_MAX`].
