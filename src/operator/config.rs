@@ -64,7 +64,7 @@ fn get(global: &Global, options: &GetConfig) -> Result<(), Failure> {
     let rows: Vec<[String; 3]> = list(&answer["settings"]).iter().map(row).collect();
     match (&options.path, rows.is_empty()) {
         (Some(path), true) => tell(&format!("{path} is not set")),
-        _ => say(&table(["KEY", "VALUE", "FROM"], &rows)),
+        _ => say(&table(["KEY", "VALUE", "FROM"], &["VALUE"], &rows)),
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use super::when::{ago, now_ms, span, utc};
 use crate::admin_client::{call, home_of};
 use crate::cli::{AddJob, Global, JobCommand, JobRuns, Jobs, OneJob, RunJob};
 use crate::exit::{FAILED, Failure};
-use crate::terminal::{json_line, say, tell};
+use crate::terminal::{json_line, one_line, say, tell};
 
 /// An id may be cut to so many characters, where no other begins with them.
 const PREFIX_CHARS_MIN: usize = 4;
@@ -43,7 +43,7 @@ pub(crate) fn list(global: &Global, options: &Jobs) -> Result<(), Failure> {
         tell("no jobs: `clawmux job add` makes one");
         return Ok(());
     }
-    say(&table(["JOB", "NAME", "WHEN", "NEXT", "LAST", "STATE", "SESSION"], &rows));
+    say(&table(["JOB", "NAME", "WHEN", "NEXT", "LAST", "STATE", "SESSION"], &["NAME"], &rows));
     Ok(())
 }
 
@@ -173,7 +173,7 @@ fn runs(global: &Global, options: &JobRuns) -> Result<(), Failure> {
         tell("nothing was done yet");
         return Ok(());
     }
-    say(&table(["JOB", "DUE", "STATE", "TOOK", "MISSED", "TOKENS", "ANSWER"], &rows));
+    say(&table(["JOB", "DUE", "STATE", "TOOK", "MISSED", "TOKENS", "ANSWER"], &["ANSWER"], &rows));
     Ok(())
 }
 
@@ -258,7 +258,7 @@ fn run_row(run: &Value) -> [String; 7] {
         took.map_or_else(|| "-".into(), |took| format!("{}.{}s", took / 1000, took % 1000 / 100)),
         count("missed").to_string(),
         (count("input_tokens") + count("output_tokens")).to_string(),
-        said.chars().take(ANSWER_CHARS).collect(),
+        one_line(&said, ANSWER_CHARS),
     ]
 }
 
