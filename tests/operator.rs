@@ -185,7 +185,7 @@ fn who_names_no_session_is_told_which_there_are() {
                 "main:websocket:adda:main",
                 "no such session: main:websocket:adda:main; did you mean main:websocket:ada:main?",
             ),
-            ("ada", "expected agent:channel:account:peer; did you mean main:websocket:ada:main?"),
+            ("ada", "no session begins with \"ada\"; did you mean main:websocket:ada:main?"),
             (
                 "main:telegram:nobody:else",
                 "no such session: main:telegram:nobody:else; `clawmux sessions` lists them",
