@@ -16,6 +16,9 @@ use crate::terminal::{json_line, one_line, say, tell};
 /// An id may be cut to so many characters, where no other begins with them.
 const PREFIX_CHARS_MIN: usize = 4;
 
+/// Of several that may be meant so many are named.
+const MEANT_MAX: usize = 10;
+
 /// How often is asked whether a job is done.
 const POLL: Duration = Duration::from_millis(200);
 
@@ -218,7 +221,14 @@ fn pick<'a>(id: &str, jobs: &'a [Value]) -> Result<&'a str, Failure> {
     match found[..] {
         [one] => Ok(one),
         [] => Err(Failure::new(FAILED, "there is no such job: `clawmux jobs` lists them")),
-        _ => Err(Failure::new(FAILED, format!("{} jobs are called so: give an id", found.len()))),
+        _ => {
+            let ids = found.iter().take(MEANT_MAX).map(|id| one_line(id, 100)).collect::<Vec<_>>().join(", ");
+            let more = if found.len() > MEANT_MAX { " and others" } else { "" };
+            Err(Failure::new(
+                FAILED,
+                format!("{} jobs are called so: {ids}{more}; give the id of one", found.len()),
+            ))
+        }
     }
 }
 
@@ -348,6 +358,8 @@ mod tests {
         for bad in ["aaaa", "feed", "", "zzzz"] {
             assert!(pick(bad, &all).is_err(), "{bad}");
         }
+        let why = pick("feed", &all).unwrap_err().message;
+        assert_eq!(why, "2 jobs are called so: aaaa-2, b; give the id of one");
     }
 
     #[test]
