@@ -635,7 +635,7 @@ fn the_doctor_says_what_is_wrong_and_what_to_do() {
     let asked = finish(daemon::command(daemon.home()).args(["doctor", "--within", "5"]));
     daemon.signal("CONT");
     let (status, stdout, stderr) = asked;
-    assert_eq!((status, stderr.trim()), (1, "something is wrong"), "{stdout}");
+    assert_eq!((status, stderr.trim()), (1, "1 thing is wrong"), "{stdout}");
     assert!(
         stdout.contains(&format!("a daemon (process {}) holds this home and does not answer", daemon.pid())),
         "{stdout}"
