@@ -63,7 +63,9 @@ fn get(global: &Global, options: &GetConfig) -> Result<(), Failure> {
     }
     let rows: Vec<[String; 3]> = list(&answer["settings"]).iter().map(row).collect();
     match (&options.path, rows.is_empty()) {
-        (Some(path), true) => tell(&format!("{path} is not set")),
+        // Where nothing can be read, nothing is known of the key.
+        (Some(path), true) if list(&answer["complaints"]).is_empty() => tell(&format!("{path} is not set")),
+        (Some(_), true) => {}
         _ => say(&table(["KEY", "VALUE", "FROM"], &["VALUE"], &rows)),
     }
     Ok(())
