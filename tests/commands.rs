@@ -382,8 +382,8 @@ fn what_happens_is_told_as_it_happens() {
     everything.says("following what happens");
     let mut client = Client::connect(daemon.address);
     client.chat("ada", "two\nlines \u{1b}[2J");
-    let prompt = everything.line("  prompt    ");
-    assert!(prompt.ends_with(&format!(r"  {ADA}  prompt    two lines \u{{1b}}[2J")), "{prompt}");
+    let prompt = everything.line("  prompt           ");
+    assert!(prompt.ends_with(&format!(r"  {ADA}  prompt           two lines \u{{1b}}[2J")), "{prompt}");
     assert!(everything.line("  end  ").contains("completed; "));
     let interrupted = Command::new("kill").args(["-INT", &everything.child.id().to_string()]).status();
     assert!(interrupted.expect("kill runs").success());
