@@ -142,7 +142,7 @@ async fn existing(call: &Call, text: &str) -> Result<(SessionKey, Value), Error>
     let keys = || listed.iter().map(|listed| listed.summary.session.as_str());
     // Who writes less than a key means the beginning of one.
     let refused = if text.matches(':').count() < 3 && !keys().any(|key| key.starts_with(text)) {
-        ErrorCode::NotFound.error(format!("no session begins with {text:?}"))
+        Error { message: format!("no session begins with {text:?}"), ..refused }
     } else {
         refused
     };
