@@ -704,7 +704,7 @@ fn what_is_no_good_request_is_told_why() {
         ("admin.session.show", json!({"session": ADA, "after_seq": -1}), -32602, "invalid value"),
         ("admin.session.show", json!({"session": ADA, "limits": 1}), -32602, "unknown field `limits`"),
         ("admin.session.show", json!([ADA]), -32602, "expected names and values, not a list"),
-        ("admin.session.show", json!({"session": "x:y"}), -32602, "expected agent:channel:account:peer"),
+        ("admin.session.show", json!({"session": "x:y"}), -32602, "no session begins with \"x:y\""),
         ("admin.session.abort", json!({"session": ADA, "run": {}}), -32602, "expected a string"),
         ("admin.sessions", json!({"limit": "all"}), -32602, "invalid admin.sessions params: invalid type"),
         ("admin.sessions", json!({"before": [1]}), -32602, "invalid length 1"),
