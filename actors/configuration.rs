@@ -108,7 +108,8 @@ pub struct Explain {
 /// What keys say.
 #[derive(Clone, Debug)]
 pub struct Explained {
-    /// The keys, each with what its change waits for: `reload`, `restart` or nothing.
+    /// The keys, each with what its change waits for: `reload`, `restart` or nothing. Where there are
+    /// complaints they are what the daemon goes on with, and their places say nothing.
     pub settings: Vec<(Setting, Option<&'static str>)>,
     /// Why the daemon could not go over to them; empty where it could.
     pub complaints: String,
@@ -319,13 +320,17 @@ impl Shared {
             _ if config::takes_a_restart(&setting.path) => Some("restart"),
             _ => Some("reload"),
         };
+        if let Err(bad) = now.is_good() {
+            let settings = now.settings_of(&running, path.as_deref())?;
+            let settings = settings.into_iter().map(|setting| (setting, None)).collect();
+            return Ok(Explained { settings, complaints: bad.message });
+        }
         let settings = now.settings(path.as_deref())?;
         let settings = settings.into_iter().map(|setting| {
             let waits = waits_for(&setting);
             (setting, waits)
         });
-        let complaints = now.is_good().err().map(|error| error.message).unwrap_or_default();
-        Ok(Explained { settings: settings.collect(), complaints })
+        Ok(Explained { settings: settings.collect(), complaints: String::new() })
     }
 }
 

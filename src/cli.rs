@@ -100,11 +100,16 @@ pub(crate) enum ConnectionCommand {
 #[derive(Args, Debug)]
 pub(crate) struct OneConnection {
     /// The number of the connection; `clawmux connections` lists them
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = connection_number)]
     pub(crate) id: u64,
     /// As JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+fn connection_number(text: &str) -> Result<u64, String> {
+    let expected = "expected the number of a connection: `clawmux connections` lists them";
+    text.parse().map_err(|_| expected.to_owned())
 }
 
 /// `actors`

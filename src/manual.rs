@@ -74,7 +74,8 @@ fn all(root: &Command) -> Vec<Command> {
 fn named(command: &Command, path: &[String]) -> Command {
     let words: Vec<&str> = std::iter::once("clawmux").chain(path.iter().map(String::as_str)).collect();
     let page = command.clone().bin_name(words.join(" ")).display_name(words.join("-"));
-    page.version(env!("CARGO_PKG_VERSION"))
+    // Which version it is says the program alone: a page of a command with a version offers -V.
+    if path.is_empty() { page } else { page.disable_version_flag(true) }
 }
 
 fn name_of(page: &Command) -> &str {
@@ -105,6 +106,7 @@ mod tests {
                 pages.iter().find(|page| name_of(page) == wanted).unwrap_or_else(|| panic!("{wanted}"));
             let text = String::from_utf8(render(page.clone()).unwrap()).unwrap();
             assert!(text.contains(".TH") && text.contains(&wanted.replace('-', "\\-")), "{text}");
+            assert_eq!(text.contains("\\-\\-version"), wanted == "clawmux", "{text}");
         }
     }
 }

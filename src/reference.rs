@@ -19,9 +19,9 @@ pub(crate) fn run(options: &Reference) -> Result<(), Failure> {
         return Ok(());
     }
     let methods: Vec<_> = rows(&reference, "methods").iter().map(method).collect();
-    say(&table::table(["METHOD", "SCOPE", "COST", "PARAMS", "DOES"], &methods));
+    say(&table::table(["METHOD", "SCOPE", "COST", "PARAMS", "DOES"], &["DOES", "PARAMS"], &methods));
     let events: Vec<_> = rows(&reference, "events").iter().map(event).collect();
-    say(&table::table(["EVENT", "PAYLOAD", "COMES"], &events));
+    say(&table::table(["EVENT", "PAYLOAD", "COMES"], &["COMES", "PAYLOAD"], &events));
     let codes: Vec<_> = rows(&reference, "errors").iter().filter_map(Value::as_str).collect();
     say(&format!(
         "errors: {}\n\nA member with a ? may be left out; --json has all of it as JSON Schema.",

@@ -346,7 +346,9 @@ fn the_command_line_lists_approves_and_denies() {
     let answer = client.stream(&prompt);
     assert_eq!(answer.data("tool_result").next().expect("a result")["content"], "typed");
     let (status, _, stderr) = run(&daemon, &["approval", "deny", id], "");
-    assert!(status == 1 && stderr.contains("decided already"), "{status} {stderr}");
+    assert!(status == 1 && stderr.contains("decided already: approved"), "{status} {stderr}");
+    let (status, _, stderr) = run(&daemon, &["approval", "deny", &id[..12]], "");
+    assert!(status == 1 && stderr.contains("decided already: approved"), "{status} {stderr}");
     let (status, _, stderr) = run(&daemon, &["approval", "deny", "nothing"], "");
     assert!(status == 1 && stderr.contains("no such approval"), "{status} {stderr}");
 

@@ -382,8 +382,8 @@ fn what_happens_is_told_as_it_happens() {
     everything.says("following what happens");
     let mut client = Client::connect(daemon.address);
     client.chat("ada", "two\nlines \u{1b}[2J");
-    let prompt = everything.line("  prompt    ");
-    assert!(prompt.ends_with(&format!(r"  {ADA}  prompt    two lines \u{{1b}}[2J")), "{prompt}");
+    let prompt = everything.line("  prompt           ");
+    assert!(prompt.ends_with(&format!(r"  {ADA}  prompt           two lines \u{{1b}}[2J")), "{prompt}");
     assert!(everything.line("  end  ").contains("completed; "));
     let interrupted = Command::new("kill").args(["-INT", &everything.child.id().to_string()]).status();
     assert!(interrupted.expect("kill runs").success());
@@ -440,7 +440,7 @@ fn a_session_is_named_by_the_beginning_of_its_key() {
     assert!(stderr.contains("several sessions begin with") && stderr.contains(ADA), "{stderr}");
     assert!(daemon.stdout_of(&["session", "show", ADA]).contains("I am ada\n"));
     let (status, _, stderr) = daemon.run(&["session", "clear", "nobody"]);
-    assert!(status == 1 && stderr.contains("expected agent:channel:account:peer"), "{stderr}");
+    assert!(status == 1 && stderr.contains("no session begins with \"nobody\""), "{stderr}");
     assert!(daemon.stdout_of(&["session", "clear", "main:websocket:adam"]).starts_with("cleared"));
     assert_eq!(daemon.stdout_of(&["sessions", "main:websocket:a"]).lines().count(), 3);
     let (_, _, stderr) = daemon.run(&["sessions", "work:"]);

@@ -185,7 +185,7 @@ fn who_names_no_session_is_told_which_there_are() {
                 "main:websocket:adda:main",
                 "no such session: main:websocket:adda:main; did you mean main:websocket:ada:main?",
             ),
-            ("ada", "expected agent:channel:account:peer; did you mean main:websocket:ada:main?"),
+            ("ada", "no session begins with \"ada\"; did you mean main:websocket:ada:main?"),
             (
                 "main:telegram:nobody:else",
                 "no such session: main:telegram:nobody:else; `clawmux sessions` lists them",
@@ -635,7 +635,7 @@ fn the_doctor_says_what_is_wrong_and_what_to_do() {
     let asked = finish(daemon::command(daemon.home()).args(["doctor", "--within", "5"]));
     daemon.signal("CONT");
     let (status, stdout, stderr) = asked;
-    assert_eq!((status, stderr.trim()), (1, "something is wrong"), "{stdout}");
+    assert_eq!((status, stderr.trim()), (1, "1 thing is wrong"), "{stdout}");
     assert!(
         stdout.contains(&format!("a daemon (process {}) holds this home and does not answer", daemon.pid())),
         "{stdout}"
@@ -704,7 +704,7 @@ fn what_is_no_good_request_is_told_why() {
         ("admin.session.show", json!({"session": ADA, "after_seq": -1}), -32602, "invalid value"),
         ("admin.session.show", json!({"session": ADA, "limits": 1}), -32602, "unknown field `limits`"),
         ("admin.session.show", json!([ADA]), -32602, "expected names and values, not a list"),
-        ("admin.session.show", json!({"session": "x:y"}), -32602, "expected agent:channel:account:peer"),
+        ("admin.session.show", json!({"session": "x:y"}), -32602, "no session begins with \"x:y\""),
         ("admin.session.abort", json!({"session": ADA, "run": {}}), -32602, "expected a string"),
         ("admin.sessions", json!({"limit": "all"}), -32602, "invalid admin.sessions params: invalid type"),
         ("admin.sessions", json!({"before": [1]}), -32602, "invalid length 1"),

@@ -400,6 +400,21 @@ fn keys_are_set_where_they_stand_and_shown_with_their_place() {
 }
 
 #[test]
+fn what_a_bad_file_does_not_say_is_told_as_it_is_in_force() {
+    let daemon = Daemon::at(daemon::home(), "[limits]\nqueue = 9\n", &[]);
+    for bad in ["[limits]\nqueue = \"x\"\n", "[limits\n"] {
+        std::fs::write(daemon.home().join("gateway.toml"), bad).unwrap();
+        let told = setting(&daemon, "limits.queue");
+        let expected =
+            json!({ "path": "limits.queue", "value": 9, "from": "last good", "at": null, "waits_for": null });
+        assert_eq!(told, expected, "{bad}");
+        let (status, said, why) = run(daemon.home(), &["config", "get", "limits.queue"]);
+        assert!(status == 0 && said.contains("last good") && why.contains("bad: "), "{said}{why}");
+        assert!(!said.contains("waits for"), "{said}");
+    }
+}
+
+#[test]
 fn the_log_is_filtered_as_the_operator_says_until_the_next_reload() {
     let daemon = Daemon::with("[log]\nfilter = \"warn\"\n");
     let filter = || json_of(&daemon, &["log", "--json"])["filter"].clone();

@@ -24,7 +24,8 @@ struct Get {
 
 /// `admin.config.get`: `{"settings": [{"path", "value", "from", "at", "waits_for"}], "complaints"}`.
 /// `from` is `default`, `file`, `environment` or `command line`, `at` the file and line, variable or
-/// option; `waits_for` is `reload` or `restart` where another value is in effect.
+/// option; `waits_for` is `reload` or `restart` where another value is in effect. Where there are
+/// complaints the values are those in effect, `from` is `last good` and `at` is null.
 pub(super) async fn get(call: Call) -> Result<Value, Error> {
     let Get { path } = call.params("admin.config.get")?;
     let asked = call.daemon.configuration.send(Explain { path });
@@ -32,6 +33,10 @@ pub(super) async fn get(call: Call) -> Result<Value, Error> {
     let rows = settings.iter().map(|(setting, waits_for)| {
         let mut row = setting.to_json();
         row["waits_for"] = json!(waits_for);
+        if !complaints.is_empty() {
+            row["from"] = json!("last good");
+            row["at"] = Value::Null;
+        }
         row
     });
     let complaints: Vec<&str> = complaints.lines().collect();

@@ -139,8 +139,14 @@ async fn existing(call: &Call, text: &str) -> Result<(SessionKey, Value), Error>
     };
     let list = ListSessions { limit: MEANT_AMONG, owner: None, prefix: None, before: None };
     let listed = ask(&call.daemon.store, list).await??;
-    let keys = listed.iter().map(|listed| listed.summary.session.as_str());
-    let meant = nearest(text, keys);
+    let keys = || listed.iter().map(|listed| listed.summary.session.as_str());
+    // Who writes less than a key means the beginning of one.
+    let refused = if text.matches(':').count() < 3 && !keys().any(|key| key.starts_with(text)) {
+        Error { message: format!("no session begins with {text:?}"), ..refused }
+    } else {
+        refused
+    };
+    let meant = nearest(text, keys());
     let advice = if meant.is_empty() {
         "`clawmux sessions` lists them".to_owned()
     } else {

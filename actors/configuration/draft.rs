@@ -105,14 +105,19 @@ impl Now {
     /// # Errors
     /// `NotFound` where there is no such key.
     pub fn settings(&self, path: Option<&str>) -> Result<Vec<Setting>, Error> {
+        self.settings_of(&self.found.effective, path)
+    }
+
+    /// The same of other values than those that stand here.
+    pub(super) fn settings_of(&self, values: &Json, path: Option<&str>) -> Result<Vec<Setting>, Error> {
         let mut settings = Vec::new();
         match path {
-            None => self.collect("", &self.found.effective, &mut settings),
+            None => self.collect("", values, &mut settings),
             Some(path) if !config::is_known(path) => {
                 return Err(ErrorCode::NotFound.error(format!("there is no key {path:?}")));
             }
             Some(path) => {
-                if let Some(value) = config::at(&self.found.effective, path) {
+                if let Some(value) = config::at(values, path) {
                     self.collect(path, value, &mut settings);
                 }
             }

@@ -27,7 +27,8 @@ impl Scheduler {
     /// What a job that is due is to say, if anything.
     pub(super) fn get_ready(&self, job: &Job) -> impl Future<Output = Result<Ready, Error>> + use<> {
         let is_heartbeat = job.id.as_str() == HEARTBEAT;
-        let (file, job) = (self.setup.home.join(FILE), job.clone());
+        let (home, job) = (self.setup.home.clone(), job.clone());
+        let file = home.join(FILE);
         let (store, most) = (self.setup.store.clone(), self.setup.config.heartbeat_tokens);
         async move {
             if !is_heartbeat {
@@ -35,8 +36,9 @@ impl Scheduler {
             }
             let read = tokio::task::spawn_blocking(move || read(&file)).await;
             let text = match read.unwrap_or_else(|_| Err(ErrorCode::Internal.error("a thread was lost"))) {
-                Ok(text) if job::has_tasks(&text) => text,
-                Ok(_) => return Ok(Ready::Skip(format!("{FILE} is empty"))),
+                Ok(Some(text)) if job::has_tasks(&text) => text,
+                Ok(None) => return Ok(Ready::Skip(format!("there is no {FILE} in {}", home.display()))),
+                Ok(Some(_)) => return Ok(Ready::Skip(format!("{FILE} is empty"))),
                 Err(error) => return Ok(Ready::Skip(error.message)),
             };
             let mut manner = Manner::default();
@@ -53,16 +55,16 @@ impl Scheduler {
     }
 }
 
-/// The text of the file; empty where there is none.
-fn read(path: &Path) -> Result<String, Error> {
+/// The text of the file, where there is one.
+fn read(path: &Path) -> Result<Option<String>, Error> {
     let read = || {
         let mut bytes = Vec::new();
         regular_file::open(path)?.take(FILE_BYTES_MAX).read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     match read() {
-        Ok(text) => Ok(text),
-        Err(error) if std::io::Error::kind(&error) == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Ok(text) => Ok(Some(text)),
+        Err(error) if std::io::Error::kind(&error) == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(ErrorCode::Unavailable.error(format!("{FILE} can't be read: {error}"))),
     }
 }

@@ -6,7 +6,7 @@
 //! here does not wait.
 //!
 //! Of calls that were decided lately it is remembered that they were, for who decides too late by their
-//! ids alone.
+//! ids alone, or by the beginnings of them that lists show.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,9 @@ use crate::hub::Announce;
 
 /// So many decided ones are remembered.
 const DECIDED_MAX: usize = 1024;
+
+/// The beginning of an id that finds one that was decided.
+const PREFIX_CHARS_MIN: usize = 8;
 
 /// A list has at most so many, with so many bytes of input together, but for the first. The others
 /// are in it once these are decided.
@@ -42,7 +45,18 @@ struct Shared {
 struct Known {
     waiting: BTreeMap<ApprovalId, Arc<Pending>>,
     /// The oldest first.
-    decided: VecDeque<(ApprovalId, Owner)>,
+    decided: VecDeque<Past>,
+}
+
+/// What was decided lately.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Past {
+    /// Its id, the whole of it.
+    pub id: ApprovalId,
+    /// Whose session it was in.
+    pub owner: Owner,
+    /// What was decided, as [`Decision::word`](clawmux_core::approval::Decision::word) says it.
+    pub what: &'static str,
 }
 
 /// What is known under an id.
@@ -50,8 +64,8 @@ struct Known {
 pub enum Found {
     /// It waits.
     Waiting(Arc<Pending>),
-    /// It was decided lately, in a session of this owner.
-    Decided(Owner),
+    /// It was decided lately.
+    Decided(Past),
     /// Neither.
     Nothing,
 }
@@ -93,19 +107,23 @@ impl Approvals {
         if known.decided.len() >= DECIDED_MAX {
             known.decided.pop_front();
         }
-        known.decided.push_back((id.clone(), pending.owner.clone()));
+        let past = Past { id: id.clone(), owner: pending.owner.clone(), what: decided.decision.word() };
+        known.decided.push_back(past);
         drop(known);
         self.announce(News::Resolved { pending, decided: decided.clone(), at });
     }
 
-    /// What is known under this id.
+    /// What is known under this id; of what was decided also under the beginning of it.
     pub fn find(&self, id: &ApprovalId) -> Found {
         let known = self.lock();
         if let Some(pending) = known.waiting.get(id) {
             return Found::Waiting(pending.clone());
         }
-        let decided = known.decided.iter().find(|(decided, _)| decided == id);
-        decided.map_or(Found::Nothing, |(_, owner)| Found::Decided(owner.clone()))
+        let is_enough = id.as_str().len() >= PREFIX_CHARS_MIN;
+        let is_meant =
+            |past: &&Past| past.id == *id || is_enough && past.id.as_str().starts_with(id.as_str());
+        let past = known.decided.iter().rev().find(is_meant);
+        past.map_or(Found::Nothing, |past| Found::Decided(past.clone()))
     }
 
     /// Those that the principal may know of, the longest waiting first.
@@ -217,7 +235,12 @@ mod tests {
         approvals.asked(first.clone());
         assert_eq!(approvals.find(&first.id), Found::Waiting(Arc::new(first.clone())));
         decide(&first);
-        assert_eq!((approvals.find(&first.id), approvals.len()), (Found::Decided(first.owner.clone()), 0));
+        let past = Past { id: first.id.clone(), owner: first.owner.clone(), what: "nobody decided in time" };
+        let begin = ApprovalId::new(&first.id.as_str()[..12]);
+        for id in [&first.id, &begin] {
+            assert_eq!((approvals.find(id), approvals.len()), (Found::Decided(past.clone()), 0));
+        }
+        assert_eq!(approvals.find(&ApprovalId::new(&first.id.as_str()[..4])), Found::Nothing);
         for n in 0..DECIDED_MAX {
             let next = pending("ada", &n.to_string(), 0, 0);
             approvals.asked(next.clone());

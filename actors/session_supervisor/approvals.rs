@@ -27,7 +27,9 @@ impl SessionSupervisor {
                 Found::Waiting(pending) if may_see(&principal, &pending.owner) => {
                     Ok(ApprovalReply::Found(pending))
                 }
-                Found::Decided(owner) if may_see(&principal, &owner) => Err(decided_already(&id)),
+                Found::Decided(past) if may_see(&principal, &past.owner) => {
+                    Err(decided_already(&past.id, Some(past.what)))
+                }
                 Found::Waiting(_) | Found::Decided(_) | Found::Nothing => Err(no_such(&id)),
             },
             ApprovalCommand::Decide { id, session, verdict } => {
@@ -48,7 +50,9 @@ impl SessionSupervisor {
     fn session_of(&self, id: &ApprovalId, principal: &Principal) -> Result<SessionKey, Error> {
         match self.setup.colleagues.approvals.find(id) {
             Found::Waiting(pending) if may_decide(principal, &pending.owner) => Ok(pending.session.clone()),
-            Found::Decided(owner) if may_decide(principal, &owner) => Err(decided_already(id)),
+            Found::Decided(past) if may_decide(principal, &past.owner) => {
+                Err(decided_already(&past.id, Some(past.what)))
+            }
             Found::Waiting(_) | Found::Decided(_) | Found::Nothing => Err(no_such(id)),
         }
     }

@@ -356,7 +356,9 @@ impl Inspection<'_> {
         });
         match figures {
             Ok((sessions, unfinished, unused)) => {
-                self.found.fine(format!("{sessions} sessions, {unfinished} runs that have not ended"));
+                let session = if sessions == 1 { "session" } else { "sessions" };
+                let runs = if unfinished == 1 { "run that has" } else { "runs that have" };
+                self.found.fine(format!("{sessions} {session}, {unfinished} {runs} not ended"));
                 let bytes = self.path.metadata().map_or(0, |meta| meta.len());
                 if unused > UNUSED_BYTES_MAX && unused > bytes / 2 {
                     self.found.warn(

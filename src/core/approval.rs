@@ -134,6 +134,18 @@ impl Verdict {
     }
 }
 
+impl Decision {
+    /// It, for people.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Approved { .. } => "approved",
+            Self::Denied { .. } => "denied",
+            Self::TimedOut => "nobody decided in time",
+            Self::Withdrawn => "its run ended before",
+        }
+    }
+}
+
 impl From<Verdict> for Decision {
     fn from(verdict: Verdict) -> Self {
         match verdict {
@@ -253,9 +265,11 @@ pub fn no_such(id: &ApprovalId) -> Error {
     ErrorCode::NotFound.error(format!("no such approval: {id}"))
 }
 
-/// That somebody decided before, or nobody in time.
-pub fn decided_already(id: &ApprovalId) -> Error {
-    ErrorCode::Conflict.error(format!("approval {id} is decided already"))
+/// That somebody decided before, or nobody in time; `what` in the words of [`Decision::word`], where it
+/// is known.
+pub fn decided_already(id: &ApprovalId, what: Option<&str>) -> Error {
+    let what = what.map(|what| format!(": {what}")).unwrap_or_default();
+    ErrorCode::Conflict.error(format!("approval {id} is decided already{what}"))
 }
 
 #[cfg(test)]

@@ -585,8 +585,10 @@ impl Session {
         self.expire(now);
         let Some(Pending { run, asked, .. }) = self.pending().into_iter().find(|pending| pending.id == *id)
         else {
-            let known = if self.is_call(id) { approval::decided_already } else { approval::no_such };
-            return Err(known(id));
+            return Err(match self.is_call(id) {
+                true => approval::decided_already(id, None),
+                false => approval::no_such(id),
+            });
         };
         let (call, tool) = (asked.call.id, asked.call.name);
         let decision = Decision::from(verdict);

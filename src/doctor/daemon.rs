@@ -62,7 +62,7 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
         let what = format!("{who}, this is version {}", env!("CARGO_PKG_VERSION"));
         found.add("daemon", Severity::Warning, what, "restart it, so that both are of one version");
     } else if status["draining"] == true {
-        let advice = "restart it, or `clawmux drain --off`";
+        let advice = "`clawmux drain --off` takes them again";
         found.add("daemon", Severity::Warning, format!("{who}; it drains: new prompts are refused"), advice);
     } else {
         found.fine("daemon", who);

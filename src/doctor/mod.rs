@@ -62,7 +62,7 @@ pub(crate) fn run(global: &Global, options: &Doctor) -> Result<(), Failure> {
         0 => Ok(()),
         // A script has been told.
         _ if options.json => Err(Failure::new(FAILED, "")),
-        1 => Err(Failure::new(FAILED, "something is wrong")),
+        1 => Err(Failure::new(FAILED, "1 thing is wrong")),
         errors => Err(Failure::new(FAILED, format!("{errors} things are wrong"))),
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn run(global: &Global, options: &Actors) -> Result<(), Failure> {
     }
     let mut rows = Vec::new();
     rows_of(&tree, "", "", options.figures, &mut rows);
-    say(&table(["ACTOR", "WAIT", "QUEUED", "RESTARTS", "FIGURES"], &rows));
+    say(&table(["ACTOR", "WAIT", "QUEUED", "RESTARTS", "FIGURES"], &["FIGURES"], &rows));
     Ok(())
 }
 

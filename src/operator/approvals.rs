@@ -45,7 +45,11 @@ pub(crate) fn list(global: &Global, options: &Approvals) -> Result<(), Failure> 
         tell("no tool call waits for approval");
         return Ok(());
     }
-    say(&table(["ID", "SESSION", "TOOL", "INPUT", "WAITS", "LEFT", "PROMPTED BY"], &rows));
+    say(&table(
+        ["ID", "SESSION", "TOOL", "INPUT", "WAITS", "LEFT", "PROMPTED BY"],
+        &["INPUT", "PROMPTED BY"],
+        &rows,
+    ));
     tell(
         "`clawmux approvals ID` shows the whole of an input; decide with `clawmux approval approve ID` or \
          `clawmux approval deny ID`",

@@ -63,8 +63,10 @@ fn get(global: &Global, options: &GetConfig) -> Result<(), Failure> {
     }
     let rows: Vec<[String; 3]> = list(&answer["settings"]).iter().map(row).collect();
     match (&options.path, rows.is_empty()) {
-        (Some(path), true) => tell(&format!("{path} is not set")),
-        _ => say(&table(["KEY", "VALUE", "FROM"], &rows)),
+        // Where nothing can be read, nothing is known of the key.
+        (Some(path), true) if list(&answer["complaints"]).is_empty() => tell(&format!("{path} is not set")),
+        (Some(_), true) => {}
+        _ => say(&table(["KEY", "VALUE", "FROM"], &["VALUE"], &rows)),
     }
     Ok(())
 }

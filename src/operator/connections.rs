@@ -29,7 +29,11 @@ pub(crate) fn list(global: &Global, options: &Connections) -> Result<(), Failure
     }
     let now_ms = now_ms();
     let rows: Vec<_> = listed.iter().map(|connection| row(connection, now_ms)).collect();
-    say(&table(["ID", "PROTOCOL", "WHO", "PEER", "SINCE", "IN", "OUT", "BUFFER", "FOLLOWS", "STATE"], &rows));
+    say(&table(
+        ["ID", "PROTOCOL", "WHO", "PEER", "SINCE", "IN", "OUT", "BUFFER", "FOLLOWS", "STATE"],
+        &["WHO"],
+        &rows,
+    ));
     let total = answer["total"].as_u64().unwrap_or(0);
     if total > listed.len() as u64 {
         tell(&format!("the latest {} of {total}; more with --limit N", listed.len()));

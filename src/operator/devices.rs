@@ -34,12 +34,20 @@ pub(crate) fn list(global: &Global, options: &Devices) -> Result<(), Failure> {
     let now_ms = now_ms();
     if !pending.is_empty() {
         let rows: Vec<_> = pending.iter().map(|row| waiting(row, now_ms)).collect();
-        say(&table(["REQUEST", "DEVICE", "NAME", "ROLE", "SCOPES", "CREDENTIAL", "ADDRESS", "ASKED"], &rows));
+        say(&table(
+            ["REQUEST", "DEVICE", "NAME", "ROLE", "SCOPES", "CREDENTIAL", "ADDRESS", "ASKED"],
+            &["SCOPES", "NAME"],
+            &rows,
+        ));
         tell("let one in with `clawmux device approve REQUEST`, before 5 minutes are over");
     }
     if !paired.is_empty() {
         let rows: Vec<_> = paired.iter().map(|row| known(row, now_ms)).collect();
-        say(&table(["DEVICE", "NAME", "ROLES", "SCOPES", "CREDENTIAL", "USED", "FROM"], &rows));
+        say(&table(
+            ["DEVICE", "NAME", "ROLES", "SCOPES", "CREDENTIAL", "USED", "FROM"],
+            &["SCOPES", "NAME"],
+            &rows,
+        ));
     }
     Ok(())
 }

@@ -19,8 +19,8 @@ use crate::terminal::{Tone, columns, cut, json_line, may_color, put, tell, visib
 const RETRY: Duration = Duration::from_secs(1);
 /// Room for a session's key; what is longer takes more.
 const SESSION_CHARS: usize = 20;
-/// Room for what happened.
-const WHAT_CHARS: usize = 8;
+/// Room for what happened: the longest is `session_changed`.
+const WHAT_CHARS: usize = 15;
 /// Where the time ends in what [`utc`] gives, and the day before it.
 const CLOCK: std::ops::Range<usize> = 11..19;
 
@@ -164,10 +164,13 @@ mod tests {
         let look = |columns| Look { columns, colored: false };
         let prompt = json!({"event": "prompt", "session": "main:cli:ada:main", "seq": 3, "at_ms": 3_661_000, "follow": 1,
                             "content": "two\nlines\u{1b}[2J", "owner": null});
-        assert_eq!(look(None).line(&prompt), r"01:01:01  main:cli:ada:main     prompt    two lines\u{1b}[2J");
+        assert_eq!(
+            look(None).line(&prompt),
+            r"01:01:01  main:cli:ada:main     prompt           two lines\u{1b}[2J"
+        );
         assert_eq!(look(Some(40)).line(&prompt), "01:01:01  main:cli:ada:main     prompt …");
         let presence = json!({"event": "presence", "at_ms": 0, "present": [{}, {}], "follow": 1});
-        assert_eq!(look(None).line(&presence), "00:00:00  -                     presence  present=2");
+        assert_eq!(look(None).line(&presence), "00:00:00  -                     presence         present=2");
         assert!(!as_json(presence).contains("follow"));
     }
 

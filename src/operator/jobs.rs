@@ -11,10 +11,13 @@ use super::when::{ago, now_ms, span, utc};
 use crate::admin_client::{call, home_of};
 use crate::cli::{AddJob, Global, JobCommand, JobRuns, Jobs, OneJob, RunJob};
 use crate::exit::{FAILED, Failure};
-use crate::terminal::{json_line, say, tell};
+use crate::terminal::{json_line, one_line, say, tell};
 
 /// An id may be cut to so many characters, where no other begins with them.
 const PREFIX_CHARS_MIN: usize = 4;
+
+/// Of several that may be meant so many are named.
+const MEANT_MAX: usize = 10;
 
 /// How often is asked whether a job is done.
 const POLL: Duration = Duration::from_millis(200);
@@ -43,7 +46,7 @@ pub(crate) fn list(global: &Global, options: &Jobs) -> Result<(), Failure> {
         tell("no jobs: `clawmux job add` makes one");
         return Ok(());
     }
-    say(&table(["JOB", "NAME", "WHEN", "NEXT", "LAST", "STATE", "SESSION"], &rows));
+    say(&table(["JOB", "NAME", "WHEN", "NEXT", "LAST", "STATE", "SESSION"], &["NAME"], &rows));
     Ok(())
 }
 
@@ -173,7 +176,7 @@ fn runs(global: &Global, options: &JobRuns) -> Result<(), Failure> {
         tell("nothing was done yet");
         return Ok(());
     }
-    say(&table(["JOB", "DUE", "STATE", "TOOK", "MISSED", "TOKENS", "ANSWER"], &rows));
+    say(&table(["JOB", "DUE", "STATE", "TOOK", "MISSED", "TOKENS", "ANSWER"], &["ANSWER"], &rows));
     Ok(())
 }
 
@@ -218,7 +221,14 @@ fn pick<'a>(id: &str, jobs: &'a [Value]) -> Result<&'a str, Failure> {
     match found[..] {
         [one] => Ok(one),
         [] => Err(Failure::new(FAILED, "there is no such job: `clawmux jobs` lists them")),
-        _ => Err(Failure::new(FAILED, format!("{} jobs are called so: give an id", found.len()))),
+        _ => {
+            let ids = found.iter().take(MEANT_MAX).map(|id| one_line(id, 100)).collect::<Vec<_>>().join(", ");
+            let more = if found.len() > MEANT_MAX { " and others" } else { "" };
+            Err(Failure::new(
+                FAILED,
+                format!("{} jobs are called so: {ids}{more}; give the id of one", found.len()),
+            ))
+        }
     }
 }
 
@@ -258,7 +268,7 @@ fn run_row(run: &Value) -> [String; 7] {
         took.map_or_else(|| "-".into(), |took| format!("{}.{}s", took / 1000, took % 1000 / 100)),
         count("missed").to_string(),
         (count("input_tokens") + count("output_tokens")).to_string(),
-        said.chars().take(ANSWER_CHARS).collect(),
+        one_line(&said, ANSWER_CHARS),
     ]
 }
 
@@ -348,6 +358,8 @@ mod tests {
         for bad in ["aaaa", "feed", "", "zzzz"] {
             assert!(pick(bad, &all).is_err(), "{bad}");
         }
+        let why = pick("feed", &all).unwrap_err().message;
+        assert_eq!(why, "2 jobs are called so: aaaa-2, b; give the id of one");
     }
 
     #[test]

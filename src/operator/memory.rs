@@ -37,7 +37,11 @@ pub(crate) fn run(global: &Global, options: &Memory) -> Result<(), Failure> {
             tell("nothing is remembered for this owner");
             return Ok(());
         }
-        say(&table(["MEMORY", "TIER", "TYPE", "SESSION", "BYTES", "STORED", "CONTENT"], &entries));
+        say(&table(
+            ["MEMORY", "TIER", "TYPE", "SESSION", "BYTES", "STORED", "CONTENT"],
+            &["CONTENT"],
+            &entries,
+        ));
         return Ok(());
     }
     let owners: Vec<_> = rows("owners").iter().map(|row| owner(row, now_ms)).collect();
@@ -45,7 +49,11 @@ pub(crate) fn run(global: &Global, options: &Memory) -> Result<(), Failure> {
         tell("nothing is remembered yet: clients store it with memory.store");
         return Ok(());
     }
-    say(&table(["OWNER", "SCRATCHPAD", "EPISODIC", "SEMANTIC", "EMBEDDED", "BYTES", "STORED"], &owners));
+    say(&table(
+        ["OWNER", "SCRATCHPAD", "EPISODIC", "SEMANTIC", "EMBEDDED", "BYTES", "STORED"],
+        &["OWNER"],
+        &owners,
+    ));
     Ok(())
 }
 

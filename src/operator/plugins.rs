@@ -44,6 +44,7 @@ pub(crate) fn list(global: &Global, options: &Plugins) -> Result<(), Failure> {
     let rows: Vec<_> = listed.iter().map(row).collect();
     say(&table(
         ["NAME", "STATE", "FROM", "CALLS", "ERRORS", "NOW", "RESTARTS", "APPROVAL", "GRANTS", "LAST ERROR"],
+        &["LAST ERROR", "GRANTS"],
         &rows,
     ));
     Ok(())

@@ -47,7 +47,7 @@ pub(crate) fn run(global: &Global, options: &Sessions) -> Result<(), Failure> {
             tell("there are no sessions yet: a client's first prompt makes one, such as `clawmux chat hi`");
             return Ok(());
         }
-        say(&table(["KEY", "OWNER", "STATE", "PROMPTS", "SEQ", "UPDATED"], &rows));
+        say(&table(["KEY", "OWNER", "STATE", "PROMPTS", "SEQ", "UPDATED"], &["OWNER"], &rows));
     }
     if more {
         tell(&format!("the {shown} used last; there are more: --all, or --limit N"));

@@ -1,13 +1,14 @@
 //! Columns.
 //!
-//! On a terminal they fit its width, by cutting the widest, the first of them last because it names
-//! what the row is about; into a pipe or a file they are as wide as they need.
+//! On a terminal they fit its width, as far as the columns that may give way make room: free text does,
+//! in the order its table says; ids, keys, times, states and every heading are never cut, so a narrow
+//! terminal gets longer lines. Into a pipe or a file columns are as wide as they need.
 
 use crate::terminal::{Tone, columns, cut, may_color, one_line, width};
 
 /// The longest cell: a session's key fits.
 const CELL_CHARS_MAX: usize = 1024;
-/// No column is cut below this.
+/// No column is cut below this, or below its heading.
 const COLUMN_MIN: usize = 6;
 /// Between two columns.
 const GAP: &str = "  ";
@@ -32,20 +33,26 @@ impl<T: Into<String>> From<T> for Cell {
     }
 }
 
-/// Rows under a head, as stdout takes them. What others wrote is made harmless.
-pub(crate) fn table<const N: usize, C: Clone + Into<Cell>>(head: [&str; N], rows: &[[C; N]]) -> String {
+/// Rows under a head, as stdout takes them. `gives_way` names the columns that may be cut, the first to
+/// be cut first. What others wrote is made harmless.
+pub(crate) fn table<const N: usize, C: Clone + Into<Cell>>(
+    head: [&str; N],
+    gives_way: &[&str],
+    rows: &[[C; N]],
+) -> String {
     let rows = rows.iter().map(|row| row.clone().map(Into::into)).collect();
-    render(head, rows, columns(), may_color(&std::io::stdout()))
+    render(head, gives_way, rows, columns(), may_color(&std::io::stdout()))
 }
 
 fn render<const N: usize>(
     head: [&str; N],
+    gives_way: &[&str],
     rows: Vec<[Cell; N]>,
     columns: Option<usize>,
     colored: bool,
 ) -> String {
-    let head = head.map(|name| Cell::toned(name, Tone::Head));
-    let mut rows: Vec<[Cell; N]> = std::iter::once(head).chain(rows).collect();
+    let heading = head.map(|name| Cell::toned(name, Tone::Head));
+    let mut rows: Vec<[Cell; N]> = std::iter::once(heading).chain(rows).collect();
     let mut widths = [0; N];
     for row in &mut rows {
         for (cell, widest) in row.iter_mut().zip(&mut widths) {
@@ -54,7 +61,7 @@ fn render<const N: usize>(
         }
     }
     if let Some(columns) = columns {
-        narrow(&mut widths, columns);
+        narrow(&mut widths, head, gives_way, columns);
     }
     let line = |row: &[Cell; N]| {
         let mut line = String::new();
@@ -70,16 +77,17 @@ fn render<const N: usize>(
     rows.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Takes from the widest until all fit, or nothing can be taken any more.
-fn narrow<const N: usize>(widths: &mut [usize; N], columns: usize) {
+/// Takes from the columns that give way, one after the other, until all fit or nothing can be taken any
+/// more.
+fn narrow<const N: usize>(widths: &mut [usize; N], head: [&str; N], gives_way: &[&str], columns: usize) {
     let gaps = GAP.len() * N.saturating_sub(1);
     let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(columns);
-    while over > 0 {
-        let wide = |at: &usize| if *at == 0 { widths[*at] / 2 } else { widths[*at] };
-        let widest = (0..N).filter(|at| widths[*at] > COLUMN_MIN).max_by_key(wide);
-        let Some(at) = widest else { return };
-        widths[at] -= 1;
-        over -= 1;
+    for name in gives_way {
+        let Some(at) = head.iter().position(|heading| heading == name) else { continue };
+        let least = width(name).max(COLUMN_MIN);
+        let taken = widths[at].saturating_sub(least).min(over);
+        widths[at] -= taken;
+        over -= taken;
     }
 }
 
@@ -95,23 +103,31 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_they_need() {
         let rows = plain(&[["İİİ\u{1b}[2J", "1"], ["a\nb", ""], ["漢字", "2"]]);
-        let table = render(["K", "NUMBER"], rows, None, false);
+        let table = render(["K", "NUMBER"], &["K"], rows, None, false);
         assert_eq!(table, "K       NUMBER\nİİİ[2J  1\na b\n漢字    2");
     }
 
     #[test]
-    fn the_widest_give_way_and_the_first_last() {
-        let rows = plain(&[["main:websocket:ada:main", "short", "a long text that says very much indeed"]]);
-        let table = render(["KEY", "STATE", "TEXT"], rows, Some(60), false);
-        let line = table.lines().nth(1).unwrap();
-        assert_eq!(line, "main:websocket:ada:main  short  a long text that says very …");
+    fn free_text_gives_way_and_nothing_else_does() {
+        let rows =
+            || plain(&[["0123456789ab", "a name of many words", "revoked 3d ago", "what it answered"]]);
+        let shown = |columns| {
+            let head = ["TOKEN", "NAME", "STATE", "ANSWERED"];
+            render(head, &["ANSWERED", "NAME"], rows(), Some(columns), false)
+        };
+        let line = |columns| shown(columns).lines().nth(1).unwrap().to_owned();
+        assert_eq!(line(68), "0123456789ab  a name of many words  revoked 3d ago  what it answered");
+        assert_eq!(line(62), "0123456789ab  a name of many words  revoked 3d ago  what it a…");
+        assert_eq!(line(50), "0123456789ab  a name of…  revoked 3d ago  what it…");
+        assert_eq!(line(20), "0123456789ab  a nam…  revoked 3d ago  what it…");
+        assert_eq!(shown(20).lines().next().unwrap(), "TOKEN         NAME    STATE           ANSWERED");
     }
 
     #[test]
     fn colours_take_no_room() {
         let rows = vec![[Cell::toned("bad", Tone::Bad), "x".into()], ["longer".into(), "y".into()]];
-        let (colored, bare) =
-            (render(["A", "B"], rows.clone(), None, true), render(["A", "B"], rows, None, false));
+        let shown = |colored| render(["A", "B"], &[], rows.clone(), None, colored);
+        let (colored, bare) = (shown(true), shown(false));
         assert_eq!(colored.replace("\u{1b}[31m", "").replace("\u{1b}[1m", "").replace("\u{1b}[0m", ""), bare);
         assert!(colored.contains("\u{1b}[31mbad\u{1b}[0m     x"), "{colored:?}");
     }
@@ -120,7 +136,7 @@ mod tests {
         #[test]
         fn every_line_fits(cells in prop::collection::vec(prop::array::uniform3("\\PC{0,60}"), 0..5), columns in 28_usize..120) {
             let rows = cells.into_iter().map(|row| row.map(Cell::from)).collect();
-            for line in render(["A", "B", "C"], rows, Some(columns), false).lines() {
+            for line in render(["A", "B", "C"], &["C", "A", "B"], rows, Some(columns), false).lines() {
                 prop_assert!(width(line) <= columns, "{line:?}");
             }
         }

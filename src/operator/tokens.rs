@@ -61,7 +61,11 @@ pub(crate) fn list(global: &Global, options: &Tokens) -> Result<(), Failure> {
     if rows.is_empty() {
         return Ok(());
     }
-    say(&table(["TOKEN", "NAME", "KIND", "SCOPES", "STATE", "CREATED", "USED", "FROM"], &rows));
+    say(&table(
+        ["TOKEN", "NAME", "KIND", "SCOPES", "STATE", "CREATED", "USED", "FROM"],
+        &["SCOPES", "NAME"],
+        &rows,
+    ));
     for token in expiring(tokens(&answer), now_ms) {
         let (id, name) = (text(&token["token"]), text(&token["name"]));
         let left = span(token["expires_ms"].as_u64().unwrap_or(0).saturating_sub(now_ms));

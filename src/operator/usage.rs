@@ -25,7 +25,7 @@ pub(crate) fn run(global: &Global, options: &Usage) -> Result<(), Failure> {
         say(&json_line(&answer));
         return Ok(());
     }
-    say(&table(["", "TOKENS", "INPUT", "OUTPUT", "BUDGET", "SPENT", "LEFT"], &totals(&answer)));
+    say(&table(["", "TOKENS", "INPUT", "OUTPUT", "BUDGET", "SPENT", "LEFT"], &[], &totals(&answer)));
     if let Some(limit) = budget(&answer, "session")["limit_tokens"].as_u64() {
         say(&format!("each session may spend {} tokens", grouped(limit)));
     }
@@ -35,7 +35,7 @@ pub(crate) fn run(global: &Global, options: &Usage) -> Result<(), Failure> {
         return Ok(());
     }
     say("");
-    say(&table([&*by.to_uppercase(), "TOKENS", "INPUT", "OUTPUT", "CALLS", "LAST"], &rows));
+    say(&table([&*by.to_uppercase(), "TOKENS", "INPUT", "OUTPUT", "CALLS", "LAST"], &[], &rows));
     if answer["more"] == true {
         tell(&format!("the first {}; more with --limit N", rows.len()));
     }

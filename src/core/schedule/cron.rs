@@ -23,6 +23,17 @@ const BYTES_MAX: usize = 256;
 /// clock as it runs.
 const TIMES_MAX: usize = 96;
 
+/// What the fields are called and what may stand in them, all seven.
+const FIELDS: [(&str, &str); 7] = [
+    ("second", "0 to 59"),
+    ("minute", "0 to 59"),
+    ("hour", "0 to 23"),
+    ("day of the month", "1 to 31, or L"),
+    ("month", "1 to 12, or JAN to DEC"),
+    ("day of the week", "0 to 7, or SUN to SAT"),
+    ("year", "1 to 9999"),
+];
+
 /// A bit that stands for every way in which a value may be meant (the parser's).
 const ANY_BIT: u8 = 1;
 
@@ -109,7 +120,10 @@ fn patterns(expression: &str) -> Result<Vec<Pattern>, Error> {
     if text.starts_with('@') && !text.eq_ignore_ascii_case(nickname(text)) {
         return Err(refuse("unknown nickname; there are @yearly, @monthly, @weekly, @daily and @hourly"));
     }
-    let parse = |text: &str| CronParser::new().parse(text).map_err(|error| refuse(&words(&error)));
+    let parse = |text: &str| {
+        let parsed = CronParser::new().parse(text);
+        parsed.map_err(|error| refuse(&wrong_field(&fields).unwrap_or_else(|| words(&error))))
+    };
     let pattern = parse(text)?;
     if pattern.determine_job_type() == JobType::FixedTime || text.starts_with('@') {
         return Ok(vec![pattern]);
@@ -133,6 +147,19 @@ fn patterns(expression: &str) -> Result<Vec<Pattern>, Error> {
         }
     }
     Ok(each)
+}
+
+/// Which field cannot be what it is, and what may stand there: the one that is refused also where all
+/// others say nothing.
+fn wrong_field(fields: &[&str]) -> Option<String> {
+    let names = &FIELDS[usize::from(fields.len() == 5)..];
+    let (at, wrong) = fields.iter().enumerate().find(|(at, field)| {
+        let mut alone = vec!["*"; fields.len()];
+        alone[*at] = field;
+        CronParser::new().parse(&alone.join(" ")).is_err()
+    })?;
+    let (name, range) = names.get(at)?;
+    Some(format!("the {name} is {wrong}; expected {range}"))
 }
 
 /// The nickname that this is, if it is one.

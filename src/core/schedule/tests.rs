@@ -111,7 +111,10 @@ fn what_is_wrong_with_an_expression_is_named() {
     for (expression, expected) in [
         ("", "it is empty"),
         ("* * *", "3 fields"),
-        ("61 * * * *", "61"),
+        ("61 * * * *", "the minute is 61; expected 0 to 59"),
+        ("60 0 0 1 1 *", "the second is 60; expected 0 to 59"),
+        ("0 0 1 13 *", "the month is 13; expected 1 to 12"),
+        ("* 24 * * *", "the hour is 24; expected 0 to 23"),
         ("* * * * FOO", "FOO"),
         ("0 0 30 2 *", "never"),
         ("@sometimes", "unknown nickname"),
