@@ -10,24 +10,7 @@ use serde_json::{Value, json};
 use support::client::Client;
 use support::daemon::{self, Daemon};
 use support::eventually;
-
-/// A tool whose `describe` answers with an empty object and whose `handle_tool_call` is `body`.
-fn guest(body: &str) -> Vec<u8> {
-    let text = format!(
-        r#"(module
-            (import "extism:host/env" "alloc" (func $alloc (param i64) (result i64)))
-            (import "extism:host/env" "store_u8" (func $store (param i64 i32)))
-            (import "extism:host/env" "output_set" (func $output_set (param i64 i64)))
-            (func $empty_object (local $at i64)
-                (local.set $at (call $alloc (i64.const 2)))
-                (call $store (local.get $at) (i32.const 123))
-                (call $store (i64.add (local.get $at) (i64.const 1)) (i32.const 125))
-                (call $output_set (local.get $at) (i64.const 2)))
-            (func (export "describe") (result i32) call $empty_object i32.const 0)
-            (func (export "handle_tool_call") (result i32) {body}))"#
-    );
-    wat::parse_str(text).unwrap()
-}
+use support::guest::guest;
 
 /// Answers `{}`.
 const PLAIN: &str = "call $empty_object i32.const 0";

@@ -15,6 +15,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 use support::client::Client;
 use support::daemon::{self, Daemon};
+use support::guest::guest;
 use support::wundr::Wundr;
 use support::{eventually, wait_for};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -580,25 +581,14 @@ fn the_same_configuration_again_changes_nothing() {
 
 /// A tool that counts down from this, then answers with `{}`.
 fn countdown(from: u64) -> Vec<u8> {
-    let text = format!(
-        r#"(module
-            (import "extism:host/env" "alloc" (func $alloc (param i64) (result i64)))
-            (import "extism:host/env" "store_u8" (func $store (param i64 i32)))
-            (import "extism:host/env" "output_set" (func $output_set (param i64 i64)))
-            (func $empty_object (local $at i64)
-                (local.set $at (call $alloc (i64.const 2)))
-                (call $store (local.get $at) (i32.const 123))
-                (call $store (i64.add (local.get $at) (i64.const 1)) (i32.const 125))
-                (call $output_set (local.get $at) (i64.const 2)))
-            (func (export "describe") (result i32) call $empty_object i32.const 0)
-            (func (export "handle_tool_call") (result i32) (local $n i64)
-                (local.set $n (i64.const {from}))
-                (loop $l
-                    (local.set $n (i64.sub (local.get $n) (i64.const 1)))
-                    (br_if $l (i64.ne (local.get $n) (i64.const 0))))
-                call $empty_object i32.const 0))"#
-    );
-    wat::parse_str(text).unwrap()
+    guest(&format!(
+        "(local $n i64)
+            (local.set $n (i64.const {from}))
+            (loop $l
+                (local.set $n (i64.sub (local.get $n) (i64.const 1)))
+                (br_if $l (i64.ne (local.get $n) (i64.const 0))))
+            call $empty_object i32.const 0"
+    ))
 }
 
 #[test]

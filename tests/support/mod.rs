@@ -8,6 +8,7 @@
 
 pub mod client;
 pub mod daemon;
+pub mod guest;
 pub mod lines;
 pub mod process;
 pub mod raw;
