@@ -12,6 +12,7 @@
 mod draft;
 mod file;
 mod layers;
+mod soul;
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,14 +24,17 @@ use clawmux_core::config::{self, Origin};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::exchanged::Exchanged;
 use clawmux_core::reply::{ConfigIssue, ConfigSnapshot};
+use clawmux_core::time::Timestamp;
 use serde_json::{Value as Json, json};
 use tokio::sync::Semaphore;
 
+use crate::clock;
 use crate::gateway::{Adopt, Adopted};
 use crate::observe::{Observe, Observed};
 
 pub use draft::{Draft, Now, Setting};
 pub use layers::Layers;
+pub use soul::Soul;
 
 /// The most bytes of a configuration file or a secret.
 const BYTES_MAX: u64 = 1 << 20;
@@ -46,6 +50,16 @@ pub struct Configuration {
     shared: Arc<Shared>,
     under_way: Arc<Semaphore>,
     figures: Figures,
+    /// Why the last reload changed nothing; none where it went well.
+    not_reloaded: Option<NotReloaded>,
+}
+
+/// A reload that changed nothing.
+struct NotReloaded {
+    by: Arc<str>,
+    at: Timestamp,
+    /// With file and line where it is a file that is wrong.
+    why: String,
 }
 
 /// What requests under way work on.
@@ -55,6 +69,8 @@ struct Shared {
     started: Json,
     /// What is in effect.
     running: Exchanged<Json>,
+    /// The keys that say something else than at the start, and take effect with the next one.
+    waiting: Exchanged<Vec<String>>,
     /// Who has the daemon go over to another one; none = nobody.
     gateway: Exchanged<Option<WeakRecipient<Adopt>>>,
     /// One reload or change at a time.
@@ -162,12 +178,14 @@ impl Configuration {
             shared: Arc::new(Shared {
                 layers,
                 running: Exchanged::new(started.clone()),
+                waiting: Exchanged::new(Vec::new()),
                 started,
                 gateway: Exchanged::default(),
                 turn: Semaphore::new(1),
             }),
             under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),
             figures: Figures::default(),
+            not_reloaded: None,
         }
     }
 
@@ -252,11 +270,9 @@ impl Shared {
         };
         let beneath: Vec<String> = beneath.into_iter().filter(|path| !is_told(path)).collect();
         applied.extend(beneath);
-        Ok(Reloaded {
-            applied,
-            needs_restart: draft::waits_for_restart(&self.started, &now.found.effective),
-            warnings: now.warnings(),
-        })
+        let needs_restart = draft::waits_for_restart(&self.started, &now.found.effective);
+        self.waiting.set(needs_restart.clone());
+        Ok(Reloaded { applied, needs_restart, warnings: now.warnings() })
     }
 
     async fn configure(
@@ -321,11 +337,11 @@ impl Shared {
             _ => Some("reload"),
         };
         if let Err(bad) = now.is_good() {
-            let settings = now.settings_of(&running, path.as_deref())?;
+            let settings = now.all_settings_of(&running, path.as_deref())?;
             let settings = settings.into_iter().map(|setting| (setting, None)).collect();
             return Ok(Explained { settings, complaints: bad.message });
         }
-        let settings = now.settings(path.as_deref())?;
+        let settings = now.all_settings(path.as_deref())?;
         let settings = settings.into_iter().map(|setting| {
             let waits = waits_for(&setting);
             (setting, waits)
@@ -366,6 +382,7 @@ impl Handler<Reload> for Configuration {
             match &reloaded {
                 Ok(Reloaded { applied, needs_restart, warnings }) => {
                     configuration.figures.reloads += 1;
+                    configuration.not_reloaded = None;
                     tracing::info!(%by, ?applied, ?needs_restart, "the configuration was reloaded");
                     for ConfigIssue { path, message } in warnings {
                         tracing::warn!(%path, "configuration: {message}");
@@ -373,7 +390,9 @@ impl Handler<Reload> for Configuration {
                 }
                 Err(error) => {
                     configuration.figures.failed += 1;
-                    tracing::error!(%by, "the configuration was not reloaded, all stays as it is:");
+                    let (whose, why) = (by.clone(), error.message.clone());
+                    configuration.not_reloaded = Some(NotReloaded { by: whose, at: clock::wall(), why });
+                    tracing::error!(%by, "the configuration was not reloaded; the old one stays in use:");
                     for line in error.message.lines() {
                         tracing::error!("configuration: {line}");
                     }
@@ -389,7 +408,14 @@ impl Handler<Change> for Configuration {
 
     fn handle(&mut self, change: Change, _: &mut Self::Context) -> Self::Result {
         self.figures.changes += 1;
-        self.begin(|shared| shared.change(change))
+        // It goes over to all that stands in the files, and not to the one key alone.
+        let changed = self.begin(|shared| shared.change(change));
+        Box::pin(changed.map(|changed, configuration: &mut Self, _| {
+            if changed.is_ok() {
+                configuration.not_reloaded = None;
+            }
+            changed
+        }))
     }
 }
 
@@ -416,6 +442,10 @@ impl Handler<Observe> for Configuration {
                 "reloads": reloads,
                 "reloads_failed": failed,
                 "under_way": under_way,
+                "waits_for_restart": &*self.shared.waiting.get(),
+                "not_reloaded": self.not_reloaded.as_ref().map(|NotReloaded { by, at, why }| {
+                    json!({ "by": &**by, "at_ms": at.as_millis(), "error": why })
+                }),
             }),
         )
     }
@@ -629,7 +659,7 @@ mod tests {
         for (path, says) in [
             ("budgets.daily", "the environment variable CLAWMUX__BUDGETS__DAILY"),
             ("gateway.listen", "--listen on the command line"),
-            ("limits.queu", "there is no key"),
+            ("limits.queu", "limits.queu: unknown key; did you mean queue?"),
         ] {
             let error = of(path, json!(5)).unwrap_err();
             assert!(error.message.contains(says), "{path}: {error}");

@@ -22,7 +22,6 @@
 
 mod reload;
 
-use std::ffi::CStr;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -60,6 +59,7 @@ use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::lane::Lanes;
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::log_filter::LogFilter;
+use crate::machine;
 use crate::meters::Meters;
 use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
@@ -67,9 +67,10 @@ use crate::observe::{Observe, Observed, PATIENCE, PATIENCE_WITH_CHILDREN, observ
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
+use crate::sandbox::compiler::Compiler;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{self, Scheduler, TakeFirings};
-use crate::session::{Approvals, Colleagues, Roster, Watchers};
+use crate::session::{Approvals, Colleagues, Queued, Roster, Watchers};
 use crate::session_supervisor::{
     DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
@@ -103,6 +104,8 @@ pub struct Setup {
     pub log: Arc<DaemonLog>,
     /// What is written to it; none where that is nobody's to change.
     pub log_filter: Option<Arc<dyn LogFilter>>,
+    /// What compiles plugins.
+    pub compiler: Compiler,
     /// Whether its credentials are its own, and no configuration's.
     pub has_own_credentials: bool,
     /// Version of clawmux.
@@ -227,7 +230,9 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let now = clock::now();
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
     let totals = ask(&store, since).await??;
-    let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone()).start();
+    let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone())
+        .with_compiler(setup.compiler.clone())
+        .start();
     let purses = Purses::default();
     let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?
         .with_purses(purses.clone())
@@ -236,7 +241,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let nodes = Nodes::default().start();
     let (changes, overviews) = (Changes::default(), Overviews::default());
     let hub = Hub::new(hub::Setup {
-        own: Some(hub::own(setup.version, &host())),
+        own: Some(hub::own(setup.version, &machine::host())),
         started: clock::now(),
         store: Some(store.clone()),
         log: log.clone(),
@@ -249,6 +254,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     // Nobody is let in before it is known which credentials there are.
     let tokens = Tokens::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     authority.may_listen(&listen)?;
+    authority.secrets_suit(&listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let kin = Kin::default();
     let crew = Crew::open(crew::Setup {
@@ -298,6 +304,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             lanes: Lanes::default(),
             watchers: Watchers::default(),
             approvals: approvals.clone(),
+            queued: Queued::default(),
             changes,
             roster: roster.clone(),
             meters: meters.clone(),
@@ -327,6 +334,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         renew: hub.clone().recipient(),
         used: tokens.clone().recipient(),
         overviews,
+        strangers: Arc::default(),
     };
     let services = Arc::new(services);
     let metrics = Metrics::new(metrics::Sources {
@@ -361,6 +369,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             .clone()
             .map(|folder| ControlUi::new(folder, config.default_agent.clone(), setup.version.into())),
         unauthenticated: config.limits.unauthenticated,
+        connections: config.limits.connections,
         workers: 0,
         arbiters: arbiters.clone(),
         log,
@@ -371,7 +380,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
 
     let unfinished = ask(&sessions, Recover).await??;
     if unfinished > 0 {
-        tracing::info!(sessions = unfinished, "going on with the runs that the last stop cut off");
+        tracing::info!(sessions = unfinished, "resuming the runs that the last stop interrupted");
     }
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
     ask(&crew, crew::Begin { dispatch, gone }).await?;
@@ -466,16 +475,6 @@ fn crew_rules(config: &Config) -> clawmux_core::crew::Setup {
     }
 }
 
-/// The name of this machine, for operators who see several.
-fn host() -> String {
-    // Not from /proc, of which a confined service sees processes only (ProcSubset=pid).
-    let mut name = [0_u8; 256];
-    // SAFETY: the kernel writes at most so many bytes there as the array has.
-    let known = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) } == 0;
-    let name = CStr::from_bytes_until_nul(&name).ok().and_then(|name| name.to_str().ok());
-    name.filter(|name| known && !name.is_empty()).unwrap_or("localhost").to_owned()
-}
-
 impl Gateway {
     /// Whether every child is there; a daemon that misses one can't go on.
     fn watch(&mut self) {
@@ -500,7 +499,9 @@ impl Gateway {
         ];
         for (child, _) in children.into_iter().filter(|(_, there)| !there) {
             if let Some(failed) = self.failed.take() {
-                let _ = failed.send(ErrorCode::Internal.error(format!("the {child} is gone: see the log")));
+                let _ = failed.send(
+                    ErrorCode::Internal.error(format!("the {child} stopped unexpectedly: see the log")),
+                );
             }
         }
     }
@@ -577,7 +578,7 @@ impl Handler<AdminDrain> for Gateway {
 
     fn handle(&mut self, AdminDrain { on }: AdminDrain, _: &mut Self::Context) -> Self::Result {
         if std::mem::replace(&mut self.draining, on) != on {
-            tracing::info!(draining = on, "by the operator: new prompts are refused while draining");
+            tracing::info!(draining = on, "draining, as the operator asked: new prompts are refused");
         }
         let (listener, sessions) = (self.listener.clone(), self.sessions.clone());
         let scheduler = self.scheduler.clone();
@@ -604,7 +605,7 @@ impl Handler<Pulse> for Gateway {
             let silent = |what: String| Err(ErrorCode::Timeout.error(what));
             match log {
                 _ if blocked > 0 => silent(format!("{blocked} of {} arbiters are blocked", arbiters.len())),
-                Err(_) => silent(format!("the log did not answer in {} ms", within.as_millis())),
+                Err(_) => silent(format!("the store did not answer in {} ms", within.as_millis())),
                 // A log that is gone is the daemon's failure, which is told otherwise.
                 Ok(answer) => answer.unwrap_or(Ok(())),
             }
@@ -693,7 +694,7 @@ impl Handler<Stop> for Gateway {
             if tokio::time::timeout(drain, sessions.send(DrainSessions)).await.is_err() {
                 tracing::warn!(
                     drain_ms = drain.as_millis(),
-                    "some runs did not come to rest: they go on at the next start"
+                    "some runs did not finish in time: they continue at the next start"
                 );
             }
             let _ = ask(&hub, Broadcast { notice: Notice::Draining, whose: Whose::All }).await;
@@ -702,8 +703,8 @@ impl Handler<Stop> for Gateway {
                 let _ = files.send(files::Stop).await;
                 match store.send(store::Stop).await {
                     Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::error!(%error, "the log was not closed cleanly"),
-                    Err(_) => tracing::error!("the log was gone before it could be closed"),
+                    Ok(Err(error)) => tracing::error!(%error, "the store was not closed cleanly"),
+                    Err(_) => tracing::error!("the store was gone before it could be closed"),
                 }
             };
             if tokio::time::timeout(STOP_GRACE, close).await.is_err() {
@@ -737,6 +738,7 @@ mod tests {
             layers: Layers::default(),
             log: Arc::default(),
             log_filter: None,
+            compiler: Compiler::Here,
             has_own_credentials: false,
         }
     }
@@ -820,7 +822,7 @@ mod tests {
         let (go_on, until) = std::sync::mpsc::channel();
         running.gateway.send(Stick(until)).await.unwrap();
         let error = pulse(200).await.unwrap_err();
-        assert!(error.message.contains("the log did not answer"), "{error}");
+        assert!(error.message.contains("the store did not answer"), "{error}");
         drop(go_on);
         pulse(LONG).await.unwrap();
         running.gateway.send(Stop).await.unwrap();

@@ -5,20 +5,22 @@
 //! answers whatever sessions and plugins do.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use actix_web::http::{Method, StatusCode, header};
 use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
 use clawmux_core::auth::gate::{Gate, RequestFacts, is_forwarding_header};
-use clawmux_core::auth::{Credentials, Scope, Secret};
+use clawmux_core::auth::{Credentials, Grounds, Scope, Secret};
 use clawmux_core::dialect::admin::{self, Admin};
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::root::Root;
 use clawmux_core::dialect::socket::Socket;
 use clawmux_core::dialect::wundr::Wundr;
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::exchanged::Exchanged;
+use clawmux_core::strangers::Source;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -29,7 +31,9 @@ use crate::connection::ws::{self, Ws};
 use crate::connection::{Approach, Connection, Protocol, Services};
 use crate::control_ui::ControlUi;
 use crate::metrics::{CONTENT_TYPE, Door, Metrics};
+use crate::socket_owner::{Means, may_use};
 use crate::store::Health;
+use crate::strangers::Said;
 
 /// The protocols served over WebSocket.
 pub const PROTOCOLS: &[Protocol] = &[
@@ -107,6 +111,9 @@ pub struct Front {
     pub gate: Exchanged<Gate>,
     /// The addresses bound.
     pub addresses: Vec<SocketAddr>,
+    /// What tells whose socket it is at the other end of a connection over loopback, and which user
+    /// this process runs as; none where nothing tells.
+    pub neighbours: Option<(Means, u32)>,
     /// The protocols served.
     pub protocols: Vec<Protocol>,
     /// The connections there are.
@@ -168,6 +175,10 @@ pub(crate) async fn serve(
     let wants_upgrade = wants_upgrade(&request);
     let protocol = front.protocols.iter().find(|protocol| protocol.path == path);
     match (path, protocol) {
+        // In exoclaw's word, for who does not ask for JSON.
+        ("/health", _) if is_reading(&request) && !wants_json(&request) => {
+            answer(StatusCode::OK).content_type("text/plain; charset=utf-8").body("ok")
+        }
         ("/healthz" | "/health", _) => about(&request, StatusCode::OK, json!({ "ok": true })),
         ("/readyz", _) => {
             let reason = match front.log.fault() {
@@ -190,7 +201,13 @@ pub(crate) async fn serve(
         },
         (_, Some(protocol)) if wants_upgrade => {
             front.started().await;
-            upgrade(&request, payload, &front, *protocol)
+            let response = upgrade(&request, payload, &front, *protocol).await;
+            match request.conn_data::<Arc<Link>>() {
+                Some(link) if response.status() != StatusCode::SWITCHING_PROTOCOLS => {
+                    ws::refused(response, link.clone())
+                }
+                _ => response,
+            }
         }
         (path, Some(protocol)) if path != "/" => answer(StatusCode::UPGRADE_REQUIRED)
             .insert_header((header::UPGRADE, "websocket"))
@@ -211,7 +228,12 @@ pub(crate) async fn serve(
     }
 }
 
-fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol: Protocol) -> HttpResponse {
+async fn upgrade(
+    request: &HttpRequest,
+    payload: web::Payload,
+    front: &Front,
+    protocol: Protocol,
+) -> HttpResponse {
     let unavailable = |why: &str| {
         answer(StatusCode::SERVICE_UNAVAILABLE)
             .insert_header((header::RETRY_AFTER, RETRY_AFTER_SECS))
@@ -229,19 +251,25 @@ fn upgrade(request: &HttpRequest, payload: web::Payload, front: &Front, protocol
     if !front.is_ready() {
         return unavailable(&format!("not ready: {NOT_READY}"));
     }
-    let approach = match approach(request, front, link, protocol.may_skip) {
+    let approach = match approach(request, front, link, protocol.may_skip).await {
         Ok(approach) => approach,
         Err(refusal) => return *refusal,
     };
-    let connection = Connection::new(Ws::default(), link.clone(), front.services.clone(), protocol, approach);
-    ws::upgrade(request, payload, connection).unwrap_or_else(|refusal| refusal.error_response())
+    let ws = Ws::new(payload);
+    let connection = Connection::new(ws, link.clone(), front.services.clone(), protocol, approach);
+    ws::upgrade(request, connection).unwrap_or_else(|refusal| refusal.error_response())
 }
 
 /// What a request is answered that may not go on.
 type Refusal = Box<HttpResponse>;
 
 /// How a request comes, where it may go on to show who sends it.
-fn approach(request: &HttpRequest, front: &Front, link: &Link, may_skip: bool) -> Result<Approach, Refusal> {
+async fn approach(
+    request: &HttpRequest,
+    front: &Front,
+    link: &Link,
+    may_skip: bool,
+) -> Result<Approach, Refusal> {
     let is_loopback = front.is_loopback(link);
     let required = front.services.authority.credentials_required(is_loopback, may_skip);
     let host = text_of(request, &header::HOST);
@@ -252,18 +280,63 @@ fn approach(request: &HttpRequest, front: &Front, link: &Link, may_skip: bool) -
         origin: text_of(request, &header::ORIGIN),
         forwarded: request.headers().keys().any(|name| is_forwarding_header(name.as_str())),
     };
-    if let Err(refusal) = front.gate.get().admit(&facts, required) {
-        let (origin, host, path) = (facts.origin, facts.host, request.path());
-        tracing::warn!(peer = %link.peer(), origin, host, path, "request refused: {refusal}");
+    let refuse = |refusal: Error| {
+        let said = Said { origin: facts.origin, host: facts.host, path: Some(request.path()), device: None };
+        front.services.strangers.tell(link.peer(), "request refused", &refusal, said);
         let refusal = answer(StatusCode::FORBIDDEN).force_close().json(error(&refusal.message));
-        return Err(Box::new(refusal));
+        Err(Box::new(refusal))
+    };
+    if let Err(refusal) = front.gate.get().admit(&facts, required) {
+        return refuse(refusal);
     }
+    let is_open = !required && front.services.authority.local(may_skip).grounds == Grounds::Open;
+    let mut user = None;
+    if let Some((means, own_user)) = front.neighbours.filter(|_| is_loopback) {
+        // Who is to show a credential is told apart from other users where that costs nothing.
+        if is_open || means == Means::SockDiag {
+            user = Some(link.user(means).await);
+        }
+        if let (true, Some(user)) = (is_open, user)
+            && let Err(refusal) = is_neighbour(user, own_user)
+        {
+            return refuse(refusal);
+        }
+    }
+    let source = match (is_loopback, facts.forwarded, user) {
+        (true, true, _) => last_hop(request).unwrap_or_else(|| link.peer().ip()).into(),
+        (true, false, Some(Ok(user))) => Source::User(user),
+        _ => link.peer().ip().into(),
+    };
     Ok(Approach {
         is_socket: false,
         is_loopback,
         is_forwarded: facts.forwarded,
         credentials_required: required,
+        source,
     })
+}
+
+/// Whether this user may come over open loopback: the daemon's own and root.
+fn is_neighbour(user: Result<u32, &str>, own_user: u32) -> Result<(), Error> {
+    const REMEDY: &str = "have its operator create a token (clawmux token create) and show that";
+    let why = match user {
+        Ok(user) if may_use(user, own_user) => return Ok(()),
+        Ok(user) => {
+            format!(
+                "no credential is configured here, so only the daemon's own user and root are let in, and user {user} is not"
+            )
+        }
+        Err(why) => format!(
+            "no credential is configured here, so only the daemon's own user and root are let in, and whose program this is can't be told ({why})"
+        ),
+    };
+    Err(ErrorCode::Forbidden.error(format!("{why}: {REMEDY}")))
+}
+
+/// Who came to the proxy that forwards a request, as that says.
+fn last_hop(request: &HttpRequest) -> Option<IpAddr> {
+    let last = request.headers().get_all("x-forwarded-for").last()?.to_str().ok()?;
+    last.rsplit(',').next()?.trim().parse().ok()
 }
 
 /// `/metrics`: where a credential is required, for whoever shows one that may read.
@@ -271,10 +344,12 @@ async fn scrape(request: &HttpRequest, front: &Front, metrics: &Metrics) -> Http
     let Some(link) = request.conn_data::<Arc<Link>>() else {
         return answer(StatusCode::SERVICE_UNAVAILABLE).force_close().json(error("too many connections"));
     };
-    let allowed = approach(request, front, link, false).and_then(|approach| match approach {
-        Approach { credentials_required: true, .. } => may_read(request, front, link),
-        _ => Ok(()),
-    });
+    let allowed = match approach(request, front, link, false).await {
+        Ok(approach) if approach.credentials_required => {
+            may_read(request, front, link, approach.source).await
+        }
+        approach => approach.map(drop),
+    };
     if let Err(refusal) = allowed {
         return *refusal;
     }
@@ -288,7 +363,7 @@ async fn scrape(request: &HttpRequest, front: &Front, metrics: &Metrics) -> Http
 }
 
 /// Whether the request shows a credential that allows to look.
-fn may_read(request: &HttpRequest, front: &Front, link: &Link) -> Result<(), Refusal> {
+async fn may_read(request: &HttpRequest, front: &Front, link: &Link, source: Source) -> Result<(), Refusal> {
     let refuse = |status, why: &str| {
         let mut refusal = answer(status);
         refusal.force_close().insert_header((header::WWW_AUTHENTICATE, "Bearer"));
@@ -300,6 +375,14 @@ fn may_read(request: &HttpRequest, front: &Front, link: &Link) -> Result<(), Ref
         Some((_, token)) => Credentials::Token(Secret::new(token.trim())),
         None => Credentials::None,
     };
+    let strangers = &front.services.strangers;
+    if credentials.token().is_some() {
+        match strangers.hold(source) {
+            Ok(None) => {}
+            Ok(Some(hold)) => tokio::time::sleep(hold.wait).await,
+            Err(fault) => return refuse(StatusCode::TOO_MANY_REQUESTS, &fault.message),
+        }
+    }
     match front.services.authority.authenticate(&credentials, clock::wall()) {
         Ok(principal) if principal.scopes.allows(Scope::Read) => {
             front.services.was_used(&principal, link.peer().ip());
@@ -307,6 +390,7 @@ fn may_read(request: &HttpRequest, front: &Front, link: &Link) -> Result<(), Ref
         }
         Ok(_) => refuse(StatusCode::FORBIDDEN, "this credential may not read"),
         Err(fault) => {
+            strangers.refused(source, link.peer(), &credentials, &fault, None);
             let why = format!("{}: send it as authorization: Bearer", fault.message);
             refuse(StatusCode::UNAUTHORIZED, &why)
         }
@@ -343,6 +427,12 @@ fn about(request: &HttpRequest, status: StatusCode, body: Value) -> HttpResponse
     } else {
         answer(StatusCode::METHOD_NOT_ALLOWED).insert_header((header::ALLOW, "GET, HEAD")).finish()
     }
+}
+
+/// Whether it names JSON among what it takes.
+fn wants_json(request: &HttpRequest) -> bool {
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("application/json"))
 }
 
 fn not_yet(what: &str) -> HttpResponse {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{LaneName, RunId, SessionKey};
 use clawmux_core::lane::{Lane, Place};
+use clawmux_core::reply::LaneRow;
 use clawmux_core::time::Timestamp;
 use tokio::sync::oneshot;
 
@@ -109,6 +110,18 @@ impl Lanes {
         lanes.get(lane)?.current().map(|waiting| (waiting.session.clone(), waiting.run.clone()))
     }
 
+    /// Those in which runs are, by name.
+    pub fn rows(&self) -> Vec<LaneRow> {
+        let lanes = self.lock();
+        let used = lanes.iter().filter(|(_, lane)| !lane.is_empty());
+        let mut rows: Vec<_> = used
+            .map(|(name, lane)| LaneRow { name: name.clone(), active: 1, waiting: lane.len() - 1 })
+            .collect();
+        drop(lanes);
+        rows.sort_by(|a, b| a.name.as_str().cmp(b.name.as_str()));
+        rows
+    }
+
     /// How many runs are in all lanes together.
     pub fn len(&self) -> usize {
         self.lock().values().map(Lane::len).sum()
@@ -197,6 +210,7 @@ mod tests {
         a.ready();
         assert!(a.has_turn() && !b.has_turn());
         assert_eq!((b.ahead(), c.ahead(), lanes.len()), (1, 2, 3));
+        assert_eq!(lanes.rows(), [LaneRow { name: lane.clone(), active: 1, waiting: 2 }]);
         drop(a);
         assert!(b.has_turn() && !c.has_turn());
         assert_eq!(lanes.current(&lane), Some((key("b"), "b".into())));

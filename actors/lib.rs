@@ -24,7 +24,8 @@
 //! Messages live with the actor that receives them. What they share: how a client is told
 //! ([`deliver`]), how an actor says how it is ([`observe`]), how a parent hears of a child's end
 //! ([`supervision`]), what time it is ([`clock`]), what is counted ([`meters`], told by [`metrics`]), which
-//! sockets were bound for the daemon ([`activation`]).
+//! sockets were bound for the daemon ([`activation`]), whose sockets lead to it ([`socket_owner`]), what is
+//! told of who is not let in ([`strangers`]).
 
 pub mod activation;
 pub mod admin;
@@ -46,7 +47,8 @@ pub mod lane;
 mod line;
 pub mod listener;
 pub mod log_filter;
-mod memory;
+mod machine;
+pub mod memory;
 pub mod meters;
 pub mod metrics;
 pub mod nodes;
@@ -62,6 +64,8 @@ pub mod sandbox_supervisor;
 pub mod scheduler;
 pub mod session;
 pub mod session_supervisor;
+pub mod socket_owner;
 pub mod store;
+pub mod strangers;
 pub mod supervision;
 pub mod tokens;

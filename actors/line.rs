@@ -64,7 +64,9 @@ impl<T> Line<T> {
     ) -> Result<(), Box<T>> {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        let principal = Principal { owner, unlimited: true, ..Principal::new(self.name, Scopes::USER) };
+        // A job of the operators' may be about anybody's session.
+        let scopes = if owner == Owner::Admins { Scopes::ADMIN } else { Scopes::USER };
+        let principal = Principal { owner, unlimited: true, ..Principal::new(self.name, scopes) };
         let client = Client { connection: self.connection, to, window: self.window.clone() };
         let dispatch = Dispatch { ticket, principal, command, client, arbiter: Arbiter::current() };
         if self.dispatch.try_send(dispatch).is_err() {

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | silent for `heartbeat_interval` | a WebSocket ping |
 //! | silent for `heartbeat_timeout` | `Idle`, then a reset |
+//! | a message is not complete after `message_timeout` | `Incomplete`, then a reset |
 //! | further behind the log than `max_buffered_bytes` | `Slow`, then a reset |
 //! | output waits and the peer acknowledged nothing for `slow_consumer_timeout` | `Slow`, then a reset |
 //! | no request in time over plain HTTP | a reset, should the HTTP server's 408 have failed |
@@ -50,7 +51,9 @@ use crate::http::{Front, Stage, serve};
 use crate::memory::Peak;
 use crate::metrics::Metrics;
 use crate::observe::{Observe, Observed};
+use crate::socket_owner::{self, Means, own_user};
 use crate::store::Health;
+use crate::strangers::Said;
 
 mod unix;
 
@@ -91,6 +94,8 @@ pub struct ListenerSetup {
     pub control_ui: Option<ControlUi>,
     /// The most connections before their handshake.
     pub unauthenticated: usize,
+    /// The most connections of one principal.
+    pub connections: usize,
     /// Threads that serve connections; 0 = one per core.
     pub workers: usize,
     /// Where they enter themselves.
@@ -144,6 +149,8 @@ pub struct Stop;
 pub struct Reconfigure {
     /// The most connections before their handshake.
     pub unauthenticated: usize,
+    /// The most connections of one principal.
+    pub connections: usize,
 }
 
 /// Binds these addresses.
@@ -205,11 +212,14 @@ impl Listener {
             max => max,
         };
         let registry = Registry::new(max, setup.unauthenticated);
+        registry.set_principal_max(setup.connections);
+        registry.partials().set_bytes_max(gateway.max_unfinished_bytes);
         let addresses = setup.sockets.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
         let front = Arc::new(Front {
             services: setup.services.clone(),
             gate: Exchanged::new(Gate::new(&addresses, &gateway.allowed_origins)),
             addresses: addresses.clone(),
+            neighbours: neighbours(&addresses)?,
             protocols: setup.protocols,
             registry: registry.clone(),
             control_ui: setup.control_ui,
@@ -225,6 +235,7 @@ impl Listener {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             workers => workers,
         };
+        let strangers = setup.services.strangers.clone();
         let mut server = HttpServer::new(move || {
             arbiters.enter();
             App::new().app_data(data.clone()).default_service(web::to(serve))
@@ -235,7 +246,10 @@ impl Listener {
         .max_connections(max.saturating_add(EXCESS + LEAVING_MAX).div_ceil(workers))
         .keep_alive(keep_alive(gateway.handshake_timeout))
         .client_request_timeout(gateway.handshake_timeout)
-        .client_disconnect_timeout(CLOSE_GRACE)
+        // A body is asked for more once everything before it is with the kernel; see `connection::ws`.
+        .h1_write_buffer_size(1)
+        // For so long what still comes is read and dropped, so that the peer gets to read the end.
+        .client_disconnect_timeout(RESET_GRACE)
         .shutdown_timeout(RESET_GRACE.as_secs())
         .disable_signals()
         .on_connect(move |io, extensions| {
@@ -252,7 +266,11 @@ impl Listener {
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => {
                     tracing::debug!("connection not entered: {error}");
                 }
-                Err(error) => tracing::warn!("connection not entered: {error}"),
+                Err(error) => {
+                    let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+                    let peer = Peer::Tcp { from: io.peer_addr().unwrap_or(nowhere), to: nowhere };
+                    strangers.tell(peer, "connection not entered", &error, Said::default());
+                }
             }
         });
         for socket in setup.sockets {
@@ -292,6 +310,7 @@ impl Listener {
             gateway.heartbeat_timeout,
             gateway.slow_consumer_timeout,
             gateway.handshake_timeout,
+            gateway.message_timeout,
         ];
         let shortest = deadlines.into_iter().min().unwrap_or_default();
         (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
@@ -311,6 +330,7 @@ impl Listener {
         for link in &links {
             self.look_at(link, &terms.gateway, now);
         }
+        self.front.services.strangers.tell_due();
         self.waiting.retain(|id, _| links.binary_search_by_key(id, |link| link.id()).is_ok());
         self.peak.now(links.len(), now);
     }
@@ -339,6 +359,10 @@ impl Listener {
             if now.since(link.opened()) >= gateway.handshake_timeout + RESET_GRACE {
                 link.give_up("late", now);
             }
+            return;
+        }
+        if link.message_takes(now) >= gateway.message_timeout {
+            link.close(Fault::Incomplete, now);
             return;
         }
         if link.window().is_lagging() {
@@ -377,6 +401,21 @@ impl Listener {
 fn is_fresh(link: &Link, now: Timestamp) -> bool {
     let (silence, asked) = link.since_request(now);
     link.dialect().is_none() && silence < if asked { ANSWER_GRACE } else { FRESH_GRACE }
+}
+
+/// What tells who comes over loopback; none where nothing does, or nobody comes there.
+fn neighbours(addresses: &[SocketAddr]) -> io::Result<Option<(Means, u32)>> {
+    if !addresses.iter().any(|address| address.ip().is_loopback()) {
+        return Ok(None);
+    }
+    let means = socket_owner::means();
+    if means.is_none() {
+        tracing::warn!(
+            "nothing tells whose programs connect over loopback (neither sock_diag nor /proc/net/tcp): while no \
+             credential is configured those of every user of this host are let in; clawmux token create closes that"
+        );
+    }
+    means.map(|means| Ok((means, own_user()?))).transpose()
 }
 
 /// The connections of both registries, the oldest first.
@@ -429,10 +468,16 @@ impl Handler<Draining> for Listener {
 impl Handler<Reconfigure> for Listener {
     type Result = ();
 
-    fn handle(&mut self, Reconfigure { unauthenticated }: Reconfigure, context: &mut Self::Context) {
+    fn handle(
+        &mut self,
+        Reconfigure { unauthenticated, connections }: Reconfigure,
+        context: &mut Self::Context,
+    ) {
         let terms = self.front.services.terms.get();
         self.front.gate.set(Gate::new(&self.front.addresses, &terms.gateway.allowed_origins));
         self.front.registry.set_unauthenticated_max(unauthenticated);
+        self.front.registry.set_principal_max(connections);
+        self.front.registry.partials().set_bytes_max(terms.gateway.max_unfinished_bytes);
         if let Some(page) = &self.front.control_ui {
             page.set_agent(terms.setup.catalog.default_agent.clone());
         }
@@ -496,6 +541,7 @@ impl Handler<Observe> for Listener {
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
         let registry = &self.front.registry;
+        let (guessing, held) = self.front.services.strangers.guessing();
         let links = links(registry, &self.unix.registry);
         let connections = links
             .iter()
@@ -511,7 +557,10 @@ impl Handler<Observe> for Listener {
                 "unix": self.unix.figures(),
                 "connections_max": registry.max(),
                 "unauthenticated": registry.unauthenticated(),
+                "guessing": guessing,
+                "held": held,
                 "closed": registry.closed(),
+                "unfinished_bytes": registry.partials().bytes(),
                 "waiting": self.waiting.len(),
             }),
         )

@@ -74,15 +74,31 @@ where
     A: Actor + Handler<Observe>,
     A::Context: ToEnvelope<A, Observe>,
 {
+    let name = name.into();
+    let known = observe_passing(name.clone(), actor, patience).await;
+    known.unwrap_or_else(|| Observed::silent(name, "it is gone"))
+}
+
+/// The same of one that may end by itself at any time, as a session does that goes to sleep: none where
+/// it has ended. Whoever supervises it knows whether it was to.
+pub(crate) async fn observe_passing<A>(
+    name: impl Into<String>,
+    actor: Addr<A>,
+    patience: Duration,
+) -> Option<Observed>
+where
+    A: Actor + Handler<Observe>,
+    A::Context: ToEnvelope<A, Observe>,
+{
     let asked = Instant::now();
     match tokio::time::timeout(patience, actor.send(Observe)).await {
         Ok(Ok(mut observed)) => {
             let waited = observed.looked.saturating_duration_since(asked).as_micros();
             observed.mailbox_wait_us = Some(u64::try_from(waited).unwrap_or(u64::MAX));
-            observed
+            Some(observed)
         }
-        Ok(Err(_)) => Observed::silent(name, "it is gone"),
-        Err(_) => Observed::silent(name, format!("no answer in {} ms", patience.as_millis())),
+        Ok(Err(_)) => None,
+        Err(_) => Some(Observed::silent(name, format!("no answer in {} ms", patience.as_millis()))),
     }
 }
 
@@ -135,6 +151,7 @@ mod tests {
         let gone = start();
         elsewhere.stop();
         elsewhere.join().unwrap();
+        assert!(observe_passing("it", gone.clone(), Duration::from_secs(60)).await.is_none(), "it has ended");
         assert_eq!(observe("it", gone, Duration::from_secs(60)).await.silent.as_deref(), Some("it is gone"));
     }
 }

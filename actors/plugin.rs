@@ -8,6 +8,7 @@
 //! (each gets a fresh instance).
 
 use std::collections::VecDeque;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
@@ -27,10 +28,11 @@ use tokio::sync::{oneshot, watch};
 
 use crate::clock;
 use crate::observe::{Observe, Observed};
+use crate::sandbox::cache::Cache;
 use crate::sandbox::cancel::Cancel;
-use crate::sandbox::engine::{Cache, Engine, Failure, Interrupt};
+use crate::sandbox::engine::{Engine, Failure, Interrupt};
 use crate::sandbox::pool::Pool;
-use crate::sandbox::source::{Package, Source};
+use crate::sandbox::source::{self, Package, Source};
 use crate::supervision::Guard;
 
 /// The most calls that may wait for one plugin.
@@ -41,6 +43,13 @@ pub const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// How long reading, compiling and describing a module may take.
 pub const LOAD_MAX: Duration = Duration::from_secs(30);
+
+/// Plugins that are loaded at a time. The memory of as many compilers is what a start may take.
+pub const LOADS_MAX: usize = 4;
+
+/// How long a plugin may wait for others to be loaded: as long as all there may be take, should each
+/// take all it may.
+pub const LOAD_WAIT_MAX: Duration = Duration::from_secs(LOAD_MAX.as_secs() * 256 / LOADS_MAX as u64);
 
 /// Engines kept for later calls; one more call at a time makes one more engine.
 const IDLE_ENGINES_MAX: usize = 2;
@@ -56,10 +65,10 @@ const ERROR_CHARS_MAX: usize = 300;
 pub struct Surroundings {
     /// The threads guests run on.
     pub pool: Pool,
-    /// The threads plugins are loaded on: few, so that a start with many of them leaves room for
-    /// the rest of the daemon, and calls never wait behind a compiler.
+    /// The threads plugins are loaded on, [`LOADS_MAX`] of them: calls never wait behind a compiler, and
+    /// one plugin that takes all its time to be compiled holds up no other.
     pub loaders: Pool,
-    /// Where compiled code is kept.
+    /// Where compiled code comes from.
     pub cache: Arc<Cache>,
 }
 
@@ -231,9 +240,13 @@ impl Plugin {
         let begun = Instant::now();
         let (name, source, entry) = (self.name.clone(), self.source.clone(), self.entry.clone());
         let cache = Arc::clone(&self.surroundings.cache);
+        let (turn, has_turn) = oneshot::channel();
         let submitted = self.surroundings.loaders.submit(move || {
-            // Nobody listens any more where it took too long.
-            let _ = sender.send(load(&name, &source, entry.as_ref(), &cache));
+            // Nobody listens any more where it took too long, or was unloaded meanwhile.
+            if turn.send(()).is_ok() {
+                let loaded = load(&name, &source, entry.as_ref(), &cache, &|| !sender.is_closed());
+                let _ = sender.send(loaded);
+            }
         });
         if submitted.is_err() {
             let error = ErrorCode::Unavailable.error(format!("plugin {}: the sandbox is full", self.name));
@@ -241,6 +254,12 @@ impl Plugin {
         }
         let name = self.name.clone();
         let wait = async move {
+            if tokio::time::timeout(LOAD_WAIT_MAX, has_turn).await.is_err() {
+                return Err(ErrorCode::Timeout.error(format!(
+                    "plugin {name}: it waited longer than {} s for others to be loaded",
+                    LOAD_WAIT_MAX.as_secs()
+                )));
+            }
             match tokio::time::timeout(LOAD_MAX, loaded).await {
                 Ok(Ok(result)) => result,
                 Ok(Err(_)) => {
@@ -328,7 +347,10 @@ impl Plugin {
                 let compiled = engine.is_none();
                 let result = match engine {
                     Some(engine) => Ok(engine),
-                    None => Engine::compile(&package, &cache),
+                    None => {
+                        let wanted = || !cancel.is_cancelled();
+                        Engine::load(&package, &cache, &wanted).map(|(engine, _)| engine)
+                    }
                 };
                 let done = match result {
                     Ok(mut engine) => {
@@ -337,7 +359,9 @@ impl Plugin {
                         });
                         Done { engine: Some(engine), compiled, result }
                     }
-                    Err(why) => Done { engine: None, compiled, result: Err(Failure::Trapped(why)) },
+                    Err(why) => {
+                        Done { engine: None, compiled, result: Err(Failure::Trapped(why.to_string())) }
+                    }
                 };
                 let _ = done_sender.send(done);
             }
@@ -373,17 +397,21 @@ impl Plugin {
     }
 }
 
-/// Reads, compiles and describes. Blocks.
-fn load(
+/// Reads, compiles and describes, for as long as it is `wanted`. Blocks.
+///
+/// # Errors
+/// What is wrong with it, with its name.
+pub fn load(
     name: &PluginName,
     source: &Source,
     entry: Option<&config::Plugin>,
     cache: &Cache,
+    wanted: &dyn Fn() -> bool,
 ) -> Result<(Package, Engine, Loaded), Error> {
     let fail = |why: String| ErrorCode::InvalidRequest.error(format!("plugin {name}: {why}"));
     let package = source.read(name, entry)?;
-    let mut engine =
-        Engine::compile(&package, cache).map_err(|why| fail(format!("it cannot be compiled: {why}")))?;
+    let (mut engine, _loading) = Engine::load(&package, cache, wanted)
+        .map_err(|why| why.code().error(format!("plugin {name}: {why}")))?;
     let output =
         engine.call("describe", b"{}", |_| ()).map_err(|failure| fail(format!("describe {failure}")))?;
     if output.len() > DESCRIPTION_BYTES_MAX {
@@ -418,6 +446,25 @@ fn load(
         digest: package.digest(),
     };
     Ok((package, engine, loaded))
+}
+
+/// What is wrong with the configured plugins, each tried as it is when the daemon starts, where it can be
+/// read at all: for what can't be, see [`source::check`]. `home` is where relative paths start. Blocks,
+/// for as long as it takes to compile them.
+pub fn attempt(plugins: &[config::Plugin], home: &Path, cache: &Cache) -> Vec<Error> {
+    let embedded = source::embedded();
+    let tried = plugins.iter().filter_map(|plugin| {
+        let mut plugin = plugin.clone();
+        plugin.path = plugin.path.map(|path| home.join(path));
+        let source = Source::own(&embedded, &plugin.name, Some(&plugin))?;
+        source.read(&plugin.name, Some(&plugin)).ok()?;
+        let mut error = load(&plugin.name, &source, Some(&plugin), cache, &|| true).err()?;
+        if let Some(path) = &plugin.path {
+            error.message = format!("{}: {}", path.display(), error.message);
+        }
+        Some(error)
+    });
+    tried.collect()
 }
 
 /// What comes back from the pool.

@@ -20,7 +20,8 @@ use clawmux_core::log::usage::{UsageRecord, UsageTotals};
 use clawmux_core::meter::{Meter, Reservation};
 use clawmux_core::provider::{ChatRequest, encode, estimate_input, output_tokens};
 use clawmux_core::reply::Budget;
-use serde_json::json;
+use clawmux_core::time::Timestamp;
+use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock;
@@ -28,7 +29,7 @@ use crate::meters::Meters;
 use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
 use crate::provider::purse::Purses;
-use crate::provider::{Candidate, Charge, Deadlines, Endpoint, Payer, Permit};
+use crate::provider::{Candidate, Charge, Deadlines, Endpoint, Outcome, Payer, Permit};
 use crate::store::RecordUsage;
 
 /// The most calls under way at once.
@@ -37,6 +38,9 @@ const CALLS_MAX: usize = 256;
 /// The most that wait for their turn, and how long.
 const WAITING_MAX: usize = 1024;
 const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// For how long a provider counts as failing that was not asked again.
+const FAILING_FOR: Duration = Duration::from_secs(3600);
 
 /// Usage records kept while the log can't be written, and how often they are tried again.
 const UNKEPT_MAX: usize = 4096;
@@ -60,6 +64,17 @@ pub struct ProviderSupervisor {
     unkept: Vec<UsageRecord>,
     purses: Purses,
     meters: Meters,
+    /// What went wrong last with each provider of whom something did.
+    failing: BTreeMap<String, Failing>,
+}
+
+/// What went wrong last with a provider.
+#[derive(Debug)]
+struct Failing {
+    /// So many of its last calls failed in a row; none once one went well again.
+    calls: u64,
+    last: Error,
+    at: Timestamp,
 }
 
 /// Asks for leave to make one provider call. `request.model` is filled in from the agent's models,
@@ -91,6 +106,8 @@ pub struct Settle {
     pub(crate) reservation: Reservation,
     /// One for each model that was called and may have counted something.
     pub(crate) records: Vec<UsageRecord>,
+    /// How the calls came out, in order.
+    pub(crate) outcomes: Vec<Outcome>,
 }
 
 /// Goes over to another configuration. Calls under way go on as they began; what was spent counts on.
@@ -139,6 +156,45 @@ impl ProviderSupervisor {
             .filter(|agent| agent.models.first().is_some_and(lacks_key))
             .map(|agent| agent.id.as_str())
             .collect()
+    }
+
+    /// The providers that fail: what is wrong with each, in nobody's words but ours.
+    fn failing(&self, now: Timestamp) -> Vec<String> {
+        let told = |(name, Failing { calls, last, at }): (&String, &Failing)| {
+            let (last, at) = (last.code.name(), at.to_rfc3339());
+            let calls = if *calls == 1 { "last call".to_owned() } else { format!("last {calls} calls") };
+            format!("provider {name}: the {calls} failed ({last}), at {at}")
+        };
+        self.recent(now).filter(|(_, failing)| failing.calls > 0).map(told).collect()
+    }
+
+    /// What went wrong last with each provider, in its own words: for operators alone.
+    fn last_errors(&self, now: Timestamp) -> Vec<Value> {
+        let told = |(name, Failing { calls, last, at }): (&String, &Failing)| {
+            json!({ "provider": name, "calls_failed": calls, "at_ms": at.as_millis(),
+                    "code": last.code.name(), "message": last.message })
+        };
+        self.recent(now).map(told).collect()
+    }
+
+    fn recent(&self, now: Timestamp) -> impl Iterator<Item = (&String, &Failing)> {
+        self.failing.iter().filter(move |(_, failing)| now.since(failing.at) < FAILING_FOR)
+    }
+
+    fn came_out(&mut self, Outcome { provider, at, failed }: Outcome) {
+        match failed {
+            None => {
+                if let Some(failing) = self.failing.get_mut(&provider) {
+                    failing.calls = 0;
+                }
+            }
+            // One that a reload took away is nobody's concern.
+            Some(_) if !self.endpoints.contains_key(&provider) => {}
+            Some(last) => {
+                let calls = self.failing.get(&provider).map_or(0, |failing| failing.calls) + 1;
+                self.failing.insert(provider, Failing { calls, last, at });
+            }
+        }
     }
 
     /// Has a record written; where the log can't be, later.
@@ -199,6 +255,7 @@ impl ProviderSupervisor {
             unkept: Vec::new(),
             purses: Purses::default(),
             meters: Meters::default(),
+            failing: BTreeMap::new(),
         })
     }
 
@@ -352,6 +409,9 @@ impl Handler<Settle> for ProviderSupervisor {
         }
         self.used += usage;
         self.meter.settle(clock::now(), settle.reservation, usage);
+        for outcome in settle.outcomes {
+            self.came_out(outcome);
+        }
         for record in settle.records {
             self.keep(record, ctx);
         }
@@ -373,6 +433,9 @@ impl Handler<Reconfigure> for ProviderSupervisor {
                 endpoint.clone_from(known);
             }
         }
+        // One that is set otherwise may do better.
+        let before = &self.config.providers;
+        self.failing.retain(|name, _| before.get(name) == config.providers.get(name));
         self.endpoints = endpoints;
         self.meter.set_limits(config.budgets);
         self.config = config;
@@ -398,6 +461,8 @@ impl Handler<Observe> for ProviderSupervisor {
             json!({
                 "providers": self.endpoints.keys().collect::<Vec<_>>(),
                 "agents_without_key": self.agents_without_key(),
+                "failing": self.failing(clock::now()),
+                "last_errors": self.last_errors(clock::now()),
                 "calls_waiting": self.waiting,
                 "calls_free": self.slots.available_permits(),
                 "calls_granted": self.granted,

@@ -90,12 +90,7 @@ mod tests {
         Rates::new(&Limits {
             requests_burst: burst,
             requests_per_second: 1,
-            queue: 1,
-            subscriptions: 1,
-            unauthenticated: 1,
-            agents: 1,
-            agent_depth: 1,
-            file_quota_bytes: 1 << 30,
+            ..clawmux_core::config::Config::default().limits
         })
     }
 

@@ -26,9 +26,10 @@ use futures::future::{LocalBoxFuture, join_all, ready};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::observe::{Observe, Observed, PATIENCE, observe};
-use crate::plugin::{Call, Loaded, Loading, Plugin, Surroundings};
-use crate::sandbox::engine::Cache;
+use crate::observe::{Observe, Observed, PATIENCE, observe_passing};
+use crate::plugin::{Call, LOADS_MAX, Loaded, Loading, Plugin, Surroundings};
+use crate::sandbox::cache::Cache;
+use crate::sandbox::compiler::Compiler;
 use crate::sandbox::pool::Pool;
 use crate::sandbox::source::{self, Embedded, Source};
 use crate::supervision::{Down, Guard, Restarts};
@@ -170,7 +171,7 @@ impl SandboxSupervisor {
         Self {
             surroundings: Surroundings {
                 pool: Pool::new(Pool::threads_for_this_machine()),
-                loaders: Pool::new(Pool::threads_for_this_machine() / 4),
+                loaders: Pool::new(LOADS_MAX),
                 cache: Arc::new(Cache::new(home.join("cache"))),
             },
             home,
@@ -195,11 +196,17 @@ impl SandboxSupervisor {
         self
     }
 
+    /// With plugins compiled there instead of in this process.
+    #[must_use]
+    pub fn with_compiler(mut self, compiler: Compiler) -> Self {
+        self.surroundings.cache = Arc::new(Cache::new(self.home.join("cache")).compiled_by(compiler));
+        self
+    }
+
     /// With so many threads for guests.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.surroundings.pool = Pool::new(threads);
-        self.surroundings.loaders = Pool::new(threads / 4);
         self
     }
 
@@ -495,7 +502,7 @@ impl Handler<Down> for SandboxSupervisor {
             return;
         }
         if entry.restarts.allow(Instant::now()) {
-            tracing::error!(plugin = %name, panicked = down.panicked, "plugin ended, starting it anew");
+            tracing::error!(plugin = %name, panicked = down.panicked, "plugin stopped: restarting it");
             let (source, restarts) = (entry.source.clone(), std::mem::take(&mut entry.restarts));
             self.start_plugin(&name, source, restarts, ctx);
         } else {
@@ -538,28 +545,31 @@ impl Handler<Observe> for SandboxSupervisor {
             "threads": load.threads,
             "threads_busy": load.busy,
             "jobs_waiting": load.queued,
+            "loads_waiting": self.surroundings.loaders.load().queued,
+            "cache": self.surroundings.cache.state(),
         });
         let observed = Observed::leaf("sandbox supervisor", state);
         let asked = self.plugins.iter().map(|(name, entry)| {
             let (name, restarts) = (name.clone(), entry.restarts.total());
             let actor = format!("plugin {name}");
-            let child: LocalBoxFuture<'static, Observed> = match &entry.state {
-                State::Running { to, .. } => Box::pin(observe(actor, to.clone(), PATIENCE)),
+            let child: LocalBoxFuture<'static, Option<Observed>> = match &entry.state {
+                State::Running { to, .. } => Box::pin(observe_passing(actor, to.clone(), PATIENCE)),
                 State::OutOfOrder => {
                     let state = json!({ "state": "out of order", "error": Self::out_of_order(&name),
                         "source": entry.source.kind(),
                         "path": entry.source.path().map(|path| path.display().to_string()) });
-                    Box::pin(ready(Observed::leaf(actor, state)))
+                    Box::pin(ready(Some(Observed::leaf(actor, state))))
                 }
             };
-            child.map(move |mut child| {
+            child.map(move |child| {
+                let mut child = child?;
                 child.state["plugin"] = name.as_str().into();
                 child.state["restarts_total"] = restarts.into();
-                child
+                Some(child)
             })
         });
         let asked = join_all(asked);
-        Box::pin(async move { observed.with_children(asked.await) })
+        Box::pin(async move { observed.with_children(asked.await.into_iter().flatten().collect()) })
     }
 }
 

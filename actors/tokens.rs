@@ -19,14 +19,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::Principal;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::token::{Change, Ledger, Moment, Shown, Token, TokenCommand, TokenReply};
+use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::config::{self, Config};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::admin::Bound;
 use crate::ask::ask;
@@ -34,7 +34,7 @@ use crate::clock;
 use crate::deliver::Asker;
 use crate::hub::{Broadcast, Hub, Notice, Whose};
 use crate::observe::{Observe, Observed};
-use crate::store::{self, ReadTokens, Store, WriteTokens};
+use crate::store::{self, ReadEstate, ReadTokens, Store, WriteTokens};
 
 /// How many may wait for a decision.
 const WAITING_MAX: usize = 64;
@@ -53,6 +53,9 @@ const WRITE_EVERY: Duration = Duration::from_secs(60);
 
 /// How often one is warned of that ends soon.
 const WARN_EVERY: Duration = Duration::from_secs(86_400);
+
+/// So many of those that end soon are named.
+const EXPIRING_TOLD: usize = 5;
 
 /// The credentials of the store.
 pub struct Tokens {
@@ -153,6 +156,7 @@ impl Tokens {
 
     fn carry_out(&mut self, Manage { command, principal, asker }: Manage, ctx: &mut Context<Self>) {
         let at = &mut Moment { now: clock::now(), wall: clock::wall(), random: &mut clock::random };
+        let heir = self.ledger.heir(&command, at.wall);
         let (changes, reply) = match self.ledger.decide(command, &principal, &self.authority, at) {
             Ok(decided) => decided,
             Err(error) => return asker.reply(Err(error)),
@@ -163,7 +167,10 @@ impl Tokens {
         self.is_busy = true;
         let write = WriteTokens { changes: changes.clone(), durable: true };
         let store = self.store.clone();
-        let written = async move { ask(&store, write).await.and_then(|written| written) };
+        let written = async move {
+            check_estate(&store, heir).await?;
+            ask(&store, write).await.and_then(|written| written)
+        };
         ctx.spawn(written.into_actor(self).then(move |written, tokens, _| {
             if written.is_ok() {
                 tokens.settle(&changes, &reply);
@@ -228,6 +235,18 @@ impl Tokens {
         }
     }
 
+    /// Those that end soon, the first to end first.
+    fn expiring_first(&self) -> Vec<Value> {
+        let mut expiring: Vec<_> = self.ledger.expiring(clock::wall()).collect();
+        expiring.sort_by_key(|token| token.expires);
+        let told = expiring.into_iter().take(EXPIRING_TOLD);
+        let told = told.map(|token| {
+            let ends = token.expires.map(Timestamp::as_millis);
+            json!({ "token": &*token.id, "name": &*token.name, "expires_ms": ends })
+        });
+        told.collect()
+    }
+
     fn write_use(&mut self, shown: &Shown, now: Timestamp) {
         // While a decision is written down it would be written over.
         if self.is_busy {
@@ -288,6 +307,18 @@ pub async fn without_daemon(
     ask(&store, store::Stop).await.and_then(|stopped| stopped).and(decided)
 }
 
+/// What is known of the credentials of a store that no daemon has open; it is only read.
+///
+/// # Errors
+/// As the store's.
+pub(crate) async fn of_store(
+    store: &Addr<Store>,
+    config: &Config,
+    command: TokenCommand,
+) -> Result<TokenReply, Error> {
+    decide_alone(store, &Authority::new(&config.auth), command).await
+}
+
 async fn decide_alone(
     store: &Addr<Store>,
     authority: &Authority,
@@ -296,11 +327,21 @@ async fn decide_alone(
     let ledger = ask(store, ReadTokens).await??;
     authority.renew(&ledger.list());
     let at = &mut Moment { now: clock::now(), wall: clock::wall(), random: &mut clock::random };
+    let heir = ledger.heir(&command, at.wall);
     let (changes, reply) = ledger.decide(command, &Principal::socket(), authority, at)?;
+    check_estate(store, heir).await?;
     if !changes.is_empty() {
         ask(store, WriteTokens { changes, durable: true }).await??;
     }
     Ok(reply)
+}
+
+/// Whether nothing is there that would come along unsaid.
+async fn check_estate(store: &Addr<Store>, heir: Option<Owner>) -> Result<(), Error> {
+    match heir {
+        None => Ok(()),
+        Some(owner) => ask(store, ReadEstate(owner.clone())).await??.check(owner.as_str()),
+    }
 }
 
 fn answer(reply: TokenReply) -> Result<Reply, Error> {
@@ -358,7 +399,9 @@ impl Handler<Observe> for Tokens {
             json!({
                 "valid": valid,
                 "known": known,
+                "locked_out": self.authority.is_locked_out(clock::wall()),
                 "expiring": self.ledger.expiring(clock::wall()).count(),
+                "expiring_first": self.expiring_first(),
                 "waiting": self.waiting.len(),
                 "revoked_total": self.revoked_total,
             }),

@@ -45,6 +45,19 @@ pub(crate) struct Link {
     socket: PathBuf,
     stream: BufReader<UnixStream>,
     last_id: u64,
+    /// What has come of a line that is not whole yet.
+    begun: Vec<u8>,
+}
+
+/// What came of waiting for what the daemon tells.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// This: a method and its parameters.
+    This(String, Value),
+    /// Nothing in that time.
+    Nothing,
+    /// The daemon closed the connection.
+    Closed,
 }
 
 impl Link {
@@ -57,6 +70,11 @@ impl Link {
         let stream = UnixStream::connect(&socket).map_err(|error| match error.kind() {
             ErrorKind::NotFound => unreachable(&socket, "there is no socket"),
             ErrorKind::ConnectionRefused => unreachable(&socket, "nobody listens there"),
+            ErrorKind::PermissionDenied => Refused::Unreachable(format!(
+                "this user may not use the socket {}: run it as the user whose home it is, as root, or as a \
+                 member of gateway.socket_group",
+                socket.display()
+            )),
             _ => unreachable(&socket, &error.to_string()),
         })?;
         Self::over(socket, stream)
@@ -82,7 +100,7 @@ impl Link {
             .set_read_timeout(Some(PATIENCE))
             .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
             .map_err(|error| unreachable(&socket, &error.to_string()))?;
-        Ok(Self { socket, stream: BufReader::new(stream), last_id: 0 })
+        Ok(Self { socket, stream: BufReader::new(stream), last_id: 0, begun: Vec::new() })
     }
 
     /// Asks, and gives what is told on the way (method and parameters) to `told`.
@@ -141,14 +159,39 @@ impl Link {
         Ok(None)
     }
 
+    /// What the daemon tells next, within `patience`; none = however long it takes.
+    ///
+    /// # Errors
+    /// Where the connection breaks.
+    pub(crate) fn next_within(&mut self, patience: Option<Duration>) -> Result<Told, Refused> {
+        self.wait_for(patience)?;
+        loop {
+            match self.line() {
+                Ok(Some(line)) => {
+                    if let Some((method, params)) = notification(&line) {
+                        return Ok(Told::This(method, params));
+                    }
+                }
+                Ok(None) => return Ok(Told::Closed),
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    return Ok(Told::Nothing);
+                }
+                Err(error) => return Err(self.broken(&error)),
+            }
+        }
+    }
+
     fn read(&mut self) -> Result<Option<Vec<u8>>, Refused> {
-        let mut line = Vec::new();
-        let read = self.stream.by_ref().take(BYTES_MAX).read_until(b'\n', &mut line);
-        match read {
-            Ok(_) if line.ends_with(b"\n") => Ok(Some(line)),
+        self.line().map_err(|error| self.broken(&error))
+    }
+
+    /// The next line; none at the end. What has come of it stays where it takes too long.
+    fn line(&mut self) -> std::io::Result<Option<Vec<u8>>> {
+        match self.stream.by_ref().take(BYTES_MAX).read_until(b'\n', &mut self.begun) {
+            Ok(_) if self.begun.ends_with(b"\n") => Ok(Some(std::mem::take(&mut self.begun))),
             Ok(_) => Ok(None),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => Ok(None),
-            Err(error) => Err(self.broken(&error)),
+            Err(error) => Err(error),
         }
     }
 

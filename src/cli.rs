@@ -11,7 +11,8 @@ use clap::{Args, Parser, Subcommand};
     version,
     max_term_width = 110,
     after_help = "\
-Exit status: 0 fine, 1 failed, 2 usage, 64 bad configuration, 69 daemon not reachable, \
+With --json a list is one JSON object a line (JSON Lines), everything else is one object.\n\n\
+Exit status: 0 fine, 1 failed, 2 wrong usage, 64 bad configuration, 69 no daemon reachable, \
 130 Ctrl-C. No secret is ever a command-line argument: see `clawmux help chat` and gateway.toml."
 )]
 pub(crate) struct Cli {
@@ -37,7 +38,7 @@ pub(crate) struct Global {
 /// `serve`
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
-    /// Address to listen on, instead of the configured ones; may be given several times
+    /// Address to listen on instead of the configured ones; can be given several times
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Vec<String>,
     /// Path of the operator's Unix socket [default: .xeno/gateway.sock in the home]
@@ -48,16 +49,38 @@ pub(crate) struct Serve {
 /// `chat`
 #[derive(Args, Debug)]
 pub(crate) struct Chat {
-    /// One message: its answer goes to stdout and the exit status says how it ended (0 completed, 1 failed,
-    /// 130 aborted). Piped input does the same; without either there is a prompt
-    pub(crate) message: Option<String>,
-    /// Session, as AGENT:CHANNEL:ACCOUNT:PEER [default: main:cli:$USER:main]
-    #[arg(long, value_name = "KEY")]
+    /// A single prompt: its answer goes to stdout, and the exit status says how it ended. Several words are
+    /// joined by spaces; piped input follows after a blank line, or stands where `-` is
+    pub(crate) message: Vec<String>,
+    /// Session: a NAME, short for main:cli:$USER:NAME; a KEY, AGENT:CHANNEL:ACCOUNT:PEER, or a beginning
+    /// that only one has; for operators OWNER/KEY [default: main]
+    #[arg(long, value_name = "NAME|KEY")]
     pub(crate) session: Option<String>,
-    /// WebSocket of a daemon, such as ws://127.0.0.1:18789/ws [default: the running one, else one of its own]
+    /// Agent of the session NAME [default: main]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) agent: Option<String>,
+    /// Send this file with the prompt (an image, or text in UTF-8); may be repeated
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Vec<PathBuf>,
+    /// Write the turn as JSON Lines, one event a line
+    ///
+    /// Each line is an object whose `event` says what it is:
+    ///   accepted     session, run: the prompt is stored
+    ///   thought      text
+    ///   text         text: a piece of the answer
+    ///   restart      the text since the last tool_result is void and comes anew
+    ///   tool_use     name, input; approval: the ID to approve or deny, where the call waits for that
+    ///   approval     approval, name, decision (approved, denied, timed_out, withdrawn), by
+    ///   tool_result  content, is_error
+    ///   done         outcome (completed, aborted, failed), error, elapsed_ms, input_tokens, output_tokens
+    ///
+    /// Fields that do not apply are left out. Skip events and fields you do not know.
+    #[arg(long, verbatim_doc_comment)]
+    pub(crate) json: bool,
+    /// WebSocket of a daemon, such as ws://127.0.0.1:18789/ws [default: the daemon of the home]
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// File that holds the token [default: the token in $CLAWMUX_TOKEN]
+    /// File that holds the token for --url [default: the token in $CLAWMUX_TOKEN]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 }
@@ -65,7 +88,7 @@ pub(crate) struct Chat {
 /// `status`
 #[derive(Args, Debug)]
 pub(crate) struct Status {
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -73,10 +96,10 @@ pub(crate) struct Status {
 /// `connections`
 #[derive(Args, Debug)]
 pub(crate) struct Connections {
-    /// At most so many
+    /// Show at most N
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = positive)]
     pub(crate) limit: usize,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object a line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -92,7 +115,7 @@ pub(crate) struct Connection {
 /// What can be done with one connection.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConnectionCommand {
-    /// Close it, as if the daemon went away for it: its client may come back, what it asked for goes on
+    /// Close a connection; its client may connect again, and what it asked for goes on
     Close(OneConnection),
 }
 
@@ -102,7 +125,7 @@ pub(crate) struct OneConnection {
     /// The number of the connection; `clawmux connections` lists them
     #[arg(value_name = "ID", value_parser = connection_number)]
     pub(crate) id: u64,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -115,13 +138,13 @@ fn connection_number(text: &str) -> Result<u64, String> {
 /// `actors`
 #[derive(Args, Debug)]
 pub(crate) struct Actors {
-    /// Of an actor with many children at most so many, those that need looking at first
+    /// Show at most N children of each actor, those in trouble first
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) children: usize,
-    /// With every figure each actor keeps
+    /// Show every figure, also those that are 0
     #[arg(long)]
     pub(crate) figures: bool,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -129,10 +152,10 @@ pub(crate) struct Actors {
 /// `plugins`
 #[derive(Args, Debug)]
 pub(crate) struct Plugins {
-    /// Only this one, with all there is to say about it
+    /// Show only this plugin, in full
     #[arg(value_name = "NAME")]
     pub(crate) name: Option<String>,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object a line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -148,16 +171,19 @@ pub(crate) struct Plugin {
 /// What can be done with one plugin.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PluginCommand {
-    /// Load one that is configured, ships in the binary, or lies in the plugins folder of the home
-    Load(LoadPlugin),
-    /// Take it away: it is called no more, calls under way finish
-    Unload(OnePlugin),
-    /// Load it anew from where it came from, without a gap: calls under way finish on the one there was
+    /// Load a plugin that is configured, ships in the binary, or lies in the plugins folder of the home
     ///
-    /// Its file, its manifest and its grants are read again. Where the new one can't be loaded, the one there was
-    /// goes on.
+    /// A plugin of the folder is found by its name: plugins/NAME.wasm. An agent uses it once the agent's tools name it:
+    /// `clawmux config set agents.main.tools echo,clock,NAME`.
+    Load(LoadPlugin),
+    /// Unload a plugin: no new calls are made, those that are running finish
+    Unload(OnePlugin),
+    /// Load a plugin again from where it came from, without a gap
+    ///
+    /// Its file, its manifest and its capabilities are read again. Calls that are running finish on the old one. If the
+    /// new one can't be loaded, the old one stays.
     Reload(OnePlugin),
-    /// Try it with an input, under its own grants and limits; exit status 1 where it says that it failed
+    /// Try a plugin with an input, under its own capabilities and limits; the exit status is 1 if it fails
     Call(CallPlugin),
 }
 
@@ -167,7 +193,7 @@ pub(crate) struct OnePlugin {
     /// The name of the plugin; `clawmux plugins` lists them
     #[arg(value_name = "NAME")]
     pub(crate) name: String,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -177,8 +203,8 @@ pub(crate) struct OnePlugin {
 pub(crate) struct LoadPlugin {
     #[command(flatten)]
     pub(crate) plugin: OnePlugin,
-    /// A file in the plugins folder of the home, such as notes.wasm [default: the one that is configured, or ships
-    /// in the binary]
+    /// A file in the plugins folder of the home, such as notes.wasm [default: the one that is configured or ships in
+    /// the binary, else NAME.wasm]
     #[arg(long, value_name = "FILE")]
     pub(crate) path: Option<String>,
 }
@@ -199,16 +225,16 @@ pub(crate) struct CallPlugin {
 /// `usage`
 #[derive(Args, Debug)]
 pub(crate) struct Usage {
-    /// By what it is added up
+    /// Sum up by this
     #[arg(long, value_enum, default_value_t = UsageBy::Day)]
     pub(crate) by: UsageBy,
-    /// Over so many days, today included; days are those of UTC
+    /// Look at the last N days, today included; days begin at midnight UTC
     #[arg(long, value_name = "N", default_value_t = 30, value_parser = positive)]
     pub(crate) days: usize,
-    /// At most so many rows
+    /// Show at most N rows
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = positive)]
     pub(crate) limit: usize,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -229,16 +255,16 @@ pub(crate) enum UsageBy {
 /// `events`
 #[derive(Args, Debug)]
 pub(crate) struct Events {
-    /// Only those of sessions whose key begins with this
+    /// Show only sessions whose keys begin with this
     #[arg(long, value_name = "KEY")]
     pub(crate) session: Option<String>,
-    /// Only of this kind, such as prompt, tool_call, end or approval; may be given several times
+    /// Show only this kind, such as prompt, tool_call, end or approval; can be given several times
     #[arg(long, value_name = "KIND")]
     pub(crate) kind: Vec<String>,
-    /// Where no daemon is reachable, or it goes away, wait until one is there
+    /// Wait for a daemon if none is reachable, or if it goes away
     #[arg(long)]
     pub(crate) wait: bool,
-    /// As JSON, for scripts: one object a line
+    /// Write JSON, for scripts: one object a line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -276,16 +302,16 @@ pub(crate) struct Man {
 /// `sessions`
 #[derive(Args, Debug)]
 pub(crate) struct Sessions {
-    /// Only those whose key begins with this
+    /// Show only sessions whose keys begin with this; OWNER/ before it: those of another owner
     #[arg(value_name = "KEY")]
     pub(crate) prefix: Option<String>,
-    /// At most so many
+    /// Show at most N
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = positive)]
     pub(crate) limit: usize,
-    /// All of them
+    /// Show all of them
     #[arg(long, conflicts_with = "limit")]
     pub(crate) all: bool,
-    /// As JSON, for scripts: one object a line
+    /// Write JSON, for scripts: one object a line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -301,25 +327,42 @@ pub(crate) struct Session {
 /// What can be done with one session.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SessionCommand {
-    /// Its log: prompts, text, tool calls and results, ends and restarts, with their numbers; times are UTC
+    /// Show the events of a session: prompts, answers, tool calls and their results; times are UTC
     Show(Show),
-    /// What happens in it, as it happens, until Ctrl-C
+    /// Follow what happens in a session until Ctrl-C
     Tail(Tail),
-    /// End the run under way; what it had said is kept, and the next prompt in the queue starts
+    /// End the run of a session; what it said so far is kept, and the next prompt in the queue starts
     Abort(Abort),
-    /// Forget the conversation: the agent starts anew, the log is kept
+    /// Have the agent start over in a session: it forgets the conversation, the events are kept
     Clear(Named),
-    /// End the run under way and all that wait, and let the session sleep once nobody follows it
+    /// End the run of a session and all that are queued
     Stop(Named),
+    /// Delete a session with all its events; what it cost stays on record
+    Delete(Named),
+    /// Write all events of a session as JSON, one object a line, with the attachments of prompts
+    Export(Export),
+}
+
+/// `session export`
+#[derive(Args, Debug)]
+pub(crate) struct Export {
+    /// The session: a NAME, short for main:cli:$USER:NAME; a KEY, AGENT:CHANNEL:ACCOUNT:PEER, or a beginning that only
+    /// one has; another owner's is OWNER/KEY. `clawmux sessions` lists them
+    #[arg(value_name = "NAME|KEY")]
+    pub(crate) key: String,
+    /// Write only what comes after this event
+    #[arg(long, value_name = "SEQ", default_value_t = 0)]
+    pub(crate) after: u64,
 }
 
 /// A session by its key.
 #[derive(Args, Debug)]
 pub(crate) struct Named {
-    /// The session, as AGENT:CHANNEL:ACCOUNT:PEER, or the beginning of that; `clawmux sessions` lists them
-    #[arg(value_name = "KEY")]
+    /// The session: a NAME, short for main:cli:$USER:NAME; a KEY, AGENT:CHANNEL:ACCOUNT:PEER, or a beginning that only
+    /// one has; another owner's is OWNER/KEY. `clawmux sessions` lists them
+    #[arg(value_name = "NAME|KEY")]
     pub(crate) key: String,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object, or one object a line where there are events
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -329,10 +372,10 @@ pub(crate) struct Named {
 pub(crate) struct Show {
     #[command(flatten)]
     pub(crate) named: Named,
-    /// Only what comes after this number
+    /// Show only what comes after this event
     #[arg(long, value_name = "SEQ", default_value_t = 0)]
     pub(crate) after: u64,
-    /// At most so many events
+    /// Show at most N events
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
 }
@@ -342,7 +385,7 @@ pub(crate) struct Show {
 pub(crate) struct Tail {
     #[command(flatten)]
     pub(crate) named: Named,
-    /// From what comes after this number on, such as the last one seen [default: from now on]
+    /// Begin after this event, such as the last one seen [default: begin now]
     #[arg(long, value_name = "SEQ")]
     pub(crate) after: Option<u64>,
 }
@@ -352,7 +395,7 @@ pub(crate) struct Tail {
 pub(crate) struct Abort {
     #[command(flatten)]
     pub(crate) named: Named,
-    /// This run, which may still be queued, instead of the one under way
+    /// This run, which may still be queued, instead of the one that is under way
     #[arg(long, value_name = "ID")]
     pub(crate) run: Option<String>,
 }
@@ -360,13 +403,13 @@ pub(crate) struct Abort {
 /// `drain`
 #[derive(Args, Debug)]
 pub(crate) struct Drain {
-    /// Wait at most so long for what runs; then the exit status is 1 and the daemon goes on draining
+    /// Wait at most this long; then the exit status is 1, and the daemon goes on draining
     #[arg(long, value_name = "SECONDS")]
     pub(crate) timeout: Option<u64>,
-    /// Take new prompts again
+    /// Accept prompts again
     #[arg(long, conflicts_with = "timeout")]
     pub(crate) off: bool,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -374,12 +417,23 @@ pub(crate) struct Drain {
 /// `backup`
 #[derive(Args, Debug)]
 pub(crate) struct Backup {
-    /// Where the copy goes; must not exist yet
+    /// The copy; the file must not exist yet
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `compile-plugin`
+#[derive(Args, Debug)]
+pub(crate) struct CompilePlugin {
+    /// Where the code goes
+    pub(crate) folder: PathBuf,
+    /// Memory it may take, in bytes
+    pub(crate) memory: u64,
+    /// Time it may take, in seconds
+    pub(crate) seconds: u64,
 }
 
 /// `unit`
@@ -391,6 +445,9 @@ pub(crate) struct Unit {
     /// Write clawmux.service and clawmux.socket into this folder
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// The binary that the service starts, for packages [default: this one]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) binary: Option<PathBuf>,
     /// Print the service unit alone
     #[arg(long, conflicts_with_all = ["out", "socket"])]
     pub(crate) service: bool,
@@ -402,7 +459,7 @@ pub(crate) struct Unit {
 /// `check`
 #[derive(Args, Debug)]
 pub(crate) struct Check {
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -410,13 +467,13 @@ pub(crate) struct Check {
 /// `doctor`
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// Read the log for at most about so long; a large one is looked through as far as that goes
+    /// Read the store for at most about so long; a large one is looked through as far as that goes
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) within: u64,
     /// Ask no model provider
     #[arg(long)]
     pub(crate) offline: bool,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -431,10 +488,10 @@ fn positive(text: &str) -> Result<usize, String> {
 /// `memory`
 #[derive(Args, Debug)]
 pub(crate) struct Memory {
-    /// What is remembered for this one, the latest first: the name of its credential, or `operators`
+    /// Show the memories of this owner, the latest first: the name of a credential, or `operators`
     #[arg(long, value_name = "NAME")]
     pub(crate) owner: Option<String>,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object a line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -442,7 +499,7 @@ pub(crate) struct Memory {
 /// `devices`
 #[derive(Args, Debug)]
 pub(crate) struct Devices {
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object a line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -458,11 +515,11 @@ pub(crate) struct Device {
 /// What can be done with one device.
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeviceCommand {
-    /// Let in a device that waits: it is paired and comes in the next time it connects
+    /// Pair a device that waits
     Approve(OneDevice),
-    /// Do not let in a device that waits
+    /// Refuse a device that waits
     Reject(OneDevice),
-    /// Void the tokens of a device and close its connections; or do not let in one that waits
+    /// Void the tokens of a device and close its connections; one that waits is refused
     Revoke(OneDevice),
 }
 
@@ -472,7 +529,7 @@ pub(crate) struct OneDevice {
     /// The id of the request or of the device, or its beginning; `clawmux devices` lists them
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -480,10 +537,10 @@ pub(crate) struct OneDevice {
 /// `reference`
 #[derive(Args, Debug)]
 pub(crate) struct Reference {
-    /// The protocol
+    /// The protocol [default: all of them]
     #[arg(value_enum)]
-    pub(crate) protocol: Protocol,
-    /// As JSON Schema, for programs
+    pub(crate) protocol: Option<Protocol>,
+    /// Write JSON, for scripts: one object, or one a line for all protocols
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -491,17 +548,25 @@ pub(crate) struct Reference {
 /// A protocol that describes itself.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum Protocol {
-    /// Wundr's protocol v2
+    /// exoclaw's, on /ws and on the Unix socket
+    Exoclaw,
+    /// OpenClaw's, on /
+    Openclaw,
+    /// Wundr's protocol v2, on /v2
     Wundr,
+    /// xeno's, on the Unix socket
+    Xeno,
+    /// The operator's, on /admin and on the Unix socket
+    Admin,
 }
 
 /// `approvals`
 #[derive(Args, Debug)]
 pub(crate) struct Approvals {
-    /// Only this one, with the whole of its input: its id, or the beginning of it
+    /// Show only this one, with its whole input: its id, or the beginning of it
     #[arg(value_name = "ID")]
     pub(crate) id: Option<String>,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object a line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -517,9 +582,9 @@ pub(crate) struct Approval {
 /// What can be decided about a tool call that waits.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ApprovalCommand {
-    /// Have the call made
+    /// Run the call
     Approve(Approve),
-    /// Do not have it made; the model is told
+    /// Refuse the call; the model is told
     Deny(Deny),
 }
 
@@ -529,10 +594,10 @@ pub(crate) struct Approve {
     /// The id of the approval, or its beginning; `clawmux approvals` lists them
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-    /// Give the tool the JSON object in this file (`-`: stdin) in place of the model's input
+    /// Run it with the JSON object in this file (`-`: stdin) instead of the model's input
     #[arg(long, value_name = "FILE")]
     pub(crate) input_file: Option<PathBuf>,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -543,10 +608,10 @@ pub(crate) struct Deny {
     /// The id of the approval, or its beginning; `clawmux approvals` lists them
     #[arg(value_name = "ID")]
     pub(crate) id: String,
-    /// Why, as the model is told
+    /// Tell the model why
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -554,7 +619,7 @@ pub(crate) struct Deny {
 /// `tokens`
 #[derive(Args, Debug)]
 pub(crate) struct Tokens {
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object a line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -602,6 +667,12 @@ pub(crate) struct CreateToken {
     /// How long it lives, such as 12h or 30d [default: an API key lives until it is revoked]
     #[arg(long, value_name = "SPAN", value_parser = crate::operator::tokens::life)]
     pub(crate) expires: Option<std::time::Duration>,
+    /// Takes over what belongs to the name, where it had a credential before: sessions, memories, files, jobs
+    #[arg(long)]
+    pub(crate) inherit: bool,
+    /// Do not ask before the first credential, from which on every client over TCP needs one
+    #[arg(long, short)]
+    pub(crate) yes: bool,
     /// As JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,
@@ -610,8 +681,8 @@ pub(crate) struct CreateToken {
 /// `token revoke`
 #[derive(Args, Debug)]
 pub(crate) struct RevokeToken {
-    /// Its id, or the beginning of it; `clawmux tokens` lists them
-    #[arg(value_name = "ID")]
+    /// Its id, the beginning of that, or its name where no other has it; `clawmux tokens` lists them
+    #[arg(value_name = "ID|NAME")]
     pub(crate) id: String,
     /// As JSON, for scripts
     #[arg(long)]
@@ -621,8 +692,8 @@ pub(crate) struct RevokeToken {
 /// `token rotate`
 #[derive(Args, Debug)]
 pub(crate) struct RotateToken {
-    /// Its id, or the beginning of it; `clawmux tokens` lists them
-    #[arg(value_name = "ID")]
+    /// Its id, the beginning of that, or its name where no other has it; `clawmux tokens` lists them
+    #[arg(value_name = "ID|NAME")]
     pub(crate) id: String,
     /// For how long the old one holds on, such as 1h or 7d; 0s ends it at once
     #[arg(long, value_name = "SPAN", default_value = "24h", value_parser = crate::operator::tokens::overlap)]
@@ -638,7 +709,7 @@ pub(crate) struct RotateToken {
 /// `jobs`
 #[derive(Args, Debug)]
 pub(crate) struct Jobs {
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object a line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -654,20 +725,20 @@ pub(crate) struct Job {
 /// What can be done with jobs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum JobCommand {
-    /// Have a session prompted at set times
+    /// Add a job: a prompt that a session gets at set times
     ///
-    /// A cron expression has five fields (minute, hour, day of the month, month, day of the week) and is meant in
-    /// --zone, else in the time zone that the daemon's host has now.
+    /// A cron expression has five fields: minute, hour, day of the month, month, day of the week. Its times are those of
+    /// --zone, or of the time zone of the daemon's host.
     Add(Box<AddJob>),
-    /// Do a job now, whenever it is due, and wait for what comes of it
+    /// Run a job now, whenever it is due, and wait for its answer
     Run(RunJob),
-    /// What came of the latest times, the latest first
+    /// Show the last runs, the latest first
     Runs(JobRuns),
-    /// Do it again when it is due; what passed meanwhile is not made up for
+    /// Run it again when it is due; what it missed meanwhile is not made up for
     Enable(OneJob),
-    /// Do it no more until it is enabled
+    /// Do not run it until it is enabled
     Disable(OneJob),
-    /// Forget a job and its runs; its session stays
+    /// Remove a job and the record of its runs; its session stays
     Remove(OneJob),
 }
 
@@ -675,22 +746,22 @@ pub(crate) enum JobCommand {
 #[derive(Args, Debug)]
 #[command(group = clap::ArgGroup::new("schedule").required(true))]
 pub(crate) struct AddJob {
-    /// Once: 2026-01-31T09:00:00Z, 2026-01-31T09:00 in this host's time zone, or +20m
+    /// Run it once: at 2026-01-31T09:00:00Z, at 2026-01-31T09:00 of this host's time zone, or in +20m
     #[arg(long, value_name = "TIME", group = "schedule", value_parser = crate::operator::jobs::at)]
     pub(crate) at: Option<crate::operator::jobs::At>,
-    /// Every so long from now on, such as 15m or 12h
+    /// Run it this often, such as 15m or 12h
     #[arg(long, value_name = "SPAN", group = "schedule", value_parser = crate::operator::tokens::life)]
     pub(crate) every: Option<std::time::Duration>,
-    /// By a cron expression, such as "0 9 * * 1-5"
+    /// Run it by a cron expression, such as "0 9 * * 1-5"
     #[arg(long, value_name = "EXPR", group = "schedule")]
     pub(crate) cron: Option<String>,
     /// The time zone of the expression, such as Europe/Berlin
     #[arg(long, value_name = "ZONE", requires = "cron")]
     pub(crate) zone: Option<String>,
-    /// What the session is told [default: stdin]
+    /// The prompt [default: read from stdin]
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
-    /// What it is called [default: the beginning of the prompt]
+    /// Its name [default: the beginning of the prompt]
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// The session, as AGENT:CHANNEL:ACCOUNT:PEER [default: one of its own]
@@ -699,26 +770,26 @@ pub(crate) struct AddJob {
     /// The agent of a session of its own [default: main]
     #[arg(long, value_name = "NAME", conflicts_with = "session")]
     pub(crate) agent: Option<String>,
-    /// Put the answer into this session besides
+    /// Also put the answer into this session
     #[arg(long, value_name = "KEY")]
     pub(crate) result_to: Option<String>,
-    /// What becomes of times that passed while it could not be done: skip, once (for all of them) or all:N (the last
-    /// N of them) [default: once]
+    /// How to make up for runs missed while the daemon was away: skip, once (one run for all) or all:N (the last N)
+    /// [default: once]
     #[arg(long, value_name = "POLICY")]
     pub(crate) misfire: Option<String>,
-    /// The model that answers, PROVIDER/MODEL
+    /// The model that answers, as PROVIDER/MODEL
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<String>,
     /// How much it thinks: off, minimal, low, medium, high or xhigh
     #[arg(long, value_name = "LEVEL")]
     pub(crate) thinking: Option<String>,
-    /// Do not do it until it is enabled
+    /// Do not run it until it is enabled
     #[arg(long)]
     pub(crate) disabled: bool,
-    /// With --at: forget the job once it was done well
+    /// With --at: remove the job once it has gone well
     #[arg(long, requires = "at")]
     pub(crate) delete_after: bool,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -729,7 +800,7 @@ pub(crate) struct OneJob {
     /// Its name, its id or the beginning of that; `clawmux jobs` lists them
     #[arg(value_name = "JOB")]
     pub(crate) id: String,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -739,7 +810,7 @@ pub(crate) struct OneJob {
 pub(crate) struct RunJob {
     #[command(flatten)]
     pub(crate) job: OneJob,
-    /// Only begin it
+    /// Start it and do not wait
     #[arg(long)]
     pub(crate) no_wait: bool,
 }
@@ -747,13 +818,13 @@ pub(crate) struct RunJob {
 /// `job runs`
 #[derive(Args, Debug)]
 pub(crate) struct JobRuns {
-    /// Only of this job: its name, its id or the beginning of that
+    /// Show only runs of this job: its name, its id or the beginning of that
     #[arg(value_name = "JOB")]
     pub(crate) id: Option<String>,
-    /// At most so many
+    /// Show at most N
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = positive)]
     pub(crate) limit: usize,
-    /// As JSON, for scripts: one object a line
+    /// Write JSON, for scripts: one object a line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -769,29 +840,28 @@ pub(crate) struct Config {
 /// What can be done with the configuration.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConfigCommand {
-    /// What keys say and where that was written; secrets are not shown
+    /// Show every key with its value and where that was written; secrets are never shown
     Get(GetConfig),
-    /// Have a key say something; the daemon goes over to it at once, or says what takes a restart
+    /// Set a key; the running daemon applies it at once, or says that it needs a restart
     ///
-    /// Written is the file that the value came from, and its comments stay; where that can't be written, or no file
-    /// says anything of it, gateway.toml in the home (or --config FILE).
+    /// The file that the value came from is changed, and its comments stay. If it can't be written, or no file has the
+    /// key yet, that is gateway.toml in the home (or --config FILE).
     Set(SetConfig),
-    /// Take a key away, so that the default holds again, or what a weaker file says
+    /// Remove a key, so that its default applies again, or what another file says
     Unset(UnsetConfig),
-    /// Have the daemon go over to what stands in its files, as SIGHUP does
+    /// Have the daemon read its configuration again, as SIGHUP does
     ///
-    /// All of it or, where anything of it is bad, nothing: then everything that is wrong is said, and the exit status
-    /// is 64.
+    /// If anything in it is wrong, nothing changes: everything that is wrong is listed, and the exit status is 64.
     Reload(ReloadConfig),
 }
 
 /// `config get`
 #[derive(Args, Debug)]
 pub(crate) struct GetConfig {
-    /// Only this key, such as limits.queue, or this section
+    /// Show only this key, such as limits.queue, or this section
     #[arg(value_name = "PATH")]
     pub(crate) path: Option<String>,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object a line
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -802,10 +872,10 @@ pub(crate) struct SetConfig {
     /// The key, such as limits.queue
     #[arg(value_name = "PATH")]
     pub(crate) path: String,
-    /// What it shall say: a value as in TOML, or a bare text
+    /// The value as in TOML, or a bare text; a list also as a,b,c
     #[arg(value_name = "VALUE", allow_hyphen_values = true)]
     pub(crate) value: String,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -816,7 +886,7 @@ pub(crate) struct UnsetConfig {
     /// The key, such as limits.queue, or a section
     #[arg(value_name = "PATH")]
     pub(crate) path: String,
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -824,7 +894,7 @@ pub(crate) struct UnsetConfig {
 /// `config reload`
 #[derive(Args, Debug)]
 pub(crate) struct ReloadConfig {
-    /// As JSON, for scripts
+    /// Write JSON, for scripts: one object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -832,9 +902,45 @@ pub(crate) struct ReloadConfig {
 /// `log`
 #[derive(Args, Debug)]
 pub(crate) struct Log {
-    /// off, error, warn, info, debug or trace; or directives such as info,clawmux=debug [default: only show it]
+    /// off, error, warn, info, debug or trace; or directives such as info,clawmux=debug [default: show the present one]
     #[arg(value_name = "LEVEL")]
     pub(crate) level: Option<String>,
+    /// Write JSON, for scripts: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `setup`
+#[derive(Args, Debug)]
+pub(crate) struct Setup {
+    /// Ask nothing: take the first provider that answers, and the offline model where none is found
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+    /// Change a gateway.toml that is there without asking; a copy of it is kept
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// `models`
+#[derive(Args, Debug)]
+pub(crate) struct Models {
+    /// Only those of this provider
+    #[arg(value_name = "PROVIDER")]
+    pub(crate) provider: Option<String>,
+    /// As JSON, for scripts: one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `restore`
+#[derive(Args, Debug)]
+pub(crate) struct Restore {
+    /// A file that `clawmux backup` wrote
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Do not ask, even where revoked credentials become valid again or loopback needs none any more
+    #[arg(long)]
+    pub(crate) yes: bool,
     /// As JSON, for scripts
     #[arg(long)]
     pub(crate) json: bool,
@@ -846,43 +952,64 @@ pub(crate) enum Command {
     /// Run the daemon in the foreground; works on loopback with no configuration at all
     #[command(visible_alias = "gateway")]
     Serve(Serve),
-    /// Chat with the running daemon, or with an embedded one where none runs
+    /// Chat with an agent: attach to a session, or send one prompt
     ///
-    /// Attaches to the daemon of the home, or to --url with the credential in $CLAWMUX_TOKEN or --token-file.
-    /// Ctrl-C aborts the run under way; at the prompt, or a second time, it leaves.
+    /// Talks to the daemon of the home over its Unix socket, where no token is needed, or to --url with the
+    /// token in $CLAWMUX_TOKEN or --token-file. Where no daemon runs, one runs inside the chat, and ends with it;
+    /// what it was doing is stored and goes on at the next start.
+    ///
+    /// Without a MESSAGE and on a terminal it attaches to the session: it shows the last turns, joins what
+    /// runs, and sends what you type. Type /help for the commands. Ctrl-C aborts the answer under way; at the
+    /// prompt it drops the line, and a second one leaves, as Ctrl-D does. The session stays.
+    ///
+    /// With a MESSAGE or piped input it sends one prompt and writes the answer to stdout. Everything else
+    /// goes to stderr. Exit status: 0 the answer is complete, 1 it failed, 2 wrong usage, 64 bad
+    /// configuration, 69 no daemon is reachable, 130 aborted.
     Chat(Chat),
-    /// Check the configuration without starting: all complaints at once, with file and line
-    Check(Check),
-    /// Ask the running daemon how it is
-    Status(Status),
-    /// The sessions there are, the latest used first
-    Sessions(Sessions),
-    /// Who is connected, the latest first
-    Connections(Connections),
-    /// The actors of the daemon, who supervises whom, and how far each is behind
+    /// Choose a model provider, try it and write gateway.toml
     ///
-    /// WAIT is how long a question waited in the actor's mailbox, QUEUED how much waits in queues of its own, RESTARTS
-    /// how often those it supervises were started anew. One that is stuck is told as such and does not hold the
-    /// others up.
+    /// Looks for API keys in the environment (ANTHROPIC_API_KEY, OPENAI_API_KEY) and for a server of Ollama
+    /// (OLLAMA_HOST, or port 11434) or llama.cpp (port 8080) on this machine, asks what it can't find, has the model
+    /// answer one short prompt, and writes gateway.toml. Keys are not written there: it names the variable, or a file
+    /// that only you can read. Exit status 1 where nothing was written.
+    Setup(Setup),
+    /// The models that each provider has, as it says itself
+    ///
+    /// Asks the providers of the configuration and those whose keys are in the environment. Exit status 1 if any of them
+    /// does not answer; name a PROVIDER to ask only that one.
+    Models(Models),
+    /// Check the configuration without starting: every mistake at once, with file and line
+    Check(Check),
+    /// Show how the running daemon is, and what waits for somebody
+    Status(Status),
+    /// List the sessions, the latest used first
+    Sessions(Sessions),
+    /// List who is connected, the latest first
+    Connections(Connections),
+    /// Show the parts of the daemon (its actors), and how far each is behind
+    ///
+    /// WAIT is how long a message waits in the actor's mailbox, QUEUED how much waits in its own queues, RESTARTS how
+    /// often the actors below it were restarted. An actor that does not answer is shown as such. As JSON the tree is one
+    /// object.
     Actors(Actors),
-    /// Plugins, whether they can be called or not
+    /// List the plugins, and whether they work
     Plugins(Plugins),
-    /// Tokens spent, and what the budgets leave
+    /// Show the tokens spent, and what the budgets leave
     Usage(Usage),
-    /// What is remembered besides conversations: how much for whom, or the entries of one owner
+    /// Show the memories besides conversations: how many each owner has, or those of one owner
     Memory(Memory),
-    /// Tool calls that wait for approval
+    /// List the tool calls that wait for approval
     Approvals(Approvals),
-    /// Devices that are paired, and those that wait for approval
+    /// List the paired devices, and those that wait to be paired
     Devices(Devices),
-    /// API keys and JWTs that were given out
+    /// List the API keys and JWTs
     Tokens(Tokens),
-    /// What is done at set times, the next to be due first
+    /// List the jobs, which are done at set times; the next one first
     Jobs(Jobs),
-    /// Add, run, remove, enable or disable what is done at set times
+    /// Add, run, remove, enable or disable a job
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Job(Job),
-    /// One session: its log, live events, control
+    /// Show, follow, end, clear, delete or export one session
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Session(Session),
     /// Approve or deny a tool call that waits
@@ -891,56 +1018,68 @@ pub(crate) enum Command {
     /// Close a connection
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Connection(Connection),
-    /// Plugins at run time: load, unload, reload, or try one
+    /// Load, unload, reload or try a plugin
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Plugin(Plugin),
     /// Create, revoke or rotate API keys and JWTs
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Token(Token),
-    /// Approve, reject or revoke a device
+    /// Pair, reject or revoke a device
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Device(Device),
-    /// Show or change the configuration of the running daemon, or of its files where none runs
+    /// Show or change the configuration, of the running daemon or in its files
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Config(Config),
-    /// Show or set what the running daemon writes to its log
+    /// Show or set how much the running daemon logs
     ///
-    /// It lasts until the next reload or restart, which bring back what is configured: for good, set log.filter.
+    /// A level lasts until the next reload or restart. To keep it, set log.filter in the configuration.
     Log(Log),
-    /// What happens in all sessions and to the daemon, as it happens, until Ctrl-C
+    /// Follow what happens in all sessions and to the daemon, until Ctrl-C
     ///
-    /// What happened while nobody looked is not told again: see `clawmux session show` and `session tail --after`.
+    /// Answers are shown by the sentence; with --json every piece is an object of its own. What happened before is not
+    /// shown: see `clawmux session show` and `clawmux session tail --after`.
     Events(Events),
-    /// Stop taking new prompts and wait until what was accepted has run
+    /// Refuse new prompts and wait until all that were accepted have run
     ///
-    /// New prompts are refused (a client may try again later) and /readyz says 503; what was accepted runs to its end,
-    /// and logs can be read and runs aborted meanwhile. The daemon stays up until it is stopped (SIGTERM, which cuts
-    /// runs at the end of their step after gateway.drain_timeout_ms, and the next start goes on with them).
+    /// Clients are told to try again later, and /readyz answers 503. Sessions can still be read and runs aborted. The
+    /// daemon goes on until it is stopped. SIGTERM interrupts runs that take longer than gateway.drain_timeout_ms; the
+    /// next start continues them.
     Drain(Drain),
-    /// Make a consistent copy of the log, while the daemon works
+    /// Make a consistent copy of the store while the daemon works
     ///
-    /// The daemon writes the copy, and so its user must be allowed to; where none runs it is made directly. It is one
-    /// file, checked and on the disk when the command ends. To restore it: stop the daemon, move the files of its log
-    /// away, copy FILE to where clawmux.db was (store.path), start the daemon.
+    /// The daemon writes the copy, so its user must be allowed to write there; if no daemon runs, the command does it. The
+    /// copy is one file, checked and safely on the disk when the command ends. `clawmux restore FILE` puts it back.
     Backup(Backup),
-    /// The systemd service and socket units, for the system or for one user
+    /// Put a backup in the place of the store, where no daemon runs
     ///
-    /// Prints both, each below a line with the path it belongs to; --out writes them. They name this binary and what
-    /// the configuration says of addresses, the socket's group and the time a stop may take: print them anew when
-    /// those change.
+    /// FILE is checked first, and copied. The store that was there is kept beside it, as
+    /// clawmux.db.before-restore-TIME. Nothing is changed where anything goes wrong; while a daemon runs, it is refused.
+    ///
+    /// Credentials are part of the store: the ones of FILE are valid afterwards. What changes is listed. Where a
+    /// revoked credential would be valid again, or clients on this machine would need none any more, it asks first;
+    /// without a terminal it needs --yes then.
+    Restore(Restore),
+    /// Print the systemd service and socket units, for the system or for one user
+    ///
+    /// Each stands below a line with its path; --out writes them. They contain the path of this program and, from the
+    /// configuration, the addresses, the socket's group and the time a stop may take: print them again when those
+    /// change.
     Unit(Unit),
     /// Look for what commonly goes wrong, and say what to do
     ///
     /// Looks at the configuration, the home, its secrets and its disk, the daemon and what waits for its operator, ports,
-    /// limits of the system, keys, model providers (by a request that costs nothing), the clock, and the log, whether a
+    /// limits of the system, keys, model providers (by a request that costs nothing), the clock, and the store, whether a
     /// daemon runs or not. Changes nothing. Exit status 1 where something is wrong; warnings are not.
     Doctor(Doctor),
-    /// Methods and events of a protocol with their parameters, as this daemon serves them
+    /// Print what can be said in each protocol: frames, methods, events, with examples
     Reference(Reference),
-    /// Have a shell complete commands and options
+    /// Print what makes a shell complete commands and options
     Completions(Completions),
-    /// The manual page, for `man -l -`, or those of all commands
+    /// Print the manual page, for `man -l -`, or write those of all commands
     Man(Man),
+    /// What the daemon starts to compile one plugin: the module on standard input, the code in a folder
+    #[command(hide = true)]
+    CompilePlugin(CompilePlugin),
 }
 
 #[cfg(test)]
@@ -952,7 +1091,7 @@ mod tests {
     fn the_definition_is_consistent_and_complete() {
         Cli::command().debug_assert();
         let help = Cli::command().render_long_help().to_string();
-        for name in Cli::command().get_subcommands() {
+        for name in Cli::command().get_subcommands().filter(|name| !name.is_hide_set()) {
             assert!(name.get_about().is_some(), "{} says what it does", name.get_name());
             assert!(help.contains(name.get_name()), "{help}");
         }

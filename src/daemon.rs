@@ -8,6 +8,7 @@ use actix::{Addr, System};
 use clawmux_actors::clock;
 use clawmux_actors::configuration::Reload;
 use clawmux_actors::gateway::{self, Gateway, Running, Setup, Stop};
+use clawmux_actors::sandbox::compiler::Compiler;
 use clawmux_actors::supervision::Restarts;
 use clawmux_core::auth::Secret;
 use clawmux_core::config::{Auth, Config, LoopbackPolicy};
@@ -67,7 +68,7 @@ pub(crate) fn serve(settings: Settings, manager: &ServiceManager) -> Result<(), 
                 _ = interrupt.recv() => Ok(()),
                 why = &mut failed => Err(why.unwrap_or_else(|_| gateway_gone())),
             };
-            tracing::info!("stopping: what runs may finish its step; once more to stop at once");
+            tracing::info!("stopping: running steps may finish; a second signal stops at once");
             if outcome.is_ok() {
                 manager.stopping(gateway::stops_within(&running.get())).await;
             }
@@ -80,7 +81,7 @@ pub(crate) fn serve(settings: Settings, manager: &ServiceManager) -> Result<(), 
             match outcome {
                 Ok(()) => return Ok(()),
                 Err(error) if restarts.allow(Instant::now()) => {
-                    tracing::error!(%error, "the daemon is started anew");
+                    tracing::error!(%error, "restarting the daemon");
                     // The last good one; where clients know it, also if any free port was asked for.
                     config = (*running.get()).clone();
                     config.gateway.listen = addresses;
@@ -98,7 +99,7 @@ pub(crate) fn serve(settings: Settings, manager: &ServiceManager) -> Result<(), 
 /// Where there can be no system, and as its own.
 fn to_its_end<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::new(FAILED, format!("can't begin: {error}")))?;
+    let runtime = runtime.map_err(|error| Failure::new(FAILED, format!("can't start: {error}")))?;
     let runtime = Arc::new(runtime);
     let outcome = System::with_tokio_rt(|| runtime.clone()).block_on(work);
     if let Some(runtime) = Arc::into_inner(runtime) {
@@ -127,7 +128,7 @@ fn announce(settings: &Settings, config: &Config, addresses: &[SocketAddr]) {
 }
 
 fn gateway_gone() -> Error {
-    ErrorCode::Internal.error("the gateway is gone: see the log")
+    ErrorCode::Internal.error("the gateway stopped unexpectedly: see the log")
 }
 
 /// What answers, so that a newcomer sees why no key was needed.
@@ -153,6 +154,7 @@ async fn start(settings: &Settings, config: Config, has_own_credentials: bool) -
         layers: settings.layers.clone(),
         log: logging::kept(),
         log_filter: logging::filter(),
+        compiler: Compiler::child(),
         has_own_credentials,
         version: env!("CARGO_PKG_VERSION"),
     };
@@ -164,14 +166,10 @@ async fn start(settings: &Settings, config: Config, has_own_credentials: bool) -
     })
 }
 
-/// A daemon inside this process, for this process alone: on a free port of loopback, with a token
-/// nobody else knows.
+/// A daemon inside this process: at the Unix socket of the home, for whoever may open it. It listens on a
+/// free port of loopback too, with a token nobody knows.
 #[derive(Debug)]
 pub(crate) struct Embedded {
-    /// Its exoclaw WebSocket.
-    pub(crate) url: String,
-    /// Its token.
-    pub(crate) token: Secret,
     running: Running,
 }
 
@@ -185,15 +183,9 @@ impl Embedded {
         let token = Secret::new(random.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
         let mut config = settings.config.clone();
         config.gateway.listen = vec![([127, 0, 0, 1], 0).into()];
-        config.auth = Auth {
-            token: Some(token.clone()),
-            jwt: None,
-            loopback: LoopbackPolicy::Required,
-            api_keys: Vec::new(),
-        };
-        let running = start(settings, config, true).await?;
-        let address = running.addresses.first().ok_or_else(|| Failure::from(gateway_gone()))?;
-        Ok(Self { url: format!("ws://{address}/ws"), token, running })
+        config.auth =
+            Auth { token: Some(token), jwt: None, loopback: LoopbackPolicy::Required, api_keys: Vec::new() };
+        Ok(Self { running: start(settings, config, true).await? })
     }
 
     /// Stops it: what it acknowledged is on disk afterwards.

@@ -1,7 +1,8 @@
 //! The home: the folder that holds the store, the soul, the plugins and the sockets of one daemon.
 
-use std::fs::{self, DirBuilder, File, TryLockError};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::exit::{FAILED, Failure};
@@ -20,7 +21,9 @@ pub(crate) fn resolve(flag: Option<&Path>, env: impl Fn(&str) -> Option<String>)
         .or_else(|| set("CLAWMUX_HOME").map(PathBuf::from))
         .or_else(state)
         .or_else(|| set("HOME").map(|home| Path::new(&home).join(".clawmux")))
-        .ok_or_else(|| Failure::new(FAILED, "no home: give --home DIR or set CLAWMUX_HOME"))?;
+        .ok_or_else(|| {
+            Failure::new(FAILED, "there is no home: HOME is not set. Give --home DIR, or set CLAWMUX_HOME")
+        })?;
     std::path::absolute(&home)
         .map_err(|error| Failure::new(FAILED, format!("home {}: {error}", home.display())))
 }
@@ -33,11 +36,28 @@ pub(crate) fn create(home: &Path) -> Result<(), Failure> {
     if home.exists() && !home.is_dir() {
         return Err(Failure::new(FAILED, format!("the home {} is not a folder", home.display())));
     }
-    DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(home)
-        .map_err(|error| Failure::new(FAILED, format!("cannot make the home {}: {error}", home.display())))
+    DirBuilder::new().recursive(true).mode(0o700).create(home).map_err(|error| {
+        let advice = "see to the permissions of the folders above it, or choose another home with --home DIR";
+        Failure::new(FAILED, format!("can't make the home {}: {error}: {advice}", home.display()))
+    })
+}
+
+/// Whether files can be made in this folder, or in the first above it that is there: it would be made.
+/// Nothing is left behind.
+///
+/// # Errors
+/// Why not, with the folder.
+pub(crate) fn usable(folder: &Path) -> Result<(), String> {
+    let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
+    // A file without a name.
+    let made = OpenOptions::new().write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(there);
+    match made {
+        Ok(_) => Ok(()),
+        // Not every file system has those.
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+        Err(error) if there == folder => Err(format!("can't write into {}: {error}", folder.display())),
+        Err(error) => Err(format!("{}: can't write into {}: {error}", folder.display(), there.display())),
+    }
 }
 
 /// The process that holds the home, by its lock; it may not say which it is.

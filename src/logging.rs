@@ -22,6 +22,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::exit::{CONFIG, Failure};
 use crate::journal::{self, Journal};
+use crate::terminal::Stderr;
 
 /// What is left out unless the configured filter names it: the server's own life, which the
 /// listener tells; requests that are not HTTP, since whoever can connect could fill the log with
@@ -43,6 +44,16 @@ pub(crate) fn check(log: &Log) -> Result<EnvFilter, Failure> {
 }
 
 fn parse(directives: &str) -> Result<EnvFilter, String> {
+    // A word alone is a level, or else a module of which everything is told and of the rest only errors: who
+    // writes "debgu" would see next to nothing, and not why.
+    let words = directives.split(',').map(str::trim).filter(|word| !word.is_empty());
+    for word in words.filter(|word| !word.contains(['=', '[', ']', ':'])) {
+        if word.parse::<tracing_subscriber::filter::LevelFilter>().is_err() {
+            return Err(format!(
+                "{word:?} is not a level (off, error, warn, info, debug, trace); for one module write {word}=debug"
+            ));
+        }
+    }
     EnvFilter::try_new(format!("{QUIET},{directives}"))
         .map_err(|error| format!("{error}; expected directives such as \"info,clawmux=debug\""))
 }
@@ -98,7 +109,7 @@ pub(crate) fn start(log: &Log) -> Result<(), Failure> {
         Err(error) => (None, Some(error)),
     };
     // A line that can't be written is lost: to complain of it, to the same full disk, would panic.
-    let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(stderr);
+    let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(|| Stderr);
     let (filter, handle) = reload::Layer::new(check(log)?);
     let all = tracing_subscriber::registry().with(filter).with(Kept(kept()));
     let _ = FILTER.set(Arc::new(Filter { handle, directives: Mutex::new(log.filter.clone()) }));
@@ -113,7 +124,7 @@ pub(crate) fn start(log: &Log) -> Result<(), Failure> {
         }
     };
     if let Some(error) = out_of_reach {
-        tracing::warn!(%error, "the journal can't be reached: log lines go to stderr");
+        tracing::warn!(%error, "can't reach the journal: the log goes to stderr");
     }
     Ok(())
 }
@@ -233,6 +244,18 @@ mod tests {
         assert!(line["_meta"]["name"].as_str().unwrap().contains("\"subsystem\":\"clawmux::logging"));
         assert!(line["time"].as_str().unwrap().ends_with('Z') && !lines[0].contains('\n'));
         assert!(lines[1].contains("\"1\":\"short\""), "{}", lines[1]);
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_no_filter() {
+        for good in ["", "info", "WARN", "off", "info,clawmux=debug", "clawmux_actors::store", "[run]=debug"]
+        {
+            assert!(parse(good).is_ok(), "{good}: {:?}", parse(good));
+        }
+        for bad in ["debgu", "info,clawmux=debgu", "verbose,clawmux=debug", "a=b=c"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        assert!(parse("debgu").unwrap_err().starts_with("\"debgu\" is not a level"));
     }
 
     #[test]

@@ -14,8 +14,11 @@ mod journal;
 mod logging;
 mod manual;
 mod operator;
+mod question;
 mod reference;
 mod settings;
+mod setup;
+mod strays;
 mod systemd;
 mod terminal;
 mod unit;
@@ -23,19 +26,30 @@ mod xeno_home;
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
-use clap::Parser;
 use clawmux_actors::activation::Passed;
+use clawmux_actors::sandbox::compiler::{self, Bounds};
 
-use crate::cli::{Cli, Command, Global, Serve};
+use crate::cli::{Cli, Command, CompilePlugin, Global, Serve};
 use crate::exit::Failure;
 use crate::systemd::ServiceManager;
 
 fn main() -> ExitCode {
     // Wrong usage, --help and --version end here, with the statuses clap gives them: 2, 0, 0.
-    let Cli { global, command } = Cli::parse();
+    let Cli { global, command } = match manual::parse() {
+        Ok(parsed) => parsed,
+        Err(error) => match strays::answer(&error, std::env::args()) {
+            Some(Failure { status, message }) => {
+                terminal::tell(&terminal::visible(&message));
+                return ExitCode::from(status);
+            }
+            None => strays::without_wild_guess(error).exit(),
+        },
+    };
     let outcome = match command {
         Command::Serve(options) => {
+            clawmux_actors::memory::keep_little();
             let manager = ServiceManager::from_env();
             let ended = serve(&global, options, &manager);
             if let Err(failure) = &ended {
@@ -44,6 +58,8 @@ fn main() -> ExitCode {
             ended
         }
         Command::Chat(options) => chat::run(&global, &options),
+        Command::Setup(options) => setup::run(&global, &options),
+        Command::Models(options) => operator::models::run(&global, &options),
         Command::Check(options) => check::run(&global, &options),
         Command::Status(options) => operator::status::run(&global, options.json),
         Command::Sessions(options) => operator::sessions::run(&global, &options),
@@ -67,22 +83,29 @@ fn main() -> ExitCode {
         Command::Job(command) => operator::jobs::run(&global, &command.command),
         Command::Memory(options) => operator::memory::run(&global, &options),
         Command::Backup(options) => operator::backup::run(&global, &options),
+        Command::Restore(options) => operator::restore::run(&global, &options),
         Command::Doctor(options) => doctor::run(&global, &options),
         Command::Config(command) => operator::config::run(&global, &command.command),
         Command::Log(options) => operator::log::run(&global, &options),
         Command::Reference(options) => reference::run(&options),
         Command::Unit(options) => unit::run(&global, &options),
+        Command::CompilePlugin(options) => compile_plugin(&options),
         Command::Drain(options) => operator::drain::run(&global, &options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { status, message }) => {
             if !message.is_empty() {
-                terminal::tell(&message);
+                terminal::tell(&terminal::visible(&message));
             }
             ExitCode::from(status)
         }
     }
+}
+
+fn compile_plugin(options: &CompilePlugin) -> Result<(), Failure> {
+    let bounds = Bounds { memory: options.memory, time: Duration::from_secs(options.seconds) };
+    compiler::serve(&options.folder, bounds).map_err(|why| Failure::new(compiler::REFUSED, why))
 }
 
 fn serve(global: &Global, options: Serve, manager: &ServiceManager) -> Result<(), Failure> {
@@ -96,7 +119,9 @@ fn serve(global: &Global, options: Serve, manager: &ServiceManager) -> Result<()
         tracing::warn!(at = %warning.at, "configuration: {}", warning.message);
     }
     if settings.passed.has_tcp() {
-        tracing::info!("serving the sockets that were passed, instead of gateway.listen and --listen");
+        tracing::info!(
+            "using the sockets passed by the service manager instead of gateway.listen and --listen"
+        );
     }
     home::create(&settings.home)?;
     let user = std::env::var_os("HOME").filter(|home| !home.is_empty());

@@ -1,65 +1,108 @@
-//! `clawmux reference`: what can be said in a protocol, printed by the tables that check and do it.
+//! `clawmux reference`: what can be said in each protocol, printed from the tables that check and do it.
 
-use clawmux_core::dialect::wundr;
+use clawmux_actors::admin;
+use clawmux_core::dialect::{exoclaw, openclaw, wundr, xeno};
 use serde_json::Value;
 
-use crate::cli::Reference;
+use crate::cli::{Protocol, Reference};
 use crate::exit::Failure;
-use crate::operator::table;
-use crate::terminal::{json_line, say};
+use crate::terminal::{Tone, json_line, may_color, put};
+
+/// Every protocol.
+const ALL: [Protocol; 5] =
+    [Protocol::Exoclaw, Protocol::Openclaw, Protocol::Wundr, Protocol::Xeno, Protocol::Admin];
 
 /// Runs `reference`. Asks no daemon.
 ///
 /// # Errors
-/// None.
+/// Status 1 where it can't be written.
 pub(crate) fn run(options: &Reference) -> Result<(), Failure> {
-    let reference = wundr::reference();
-    if options.json {
-        say(&json_line(&reference));
-        return Ok(());
+    let wanted = options.protocol.as_ref().map_or(&ALL[..], std::slice::from_ref);
+    let colored = may_color(&std::io::stdout());
+    for protocol in wanted {
+        let reference = of(*protocol);
+        let text = if options.json { json_line(&reference) } else { page(&reference, colored) };
+        if !put(&text)? {
+            // Nobody reads any more.
+            break;
+        }
     }
-    let methods: Vec<_> = rows(&reference, "methods").iter().map(method).collect();
-    say(&table::table(["METHOD", "SCOPE", "COST", "PARAMS", "DOES"], &["DOES", "PARAMS"], &methods));
-    let events: Vec<_> = rows(&reference, "events").iter().map(event).collect();
-    say(&table::table(["EVENT", "PAYLOAD", "COMES"], &["COMES", "PAYLOAD"], &events));
-    let codes: Vec<_> = rows(&reference, "errors").iter().filter_map(Value::as_str).collect();
-    say(&format!(
-        "errors: {}\n\nA member with a ? may be left out; --json has all of it as JSON Schema.",
-        codes.join(", ")
-    ));
     Ok(())
 }
 
-fn rows<'a>(reference: &'a Value, name: &str) -> &'a [Value] {
-    reference[name].as_array().map_or(&[], Vec::as_slice)
+fn of(protocol: Protocol) -> Value {
+    match protocol {
+        Protocol::Exoclaw => exoclaw::reference(),
+        Protocol::Openclaw => openclaw::reference(),
+        Protocol::Wundr => wundr::reference(),
+        Protocol::Xeno => xeno::reference(),
+        Protocol::Admin => admin::reference(),
+    }
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
+/// For people: each frame, method and event with its example below it.
+fn page(reference: &Value, colored: bool) -> String {
+    let head = |text: &str| Tone::Head.paint(text, colored);
+    let mut lines = vec![head(&format!("{}: {}", text(reference, "protocol"), text(reference, "where")))];
+    lines.extend(reference["session"].as_str().map(str::to_owned));
+    lines.extend([String::new(), head("FRAMES")]);
+    for frame in rows(reference, "frames") {
+        // As recorded conversations have it.
+        let arrow = if frame["from"] == "client" { '>' } else { '<' };
+        lines.push(text(frame, "name").to_owned());
+        lines.push(format!("  {arrow} {}", frame["example"]));
+    }
+    lines.extend([String::new(), head("METHODS")]);
+    for method in rows(reference, "methods") {
+        lines.push(format!(
+            "{}({}){}",
+            head(text(method, "name")),
+            members(&method["params"]),
+            about(method)
+        ));
+        lines.push(format!("  > {}", method["example"]));
+    }
+    lines.extend([String::new(), head("EVENTS")]);
+    for event in rows(reference, "events") {
+        lines.push(format!("{}{}", head(text(event, "name")), about(event)));
+        if !event["example"].is_null() {
+            lines.push(format!("  < {}", event["example"]));
+        }
+    }
+    let errors: Vec<&str> = rows(reference, "errors").iter().filter_map(Value::as_str).collect();
+    if !errors.is_empty() {
+        lines.extend([String::new(), head("ERRORS"), errors.join(", ")]);
+    }
+    lines.push(String::new());
+    lines.join("\n")
 }
 
-fn method(method: &Value) -> [String; 5] {
-    let scopes: Vec<_> = rows(method, "scopes").iter().filter_map(Value::as_str).collect();
-    let scopes = if scopes.is_empty() { "-".to_owned() } else { scopes.join(" or ") };
-    [
-        text(&method["name"]),
-        scopes,
-        method["cost"].to_string(),
-        members(&method["params"]),
-        text(&method["description"]),
-    ]
+/// What it does, and who may have it done.
+fn about(row: &Value) -> String {
+    let scopes: Vec<&str> = rows(row, "scopes").iter().filter_map(Value::as_str).collect();
+    let scopes = if scopes.is_empty() { String::new() } else { format!(" [{}]", scopes.join(" or ")) };
+    match row["description"].as_str() {
+        Some(description) => format!("{scopes}: {description}"),
+        None => scopes,
+    }
 }
 
-fn event(event: &Value) -> [String; 3] {
-    [text(&event["name"]), members(&event["payload"]), text(&event["description"])]
+fn rows<'a>(value: &'a Value, name: &str) -> &'a [Value] {
+    value[name].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The names of an object's members.
-fn members(schema: &Value) -> String {
-    let Some(properties) = schema["properties"].as_object() else { return "any".into() };
-    let is_required = |name: &str| rows(schema, "required").iter().any(|required| required == name);
+fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value[name].as_str().unwrap_or_default()
+}
+
+/// The names of parameters, a `?` behind those that may be left out.
+fn members(params: &Value) -> String {
+    if let Some(text) = params.as_str() {
+        return text.trim_matches(['{', '}']).replace('"', "");
+    }
+    let Some(properties) = params["properties"].as_object() else { return "any".into() };
+    let is_required = |name: &str| rows(params, "required").iter().any(|required| required == name);
     let names =
         properties.keys().map(|name| if is_required(name) { name.clone() } else { format!("{name}?") });
-    let names = names.collect::<Vec<_>>().join(", ");
-    if names.is_empty() { "-".into() } else { names }
+    names.collect::<Vec<_>>().join(", ")
 }

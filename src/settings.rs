@@ -36,44 +36,18 @@ pub(crate) struct Settings {
     pub(crate) xeno_home: Option<PathBuf>,
 }
 
-/// Why they can't be used.
-#[derive(Debug)]
-pub(crate) enum Unusable {
-    /// What is in the files, the environment or the command line is wrong.
-    Complaints(Vec<Complaint>),
-    /// They can't be read.
-    Failure(Failure),
-}
-
-impl From<Failure> for Unusable {
-    fn from(failure: Failure) -> Self {
-        Self::Failure(failure)
-    }
-}
-
 /// Reads them. `listen` is of the command line and wins.
 ///
 /// # Errors
 /// Status 64 with every complaint, one a line.
 pub(crate) fn read(global: &Global, listen: &[String]) -> Result<Settings, Failure> {
-    load(global, listen).map_err(|unusable| match unusable {
-        Unusable::Failure(failure) => failure,
-        Unusable::Complaints(complaints) => {
-            let lines: Vec<String> = complaints.iter().map(Complaint::to_string).collect();
-            Failure::new(CONFIG, lines.join("\n"))
-        }
-    })
-}
-
-/// The same, with complaints as they are.
-///
-/// # Errors
-/// What is wrong.
-pub(crate) fn load(global: &Global, listen: &[String]) -> Result<Settings, Unusable> {
     let layers = layers(global, listen)?;
     let home = layers.home.clone();
     let files = layers.files().map_err(|why| Failure::new(CONFIG, why))?;
-    let loaded = layers.with(&files, config::load).map_err(Unusable::Complaints)?;
+    let loaded = layers.with(&files, config::load).map_err(|complaints| {
+        let lines: Vec<String> = complaints.iter().map(Complaint::to_string).collect();
+        Failure::new(CONFIG, lines.join("\n"))
+    })?;
     let files = files.into_iter().map(|(path, _)| path).collect();
     let (config, warnings) = (loaded.config, loaded.warnings);
     let (socket, passed, xeno_home) = (None, Arc::default(), None);

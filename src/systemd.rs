@@ -80,7 +80,7 @@ impl ServiceManager {
 
     /// The daemon stops, which may take so long.
     pub(crate) async fn stopping(&self, within: Duration) {
-        let status = format!("stopping: what runs may finish its step, for {} s at most", within.as_secs());
+        let status = format!("stopping: running steps may finish, within {} s at most", within.as_secs());
         let micros = u32::try_from(within.as_micros()).unwrap_or(u32::MAX);
         let states =
             [NotifyState::Stopping, NotifyState::ExtendTimeoutUsec(micros), NotifyState::Status(&status)];
@@ -136,7 +136,7 @@ impl ServiceManager {
             if let Some(gateway) = gateway {
                 match pulse(&gateway, every).await {
                     Ok(()) => self.tell(&[NotifyState::Watchdog]).await,
-                    Err(why) => tracing::error!("the watchdog is not fed: {why}"),
+                    Err(why) => tracing::error!("not reporting to the watchdog: {why}"),
                 }
             }
             // While there is no gateway it is being started, which has a limit: that of the watchdog.
@@ -202,6 +202,7 @@ mod tests {
 
     use clawmux_actors::configuration::Layers;
     use clawmux_actors::gateway::{self, Setup, Stop};
+    use clawmux_actors::sandbox::compiler::Compiler;
     use clawmux_core::config::Config;
 
     fn manager(address: SocketAddr, watchdog: Option<Duration>) -> (ServiceManager, UnixDatagram) {
@@ -302,6 +303,7 @@ mod tests {
             passed: Arc::default(),
             xeno_home: None,
             log_filter: None,
+            compiler: Compiler::Here,
             has_own_credentials: false,
             layers: Layers::default(),
             log: Arc::default(),

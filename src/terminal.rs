@@ -2,6 +2,7 @@
 //! harmless first, because a terminal obeys control characters.
 
 use std::io::{self, IsTerminal, Write, stdout};
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
@@ -36,7 +37,39 @@ pub(crate) fn write(text: &str) -> Result<bool, Failure> {
 
 /// Writes a line to stderr.
 pub(crate) fn tell(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = Stderr.write_all(format!("{line}\n").as_bytes());
+}
+
+/// What takes text that would go to stderr.
+pub(crate) type Shown = Box<dyn Fn(&str) + Send>;
+
+static INSTEAD: Mutex<Option<Shown>> = Mutex::new(None);
+
+/// While something draws on the terminal, what goes to stderr is given to it; with none, stderr is as
+/// it was. Where stderr is not a terminal, nothing changes.
+pub(crate) fn show_instead(shown: Option<Shown>) {
+    let shown = shown.filter(|_| io::stderr().is_terminal());
+    *INSTEAD.lock().unwrap_or_else(PoisonError::into_inner) = shown;
+}
+
+/// Stderr, or what stands in for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &*INSTEAD.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(shown) => {
+                shown(&String::from_utf8_lossy(bytes));
+                Ok(bytes.len())
+            }
+            None => io::stderr().lock().write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().lock().flush()
+    }
 }
 
 /// What a piece of text stands for, as colours tell it.
@@ -107,7 +140,7 @@ pub(crate) fn cut(text: &str, columns: usize) -> String {
 }
 
 /// `text` without what a terminal would obey or what would disguise it: control characters but
-/// line ends and tabs, and the characters that turn the direction of writing.
+/// line ends and tabs, the characters that turn the direction of writing, and those that show nothing.
 pub(crate) fn harmless(text: &str) -> String {
     text.chars().filter(|c| matches!(c, '\n' | '\t') || !is_obeyed(*c)).collect()
 }
@@ -128,11 +161,23 @@ pub(crate) fn visible(text: &str) -> String {
 /// `value` as JSON on one line, in which also those characters are escaped that JSON lets stand and
 /// a terminal obeys.
 pub(crate) fn json_line(value: &Value) -> String {
+    escaped(&value.to_string())
+}
+
+/// The same over several lines, for people.
+pub(crate) fn json_pretty(value: &Value) -> String {
+    escaped(&serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string()))
+}
+
+/// JSON with what a terminal obeys escaped.
+fn escaped(json: &str) -> String {
     let mut out = String::new();
-    for c in value.to_string().chars() {
-        // Outside of strings JSON has no such characters, and all of them fit into four digits.
-        if is_obeyed(c) {
-            out.push_str(&format!("\\u{:04x}", u32::from(c)));
+    for c in json.chars() {
+        // Outside of strings JSON has no such characters but line ends.
+        if c != '\n' && is_obeyed(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                out.push_str(&format!("\\u{unit:04x}"));
+            }
         } else {
             out.push(c);
         }
@@ -140,9 +185,19 @@ pub(crate) fn json_line(value: &Value) -> String {
     out
 }
 
-/// Control characters, and those that turn the direction of writing.
-fn is_obeyed(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+/// Whether a terminal obeys `c` instead of showing it, or shows nothing where it stands: control
+/// characters, line and paragraph separators, and what Unicode calls default-ignorable, which has
+/// the characters that turn the direction of writing, zero-width spaces and joiners, variation
+/// selectors and tags. An emoji made of several falls apart into them: terminals disagree about its
+/// width, and text could hide in the joints.
+pub(crate) fn is_obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+            | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// `text` on one line of at most `chars_max` characters.
@@ -164,6 +219,9 @@ mod tests {
     fn escape_sequences_lose_their_power() {
         assert_eq!(harmless("a\u{1b}]0;title\u{7}b\u{9b}2Jc\r\u{202e}d\n\te"), "a]0;titleb2Jcd\n\te");
         assert_eq!(one_line("İİİİ\nİ", 5), "İİİİ …");
+        let hidden = "a\u{200b}b\u{feff}c\u{2060}d\u{200d}e\u{e0041}f\u{fe0f}g\u{ad}h\u{2028}i\u{61c}j";
+        assert_eq!(harmless(hidden), "abcdefghij");
+        assert_eq!(json_line(&Value::String("\u{e0041}".into())), r#""\udb40\udc41""#);
     }
 
     #[test]
@@ -182,12 +240,16 @@ mod tests {
 
         #[test]
         fn nothing_is_left_to_obey(text in any::<String>(), most in 0_usize..20) {
-            prop_assert!(!harmless(&text).chars().any(|c| c.is_control() && c != '\n' && c != '\t'));
+            prop_assert!(!harmless(&text).chars().any(|c| is_obeyed(c) && c != '\n' && c != '\t'));
             prop_assert!(one_line(&text, most).chars().count() <= most + 1);
             prop_assert!(!visible(&text).chars().any(|c| is_obeyed(c) && c != '\n' && c != '\t'));
             let line = json_line(&Value::String(text.clone()));
             prop_assert!(!line.chars().any(is_obeyed));
-            prop_assert_eq!(serde_json::from_str::<Value>(&line).unwrap(), Value::String(text));
+            let value = Value::String(text);
+            prop_assert_eq!(&serde_json::from_str::<Value>(&line).unwrap(), &value);
+            let several = json_pretty(&serde_json::json!({ "a": value }));
+            prop_assert!(!several.chars().any(|c| is_obeyed(c) && c != '\n'));
+            prop_assert_eq!(&serde_json::from_str::<Value>(&several).unwrap()["a"], &value);
         }
     }
 }

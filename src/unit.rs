@@ -54,6 +54,8 @@ const SECRETS: &str = "\
 
 const CONFINEMENT: &str = "\
 MemoryMax=2G
+# Plugins are compiled in processes of their own, which are the first to go where memory runs short.
+OOMPolicy=continue
 TasksMax=512
 # Two for each connection.
 LimitNOFILE=65536
@@ -62,7 +64,8 @@ UMask=0077
 
 NoNewPrivileges=yes
 LockPersonality=yes
-RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+# AF_NETLINK tells whose sockets lead here over loopback.
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
 RestrictNamespaces=yes
 RestrictRealtime=yes
 RestrictSUIDSGID=yes
@@ -108,6 +111,8 @@ PrivateUsers=no
 struct Installation {
     user: bool,
     binary: PathBuf,
+    /// The units come with a package, where nobody prints them.
+    is_packaged: bool,
     /// Given by name; none = the usual ones.
     config: Option<PathBuf>,
     home: PathBuf,
@@ -122,7 +127,7 @@ struct Installation {
 /// # Errors
 /// Where the binary is not known or the units can't be written.
 pub(crate) fn run(global: &Global, options: &Unit) -> Result<(), Failure> {
-    let installation = Installation::of(global, options.user)?;
+    let installation = Installation::of(global, options)?;
     let (service, socket) = (installation.service(), installation.socket());
     for text in installation.warnings() {
         tell(&format!("warning: {text}"));
@@ -147,10 +152,11 @@ pub(crate) fn run(global: &Global, options: &Unit) -> Result<(), Failure> {
 }
 
 impl Installation {
-    fn of(global: &Global, user: bool) -> Result<Self, Failure> {
+    fn of(global: &Global, options: &Unit) -> Result<Self, Failure> {
+        let user = options.user;
         if global.home.is_some() && !user {
             let why =
-                format!("the home of the system's service is {SYSTEM_HOME}: leave --home out, or add --user");
+                format!("the system service has its home in {SYSTEM_HOME}: leave out --home, or add --user");
             return Err(Failure::new(USAGE, why));
         }
         let absolute = |path: &Path| {
@@ -159,9 +165,12 @@ impl Installation {
         };
         let config =
             global.config.as_deref().filter(|path| !path.as_os_str().is_empty()).map(absolute).transpose()?;
-        let binary = std::env::current_exe().map_err(|error| {
-            Failure::new(FAILED, format!("the path of this binary is not known: {error}"))
-        })?;
+        let binary = match &options.binary {
+            Some(path) => absolute(path)?,
+            None => std::env::current_exe().map_err(|error| {
+                Failure::new(FAILED, format!("the path of this binary is not known: {error}"))
+            })?,
+        };
         let home = if user { global.home.clone() } else { Some(SYSTEM_HOME.into()) };
         let (home, config_there) = match settings::read(&Global { home, config: global.config.clone() }, &[])
         {
@@ -169,7 +178,7 @@ impl Installation {
             // What it refers to, such as credentials, may be there under systemd only.
             Err(failure) => {
                 tell(&format!(
-                    "warning: the units are made for the built-in configuration, since this one is refused here:\n{}",
+                    "warning: these units are for the built-in configuration, because yours is refused here:\n{}",
                     failure.message
                 ));
                 let variable = |name: &str| std::env::var(name).ok();
@@ -180,6 +189,7 @@ impl Installation {
         Ok(Self {
             user,
             binary,
+            is_packaged: options.binary.is_some(),
             config,
             home,
             listen: config_there.gateway.listen.clone(),
@@ -202,7 +212,7 @@ impl Installation {
         for path in [Some(&self.binary), self.config.as_ref()].into_iter().flatten().filter(|_| !self.user) {
             if let Some(folder) = UNSEEN.iter().find(|folder| path.starts_with(folder)) {
                 warnings.push(format!(
-                    "the service does not see {folder}: put {} elsewhere, such as under /usr/local or /etc",
+                    "the service can't see {folder}: move {} elsewhere, such as below /usr/local or /etc",
                     path.display()
                 ));
             }
@@ -215,8 +225,12 @@ impl Installation {
         if let Some(config) = &self.config {
             let _ = write!(exec, " --config {}", quoted(config));
         }
-        let install = if self.user { "clawmux unit --user" } else { "clawmux unit" };
         let (folder, systemctl) = (self.folder(), self.systemctl());
+        let install = match (self.is_packaged, self.user) {
+            (true, _) => String::new(),
+            (false, true) => format!("#   clawmux unit --user --out {folder}\n"),
+            (false, false) => format!("#   clawmux unit --out {folder}\n"),
+        };
         let (version, stop_secs) = (env!("CARGO_PKG_VERSION"), self.stop_secs + STOP_MARGIN_SECS);
         let home = match self.user {
             true => format!("Environment=CLAWMUX_HOME={}\n", quoted(&self.home)),
@@ -231,9 +245,8 @@ impl Installation {
         format!(
             "\
 # clawmux {version}: one daemon for the AI-agent clients of four protocols.
-# To install both units, and to start now and at every boot:
-#   {install} --out {folder}
-#   {systemctl} daemon-reload && {systemctl} enable --now {SOCKET} {SERVICE}
+# To start it now and at every boot:
+{install}#   {systemctl} daemon-reload && {systemctl} enable --now {SOCKET} {SERVICE}
 [Unit]
 Description=clawmux, a daemon for AI-agent clients
 After=network-online.target {SOCKET}
@@ -329,6 +342,7 @@ mod tests {
         Installation {
             user,
             binary: "/opt/my tools/clawmux".into(),
+            is_packaged: false,
             config: Some("/etc/100%.toml".into()),
             home: "/home/me/.clawmux".into(),
             listen: vec!["127.0.0.1:18789".parse().unwrap(), "[::1]:1".parse().unwrap()],
@@ -349,6 +363,9 @@ mod tests {
             service.contains("\nTimeoutStopSec=30\n") && service.contains("\nPrivateUsers=yes\n"),
             "{service}"
         );
+        assert!(service.contains("#   clawmux unit --out /etc/systemd/system\n#   systemctl daemon-reload"));
+        let packaged = Installation { is_packaged: true, ..installation(false) }.service();
+        assert!(!packaged.contains("unit --out") && packaged.contains("#   systemctl daemon-reload"));
         let socket = system.socket();
         assert!(socket.contains("ListenStream=127.0.0.1:18789\nListenStream=[::1]:1\n"), "{socket}");
         assert!(socket.contains("%t/clawmux/gateway.sock\nSocketMode=0600\n"), "{socket}");

@@ -56,8 +56,7 @@ fn run(daemon: &Daemon, args: &[&str], stdin: &str) -> (i32, String, String) {
 fn waiting(daemon: &Daemon) -> Vec<Value> {
     let (status, stdout, stderr) = run(daemon, &["approvals", "--json"], "");
     assert_eq!(status, 0, "{stderr}");
-    let answer: Value = serde_json::from_str(&stdout).expect("JSON");
-    answer["approvals"].as_array().expect("a list").clone()
+    stdout.lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect()
 }
 
 /// The one that waits, once it does.

@@ -37,7 +37,11 @@ fn exit_statuses_are_those_scripts_know() {
         (&["help", "serve"], 0, ""),
         (&[], 2, "Usage"),
         (&["nothing"], 2, "unrecognized"),
-        (&["chat", "hi", "--session", "x"], 2, "session key"),
+        (&["chat", "hi", "--session", "a:b:c:d:e"], 2, "session key"),
+        (&["chat", "hi", "--session", "a:b:c:d", "--agent", "work"], 2, "names its agent itself"),
+        (&["chat", "hi", "--file", "nowhere.txt"], 1, "nowhere.txt: cannot read it: No such file"),
+        (&["chat", "hi", "--file", "/"], 1, "/: it is a folder"),
+        (&["chat", "-", "-"], 2, "the input (-) can be named once"),
         (&["chat", " "], 2, "the message is empty"),
         (&["chat"], 2, "the message is empty"),
         (&["chat", "hi", "--url", "127.0.0.1:1"], 2, "expected ws://"),
@@ -51,11 +55,11 @@ fn exit_statuses_are_those_scripts_know() {
         (&["sessions"], 69, "clawmux serve"),
         (&["session", "show", "x"], 69, "clawmux serve"),
         (&["session"], 2, "Usage"),
-        (&["session", "show"], 2, "<KEY>"),
+        (&["session", "show"], 2, "<NAME|KEY>"),
         (&["sessions", "--limit", "0"], 2, "above 0"),
         (&["drain"], 69, "clawmux serve"),
         (&["backup"], 2, "<FILE>"),
-        (&["backup", "copy.db"], 1, "there is no log at"),
+        (&["backup", "copy.db"], 1, "there is no store at"),
         (&["doctor"], 0, ""),
         (&["doctor", "--fix"], 2, "--fix"),
         (&["usage"], 69, "clawmux serve"),
@@ -91,8 +95,8 @@ fn serve_says_what_is_wrong_with_a_log_it_can_not_open() {
                  PRAGMA application_id = 1668052845; PRAGMA user_version = 99;";
     for (sql, says) in [
         (Some(newer), "format 99, this clawmux knows up to"),
-        (Some("CREATE TABLE notes (text)"), "database of another program"),
-        (None, "the log is damaged"),
+        (Some("CREATE TABLE notes (text)"), "another program's database"),
+        (None, "is not a clawmux store"),
     ] {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("clawmux.db");
@@ -156,16 +160,55 @@ fn check_tells_everything_at_once() {
     let (status, _, stderr) = output(&mut clawmux(home.path(), &["check"]));
     assert!(status == 64 && stderr.trim_end().ends_with("use api_key_env or api_key_file"), "{stderr}");
 
-    std::fs::write(&file, "[[plugins]]\nname = \"notes\"\npath = \"n.wasm\"\n[log]\nfilter = \"a=b=c\"\n")
-        .unwrap();
+    // What only the file system or the log knows stands with the rest, with its file and line.
+    let text =
+        "[[plugins]]\nname = \"notes\"\npath = \"n.wasm\"\n[log]\nfilter = \"a=b=c\"\n[limits]\nqueu = 1\n";
+    std::fs::write(&file, text).unwrap();
     let (status, _, stderr) = output(&mut clawmux(home.path(), &["check"]));
-    assert!(
-        status == 64
-            && stderr.contains("plugin notes: cannot read")
-            && stderr.contains("n.wasm")
-            && stderr.contains("log.filter"),
-        "{stderr}"
-    );
+    assert_eq!(status, 64, "{stderr}");
+    for (line, says) in [(3, "plugin notes: cannot read"), (5, "log.filter: "), (7, "did you mean queue?")] {
+        let found = stderr.lines().find(|told| told.starts_with(&at(line)));
+        assert!(found.is_some_and(|told| told.contains(says)), "{line}: {says}: {stderr}");
+    }
+    let (_, stdout, _) = output(&mut clawmux(home.path(), &["check", "--json"]));
+    let told: Value = serde_json::from_str(&stdout).unwrap();
+    let placed: Vec<_> =
+        told["complaints"].as_array().unwrap().iter().filter_map(|entry| entry["line"].as_u64()).collect();
+    assert_eq!(placed, [3, 5, 7], "{told}");
+}
+
+#[test]
+fn the_check_tries_what_a_start_would_come_to_grief_over() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("gateway.toml");
+    let check = || output(&mut clawmux(home.path(), &["check"]));
+    // It passes all that can be seen without running it.
+    let text = "(module (func (export \"describe\") (result i32) unreachable) \
+        (func (export \"handle_tool_call\") (result i32) i32.const 0))";
+    std::fs::write(home.path().join("n.wasm"), wat::parse_str(text).unwrap()).unwrap();
+    std::fs::write(&file, "[[plugins]]\nname = \"notes\"\npath = \"n.wasm\"\n").unwrap();
+    let (status, _, stderr) = check();
+    assert!(status == 64 && stderr.contains("n.wasm: plugin notes: describe crashed: "), "{stderr}");
+    let text = "[gateway]\nsocket_group = \"nobody-has-this-group\"\n[log]\nfilter = \"debgu\"\n";
+    std::fs::write(&file, text).unwrap();
+    let (status, _, stderr) = check();
+    assert!(status == 64 && stderr.contains("there is no group \"nobody-has-this-group\""), "{stderr}");
+    assert!(stderr.contains("log.filter: \"debgu\" is not a level"), "{stderr}");
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(check().0, 0);
+    assert_eq!(std::fs::read_dir(home.path()).unwrap().count(), 2, "nothing is left behind");
+    // Somebody who may look into the home and not write, which root always may.
+    let metadata = std::fs::metadata("/proc/self").unwrap();
+    if std::os::unix::fs::MetadataExt::uid(&metadata) != 0 {
+        std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o500)).unwrap();
+        let (status, _, stderr) = check();
+        std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        assert!(status == 64 && stderr.contains("can't write into"), "{stderr}");
+    }
+    let below_a_file = file.join("home");
+    let (status, _, stderr) = output(&mut clawmux(&below_a_file, &["check"]));
+    assert!(status != 0 && stderr.contains("gateway.toml"), "{stderr}");
 }
 
 #[test]
@@ -176,8 +219,9 @@ fn the_sample_passes_the_check() {
     assert_eq!((status, stderr.as_str()), (0, ""));
 }
 
-/// A daemon that is told what to say: after the greeting it answers the first prompt with `frames`,
-/// `{id}` filled in. Gives back every frame it was sent.
+/// A daemon that is told what to say: after the greeting it attaches whoever asks, takes the first prompt
+/// as the run `r`, and tells `frames` of it, each `{attach}` under the id of the attach, each `{id}` under
+/// that of the prompt. Gives back every frame it was sent.
 struct Scripted {
     address: SocketAddr,
     told: tokio::task::JoinHandle<Vec<Value>>,
@@ -198,10 +242,17 @@ async fn scripted(token: Option<&'static str>, frames: &'static [&'static str]) 
             }
         }
         say(&mut socket, r#"{"ok":true,"version":"0.1.0"}"#).await;
+        let mut attach = Value::Null;
         while let Some(frame) = heard(&mut socket).await {
+            if let Some(answer) = attached(&frame) {
+                say(&mut socket, &answer).await;
+                attach = frame["id"].clone();
+            }
             if frame["method"] == "chat.send" {
-                for answer in frames {
-                    say(&mut socket, &answer.replace("{id}", frame["id"].as_str().unwrap())).await;
+                for (seq, answer) in frames.iter().enumerate() {
+                    let answer = answer.replace("{id}", frame["id"].as_str().unwrap());
+                    let attached = format!(r#""id":{attach},"seq":{},"run":"r""#, seq + 1);
+                    say(&mut socket, &answer.replace("{attach}", &attached)).await;
                 }
             }
             told.push(frame);
@@ -210,6 +261,20 @@ async fn scripted(token: Option<&'static str>, frames: &'static [&'static str]) 
     });
     Scripted { address, told }
 }
+
+/// The answer to a `session.attach`.
+fn attached(frame: &Value) -> Option<String> {
+    let asked = frame["method"] == "session.attach";
+    let result = json!({ "session": frame["params"]["session"], "seq": 0 });
+    asked.then(|| json!({ "id": frame["id"], "result": result }).to_string())
+}
+
+/// The prompt among what a daemon was sent.
+fn prompt(told: &[Value]) -> &Value {
+    told.iter().find(|frame| frame["method"] == "chat.send").expect("a prompt")
+}
+
+const ACCEPTED: &str = r#"{"id":"{id}","event":"accepted","data":{"run":"r","seq":1}}"#;
 
 async fn say(socket: &mut WebSocketStream<TcpStream>, text: &str) {
     let _ = socket.send(Message::text(text)).await;
@@ -247,31 +312,35 @@ async fn one_turn_goes_to_stdout_and_the_rest_to_stderr() {
         None,
         &[
             r#"{"id":"other","event":"text","data":"not mine"}"#,
-            r#"{"id":"{id}","event":"text","data":"Hello "}"#,
-            r#"{"id":"{id}","event":"tool_use","data":{"id":"c","name":"echo","input":{"text":"hi"}}}"#,
-            r#"{"id":"{id}","event":"tool_result","data":{"tool_use_id":"c","content":"\u001b[2Jhi"}}"#,
-            r#"{"id":"{id}","event":"text","data":"İİİİ"}"#,
-            r#"{"id":"{id}","event":"usage","data":{"input_tokens":1,"output_tokens":2}}"#,
-            r#"{"id":"{id}","event":"done"}"#,
+            r#"{{attach},"event":"prompt","data":"hello"}"#,
+            r#"{{attach},"event":"text","data":"Hello "}"#,
+            r#"{"id":"{id}","event":"accepted","data":{"run":"r","seq":1}}"#,
+            r#"{{attach},"event":"tool_use","data":{"id":"c","name":"echo","input":{"text":"hi"}}}"#,
+            r#"{{attach},"event":"tool_result","data":{"tool_use_id":"c","content":"\u001b[2Jhi"}}"#,
+            r#"{{attach},"event":"text","data":"İİİİ"}"#,
+            r#"{{attach},"event":"usage","data":{"input_tokens":1,"output_tokens":2}}"#,
+            r#"{{attach},"event":"done"}"#,
         ],
     )
     .await;
     let ((status, stdout, stderr), told) = chat(daemon, &["hello"], |_| {}).await;
     assert_eq!((status, stdout.as_str()), (0, "Hello İİİİ\n"), "{stderr}");
     assert!(stderr.contains("→ echo {\"text\":\"hi\"}") && stderr.contains("← [2Jhi"), "{stderr:?}");
-    assert_eq!(told[0]["params"]["session"], "main:cli:tester:main");
-    assert_eq!(told[0]["params"]["content"], "hello");
+    let sent = &prompt(&told)["params"];
+    assert_eq!((&sent["session"], &sent["content"]), (&json!("main:cli:tester:main"), &json!("hello")));
+    assert_eq!(sent["follow"], false, "it is told under the attach");
 }
 
 #[actix_web::test]
 async fn how_a_run_ends_is_the_exit_status() {
     const FAILS: &[&str] = &[
-        r#"{"id":"{id}","event":"text","data":"so far"}"#,
-        r#"{"id":"{id}","event":"error","data":"provider error: \u001b[31mno"}"#,
-        r#"{"id":"{id}","event":"done"}"#,
+        ACCEPTED,
+        r#"{{attach},"event":"text","data":"so far"}"#,
+        r#"{{attach},"event":"error","data":"provider error: \u001b[31mno"}"#,
+        r#"{{attach},"event":"done"}"#,
     ];
     const ABORTED: &[&str] =
-        &[r#"{"id":"{id}","event":"error","data":"aborted"}"#, r#"{"id":"{id}","event":"done"}"#];
+        &[ACCEPTED, r#"{{attach},"event":"error","data":"aborted"}"#, r#"{{attach},"event":"done"}"#];
     const REFUSED: &[&str] = &[r#"{"id":"{id}","error":"token budget exceeded (session: 9500/10000)"}"#];
     const CLOSES: &[&str] = &[r#"{"error":"credential_revoked","code":4001}"#];
     for (frames, expected, stdout, says) in [
@@ -288,7 +357,7 @@ async fn how_a_run_ends_is_the_exit_status() {
 
 #[actix_web::test]
 async fn tokens_come_from_the_environment_or_a_file_and_wrong_ones_are_told() {
-    const DONE: &[&str] = &[r#"{"id":"{id}","event":"done"}"#];
+    const DONE: &[&str] = &[ACCEPTED, r#"{{attach},"event":"done"}"#];
     let ((status, _, stderr), _) = chat(scripted(Some("geheim"), DONE).await, &["x"], |command| {
         command.env("CLAWMUX_TOKEN", "geheim");
     })
@@ -314,7 +383,7 @@ async fn tokens_come_from_the_environment_or_a_file_and_wrong_ones_are_told() {
 
 #[actix_web::test]
 async fn piped_input_is_one_turn_in_the_session_named() {
-    const DONE: &[&str] = &[r#"{"id":"{id}","event":"done"}"#];
+    const DONE: &[&str] = &[ACCEPTED, r#"{{attach},"event":"done"}"#];
     let mut file = tempfile::tempfile().unwrap();
     file.write_all("two\nlines\n".as_bytes()).unwrap();
     std::io::Seek::rewind(&mut file).unwrap();
@@ -324,8 +393,8 @@ async fn piped_input_is_one_turn_in_the_session_named() {
     })
     .await;
     assert_eq!(status, 0, "{stderr}");
-    assert_eq!(told[0]["params"]["session"], "work:cli:a%3Ab:x");
-    assert_eq!(told[0]["params"]["content"], "two\nlines");
+    assert_eq!(prompt(&told)["params"]["session"], "work:cli:a%3Ab:x");
+    assert_eq!(prompt(&told)["params"]["content"], "two\nlines");
 }
 
 #[actix_web::test]
@@ -341,15 +410,18 @@ async fn ctrl_c_aborts_the_run() {
     let (stream, _) = listener.accept().await.unwrap();
     let mut socket = tokio_tungstenite::accept_async(stream).await.unwrap();
     say(&mut socket, r#"{"ok":true,"version":"0.1.0"}"#).await;
+    let attach = heard(&mut socket).await.expect("an attach");
+    say(&mut socket, &attached(&attach).unwrap()).await;
     let prompt = heard(&mut socket).await.expect("a prompt");
-    let id = prompt["id"].as_str().unwrap();
-    say(&mut socket, &format!(r#"{{"id":"{id}","event":"text","data":"so f"}}"#)).await;
+    say(&mut socket, &ACCEPTED.replace("{id}", prompt["id"].as_str().unwrap())).await;
+    let frame = |seq: u64, frame: &str| format!(r#"{{"id":{},"seq":{seq},"run":"r",{frame}}}"#, attach["id"]);
+    say(&mut socket, &frame(2, r#""event":"text","data":"so f""#)).await;
     let killed = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(killed.success());
     let abort = heard(&mut socket).await.expect("an abort");
-    assert_eq!((abort["method"].as_str(), &abort["params"]["id"]), (Some("chat.abort"), &prompt["id"]));
-    for frame in [r#""event":"error","data":"aborted""#, r#""event":"done""#] {
-        say(&mut socket, &format!(r#"{{"id":"{id}",{frame}}}"#)).await;
+    assert_eq!((abort["method"].as_str(), abort["params"]["run"].as_str()), (Some("chat.abort"), Some("r")));
+    for (seq, event) in [(3, r#""event":"error","data":"aborted""#), (4, r#""event":"done""#)] {
+        say(&mut socket, &frame(seq, event)).await;
     }
     let reading = tokio::spawn(async move { while heard(&mut socket).await.is_some() {} });
     let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
@@ -381,52 +453,46 @@ async fn run(mut command: Command) -> (i32, String, String) {
 }
 
 #[actix_web::test]
-async fn status_and_chat_find_the_daemon_of_their_home() {
-    const SAYS: &[&str] =
-        &[r#"{"id":"{id}","event":"text","data":"found"}"#, r#"{"id":"{id}","event":"done"}"#];
+async fn status_finds_the_daemon_of_its_home() {
     let home = tempfile::tempdir().unwrap();
-    let daemon = scripted(Some("of the file"), SAYS).await;
-    let status = json!({ "version": "9.9", "listen": [daemon.address.to_string()], "uptime_ms": 61_000 });
+    let status = json!({ "version": "9.9", "listen": ["127.0.0.1:1"], "uptime_ms": 61_000 });
     let _socket = answering(home.path(), status.clone()).await;
 
     let (code, stdout, stderr) = run(clawmux(home.path(), &["status", "--json"])).await;
     assert_eq!(code, 0, "{stderr}");
     assert_eq!(serde_json::from_str::<Value>(&stdout).unwrap(), status);
     let (_, stdout, _) = run(clawmux(home.path(), &["status"])).await;
-    assert!(stdout.contains("up           1m 1s\n") && stdout.contains("version      9.9\n"), "{stdout}");
-
-    // The token the configuration names is shown to this daemon, which proved to be ours.
-    std::fs::write(home.path().join("token"), "of the file").unwrap();
-    std::fs::write(home.path().join("gateway.toml"), "[auth]\ntoken_file = \"token\"").unwrap();
-    let (code, stdout, stderr) = run(clawmux(home.path(), &["chat", "hi"])).await;
-    assert_eq!((code, stdout.as_str()), (0, "found\n"), "{stderr}");
+    assert!(stdout.contains("running for  1m 1s\n") && stdout.contains("version      9.9\n"), "{stdout}");
 }
 
-#[actix_web::test]
-async fn chat_finds_a_daemon_where_the_configuration_says_it_listens() {
+#[test]
+fn what_people_try_is_answered_with_what_does_it() {
     let home = tempfile::tempdir().unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    std::fs::write(home.path().join("token"), "not for strangers").unwrap();
-    let file = format!("[gateway]\nlisten = [\"{address}\"]\n[auth]\ntoken_file = \"token\"");
-    std::fs::write(home.path().join("gateway.toml"), file).unwrap();
-    let serving = tokio::spawn(async move {
-        // First the probe, then the client.
-        drop(listener.accept().await.unwrap());
-        let mut socket = tokio_tungstenite::accept_async(listener.accept().await.unwrap().0).await.unwrap();
-        say(&mut socket, r#"{"ok":true,"version":"1"}"#).await;
-        let first = heard(&mut socket).await.expect("a prompt");
-        say(&mut socket, &format!(r#"{{"id":{},"event":"done"}}"#, first["id"])).await;
-        while heard(&mut socket).await.is_some() {}
-        first
-    });
-    let (code, _, stderr) = run(clawmux(home.path(), &["chat", "hi"])).await;
-    assert_eq!(code, 0, "{stderr}");
-    let first = serving.await.unwrap();
-    assert_eq!(
-        first["method"], "chat.send",
-        "no token goes to a daemon that is not known to be ours: {first}"
-    );
+    for (tried, does) in [
+        (&["ps"][..], "`clawmux sessions`"),
+        (&["logs"], "`clawmux events`"),
+        (&["stop"], "`clawmux drain`"),
+        (&["start"], "`clawmux serve`"),
+        (&["version"], "`clawmux --version`"),
+        (&["dashboard"], "`clawmux events` show what goes on"),
+        (&["ls"], "`clawmux sessions`"),
+        (&["run", "hi"], "`clawmux serve`"),
+        (&["attach", "work"], "`clawmux chat`"),
+        (&["restart"], "systemctl restart"),
+        (&["init"], "`clawmux setup`"),
+        (&["kill"], "`clawmux session abort KEY`"),
+        (&["agents"], "`clawmux config get agents`"),
+        (&["providers"], "`clawmux doctor`"),
+        (&["session", "list"], "`clawmux sessions`"),
+    ] {
+        let (status, stdout, stderr) = output(&mut clawmux(home.path(), tried));
+        assert_eq!((status, stdout.as_str()), (2, ""), "{tried:?}: {stderr}");
+        assert!(stderr.starts_with("there is no command ") && stderr.contains(does), "{tried:?}: {stderr}");
+    }
+    let (status, _, stderr) = output(&mut clawmux(home.path(), &["zzz"]));
+    assert!(status == 2 && stderr.contains("unrecognized subcommand"), "{stderr}");
+    let (status, help, _) = output(&mut clawmux(home.path(), &["job", "add", "--help"]));
+    assert!(status == 0 && help.contains("Examples:\n  clawmux job add --at +20m"), "{help}");
 }
 
 #[test]
@@ -434,7 +500,7 @@ fn the_reference_is_told_without_a_daemon() {
     let home = tempfile::tempdir().unwrap();
     let (status, table, _) = output(&mut clawmux(home.path(), &["reference", "wundr"]));
     assert_eq!(status, 0);
-    assert!(table.lines().any(|line| line.starts_with("health.ping ")), "{table}");
+    assert!(table.lines().any(|line| line.starts_with("health.ping(")), "{table}");
     assert!(table.contains("clientTimestamp?"), "{table}");
     let (status, json, _) = output(&mut clawmux(home.path(), &["reference", "wundr", "--json"]));
     let json: Value = serde_json::from_str(&json).unwrap();
@@ -443,4 +509,16 @@ fn the_reference_is_told_without_a_daemon() {
     assert!(methods.iter().all(|method| method["params"]["type"] == "object"), "{json}");
     assert!(methods.iter().any(|method| method["name"] == "auth.connect"), "{json}");
     assert_eq!(output(&mut clawmux(home.path(), &["reference", "nothing"])).0, 2);
+    // Every protocol: one object a line, each with frames, methods and an example of each.
+    let (status, all, _) = output(&mut clawmux(home.path(), &["reference", "--json"]));
+    let all: Vec<Value> = all.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<_> = all.iter().map(|one| one["protocol"].as_str().unwrap()).collect();
+    assert_eq!((status, names.as_slice()), (0, &["exoclaw", "openclaw", "wundr", "xeno", "admin"][..]));
+    for one in &all {
+        assert!(one["frames"].as_array().is_some_and(|frames| frames.len() >= 3), "{one}");
+        let methods = one["methods"].as_array().unwrap();
+        assert!(methods.len() >= 5 && methods.iter().all(|method| method["example"].is_object()), "{one}");
+    }
+    let (_, page, _) = output(&mut clawmux(home.path(), &["reference", "exoclaw"]));
+    assert!(page.contains("\nchat.send(SESSION, content, ") && page.contains("\n  > {"), "{page}");
 }

@@ -61,22 +61,22 @@ fn find<'a>(answer: &'a Value, list: &str, name: &str, value: &str) -> &'a Value
 fn who_is_connected_is_told_and_can_be_sent_away() {
     let daemon = Daemon::start();
     // Who asks is connected too, over the Unix socket.
-    let alone = daemon.json_of(&["connections"]);
-    let oneself = &alone["connections"][0];
-    assert_eq!((&alone["total"], &oneself["principal"]), (&json!(1), &json!("socket")), "{alone}");
-    assert!(oneself["peer"].as_str().is_some_and(|peer| peer.starts_with("user ")), "{alone}");
+    let alone = daemon.rows_of(&["connections"]);
+    let oneself = &alone[0];
+    assert_eq!((alone.len(), &oneself["principal"]), (1, &json!("socket")), "{alone:?}");
+    assert!(oneself["peer"].as_str().is_some_and(|peer| peer.starts_with("user ")), "{alone:?}");
 
     let mut ada = Client::connect(daemon.address);
     ada.chat("ada", "hi");
     let mut wundr = Wundr::connect(daemon.address);
-    let answer = daemon.json_of(&["connections"]);
+    let answer = json!({ "connections": daemon.rows_of(&["connections"]) });
     let told = find(&answer, "connections", "protocol", "exoclaw");
     assert_eq!((&told["principal"], &told["follows"]), (&json!("local"), &json!(1)), "{told}");
     for name in ["received_bytes", "sent_bytes", "since_ms", "connection"] {
         assert!(told[name].as_u64().is_some_and(|number| number > 0), "{name}: {told}");
     }
     assert!(told["peer"].as_str().is_some_and(|peer| peer.starts_with("127.0.0.1:")), "{told}");
-    assert_eq!((&answer["total"], &answer["unauthenticated"]), (&json!(3), &json!(0)), "{answer}");
+    assert_eq!(rows(&answer, "connections").len(), 3, "{answer}");
     let table = daemon.stdout_of(&["connections"]);
     let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines[0][..4], ["ID", "PROTOCOL", "WHO", "PEER"], "{table}");
@@ -87,11 +87,12 @@ fn who_is_connected_is_told_and_can_be_sent_away() {
 
     let id = told["connection"].to_string();
     let said = daemon.stdout_of(&["connection", "close", &id]);
-    assert!(said.starts_with(&format!("connection {id} from 127.0.0.1:")), "{said}");
+    assert!(said.starts_with(&format!("closed connection {id} from 127.0.0.1:")), "{said}");
     while ada.receive_or_close().is_ok() {}
     wundr.call("health.ping", json!({})).is_object().then_some(()).expect("others are not disturbed");
-    eventually("it to be gone", || (daemon.json_of(&["connections"])["total"] == 2).then_some(()));
-    assert_eq!(daemon.json_of(&["connections"])["closed"]["operator"], 1);
+    eventually("it to be gone", || (daemon.rows_of(&["connections"]).len() == 2).then_some(()));
+    let counted = Lines::connect(daemon.home()).call("admin.connections", json!({}));
+    assert_eq!(counted["closed"]["operator"], 1, "{counted}");
     let (status, _, stderr) = daemon.run(&["connection", "close", &id]);
     assert!(status == 1 && stderr.contains(&format!("there is no connection {id}")), "{stderr}");
     assert!(Client::connect(daemon.address).chat("ada", "again").text().contains("again"));
@@ -151,7 +152,7 @@ fn plugins_come_go_and_are_tried() {
     let daemon = Daemon::at(home, &config.concat(), &[]);
 
     let listed = eventually("all to be settled", || {
-        let listed = daemon.json_of(&["plugins"]);
+        let listed = json!({ "plugins": daemon.rows_of(&["plugins"]) });
         rows(&listed, "plugins").iter().all(|plugin| plugin["state"] != "loading").then_some(listed)
     });
     let names: Vec<_> = rows(&listed, "plugins").iter().map(|plugin| plugin["plugin"].clone()).collect();
@@ -169,7 +170,7 @@ fn plugins_come_go_and_are_tried() {
     // Trying one is under its own grants and limits, and its output alone is on stdout.
     let (status, stdout, stderr) = daemon.run(&["plugin", "call", "mine"]);
     assert_eq!((status, stdout.as_str()), (0, "ok\n"), "nobody is asked for approval: {stderr}");
-    assert!(stderr.starts_with("fine, in ") && stderr.trim_end().ends_with(" ms"), "{stderr}");
+    assert!(stderr.starts_with("ok (") && stderr.trim_end().ends_with(" ms)"), "{stderr}");
     let answer = daemon.json_of(&["plugin", "call", "echo", r#"{"text":"\u001b[2Jhi"}"#]);
     assert_eq!((&answer["content"], &answer["is_error"]), (&json!("\u{1b}[2Jhi"), &json!(false)));
     assert!(answer["took_us"].as_u64() > Some(0), "{answer}");
@@ -185,12 +186,12 @@ fn plugins_come_go_and_are_tried() {
     std::thread::scope(|scope| {
         let spinning = scope.spawn(|| daemon.run(&["plugin", "call", "spin"]));
         eventually("the call to be under way", || {
-            let running = find(&daemon.json_of(&["plugins"]), "plugins", "plugin", "spin")["running"].clone();
-            (running == 1).then_some(())
+            let listed = json!({ "plugins": daemon.rows_of(&["plugins"]) });
+            (find(&listed, "plugins", "plugin", "spin")["running"] == 1).then_some(())
         });
         put(home, "spin", &guest(NO));
         let said = daemon.stdout_of(&["plugin", "reload", "spin"]);
-        assert!(said.starts_with("plugin spin is loaded anew and granted nothing"), "{said}");
+        assert!(said.starts_with("reloaded plugin spin; it has no capabilities"), "{said}");
         assert_eq!(daemon.stdout_of(&["plugin", "call", "spin"]), "no\n", "the new one answers");
         let (status, stdout, _) = spinning.join().expect("it ends");
         assert_eq!((status, stdout.as_str()), (1, "plugin spin took longer than 1500 ms\n"));
@@ -200,15 +201,22 @@ fn plugins_come_go_and_are_tried() {
     assert!(status == 1 && stderr.trim_end().ends_with("; the one there was goes on"), "{stderr}");
     assert_eq!(daemon.stdout_of(&["plugin", "call", "spin"]), "no\n");
 
-    let said = daemon.stdout_of(&["plugin", "load", "later", "--path", "later.wasm"]);
-    assert_eq!(said, "plugin later is loaded and granted nothing\n");
+    // A file of the plugins folder is found by its name; one that is not there names those that are.
+    let (status, _, stderr) = daemon.run(&["plugin", "load", "sooner"]);
+    assert!(status == 1 && stderr.contains("no plugins/sooner.wasm"), "{stderr}");
+    assert!(stderr.contains("there are: bad, burn, later, mine, spin"), "{stderr}");
+    let said = daemon.stdout_of(&["plugin", "load", "later"]);
+    assert!(said.starts_with("loaded plugin later; it has no capabilities\n"), "{said}");
+    assert!(said.contains("no agent uses it yet") && said.contains("[[plugins]]"), "{said}");
+    let entry = "`clawmux config set agents.main.tools echo,mine,spin,later`";
+    assert!(said.contains(entry), "{said}");
     let later = daemon.json_of(&["plugins", "later"]);
     assert_eq!((&later["source"], &later["state"]), (&json!("loaded"), &json!("loaded")), "{later}");
     let (status, _, stderr) = daemon.run(&["plugin", "load", "later"]);
     assert!(status == 1 && stderr.contains("unload it first"), "{stderr}");
     let (status, _, stderr) = daemon.run(&["plugin", "load", "out", "--path", "../gateway.toml"]);
     assert!(status == 1 && stderr.contains("is not in "), "{stderr}");
-    assert!(daemon.stdout_of(&["plugin", "unload", "later"]).starts_with("plugin later is unloaded"));
+    assert!(daemon.stdout_of(&["plugin", "unload", "later"]).starts_with("unloaded plugin later"));
     for command in ["unload", "reload"] {
         let (status, _, stderr) = daemon.run(&["plugin", command, "later"]);
         assert!(status == 1 && stderr.contains("\"later\" is not loaded"), "{command}: {stderr}");
@@ -307,9 +315,44 @@ fn what_waits_for_somebody_is_told_at_once() {
     });
     assert_eq!((&waiting["running"], &waiting["devices_waiting"]), (&json!(1), &json!(0)), "{waiting}");
     let screen = daemon.stdout_of(&["status"]);
-    assert!(screen.contains("waits        1 tool call waits for approval: `clawmux approvals`"), "{screen}");
+    assert!(screen.contains("waiting      1 tool call waits for approval: `clawmux approvals`"), "{screen}");
     let table = daemon.stdout_of(&["sessions"]);
     assert!(table.lines().nth(1).is_some_and(|line| line.contains("  approval  ")), "{table}");
+}
+
+#[test]
+fn who_answers_and_what_went_wrong_is_told() {
+    let config = "[providers.lab]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:1/v1\"\n\
+        [agents.main]\nprovider = \"lab\"\nmodel = \"tiny\"\n[budgets]\ndaily = 5000\n";
+    let daemon = Daemon::with(config);
+    let mut client = Client::connect(daemon.address);
+    assert_ne!(client.chat("ada", "hi").error(), "", "nobody answers there");
+    let status = eventually("the failure to be told", || {
+        let status = daemon.json_of(&["status"]);
+        (status["provider_errors"][0]["calls_failed"].as_u64() >= Some(1)).then_some(status)
+    });
+    let agent =
+        json!({"agent": "main", "provider": "lab", "model": "lab/tiny", "fallback": [], "default": true});
+    assert_eq!(
+        (&status["agents"], &status["provider_errors"][0]["provider"], &status["reload_failed"]),
+        (&json!([agent]), &json!("lab"), &Value::Null),
+        "{status}"
+    );
+    std::fs::write(daemon.home().join("gateway.toml"), "[limits]\nqueu = 1\n").expect("a file");
+    assert_eq!(daemon.run(&["config", "reload"]).0, 64);
+    assert!(daemon.json_of(&["status"])["reload_failed"]["at_ms"].is_u64());
+    let screen = daemon.stdout_of(&["status"]);
+    for says in [
+        "\nagent        main: lab/tiny\n",
+        "\nprovider     lab: the last ",
+        "\ntoday        ",
+        " of 5 000 tokens used, ",
+        "\nnew prompts  are accepted\n",
+        "\nproblem      the last reload (the operator, 20",
+        "did you mean queue?",
+    ] {
+        assert!(screen.contains(says), "{says}: {screen}");
+    }
 }
 
 /// `clawmux events` under way: its lines, and what it says besides.
@@ -382,9 +425,22 @@ fn what_happens_is_told_as_it_happens() {
     everything.says("following what happens");
     let mut client = Client::connect(daemon.address);
     client.chat("ada", "two\nlines \u{1b}[2J");
-    let prompt = everything.line("  prompt           ");
-    assert!(prompt.ends_with(&format!(r"  {ADA}  prompt           two lines \u{{1b}}[2J")), "{prompt}");
-    assert!(everything.line("  end  ").contains("completed; "));
+    let prompt = everything.line("  prompt     ");
+    assert!(prompt.ends_with(&format!(r"  {ADA}  prompt     two lines \u{{1b}}[2J")), "{prompt}");
+    let mut answer = Vec::new();
+    let end = loop {
+        let line = everything.line(ADA);
+        match line.split_once("  text       ") {
+            Some((_, sentence)) => answer.push(sentence.to_owned()),
+            None if line.contains("  end  ") => break line,
+            None => {}
+        }
+    };
+    assert!(end.contains("completed; "), "{end}");
+    // By the sentence, though it came by the word.
+    let (said, words) = (answer.join(" "), answer.join(" ").split(' ').count());
+    assert!(said.contains("Tools offered to me: echo, clock."), "{answer:#?}");
+    assert!(words > 20 && answer.len() * 3 < words, "{answer:#?}");
     let interrupted = Command::new("kill").args(["-INT", &everything.child.id().to_string()]).status();
     assert!(interrupted.expect("kill runs").success());
     assert_eq!(everything.status(), Some(0));
@@ -394,7 +450,7 @@ fn what_happens_is_told_as_it_happens() {
         &daemon,
         &["--json", "--wait", "--session", "main:websocket:b", "--kind", "prompt", "--kind", "end"],
     );
-    eventually("it to be connected", || (daemon.json_of(&["connections"])["total"] == 3).then_some(()));
+    eventually("it to be connected", || (daemon.rows_of(&["connections"]).len() == 3).then_some(()));
     let event = eventually("a prompt to be told", || {
         client.chat("ada", "not this one");
         client.chat("bob", "this one");
@@ -444,7 +500,7 @@ fn a_session_is_named_by_the_beginning_of_its_key() {
     assert!(daemon.stdout_of(&["session", "clear", "main:websocket:adam"]).starts_with("cleared"));
     assert_eq!(daemon.stdout_of(&["sessions", "main:websocket:a"]).lines().count(), 3);
     let (_, _, stderr) = daemon.run(&["sessions", "work:"]);
-    assert!(stderr.contains("no session's key begins with work:"), "{stderr}");
+    assert!(stderr.contains("no session key begins with work:"), "{stderr}");
 }
 
 #[test]
@@ -498,13 +554,12 @@ fn whoever_has_seen_enough_closes_the_pipe_and_a_terminal_gets_what_fits() {
     }
 
     // A terminal; script(1) is where Debian is.
-    const COLUMNS: usize = 78;
     if Command::new("script").arg("--version").stdout(Stdio::null()).status().is_err() {
         eprintln!("no script(1): how tables look on a terminal is not looked at");
         return;
     }
-    let on_terminal = |setting: &str, command: &str| {
-        let line = format!("stty cols {COLUMNS} && {setting} {clawmux} --home {home} {command}");
+    let on_terminal = |columns: usize, setting: &str, command: &str| {
+        let line = format!("stty cols {columns} && {setting} {clawmux} --home {home} {command}");
         let ended = Command::new("script")
             .args(["-qec", &line, "/dev/null"])
             .env("TERM", "xterm")
@@ -515,15 +570,30 @@ fn whoever_has_seen_enough_closes_the_pipe_and_a_terminal_gets_what_fits() {
         String::from_utf8(ended.stdout).expect("text").replace('\r', "")
     };
     for command in ["sessions", "actors", "connections", "plugins", "status"] {
-        let colored = on_terminal("", command);
+        let colored = on_terminal(78, "", command);
         assert!(colored.contains("\u{1b}[1m"), "{command}: {colored:?}");
-        let plain = on_terminal("NO_COLOR=1", command);
+        let plain = on_terminal(78, "NO_COLOR=1", command);
         assert!(!plain.contains('\u{1b}'), "{command}: {plain:?}");
         // Figures give way; keys, times and states do not, and make lines longer.
         assert!(plain.contains('…') || command != "actors", "{command}: {plain}");
         assert!(!plain.contains('…') || command != "sessions", "{command}: {plain}");
     }
     assert!(!daemon.stdout_of(&["sessions"]).contains(['…', '\u{1b}']), "into a pipe goes all of it");
+    for columns in [40, 50, 60, 80, 132] {
+        let tree = on_terminal(columns, "NO_COLOR=1", "actors");
+        let widest = tree.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(columns) && tree.contains("─ session"), "{columns}: {tree}");
+    }
+    // A bar for each day on a terminal, and none elsewhere.
+    let bars = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    eventually("something to be spent", || {
+        (daemon.json_of(&["usage"])["today"]["tokens"].as_u64() > Some(0)).then_some(())
+    });
+    let usage = on_terminal(80, "NO_COLOR=1", "usage --days 7");
+    assert!(usage.contains("······█") && usage.contains("no daily budget"), "{usage}");
+    assert!(on_terminal(80, "NO_COLOR=1", "usage --by agent").contains("████████████"), "the whole share");
+    let piped = daemon.stdout_of(&["usage"]) + &on_terminal(80, "", "usage --json");
+    assert!(!piped.contains(bars) && !piped.contains('·'), "{piped}");
 }
 
 #[test]

@@ -38,7 +38,8 @@ fn json_of(daemon: &Daemon, args: &[&str]) -> Value {
 
 /// Gives out a credential: what is said of it, and its secret.
 fn create(daemon: &Daemon, args: &[&str]) -> (Value, String) {
-    let all: Vec<&str> = ["token", "create", "--json", "--name"].iter().chain(args).copied().collect();
+    let all: Vec<&str> =
+        ["token", "create", "--json", "--yes", "--name"].iter().chain(args).copied().collect();
     let made = json_of(daemon, &all);
     let secret = made["secret"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned();
     (made, secret)
@@ -129,10 +130,11 @@ fn a_key_lets_in_everywhere_until_it_is_revoked_and_through_every_restart() {
     let daemon = Daemon::start();
     let mut local = Client::connect(daemon.address);
     let mut local_wundr = Wundr::connect(daemon.address);
-    let (status, secret, said) = run(&daemon, &["token", "create", "--name", "bot", "--role", "user"]);
+    let (status, secret, said) =
+        run(&daemon, &["token", "create", "--yes", "--name", "bot", "--role", "user"]);
     assert_eq!((status, secret.lines().count()), (0, 1), "{secret}{said}");
     let secret = secret.trim_end();
-    assert!(said.contains("the first credential") && !said.contains(secret), "{said}");
+    assert!(said.contains("This is the first credential") && !said.contains(secret), "{said}");
 
     // Who was there without one has to go, and nobody comes without one.
     assert_eq!(local.receive()["error"], "credential_revoked");
@@ -155,7 +157,7 @@ fn a_key_lets_in_everywhere_until_it_is_revoked_and_through_every_restart() {
     assert_eq!(wundr.hello()["auth"], json!({"scopes": ["daemon.read", "daemon.write", "daemon.teams"]}));
     assert_eq!(exoclaw.call("plugin.unload", json!({"name": "echo"}))["error"], "forbidden: needs admin");
 
-    let listed = json_of(&daemon, &["tokens", "--json"])["tokens"][0].clone();
+    let listed = daemon.rows_of(&["tokens"]).remove(0);
     assert_eq!((&listed["name"], &listed["role"]), (&json!("bot"), &json!("user")), "{listed}");
     assert!(listed["used_ms"].is_u64() && listed["origin"] == "127.0.0.1", "{listed}");
     assert!(listed.get("secret").is_none() && listed.get("sha256").is_none(), "{listed}");
@@ -176,7 +178,7 @@ fn a_key_lets_in_everywhere_until_it_is_revoked_and_through_every_restart() {
     for token in [secret, "none"] {
         assert_eq!(refused_by_exoclaw(daemon.address, token)["error"], "auth_failed");
     }
-    assert!(json_of(&daemon, &["tokens", "--json"])["tokens"][0]["revoked_ms"].is_u64());
+    assert!(daemon.rows_of(&["tokens"])[0]["revoked_ms"].is_u64());
     assert_nothing_shows(&daemon, &[secret]);
 }
 
@@ -221,8 +223,7 @@ fn no_connection_outlives_the_revocation_of_its_key() {
             .collect();
         let id = made["token"].as_str().expect("an id");
         support::eventually("somebody to be there", || {
-            let used = &json_of(&daemon, &["tokens", "--json"])["tokens"][0]["used_ms"];
-            used.is_u64().then_some(())
+            daemon.rows_of(&["tokens"])[0]["used_ms"].is_u64().then_some(())
         });
         json_of(&daemon, &["token", "revoke", id, "--json"]);
         is_over.store(true, Relaxed);
@@ -260,6 +261,7 @@ fn a_jwt_is_renewed_on_an_open_connection_and_ends_it() {
         (&expired["message"], &expired["details"]["reason"]),
         (&json!("JWT expired"), &json!("jwt_expired"))
     );
+    assert_eq!((&expired["retryable"], &expired["retryAfterMs"]), (&json!(true), &json!(1000)));
 
     // The others end with the one they showed.
     assert_eq!(left.closed(), "1008");
@@ -282,6 +284,36 @@ fn a_jwt_is_renewed_on_an_open_connection_and_ends_it() {
     assert_eq!(renewed.call("auth.logout", json!({})), json!({ "ok": true }));
     assert_eq!(renewed.closed(), "1000");
     assert_nothing_shows(&daemon, &[JWT_SECRET, &short]);
+}
+
+#[test]
+fn a_jwt_that_was_given_out_is_renewed_with_a_fresh_one() {
+    let daemon = Daemon::with_env("", &[("CLAWMUX_JWT_SECRET", JWT_SECRET)]);
+    let address = daemon.address;
+    let (made, first) = create(&daemon, &["ada", "--role", "user", "--jwt", "--expires", "12h"]);
+    let mut client = Wundr::connect_as(address, as_jwt(&first), json!({}));
+    let fresh = client.call("auth.refresh", json!({ "token": first }));
+    let second = fresh["token"].as_str().unwrap_or_else(|| panic!("{fresh}")).to_owned();
+    assert!(second != first && second.split('.').count() == 3, "{fresh}");
+    assert_eq!(fresh["scopes"], client.hello()["auth"]["scopes"]);
+    assert!(fresh["expiresAtMs"].as_u64() >= client.hello()["auth"]["expiresAtMs"].as_u64(), "{fresh}");
+    // It is the one that the connection holds from here on: revoking the other does not end it.
+    let mut holder = Wundr::connect_as(address, as_jwt(&second), json!({}));
+    let mut late = Wundr::connect_as(address, as_jwt(&first), json!({}));
+    json_of(&daemon, &["token", "revoke", made["token"].as_str().expect("an id"), "--json"]);
+    assert_eq!(late.closed(), "1008");
+    for client in [&mut client, &mut holder] {
+        assert_eq!(client.call("health.ping", json!({}))["type"], "health.pong");
+    }
+    let fresher = holder.call("auth.refresh", json!({ "token": second }))["token"].clone();
+    // Who shows another one than its own is not given one.
+    let taken = client.call("auth.refresh", json!({ "token": fresher }));
+    assert!(taken.get("token").is_none(), "{taken}");
+    // Nor is who has it from somebody else.
+    let theirs = jwt("ada", &[Scope::Read], 600);
+    let mut other = Wundr::connect_as(address, as_jwt(&theirs), json!({}));
+    assert!(other.call("auth.refresh", json!({ "token": theirs })).get("token").is_none());
+    assert_nothing_shows(&daemon, &[JWT_SECRET, &first, &second]);
 }
 
 #[test]
@@ -333,7 +365,7 @@ fn forged_credentials_are_refused_over_the_socket_with_their_reason() {
     let other = other.expect("it is long enough").mint(&claims("ada", &[], 600), Timestamp::default());
     let elsewhere = Signer::new(&Secret::new(JWT_SECRET), "somebody", "wundr-daemon").expect("long enough");
     let elsewhere = elsewhere.mint(&claims("ada", &[], 600), Timestamp::default());
-    for (token, reason) in [
+    let forged = [
         (format!("{}.{}.", encode(r#"{"alg":"none"}"#), parts[1]), "jwt_algorithm_unsupported"),
         (with_header(r#"{"alg":"RS256","typ":"JWT"}"#), "jwt_algorithm_unsupported"),
         (with_header(r#"{"alg":"HS512","typ":"JWT"}"#), "jwt_algorithm_unsupported"),
@@ -348,10 +380,17 @@ fn forged_credentials_are_refused_over_the_socket_with_their_reason() {
         (elsewhere.expose().to_owned(), "jwt_issuer_mismatch"),
         (jwt("ada", &[], 0), "jwt_expired"),
         ("the-key-of-ada-with-32-characters".to_owned(), "jwt_malformed"),
-    ] {
-        assert_eq!(refused_by_wundr(address, as_jwt(&token))["reason"], reason, "{token}");
-        let as_key = refused_by_wundr_or_let_in(address, &token);
-        assert_eq!(as_key, token.starts_with("the-key"), "as an API key: {token}");
+    ];
+    let secrets = [&*good, JWT_SECRET, "the-key-of-ada-with-32-characters"];
+    // A daemon lets nobody guess much faster than this.
+    for some in forged.chunks(3) {
+        let daemon = Daemon::with_env(config, &env);
+        for (token, reason) in some {
+            assert_eq!(refused_by_wundr(daemon.address, as_jwt(token))["reason"], *reason, "{token}");
+            let as_key = refused_by_wundr_or_let_in(daemon.address, token);
+            assert_eq!(as_key, token.starts_with("the-key"), "as an API key: {token}");
+        }
+        assert_nothing_shows(&daemon, &secrets);
     }
     // Where the kind is not said, both are tried, and forged ones are told no more than that.
     Client::connect_with(address, &good);
@@ -364,7 +403,7 @@ fn forged_credentials_are_refused_over_the_socket_with_their_reason() {
     let auth = json!({ "type": "jwt", "token": "A".repeat(80_000) });
     huge.request("auth.connect", json!({ "minProtocol": 2, "maxProtocol": 2, "auth": auth }));
     assert_eq!(huge.closed(), "1009");
-    assert_nothing_shows(&daemon, &[&good, JWT_SECRET, "the-key-of-ada-with-32-characters"]);
+    assert_nothing_shows(&daemon, &secrets);
 }
 
 /// Whether it lets in as an API key.
@@ -541,12 +580,12 @@ fn the_first_credential_can_be_there_before_the_first_start() {
     };
     assert_eq!(command(&["tokens"]).0, Some(69), "there is nothing, and nothing is made");
     assert_eq!(std::fs::read_dir(home.path()).expect("it is there").count(), 0);
-    let (status, key) = command(&["token", "create", "--name", "first", "--role", "admin"]);
+    let (status, key) = command(&["token", "create", "--yes", "--name", "first", "--role", "admin"]);
     assert_eq!(status, Some(0), "{key}");
     let (status, listed) = command(&["tokens", "--json"]);
     let listed: Value = serde_json::from_str(&listed).expect("JSON");
-    assert_eq!((status, &listed["tokens"][0]["name"]), (Some(0), &json!("first")));
-    let id = listed["tokens"][0]["token"].as_str().expect("an id").to_owned();
+    assert_eq!((status, &listed["name"]), (Some(0), &json!("first")), "one object a line");
+    let id = listed["token"].as_str().expect("an id").to_owned();
     let daemon = Daemon::at(home, "", &[]);
     assert_eq!(refused_by_exoclaw(daemon.address, "none")["error"], "auth_failed");
     Client::connect_with(daemon.address, key.trim());
@@ -566,9 +605,8 @@ fn when_a_credential_was_used_is_kept_and_what_ends_soon_is_warned_of() {
         Client::connect_with(daemon.address, token);
     }
     let used = |daemon: &Daemon| {
-        let listed = json_of(daemon, &["tokens", "--json"]);
-        let all = ["tokens", "configured"].into_iter().flat_map(|list| listed[list].as_array().cloned());
-        let used = all.flatten().filter(|one| one["origin"] == "127.0.0.1" && one["used_ms"].is_u64());
+        let listed = daemon.rows_of(&["tokens"]);
+        let used = listed.iter().filter(|one| one["origin"] == "127.0.0.1" && one["used_ms"].is_u64());
         let mut names: Vec<_> = used.map(|one| one["name"].as_str().expect("a name").to_owned()).collect();
         names.sort();
         names
@@ -579,7 +617,16 @@ fn when_a_credential_was_used_is_kept_and_what_ends_soon_is_warned_of() {
     assert!(shown.contains("configured") && shown.contains("127.0.0.1"), "{shown}");
     let id = made["token"].as_str().expect("an id");
     assert!(said.contains(&format!("{id} of brief expires in 5d 23h")) && !said.contains("long"), "{said}");
-    assert_eq!(json_of(&daemon, &["status", "--json"])["credentials_expiring"], 1);
+    let shown = json_of(&daemon, &["status", "--json"]);
+    assert_eq!(
+        (&shown["credentials_expiring"], &shown["tokens_expiring"][0]["token"]),
+        (&json!(1), &json!(id))
+    );
+    let screen = run(&daemon, &["status"]).1;
+    assert!(
+        screen.contains("expires      the credential of brief in 5d 23h: `clawmux token rotate "),
+        "{screen}"
+    );
     support::eventually("it to be warned of", || {
         daemon.log().contains("a credential expires soon").then_some(())
     });

@@ -3,34 +3,11 @@
 
 mod support;
 
-use std::net::SocketAddr;
-
 use serde_json::{Value, json};
 use support::client::Client;
 use support::daemon::Daemon;
+use support::openclaw::{call, connect};
 use support::wundr::Wundr;
-
-/// Opens an OpenClaw connection of this protocol number and takes hello-ok.
-fn connect(address: SocketAddr, protocol: u64) -> Client {
-    let mut client = Client::open(address, "/");
-    assert_eq!(client.receive()["event"], "connect.challenge");
-    let about = json!({ "id": "test", "version": "1", "platform": "linux", "mode": "ui" });
-    let hello = call(
-        &mut client,
-        "connect",
-        json!({ "minProtocol": protocol, "maxProtocol": protocol, "client": about }),
-    );
-    assert_eq!(hello["protocol"], protocol, "{hello}");
-    client
-}
-
-/// A request and the payload of its answer; the method is its id.
-fn call(client: &mut Client, method: &str, params: Value) -> Value {
-    client.send_text(&json!({ "type": "req", "id": method, "method": method, "params": params }).to_string());
-    let answer = client.reply(method);
-    assert_eq!(answer["ok"], true, "{method}: {answer}");
-    answer["payload"].clone()
-}
 
 /// The payload of the next `chat` event.
 fn chat(client: &mut Client) -> Value {

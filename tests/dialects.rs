@@ -13,7 +13,7 @@
 //! | `@ ms` | the clock is at this; where the dialect's deadline is reached, it is told |
 //! | `! in NAME SCOPE,.. [EXPIRES]` / `! out [REASON AT]` / `! other` | credentials were checked: let in, until then; not, and why and since when; those of somebody else than before |
 //! | `! paired NAME SCOPE,.. TOKEN` / `! unpaired DEVICE REQUEST` | a device was: let in with this token, or it has to be approved |
-//! | `! accepted TICKET SESSION RUN SEQ [AHEAD]` or `! repeated ...` | the reply to a prompt: a new run, and how many come before it, or one that was there |
+//! | `! accepted TICKET SESSION RUN SEQ [AHEAD]` or `! repeated ...`, `! over ...` | the reply to a prompt: a new run, and how many come before it; one that was there; one that is over |
 //! | `! reply TICKET json` | another reply: an object with one member, named as in `reply_of` |
 //! | `! error TICKET CODE text` | the reply is an error; for `forbidden` the text is the scope |
 //! | `! event TICKET SESSION RUN SEQ json` | an event that the request with this ticket follows: an object with one member, named as in `event_of`; no run is `-`, several numbers are `3..5` |
@@ -37,11 +37,12 @@ use std::time::Duration;
 
 use clawmux_core::announcement::{Announcement, ChangeReason, SessionChange};
 use clawmux_core::approval::{ApprovalReply, Asked, Decided, Decision, News, Pending};
+use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::pairing::{CredentialFault, PairingReason, PairingRequired};
 use clawmux_core::auth::{
     self, About, Admitted, Claim, Credentials, DeviceToken, Owner, Principal, Scope, Scopes, Secret,
 };
-use clawmux_core::catalog::{AgentEntry, Catalog, ModelEntry};
+use clawmux_core::catalog::{Access, AgentEntry, Catalog, ModelEntry};
 use clawmux_core::command::{Command, Target};
 use clawmux_core::config::ModelRef;
 use clawmux_core::dialect::admin::Admin;
@@ -50,13 +51,14 @@ use clawmux_core::dialect::openclaw::OpenClaw;
 use clawmux_core::dialect::socket::Socket;
 use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::dialect::xeno::Xeno;
-use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
+use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Introduction, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
+use clawmux_core::event::{Cause, Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
 use clawmux_core::file::{FileAbout, FileId, FileReply, FileRow, UploadId};
 use clawmux_core::health::{Figures, Part, Report};
 use clawmux_core::ids::{ApprovalId, ConnectionId, LaneName, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::job::{JobReply, Ran};
+use clawmux_core::manner::Manner;
 use clawmux_core::memory::{Found, Kind, MemoryReply, Remembered, Stored, Tier};
 use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeRow};
 use clawmux_core::operate::Progress;
@@ -190,8 +192,21 @@ fn catalog() -> Catalog {
     Catalog {
         default_agent: Some("main".into()),
         providers: ["offline".into()].into(),
-        agents: vec![AgentEntry { id: "main".into(), model: model.clone(), fallback: Vec::new() }],
+        agents: vec![AgentEntry {
+            id: "main".into(),
+            model: model.clone(),
+            fallback: Vec::new(),
+            tools: vec!["echo".into()],
+            node_tools: Vec::new(),
+            soul: "/home/SOUL.md".into(),
+        }],
         models: vec![ModelEntry { model, kind: ProviderKind::Offline }],
+        heartbeat: None,
+        access: [(
+            "offline".to_owned(),
+            Access { kind: ProviderKind::Offline, has_key: false, lacks_key: false },
+        )]
+        .into(),
     }
 }
 
@@ -301,12 +316,13 @@ impl Stage {
                 let error = CredentialFault::Mismatch { has_device_token: false }.error();
                 self.tell(Input::Authenticated(Err(error)));
             }
-            [kind @ ("accepted" | "repeated"), ticket, session, run, seq, ref ahead @ ..] => {
+            [kind @ ("accepted" | "repeated" | "over"), ticket, session, run, seq, ref ahead @ ..] => {
                 let accepted = Accepted {
                     session: key_of(session)?,
                     run: self.run_named(run),
                     seq: Seq(number(seq)?),
-                    repeated: kind == "repeated",
+                    repeated: kind != "accepted",
+                    is_over: kind == "over",
                     ahead: ahead.first().map_or(Ok(0), |ahead| number(ahead))? as usize,
                 };
                 self.tell(Input::Reply(Ticket(number(ticket)?), Ok(Reply::Accepted(accepted))));
@@ -351,6 +367,8 @@ impl Stage {
             ["fault", name] => {
                 self.tell(Input::Fault(match name {
                     "oversize" => Fault::Oversize { limit: 65_536 },
+                    "crowded" => Fault::Crowded,
+                    "incomplete" => Fault::Incomplete,
                     "slow" => Fault::Slow,
                     "idle" => Fault::Idle,
                     "revoked" => Fault::Revoked,
@@ -399,6 +417,13 @@ impl Stage {
                         Err(error) => format!("{}: {}", error.code.name(), error.message),
                     };
                     format!("? {} {} {} {command}", ticket.0, request.needs.name(), request.cost)
+                }
+                Action::Introduce(Introduction { client, user }) => {
+                    format!(
+                        "? introduce client={} user={}",
+                        client.unwrap_or_default(),
+                        user.unwrap_or_default()
+                    )
                 }
                 Action::Close { code, reason } => format!("x {code} {reason}"),
             };
@@ -472,7 +497,7 @@ fn fault_of(reason: &str, at: u64) -> Result<CredentialFault, String> {
 fn principal(name: &str, scopes: &str) -> Result<Principal, String> {
     let scopes: Option<Vec<Scope>> = scopes.split(',').map(scope_of).collect();
     let scopes = Scopes::of(&scopes.ok_or("no such scope")?);
-    Ok(Principal { owner: Owner::Credential(name.into()), ..Principal::new(name, scopes) })
+    Ok(Principal::new(name, scopes))
 }
 
 fn scope_of(name: &str) -> Option<Scope> {
@@ -526,6 +551,9 @@ fn under_way_of(value: &Value) -> Option<UnderWay> {
         step_at: count(value, "step_at") as usize,
         seq: Seq(count(value, "seq")),
         started: Timestamp::from_millis(count(value, "started")),
+        is_anew: value["is_anew"] == true,
+        calls: list(&value["calls"], |call| Ok((text(call, "id").into(), text(call, "name").into())))
+            .unwrap_or_default(),
     })
 }
 
@@ -706,7 +734,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                 calls: count(day, "calls"),
             })
         })?),
-        "agent" => Reply::SubAgent(Box::new(SubAgentReply::Status(agent_of(value)?))),
+        "agent" => Reply::SubAgent(Box::new(SubAgentReply::Status(Box::new(agent_of(value)?)))),
         "team" => Reply::Team(Box::new(TeamReply::Status(team_of(value)?))),
         "sent" => Reply::Team(Box::new(TeamReply::Sent {
             team: text(value, "team").into(),
@@ -780,7 +808,12 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             head: Seq(count(value, "head")),
             under_way: under_way_of(&value["under_way"]).map(Box::new),
             queued: queued_of(&value["queued"]),
+            model: value["model"]
+                .as_str()
+                .and_then(|model| model.split_once('/'))
+                .map(|(provider, model)| ModelRef { provider: provider.to_owned(), model: model.to_owned() }),
         },
+        "catalog" => Reply::Catalog(Arc::new(catalog())),
         "detached" => Reply::Detached { found: value.as_bool().unwrap_or_default() },
         "cleared" => Reply::Cleared { session: key_of(value.as_str().unwrap_or_default())? },
         "budget" => Reply::Budget(list(value, |budget| {
@@ -827,6 +860,18 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             run: text(value, "run").into(),
             decided: decided_of(value),
         })),
+        "exported" => Reply::Exported {
+            session: key_of(&text(value, "session"))?,
+            events: (1..=count(value, "messages"))
+                .map(|seq| Logged {
+                    first_seq: Seq(seq),
+                    seq: Seq(seq),
+                    run: Some("i".into()),
+                    at: Timestamp::from_millis(5),
+                    event: Event::Injected { content: "hi".into() },
+                })
+                .collect(),
+        },
         "deleted" => Reply::Deleted { found: value.as_bool().unwrap_or_default() },
         "injected" => Reply::Injected { message: text(value, "message"), seq: Seq(count(value, "seq")) },
         _ => return Err("no such reply".into()),
@@ -966,14 +1011,19 @@ fn decided_of(value: &Value) -> Decided {
     }
 }
 
+/// The owner of this name; none = the operators.
+fn owner_of(value: &Value) -> Owner {
+    Owner::from_name(value.as_str().unwrap_or_default())
+}
+
 fn pending_of(value: &Value) -> Result<Arc<Pending>, String> {
     let (run, asked) = (RunId::from(text(value, "run")), asked_of(value));
     Ok(Arc::new(Pending {
         id: ApprovalId::of(&run, &asked.call.id),
         session: key_of(&text(value, "session"))?,
-        owner: Owner::Admins,
+        owner: owner_of(&value["owner"]),
         run,
-        prompted_by: Owner::Admins,
+        prompted_by: owner_of(&value["by"]),
         asked,
     }))
 }
@@ -1037,6 +1087,19 @@ fn event_of(value: &Value) -> Result<Event, String> {
     let (name, value) = member(value)?;
     let usage = Usage { input_tokens: count(value, "input"), output_tokens: count(value, "output") };
     Ok(match name {
+        "prompted" if value.is_object() => {
+            let file = |file: &Value| {
+                let data = text(file, "text").into_bytes();
+                Attachment::new(file["name"].as_str(), None, data.into()).map_err(|error| error.message)
+            };
+            Event::Prompted {
+                content: text(value, "text"),
+                owner: owner_of(&value["by"]),
+                idempotency_key: Some(text(value, "key")),
+                attachments: list(&value["files"], file).unwrap_or_default(),
+                manner: Manner::default(),
+            }
+        }
         "prompted" => Event::prompted(value.as_str().unwrap_or_default(), Owner::Admins, None),
         "started" => Event::Started,
         "text" => Event::Text(value.as_str().unwrap_or_default().to_owned()),
@@ -1061,7 +1124,15 @@ fn event_of(value: &Value) -> Result<Event, String> {
         "injected" => Event::Injected { content: value.as_str().unwrap_or_default().to_owned() },
         "deleted" => Event::Deleted,
         "completed" => Event::Ended { outcome: Outcome::Completed, usage },
-        "aborted" => Event::Ended { outcome: Outcome::Aborted, usage },
+        "aborted" => {
+            let cause = match value["cause"].as_str() {
+                None => Cause::Asked,
+                Some("stopped") => Cause::Stopped,
+                Some("timed_out") => Cause::TimedOut,
+                Some(_) => return Err("no such cause".into()),
+            };
+            Event::Ended { outcome: Outcome::Aborted(cause), usage }
+        }
         "failed" => {
             let error = error_of(&text(value, "code"), &text(value, "message"))?;
             Event::Ended { outcome: Outcome::Failed(error), usage }
@@ -1074,6 +1145,7 @@ fn describe(command: &Command) -> String {
     let target = |target: &Target| match target {
         Target::Session(key) => format!("session={key}"),
         Target::Uuid(uuid) => format!("uuid={uuid}"),
+        Target::Conversation(id) => format!("conversation={id}"),
         Target::Route(route) => {
             let mut text = format!("{}/{}", route.channel, route.account);
             for (name, part) in [("peer", &route.peer), ("guild", &route.guild), ("team", &route.team)] {
@@ -1088,18 +1160,24 @@ fn describe(command: &Command) -> String {
         Some(value) => format!(" {name}={value}"),
         None => String::new(),
     };
+    let attachment = |attachment: &Attachment| {
+        let name = attachment.name().unwrap_or("-");
+        format!(" attached={name}:{}:{}", attachment.media_type(), attachment.bytes())
+    };
     match command {
         Command::Status => "status".into(),
         Command::Submit(submit) => format!(
-            "submit {} {}{}{}{}{}{}{} {:?}",
+            "submit {} {}{}{}{}{}{}{}{}{} {:?}",
             target(&submit.target),
             submit.run,
             optional("key", submit.idempotency_key.as_deref()),
             optional("model", submit.manner.model.as_deref()),
             optional("max_tokens", submit.manner.max_tokens.map(|most| most.to_string()).as_deref()),
             optional("lane", submit.manner.lane.as_ref().map(LaneName::as_str)),
+            optional("timeout_ms", submit.manner.timeout.map(|time| time.as_millis().to_string()).as_deref()),
             submit.files.iter().map(|file| format!(" file={file}")).collect::<String>(),
             submit.enclosed.iter().map(|file| format!(" enclosed={}", file.path)).collect::<String>(),
+            submit.attachments.iter().map(attachment).collect::<String>(),
             submit.content
         ),
         Command::Abort { target: whose, run } => {
@@ -1112,17 +1190,26 @@ fn describe(command: &Command) -> String {
                 optional("after", after.map(|after| after.to_string()).as_deref())
             )
         }
+        Command::AttachTurns { target: whose, turns } => format!("attach {} turns={turns}", target(whose)),
         Command::Detach { target: whose, follow } => format!("detach {} {}", target(whose), follow.0),
         Command::Close { target: whose, reason } => format!("close {} {reason:?}", target(whose)),
         Command::DescribeSession { target: whose } => format!("describe {}", target(whose)),
         Command::CreateSession { target: whose, patch } => format!("create {} {patch:?}", target(whose)),
-        Command::Stop { target: whose } => format!("stop {}", target(whose)),
+        Command::Stop { target: whose, cause: Cause::Stopped } => format!("stop {}", target(whose)),
+        Command::Stop { target: whose, cause } => format!("stop {} {cause:?}", target(whose)),
         Command::History { target: whose, limit, before } => {
             let before = before.as_ref().map(|before| format!("{}/{:?}", before.run, before.role));
             format!("history {} limit={limit}{}", target(whose), optional("before", before.as_deref()))
         }
         Command::Sessions => "sessions".into(),
         Command::Clear { target: whose } => format!("clear {}", target(whose)),
+        Command::Delete { target: Target::Route(_) } | Command::Export { target: Target::Route(_), .. } => {
+            let after =
+                if let Command::Export { after, .. } = command { after.to_string() } else { "".into() };
+            let name = if after.is_empty() { "delete" } else { "export" };
+            let whose = command.target().map(target).unwrap_or_default();
+            format!("{name} {whose}{}", optional("after", Some(&*after).filter(|after| !after.is_empty())))
+        }
         Command::Budget { target: None } => "budget".into(),
         Command::Budget { target: Some(whose) } => format!("budget {}", target(whose)),
         Command::Plugins => "plugins".into(),
@@ -1135,14 +1222,25 @@ fn describe(command: &Command) -> String {
 }
 
 /// What a peer on the Unix socket may ask for, and with what.
-const METHODS: &[&str] =
-    &["admin.status", "admin.auth", "admin.unfollow", "admin.events", "gateway.query", "admin.\\n", "x"];
+const METHODS: &[&str] = &[
+    "admin.status",
+    "admin.auth",
+    "admin.unfollow",
+    "admin.events",
+    "gateway.query",
+    "admin.\\n",
+    "x",
+    "chat.send",
+    "session.attach",
+    "approval.approve",
+];
 const VALUES: &[&str] = &["null", "1", r#""a\nb""#, "{}", "[]", r#"{"follow":1}"#, r#"{"token":"x"}"#];
 
 /// A line of it that means something, or does not.
 fn line() -> impl Strategy<Value = String> {
     let request = (select(METHODS), select(VALUES), select(VALUES)).prop_map(|(method, id, params)| {
-        format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#)
+        let version = if method.starts_with("admin") { r#""jsonrpc":"2.0","# } else { "" };
+        format!(r#"{{{version}"id":{id},"method":"{method}","params":{params}}}"#)
     });
     prop_oneof![request.boxed(), "[^\n]{0,40}".prop_map(String::from).boxed()]
 }

@@ -106,7 +106,7 @@ fn a_full_disk_refuses_new_work_serves_what_is_there_and_is_over_when_it_is() {
         disk.fail("home", "write", FULL, after_bytes);
         for attempt in 0..20 {
             let refused = send(&mut client, &format!("bob{}", attempt % 4), "hello", &format!("b{round}"));
-            let why = "the log can't be written: the disk is full";
+            let why = "the store can't be written: the disk is full";
             assert!(refused.error().starts_with(why), "{refused:?}");
             assert_eq!(refused.0.len(), 1, "nothing was shown: {refused:?}");
         }
@@ -187,7 +187,11 @@ fn what_is_under_way_goes_on(operation: &str, error: i32, reason: &str) {
     for account in ["stream", "queue", "tool"] {
         let fell = format!("session=main:websocket:{account}:main");
         eventually("the session to meet the fault", || {
-            daemon.log().lines().any(|line| line.contains("goes back") && line.contains(&fell)).then_some(())
+            daemon
+                .log()
+                .lines()
+                .any(|line| line.contains("starts again from the store") && line.contains(&fell))
+                .then_some(())
         });
     }
     // Longer than a session may fall for reasons of its own.
@@ -197,7 +201,7 @@ fn what_is_under_way_goes_on(operation: &str, error: i32, reason: &str) {
     not_ready(daemon.address, reason);
     reads_go_on(daemon.address, &mut client, "past", 1);
     assert_eq!(count(&daemon.log(), "new work is refused"), 1, "{}", daemon.log());
-    assert!(!daemon.log().contains("giving the session up"), "{}", daemon.log());
+    assert!(!daemon.log().contains("the session stays down"), "{}", daemon.log());
 
     disk.heal();
     // Nobody names them: they go on, and who followed them is told.
@@ -237,17 +241,17 @@ fn what_is_under_way_goes_on(operation: &str, error: i32, reason: &str) {
 
 #[test]
 fn what_is_under_way_goes_on_after_a_full_disk() {
-    what_is_under_way_goes_on("write", FULL, "the log can't be written: the disk is full");
+    what_is_under_way_goes_on("write", FULL, "the store can't be written: the disk is full");
 }
 
 #[test]
 fn what_is_under_way_goes_on_after_a_failure_to_write() {
-    what_is_under_way_goes_on("write", BROKEN, "the log can't be written: ");
+    what_is_under_way_goes_on("write", BROKEN, "the store can't be written: ");
 }
 
 #[test]
 fn what_is_under_way_goes_on_after_a_failure_to_sync() {
-    what_is_under_way_goes_on("sync", BROKEN, "the log can't be written: ");
+    what_is_under_way_goes_on("sync", BROKEN, "the store can't be written: ");
 }
 
 #[test]
@@ -258,7 +262,7 @@ fn on_a_full_disk_it_does_not_start_says_why_and_harms_nothing() {
     let before = send(&mut Client::connect(daemon.address), "ada", "what is a walrus?", "k");
     disk.fail("home", "write", FULL, 0);
     let (daemon, said) = daemon.kill_and_fail_to_restart();
-    assert!(said.contains("the log can't be written: the disk is full"), "{said}");
+    assert!(said.contains("the store can't be written: the disk is full"), "{said}");
     assert!(!said.contains("panicked"), "{said}");
     disk.heal();
     let mut daemon = daemon.start_again();
@@ -363,7 +367,7 @@ fn a_really_full_disk_takes_nothing_and_gives_everything_back_when_there_is_room
     // What the log has room for in its own file is still taken.
     let content = "x".repeat(60_000);
     let (taken, refused) = fill(&mut client, &content);
-    let why = "the log can't be written: the disk is full";
+    let why = "the store can't be written: the disk is full";
     assert!(refused.starts_with(why), "{refused}");
     not_ready(daemon.address, why);
     reads_go_on(daemon.address, &mut client, "ada", 1);
@@ -404,8 +408,8 @@ fn a_limit_on_file_sizes_is_a_full_disk_and_not_the_end() {
     send(&mut client, "ada", "what is a walrus?", "k");
     let content = "x".repeat(60_000);
     let (taken, refused) = fill(&mut client, &content);
-    assert!(refused.starts_with("the log can't be written: "), "{refused}");
-    not_ready(daemon.address, "the log can't be written");
+    assert!(refused.starts_with("the store can't be written: "), "{refused}");
+    not_ready(daemon.address, "the store can't be written");
     reads_go_on(daemon.address, &mut client, "ada", 1);
     assert!(daemon.is_alive(), "{}", daemon.log());
     let lifted =

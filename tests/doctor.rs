@@ -1,11 +1,13 @@
 //! `clawmux doctor` against what goes wrong in practice: each is provoked, found, and told with what to do.
 
+#![allow(clippy::print_stderr, reason = "a test that can't run here says so")]
+
 mod support;
 
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
@@ -98,6 +100,20 @@ fn files_that_others_may_read_or_change() {
 }
 
 #[test]
+fn what_a_fresh_install_has_off_is_told_with_its_key() {
+    let home = home_with(ANY);
+    let found = doctor(home.path(), &["--offline"], &[]);
+    for key in ["scheduler.heartbeat_minutes", "scheduler.new_session_cron", "files.attachment_roots"] {
+        assert_eq!(found.state("xeno", key), "ok", "{}", found.text);
+    }
+    let set = "[scheduler]\nheartbeat_minutes = 30\n";
+    write(&home.path().join("gateway.toml"), &format!("{ANY}{set}"), 0o600);
+    let found = doctor(home.path(), &["--offline"], &[]);
+    found.says_nothing_of("xeno", "scheduler.heartbeat_minutes");
+    assert_eq!(found.state("xeno", "scheduler.new_session_cron"), "ok");
+}
+
+#[test]
 fn a_port_that_somebody_has_and_one_that_everybody_reaches() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address");
@@ -111,11 +127,17 @@ fn a_port_that_somebody_has_and_one_that_everybody_reaches() {
     write(&home.path().join("gateway.toml"), "[gateway]\nlisten = [\"0.0.0.0:0\"]\n", 0o600);
     let found = doctor(home.path(), &[], &[]);
     assert_eq!((found.status, found.state("config", "no credential is configured")), (1, "error"));
-    let token = [("CLAWMUX_TOKEN", "short")];
-    let found = doctor(home.path(), &[], &token);
-    assert_eq!(found.state("port", "by plain HTTP"), "warning");
+    let short = [("CLAWMUX_TOKEN", "short")];
+    let found = doctor(home.path(), &[], &short);
+    assert_eq!((found.status, found.state("config", "too short off loopback")), (1, "error"));
+    assert!(!found.text.contains("short\""), "{}", found.text);
+    let found = doctor(home.path(), &[], &[("CLAWMUX_TOKEN", "a-token-of-24-characters")]);
+    assert_eq!((found.status, found.state("port", "by plain HTTP")), (0, "warning"), "{}", found.text);
+    write(&home.path().join("gateway.toml"), "", 0o600);
+    let found = doctor(home.path(), &[], &short);
     assert_eq!(found.state("key", "it can be guessed"), "warning");
-    assert!(found.status == 0 && !found.text.contains("short\""), "{}", found.text);
+    assert_eq!(found.state("port", "only programs of this user and of root get in"), "ok");
+    assert!(!found.text.contains("short\""), "{}", found.text);
 }
 
 /// A server that answers everything with this head, so long ago.
@@ -230,8 +252,9 @@ fn a_heartbeat_without_anything_to_do() {
 #[test]
 fn a_clock_that_went_back_and_few_open_files() {
     let home = home_with(ANY);
-    let made =
-        daemon::command(home.path()).args(["token", "create", "--name", "a", "--role", "user"]).output();
+    let made = daemon::command(home.path())
+        .args(["token", "create", "--yes", "--name", "a", "--role", "user"])
+        .output();
     assert!(made.expect("it runs").status.success(), "a log is there");
     doctor(home.path(), &[], &[]).says_nothing_of("clock", "went back");
     let log = fs::File::options().append(true).open(home.path().join("clawmux.db")).expect("it is there");
@@ -278,7 +301,7 @@ fn a_daemon_that_runs_what_waits_for_its_operator_and_one_that_died() {
     let found = doctor(daemon.home(), &[], &[]);
     assert_eq!(found.status, 0, "{}", found.text);
     assert_eq!(found.state("port", &format!("{} answers and takes work", daemon.address)), "ok");
-    let args = ["token", "create", "--name", "brief", "--role", "user", "--expires", "2d"];
+    let args = ["token", "create", "--yes", "--name", "brief", "--role", "user", "--expires", "2d"];
     assert!(daemon::command(daemon.home()).args(args).output().expect("it runs").status.success());
     let found = doctor(daemon.home(), &[], &[]);
     assert_eq!((found.status, found.state("token", "of brief expires in 1d 23h")), (0, "warning"));
@@ -294,4 +317,44 @@ fn a_daemon_that_runs_what_waits_for_its_operator_and_one_that_died() {
     let found = doctor(daemon.home(), &[], &[]);
     assert_eq!(found.state("daemon", "was left by one that died"), "warning");
     assert_eq!(contents(daemon.home()), before, "nothing is changed");
+}
+
+#[test]
+fn another_user_than_the_daemons_gets_no_harmful_advice() {
+    let is_root = fs::metadata("/proc/self").expect("it is there").uid() == 0;
+    if !is_root {
+        eprintln!("left out: it takes root to become another user");
+        return;
+    }
+    let home = home_with(ANY);
+    let args = ["token", "create", "--yes", "--name", "a", "--role", "user"];
+    assert!(daemon::command(home.path()).args(args).output().expect("it runs").status.success());
+    set_mode(home.path(), 0o755);
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid",
+        "65534",
+        "--regid",
+        "65534",
+        "--clear-groups",
+        env!("CARGO_BIN_EXE_clawmux"),
+        "--home",
+    ]);
+    command.arg(home.path()).args(["doctor", "--json", "--offline"]).env_clear();
+    command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    if command.output().is_ok_and(|ended| ended.stdout.is_empty()) {
+        eprintln!("left out: another user can't run the program here");
+        return;
+    }
+    let found = read(command);
+    assert_eq!(found.state("home", "belongs to user 0, this is user 65534"), "error", "{}", found.text);
+    assert_eq!(found.state("store", "was not looked into: it is the daemon's user's"), "warning");
+    assert!(!found.text.contains("chown") && !found.text.contains("damaged"), "{}", found.text);
+
+    // A file that is not the daemon's user's is told, with what that user needs.
+    set_mode(home.path(), 0o700);
+    std::os::unix::fs::chown(home.path().join("clawmux.db"), Some(65534), None).expect("root may");
+    let found = doctor(home.path(), &["--offline"], &[]);
+    assert_eq!(found.state("store", "belongs to user 65534, and its folder to user 0"), "error");
+    assert!(found.text.contains("as root: chown 0 "), "{}", found.text);
 }

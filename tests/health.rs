@@ -62,6 +62,35 @@ fn health_is_what_was_measured() {
 }
 
 #[test]
+fn a_provider_that_fails_is_told_until_it_answers() {
+    let daemon = Daemon::start();
+    let mut client = Wundr::connect(daemon.address);
+    let mut other = Client::connect(daemon.address);
+    let degraded = |client: &mut Wundr, says: &str| {
+        let seen = eventually("the provider to be told of", || {
+            let seen = health(client);
+            let part = &seen["subsystems"]["providers"];
+            let is_said = part["errors"][0].as_str().is_some_and(|error| error.starts_with(says));
+            is_said.then_some(seen)
+        });
+        assert_eq!(
+            (&seen["status"], &seen["subsystems"]["providers"]["status"]),
+            (&json!("degraded"), &json!("degraded")),
+            "{seen}"
+        );
+    };
+    other.chat("ada", "/fail");
+    degraded(&mut client, "provider offline: the last call failed (provider), at 2");
+    other.chat("ada", "/fail");
+    degraded(&mut client, "provider offline: the last 2 calls failed (provider), at 2");
+    other.chat("ada", "hello");
+    eventually("the provider to be well", || {
+        let seen = health(&mut client);
+        (seen["status"] == "running" && seen["subsystems"]["providers"].get("errors").is_none()).then_some(())
+    });
+}
+
+#[test]
 fn what_is_wrong_degrades_the_part_and_the_whole() {
     let home = daemon::home();
     std::fs::create_dir(home.path().join("plugins")).expect("a folder");
@@ -76,7 +105,7 @@ fn what_is_wrong_degrades_the_part_and_the_whole() {
     let errors = |part: &str| seen["subsystems"][part]["errors"][0].as_str().unwrap_or_default().to_owned();
     assert_eq!(seen["status"], "degraded", "{seen}");
     assert_eq!(errors("plugins"), "plugin broken can't be loaded");
-    assert_eq!(errors("providers"), "agent main has a provider that needs a key, and there is none");
+    assert_eq!(errors("providers"), "agent main has no API key for its provider");
     assert_eq!(seen["subsystems"]["store"]["status"], "running", "{seen}");
 }
 

@@ -117,19 +117,24 @@ fn roles_say_what_may_be_asked() {
     }
 
     // Whose a session is says the credential, and others do not learn that it exists.
-    let hidden = "no such session: main:websocket:ada:main";
+    let key = "alice/main:websocket:ada:main";
+    let hers = json!({ "session": key, "content": "hi" });
+    let hidden = format!("no such session: {key}");
     for client in [&mut bob, &mut eye] {
         assert_eq!(client.call("session.list", json!({}))["result"], json!([]));
-        assert_eq!(refusal(client, "chat.history", session("ada")), hidden);
-        assert_eq!(refusal(client, "budget.status", session("ada")), hidden);
+        for method in ["chat.history", "budget.status"] {
+            assert_eq!(refusal(client, method, hers.clone()), hidden);
+        }
+        let own = client.call("chat.history", session("ada"));
+        assert_eq!(own["result"]["messages"], json!([]), "the same name is another session: {own}");
     }
-    assert_eq!(refusal(&mut bob, "chat.send", prompt), hidden);
-    assert_eq!(refusal(&mut bob, "session.clear", session("ada")), hidden);
-    assert_eq!(bob.call("chat.abort", session("ada"))["result"].get("run"), None, "nothing of it to abort");
+    for method in ["chat.send", "session.clear", "chat.abort"] {
+        assert_eq!(refusal(&mut bob, method, hers.clone()), hidden);
+    }
     for client in [&mut alice, &mut boss] {
         let list = client.call("session.list", json!({}));
         assert_eq!(list["result"].as_array().map(Vec::len), Some(1), "{list}");
-        let history = client.call("chat.history", session("ada"));
+        let history = client.call("chat.history", json!({ "session": key }));
         assert_eq!(history["result"]["messages"].as_array().map(Vec::len), Some(2), "{history}");
     }
     let reply = boss.call("plugin.unload", json!({"name": "echo"}));
@@ -293,7 +298,7 @@ fn an_address_in_use_and_a_log_that_is_none_are_refused_in_one_line() {
 fn a_second_signal_stops_at_once() {
     let upstream = Upstream::start();
     let mut daemon = Daemon::with(&format!(
-        "[providers.up]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\n\
+        "[providers.up]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n\
          [gateway]\ndrain_timeout_ms = 600000\n",
         upstream.base_url()
     ));
@@ -344,7 +349,7 @@ fn a_configuration_with_mistakes_is_refused_with_all_of_them() {
 fn a_stop_within_a_run_tells_the_client_and_the_next_start_goes_on() {
     let upstream = Upstream::start();
     let mut daemon = Daemon::with(&format!(
-        "[providers.up]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\n\
+        "[providers.up]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n\
          [gateway]\ndrain_timeout_ms = 200\n",
         upstream.base_url()
     ));

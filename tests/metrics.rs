@@ -299,7 +299,7 @@ fn where_a_credential_is_required_metrics_want_one_that_may_read() {
     }
     scrape_with(&daemon, &format!("Authorization: bearer {token}\r\n"));
     let made = |args: &[&str]| {
-        let all = ["token", "create", "--name"].iter().chain(args);
+        let all = ["token", "create", "--yes", "--name"].iter().chain(args);
         let output = daemon::command(daemon.home()).args(all).output().expect("it runs");
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).expect("text").trim().to_owned()
@@ -311,10 +311,10 @@ fn where_a_credential_is_required_metrics_want_one_that_may_read() {
     assert_eq!(status, 403, "{body}");
     eventually("its use to be noted", || {
         let output = daemon::command(daemon.home()).args(["tokens", "--json"]).output().expect("it runs");
-        let listed: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let listed = String::from_utf8(output.stdout).expect("text");
         let of = |name: &str| {
-            let all = listed["tokens"].as_array().into_iter().flatten();
-            all.clone().find(|token| token["name"] == name).cloned().expect("it is listed")
+            let mut all = listed.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+            all.find(|token: &serde_json::Value| token["name"] == name).expect("it is listed")
         };
         (of("prometheus")["origin"] == "127.0.0.1" && of("pairer")["used_ms"].is_null()).then_some(())
     });

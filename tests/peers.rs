@@ -14,6 +14,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use support::daemon::{self, Daemon};
 use support::lines::Lines;
+use support::process::can_become_others;
 
 /// A user and a group of nobody's, and a group that every system has.
 const NOBODY: &str = "65534";
@@ -42,17 +43,6 @@ fn told(path: &Path, user: &str, group: &str, groups: &str) -> String {
         .expect("setpriv runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
-}
-
-/// Whether one can become another user here.
-fn can_become_others() -> bool {
-    let own = std::fs::metadata("/proc/self").expect("it is there").uid();
-    let is_there = |program: &str| Command::new(program).arg("--version").output().is_ok();
-    let can = own == 0 && is_there("setpriv") && is_there("perl");
-    if !can {
-        eprintln!("left out: it takes root, setpriv and perl to become another user");
-    }
-    can
 }
 
 fn socket_of(home: &Path) -> PathBuf {

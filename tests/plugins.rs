@@ -283,3 +283,100 @@ fn no_path_leads_out_of_the_plugins_folder() {
     let loaded = client.call("plugin.load", json!({"name": "p", "path": "inside.wasm"}));
     assert_eq!(loaded["result"]["name"], "p", "{loaded}");
 }
+
+/// A module of 366 KB that takes the compiler more than half a gigabyte: many locals, written in many branches.
+fn bomb() -> Vec<u8> {
+    const LOCALS: usize = 120;
+    let mut body = format!("(local{}) ", " i32".repeat(LOCALS));
+    for at in 0..24_000 {
+        let (asked, read, written) = (at % LOCALS, (at * 7 + 1) % LOCALS, (at * 13 + 5) % LOCALS);
+        body += &format!(
+            "(if (local.get {asked}) (then (local.set {written} (i32.add (local.get {read}) (i32.const 1)))))"
+        );
+    }
+    guest(&format!("{body} i32.const 0"))
+}
+
+/// The most memory a process ever had, in KiB.
+fn peak_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_module_made_to_exhaust_the_compiler_costs_the_daemon_nothing_and_holds_up_no_other() {
+    let bomb = bomb();
+    assert!(bomb.len() < 400_000, "{}", bomb.len());
+    let daemon = start(&[("bomb", bomb, 5000), ("plain", guest(PLAIN), 5000)]);
+    let mut client = Client::connect(daemon.address);
+    assert_eq!(call(&mut client, "a", "plain", json!({})), ("{}".to_owned(), false));
+    let why = eventually("the bomb is refused", || {
+        let told = daemon.json_of(&["plugins", "bomb"]);
+        told.to_string().split("\"error\":\"").nth(1).map(|rest| rest.split('"').next().unwrap().to_owned())
+    });
+    let limits = [
+        "compiling it takes more than 512 MiB of memory, the limit",
+        "compiling it takes longer than 20000 ms",
+    ];
+    assert!(limits.iter().any(|limit| why.contains(limit)), "{why}");
+    assert!(peak_kib(daemon.pid()) < 300_000, "{} KiB", peak_kib(daemon.pid()));
+    // What it was compiled in has gone, and left nothing.
+    let kept = std::fs::read_dir(daemon.home().join("cache/compiled")).unwrap();
+    let names: Vec<_> = kept.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 3, "echo, clock and plain: {names:?}");
+    let (status, stdout, _) = daemon.run(&["doctor", "--offline"]);
+    assert!(status == 1 && stdout.contains("compiling it takes "), "{stdout}");
+    let (status, _, stderr) = daemon.run(&["check"]);
+    assert!(status == 64 && stderr.contains("bomb.wasm: plugin bomb: compiling it takes "), "{stderr}");
+}
+
+/// Turns one bit of every file of compiled code.
+fn flip(folder: &Path) -> usize {
+    let mut flipped = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            flipped += flip(&path);
+        } else if !path.file_name().unwrap().to_str().unwrap().contains('.') {
+            let mut bytes = std::fs::read(&path).unwrap();
+            let at = bytes.len() / 2;
+            bytes[at] ^= 4;
+            std::fs::write(&path, bytes).unwrap();
+            flipped += 1;
+        }
+    }
+    flipped
+}
+
+#[test]
+fn compiled_code_that_is_not_as_it_was_written_is_compiled_anew() {
+    let mut daemon = start(&[]);
+    daemon.json_of(&["plugin", "call", "echo", r#"{"text":"hi"}"#]);
+    daemon.terminate();
+    let kept = daemon.home().join("cache/compiled");
+    assert!(flip(&kept) >= 6, "of two plugins");
+    let (_, stdout, _) = daemon.run(&["doctor", "--offline"]);
+    assert!(stdout.contains("it is not as it was written"), "{stdout}");
+    let mut daemon = daemon.restart_stopped();
+    daemon.json_of(&["plugin", "call", "echo", r#"{"text":"hi"}"#]);
+    daemon.json_of(&["plugin", "call", "clock", "{}"]);
+    let cache = cache_of(&daemon);
+    assert_eq!((&cache["rejected_total"], &cache["compiled_total"]), (&json!(2), &json!(2)), "{cache}");
+    daemon.terminate();
+    // As one that died while it loaded leaves it.
+    std::fs::write(daemon.home().join("cache/loading-7-0"), "").unwrap();
+    let daemon = daemon.restart_stopped();
+    daemon.json_of(&["plugin", "call", "echo", r#"{"text":"hi"}"#]);
+    daemon.json_of(&["plugin", "call", "clock", "{}"]);
+    let cache = cache_of(&daemon);
+    assert_eq!((&cache["cleared_at_start"], &cache["found_total"]), (&json!(true), &json!(0)), "{cache}");
+}
+
+/// What the daemon says of the compiled code it keeps.
+fn cache_of(daemon: &Daemon) -> Value {
+    let tree = daemon.json_of(&["actors"]);
+    let children = tree["children"].as_array().unwrap();
+    let sandbox = children.iter().find(|child| child["actor"] == "sandbox supervisor");
+    sandbox.unwrap_or_else(|| panic!("{tree}"))["state"]["cache"].clone()
+}

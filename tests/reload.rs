@@ -56,7 +56,8 @@ fn names(list: &Value) -> Vec<String> {
 
 /// What is said of one key.
 fn setting(daemon: &Daemon, key: &str) -> Value {
-    json_of(daemon, &["config", "get", key, "--json"])["settings"][0].clone()
+    let shown = daemon.rows_of(&["config", "get", key]);
+    shown.first().cloned().unwrap_or_default()
 }
 
 /// How often it was reloaded well, as its log says.
@@ -213,7 +214,8 @@ fn connections_end_with_their_credential_and_others_live_on() {
     let connect = |token: &str| Client::connect_with(daemon.address, token);
     let (mut a, mut b, mut c) = (connect(keys[0].1), connect(keys[1].1), connect(keys[2].1));
     let mut boss = connect("the-first-shared-token");
-    let issued = json_of(&daemon, &["token", "create", "--json", "--name", "d", "--role", "user", "--jwt"]);
+    let issued =
+        json_of(&daemon, &["token", "create", "--json", "--yes", "--name", "d", "--role", "user", "--jwt"]);
     let mut jwt =
         Wundr::connect_as(daemon.address, json!({ "type": "jwt", "token": issued["secret"] }), json!({}));
     let streams = b.prompt("b", "/slow 60");
@@ -315,9 +317,24 @@ fn a_bad_configuration_changes_nothing_and_is_told_as_a_whole() {
             (daemon.log().matches("was not reloaded").count() > told).then_some(())
         });
         assert_eq!(client.call("ping", json!({}))["result"], "pong", "{bad}");
+        // Nor is it forgotten.
+        let problems = json_of(&daemon, &["status", "--json"])["problems"].to_string();
+        let (_, doctor, _) = run(daemon.home(), &["doctor", "--offline"]);
+        assert!(
+            doctor.contains("the last reload (SIGHUP, ") && doctor.contains(") changed nothing: "),
+            "{doctor}"
+        );
+        for says in &says {
+            assert!(
+                problems.contains("the last reload (SIGHUP, ") && problems.contains(") changed nothing: "),
+                "{problems}"
+            );
+            assert!(problems.contains(&says.replace('"', "\\\"")), "{says}: {problems}");
+        }
     }
     write(&daemon, good);
     assert_eq!(applied(&json_of(&daemon, &["config", "reload", "--json"])), [] as [String; 0], "as it was");
+    assert_eq!(json_of(&daemon, &["status", "--json"])["problems"], json!([]), "it went well");
     assert_eq!(setting(&daemon, "limits.queue")["value"], 7);
     assert_eq!(json_of(&daemon, &["status", "--json"])["plugins"], before);
     assert_eq!(client.chat("ada", "hello").error(), "");
@@ -377,7 +394,16 @@ fn keys_are_set_where_they_stand_and_shown_with_their_place() {
     }
     let (status, _, stderr) = run(daemon.home(), &["config", "set", "auth.token", "s3cret"]);
     assert!(status != 0 && !stderr.contains("s3cret"), "{stderr}");
-    assert_eq!(run(daemon.home(), &["config", "get", "limits.queu"]).0, 1);
+    assert!(stderr.contains("use token_env or token_file"), "{stderr}");
+    let (status, _, stderr) = run(daemon.home(), &["config", "get", "limits.queu"]);
+    assert!(status == 64 && stderr.contains("did you mean queue?"), "{stderr}");
+    let (status, _, stderr) = run(daemon.home(), &["config", "set", "queue", "9"]);
+    assert!(status == 64 && stderr.contains("did you mean limits.queue?"), "{stderr}");
+    // All keys there are, those without a value too.
+    for key in ["auth.token_file ", "openclaw.control_ui ", "limits.queue "] {
+        assert!(all.contains(&format!("\n{key}")), "{key}: {all}");
+    }
+    assert_eq!(from("auth.token_file"), (Value::Null, "default".into(), Value::Null));
 
     let answer = json_of(&daemon, &["config", "set", "limits.queue", "9", "--json"]);
     assert_eq!(
@@ -397,6 +423,8 @@ fn keys_are_set_where_they_stand_and_shown_with_their_place() {
     assert!(text.starts_with("# mine\n[limits]\nqueue = 9 # few\n"), "{text}");
     let unset = json_of(&daemon, &["config", "unset", "limits.queue", "--json"]);
     assert_eq!(unset["settings"][0]["from"], "default", "{unset}");
+    let text = std::fs::read_to_string(daemon.home().join("gateway.toml")).unwrap();
+    assert!(text.starts_with("# mine\n") && !text.contains("[limits]"), "no empty table: {text}");
     assert_eq!(run(daemon.home(), &["config", "unset", "limits.queue"]).0, 1, "it is not set");
 }
 
@@ -653,4 +681,21 @@ fn a_file_that_does_not_answer_is_refused_and_holds_nobody_up() {
     assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
     let (status, _, said) = run(daemon.home(), &["check"]);
     assert!(status == 64 && said.contains("it is no regular file"), "{status} {said}");
+}
+
+#[test]
+fn what_waits_for_a_restart_is_a_problem_until_then() {
+    let daemon = Daemon::start();
+    let problems = || json_of(&daemon, &["status", "--json"])["problems"].clone();
+    assert_eq!(problems(), json!([]));
+    let (_, stdout, stderr) = run(daemon.home(), &["config", "set", "store.path", "/nowhere/other.db"]);
+    assert!(stdout.contains("needs a restart: store.path"), "{stdout}{stderr}");
+    assert_eq!(problems(), json!(["restart the daemon to apply the new value of store.path"]));
+    let (_, told, _) = run(daemon.home(), &["doctor", "--offline"]);
+    assert!(
+        told.contains("new value of store.path\n                 -> `systemctl restart clawmux`"),
+        "{told}"
+    );
+    json_of(&daemon, &["config", "unset", "store.path", "--json"]);
+    assert_eq!(problems(), json!([]), "it is as at the start again");
 }

@@ -42,8 +42,8 @@ fn fill(path: &Path, sessions: u64) {
             "BEGIN;
              CREATE TEMP TABLE n AS
                  WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {sessions}) SELECT n FROM n;
-             INSERT INTO sessions (id, key, uuid, owner, created, updated, head, reserved, cleared, opened)
-                 SELECT n, 'main:websocket:user-' || n || ':main', printf('00000000-0000-8000-8000-%012d', n),
+             INSERT INTO sessions (id, key, agent, uuid, owner, created, updated, head, reserved, cleared, opened)
+                 SELECT n, 'main:websocket:user-' || n || ':main', 'main', printf('00000000-0000-8000-8000-%012d', n),
                         '', {now}, {now} + n, 4, 50, 0, 1 FROM n;
              INSERT INTO runs (id, run, session, prompted, settled, ended, progress)
                  SELECT n, 'run-' || n, n, 1, 4, 4, 2 FROM n;

@@ -45,7 +45,7 @@ fn with(mut place: Value, key: &str, value: impl Into<Value>) -> Value {
 
 fn daemon(pacer: &Pacer, more: &str) -> Daemon {
     Daemon::with(&format!(
-        "[providers.up]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\ntools = []\n{more}",
+        "[providers.up]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\ntools = []\n{more}",
         pacer.base_url()
     ))
 }

@@ -208,7 +208,7 @@ fn the_same_methods_are_spoken_on_admin() {
     open.send_text(&status(1));
     assert!(open.receive()["result"]["pid"].is_u64(), "on an open loopback nobody asks who it is");
 
-    let (_, secret, _) = run(&daemon, &["token", "create", "--name", "bot", "--role", "user"]);
+    let (_, secret, _) = run(&daemon, &["token", "create", "--yes", "--name", "bot", "--role", "user"]);
     open.send_text(&status(2));
     assert_eq!(open.receive()["method"], "admin.closing", "a credential is required from now on");
     let (_, admin, _) = run(&daemon, &["token", "create", "--name", "ops", "--role", "admin"]);

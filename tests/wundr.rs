@@ -170,6 +170,8 @@ fn a_session_is_made_prompted_and_stopped() {
         json!({ "type": "code", "description": "sort it", "priority": "medium", "metadata": { "ticket": 7 } })
     );
     assert_eq!((&made["status"], &made["memoryProfile"]), (&json!("running"), &json!("small")));
+    let notes: Vec<_> = made["notes"].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(notes, ["memoryProfile", "task", "task.metadata", "task.priority"], "{made}");
     let created = ada.event();
     assert_eq!((&*created.name, created.text("id")), ("session.created", &*id));
     assert_eq!(created.subscription, made["subscriptionId"].as_str().unwrap());
@@ -187,6 +189,7 @@ fn a_session_is_made_prompted_and_stopped() {
             "stream.chunk",
             "tool.status",
             "tool.status",
+            "tool.status",
             "tool.result",
             "stream.chunk",
             "stream.end",
@@ -200,6 +203,9 @@ fn a_session_is_made_prompted_and_stopped() {
     let call = chunks.iter().find(|chunk| chunk.text("chunkType") == "tool_use").unwrap();
     let call: Value = serde_json::from_str(call.text("content")).unwrap();
     assert_eq!((&call["name"], &call["input"]["text"]), (&json!("echo"), &json!("hi")));
+    let statuses: Vec<_> =
+        told.iter().filter(|event| event.name == "tool.status").map(|event| event.text("status")).collect();
+    assert_eq!(statuses, ["started", "running", "completed"]);
     let result = told.iter().find(|event| event.name == "tool.result").unwrap();
     assert_eq!(
         (result.text("status"), result.text("toolName"), result.text("result")),
@@ -340,6 +346,195 @@ fn who_resumes_after_the_daemon_was_killed_is_told_that_the_step_starts_anew() {
     assert!(ada.rest().is_empty(), "nothing follows the end");
 }
 
+/// Takes events up to and with the end of a prompt; nothing but `stream.*` of it is kept.
+fn stream_of(client: &mut Person, prompt: &str) -> Vec<Event> {
+    let told = client.until_end(prompt);
+    told.into_iter().filter(|event| event.name.starts_with("stream.")).collect()
+}
+
+#[test]
+fn who_resumes_without_a_number_is_told_the_answer_from_its_beginning() {
+    let daemon = daemon();
+    let mut ada = Person::connect(daemon.address, ADA);
+    let (id, _) = ada.session();
+    let (prompt, told) = cut_off(&mut ada, &id);
+    let known = text_of(&told);
+    drop(ada);
+    let mut ada = Person::connect(daemon.address, ADA);
+    let resumed = ada.call("session.resume", json!({ "sessionId": id }));
+    let first = ada.event();
+    assert_eq!((&*first.name, first.text("promptId")), ("stream.start", &*prompt));
+    assert_eq!(first.payload["metadata"], json!({ "resumed": true }));
+    assert_eq!(first.subscription, resumed["subscriptionId"].as_str().unwrap());
+    let second = ada.event();
+    assert!(second.name == "stream.chunk" && second.text("content").starts_with(&*known), "{second:?}");
+    let rest = stream_of(&mut ada, &prompt);
+    let mut all = vec![first, second];
+    all.extend(rest);
+    assert_in_order(&all);
+    assert_eq!(text_of(&all).trim(), "Slowly: 1 2 3 done.");
+    let indexes = all.iter().filter_map(|event| event.payload["index"].as_u64());
+    assert!(indexes.eq(0..all.len() as u64 - 2), "{all:#?}");
+    assert_eq!(all.iter().filter(|event| event.name == "stream.start").count(), 1, "{all:#?}");
+
+    // The daemon is killed within a step, which is said anew.
+    let (prompt, _) = cut_off(&mut ada, &id);
+    drop(ada);
+    let daemon = daemon.kill_and_restart();
+    let mut ada = Person::connect(daemon.address, ADA);
+    ada.call("session.resume", json!({ "sessionId": id }));
+    let told = stream_of(&mut ada, &prompt);
+    assert_eq!(told[0].name, "stream.start", "{told:#?}");
+    assert_eq!(told[0].payload["metadata"], json!({ "resumed": true, "restarted": true }), "{told:#?}");
+    assert_eq!(text_of(&told).trim(), "Slowly: 1 2 3 done.");
+    assert_eq!(told.iter().filter(|event| event.name == "stream.start").count(), 1, "{told:#?}");
+
+    // Where nothing is under way nothing is told.
+    let mut other = Person::connect(daemon.address, ADA);
+    other.call("session.resume", json!({ "sessionId": id }));
+    assert!(other.rest().is_empty());
+}
+
+#[test]
+fn a_connection_has_one_subscription_of_its_own_on_a_session() {
+    let daemon = daemon();
+    let mut ada = Person::connect(daemon.address, ADA);
+    let (id, subscription) = ada.session();
+    ada.event();
+    let (prompt, told) = cut_off(&mut ada, &id);
+    let resume = |more: Value| {
+        let mut params = json!({ "sessionId": id });
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        params
+    };
+    // At once, and under way: nothing is told twice, nor anew. There may be four subscriptions.
+    let asked: Vec<_> = (0..6).map(|_| ada.0.request("session.resume", resume(json!({})))).collect();
+    for id in asked {
+        let resumed = ada.0.answer(&id).unwrap();
+        assert_eq!(resumed["subscriptionId"], *subscription);
+    }
+    let rest = stream_of(&mut ada, &prompt);
+    let text = format!("{}{}", text_of(&told), text_of(&rest));
+    assert_eq!(text.trim(), "Slowly: 1 2 3 done.");
+    assert!(rest.iter().all(|event| event.name != "stream.start" && event.subscription == subscription));
+
+    // From a number on it is told again what came after that, under the same name; then on, once.
+    let last = told.last().unwrap().session_seq();
+    let resumed = ada.call("session.resume", resume(json!({ "lastSeq": last })));
+    assert_eq!(resumed["subscriptionId"], *subscription);
+    assert_eq!(text_of(&stream_of(&mut ada, &prompt)), text_of(&rest));
+    let next = ada.prompt(&id, "once");
+    let told = stream_of(&mut ada, &next);
+    assert_eq!(told.iter().filter(|event| event.name == "stream.start").count(), 1, "{told:#?}");
+    assert!(ada.rest().is_empty(), "nothing follows");
+
+    // On another connection several at once are one too.
+    let mut other = Person::connect(daemon.address, ADA);
+    let asked: Vec<_> = (0..6).map(|_| other.0.request("session.resume", resume(json!({})))).collect();
+    let mut names: Vec<_> =
+        asked.iter().map(|id| other.0.answer(id).unwrap()["subscriptionId"].clone()).collect();
+    names.dedup();
+    assert_eq!(names.len(), 1, "{names:?}");
+    let next = other.prompt(&id, "once more");
+    let told = stream_of(&mut other, &next);
+    assert_eq!(told.iter().filter(|event| event.name == "stream.end").count(), 1, "{told:#?}");
+    assert!(other.rest().is_empty(), "nothing follows");
+    // Given up, it is made anew.
+    other.call("unsubscribe", json!({ "subscriptionId": names[0] }));
+    assert_ne!(other.call("session.resume", resume(json!({})))["subscriptionId"], names[0]);
+}
+
+#[test]
+fn what_is_not_to_be_streamed_is_told_once_at_the_end() {
+    let daemon = daemon();
+    let (mut ada, mut eve) = (Person::connect(daemon.address, ADA), Person::connect(daemon.address, ADA));
+    let (id, _) = ada.session();
+    ada.event();
+    eve.call("session.resume", json!({ "sessionId": id }));
+    let submit = |client: &mut Person, prompt: &str| {
+        let accepted =
+            client.call("prompt.submit", json!({ "sessionId": id, "prompt": prompt, "stream": false }));
+        accepted["promptId"].as_str().unwrap().to_owned()
+    };
+    for text in ["/slow 1", r#"/tool echo {"text":"hi"}"#] {
+        let prompt = submit(&mut ada, text);
+        let told = ada.until_end(&prompt);
+        assert_in_order(&told);
+        let is_text = |event: &&Event| event.text("chunkType") == "text";
+        let at = told.iter().position(|event| is_text(&event)).unwrap();
+        assert_eq!(told.iter().filter(is_text).count(), 1, "{told:#?}");
+        assert_eq!(told[at + 1].name, "stream.end", "{told:#?}");
+        let streamed = eve.until_end(&prompt);
+        assert_eq!(text_of(&streamed), told[at].text("content"));
+        assert!(streamed.iter().filter(is_text).count() > 1, "others are told as it comes: {streamed:#?}");
+        // From the text on nothing is missing, and nothing is told again.
+        let mut late = Person::connect(daemon.address, ADA);
+        late.call("session.resume", json!({ "sessionId": id, "lastSeq": told[at].session_seq() }));
+        assert_eq!(names(&late.until_end(&prompt)), ["stream.end", "session.status"]);
+    }
+    // What was said is told where it is cut short, too.
+    let prompt = submit(&mut ada, "/slow 60");
+    eve.until(|event| event.text("chunkType") == "text");
+    ada.call("prompt.cancel", json!({ "sessionId": id }));
+    let told = stream_of(&mut ada, &prompt);
+    assert_eq!(names(&told), ["stream.start", "stream.chunk", "stream.end"], "{told:#?}");
+    assert!(text_of(&told).starts_with("Slowly:"), "{told:#?}");
+}
+
+#[test]
+fn history_leads_back_to_the_whole_answer() {
+    let daemon = daemon();
+    let mut ada = Person::connect(daemon.address, ADA);
+    let (id, _) = ada.session();
+    let mut answers = Vec::new();
+    for text in ["one", "two", "three"] {
+        let prompt = ada.prompt(&id, text);
+        let told = ada.until_end(&prompt);
+        answers.push((prompt, text, text_of(&told)));
+    }
+    let slow = ada.prompt(&id, "/slow 60");
+    ada.until(|event| event.name == "stream.start");
+    drop(ada);
+    let daemon = daemon.kill_and_restart();
+    let mut ada = Person::connect(daemon.address, ADA);
+    assert!(ada.0.hello()["methods"].as_array().unwrap().contains(&json!("session.history")));
+    let ask = |client: &mut Person, more: Value| {
+        let mut params = json!({ "sessionId": id, "limit": 3 });
+        params.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        client.call("session.history", params)
+    };
+    let newest = ask(&mut ada, json!({}));
+    assert_eq!(newest["activity"], "busy");
+    let older = ask(&mut ada, json!({ "before": newest["olderBefore"] }));
+    let oldest = ask(&mut ada, json!({ "before": older["olderBefore"] }));
+    assert!(oldest.get("olderBefore").is_none(), "{oldest}");
+    let said: Vec<_> = [oldest, older, newest.clone()]
+        .iter()
+        .flat_map(|page| page["messages"].as_array().unwrap().clone())
+        .map(|message| {
+            let text = |name: &str| message[name].as_str().unwrap_or_default().to_owned();
+            (text("promptId"), text("role"), text("content"))
+        })
+        .collect();
+    let mut expected: Vec<_> = answers
+        .iter()
+        .flat_map(|(prompt, text, answer)| {
+            let said = |role: &str, text: &str| (prompt.clone(), role.to_owned(), text.to_owned());
+            [said("user", text), said("assistant", answer)]
+        })
+        .collect();
+    expected.push((slow.clone(), "user".into(), "/slow 60".into()));
+    assert_eq!(said, expected);
+    // Nothing is missing between the two.
+    ada.call("session.resume", json!({ "sessionId": id, "lastSeq": newest["sessionSeq"] }));
+    ada.call("prompt.cancel", json!({ "sessionId": id }));
+    let end = ada.until(|event| event.name == "stream.end").pop().unwrap();
+    assert_eq!(end.text("promptId"), slow);
+    let mut bob = Person::connect(daemon.address, BOB);
+    let (code, _) = bob.refused("session.history", json!({ "sessionId": id }));
+    assert_eq!(code, "NOT_FOUND");
+}
+
 #[test]
 fn nobody_sees_what_is_another_s() {
     let daemon = daemon();
@@ -357,6 +552,7 @@ fn nobody_sees_what_is_another_s() {
     for (method, more) in [
         ("session.status", json!({})),
         ("session.resume", json!({ "lastSeq": 0 })),
+        ("session.history", json!({})),
         ("session.stop", json!({})),
         ("prompt.submit", json!({ "prompt": "hi" })),
         ("prompt.cancel", json!({})),
@@ -509,7 +705,7 @@ fn sessions_of_other_protocols_are_sessions_here() {
             "connect",
             json!({ "minProtocol": 3, "maxProtocol": 3, "client": about, "auth": { "token": OPERATOR } }),
         ),
-        ("sessions.reset", json!({ "key": "agent:main:websocket:parrots:main" })),
+        ("sessions.reset", json!({ "key": "ada/agent:main:websocket:parrots:main" })),
     ] {
         operator.send_text(
             &json!({ "type": "req", "id": method, "method": method, "params": params }).to_string(),

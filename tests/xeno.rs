@@ -200,13 +200,48 @@ fn a_query_streams_and_ends_once_and_the_session_can_be_seen_meanwhile() {
         failed.last.is_none() && failed.errors.len() == 1 && failed.errors[0].contains("failed"),
         "{failed:?}"
     );
-    // Off unless it is configured.
-    for (method, message) in [
-        ("gateway.heartbeat", "Heartbeat task is unavailable or disabled."),
-        ("gateway.new_session", "New session task is unavailable or disabled."),
+    // Off unless it is configured, and it says where.
+    for (method, begins, key) in [
+        ("gateway.heartbeat", "Heartbeat task is unavailable or disabled.", "scheduler.heartbeat_minutes"),
+        ("gateway.new_session", "New session task is unavailable or disabled.", "scheduler.new_session_cron"),
     ] {
-        assert_eq!(client.call(method, json!({})), json!({ "ok": false, "message": message }));
+        let answer = client.call(method, json!({}));
+        let message = text(&answer, "message");
+        assert!(message.starts_with(begins) && message.contains(key) && answer["ok"] == false, "{answer}");
     }
+}
+
+#[test]
+fn who_asks_is_seen_among_the_connections() {
+    let daemon = Daemon::start();
+    let (mut client, mut operator) = (connect(&daemon), connect(&daemon));
+    ask(&mut client, "one", "hi");
+    let mut seen = |client: &str, user: Value| {
+        let list = operator.call("admin.connections", json!({}));
+        let rows = list["connections"].as_array().expect("a list").clone();
+        rows.iter().any(|row| row["client"] == client && row["user"] == user)
+    };
+    assert!(seen("console", Value::Null));
+    let context = json!({ "type": "rpc", "userId": "ada", "metadata": { "clientName": "pager\u{7}" } });
+    client.call("gateway.query", json!({ "requestId": "two", "content": "hi", "context": context }));
+    assert!(seen("pager\u{7}", json!("ada")));
+    let shown = support::daemon::command(daemon.home()).arg("connections").output().expect("it runs");
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    assert!(shown.contains("pager") && shown.contains("ada") && !shown.contains('\u{7}'), "{shown}");
+}
+
+#[test]
+fn a_file_that_may_not_be_sent_is_refused_with_the_key_to_set() {
+    let daemon = Daemon::start();
+    let mut client = connect(&daemon);
+    let path = daemon.home().join("note.txt");
+    std::fs::write(&path, "a note").expect("a file");
+    let mut asked = query("one", "read it", "default");
+    asked["attachments"] = json!([{ "type": "document", "path": path }]);
+    client.call("gateway.query", asked);
+    let told = hear(&mut client, "one");
+    assert!(told.errors[0].contains("list there the folders whose files may be sent"), "{told:?}");
+    assert!(told.errors[0].contains("files.attachment_roots"), "{told:?}");
 }
 
 #[test]
@@ -238,7 +273,9 @@ fn queries_of_all_connections_take_place_one_at_a_time_in_their_order() {
 fn an_abort_ends_what_is_active_and_nothing_else() {
     let daemon = Daemon::start();
     let [mut client, mut other] = [connect(&daemon), connect(&daemon)];
-    assert_eq!(client.call("gateway.abort", Value::Null), json!({ "ok": true }), "nothing is active");
+    for unused in [Value::Null, json!({ "requestId": 5 }), json!({ "requestId": null, "x": [{}] })] {
+        assert_eq!(client.call("gateway.abort", unused), json!({ "ok": true }), "nothing is active");
+    }
     ask(&mut client, "active", "/slow 60");
     ask(&mut client, "waits", "hi");
     begun(&mut client, "active");

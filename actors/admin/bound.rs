@@ -49,7 +49,12 @@ impl Bound {
         passed: Option<StdListener>,
     ) -> Result<Self, Error> {
         let folder = home.join(".xeno");
-        private_folder(&folder).map_err(|error| cannot("make the folder", &folder, &error))?;
+        private_folder(&folder).map_err(|error| {
+            let Error { code, message, .. } = cannot("make the folder", &folder, &error);
+            code.error(format!(
+                "{message}: the home must be writable for this user; --home DIR names another one"
+            ))
+        })?;
         let lock_path = folder.join("gateway.lock");
         let lock = lock(&lock_path, home)?;
         let usual = socket_path(home);
@@ -168,6 +173,7 @@ fn cannot(what: &str, path: &Path, error: &io::Error) -> Error {
     let advice = match error.kind() {
         // The kernel takes about a hundred bytes for the path of a socket.
         io::ErrorKind::InvalidInput => "; take a shorter one with --socket or --home",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ": free some space on its disk",
         _ => "",
     };
     ErrorCode::Unavailable.error(format!("cannot {what} {}: {error}{advice}", path.display()))

@@ -36,6 +36,8 @@ pub(super) async fn list(call: Call) -> Result<Value, Error> {
             "connection": id,
             "protocol": figures["dialect"],
             "principal": figures["principal"],
+            "client": figures["client"],
+            "user": figures["user"],
             "peer": figures["peer"],
             "since_ms": now.saturating_sub(number("age_ms")),
             "silent_ms": figures["silent_ms"],

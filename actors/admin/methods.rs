@@ -144,6 +144,18 @@ const METHODS: &[Method] = &[
         run: |call| Box::pin(session::abort(call)),
     },
     Method {
+        name: "admin.session.delete",
+        params: r#"{"session"}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(session::delete(call)),
+    },
+    Method {
+        name: "admin.session.export",
+        params: r#"{"session", "after_seq"?}"#,
+        deadline: PROMPT,
+        run: |call| Box::pin(session::export(call)),
+    },
+    Method {
         name: "admin.session.clear",
         params: r#"{"session"}"#,
         deadline: PROMPT,
@@ -181,7 +193,7 @@ const METHODS: &[Method] = &[
     },
     Method {
         name: tokens::CREATE,
-        params: r#"{"name", "role"? or "scopes"?, "kind"?, "life_ms"?}"#,
+        params: r#"{"name", "role"? or "scopes"?, "kind"?, "life_ms"?, "inherit"?}"#,
         deadline: PROMPT,
         run: |call| Box::pin(tokens::run(call, tokens::CREATE)),
     },
@@ -301,6 +313,11 @@ const METHODS: &[Method] = &[
         run: |call| Box::pin(log::log(call)),
     },
 ];
+
+/// The protocol as one JSON document, for those who read it before they connect.
+pub fn reference() -> Value {
+    clawmux_core::dialect::admin::reference(METHODS.iter().map(|method| (method.name, method.params)))
+}
 
 /// The method of this name.
 ///

@@ -11,6 +11,7 @@
 //! | `asked` | requests of methods to sessions |
 //! | `status`, `sessions`, `session`, `connections`, `actors`, `plugins`, `usage`, `devices`, `approvals`, `tokens`, `jobs`, `memory`, `drain`, `backup`, `config`, `log` | the methods, a group a file |
 //! | `activity` | what runs |
+//! | `unattended` | those that only read, where no daemon runs |
 //!
 //! What needs a session goes to it the way every client's requests do, under the principal that asks,
 //! who is an admin.
@@ -36,6 +37,7 @@ mod session;
 mod sessions;
 mod status;
 mod tokens;
+mod unattended;
 mod usage;
 
 use std::sync::Arc;
@@ -66,7 +68,10 @@ use crate::store::Store;
 
 pub use bound::{Bound, socket_path};
 pub use group::Group;
+pub use methods::reference;
+pub use status::LOCKED_OUT;
 pub use tokens::without_daemon as tokens_without_daemon;
+pub use unattended::read_without_daemon;
 
 /// Methods under way at once.
 const RUNNING_MAX: usize = 64;

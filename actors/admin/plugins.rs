@@ -1,7 +1,9 @@
 //! `admin.plugins` and `admin.plugin.*`: the plugins there are, and what can be done to one.
 
+use std::path::Path;
 use std::time::Instant;
 
+use clawmux_core::config::EMBEDDED_PLUGINS;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::ToolCall;
 use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
@@ -9,11 +11,18 @@ use clawmux_core::reply::PluginSummary;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::methods::Call;
+use super::AdminStatus;
+use super::methods::{Call, stopping};
 use crate::ask::ask;
 use crate::clock;
 use crate::observe::{Observe, Observed};
+use crate::sandbox::source;
 use crate::sandbox_supervisor::{CallTool, Cancel, LoadPlugin, ReloadPlugin, UnloadPlugin};
+
+/// So many modules of the plugins folder are named.
+const SHOWN_MAX: usize = 20;
+/// So many files of it are looked at.
+const FILES_MAX: usize = 10_000;
 
 /// `admin.plugins`: `{"plugins": [..]}`, by name, whether they can be called or not.
 pub(super) async fn list(call: Call) -> Result<Value, Error> {
@@ -55,14 +64,68 @@ struct Load {
     path: Option<String>,
 }
 
-/// `admin.plugin.load`: `{"plugin", "version", "description", "capabilities", "loaded": true}`, once it can be
-/// called. `path` is a file in the plugins folder of the home.
+/// `admin.plugin.load`: `{"plugin", "version", "description", "capabilities", "path", "loaded": true, "agents"}`, once
+/// it can be called. `path` is a file in the plugins folder of the home; where it is left out, and none of this name
+/// is configured or ships in the binary, the one named after the plugin. Of each agent `agents` says which `tools` it
+/// has, whether it was `given` this one, and whether it is the `default` one.
 pub(super) async fn load(call: Call) -> Result<Value, Error> {
     let Load { plugin, path } = call.params("admin.plugin.load")?;
-    let load = LoadPlugin { name: PluginName::new(plugin), path };
+    let name = PluginName::new(plugin);
+    let config = call.daemon.config.get();
+    let is_known =
+        config.plugins.iter().any(|known| known.name == name) || EMBEDDED_PLUGINS.contains(&name.as_str());
+    let path = match path {
+        None if !is_known && source::check_name(&name).is_ok() => Some(in_folder(&call, &name).await?),
+        path => path,
+    };
+    let load = LoadPlugin { name: name.clone(), path: path.clone() };
     let mut answer = summary(&sent(call.daemon.sandbox.send(load).await)??);
     answer["loaded"] = true.into();
+    answer["path"] = path.into();
+    let agents = config.agents.values().map(|agent| {
+        json!({
+            "agent": agent.id.as_str(),
+            "tools": agent.tools.iter().map(PluginName::as_str).collect::<Vec<_>>(),
+            "given": agent.tools.contains(&name),
+            "default": config.default_agent.as_ref() == Some(&agent.id),
+        })
+    });
+    answer["agents"] = agents.collect();
     Ok(answer)
+}
+
+/// The file of this plugin in the plugins folder of the home.
+///
+/// # Errors
+/// `NotFound` with those that are there.
+async fn in_folder(call: &Call, name: &PluginName) -> Result<String, Error> {
+    let status = call.daemon.status.send(AdminStatus).await.unwrap_or_else(|_| Err(stopping()))?;
+    let folder = Path::new(status["home"].as_str().unwrap_or_default()).join("plugins");
+    let listed = tokio::task::spawn_blocking(move || modules(&folder));
+    let there =
+        listed.await.map_err(|_| ErrorCode::Internal.error("the plugins folder could not be read"))?;
+    if there.iter().any(|known| known == name.as_str()) {
+        return Ok(format!("{name}.wasm"));
+    }
+    let named = match there.len() {
+        0 => "nothing is in the plugins folder of the home".to_owned(),
+        1..=SHOWN_MAX => format!("there are: {}", there.join(", ")),
+        count => format!("there are {count}, such as {}", there[..SHOWN_MAX].join(", ")),
+    };
+    Err(ErrorCode::NotFound.error(format!(
+        "plugin {name}: none of this name is configured or ships in the binary, and there is no plugins/{name}.wasm; \
+         {named}"
+    )))
+}
+
+/// The names of the modules in a folder, sorted. Blocks.
+fn modules(folder: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().take(FILES_MAX);
+    let mut names: Vec<String> = files
+        .filter_map(|file| file.file_name().to_str()?.strip_suffix(".wasm").map(str::to_owned))
+        .collect();
+    names.sort();
+    names
 }
 
 #[derive(Deserialize)]

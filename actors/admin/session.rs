@@ -1,7 +1,10 @@
 //! `admin.session.*`: one session, its log and what can be done to it.
 
+use actix::Addr;
+use clawmux_core::auth::Principal;
 use clawmux_core::command::{Command, Target};
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::Cause;
 use clawmux_core::ids::{RunId, Seq, SessionKey, Ticket};
 use clawmux_core::reply::Reply;
 use serde::Deserialize;
@@ -10,8 +13,10 @@ use serde_json::{Value, json};
 use super::asked::Execute;
 use super::event;
 use super::methods::Call;
+use super::params::read;
 use crate::ask::ask;
-use crate::store::{Describe, ListSessions, ReadEvents};
+use crate::session_supervisor::requests::missing;
+use crate::store::{Describe, ListSessions, ReadEvents, Store, exported};
 
 /// Events on a page.
 const PAGE: usize = 200;
@@ -36,11 +41,16 @@ struct Show {
 /// `admin.session.show`: `{"session", "owner", "events": [..], "next"?}`; `next` is the number to go
 /// on after, and absent at the end of the log.
 pub(super) async fn show(call: Call) -> Result<Value, Error> {
-    let Show { session, after_seq, limit } = call.params("admin.session.show")?;
-    let (key, owner) = existing(&call, &session).await?;
+    shown(&call.daemon.store, &call.principal, &call.params).await
+}
+
+/// The same of this store.
+pub(super) async fn shown(store: &Addr<Store>, by: &Principal, params: &Value) -> Result<Value, Error> {
+    let Show { session, after_seq, limit } = read("admin.session.show", params)?;
+    let (key, owner) = existing(store, by, &session).await?;
     let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
-    let read = |after| ReadEvents { session: key.clone(), after, run: None, max_bytes: PAGE_BYTES_MAX };
-    let mut events = ask(&call.daemon.store, read(Seq(after_seq))).await??;
+    let part = |after| ReadEvents { session: key.clone(), after, run: None, max_bytes: PAGE_BYTES_MAX };
+    let mut events = ask(store, part(Seq(after_seq))).await??;
     // A read that ends before its bytes are used up has come to the end of the log: so a page that
     // is not cut is asked for once more, and that answer is empty.
     events.truncate(limit);
@@ -63,15 +73,15 @@ struct Tail {
 /// is such a session.
 pub(super) async fn tail(call: Call) -> Result<Value, Error> {
     let Tail { session, after_seq } = call.params("admin.session.tail")?;
-    let (key, _) = existing(&call, &session).await?;
+    let (key, _) = existing(&call.daemon.store, &call.principal, &session).await?;
     Ok(json!({ "session": key.as_str(), "after_seq": after_seq }))
 }
 
 /// `admin.session.stop`: `{"session", "stopped", "runs"}`, with the runs that were ended.
 pub(super) async fn stop(call: Call) -> Result<Value, Error> {
     let Named { session } = call.params("admin.session.stop")?;
-    let (key, _) = existing(&call, &session).await?;
-    match execute(&call, Command::Stop { target: Target::Session(key) }).await? {
+    let (key, _) = existing(&call.daemon.store, &call.principal, &session).await?;
+    match execute(&call, Command::Stop { target: Target::Session(key), cause: Cause::Stopped }).await? {
         (_, Reply::Stopped { session, runs }) => {
             let runs: Vec<&str> = runs.iter().map(RunId::as_str).collect();
             Ok(json!({ "session": session.as_str(), "stopped": true, "runs": runs }))
@@ -90,7 +100,7 @@ struct Abort {
 /// `admin.session.abort`: `{"session", "aborted", "run"}`.
 pub(super) async fn abort(call: Call) -> Result<Value, Error> {
     let Abort { session, run } = call.params("admin.session.abort")?;
-    let (key, _) = existing(&call, &session).await?;
+    let (key, _) = existing(&call.daemon.store, &call.principal, &session).await?;
     let command = Command::Abort { target: Target::Session(key.clone()), run: run.map(RunId::new) };
     match execute(&call, command).await? {
         (_, Reply::Aborted { run }) => Ok(json!({
@@ -111,11 +121,48 @@ struct Named {
 /// `admin.session.clear`: `{"session", "cleared"}`.
 pub(super) async fn clear(call: Call) -> Result<Value, Error> {
     let Named { session } = call.params("admin.session.clear")?;
-    let (key, _) = existing(&call, &session).await?;
+    let (key, _) = existing(&call.daemon.store, &call.principal, &session).await?;
     match execute(&call, Command::Clear { target: Target::Session(key) }).await? {
         (_, Reply::Cleared { session }) => Ok(json!({ "session": session.as_str(), "cleared": true })),
         (_, other) => Err(unexpected(&other)),
     }
+}
+
+/// `admin.session.delete`: `{"session", "deleted"}`.
+pub(super) async fn delete(call: Call) -> Result<Value, Error> {
+    let Named { session } = call.params("admin.session.delete")?;
+    let (key, _) = existing(&call.daemon.store, &call.principal, &session).await?;
+    match execute(&call, Command::Delete { target: Target::Session(key.clone()) }).await? {
+        (_, Reply::Deleted { found }) => Ok(json!({ "session": key.as_str(), "deleted": found })),
+        (_, other) => Err(unexpected(&other)),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Export {
+    session: String,
+    #[serde(default)]
+    after_seq: u64,
+}
+
+/// `admin.session.export`: `{"session", "owner", "lines": [..], "next"?}`, a part of the whole log; `next`
+/// is the number to go on after, and absent at its end.
+pub(super) async fn export(call: Call) -> Result<Value, Error> {
+    given(&call.daemon.store, &call.principal, &call.params).await
+}
+
+/// The same of this store.
+pub(super) async fn given(store: &Addr<Store>, by: &Principal, params: &Value) -> Result<Value, Error> {
+    let Export { session, after_seq } = read("admin.session.export", params)?;
+    let (key, owner) = existing(store, by, &session).await?;
+    let events = exported(store, &key, Seq(after_seq)).await?;
+    let lines: Vec<Value> = events.iter().map(event::exported).collect();
+    let mut page = json!({ "session": key.as_str(), "owner": owner, "lines": lines });
+    if let Some(last) = events.last() {
+        page["next"] = json!(last.seq.0);
+    }
+    Ok(page)
 }
 
 pub(super) async fn execute(call: &Call, command: Command) -> Result<(Ticket, Reply), Error> {
@@ -129,16 +176,16 @@ pub(super) fn unexpected(reply: &Reply) -> Error {
 
 /// The session of this key, and its owner's name; where there is none, says which may have been
 /// meant.
-async fn existing(call: &Call, text: &str) -> Result<(SessionKey, Value), Error> {
+async fn existing(store: &Addr<Store>, by: &Principal, text: &str) -> Result<(SessionKey, Value), Error> {
     let refused = match SessionKey::parse(text) {
-        Ok(key) => match ask(&call.daemon.store, Describe { session: key.clone() }).await?? {
+        Ok(key) => match ask(store, Describe { session: key.clone() }).await?? {
             Some(described) => return Ok((key, event::owner_name(&described.owner))),
-            None => ErrorCode::NotFound.error(format!("no such session: {key}")),
+            None => missing(store, &key, by).await,
         },
         Err(error) => error,
     };
     let list = ListSessions { limit: MEANT_AMONG, owner: None, prefix: None, before: None };
-    let listed = ask(&call.daemon.store, list).await??;
+    let listed = ask(store, list).await??;
     let keys = || listed.iter().map(|listed| listed.summary.session.as_str());
     // Who writes less than a key means the beginning of one.
     let refused = if text.matches(':').count() < 3 && !keys().any(|key| key.starts_with(text)) {

@@ -2,6 +2,7 @@
 //!
 //! What is used while somebody pages moves to the front and so may be missed by later pages.
 
+use actix::Addr;
 use clawmux_core::error::Error;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -9,8 +10,9 @@ use serde_json::{Value, json};
 use super::activity::Activity;
 use super::event::owner_name;
 use super::methods::Call;
+use super::params::read;
 use crate::ask::ask;
-use crate::store::{ListSessions, Listed, Place};
+use crate::store::{ListSessions, Listed, Place, Store};
 
 /// Sessions on a page.
 const PAGE: usize = 100;
@@ -29,21 +31,36 @@ struct Params {
 
 /// Answers it: `{"sessions": [..], "next"?}`, with `next` where there are more.
 pub(super) async fn list(call: Call) -> Result<Value, Error> {
-    let Params { limit, prefix, before } = call.params("admin.sessions")?;
+    let (listed, more) = asked(&call.daemon.store, &call.params).await?;
+    Ok(page(&listed, more, &Activity::now(&call.daemon).await?))
+}
+
+/// The same of a store that no daemon has open.
+pub(super) async fn of_store(store: &Addr<Store>, params: &Value) -> Result<Value, Error> {
+    let (listed, more) = asked(store, params).await?;
+    Ok(page(&listed, more, &Activity::default()))
+}
+
+/// Those of a page, and whether there are more.
+async fn asked(store: &Addr<Store>, params: &Value) -> Result<(Vec<Listed>, bool), Error> {
+    let Params { limit, prefix, before } = read("admin.sessions", params)?;
     let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
     let before = before.map(|(updated_ms, row)| Place { updated_ms, row });
     let wanted = ListSessions { limit: limit + 1, owner: None, prefix, before };
-    let mut listed = ask(&call.daemon.store, wanted).await??;
+    let mut listed = ask(store, wanted).await??;
     let more = listed.len() > limit;
     listed.truncate(limit);
-    let activity = Activity::now(&call.daemon).await?;
+    Ok((listed, more))
+}
+
+fn page(listed: &[Listed], more: bool, activity: &Activity) -> Value {
     let next = listed.last().filter(|_| more).map(|last| json!([last.place.updated_ms, last.place.row]));
-    let sessions: Vec<Value> = listed.iter().map(|listed| session(listed, &activity)).collect();
+    let sessions: Vec<Value> = listed.iter().map(|listed| session(listed, activity)).collect();
     let mut page = json!({ "sessions": sessions });
     if let Some(next) = next {
         page["next"] = next;
     }
-    Ok(page)
+    page
 }
 
 fn session(listed: &Listed, activity: &Activity) -> Value {

@@ -5,6 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use actix::Addr;
 use clawmux_core::auth::token::{Configured, Kind, Token, TokenCommand, TokenReply};
 use clawmux_core::auth::{Scope, Scopes};
 use clawmux_core::command::Command;
@@ -17,8 +18,11 @@ use serde_json::{Value, json};
 use super::methods::Call;
 use super::params::read;
 use super::session::{execute, unexpected};
+use crate::store::Store;
 
-/// `admin.tokens`: `{"tokens": [..], "configured": [..]}`, the latest first.
+/// `admin.tokens`: `{"tokens": [..], "configured": [..], "loopback_open", "locked_out"}`, the latest first;
+/// `loopback_open` where nobody has to show one over loopback, until the first is given out, `locked_out` where
+/// everybody has to and none is valid.
 pub(super) const LIST: &str = "admin.tokens";
 /// `admin.token.create`: what `admin.tokens` says of it, with its `secret`, and whether it
 /// `closes_loopback`, where nobody had to show anything until now.
@@ -51,6 +55,11 @@ pub async fn without_daemon(
     crate::tokens::without_daemon(home, config, command(method, params)?).await.map(told)
 }
 
+/// `admin.tokens` of a store that no daemon has open.
+pub(super) async fn of_store(store: &Addr<Store>, config: &Config, params: &Value) -> Result<Value, Error> {
+    crate::tokens::of_store(store, config, command(LIST, params)?).await.map(told)
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Nothing {}
@@ -63,6 +72,8 @@ struct Create {
     scopes: Option<Vec<String>>,
     kind: Option<String>,
     life_ms: Option<u64>,
+    #[serde(default)]
+    inherit: bool,
 }
 
 #[derive(Deserialize)]
@@ -87,14 +98,14 @@ fn command(method: &str, params: &Value) -> Result<TokenCommand, Error> {
             TokenCommand::List
         }
         CREATE => {
-            let Create { name, role, scopes, kind, life_ms } = read(method, params)?;
+            let Create { name, role, scopes, kind, life_ms, inherit } = read(method, params)?;
             let scopes = scopes_of(role.as_deref(), scopes)?;
             let kind = match kind.as_deref() {
                 None => Kind::ApiKey,
                 Some(name) => Kind::from_name(name)
                     .ok_or_else(|| invalid("there is no such kind: it is \"api-key\" or \"jwt\""))?,
             };
-            TokenCommand::Create { name, kind, scopes, life: life_ms.map(Duration::from_millis) }
+            TokenCommand::Create { name, kind, scopes, life: life_ms.map(Duration::from_millis), inherit }
         }
         REVOKE => {
             let Named { token: id } = read(method, params)?;
@@ -111,7 +122,9 @@ fn command(method: &str, params: &Value) -> Result<TokenCommand, Error> {
 
 fn told(reply: TokenReply) -> Value {
     match reply {
-        TokenReply::List { tokens, configured: of_config } => json!({
+        TokenReply::List { tokens, configured: of_config, loopback_open, locked_out } => json!({
+            "loopback_open": loopback_open,
+            "locked_out": locked_out,
             "tokens": tokens.iter().map(token).collect::<Vec<_>>(),
             "configured": of_config.iter().map(configured).collect::<Vec<_>>(),
         }),

@@ -1,7 +1,10 @@
 //! `admin.usage`: tokens spent, today, this month and by what is asked for, and what the budgets leave.
 
+use actix::Addr;
+use clawmux_core::config::{Budgets, Config};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Usage;
+use clawmux_core::log::usage::UsageTotals;
 use clawmux_core::meter::{day_start, month_start};
 use clawmux_core::reply::{Budget, Period};
 use clawmux_core::time::Timestamp;
@@ -9,10 +12,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::methods::{Call, stopping};
+use super::params::read;
 use crate::ask::ask;
 use crate::clock;
 use crate::provider_supervisor::BudgetStatus;
-use crate::store::{UsageBy, UsageGroup, UsageShare, UsageSince};
+use crate::store::{Store, UsageBy, UsageGroup, UsageShare, UsageSince};
 
 /// Days that are looked at.
 const DAYS: u64 = 30;
@@ -35,7 +39,31 @@ struct Params {
 /// Answers it: `{"today", "month", "budgets": [..], "by", "since_ms", "rows": [..], "more"}`. Days and months
 /// are those of UTC; `days` counts today.
 pub(super) async fn usage(call: Call) -> Result<Value, Error> {
-    let Params { by, days, limit } = call.params("admin.usage")?;
+    // With a session that has spent nothing, so that its limit is told as well.
+    let budgets = call.daemon.budgets.send(BudgetStatus { session_spent: Some(0) });
+    let (mut answer, _) = asked(&call.daemon.store, &call.params).await?;
+    let budgets = budgets.await.map_err(|_| stopping())?;
+    answer["budgets"] = budgets.iter().map(budget).collect();
+    Ok(answer)
+}
+
+/// The same of a store that no daemon has open, with the budgets of this configuration.
+pub(super) async fn of_store(store: &Addr<Store>, config: &Config, params: &Value) -> Result<Value, Error> {
+    let (mut answer, totals) = asked(store, params).await?;
+    let Budgets { session, daily, monthly } = config.budgets;
+    let budgets = [
+        (Period::Session, session, 0),
+        (Period::Daily, daily, totals.day.total()),
+        (Period::Monthly, monthly, totals.month.total()),
+    ];
+    let budgets = budgets.map(|(period, limit, used)| budget(&Budget { period, limit, used, reserved: 0 }));
+    answer["budgets"] = json!(budgets);
+    Ok(answer)
+}
+
+/// The answer but for the budgets, and what they are measured by.
+async fn asked(store: &Addr<Store>, params: &Value) -> Result<(Value, UsageTotals), Error> {
+    let Params { by, days, limit } = read("admin.usage", params)?;
     let by = by.as_deref().unwrap_or("day");
     let group = match by {
         "day" => UsageGroup::Day,
@@ -52,23 +80,20 @@ pub(super) async fn usage(call: Call) -> Result<Value, Error> {
     let now = clock::now();
     let today = day_start(now);
     let since = Timestamp::from_millis(today.as_millis().saturating_sub(before * DAY_MS));
-    let totals = ask(&call.daemon.store, UsageSince { day_start: today, month_start: month_start(now) });
-    let shares = ask(&call.daemon.store, UsageBy { since, group, limit: limit + 1 });
-    // With a session that has spent nothing, so that its limit is told as well.
-    let budgets = call.daemon.budgets.send(BudgetStatus { session_spent: Some(0) });
+    let totals = ask(store, UsageSince { day_start: today, month_start: month_start(now) });
+    let shares = ask(store, UsageBy { since, group, limit: limit + 1 });
     let (totals, mut shares) = (totals.await??, shares.await??);
-    let budgets = budgets.await.map_err(|_| stopping())?;
     let more = shares.len() > limit;
     shares.truncate(limit);
-    Ok(json!({
+    let answer = json!({
         "today": tokens(totals.day),
         "month": tokens(totals.month),
-        "budgets": budgets.iter().map(budget).collect::<Vec<_>>(),
         "by": by,
         "since_ms": since.as_millis(),
         "rows": shares.iter().map(|share| row(share, by)).collect::<Vec<_>>(),
         "more": more,
-    }))
+    });
+    Ok((answer, totals))
 }
 
 fn tokens(usage: Usage) -> Value {

@@ -74,11 +74,9 @@ impl Now {
             shown.push((layers.file.clone(), String::new()));
         }
         let mut found = layers.with(&shown, config::examine);
-        if found.complaints.is_empty()
-            && let (Some(look), Some(config)) = (layers.look, &found.config)
-        {
-            let complaint = |message| Complaint { at: Origin::Default, message };
-            found.complaints = look(config, &layers.home).into_iter().map(complaint).collect();
+        if let (Some(look), Some(config)) = (layers.look, &found.config) {
+            let complaints = look(config, &layers.home);
+            found.complain(complaints);
         }
         Self { files, text, found }
     }
@@ -113,15 +111,36 @@ impl Now {
         let mut settings = Vec::new();
         match path {
             None => self.collect("", values, &mut settings),
-            Some(path) if !config::is_known(path) => {
-                return Err(ErrorCode::NotFound.error(format!("there is no key {path:?}")));
-            }
             Some(path) => {
+                if let Some(why) = config::no_such_key(path) {
+                    return Err(ErrorCode::NotFound.error(why));
+                }
                 if let Some(value) = config::at(values, path) {
                     self.collect(path, value, &mut settings);
                 }
             }
         }
+        Ok(settings)
+    }
+
+    /// As [`settings`](Self::settings), with the keys that say nothing and have no default: null.
+    ///
+    /// # Errors
+    /// `NotFound` where there is no such key.
+    pub fn all_settings(&self, path: Option<&str>) -> Result<Vec<Setting>, Error> {
+        self.all_settings_of(&self.found.effective, path)
+    }
+
+    /// The same of other values than those that stand here.
+    pub(super) fn all_settings_of(&self, values: &Json, path: Option<&str>) -> Result<Vec<Setting>, Error> {
+        let mut settings = self.settings_of(values, path)?;
+        let unsaid = config::unsaid(values, path.unwrap_or_default());
+        settings.extend(unsaid.into_iter().map(|path| Setting {
+            path,
+            value: Json::Null,
+            at: Origin::Default,
+        }));
+        settings.sort_by(|one, other| one.path.cmp(&other.path));
         Ok(settings)
     }
 
@@ -211,7 +230,7 @@ impl Draft {
     ///
     /// # Errors
     /// What is wrong, all at once.
-    pub(super) fn place(layers: &Layers, values: &[(String, Json)], merge: bool) -> Result<Self, Error> {
+    pub fn place(layers: &Layers, values: &[(String, Json)], merge: bool) -> Result<Self, Error> {
         let now = Now::read(layers)?;
         let shown = now.found.file.clone();
         let asked = config::placed(&shown, values, merge).map_err(|complaints| invalid(&complaints))?;
@@ -225,8 +244,8 @@ impl Draft {
     /// `Conflict` where the environment or the command line says it, which no file can change; else what
     /// is wrong.
     pub fn of_key(layers: &Layers, path: &str, value: &Json) -> Result<Self, Error> {
-        if !config::is_known(path) {
-            return Err(ErrorCode::NotFound.error(format!("there is no key {path:?}")));
+        if let Some(why) = config::no_such_key(path) {
+            return Err(ErrorCode::NotFound.error(why));
         }
         let now = Now::read(layers)?;
         let from = match now.origin(path) {
@@ -248,8 +267,12 @@ impl Draft {
         }
         let file = if from == layers.file || file::is_writable(&from) { from } else { layers.file.clone() };
         let shown = now.shown(layers, &file);
-        let places = [(path.to_owned(), value.clone())];
-        let asked = config::placed(&shown, &places, false).map_err(|complaints| invalid(&complaints))?;
+        let asked = if value.is_null() {
+            config::unset(&shown, path)
+        } else {
+            let places = [(path.to_owned(), value.clone())];
+            config::placed(&shown, &places, false).map_err(|complaints| invalid(&complaints))?
+        };
         let draft = Self::say(layers, now, file, &shown, &asked)?;
         if value.is_null() && draft.text.is_none() {
             return Err(ErrorCode::Unavailable

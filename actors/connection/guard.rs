@@ -1,22 +1,11 @@
-//! Looks at WebSocket frame headers as the bytes pass, in front of the frame decoder.
+//! Looks at WebSocket frame headers as the bytes pass.
 //!
-//! The decoder checks a frame's size only when the whole frame is there, so an announced gigabyte
-//! would sit in memory first; and it never looks at a message's fragments together. Here a frame
-//! is refused when its header is complete: by its announced length and the sum of the fragments
-//! before it. The guard also lets bytes pass one frame at a time, so that a connection can stop
-//! reading exactly between two frames, and it refuses what RFC 6455 forbids in a header.
+//! A frame is refused when its header is complete: by its announced length and the sum of the
+//! fragments before it, so that an announced gigabyte never comes. The guard also lets bytes pass one
+//! frame at a time, so that a connection can stop reading exactly between two frames, and it refuses
+//! what RFC 6455 forbids in a header.
 //!
-//! Deliberately absent: payloads. They pass unread and masked.
-
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
-
-use actix_web::error::PayloadError;
-use bytes::{Bytes, BytesMut};
-use futures::Stream;
-
-use super::link::Link;
+//! Deliberately absent: payloads. They pass unread and masked; see [`frames`](super::frames).
 
 /// The longest header a masked frame can have, in bytes.
 const HEADER_BYTES_MAX: usize = 14;
@@ -34,15 +23,30 @@ pub enum Violation {
     },
     /// RFC 6455 forbids it.
     Protocol(&'static str),
+    /// Text that is not UTF-8.
+    NotText,
 }
 
 /// What may pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// So many bytes, from the front.
-    pub bytes: usize,
+    /// So many bytes of a header, from the front.
+    pub header: usize,
+    /// So many bytes of a payload after them; none while the header is not complete.
+    pub payload: usize,
     /// Whether a frame ends with them.
     pub frame_ends: bool,
+}
+
+/// The frame under way, as its header says; to be asked once that is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What it is.
+    pub opcode: u8,
+    /// Whether its message ends with it.
+    pub is_last: bool,
+    /// What its payload is masked with.
+    pub mask: [u8; 4],
 }
 
 /// The state between two bytes of a peer.
@@ -69,7 +73,7 @@ impl Guard {
         if self.remaining == 0 {
             loop {
                 let Some(byte) = bytes.get(at) else {
-                    return Ok(Passed { bytes: at, frame_ends: false });
+                    return Ok(Passed { header: at, payload: 0, frame_ends: false });
                 };
                 self.header[self.header_bytes] = *byte;
                 self.header_bytes += 1;
@@ -84,12 +88,29 @@ impl Guard {
         let here = self.remaining.min((bytes.len() - at) as u64);
         self.remaining -= here;
         // At most what is left of `bytes`, so it fits.
-        Ok(Passed { bytes: at + here as usize, frame_ends: self.remaining == 0 })
+        Ok(Passed { header: at, payload: here as usize, frame_ends: self.remaining == 0 })
     }
 
-    /// Whether a header has begun and is not complete.
-    pub fn is_in_header(&self) -> bool {
-        self.header_bytes > 0
+    /// Whether a frame or a message has begun and is not complete.
+    pub fn is_unfinished(&self) -> bool {
+        self.header_bytes > 0 || self.remaining > 0 || self.fragmented
+    }
+
+    /// Whether the header of the frame under way is complete.
+    pub fn has_header(&self) -> bool {
+        self.header_bytes == 0
+    }
+
+    /// The header that was completed last.
+    pub fn header(&self) -> Header {
+        let [first, second, rest @ ..] = self.header;
+        let at = match second & 0x7f {
+            126 => 2,
+            127 => 8,
+            _ => 0,
+        };
+        let mask = [rest[at], rest[at + 1], rest[at + 2], rest[at + 3]];
+        Header { opcode: first & 0x0f, is_last: first & 0x80 != 0, mask }
     }
 
     /// How long the header is, as far as its first two bytes tell.
@@ -148,86 +169,6 @@ impl Guard {
     }
 }
 
-/// The bytes of a peer, as the frame decoder gets to see them.
-///
-/// Gives out at most one frame before it says `Pending`; the decoder then has a whole frame to
-/// answer with, so no wake-up is lost. A header is held back until it is complete: the decoder
-/// would complain again and again of half a header that it does not like. After a violation it drops what still comes, so that the
-/// peer can read why.
-#[derive(Debug)]
-pub(super) struct Guarded<S> {
-    inner: S,
-    guard: Guard,
-    rest: Bytes,
-    header: BytesMut,
-    frame_ended: bool,
-    link: Arc<Link>,
-}
-
-impl<S> Guarded<S> {
-    pub(super) fn new(inner: S, link: Arc<Link>) -> Self {
-        Self {
-            inner,
-            guard: Guard::default(),
-            rest: Bytes::new(),
-            header: BytesMut::new(),
-            frame_ended: false,
-            link,
-        }
-    }
-}
-
-impl<S: Stream<Item = Result<Bytes, PayloadError>> + Unpin> Stream for Guarded<S> {
-    type Item = Result<Bytes, PayloadError>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = &mut *self;
-        if std::mem::take(&mut this.frame_ended) {
-            return Poll::Pending;
-        }
-        if !this.link.may_read() {
-            // The socket has not taken what is written; when it does, everything is polled again.
-            return Poll::Pending;
-        }
-        loop {
-            if this.rest.is_empty() {
-                match Pin::new(&mut this.inner).poll_next(cx) {
-                    Poll::Ready(Some(Ok(bytes))) => this.rest = bytes,
-                    other => return other,
-                }
-                this.link.received(this.rest.len());
-            }
-            if this.link.violation().is_some() {
-                this.rest.clear();
-                continue;
-            }
-            if this.rest.is_empty() {
-                continue;
-            }
-            return match this.guard.pass(&this.rest, this.link.frame_limit()) {
-                Ok(passed) => {
-                    let bytes = this.rest.split_to(passed.bytes);
-                    if this.guard.is_in_header() {
-                        this.header.extend_from_slice(&bytes);
-                        continue;
-                    }
-                    this.frame_ended = passed.frame_ends;
-                    if this.header.is_empty() {
-                        return Poll::Ready(Some(Ok(bytes)));
-                    }
-                    this.header.extend_from_slice(&bytes);
-                    Poll::Ready(Some(Ok(std::mem::take(&mut this.header).freeze())))
-                }
-                Err(violation) => {
-                    this.link.refuse(violation);
-                    this.rest.clear();
-                    Poll::Ready(Some(Err(PayloadError::Overflow)))
-                }
-            };
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,10 +208,11 @@ mod tests {
             while !piece.is_empty() {
                 match guard.pass(piece, limit) {
                     Ok(step) => {
-                        assert!(step.bytes > 0, "it must make progress");
-                        passed += step.bytes;
+                        let bytes = step.header + step.payload;
+                        assert!(bytes > 0, "it must make progress");
+                        passed += bytes;
                         frames += usize::from(step.frame_ends);
-                        piece = &piece[step.bytes..];
+                        piece = &piece[bytes..];
                     }
                     Err(violation) => return (passed, frames, Some(violation)),
                 }
@@ -286,7 +228,7 @@ mod tests {
         let mut guard = Guard::default();
         assert_eq!(
             guard.pass(&header[..13], 65536),
-            Ok(Passed { bytes: 13, frame_ends: false }),
+            Ok(Passed { header: 13, payload: 0, frame_ends: false }),
             "not known yet"
         );
         assert_eq!(guard.pass(&header[13..], 65536), Err(Violation::Oversize { limit: 65536 }));

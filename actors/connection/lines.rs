@@ -3,7 +3,8 @@
 //! One future moves bytes both ways and runs whenever anything happens in the actor's context. It writes
 //! what waits, then reads on as long as the [`Link`] says that more may be read: so what waits for a
 //! peer that does not read, and what it asked for, is bounded as it is over a WebSocket. A line
-//! that is too long is refused when so much of it is there; at most one line and one read are held.
+//! that is too long is refused when so much of it is there; at most one line and one read are held, counted
+//! with what all connections hold of messages that are not complete.
 //!
 //! Spaces, tabs and CR around a line do not count, empty lines are skipped, and an unfinished line at the
 //! end is none. A peer that has closed its half still reads: what it asked for is answered.
@@ -14,6 +15,7 @@
 use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context as Task, Poll, ready};
 
 use actix::{ActorContext, ActorFuture, AsyncContext};
@@ -52,10 +54,9 @@ pub struct Lines {
     has_finished: bool,
 }
 
-/// What was read and is no frame yet.
+/// What was read and is no frame yet; the bytes themselves are the link's.
 #[derive(Debug, Default)]
 struct Unread {
-    bytes: BytesMut,
     /// So many of them hold no line end.
     looked_at: usize,
 }
@@ -66,10 +67,10 @@ struct TooLong;
 
 impl Unread {
     /// Takes the next line that is not empty, without its end and the spaces around it.
-    fn line(&mut self, bytes_max: usize) -> Result<Option<Bytes>, TooLong> {
+    fn line(&mut self, bytes: &mut BytesMut, bytes_max: usize) -> Result<Option<Bytes>, TooLong> {
         loop {
-            let end = self.bytes[self.looked_at..].iter().position(|byte| *byte == b'\n');
-            let length = end.map_or(self.bytes.len(), |end| self.looked_at + end);
+            let end = bytes[self.looked_at..].iter().position(|byte| *byte == b'\n');
+            let length = end.map_or(bytes.len(), |end| self.looked_at + end);
             if length > bytes_max {
                 return Err(TooLong);
             }
@@ -78,11 +79,11 @@ impl Unread {
                 return Ok(None);
             }
             self.looked_at = 0;
-            let line = self.bytes.split_to(length);
-            self.bytes.advance(1);
-            if self.bytes.is_empty() {
+            let line = bytes.split_to(length);
+            bytes.advance(1);
+            if bytes.is_empty() {
                 // Whoever gets the line has the memory, and nothing is held for an idle peer.
-                self.bytes = BytesMut::new();
+                *bytes = BytesMut::new();
             }
             let line = line.freeze();
             let trimmed = trim(&line);
@@ -91,12 +92,12 @@ impl Unread {
             }
         }
     }
+}
 
-    /// How much to read next.
-    fn room(&self) -> usize {
-        let (least, most) = READ_BYTES;
-        self.bytes.len().clamp(least, most)
-    }
+/// How much to read next, where so much is there.
+fn room(unread: usize) -> usize {
+    let (least, most) = READ_BYTES;
+    unread.clamp(least, most)
 }
 
 fn trim(line: &[u8]) -> &[u8] {
@@ -155,13 +156,22 @@ impl Lines {
     }
 
     /// What comes next.
-    fn poll_incoming(&mut self, link: &Link, task: &mut Task<'_>) -> Poll<io::Result<Incoming>> {
+    fn poll_incoming(&mut self, link: &Arc<Link>, task: &mut Task<'_>) -> Poll<io::Result<Incoming>> {
         if self.has_ended {
             return Poll::Pending;
         }
         let limit = link.frame_limit();
         loop {
-            match self.unread.line(limit) {
+            // Where it was taken away, the connection is about to be told.
+            let line = link.partial().change(link, |bytes| {
+                let line = self.unread.line(bytes, limit);
+                (line, bytes.is_empty())
+            });
+            let Some((line, is_empty)) = line else { return Poll::Pending };
+            if is_empty || matches!(line, Ok(Some(_))) {
+                link.message_ended();
+            }
+            match line {
                 Ok(Some(line)) => {
                     let frame = match ByteString::try_from(line.clone()) {
                         Ok(text) => Frame::Text(text),
@@ -172,18 +182,32 @@ impl Lines {
                 Ok(None) => {}
                 Err(TooLong) => return Poll::Ready(Ok(Incoming::Oversize { limit })),
             }
+            if !is_empty {
+                link.message_goes_on();
+            }
             ready!(self.stream.poll_read_ready(task))?;
-            self.unread.bytes.reserve(self.unread.room());
-            match self.stream.try_read_buf(&mut self.unread.bytes) {
-                Ok(0) => {
+            let stream = &self.stream;
+            let read = link.partial().change(link, |bytes| {
+                bytes.reserve(room(bytes.len()));
+                let read = stream.try_read_buf(bytes);
+                if bytes.is_empty() {
+                    // Holds no memory for a peer that has sent nothing.
+                    *bytes = BytesMut::new();
+                }
+                read
+            });
+            match read {
+                None => return Poll::Pending,
+                Some(Ok(0)) => {
                     self.has_ended = true;
-                    self.unread = Unread::default();
+                    link.message_ended();
+                    link.partial().change(link, |bytes| *bytes = BytesMut::new());
                     return Poll::Ready(Ok(Incoming::Ended));
                 }
-                Ok(read) => link.received(read),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.unread.let_go(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Poll::Ready(Err(error)),
+                Some(Ok(read)) => link.received(read),
+                Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+                Some(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
     }
@@ -191,7 +215,6 @@ impl Lines {
     /// Drops what still comes, until the peer closes.
     fn poll_drop(&mut self, task: &mut Task<'_>) -> Poll<()> {
         let mut dropped = [0; READ_BYTES.0];
-        self.unread = Unread::default();
         if self.has_ended {
             return Poll::Ready(());
         }
@@ -212,15 +235,6 @@ impl Lines {
         if !std::mem::replace(&mut self.has_finished, true) {
             // It may be gone already, which is what is wanted.
             let _ = SockRef::from(&self.stream).shutdown(Shutdown::Write);
-        }
-    }
-}
-
-impl Unread {
-    /// Holds no memory for a peer that has sent nothing.
-    fn let_go(&mut self) {
-        if self.bytes.is_empty() {
-            self.bytes = BytesMut::new();
         }
     }
 }
@@ -326,12 +340,12 @@ mod tests {
 
     /// The lines of `bytes` that come in pieces of these sizes.
     fn lines(bytes: &[u8], sizes: &[usize], bytes_max: usize) -> Result<Vec<Vec<u8>>, TooLong> {
-        let (mut unread, mut found) = (Unread::default(), Vec::new());
+        let (mut unread, mut unread_bytes, mut found) = (Unread::default(), BytesMut::new(), Vec::new());
         let (mut rest, mut sizes) = (bytes, sizes.iter().copied().cycle());
         while !rest.is_empty() {
             let (piece, after) = rest.split_at(sizes.next().unwrap_or(1).clamp(1, rest.len()));
-            unread.bytes.extend_from_slice(piece);
-            while let Some(line) = unread.line(bytes_max)? {
+            unread_bytes.extend_from_slice(piece);
+            while let Some(line) = unread.line(&mut unread_bytes, bytes_max)? {
                 found.push(line.to_vec());
             }
             rest = after;
@@ -354,10 +368,10 @@ mod tests {
 
     #[test]
     fn nothing_is_held_for_an_idle_peer() {
-        let mut unread = Unread::default();
-        unread.bytes.extend_from_slice(b"{}\n");
-        assert!(unread.line(64).unwrap().is_some() && unread.line(64).unwrap().is_none());
-        assert_eq!(unread.bytes.capacity(), 0);
+        let (mut unread, mut bytes) = (Unread::default(), BytesMut::from(&b"{}\n"[..]));
+        assert!(unread.line(&mut bytes, 64).unwrap().is_some());
+        assert!(unread.line(&mut bytes, 64).unwrap().is_none());
+        assert_eq!(bytes.capacity(), 0);
     }
 
     proptest! {

@@ -9,20 +9,22 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use actix::Recipient;
-use clawmux_core::dialect::Fault;
+use clawmux_core::auth::Principal;
+use clawmux_core::dialect::{Fault, Introduction};
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::time::Timestamp;
 use socket2::SockRef;
 
-use super::guard::Violation;
-use super::registry::Registry;
+use super::partial::{Partial, Partials};
+use super::registry::{NoPlace, Registry};
 use super::{Nudge, OUTPUT_MARK_BYTES, UNANSWERED_MARK};
 use crate::clock;
 use crate::deliver::Window;
+use crate::socket_owner::{self, Means};
 
 /// The largest message before the handshake is complete, in bytes.
 pub const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
@@ -90,7 +92,9 @@ pub struct Link {
     heard: AtomicU64,
     pinged: AtomicU64,
     frame_limit: AtomicUsize,
-    violation: OnceLock<Violation>,
+    partial: Partial,
+    message_began: AtomicU64,
+    has_said_goodbye: AtomicBool,
     polls: AtomicU64,
     unsent: AtomicUsize,
     blocked: AtomicBool,
@@ -102,6 +106,11 @@ pub struct Link {
     requested: AtomicU64,
     dialect: OnceLock<&'static str>,
     principal: OnceLock<Arc<str>>,
+    /// The user of this host who has the other end; or why it is not known.
+    user: OnceLock<Result<u32, String>>,
+    /// Whether the peer ever said something.
+    spoke: AtomicBool,
+    introduction: Mutex<Introduction>,
     actor: OnceLock<Recipient<Nudge>>,
     window: Arc<Window>,
 }
@@ -133,7 +142,9 @@ impl Link {
             heard: AtomicU64::new(opened.as_millis()),
             pinged: AtomicU64::new(0),
             frame_limit: AtomicUsize::new(HANDSHAKE_BYTES_MAX),
-            violation: OnceLock::new(),
+            partial: Partial::default(),
+            message_began: AtomicU64::new(0),
+            has_said_goodbye: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             unsent: AtomicUsize::new(0),
             blocked: AtomicBool::new(false),
@@ -145,6 +156,9 @@ impl Link {
             requested: AtomicU64::new(0),
             dialect: OnceLock::new(),
             principal: OnceLock::new(),
+            user: OnceLock::new(),
+            spoke: AtomicBool::new(false),
+            introduction: Mutex::default(),
             actor: OnceLock::new(),
             window: Arc::default(),
         })
@@ -173,6 +187,16 @@ impl Link {
     /// Who it is; none before the handshake.
     pub fn principal(&self) -> Option<&Arc<str>> {
         self.principal.get()
+    }
+
+    /// What it says of itself.
+    pub fn introduction(&self) -> Introduction {
+        self.introduction.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It says this of itself.
+    pub(super) fn introduced(&self, introduction: Introduction) {
+        *self.introduction.lock().unwrap_or_else(PoisonError::into_inner) = introduction;
     }
 
     /// What bounds the events under way to it.
@@ -209,13 +233,45 @@ impl Link {
 
     /// The handshake is complete: where there is a place for it, larger messages are let in, and it
     /// is no longer one of those that make room.
-    pub(super) fn admit(&self, principal: Arc<str>, frame_limit: usize) -> bool {
-        let admitted = self.registry.admit(self.id);
-        if admitted {
-            let _ = self.principal.set(principal);
-            self.frame_limit.store(frame_limit, Relaxed);
+    pub(super) fn admit(&self, principal: &Principal, frame_limit: usize) -> Result<(), NoPlace> {
+        self.registry.admit(self.id, principal)?;
+        let _ = self.principal.set(principal.name.clone());
+        self.frame_limit.store(frame_limit, Relaxed);
+        Ok(())
+    }
+
+    /// The user of this host who has the other end of a connection within it. Looked up once.
+    ///
+    /// # Errors
+    /// Why that is not known.
+    pub(crate) async fn user(&self, means: Means) -> Result<u32, &str> {
+        let Peer::Tcp { from, to } = self.peer else { return Err("it is no TCP connection") };
+        if self.user.get().is_none() {
+            let found = match means {
+                Means::SockDiag => socket_owner::owner(means, from, to),
+                // It is as long as there are sockets.
+                Means::Tables => {
+                    let looked = tokio::task::spawn_blocking(move || socket_owner::owner(means, from, to));
+                    looked.await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+                }
+            };
+            let _ = self.user.set(found.map_err(|error| error.to_string()));
         }
-        admitted
+        match self.user.get() {
+            Some(Ok(user)) => Ok(*user),
+            Some(Err(why)) => Err(why),
+            None => Err("it was not looked for"),
+        }
+    }
+
+    /// The peer said something.
+    pub(super) fn speaks(&self) {
+        self.spoke.store(true, Relaxed);
+    }
+
+    /// Whether the peer ever said something.
+    pub(crate) fn has_spoken(&self) -> bool {
+        self.spoke.load(Relaxed)
     }
 
     /// The peer was heard of.
@@ -232,12 +288,62 @@ impl Link {
         self.frame_limit.load(Relaxed)
     }
 
-    pub(super) fn refuse(&self, violation: Violation) {
-        let _ = self.violation.set(violation);
+    /// Its messages may have so many bytes from now on.
+    pub(super) fn set_frame_limit(&self, bytes: usize) {
+        self.frame_limit.store(bytes, Relaxed);
     }
 
-    pub(super) fn violation(&self) -> Option<Violation> {
-        self.violation.get().copied()
+    /// What has come of a message that is not complete.
+    pub(super) fn partial(&self) -> &Partial {
+        &self.partial
+    }
+
+    /// What all connections hold of such messages.
+    pub(super) fn partials(&self) -> &Partials {
+        self.registry.partials()
+    }
+
+    /// A message has begun and is not complete.
+    pub(super) fn message_goes_on(&self) {
+        if self.message_began.load(Relaxed) == 0 {
+            self.message_began.store(clock::now().as_millis().max(1), Relaxed);
+        }
+    }
+
+    /// No message is under way any more.
+    pub(super) fn message_ended(&self) {
+        self.message_began.store(0, Relaxed);
+    }
+
+    /// For how long a message is under way. While nothing is read from its peer it is not its fault, and
+    /// the time begins anew.
+    pub(crate) fn message_takes(&self, now: Timestamp) -> Duration {
+        match self.message_began.load(Relaxed) {
+            0 => Duration::ZERO,
+            began if self.may_read() => now.since(Timestamp::from_millis(began)),
+            began => {
+                let restarted = now.as_millis().max(1);
+                let _ = self.message_began.compare_exchange(began, restarted, Relaxed, Relaxed);
+                Duration::ZERO
+            }
+        }
+    }
+
+    /// The last words are written: nothing but the peer's own is of interest from now on.
+    pub(super) fn says_goodbye(&self) {
+        self.has_said_goodbye.store(true, Relaxed);
+        self.partial.give_up(self);
+        self.message_ended();
+    }
+
+    pub(super) fn has_said_goodbye(&self) -> bool {
+        self.has_said_goodbye.load(Relaxed)
+    }
+
+    /// Closes our half: everything before it is with the kernel, which delivers it.
+    pub(super) fn finish(&self) {
+        // It may be gone already, which is what is wanted.
+        let _ = SockRef::from(&self.socket).shutdown(std::net::Shutdown::Write);
     }
 
     /// `bytes` were written and wait to be taken.
@@ -400,7 +506,11 @@ impl Link {
 
     /// It is being closed from `now` on; whether it was not before.
     pub(crate) fn close_begins(&self, now: Timestamp) -> bool {
-        self.closing.compare_exchange(0, now.as_millis(), Relaxed, Relaxed).is_ok()
+        let is_first = self.closing.compare_exchange(0, now.as_millis(), Relaxed, Relaxed).is_ok();
+        if is_first && self.principal.get().is_some() {
+            self.registry.leaves(self.id);
+        }
+        is_first
     }
 
     /// Since when it is being closed.
@@ -424,6 +534,8 @@ impl Link {
 fn cause(fault: Fault) -> &'static str {
     match fault {
         Fault::Oversize { .. } => "oversize",
+        Fault::Crowded => "crowded",
+        Fault::Incomplete => "incomplete",
         Fault::Slow => "slow",
         Fault::Idle => "idle",
         Fault::Revoked => "revoked",
@@ -435,6 +547,7 @@ fn cause(fault: Fault) -> &'static str {
 
 impl Drop for Link {
     fn drop(&mut self) {
+        self.registry.partials().forget(self.id);
         self.registry.gone(self.id);
     }
 }

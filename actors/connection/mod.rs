@@ -7,10 +7,12 @@
 //!
 //! A dialect that panics ends its own connection and nothing else.
 
+mod frames;
 pub mod guard;
 pub mod lines;
 pub mod link;
 mod outbox;
+mod partial;
 pub mod registry;
 pub mod transport;
 pub mod ws;
@@ -30,20 +32,22 @@ use actix::{
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::pairing::Arrival;
 use clawmux_core::auth::token::Shown;
-use clawmux_core::auth::{Admitted, Claim, Principal};
+use clawmux_core::auth::{Admitted, Claim, Principal, Role};
 use clawmux_core::command::{Command, Request};
 use clawmux_core::config::{Gateway, OpenClaw, Xeno};
-use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn};
+use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn, message_bytes_max};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::exchanged::Exchanged;
 use clawmux_core::file::PIECE_BYTES;
 use clawmux_core::ids::Ticket;
 use clawmux_core::reply::Reply;
+use clawmux_core::strangers::Source;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
 use self::link::Link;
 use self::outbox::Outbox;
+use self::registry::NoPlace;
 use self::transport::Transport;
 use crate::clock;
 use crate::deliver::{Client, Deliver, cost};
@@ -53,6 +57,7 @@ use crate::hub::overview::Overviews;
 use crate::hub::{Join, Leave, Newcomer, Renew};
 use crate::rates::Rates;
 use crate::session_supervisor::{Dispatch, Gone};
+use crate::strangers::{Hold, Said, Strangers};
 use crate::tokens::Used;
 
 /// Above so many unsent bytes a connection reads no further, until its socket has taken them.
@@ -120,6 +125,8 @@ pub struct Services {
     pub used: Recipient<Used>,
     /// How the daemon is, as far as that was looked at just now.
     pub overviews: Overviews,
+    /// What is known of those who are not let in.
+    pub strangers: Arc<Strangers>,
 }
 
 impl Services {
@@ -165,6 +172,7 @@ pub struct Connection<T> {
     approach: Approach,
     dialect: Box<dyn Dialect>,
     principal: Option<Principal>,
+    is_trusted_node: bool,
     client: Option<Client>,
     actions: Vec<Action>,
     tickets: u64,
@@ -176,6 +184,8 @@ pub struct Connection<T> {
     outbox: Outbox,
     inbox: Arc<Inbox>,
     phase: Phase,
+    /// What it claims and is not looked at yet, because others from there have guessed.
+    held: VecDeque<Claim>,
     departure: Departure,
 }
 
@@ -190,6 +200,8 @@ pub struct Approach {
     pub is_forwarded: bool,
     /// Whether it must show who it is.
     pub credentials_required: bool,
+    /// From where it comes, as far as it may be guessing.
+    pub source: Source,
 }
 
 impl Approach {
@@ -199,8 +211,13 @@ impl Approach {
     }
 
     /// That of somebody who may use the operator's Unix socket.
-    pub const SOCKET: Self =
-        Self { is_socket: true, is_loopback: true, is_forwarded: false, credentials_required: false };
+    pub const SOCKET: Self = Self {
+        is_socket: true,
+        is_loopback: true,
+        is_forwarded: false,
+        credentials_required: false,
+        source: Source::Others,
+    };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -273,6 +290,7 @@ impl<T: Transport> Connection<T> {
             approach,
             dialect,
             principal: None,
+            is_trusted_node: false,
             client: None,
             actions: Vec::new(),
             tickets: 0,
@@ -282,6 +300,7 @@ impl<T: Transport> Connection<T> {
             outbox: Outbox::default(),
             inbox: Arc::default(),
             phase: Phase::Open,
+            held: VecDeque::new(),
             departure,
         }
     }
@@ -291,6 +310,7 @@ impl<T: Transport> Connection<T> {
     }
 
     fn on_frame(&mut self, frame: Frame, context: &mut T::Context) {
+        self.link.speaks();
         self.tell(Input::Frame(frame), context);
     }
 
@@ -338,6 +358,7 @@ impl<T: Transport> Connection<T> {
                         answers.push_back(Input::Reply(ticket, reply));
                     }
                 }
+                Action::Introduce(introduction) => self.link.introduced(introduction),
                 Action::Close { code, reason } => self.end(code, &reason, context),
             }
         }
@@ -345,8 +366,63 @@ impl<T: Transport> Connection<T> {
     }
 
     /// Checks what somebody claims: at once, so that nothing is read before the answer; or, for one
-    /// who comes from a device, soon, and nothing is read until then.
+    /// who comes from a device or from where somebody guesses, soon, and nothing is read until then.
     fn authenticate(&mut self, claim: Claim, context: &mut T::Context) -> Option<Input<'static>> {
+        if !self.held.is_empty() {
+            self.held.push_back(claim);
+            return None;
+        }
+        if self.approach.credentials_required && claim.credentials.token().is_some() {
+            match self.services.strangers.hold(self.approach.source) {
+                Ok(None) => {}
+                Ok(Some(hold)) => {
+                    self.held.push_back(claim);
+                    self.wait_out(hold, context);
+                    return None;
+                }
+                Err(error) => return Some(self.not_admitted(&claim, error)),
+            }
+        }
+        self.examine(claim, context)
+    }
+
+    /// Lets the first of those wait that are held. The dialect's deadline for the handshake goes on
+    /// meanwhile.
+    fn wait_out(&mut self, hold: Hold, context: &mut T::Context) {
+        self.phase = Phase::Waiting;
+        self.link.awaits_answer(true);
+        let waited = async move {
+            tokio::time::sleep(hold.wait).await;
+        };
+        context.spawn(waited.into_actor(self).map(|(), connection, context| {
+            connection.link.awaits_answer(false);
+            if connection.phase != Phase::Waiting {
+                return;
+            }
+            connection.phase = Phase::Open;
+            let mut held = std::mem::take(&mut connection.held).into_iter();
+            let answer = held.next().and_then(|claim| connection.examine(claim, context));
+            answer.into_iter().for_each(|answer| connection.tell(answer, context));
+            // The next ones may have to wait again.
+            for claim in held {
+                let answer = connection.authenticate(claim, context);
+                answer.into_iter().for_each(|answer| connection.tell(answer, context));
+            }
+            // What came meanwhile is asked for anew where anything is new in the context.
+            context.spawn(actix::fut::ready(()));
+        }));
+    }
+
+    /// Says that somebody is not let in, and remembers it.
+    fn not_admitted(&self, claim: &Claim, error: Error) -> Input<'static> {
+        let device = claim.device.as_ref().map(|device| &*device.id);
+        let (strangers, source) = (&self.services.strangers, self.approach.source);
+        strangers.refused(source, self.link.peer(), &claim.credentials, &error, device);
+        Input::Authenticated(Err(error))
+    }
+
+    /// Checks what somebody claims.
+    fn examine(&mut self, claim: Claim, context: &mut T::Context) -> Option<Input<'static>> {
         if let Some(known) = self.principal.take() {
             return Some(self.authenticate_again(known, &claim));
         }
@@ -368,7 +444,7 @@ impl<T: Transport> Connection<T> {
         }
         Some(match self.check(&claim) {
             Ok(principal) => self.admitted(principal.narrowed(claim.scopes).into(), newcomer),
-            Err(error) => Input::Authenticated(Err(error)),
+            Err(error) => self.not_admitted(&claim, error),
         })
     }
 
@@ -393,7 +469,11 @@ impl<T: Transport> Connection<T> {
                 let renewed = renewed.narrowed(claim.scopes);
                 (renewed.clone(), Ok(renewed.into()))
             }
-            Err(error) => (known, Err(error)),
+            Err(error) => {
+                let answer = self.not_admitted(claim, error);
+                self.principal = Some(known);
+                return answer;
+            }
         };
         if answer.is_ok() {
             let renew = Renew { connection: self.link.id(), principal: principal.clone() };
@@ -402,6 +482,9 @@ impl<T: Transport> Connection<T> {
             self.was_used(&principal);
         }
         let stays = self.services.authority.upholds(&principal);
+        if self.link.principal().is_some() {
+            self.link.set_frame_limit(self.message_bytes_max(&principal));
+        }
         self.principal = Some(principal);
         if stays { Input::Authenticated(answer) } else { self.is_revoked() }
     }
@@ -421,6 +504,7 @@ impl<T: Transport> Connection<T> {
     fn ask_devices(&mut self, newcomer: Newcomer, arrival: Arrival, context: &mut T::Context) {
         self.phase = Phase::Waiting;
         self.link.awaits_answer(true);
+        let claim = arrival.claim.clone();
         let answer = self.services.devices.send(Admit { arrival, link: Arc::downgrade(&self.link) });
         let answer = async move {
             let asked = tokio::time::timeout(ADMIT_TIMEOUT, answer).await;
@@ -431,12 +515,12 @@ impl<T: Transport> Connection<T> {
             };
             Err(ErrorCode::Unavailable.error(format!("unavailable: {why}")))
         };
-        context.spawn(answer.into_actor(self).map(|answer, connection, context| {
+        context.spawn(answer.into_actor(self).map(move |answer, connection, context| {
             if connection.phase == Phase::Waiting {
                 connection.phase = Phase::Open;
                 let input = match answer {
                     Ok(admitted) => connection.admitted(admitted, newcomer),
-                    Err(error) => Input::Authenticated(Err(error)),
+                    Err(error) => connection.not_admitted(&claim, error),
                 };
                 connection.tell(input, context);
             }
@@ -456,9 +540,20 @@ impl<T: Transport> Connection<T> {
         if self.principal.is_none()
             && let Some(client) = &self.client
         {
-            if !self.link.admit(principal.name.clone(), (self.protocol.max_payload_bytes)(&self.terms)) {
-                self.link.closes("overloaded", clock::now());
-                return Input::Fault(Fault::Overloaded);
+            self.is_trusted_node =
+                newcomer.role == Role::Node && (newcomer.is_paired || !self.approach.credentials_required);
+            match self.link.admit(principal, self.message_bytes_max(principal)) {
+                Ok(()) => {}
+                Err(NoPlace::Full) => {
+                    self.link.closes("overloaded", clock::now());
+                    return Input::Fault(Fault::Overloaded);
+                }
+                Err(NoPlace::OfPrincipal { max }) => {
+                    let error = too_many(&principal.name, max);
+                    let said = Said::default();
+                    self.services.strangers.tell(self.link.peer(), "not let in", &error, said);
+                    return Input::Authenticated(Err(error));
+                }
             }
             self.departure.joined = true;
             let join = self.joins(client.clone(), principal.clone(), newcomer);
@@ -472,6 +567,12 @@ impl<T: Transport> Connection<T> {
         self.was_used(principal);
         self.principal = Some(principal.clone());
         Input::Authenticated(Ok(admitted))
+    }
+
+    /// How large its messages may be: what a node answers that was paired may be a picture.
+    fn message_bytes_max(&self, principal: &Principal) -> usize {
+        let limit = (self.protocol.max_payload_bytes)(&self.terms);
+        if self.is_trusted_node { limit } else { message_bytes_max(principal.scopes, limit) }
     }
 
     fn joins(&self, client: Client, principal: Principal, newcomer: Newcomer) -> Join {
@@ -544,6 +645,7 @@ impl<T: Transport> Connection<T> {
         self.link.closes("dialect", clock::now());
         tracing::debug!(connection = self.link.id().0, code, reason, "connection closed");
         self.transport.close(context, &self.link, code, reason);
+        self.link.says_goodbye();
         context.run_later(CLOSE_GRACE, |_, context| context.stop());
     }
 
@@ -613,6 +715,13 @@ impl<T: Transport> Connection<T> {
     }
 }
 
+/// That a principal has as many connections as it may have.
+fn too_many(name: &str, max: usize) -> Error {
+    let why = format!("{name} has {max} connections already (limits.connections): close one of them");
+    let limit = Detail::Limit { name: "connections", limit: max as u64 };
+    ErrorCode::RateLimited.error(why).with(limit)
+}
+
 fn expired() -> Error {
     ErrorCode::Unauthenticated.error("the credential has expired")
 }
@@ -630,6 +739,9 @@ fn weight(command: &Command) -> usize {
         | Command::Config(_)
         | Command::LogTail { .. }
         | Command::UsageDays { .. }
+        | Command::Lanes
+        | Command::Soul { .. }
+        | Command::Export { .. }
         | Command::LoadPlugin { .. } => UNANSWERED_MARK,
         Command::Approval(command) => command.weight(),
         Command::SubAgent(command) => command.weight(),
@@ -645,11 +757,14 @@ fn weight(command: &Command) -> usize {
         }
         Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
         Command::Status
+        | Command::Machine
         | Command::Health
         | Command::WatchCalls
         | Command::Abort { .. }
         | Command::AbortLane { .. }
         | Command::Attach { .. }
+        | Command::AttachTurns { .. }
+        | Command::Catalog
         | Command::Detach { .. }
         | Command::Stop { .. }
         | Command::Close { .. }
@@ -747,11 +862,14 @@ impl<T: Transport> Handler<Nudge> for Connection<T> {
 impl Link {
     /// The connection's figures.
     pub fn figures(&self) -> serde_json::Value {
+        let introduction = self.introduction();
         json!({
             "id": self.id().0,
             "peer": self.peer().to_string(),
             "dialect": self.dialect(),
             "principal": self.principal().map(|name| &**name),
+            "client": introduction.client,
+            "user": introduction.user,
             "age_ms": clock::now().millis_since(self.opened()),
             "buffered_bytes": self.buffered_bytes(),
             "events_bytes": self.window().taken_bytes(),

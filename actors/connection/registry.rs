@@ -5,17 +5,20 @@
 //!
 //! Who has not shown who it is makes room for others: the oldest of these is closed where there are
 //! too many of them, or too many connections altogether. Nobody who was let in has to leave for
-//! somebody who was not, and those are all that the places are counted for.
+//! somebody who was not, and those are all that the places are counted for. Of one principal so
+//! many are let in; operators of this host (`local`, and peers on the Unix socket) as many as come.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use clawmux_core::auth::Principal;
 use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
 
 use super::link::{Link, Peer};
+use super::partial::Partials;
 use crate::clock;
 
 /// Connections above the most there may be that are still taken in, so that they can be told.
@@ -29,7 +32,10 @@ pub(crate) const LEAVING_MAX: usize = 64;
 pub struct Registry {
     max: usize,
     unauthenticated_max: AtomicUsize,
+    /// Of each principal.
+    principal_max: AtomicUsize,
     last_id: Arc<AtomicU64>,
+    partials: Arc<Partials>,
     table: Mutex<Table>,
 }
 
@@ -42,6 +48,10 @@ struct Table {
     leaving: BTreeSet<ConnectionId>,
     /// Those of them that may still read why, the oldest first.
     told: VecDeque<ConnectionId>,
+    /// Whose those are that were let in and count.
+    principals: HashMap<ConnectionId, Arc<str>>,
+    /// How many each of them has.
+    of_principal: HashMap<Arc<str>, usize>,
     /// How many were closed by the daemon, and why.
     closed: BTreeMap<&'static str, u64>,
 }
@@ -50,10 +60,26 @@ impl Table {
     /// Picks the oldest that has not shown who it is, to make room.
     fn pick(&mut self) -> Option<Picked> {
         let oldest = self.unauthenticated.pop_first()?;
+        Some(self.send_away(oldest))
+    }
+
+    /// Has this one go.
+    fn send_away(&mut self, oldest: ConnectionId) -> Picked {
         self.leaving.insert(oldest);
         self.told.push_back(oldest);
         let too_slow = (self.told.len() > LEAVING_MAX).then(|| self.told.pop_front()).flatten();
-        Some(Picked { told: self.link(oldest), too_slow: too_slow.and_then(|id| self.link(id)) })
+        Picked { told: self.link(oldest), too_slow: too_slow.and_then(|id| self.link(id)) }
+    }
+
+    /// This one counts no longer.
+    fn discount(&mut self, id: ConnectionId) {
+        let Some(name) = self.principals.remove(&id) else { return };
+        if let Some(count) = self.of_principal.get_mut(&name) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_principal.remove(&name);
+            }
+        }
     }
 
     /// How many were let in.
@@ -64,6 +90,18 @@ impl Table {
     fn link(&self, id: ConnectionId) -> Option<Arc<Link>> {
         self.all.get(&id).and_then(Weak::upgrade)
     }
+}
+
+/// Why somebody can't be let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// There are as many connections as may be.
+    Full,
+    /// The principal has as many as it may have.
+    OfPrincipal {
+        /// How many that are.
+        max: usize,
+    },
 }
 
 /// Who has to go.
@@ -92,18 +130,22 @@ impl Registry {
         Arc::new(Self {
             max,
             unauthenticated_max: AtomicUsize::new(unauthenticated_max),
+            principal_max: AtomicUsize::new(usize::MAX),
             last_id: Arc::default(),
+            partials: Arc::default(),
             table: Mutex::new(Table::default()),
         })
     }
 
     /// Another one, for at most `max` connections of which each is let in at once; no connection has the
-    /// same number in both.
+    /// same number in both, and their unfinished messages share one bound.
     pub fn beside(&self, max: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
             unauthenticated_max: AtomicUsize::new(max),
+            principal_max: AtomicUsize::new(usize::MAX),
             last_id: self.last_id.clone(),
+            partials: self.partials.clone(),
             table: Mutex::new(Table::default()),
         })
     }
@@ -138,6 +180,42 @@ impl Registry {
     /// make room.
     pub(crate) fn set_unauthenticated_max(&self, max: usize) {
         self.unauthenticated_max.store(max, Relaxed);
+    }
+
+    /// From now on one principal may have so many. Those that are there stay.
+    pub(crate) fn set_principal_max(&self, max: usize) {
+        self.principal_max.store(max, Relaxed);
+    }
+
+    /// Makes room for one more, where there is none: the oldest of those has to go that were let in and
+    /// never said anything. Whether there is room then.
+    pub(crate) fn make_room(&self) -> bool {
+        // Held until the lock is not: dropping the last hold on a link takes it.
+        let (links, picked) = {
+            let mut table = self.lock();
+            if table.all.len() - table.leaving.len() < self.max {
+                return true;
+            }
+            let there = table.all.iter().filter(|(id, _)| !table.leaving.contains(id));
+            let links: Vec<_> = there.filter_map(|(_, link)| link.upgrade()).collect();
+            let silent = links.iter().find(|link| !link.has_spoken()).map(|link| link.id());
+            let picked = silent.map(|id| {
+                table.unauthenticated.remove(&id);
+                table.send_away(id)
+            });
+            (links, picked)
+        };
+        let is_room = picked.is_some();
+        if let Some(picked) = picked {
+            picked.go();
+        }
+        drop(links);
+        is_room
+    }
+
+    /// What has come of messages that are not complete.
+    pub(crate) fn partials(&self) -> &Partials {
+        &self.partials
     }
 
     /// Whether as many are let in as may be.
@@ -185,10 +263,31 @@ impl Registry {
         self.lock().link(id)
     }
 
-    /// It has shown who it is; whether there is a place for it.
-    pub(super) fn admit(&self, id: ConnectionId) -> bool {
+    /// It has shown who it is.
+    ///
+    /// # Errors
+    /// Where there is no place for it.
+    pub(super) fn admit(&self, id: ConnectionId, principal: &Principal) -> Result<(), NoPlace> {
         let mut table = self.lock();
-        table.members() < self.max && table.unauthenticated.remove(&id)
+        if table.members() >= self.max || !table.unauthenticated.contains(&id) {
+            return Err(NoPlace::Full);
+        }
+        if !principal.unlimited {
+            let max = self.principal_max.load(Relaxed);
+            let count = table.of_principal.entry(principal.name.clone()).or_default();
+            if *count >= max {
+                return Err(NoPlace::OfPrincipal { max });
+            }
+            *count += 1;
+            table.principals.insert(id, principal.name.clone());
+        }
+        table.unauthenticated.remove(&id);
+        Ok(())
+    }
+
+    /// It was let in and ends: its principal may have another.
+    pub(super) fn leaves(&self, id: ConnectionId) {
+        self.lock().discount(id);
     }
 
     pub(super) fn closes(&self, cause: &'static str) {
@@ -198,6 +297,7 @@ impl Registry {
     pub(super) fn gone(&self, id: ConnectionId) {
         let mut table = self.lock();
         table.all.remove(&id);
+        table.discount(id);
         table.unauthenticated.remove(&id);
         if table.leaving.remove(&id) {
             table.told.retain(|told| *told != id);

@@ -2,40 +2,55 @@
 //!
 //! Output is pulled: a context is polled only when the socket asks for more, so what waits for a
 //! peer that does not read is bounded by what one poll can write. Every poll's frames leave in one
-//! piece. Large frames are refused in front of the decoder, by [`guard`](super::guard).
+//! piece. Input it has none: the bytes of a peer are read by [`frames`](super::frames), as far as the
+//! [`Link`] says that more may be read.
+//!
+//! The server asks for more of a body only once everything before it is with the kernel (see
+//! [`Listener`](crate::listener::Listener)). So a context that has come to its end has nothing left
+//! to be delivered, and our half is closed there and then: after the Close that answers the peer's, the
+//! peer's that answers ours, or ours that says what is wrong with its frames (RFC 6455, 7.1). What still
+//! comes is read and dropped for a moment: closing at once would destroy what the peer has not read.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context as Task, Poll};
+use std::task::{Context as Task, Poll, ready};
 
 use actix::{ActorContext, ActorFuture, AsyncContext, StreamHandler};
-use actix_http::ws::Item;
 use actix_web::body::{BodySize, BoxBody, MessageBody};
 use actix_web::{HttpRequest, HttpResponse, web};
 use actix_web_actors::ws::{
     CloseCode, CloseReason, Message, ProtocolError, WebsocketContext, WsResponseBuilder,
 };
-use bytes::{Bytes, BytesMut};
-use bytestring::ByteString;
+use bytes::Bytes;
 use clawmux_core::dialect::{Fault, Frame, Input};
 
 use super::Connection;
-use super::guard::{Guarded, Violation};
-use super::link::{HANDSHAKE_BYTES_MAX, Link};
+use super::frames::{Frames, Incoming};
+use super::guard::Violation;
+use super::link::Link;
 use super::transport::Transport;
 use crate::clock;
 
 /// A WebSocket.
-#[derive(Debug, Default)]
 pub struct Ws {
-    fragments: Fragments,
+    frames: Frames<web::Payload>,
 }
 
 /// What a connection's handlers write to.
 type Context = WebsocketContext<Connection<Ws>>;
 
+/// So many frames in a row are taken before others on the arbiter have their turn.
+const FRAMES_IN_A_ROW: usize = 16;
+
 /// The longest header of a frame a server sends, in bytes.
 const HEADER_BYTES_MAX: usize = 10;
+
+impl Ws {
+    /// Over what follows an upgrade request.
+    pub(crate) fn new(payload: web::Payload) -> Self {
+        Self { frames: Frames::new(payload) }
+    }
+}
 
 /// Answers an upgrade request; `connection` speaks on the socket from then on.
 ///
@@ -43,15 +58,38 @@ const HEADER_BYTES_MAX: usize = 10;
 /// Where the request is not a correct WebSocket upgrade.
 pub(crate) fn upgrade(
     request: &HttpRequest,
-    payload: web::Payload,
     connection: Connection<Ws>,
 ) -> Result<HttpResponse, actix_web::Error> {
     let link = connection.link.clone();
-    let allowed = (connection.protocol.max_payload_bytes)(&connection.terms);
-    let largest = allowed.max(HANDSHAKE_BYTES_MAX);
-    let guarded = Guarded::new(payload, link.clone());
-    let response = WsResponseBuilder::new(connection, request, guarded).frame_size(largest).start()?;
+    let response = WsResponseBuilder::new(connection, request, futures::stream::pending()).start()?;
     Ok(response.map_body(|_, inner| Counted { inner, link }).map_into_boxed_body())
+}
+
+/// The same response to an upgrade that is refused, after which our half is closed at once.
+pub(crate) fn refused(response: HttpResponse, link: Arc<Link>) -> HttpResponse {
+    response.map_body(|_, inner| Last { inner, link }).map_into_boxed_body()
+}
+
+/// The last bytes for a peer.
+struct Last {
+    inner: BoxBody,
+    link: Arc<Link>,
+}
+
+impl MessageBody for Last {
+    type Error = <BoxBody as MessageBody>::Error;
+
+    fn size(&self) -> BodySize {
+        self.inner.size()
+    }
+
+    fn poll_next(mut self: Pin<&mut Self>, task: &mut Task<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
+        let polled = Pin::new(&mut self.inner).poll_next(task);
+        if let Poll::Ready(None) = &polled {
+            self.link.finish();
+        }
+        polled
+    }
 }
 
 /// The bytes for a peer, counted as the socket takes them.
@@ -70,18 +108,13 @@ impl MessageBody for Counted {
     fn poll_next(mut self: Pin<&mut Self>, task: &mut Task<'_>) -> Poll<Option<Result<Bytes, Self::Error>>> {
         self.link.asked();
         let polled = Pin::new(&mut self.inner).poll_next(task);
-        if let Poll::Ready(Some(Ok(bytes))) = &polled {
-            self.link.took(bytes.len());
+        match &polled {
+            Poll::Ready(Some(Ok(bytes))) => self.link.took(bytes.len()),
+            Poll::Ready(None) => self.link.finish(),
+            _ => {}
         }
         polled
     }
-}
-
-/// A message that comes in fragments.
-#[derive(Debug, Default)]
-struct Fragments {
-    bytes: BytesMut,
-    is_text: bool,
 }
 
 impl Transport for Ws {
@@ -119,7 +152,8 @@ impl Transport for Ws {
     }
 }
 
-/// Runs whenever the socket asks for more, since then everything in a context is polled.
+/// Runs whenever anything happens in the context, and whenever the socket asks for more, since then
+/// everything in a context is polled.
 struct Pump;
 
 impl ActorFuture<Connection<Ws>> for Pump {
@@ -129,83 +163,76 @@ impl ActorFuture<Connection<Ws>> for Pump {
         self: Pin<&mut Self>,
         connection: &mut Connection<Ws>,
         context: &mut Context,
-        _: &mut Task<'_>,
+        task: &mut Task<'_>,
     ) -> Poll<()> {
         connection.on_room(context);
+        for _ in 0..FRAMES_IN_A_ROW {
+            if !(connection.link.may_read() || connection.is_closing()) {
+                // The socket has not taken what is written; when it does, everything is polled again.
+                return Poll::Pending;
+            }
+            let incoming = ready!(connection.transport.frames.poll(&connection.link, task));
+            if connection.on_incoming(incoming, context) {
+                context.stop();
+                return Poll::Ready(());
+            }
+        }
+        // The others first.
+        task.waker().wake_by_ref();
         Poll::Pending
     }
 }
 
 impl StreamHandler<Result<Message, ProtocolError>> for Connection<Ws> {
-    fn handle(&mut self, message: Result<Message, ProtocolError>, context: &mut Context) {
-        match message {
-            Ok(Message::Text(text)) => self.on_frame(Frame::Text(text), context),
-            Ok(Message::Binary(bytes)) => self.on_frame(Frame::Binary(bytes), context),
-            Ok(Message::Continuation(item)) => self.on_fragment(item, context),
-            Ok(Message::Ping(bytes)) => {
+    /// Never: nothing comes to the context itself.
+    fn handle(&mut self, _: Result<Message, ProtocolError>, _: &mut Context) {}
+
+    fn finished(&mut self, _: &mut Context) {}
+}
+
+impl Connection<Ws> {
+    /// Takes what came; whether it was the last of it.
+    fn on_incoming(&mut self, incoming: Incoming, context: &mut Context) -> bool {
+        match incoming {
+            Incoming::Message(frame) => self.on_frame(frame, context),
+            Incoming::Ping(bytes) => {
                 if !self.is_closing() {
                     self.link.wrote(bytes.len() + HEADER_BYTES_MAX);
                     context.pong(&bytes);
                 }
             }
-            Ok(Message::Pong(_) | Message::Nop) => {}
-            Ok(Message::Close(reason)) => {
+            Incoming::Close(code) => {
                 self.tell(Input::Ended, context);
                 if !self.is_closing() {
-                    context.close(reason.map(|reason| CloseReason { description: None, ..reason }));
+                    let reason = |code| CloseReason { code: CloseCode::from(code), description: None };
+                    self.link.wrote(HEADER_BYTES_MAX);
+                    context.close(code.map(reason));
+                    self.link.says_goodbye();
                 }
-                context.stop();
+                return true;
             }
-            Err(error) => self.on_broken(&error, context),
-        }
-    }
-
-    fn finished(&mut self, context: &mut Context) {
-        self.tell(Input::Ended, context);
-        context.stop();
-    }
-}
-
-impl Connection<Ws> {
-    fn on_fragment(&mut self, item: Item, context: &mut Context) {
-        match item {
-            Item::FirstText(bytes) => {
-                self.transport.fragments = Fragments { bytes: BytesMut::from(&bytes[..]), is_text: true };
+            Incoming::Ended => {
+                self.tell(Input::Ended, context);
+                return true;
             }
-            Item::FirstBinary(bytes) => {
-                self.transport.fragments = Fragments { bytes: BytesMut::from(&bytes[..]), is_text: false };
-            }
-            Item::Continue(bytes) => self.transport.fragments.bytes.extend_from_slice(&bytes),
-            Item::Last(bytes) => {
-                self.transport.fragments.bytes.extend_from_slice(&bytes);
-                let Fragments { bytes, is_text } = std::mem::take(&mut self.transport.fragments);
-                let bytes = bytes.freeze();
-                if !is_text {
-                    return self.on_frame(Frame::Binary(bytes), context);
-                }
-                match ByteString::try_from(bytes) {
-                    Ok(text) => self.on_frame(Frame::Text(text), context),
-                    Err(_) => self.end_broken(1007, "text must be UTF-8", context),
-                }
+            Incoming::Refused(violation) => {
+                self.on_violation(violation, context);
+                return true;
             }
         }
+        false
     }
 
-    fn on_broken(&mut self, error: &ProtocolError, context: &mut Context) {
-        match (self.link.violation(), error) {
-            (Some(Violation::Oversize { limit }), _) => {
+    fn on_violation(&mut self, violation: Violation, context: &mut Context) {
+        let (code, why) = match violation {
+            Violation::Oversize { limit } => {
                 self.link.closes("oversize", clock::now());
                 self.tell(Input::Fault(Fault::Oversize { limit }), context);
-                self.end(1009, "the frame is too large", context);
+                (1009, "the frame is too large")
             }
-            (Some(Violation::Protocol(why)), _) => self.end_broken(1002, why, context),
-            // The only complaint the decoder has left that is not about a header.
-            (None, ProtocolError::Io(_)) => self.end_broken(1007, "text must be UTF-8", context),
-            (None, _) => self.end_broken(1002, "broken frame", context),
-        }
-    }
-
-    fn end_broken(&mut self, code: u16, why: &str, context: &mut Context) {
+            Violation::Protocol(why) => (1002, why),
+            Violation::NotText => (1007, "text must be UTF-8"),
+        };
         self.link.closes("broken", clock::now());
         self.end(code, why, context);
     }

@@ -7,7 +7,7 @@
 //! for the moment is asked for again for a while.
 //!
 //! Where something can't be written down nothing of it is done: the crew goes back to what is written
-//! once the log can be written again, and asks for everything under way anew, as after a crash.
+//! once the store can be written again, and asks for everything under way anew, as after a crash.
 
 mod kin;
 mod waiting;
@@ -24,7 +24,7 @@ use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::command::{self, Submit, Target};
 use clawmux_core::crew::{self as rules, Change, Effect, Moment, Note, Phase, Step, TurnEnd};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Event, Outcome, Published, Usage};
+use clawmux_core::event::{Cause, Event, Outcome, Published, Usage};
 use clawmux_core::ids::{RunId, SessionKey, SubAgentId, Ticket};
 use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
@@ -253,6 +253,10 @@ impl Crew {
                 Command::SubAgent(SubAgentCommand::Spawn(spawn), Some(parent)) => {
                     self.look_and_spawn(spawn, parent, principal, asker, ctx);
                 }
+                Command::SubAgent(SubAgentCommand::List, _) => {
+                    let list = SubAgentReply::List(self.rules.list(&principal));
+                    asker.reply(Ok(Reply::SubAgent(Box::new(list))));
+                }
                 Command::SubAgent(SubAgentCommand::Status { agent }, _) => {
                     asker.reply(self.rules.status(&principal, &agent).map(agent_reply));
                 }
@@ -449,7 +453,7 @@ impl Crew {
 
     /// Goes back to what is written, once that can be read and written again.
     fn fall(&mut self, error: &Error, ctx: &mut Context<Self>) {
-        tracing::warn!(%error, "the crew goes back to what is written of it");
+        tracing::warn!(%error, "the crew starts again from the store");
         self.is_broken = true;
         for question in std::mem::take(&mut self.waiting) {
             if let Question::Direct(Direct { asker, .. }) = question {
@@ -528,7 +532,7 @@ impl Crew {
             Effect::Stop(id) => {
                 let agent = self.rules.agent(id)?;
                 let target = Target::Session(agent.session.clone());
-                Some((agent.owner.clone(), command::Command::Stop { target }, None))
+                Some((agent.owner.clone(), command::Command::Stop { target, cause: Cause::Stopped }, None))
             }
             Effect::Note(Note { id, session, owner, content }) => {
                 let (target, content) = (Target::Session(session.clone()), content.clone());
@@ -610,7 +614,7 @@ impl Crew {
 }
 
 fn agent_reply(status: AgentStatus) -> Reply {
-    Reply::SubAgent(Box::new(SubAgentReply::Status(status)))
+    Reply::SubAgent(Box::new(SubAgentReply::Status(Box::new(status))))
 }
 
 impl Actor for Crew {
@@ -620,7 +624,7 @@ impl Actor for Crew {
         ctx.set_mailbox_capacity(MAILBOX);
         ctx.run_interval(LAG_CHECK, |crew, ctx| {
             if crew.line.as_ref().is_some_and(Line::is_lagging) && !crew.is_busy && !crew.is_broken {
-                tracing::warn!("the crew fell behind the log: it follows its agents anew");
+                tracing::warn!("the crew fell behind: it reads its agents again from the store");
                 crew.resume(ctx);
             }
         });

@@ -165,7 +165,6 @@ fn append(session: u64, seq: u64) -> Append {
     Append {
         session: SessionKey::new("main", "bench", &session.to_string(), "main")
             .unwrap_or_else(|_| unreachable!()),
-        owner: Owner::Admins,
         events: vec![Logged { first_seq: Seq(seq), seq: Seq(seq), run, at, event }],
         durable,
         reserve: (seq == 1).then_some(Seq(10_000)),

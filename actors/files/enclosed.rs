@@ -123,9 +123,15 @@ fn open(roots: &[PathBuf], enclosure: Enclosure) -> Result<(File, Enclosure), Er
     enclosure.check()?;
     let refuse = |code: ErrorCode, why: &str| code.error(format!("attachment {}: {why}", enclosure.said()));
     if roots.is_empty() {
-        return Err(refuse(ErrorCode::Forbidden, "no folder is listed in files.attachment_roots"));
+        let why =
+            "no folder is listed in files.attachment_roots: list there the folders whose files may be sent";
+        return Err(refuse(ErrorCode::Forbidden, why));
     }
-    let outside = || refuse(ErrorCode::Forbidden, "it is not in a folder of files.attachment_roots");
+    let outside = || {
+        let why =
+            "it is not in a folder of files.attachment_roots: list there the folders whose files may be sent";
+        refuse(ErrorCode::Forbidden, why)
+    };
     let real_roots: Vec<PathBuf> = roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
     let is_inside = |path: &Path| real_roots.iter().any(|root| path.starts_with(root));
     let asked = Path::new(&enclosure.path);

@@ -707,7 +707,7 @@ impl Files {
             Ok(count) => {
                 files.swept_total += count;
                 if count > 0 {
-                    tracing::info!(files = count, "removed files that nothing is known of");
+                    tracing::info!(files = count, "removed unknown files");
                 }
             }
             Err(error) => tracing::warn!(%error, "the folder for files was not tidied"),

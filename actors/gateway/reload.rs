@@ -10,14 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
+use clawmux_core::announcement::Announcement;
 use clawmux_core::auth::authority::Authority;
-use clawmux_core::config::Config;
+use clawmux_core::config::{Config, Limits};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::job::Job;
 
 use super::{Gateway, crew_rules, terms};
 use crate::ask::ask;
 use crate::clock;
+use crate::hub::Announce;
 use crate::provider_supervisor::{self, Endpoints};
 use crate::sandbox_supervisor::{Replace, Stage, Staged};
 use crate::session::Roster;
@@ -89,9 +91,11 @@ impl Gateway {
                 filter.check(&config.log.filter).map_err(wrong)?;
             }
             Job::built_in(&config.scheduler, clock::wall(), &clock::zone())?;
+            let authority = Authority::new(&config.auth);
             if !has_issued {
-                Authority::new(&config.auth).may_listen(&addresses)?;
+                authority.may_listen(&addresses)?;
             }
+            authority.secrets_suit(&addresses)?;
             let reading = config.clone();
             let read = tokio::task::spawn_blocking(move || read(&reading)).await;
             let (roster, endpoints) = read.map_err(|_| lost())??;
@@ -115,9 +119,11 @@ impl Gateway {
         if let Some(filter) = &self.setup.log_filter
             && let Err(why) = filter.set(&config.log.filter)
         {
-            tracing::error!("the log's filter stays as it is: {why}");
+            tracing::error!("the log filter is unchanged: {why}");
         }
-        let terms = terms(&config, catalog, self.setup.version, Some(&self.services.terms.get()));
+        let is_other_catalog = *catalog != *self.roster.get().catalog;
+        let terms = terms(&config, catalog.clone(), self.setup.version, Some(&self.services.terms.get()));
+        let hub = self.hub.clone();
         let services = self.services.clone();
         let shared_roster = self.roster.clone();
         let (sandbox, providers) = (self.sandbox.clone(), self.providers.clone());
@@ -133,19 +139,22 @@ impl Gateway {
                 ask(&providers, providers_told).await?;
                 shared_roster.set(roster);
                 services.terms.set(terms);
+                if is_other_catalog {
+                    ask(&hub, Announce(Arc::new(Announcement::Catalog(catalog)))).await?;
+                }
                 ask(&crew, crew::Reconfigure(crew_rules(&config))).await?;
                 ask(&files, files::Reconfigure { quota_bytes: config.limits.file_quota_bytes }).await?;
                 ask(&files, files::SetRoots(config.files.attachment_roots.clone())).await?;
                 if let Err(error) = ask(&timetable, scheduler::SetSchedule(config.scheduler.clone())).await? {
                     tracing::error!(%error, "the jobs of the configuration could not be written down");
                 }
-                let unauthenticated = config.limits.unauthenticated;
-                ask(&listener, listener::Reconfigure { unauthenticated }).await?;
+                let Limits { unauthenticated, connections, .. } = config.limits;
+                ask(&listener, listener::Reconfigure { unauthenticated, connections }).await?;
                 // The last: who is closed by it comes back to what holds now.
                 ask(&tokens, tokens::Reconfigure(config.auth.clone())).await
             };
             if let Err(error) = told.await {
-                tracing::error!(%error, "not everybody could be told of the configuration");
+                tracing::error!(%error, "not every part of the daemon could be told of the new configuration");
             }
             adopted
         }

@@ -587,8 +587,8 @@ impl Handler<Announce> for Hub {
     fn handle(&mut self, Announce(announcement): Announce, _: &mut Self::Context) {
         match &*announcement {
             Announcement::Approval(news) => {
-                let owner = &news.pending().owner;
-                self.announce(&announcement, |principal| may_decide(principal, owner));
+                let prompted_by = &news.pending().prompted_by;
+                self.announce(&announcement, |principal| may_decide(principal, prompted_by));
             }
             _ => self.announce(&announcement, |principal| announcement.may_know(principal)),
         }

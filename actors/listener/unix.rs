@@ -1,8 +1,8 @@
 //! The Unix sockets: who may come to them, and the connections that are made of them.
 //!
 //! The kernel says who is at the other end: a file mode alone would trust whoever can reach the folder.
-//! Who may not come, and who comes when there are as many as may be, is told why in a line. These
-//! connections are counted for themselves, so that no flood of TCP locks the operator out, and none
+//! Who may not come, and who comes when there are as many as may be, is told why in a line; but first
+//! the oldest that never said anything has to make room. These connections are counted for themselves, so that no flood of TCP locks the operator out, and none
 //! of a program on this host the clients.
 
 use std::io;
@@ -23,6 +23,7 @@ use crate::connection::link::Peer;
 use crate::connection::registry::Registry;
 use crate::connection::{Approach, Connection, Services};
 use crate::http::SOCKET;
+use crate::socket_owner::{may_use, own_user};
 
 /// The most connections at once.
 pub(super) const CONNECTIONS_MAX: usize = 128;
@@ -68,7 +69,7 @@ impl UnixSockets {
         services: Arc<Services>,
         arbiters: Arbiters,
     ) -> io::Result<Self> {
-        let own_user = UnixStream::pair().and_then(|(one, _)| one.peer_cred())?.uid();
+        let own_user = own_user()?;
         Ok(Self {
             paths: bound.iter().map(|socket| socket.path.clone()).collect(),
             bound,
@@ -164,7 +165,7 @@ impl UnixSockets {
                 None => return Err(format!("user {} may not use this socket", peer.uid())),
             }
         }
-        if self.registry.len() >= self.registry.max() {
+        if !self.registry.make_room() {
             return Err(format!("there are {CONNECTIONS_MAX} connections already: try again later"));
         }
         Ok(Peer::Unix { uid: peer.uid(), pid: peer.pid() })
@@ -181,12 +182,6 @@ impl UnixSockets {
             "closed": self.registry.closed(),
         })
     }
-}
-
-/// The daemon's own user and root.
-fn may_use(peer: u32, own_user: u32) -> bool {
-    const ROOT: u32 = 0;
-    peer == own_user || peer == ROOT
 }
 
 /// Somebody connected.

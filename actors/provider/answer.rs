@@ -55,7 +55,7 @@ pub struct Answer {
     phase: Phase,
     /// Ends a silence of the network, or the pause before a step of a plan.
     pause: Pin<Box<Sleep>>,
-    /// When the network was last heard. `pause` is moved only once it fires: it is not to cost a
+    /// When an event of the answer was last read. `pause` is moved only once it fires: it is not to cost a
     /// timer for every token.
     heard: Instant,
     total: Pin<Box<Sleep>>,
@@ -128,7 +128,7 @@ impl Answer {
     /// This attempt failed: on to the next model, where that makes sense and there is one.
     fn fail(&mut self, failure: Failure) -> Option<Error> {
         if let Some((charge, _)) = &mut self.held {
-            charge.failed(failure.error.code);
+            charge.failed(&failure.error, failure.fail_over);
             charge.end(failure.billed);
         }
         if failure.fail_over
@@ -250,6 +250,7 @@ impl Answer {
             return Poll::Ready((deltas, None));
         };
         let mut fail = |error| self.failed = Some(Failure { error, fail_over: true, billed: true });
+        let events = decoder.events();
         let pending = loop {
             match body.poll_next_unpin(cx) {
                 Poll::Ready(Some(Ok(bytes))) => {
@@ -278,22 +279,27 @@ impl Answer {
             }
         };
         let wire = decoder.usage();
+        let heard = decoder.events() > events;
         if decoder.is_finished()
             && pending
             && let Phase::Reading { body, .. } = std::mem::replace(&mut self.phase, Phase::Over)
         {
             actix::spawn(drain(body));
         }
-        if read_bytes > 0 {
+        if heard {
             self.heard = Instant::now();
         }
-        if pending && deltas.is_empty() {
+        if deltas.is_empty() && self.failed.is_none() {
             while self.pause.as_mut().poll(cx).is_ready() && self.heard.elapsed() < self.deadlines.idle {
                 self.pause.as_mut().reset(self.heard + self.deadlines.idle);
             }
             if !self.pause.is_elapsed() {
                 if let Some((charge, _)) = &mut self.held {
                     charge.add(0, wire);
+                }
+                if !pending {
+                    // A great deal came and said nothing: the others first.
+                    cx.waker().wake_by_ref();
                 }
                 return Poll::Pending;
             }

@@ -1,12 +1,13 @@
 //! What a call costs, however it ends.
 
 use actix::Recipient;
-use clawmux_core::error::ErrorCode;
+use clawmux_core::error::Error;
 use clawmux_core::event::Usage;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
 use clawmux_core::log::usage::UsageRecord;
 use clawmux_core::meter::Reservation;
 use clawmux_core::provider::estimate_tokens;
+use clawmux_core::time::Timestamp;
 
 use super::account::Account;
 use super::purse::{Purse, Purses};
@@ -40,7 +41,20 @@ pub(crate) struct Charge {
     purse: Option<Purse>,
     /// What attempts that are over cost.
     records: Vec<UsageRecord>,
+    /// How they came out, as far as that says something of their providers.
+    outcomes: Vec<Outcome>,
     attempt: Option<Attempt>,
+}
+
+/// How a call of a provider came out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// The provider.
+    pub(crate) provider: String,
+    /// When it was over.
+    pub(crate) at: Timestamp,
+    /// What went wrong.
+    pub(crate) failed: Option<Error>,
 }
 
 /// One call of one model.
@@ -68,6 +82,7 @@ impl Charge {
             payer,
             purse,
             records: Vec::new(),
+            outcomes: Vec::new(),
             attempt: None,
         }
     }
@@ -85,10 +100,14 @@ impl Charge {
         });
     }
 
-    /// The attempt failed; [`end`](Self::end) follows.
-    pub(super) fn failed(&self, code: ErrorCode) {
+    /// The attempt failed; [`end`](Self::end) follows. `is_of_provider`: not because of what was asked.
+    pub(super) fn failed(&mut self, error: &Error, is_of_provider: bool) {
         if let Some(attempt) = &self.attempt {
-            self.payer.meters.failed(&attempt.provider, code);
+            self.payer.meters.failed(&attempt.provider, error.code);
+            if is_of_provider {
+                let (provider, at) = (attempt.provider.clone(), clock::now());
+                self.outcomes.push(Outcome { provider, at, failed: Some(error.clone()) });
+            }
         }
     }
 
@@ -115,6 +134,8 @@ impl Charge {
         let Some(attempt) = &mut self.attempt else { return Usage::default() };
         attempt.wire = wire.or(attempt.wire);
         attempt.finished = true;
+        let (provider, at) = (attempt.provider.clone(), clock::now());
+        self.outcomes.push(Outcome { provider, at, failed: None });
         attempt.usage(self.input_estimate)
     }
 
@@ -171,7 +192,8 @@ impl Drop for Charge {
             if let Some(purse) = &self.purse {
                 purse.release(reservation.tokens());
             }
-            self.supervisor.do_send(Settle { reservation, records: std::mem::take(&mut self.records) });
+            let (records, outcomes) = (std::mem::take(&mut self.records), std::mem::take(&mut self.outcomes));
+            self.supervisor.do_send(Settle { reservation, records, outcomes });
         }
     }
 }

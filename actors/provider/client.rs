@@ -1,8 +1,13 @@
-//! HTTP to model providers: one client per arbiter, connections kept alive.
+//! HTTP to model providers: one client per provider and arbiter, connections kept alive.
+//!
+//! awc closes what it kept for too long when it looks for a connection, which may be never. So a client
+//! that nobody used for as long is let go, and its connections with it. While it is used, awc takes the
+//! connections in turn and so meets those that were idle.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +20,10 @@ use clawmux_core::provider::{http_error, may_fail_over};
 use futures::StreamExt as _;
 use futures::stream::LocalBoxStream;
 use rustls::ClientConfig;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::dial::{self, Dial};
 use super::{Deadlines, Endpoint};
-
-/// How long an unused connection is kept. Providers close theirs after a minute or more.
-const KEEP_ALIVE: Duration = Duration::from_secs(45);
 
 /// How long a connection is used at all, so that a change in the DNS is followed.
 const LIFETIME: Duration = Duration::from_secs(600);
@@ -29,8 +31,8 @@ const LIFETIME: Duration = Duration::from_secs(600);
 /// How much of the body of an error is read, in bytes.
 const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
 
-/// How many kinds of clients (by their TLS configuration) an arbiter keeps.
-const CLIENTS_MAX: usize = 16;
+/// How many clients an arbiter keeps.
+const CLIENTS_MAX: usize = 64;
 
 /// The body of a response that is an event stream.
 pub(super) type Body = LocalBoxStream<'static, Result<Bytes, PayloadError>>;
@@ -58,12 +60,12 @@ pub(super) async fn call(
             billed: false,
         });
     };
-    let client = client(endpoint.tls.as_ref(), deadlines.connect);
+    let client = client(&endpoint, deadlines);
     let url = if endpoint.tls.is_some() { dial::below_tls(&http.url) } else { http.url.clone() };
     // A connection that the server closed while it was idle is only noticed by using it: once more.
     let mut again = true;
     let mut response = loop {
-        let mut request = client.post(&*url).no_decompress();
+        let mut request = client.http().post(&*url).no_decompress();
         for (name, value) in &http.headers {
             request = request.insert_header((HeaderName::from_static(name), value.expose()));
         }
@@ -112,7 +114,8 @@ pub(super) async fn call(
         Some(message) => {
             Err(Failure { error: ErrorCode::Provider.error(message), fail_over: true, billed: true })
         }
-        None => Ok(response.boxed_local()),
+        // The client is in use as long as its answer is read.
+        None => Ok(response.inspect(move |_| _ = &client).boxed_local()),
     }
 }
 
@@ -201,47 +204,103 @@ pub(super) fn io_words(error: &io::Error) -> String {
     }
 }
 
-struct Cached {
+/// What a client is for: nothing that another one may use.
+#[derive(Clone)]
+struct Key {
+    base_url: String,
     tls: Option<Arc<ClientConfig>>,
     connect: Duration,
+    keep_alive: Duration,
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        let has_same_tls = match (&self.tls, &other.tls) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (None, None) => true,
+            _ => false,
+        };
+        let of = |key: &Self| (key.connect, key.keep_alive);
+        has_same_tls && self.base_url == other.base_url && of(self) == of(other)
+    }
+}
+
+/// A client that is kept.
+struct Cached {
+    key: Key,
     client: Client,
+    /// How many use it.
+    uses: Cell<usize>,
+    /// When it was last used.
+    used: Cell<Instant>,
 }
 
 thread_local! {
     /// The clients of this arbiter, the latest made last.
-    static CLIENTS: RefCell<Vec<Cached>> = const { RefCell::new(Vec::new()) };
+    static CLIENTS: RefCell<Vec<Rc<Cached>>> = const { RefCell::new(Vec::new()) };
 }
 
-pub(super) fn client(tls: Option<&Arc<ClientConfig>>, connect: Duration) -> Client {
+/// A client in use.
+pub(super) struct Lent(Rc<Cached>);
+
+impl Lent {
+    fn new(cached: &Rc<Cached>) -> Self {
+        cached.uses.set(cached.uses.get() + 1);
+        Self(cached.clone())
+    }
+
+    pub(super) fn http(&self) -> &Client {
+        &self.0.client
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.0.uses.set(self.0.uses.get() - 1);
+        self.0.used.set(Instant::now());
+    }
+}
+
+pub(super) fn client(endpoint: &Endpoint, deadlines: Deadlines) -> Lent {
+    let Deadlines { connect, keep_alive, .. } = deadlines;
+    let key = Key { base_url: endpoint.base_url.clone(), tls: endpoint.tls.clone(), connect, keep_alive };
     CLIENTS.with_borrow_mut(|clients| {
-        let same = |cached: &&Cached| {
-            cached.connect == connect
-                && match (&cached.tls, tls) {
-                    (Some(cached), Some(wanted)) => Arc::ptr_eq(cached, wanted),
-                    (None, None) => true,
-                    _ => false,
-                }
-        };
-        if let Some(cached) = clients.iter().find(same) {
-            return cached.client.clone();
+        if let Some(cached) = clients.iter().find(|cached| cached.key == key) {
+            return Lent::new(cached);
         }
         if clients.len() == CLIENTS_MAX {
             clients.remove(0);
         }
-        let client = build(tls, connect);
-        clients.push(Cached { tls: tls.cloned(), connect, client: client.clone() });
-        client
+        let client = build(&key);
+        let cached = Rc::new(Cached { key, client, uses: Cell::new(0), used: Cell::new(Instant::now()) });
+        let lent = Lent::new(&cached);
+        actix::spawn(let_go(cached.clone()));
+        clients.push(cached);
+        lent
     })
 }
 
-fn build(tls: Option<&Arc<ClientConfig>>, connect: Duration) -> Client {
+/// Lets a client go once nobody has used it for a while.
+async fn let_go(cached: Rc<Cached>) {
+    let keep_alive = cached.key.keep_alive;
+    loop {
+        let until = if cached.uses.get() > 0 { Instant::now() } else { cached.used.get() } + keep_alive;
+        sleep_until(until).await;
+        if cached.uses.get() == 0 && cached.used.get().elapsed() >= keep_alive {
+            break;
+        }
+    }
+    CLIENTS.with_borrow_mut(|clients| clients.retain(|client| !Rc::ptr_eq(client, &cached)));
+}
+
+fn build(key: &Key) -> Client {
     let connector = Connector::new()
-        .connector(Dial { tls: tls.cloned(), deadline: connect })
+        .connector(Dial { tls: key.tls.clone(), deadline: key.connect })
         // Its two steps have a deadline each: this one is never the first.
-        .timeout(connect.saturating_mul(3))
+        .timeout(key.connect.saturating_mul(3))
         // How many calls there are at once is the supervisor's to say.
         .limit(0)
-        .conn_keep_alive(KEEP_ALIVE)
+        .conn_keep_alive(key.keep_alive)
         .conn_lifetime(LIFETIME);
     ClientBuilder::new()
         .connector(connector)

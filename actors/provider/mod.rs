@@ -27,7 +27,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::regular_file;
 use answer::Answer;
-pub(crate) use charge::{Charge, Payer};
+pub(crate) use charge::{Charge, Outcome, Payer};
 
 /// How long each part of a call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +36,12 @@ pub struct Deadlines {
     pub connect: Duration,
     /// Until the head of the response.
     pub first_byte: Duration,
-    /// Between two pieces of the body.
+    /// Between two events of the answer. What leads to none, such as a comment, does not count.
     pub idle: Duration,
     /// For everything, other models tried included.
     pub total: Duration,
+    /// How long connections are kept that nobody uses.
+    pub keep_alive: Duration,
 }
 
 /// How many times as long a model that thinks may be silent: some providers send nothing meanwhile.
@@ -61,6 +63,8 @@ impl Default for Deadlines {
             first_byte: Duration::from_secs(60),
             idle: Duration::from_secs(60),
             total: Duration::from_secs(600),
+            // Providers close theirs after a minute or more.
+            keep_alive: Duration::from_secs(45),
         }
     }
 }

@@ -2,23 +2,22 @@
 //!
 //! Instances of one compiled module share an engine, and ending one call ends every call in flight
 //! on its engine. So calls that must be independent never share one: a plugin has as many engines
-//! as it has calls at the same time. Compiling is the price (a quarter of a second); [`Cache`]
-//! makes it milliseconds from the second engine on, and from the second start of the daemon.
+//! as it has calls at the same time. Compiling is the price (a quarter of a second, in another
+//! process); the [`Cache`] makes it milliseconds from the second engine on, and from the second start
+//! of the daemon.
 //!
 //! Everything here blocks: it belongs on a thread of the [`pool`](super::pool).
 
 use std::fmt;
-use std::fs;
-use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use extism::{CancelHandle, CompiledPlugin, DebugOptions, Manifest, PluginBuilder, Wasm};
+use extism::{CancelHandle, CompiledPlugin, Manifest, Wasm};
 
 use super::Limits;
+use super::cache::{Cache, Mark};
+use super::compiler::{self, CompileError};
 use super::host::{self, CallState};
 use super::source::Package;
 
@@ -64,80 +63,6 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Where compiled code is kept between starts. What is in it is run as native code: it must be
-/// the daemon's own folder.
-#[derive(Debug)]
-pub struct Cache {
-    folder: PathBuf,
-    /// The settings file the runtime reads; none where the folder can't be used.
-    settings: OnceLock<Option<PathBuf>>,
-}
-
-impl Cache {
-    /// In `folder`, which is made (0700) when first used.
-    pub fn new(folder: PathBuf) -> Self {
-        Self { folder, settings: OnceLock::new() }
-    }
-
-    fn settings(&self) -> Option<&Path> {
-        self.settings
-            .get_or_init(|| match Self::prepare(&self.folder) {
-                Ok(settings) => Some(settings),
-                Err(error) => {
-                    tracing::warn!(folder = %self.folder.display(), %error, "no cache of compiled plugins");
-                    None
-                }
-            })
-            .as_deref()
-            // Somebody may have cleared it away meanwhile.
-            .filter(|settings| settings.exists())
-    }
-
-    fn prepare(folder: &Path) -> io::Result<PathBuf> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-        let folder = folder.canonicalize()?;
-        // A folder of its own: the runtime clears away whatever else it finds there.
-        let compiled = folder.join("compiled");
-        let text = compiled.to_str().ok_or_else(|| io::Error::other("its path is not UTF-8"))?;
-        let settings = folder.join("wasmtime.toml");
-        // Written anew at every start, beside and then in place, for another daemon may read it; beside
-        // under a name of its own, for another part of this process may be doing the same.
-        static WRITTEN: AtomicUsize = AtomicUsize::new(0);
-        let nth = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        let fresh = folder.join(format!("wasmtime.toml.{}.{nth}", std::process::id()));
-        let quoted = toml_string(text);
-        fs::write(
-            &fresh,
-            format!("[cache]\ndirectory = {quoted}\nfiles-total-size-soft-limit = \"256Mi\"\n"),
-        )?;
-        let ours = fs::metadata(&fresh)?.uid();
-        fs::rename(&fresh, &settings)?;
-        let metadata = fs::metadata(&folder)?;
-        if metadata.uid() != ours {
-            return Err(io::Error::other("it belongs to another user"));
-        }
-        if metadata.permissions().mode() & 0o022 != 0 {
-            return Err(io::Error::other("others may write to it, run chmod go-w on it"));
-        }
-        Ok(settings)
-    }
-}
-
-/// A basic string of TOML.
-fn toml_string(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
-}
-
 /// One compiled module.
 pub struct Engine {
     compiled: Arc<CompiledPlugin>,
@@ -151,33 +76,31 @@ impl fmt::Debug for Engine {
 }
 
 impl Engine {
-    /// Compiles the module of `package`.
+    /// The module of `package`, compiled: from `cache`, or anew for as long as it is `wanted`. Should the
+    /// process end while the mark is held, the next start does not trust what was loaded.
     ///
     /// # Errors
-    /// What the compiler says, for people.
-    pub fn compile(package: &Package, cache: &Cache) -> Result<Self, String> {
+    /// A [`CompileError`].
+    pub fn load(
+        package: &Package,
+        cache: &Cache,
+        wanted: &dyn Fn() -> bool,
+    ) -> Result<(Self, Mark), CompileError> {
         let Limits { timeout, fuel, .. } = package.limits;
+        let code = cache.code(&package.module, wanted)?;
+        let mark = cache.mark();
         let manifest = Manifest::new([Wasm::data(package.module.clone())])
             .with_memory_max(package.inspected.pages_to_grow)
             .with_timeout(timeout.saturating_add(BACKSTOP));
         let state = Arc::new(CallState::default());
-        let builder = PluginBuilder::new(manifest)
-            .with_wasi(false)
+        // Finds all it would compile in what was compiled with the same settings.
+        let compiled = compiler::builder(manifest)
             .with_fuel_limit(fuel.min(Limits::FUEL_MAX))
             .with_functions(host::functions(&package.name, &package.grants, &state))
-            // Else environment variables would decide.
-            .with_debug_options(DebugOptions {
-                profiling_strategy: wasmtime::ProfilingStrategy::None,
-                coredump: None,
-                memdump: None,
-                debug_info: false,
-            });
-        let builder = match cache.settings() {
-            Some(settings) => builder.with_cache_config(settings),
-            None => builder.with_cache_disabled(),
-        };
-        let compiled = builder.compile().map_err(|error| format!("{error:#}"))?;
-        Ok(Self { compiled: Arc::new(compiled), state })
+            .with_cache_config(&code.settings)
+            .compile()
+            .map_err(|error| CompileError::Refused(format!("{error:#}")))?;
+        Ok((Self { compiled: Arc::new(compiled), state }, mark))
     }
 
     /// Calls `export` with `input` in a fresh instance. `begun` is told how to end the call, just
@@ -315,7 +238,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let limits = Limits { fuel: 10_000_000, memory_mb: 8, ..Limits::default() };
         let package = package(rest, body, limits);
-        let mut engine = Engine::compile(&package, &Cache::new(folder.path().join("cache"))).unwrap();
+        let mut engine =
+            Engine::load(&package, &Cache::new(folder.path().join("cache")), &|| true).unwrap().0;
         let first = engine.call("handle_tool_call", b"{}", |_| ());
         let second = engine.call("handle_tool_call", b"{}", |_| ());
         assert_eq!(first, second, "every call finds the engine and a fresh instance as the first did");
@@ -359,11 +283,10 @@ mod tests {
     #[test]
     fn ending_a_call_leaves_calls_on_other_engines_alone() {
         let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::new(folder.path().to_path_buf());
+        let cache = Cache::new(folder.path().join("cache"));
         let limits = Limits { fuel: u64::MAX, ..Limits::default() };
         let package = package("", "(loop $l (br $l)) i32.const 0", limits);
-        let mut engines =
-            [Engine::compile(&package, &cache).unwrap(), Engine::compile(&package, &cache).unwrap()];
+        let mut engines = [(); 2].map(|()| Engine::load(&package, &cache, &|| true).unwrap().0);
         let [first, second] = &mut engines;
         std::thread::scope(|scope| {
             let (sender, handles) = std::sync::mpsc::channel();
@@ -385,23 +308,6 @@ mod tests {
                 running.force();
             }
         });
-    }
-
-    #[test]
-    fn a_cache_others_can_write_to_is_not_used() {
-        let folder = tempfile::tempdir().unwrap();
-        let cache = Cache::new(folder.path().join("mine"));
-        let settings = cache.settings().unwrap();
-        assert_eq!(fs::metadata(settings.parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
-        let open = folder.path().join("open");
-        fs::create_dir(&open).unwrap();
-        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(Cache::new(open).settings(), None);
-        fs::write(folder.path().join("file"), "").unwrap();
-        assert_eq!(Cache::new(folder.path().join("file")).settings(), None);
-        let odd = Cache::new(folder.path().join("a \"quoted\" \\ İ"));
-        let package = package("", "i32.const 0", Limits::default());
-        assert!(Engine::compile(&package, &odd).is_ok());
     }
 
     #[test]

@@ -9,11 +9,15 @@
 //! | [`source`] | files from elsewhere than the operator said; grants for another module than the one they were written for |
 //! | [`module`] | what can't be bounded at run time: unknown imports, huge tables, exotic features |
 //! | [`host`] | whatever was not granted |
+//! | [`compiler`] | what would take the compiler gigabytes or minutes |
+//! | [`cache`] | code that this daemon did not compile |
 //! | [`engine`] | more fuel, memory, time or output than a call may have |
 //!
 //! Guests run on the threads of a [`pool`], never on an arbiter. WASI is off for good.
 
+pub mod cache;
 pub mod cancel;
+pub mod compiler;
 pub mod engine;
 pub mod host;
 pub mod module;

@@ -195,7 +195,7 @@ impl Handler<Replace> for SandboxSupervisor {
         for name in gone {
             if self.plugins.get(&name).is_some_and(|entry| !matches!(entry.source, Source::Loaded { .. })) {
                 self.retire(&name);
-                tracing::info!(plugin = %name, "plugin unloaded: it is configured no more");
+                tracing::info!(plugin = %name, "plugin unloaded: it is no longer configured");
             }
         }
         for mut fresh in fresh {

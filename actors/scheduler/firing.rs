@@ -227,7 +227,7 @@ impl Scheduler {
                 continue;
             }
             let Some(entry) = self.jobs.get_mut(&firing.job) else {
-                tracing::warn!(job = %firing.job, "a job that was begun is not there any more");
+                tracing::warn!(job = %firing.job, "a job that had begun is no longer there");
                 continue;
             };
             entry.current = Some(firing.scheduled);
@@ -392,7 +392,7 @@ impl Scheduler {
         let Some(key) = line.over(ticket) else { return };
         match outcome.clone() {
             Outcome::Completed => self.advance(&key, ctx),
-            Outcome::Aborted => {
+            Outcome::Aborted(_) => {
                 self.end(&key, FiringState::Failed(ErrorCode::Aborted.error("somebody aborted it")), ctx);
             }
             Outcome::Failed(error) => self.end(&key, FiringState::Failed(error), ctx),

@@ -20,8 +20,8 @@ use crate::store::ReadJobTokens;
 /// The heartbeat's file, in the home.
 const FILE: &str = "HEARTBEAT.md";
 
-/// So much of it is read, in bytes.
-const FILE_BYTES_MAX: u64 = job::PROMPT_BYTES_MAX as u64;
+/// So much of it is read, in bytes: more than is shown, so that it is known whether that is all.
+const FILE_BYTES_MAX: u64 = job::HEARTBEAT_BYTES_MAX as u64 + 1;
 
 impl Scheduler {
     /// What a job that is due is to say, if anything.

@@ -284,7 +284,7 @@ impl Scheduler {
         if std::mem::replace(&mut self.is_broken, true) {
             return;
         }
-        tracing::warn!(%error, "jobs wait until the log can be written");
+        tracing::warn!(%error, "jobs wait until the store can be written");
         let restored = self.setup.log.clone().restored();
         ctx.spawn(restored.into_actor(self).map(|(), _, ctx| {
             // A moment later, so that a fault that comes back at once does not keep it busy.
@@ -337,7 +337,7 @@ impl Actor for Scheduler {
         ctx.set_mailbox_capacity(MAILBOX);
         ctx.run_interval(LAG_CHECK, |scheduler, ctx| {
             if let Some(line) = scheduler.line.as_ref().filter(|line| line.is_lagging()) {
-                tracing::warn!("the scheduler fell behind the log: it follows its runs anew");
+                tracing::warn!("the scheduler fell behind: it reads its runs again from the store");
                 scheduler.line = Some(line.anew());
                 scheduler.drive_all(ctx);
             }
@@ -352,7 +352,7 @@ impl Handler<Begin> for Scheduler {
         self.line = Some(Line::new("scheduler", dispatch, gone));
         let open = std::mem::take(&mut self.open);
         if !open.is_empty() {
-            tracing::info!(firings = open.len(), "going on with the jobs that the last stop cut off");
+            tracing::info!(firings = open.len(), "resuming the jobs that the last stop interrupted");
         }
         self.go_on_with(open, ctx);
         self.look(ctx);

@@ -100,9 +100,21 @@ impl Scheduler {
         self.known_to(by).filter(|entry| !entry.job.is_built_in() || entry.job.is_enabled)
     }
 
+    /// The job with this id, else the one of this name.
     fn find(&self, job: &str, by: &Principal) -> Result<&Entry, Error> {
         let entry = self.jobs.get(&JobId::from(job)).filter(|entry| entry.job.is_seen_by(by));
-        entry.ok_or_else(|| no_such(job))
+        if let Some(entry) = entry {
+            return Ok(entry);
+        }
+        let mut named = self.known_to(by).filter(|entry| entry.job.name == job);
+        match (named.next(), named.count()) {
+            (Some(entry), 0) => Ok(entry),
+            (Some(_), others) => {
+                let why = format!("{} jobs are called so: give the id of one", others + 1);
+                Err(ErrorCode::Conflict.error(why))
+            }
+            (None, _) => Err(no_such(job)),
+        }
     }
 
     /// The same of one that is to be changed.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use actix::Recipient;
 use clawmux_core::announcement::Announcement;
-use clawmux_core::approval::{Decided, News, Pending, may_see};
+use clawmux_core::approval::{Decided, News, Pending, knows_of, may_see};
 use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::ids::{ApprovalId, SessionKey};
 use clawmux_core::time::Timestamp;
@@ -22,6 +22,10 @@ use crate::hub::Announce;
 
 /// So many decided ones are remembered.
 const DECIDED_MAX: usize = 1024;
+
+/// So many of them are remembered whole, with so many bytes of input together.
+const PAST_MAX: usize = 100;
+const PAST_BYTES_MAX: usize = 1024 * 1024;
 
 /// The beginning of an id that finds one that was decided.
 const PREFIX_CHARS_MIN: usize = 8;
@@ -46,6 +50,20 @@ struct Known {
     waiting: BTreeMap<ApprovalId, Arc<Pending>>,
     /// The oldest first.
     decided: VecDeque<Past>,
+    /// The latest of them with all that was asked, the oldest first, each with the bytes of its input.
+    past: VecDeque<(usize, News)>,
+}
+
+impl Known {
+    fn keep(&mut self, news: News) {
+        let bytes = news.pending().asked.call.input.to_string().len();
+        self.past.push_back((bytes, news));
+        while self.past.len() > PAST_MAX
+            || self.past.iter().map(|(bytes, _)| bytes).sum::<usize>() > PAST_BYTES_MAX
+        {
+            self.past.pop_front();
+        }
+    }
 }
 
 /// What was decided lately.
@@ -55,8 +73,17 @@ pub struct Past {
     pub id: ApprovalId,
     /// Whose session it was in.
     pub owner: Owner,
+    /// Who had prompted its run.
+    pub prompted_by: Owner,
     /// What was decided, as [`Decision::word`](clawmux_core::approval::Decision::word) says it.
     pub what: &'static str,
+}
+
+impl Past {
+    /// Whether this principal may know of it.
+    pub fn is_known_to(&self, principal: &Principal) -> bool {
+        knows_of(principal, (&self.owner, &self.prompted_by))
+    }
 }
 
 /// What is known under an id.
@@ -107,10 +134,20 @@ impl Approvals {
         if known.decided.len() >= DECIDED_MAX {
             known.decided.pop_front();
         }
-        let past = Past { id: id.clone(), owner: pending.owner.clone(), what: decided.decision.word() };
+        let (owner, prompted_by) = (pending.owner.clone(), pending.prompted_by.clone());
+        let past = Past { id: id.clone(), owner, prompted_by, what: decided.decision.word() };
         known.decided.push_back(past);
+        let news = News::Resolved { pending, decided: decided.clone(), at };
+        known.keep(news.clone());
         drop(known);
-        self.announce(News::Resolved { pending, decided: decided.clone(), at });
+        self.announce(news);
+    }
+
+    /// What was decided lately of what the principal may know of, the latest first.
+    pub fn past(&self, principal: &Principal, limit: usize) -> Vec<News> {
+        let known = self.lock();
+        let seen = known.past.iter().rev().map(|(_, news)| news);
+        seen.filter(|news| may_see(principal, news.pending())).take(limit).cloned().collect()
     }
 
     /// What is known under this id; of what was decided also under the beginning of it.
@@ -129,7 +166,7 @@ impl Approvals {
     /// Those that the principal may know of, the longest waiting first.
     pub fn list(&self, principal: &Principal) -> Vec<Arc<Pending>> {
         let known = self.lock();
-        let seen = known.waiting.values().filter(|pending| may_see(principal, &pending.owner));
+        let seen = known.waiting.values().filter(|pending| may_see(principal, pending));
         let mut list: Vec<_> = seen.cloned().collect();
         drop(known);
         list.sort_by(|a, b| (a.asked.asked, &a.id).cmp(&(b.asked.asked, &b.id)));
@@ -235,7 +272,8 @@ mod tests {
         approvals.asked(first.clone());
         assert_eq!(approvals.find(&first.id), Found::Waiting(Arc::new(first.clone())));
         decide(&first);
-        let past = Past { id: first.id.clone(), owner: first.owner.clone(), what: "nobody decided in time" };
+        let (owner, prompted_by) = (first.owner.clone(), first.prompted_by.clone());
+        let past = Past { id: first.id.clone(), owner, prompted_by, what: "nobody decided in time" };
         let begin = ApprovalId::new(&first.id.as_str()[..12]);
         for id in [&first.id, &begin] {
             assert_eq!((approvals.find(id), approvals.len()), (Found::Decided(past.clone()), 0));

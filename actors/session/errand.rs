@@ -1,7 +1,7 @@
 //! A call of the built-in tool `send_message` ([`clawmux_core::messenger`]): done here, without a plugin.
 //!
-//! On behalf of whoever prompted the run: an agent speaks in no session that they may not see. What it
-//! says elsewhere has an id that follows from the call, so that a call that is made again says it once.
+//! On behalf of whom its session belongs to: an agent speaks in no session that they may not see, whoever
+//! prompted the run. What it says elsewhere has an id that follows from the call, so that a call that is made again says it once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -36,7 +36,7 @@ pub(super) struct Errand {
     pub(super) run: RunId,
     /// The call.
     pub(super) call: ToolCall,
-    /// Who prompted the run.
+    /// Whose session it is made in.
     pub(super) owner: Owner,
     /// Who looks at files.
     pub(super) files: Addr<Files>,
@@ -66,7 +66,7 @@ impl Errand {
         let id = RunId::of_message(&self.run, &self.call.id);
         let session = match &target {
             Target::Session(key) => Some(key.clone()),
-            Target::Route(_) | Target::Uuid(_) => None,
+            Target::Route(_) | Target::Uuid(_) | Target::Conversation(_) => None,
         };
         let content = message.in_words(&attachments);
         let inject = Command::Inject { target, content, id: Some(id.clone()) };

@@ -11,11 +11,15 @@
 //! begun when that is in the log, each by itself; a timer decides about those that nobody decides about. An answer is read at most
 //! one piece ahead of what is being written, which bounds what a fast provider can pile up.
 //!
+//! What a prompt says that waits is let go once it is in the log, where its owner has too much of that in
+//! memory ([`Queued`]), and is read from there when its turn comes.
+//!
 //! When the log can't be written or a handler panics, the actor ends, and its followers go to the
 //! supervisor ([`Fallen`]), which starts the session anew from the log.
 
 mod approvals;
 mod errand;
+mod queued;
 mod road;
 mod roster;
 #[cfg(test)]
@@ -32,12 +36,12 @@ use std::time::{Duration, Instant};
 
 use actix::prelude::*;
 use clawmux_core::announcement::{ChangeReason, SessionChange};
-use clawmux_core::approval::{ApprovalReply, Pending, Toolbox, Verdict, may_decide};
+use clawmux_core::approval::{ApprovalReply, Pending, Toolbox, Verdict};
 use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::config::ModelRef;
 use clawmux_core::context::fit_soul;
-use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Event, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
+use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::event::{Cause, Event, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
 use clawmux_core::exchanged::Exchanged;
 use clawmux_core::follow::Wanted;
 use clawmux_core::ids::{
@@ -47,8 +51,9 @@ use clawmux_core::lane;
 use clawmux_core::messenger;
 use clawmux_core::node::NodeTool;
 use clawmux_core::provider::{ChatRequest, Delta};
+use clawmux_core::quota::{Kept, ROW_BYTES};
 use clawmux_core::reply::{Accepted, Reply};
-use clawmux_core::session::{Batch, Session as Conversation, Submission, Submitted};
+use clawmux_core::session::{Batch, Session as Conversation, Submission, Submitted, prompt_bytes};
 use clawmux_core::settings::Patch;
 use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
@@ -71,13 +76,17 @@ use crate::provider::account::Account;
 use crate::provider_supervisor::{Acquire, ProviderSupervisor};
 use crate::sandbox_supervisor::{CallTool, Cancel, SandboxSupervisor, Tools};
 use crate::session_supervisor::{Fallen, Held, Idle, SessionSupervisor};
-use crate::store::{Append, Cut, Pen, ReadEvents, ReadRow, Store};
+use crate::store::{
+    Append, AskedBy, Coming, Cut, Pen, ReadDispensable, ReadEvents, ReadPrompt, ReadRow, Store,
+};
 
 use errand::Errand;
+use queued::Room;
 
 pub use approvals::{Approvals, Found};
+pub use queued::Queued;
 pub use road::{Feeds, Road};
-pub use roster::Roster;
+pub use roster::{Roster, SOUL_BYTES_MAX};
 pub use watchers::{Watcher, Watchers};
 
 /// The most of the log that one read of a cursor brings into memory, in bytes: a window full.
@@ -158,6 +167,8 @@ pub struct Colleagues {
     pub watchers: Watchers,
     /// Which calls wait for approval.
     pub approvals: Approvals,
+    /// How much of prompts that wait is in memory.
+    pub queued: Queued,
     /// Where it is noted what changed in lists.
     pub changes: Changes,
     /// The agents there are, and what else is configured of sessions.
@@ -189,6 +200,10 @@ pub struct Session {
     next: Vec<Answered>,
     /// Whether a unit is being written.
     writing: bool,
+    /// The room of prompts that wait in memory.
+    rooms: HashMap<RunId, Room>,
+    /// The prompt that is being read whose turn has come.
+    fetching: Option<RunId>,
     doing: Doing,
     /// The last number that may be seen.
     published: Seq,
@@ -204,7 +219,7 @@ pub struct Session {
     /// Nothing else is done any more.
     is_being_deleted: bool,
     retrying: bool,
-    /// What decides about calls that nobody decides about, and when.
+    /// What decides about calls that nobody decides about and ends runs that take too long, and when.
     timer: Option<(Timestamp, SpawnHandle)>,
 }
 
@@ -212,10 +227,12 @@ pub struct Session {
 struct Answered {
     asker: Asker,
     reply: Answering,
-    /// What the client follows from here on, after which number, on whose behalf.
-    follow: Option<(Wanted, Seq, Principal)>,
+    /// What the client follows from here on, after which number.
+    follow: Option<(Wanted, Seq)>,
     /// A prompt's idempotency key, which the supervisor need no longer remember then.
     held: Option<Held>,
+    /// What it adds to what the owner holds.
+    coming: Option<Coming>,
 }
 
 /// What a request is answered with.
@@ -332,8 +349,8 @@ pub enum Order {
         /// The ticket of the `Attach`.
         follow: Ticket,
     },
-    /// End everything that is under way or waits.
-    Stop,
+    /// End everything that is under way or waits, for this cause.
+    Stop(Cause),
     /// The same, and take no more prompts until there is a new conversation.
     Close {
         /// Why.
@@ -380,13 +397,39 @@ impl Order {
         matches!(self, Self::Submit { .. } | Self::Create(_) | Self::Configure(_) | Self::Reset)
     }
 
+    /// How many bytes it adds to the log, about; none where it ends something, or only looks.
+    fn adds(&self) -> Option<usize> {
+        match self {
+            Self::Submit { submission, .. } => {
+                Some(prompt_bytes(&submission.content, &submission.attachments))
+            }
+            Self::Inject { content, id: None } => Some(content.len()),
+            Self::Create(_)
+            | Self::Configure(_)
+            | Self::Reset
+            | Self::Renew
+            | Self::Clear
+            | Self::Compact(_) => Some(0),
+            // What is put into a conversation under an id is a part of what was begun before.
+            Self::Inject { .. }
+            | Self::Follow { .. }
+            | Self::Attach { .. }
+            | Self::Detach { .. }
+            | Self::Stop(_)
+            | Self::Close { .. }
+            | Self::Abort { .. }
+            | Self::Decide { .. }
+            | Self::Delete => None,
+        }
+    }
+
     /// Whether it is about what is in the session, so that there must be something.
     fn needs_something(&self) -> bool {
         matches!(
             self,
             Self::Clear
                 | Self::Renew
-                | Self::Stop
+                | Self::Stop(_)
                 | Self::Close { .. }
                 | Self::Compact(_)
                 | Self::Inject { .. }
@@ -395,12 +438,10 @@ impl Order {
         )
     }
 
-    /// Whether this principal may have it carried out in a session of this owner.
+    /// Whether this principal may have it carried out in a session of this owner. Who may decide about a
+    /// call is said by the call.
     fn is_for(&self, principal: &Principal, owner: &Owner) -> bool {
-        match self {
-            Self::Decide { .. } => may_decide(principal, owner),
-            _ => principal.sees(owner),
-        }
+        matches!(self, Self::Decide { .. }) || principal.sees(owner)
     }
 }
 
@@ -447,6 +488,8 @@ impl Session {
             remains: Remains { key, feeds, supervisor, done: false },
             next: Vec::new(),
             writing: false,
+            rooms: HashMap::new(),
+            fetching: None,
             doing: Doing::Nothing,
             watchers_seen: 0,
             received: 0,
@@ -478,6 +521,7 @@ impl Session {
         self.awake.set(self.conversation.running().is_some(), self.conversation.queued());
         self.end_stale_work(ctx);
         self.spots.retain(|run, _| self.conversation.is_open(run));
+        self.rooms.retain(|run, _| self.conversation.held_bytes(run).is_some());
         if !self.writing {
             match self.conversation.take() {
                 Some(batch) => self.write(batch, ctx),
@@ -493,6 +537,7 @@ impl Session {
             }
             return;
         }
+        self.fetch(ctx);
         self.work(ctx);
         self.set_timer(ctx);
         if self.draining && self.is_written() && !self.doing.is_busy() {
@@ -546,12 +591,6 @@ impl Session {
         }
     }
 
-    /// It belongs to whoever begins it.
-    fn claim(&mut self, owner: &Owner) {
-        self.conversation.claim(owner);
-        self.remains.feeds.claimed(owner);
-    }
-
     /// Whether all that was decided is in the log.
     fn is_written(&self) -> bool {
         !self.writing && self.conversation.is_taken()
@@ -562,7 +601,6 @@ impl Session {
         let answered = std::mem::take(&mut self.next);
         let append = self.colleagues.pen.append(Append {
             session: self.conversation.key().clone(),
-            owner: self.conversation.owner().clone(),
             events: batch.events.clone(),
             durable: batch.durable,
             reserve: batch.reserve,
@@ -580,6 +618,8 @@ impl Session {
     /// In the log: may be seen.
     fn written(&mut self, events: Vec<Logged>, answered: Vec<Answered>, ctx: &mut Context<Self>) {
         self.tell(answered, ctx);
+        let prompts = events.iter().filter(|logged| matches!(logged.event, Event::Prompted { .. }));
+        prompts.filter_map(|logged| logged.run.as_ref()).for_each(|run| self.keep_waiting(run));
         // Before anybody can be told, so that who begins to watch and then looks misses none.
         events.iter().for_each(|logged| self.note_approval(logged));
         if let Some(first) = events.first() {
@@ -594,6 +634,81 @@ impl Session {
             self.remains.feeds.publish(self.conversation.key(), logged, self.roster.lag_bytes_max);
         }
         self.proceed(ctx);
+    }
+
+    /// A prompt is in the log that may have to wait: in memory, where there is room.
+    fn keep_waiting(&mut self, run: &RunId) {
+        let Some(bytes) = self.conversation.held_bytes(run) else { return };
+        let (owner, each) = (self.conversation.owner(), self.roster.queued_bytes);
+        match self.colleagues.queued.room(owner, bytes as u64, each) {
+            Some(room) => drop(self.rooms.insert(run.clone(), room)),
+            None => self.conversation.set_aside(run),
+        }
+    }
+
+    /// Reads what the prompt says whose turn has come, where it waited in the store.
+    fn fetch(&mut self, ctx: &mut Context<Self>) {
+        let Some((run, seq)) = self.conversation.wanted() else { return };
+        if self.fetching.as_ref() == Some(run) {
+            return;
+        }
+        let (run, store) = (run.clone(), self.colleagues.store.clone());
+        let read = ReadPrompt { session: self.conversation.key().clone(), seq };
+        self.fetching = Some(run.clone());
+        let read = async move { ask(&store, read).await.flatten() };
+        ctx.spawn(read.into_actor(self).map(move |read, session, ctx| {
+            let said = match read {
+                Err(error) if error.is_retryable() => {
+                    ctx.run_later(RETRY, |session, ctx| {
+                        session.fetching = None;
+                        session.proceed(ctx);
+                    });
+                    return;
+                }
+                Err(error) => Err(error),
+                Ok(None) => Err(ErrorCode::Internal.error("the prompt is no longer in the store")),
+                Ok(Some(said)) => Ok(said),
+            };
+            session.fetching = None;
+            session.conversation.give_back(clock::now(), &run, said);
+            session.proceed(ctx);
+        }));
+    }
+
+    /// Sets aside what this adds to what the session's owner holds.
+    fn admit(&self, order: &Order, is_first: bool) -> Result<Option<Coming>, Error> {
+        let Some(bytes) = order.adds() else { return Ok(None) };
+        if let Order::Submit { submission, .. } = order
+            && self.conversation.has(submission)
+        {
+            return Ok(None);
+        }
+        let more = Kept { sessions: u64::from(is_first), bytes: bytes as u64 + ROW_BYTES };
+        let holdings = self.colleagues.pen.holdings();
+        holdings.admit(self.conversation.owner(), self.roster.quota, more).map(Some)
+    }
+
+    /// Tells that a quota is met, and which sessions could be deleted.
+    fn refuse_over_quota(&self, asker: Asker, mut error: Error, ctx: &mut Context<Self>) {
+        let (store, owner) = (self.colleagues.store.clone(), self.conversation.owner().clone());
+        let is_about_bytes = matches!(error.detail, Some(Detail::Limit { name: "limits.store_bytes", .. }));
+        let told = async move {
+            let named = ask(&store, ReadDispensable { owner, is_about_bytes }).await.flatten();
+            let named: Vec<String> = named
+                .unwrap_or_default()
+                .iter()
+                .map(|one| match is_about_bytes {
+                    true => format!("{} ({} bytes)", one.session, one.bytes),
+                    false => one.session.to_string(),
+                })
+                .collect();
+            if !named.is_empty() {
+                let which = if is_about_bytes { "the largest are" } else { "unused for longest are" };
+                error.message += &format!("; {which} {}", named.join(", "));
+            }
+            asker.reply(Err(error));
+        };
+        ctx.spawn(told.into_actor(self).map(|(), session, _| session.sleep_if_nothing_was()));
     }
 
     /// Enters where it is looked for what the log says about calls that wait for approval.
@@ -616,7 +731,8 @@ impl Session {
         }
     }
 
-    /// Sees to it that somebody decides about calls that wait: time.
+    /// Sees to it that time decides about calls that nobody decides about, and ends runs that take too
+    /// long.
     fn set_timer(&mut self, ctx: &mut Context<Self>) {
         let due = self.conversation.deadline().filter(|_| !self.draining);
         if self.timer.as_ref().map(|(at, _)| *at) == due {
@@ -628,7 +744,11 @@ impl Session {
         self.timer = due.map(|at| {
             let timer = ctx.run_later(at.since(clock::now()), |session, ctx| {
                 session.timer = None;
-                session.conversation.expire(clock::now());
+                let now = clock::now();
+                let is_overdue = session.conversation.is_overdue(now);
+                let partial = if is_overdue { session.end_work(ctx) } else { Usage::default() };
+                session.conversation.time_out(now, partial);
+                session.conversation.expire(now);
                 session.proceed(ctx);
             });
             (at, timer)
@@ -643,12 +763,12 @@ impl Session {
         feeds.keep_watching(|connection, ticket| {
             all.iter().any(|watcher| (watcher.client.connection, watcher.ticket) == (connection, ticket))
         });
-        for Watcher { client, ticket, principal, is_for_calls } in all {
+        for Watcher { client, ticket, is_for_calls, .. } in all {
             let wanted = if is_for_calls { Wanted::Calls } else { Wanted::Watch };
             if !feeds.has(client.connection, ticket) {
                 let who = (client.connection, ticket);
                 let road = || Road::new(client, ctx.address().recipient());
-                feeds.follow(who, &principal, (wanted, after), self.published, road);
+                feeds.follow(who, (wanted, after), self.published, road);
             }
         }
     }
@@ -658,9 +778,9 @@ impl Session {
         let session = self.conversation.key();
         if error.is_retryable() || error.code == ErrorCode::Conflict {
             // Everybody's trouble, which the log tells once; or a name that nobody may have.
-            tracing::debug!(%session, %error, "the session goes back to its log");
+            tracing::debug!(%session, %error, "the session starts again from the store");
         } else {
-            tracing::warn!(%session, %error, "the session goes back to its log");
+            tracing::warn!(%session, %error, "the session starts again from the store");
         }
         for answered in answered.into_iter().chain(std::mem::take(&mut self.next)) {
             answered.asker.reply(Err(error.clone()));
@@ -669,18 +789,18 @@ impl Session {
     }
 
     fn tell(&mut self, answered: Vec<Answered>, ctx: &mut Context<Self>) {
-        for Answered { asker, reply, follow, held } in answered {
+        for Answered { asker, reply, follow, held, coming } in answered {
             let (client, ticket) = (asker.client().clone(), asker.ticket());
             match reply {
                 Answering::With(reply) => asker.reply(Ok(reply)),
                 Answering::Row => self.tell_row(asker, ctx),
             }
-            if let (Some((wanted, after, principal)), Some(ticket)) = (follow, ticket) {
+            if let (Some(wanted), Some(ticket)) = (follow, ticket) {
                 let who = (client.connection, ticket);
                 let road = || Road::new(client, ctx.address().recipient());
-                self.remains.feeds.follow(who, &principal, (wanted, after), self.published, road);
+                self.remains.feeds.follow(who, wanted, self.published, road);
             }
-            drop(held);
+            drop((held, coming));
         }
     }
 
@@ -726,7 +846,7 @@ impl Session {
             seq: Seq(u64::MAX),
             run: Some(run),
             at: now,
-            event: Event::Ended { outcome: Outcome::Aborted, usage: Usage::default() },
+            event: Event::Ended { outcome: Outcome::Aborted(Cause::Asked), usage: Usage::default() },
         });
         let seq = self.conversation.head().next();
         let last = Logged { first_seq: seq, seq, run: None, at: now, event: Event::Deleted };
@@ -744,18 +864,20 @@ impl Session {
 
     /// Serves followers that fell behind from the log.
     fn catch_up(&mut self, ctx: &mut Context<Self>) {
-        // What recovery decided is yet to be published, and a new session is nobody's yet.
+        // What recovery decided is yet to be published, and in a new session there is nothing to watch.
         if !self.writing && !self.conversation.is_new() {
             self.let_watch(self.published, ctx);
         }
         for missing in self.remains.feeds.missing() {
             let as_of = self.published;
-            let read = self.colleagues.store.send(ReadEvents {
+            let question = ReadEvents {
                 session: self.conversation.key().clone(),
                 after: missing.after,
                 run: missing.run.clone(),
                 max_bytes: CATCH_UP_BYTES,
-            });
+            };
+            let owner = self.conversation.owner().clone();
+            let read = self.colleagues.store.send(AskedBy { owner, question });
             let caught = read.into_actor(self).map(move |result, session, ctx| {
                 let events = result.unwrap_or_else(|_| Err(gone::<Store>()));
                 let failed = events.is_err();
@@ -1018,7 +1140,7 @@ impl Session {
         let (session, id) = (self.conversation.key().clone(), call.id.clone());
         let lost = |error: Error| ToolResult { call: id, content: error.message, is_error: true };
         if call.name.as_str() == messenger::NAME {
-            let owner = self.conversation.prompted_by(&run).clone();
+            let owner = self.conversation.owner().clone();
             let (files, supervisor) = (self.colleagues.files.clone(), self.remains.supervisor.clone());
             return Errand { run, call, owner, files, supervisor }.make().boxed_local();
         }
@@ -1060,6 +1182,8 @@ impl Actor for Session {
             self.await_turn(run, spot, ctx);
         }
         self.colleagues.approvals.woke(self.conversation.key(), self.conversation.pending());
+        let waiting: Vec<RunId> = self.conversation.waiting().map(|(run, _)| run).collect();
+        waiting.iter().for_each(|run| self.keep_waiting(run));
         // What recovery decided is written before anything else.
         self.proceed(ctx);
     }
@@ -1074,37 +1198,48 @@ impl Handler<Routed> for Session {
         let Routed { asker, principal, order, held } = routed;
         let session = self.conversation.key().clone();
         let is_first = self.conversation.is_new();
-        // Who waits for a session that is yet to be has no claim to it.
-        if is_first && order.begins() {
-            self.claim(&principal.owner);
-        }
         let is_there = !is_first || !order.needs_something();
-        if !is_there || !(is_first || order.is_for(&principal, self.conversation.owner())) {
+        let seen = session.seen_by(&principal.owner);
+        if !is_there || !order.is_for(&principal, self.conversation.owner()) {
             drop(held);
-            return asker.reply(Err(ErrorCode::NotFound.error(format!("no such session: {session}"))));
+            return asker.reply(Err(ErrorCode::NotFound.error(format!("no such session: {seen}"))));
         }
         if self.is_being_deleted {
             drop(held);
-            let busy = format!("session {session} is being deleted: try again");
+            let busy = format!("session {seen} is being deleted: try again");
             return asker.reply(Err(ErrorCode::Unavailable.error(busy)));
         }
+        let coming = match self.admit(&order, is_first) {
+            Ok(coming) => coming,
+            Err(error) => {
+                drop(held);
+                return self.refuse_over_quota(asker, error, ctx);
+            }
+        };
         let now = clock::now();
         let nothing = Answering::With(Reply::Aborted { run: None });
-        let mut answered = Answered { asker, reply: nothing, follow: None, held };
+        let mut answered = Answered { asker, reply: nothing, follow: None, held, coming };
         match order {
             Order::Submit { submission, follow, spot } => {
                 match self.conversation.submit(now, submission) {
                     Ok(Submitted { run, seq, repeated }) => {
                         let mut ahead = 0;
+                        let is_over = !self.conversation.is_open(&run);
                         if let Some(spot) = spot.filter(|_| !repeated) {
                             spot.ready();
                             ahead = spot.ahead() + self.conversation.ahead(&run);
                             self.await_turn(run.clone(), spot, ctx);
                         }
-                        let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1), principal);
+                        let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1));
                         answered.follow = follow.then_some(wanted);
-                        answered.reply =
-                            Answering::With(Reply::Accepted(Accepted { session, run, seq, repeated, ahead }));
+                        answered.reply = Answering::With(Reply::Accepted(Accepted {
+                            session,
+                            run,
+                            seq,
+                            repeated,
+                            is_over,
+                            ahead,
+                        }));
                     }
                     Err(error) => {
                         // First of all, so that whoever hears of it may use the key elsewhere.
@@ -1114,9 +1249,10 @@ impl Handler<Routed> for Session {
                 }
             }
             Order::Follow { run, seq, follow } => {
-                let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1), principal);
+                let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1));
                 answered.follow = follow.then_some(wanted);
-                let accepted = Accepted { session, run, seq, repeated: true, ahead: 0 };
+                let is_over = !self.conversation.is_open(&run);
+                let accepted = Accepted { session, run, seq, repeated: true, is_over, ahead: 0 };
                 answered.reply = Answering::With(Reply::Accepted(accepted));
             }
             Order::Attach { after } => {
@@ -1131,11 +1267,13 @@ impl Handler<Routed> for Session {
                 let after = after.unwrap_or(head);
                 if after > head {
                     return answered.asker.reply(Err(ErrorCode::InvalidRequest.error(format!(
-                        "session {session} has no number {after} yet, its last is {head}: attach after 0"
+                        "session {seen} has no number {after} yet, its last is {head}: attach after 0"
                     ))));
                 }
-                answered.follow = Some((Wanted::Session, after, principal));
-                answered.reply = Answering::With(Reply::Attached { session, after, head, under_way, queued });
+                answered.follow = Some((Wanted::Session, after));
+                let model = self.roster.catalog.answers(&session.agent(), self.conversation.settings());
+                answered.reply =
+                    Answering::With(Reply::Attached { session, after, head, under_way, queued, model });
             }
             Order::Detach { follow } => {
                 let connection = answered.asker.client().connection;
@@ -1143,10 +1281,10 @@ impl Handler<Routed> for Session {
                     found: self.remains.feeds.unfollow(connection, follow),
                 });
             }
-            Order::Stop => {
+            Order::Stop(cause) => {
                 let partial = self.end_work(ctx);
-                answered.reply =
-                    Answering::With(Reply::Stopped { session, runs: self.conversation.stop(now, partial) });
+                let runs = self.conversation.stop(now, cause, partial);
+                answered.reply = Answering::With(Reply::Stopped { session, runs });
                 self.is_stopped = true;
             }
             Order::Close { reason } => {
@@ -1201,7 +1339,7 @@ impl Handler<Routed> for Session {
                 answered.reply = Answering::With(Reply::Injected { message: id.to_string(), seq });
             }
             Order::Decide { id, verdict } => {
-                match self.conversation.decide(now, &id, verdict, &principal.name) {
+                match self.conversation.decide(now, &id, verdict, &principal) {
                     Ok((run, decided)) => {
                         let reply = ApprovalReply::Decided { id, session, run, decided };
                         answered.reply = Answering::With(Reply::Approval(Box::new(reply)));
@@ -1215,7 +1353,7 @@ impl Handler<Routed> for Session {
             }
             Order::Delete => {
                 let partial = self.end_work(ctx);
-                self.conversation.stop(now, partial);
+                self.conversation.stop(now, Cause::Asked, partial);
                 self.deleting.push(answered.asker);
                 self.is_being_deleted = true;
                 return self.proceed(ctx);

@@ -5,11 +5,13 @@
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clawmux_core::catalog::Catalog;
 use clawmux_core::config::{Agent, Approval, Config, Recovery};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, PluginName};
+use clawmux_core::quota::Quota;
 use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
 
@@ -17,7 +19,7 @@ use super::Profile;
 use crate::regular_file;
 
 /// The longest soul, in bytes.
-const SOUL_BYTES_MAX: u64 = 1 << 20;
+pub const SOUL_BYTES_MAX: u64 = 1 << 20;
 
 /// What sessions are to be like.
 #[derive(Debug)]
@@ -28,6 +30,14 @@ pub struct Roster {
     pub agents: HashMap<AgentId, Arc<Profile>>,
     /// The bounds of a session.
     pub limits: Limits,
+    /// What each owner may have in the log.
+    pub quota: Quota,
+    /// How many bytes of each owner's prompts may wait in memory.
+    pub queued_bytes: u64,
+    /// After how long a session that is not used is deleted; none = never.
+    pub retention: Option<Duration>,
+    /// How many bytes the log may have before sessions that are not used are deleted; none = any.
+    pub store_bytes_max: Option<u64>,
     /// What becomes of a run the daemon's end cut off.
     pub recovery: Recovery,
     /// How far behind the log a client may fall, in bytes of it.
@@ -52,6 +62,11 @@ impl Roster {
                 episodic_turns: config.memory.episodic_turns,
                 context_tokens: config.memory.context_tokens,
             },
+            quota: Quota { sessions: config.limits.sessions, bytes: config.limits.store_bytes },
+            queued_bytes: config.limits.queued_bytes,
+            retention: (config.store.retention_days > 0)
+                .then(|| Duration::from_secs(config.store.retention_days * 24 * 60 * 60)),
+            store_bytes_max: Some(config.store.max_bytes).filter(|bytes| *bytes > 0),
             recovery: config.store.recovery,
             lag_bytes_max: config.gateway.max_buffered_bytes,
             catalog: Arc::new(Catalog::new(config)),

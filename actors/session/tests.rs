@@ -12,18 +12,19 @@ use clawmux_core::auth::{About, Owner, Principal, Scope, Scopes};
 use clawmux_core::catalog::Catalog;
 use clawmux_core::command::{Command, Route, Submit, Target};
 use clawmux_core::config::{Config, Recovery};
-use clawmux_core::event::{Event, Logged, Outcome};
+use clawmux_core::event::{Cause, Event, Logged, Outcome};
 use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::{AgentId, ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::log::usage::UsageTotals;
 use clawmux_core::manner::Manner;
 use clawmux_core::node::{Invocation, NodeTool};
+use clawmux_core::quota::Quota;
 use clawmux_core::reply::{Accepted, Reply, Role};
 use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
 use tokio::sync::mpsc;
 
-use super::{Approvals, Colleagues, Profile, Roster, Session, Watchers};
+use super::{Approvals, Colleagues, Profile, Queued, Roster, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::configuration::{Configuration, Layers};
@@ -36,6 +37,7 @@ use crate::hub::changes::Changes;
 use crate::lane::Lanes;
 use crate::meters::Meters;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
+use crate::observe::Observe;
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
@@ -157,6 +159,10 @@ impl World {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
             limits: Limits { queue: 4, episodic_turns: 5, context_tokens: 5000 },
+            quota: Quota::default(),
+            queued_bytes: 1 << 20,
+            retention: None,
+            store_bytes_max: None,
             recovery: Recovery::Resume,
             lag_bytes_max: 1 << 17,
             catalog,
@@ -174,6 +180,7 @@ impl World {
                 lanes: Lanes::default(),
                 watchers: Watchers::default(),
                 approvals: Approvals::default(),
+                queued: Queued::default(),
                 changes: Changes::default(),
                 meters: Meters::default(),
             },
@@ -450,22 +457,49 @@ async fn what_a_connection_asked_for_itself_is_told_once() {
 }
 
 #[actix::test]
-async fn a_session_that_is_yet_to_be_belongs_to_who_speaks_first() {
+async fn the_same_key_is_another_session_for_another_owner() {
     let world = World::new().await;
     let (mut waits, mut speaks) = (world.peer(1), world.peer(2));
     waits.ask_as(user("ada"), Command::Attach { target: target("x"), after: None });
     waits.reply().await.unwrap();
     waits.ask_as(user("ada"), Command::Clear { target: target("x") });
-    assert!(waits.reply().await.unwrap_err().message.contains("no such session"));
+    assert_eq!(waits.reply().await.unwrap_err().message, "no such session: main:test:x:main");
     speaks.ask_as(user("bob"), prompt("x", "mine", None));
+    assert_eq!(speaks.accepted().await.session.as_str(), "bob/main:test:x:main");
     speaks.rest().await;
     waits.ask_as(user("ada"), Command::Attach { target: target("x"), after: None });
-    assert!(waits.reply().await.unwrap_err().message.contains("no such session"));
+    let Ok(Reply::Attached { head, .. }) = waits.reply().await else { panic!("it is hers") };
+    assert_eq!(head, Seq(0), "nothing was said in hers");
     assert!(waits.inbox.try_recv().is_err(), "it heard nothing of what is not its own");
 }
 
 #[actix::test]
-async fn who_waits_for_a_session_with_its_later_owner_hears_nothing_of_it() {
+async fn a_uuid_that_is_given_out_for_a_session_is_taken_by_no_prompt() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    let key = SessionKey::parse("main:wundr:0f8fad5b-d9cb-469f-a165-70867728950e:main").unwrap();
+    let named = || Target::Session(key.clone());
+    let Command::Submit(submit) = prompt("x", "mine", None) else { unreachable!("a prompt") };
+    for command in [
+        Command::Submit(Submit { target: named(), ..submit.clone() }),
+        Command::Attach { target: named(), after: None },
+        Command::Reset { target: named() },
+    ] {
+        peer.ask_as(user("eve"), command);
+        assert_eq!(peer.reply().await.unwrap_err().message, format!("no such session: {key}"));
+    }
+    peer.ask_as(
+        user("eve"),
+        Command::CreateSession { target: named(), patch: clawmux_core::settings::Patch::default() },
+    );
+    let Ok(Reply::Settled(row)) = peer.reply().await else { panic!("that is how it is made") };
+    assert_eq!((row.session.owner(), row.session.uuid()), (user("eve").owner, key.uuid()));
+    peer.ask_as(user("eve"), Command::Submit(Submit { target: named(), ..submit }));
+    assert_eq!(peer.accepted().await.session, row.session);
+}
+
+#[actix::test]
+async fn who_waits_for_a_session_hears_nothing_of_anothers_of_the_same_key() {
     let world = World::new().await;
     let (mut bob, mut eve) = (world.peer(1), world.peer(2));
     for peer in [("bob", &mut bob), ("eve", &mut eve)] {
@@ -474,7 +508,7 @@ async fn who_waits_for_a_session_with_its_later_owner_hears_nothing_of_it() {
     }
     bob.ask_as(user("bob"), prompt("x", "mine", None));
     bob.rest().await;
-    assert!(eve.inbox.try_recv().is_err(), "bob was there first, and it was his to speak");
+    assert!(eve.inbox.try_recv().is_err(), "it is another session");
 }
 
 #[actix::test]
@@ -514,7 +548,9 @@ async fn a_refused_prompt_does_not_keep_its_idempotency_key() {
     other.ask(prompt("elsewhere", "for another session", Some("k")));
     assert!(other.accepted().await.session.as_str().contains("elsewhere"));
     // Nor does one that was refused because the session is somebody else's.
-    bob.ask_as(user("bob"), prompt("ada", "may I?", Some("k")));
+    let Command::Submit(submit) = prompt("ada", "may I?", Some("k")) else { unreachable!("a prompt") };
+    let hers = SessionKey::parse("eve/main:test:ada:main").unwrap();
+    bob.ask_as(user("bob"), Command::Submit(Submit { target: Target::Session(hers), ..submit }));
     assert!(bob.reply().await.unwrap_err().message.contains("no such session"));
     bob.ask_as(user("bob"), prompt("bob", "may I here?", Some("k")));
     assert!(bob.accepted().await.session.as_str().contains("bob"));
@@ -543,13 +579,13 @@ async fn a_stopped_session_ends_all_its_runs_and_sleeps() {
     peer.ask(prompt("ada", "/slow 1000", None));
     let first = peer.accepted().await.run;
     peer.ask(prompt("ada", "waits", None));
-    let stop = || Command::Stop { target: target("ada") };
+    let stop = || Command::Stop { target: target("ada"), cause: Cause::Stopped };
     operator.ask(stop());
     let Ok(Reply::Stopped { session, runs }) = operator.reply().await else { panic!("stopped") };
     assert_eq!((runs.len(), &runs[0]), (2, &first));
     for _ in 0..2 {
         let ended = peer.rest().await;
-        assert!(matches!(ended.last().unwrap().event, Event::Ended { outcome: Outcome::Aborted, .. }));
+        assert!(matches!(ended.last().unwrap().event, Event::Ended { outcome: Outcome::Aborted(_), .. }));
     }
     operator.ask(stop());
     assert!(matches!(operator.reply().await, Ok(Reply::Stopped { runs, .. }) if runs.is_empty()));
@@ -558,7 +594,7 @@ async fn a_stopped_session_ends_all_its_runs_and_sleeps() {
         assert!(tokio::time::Instant::now() < deadline, "it sleeps");
         tokio::task::yield_now().await;
     }
-    operator.ask(Command::Stop { target: target("nobody") });
+    operator.ask(Command::Stop { target: target("nobody"), cause: Cause::Stopped });
     assert!(operator.reply().await.unwrap_err().message.contains("no such session"));
 }
 
@@ -668,7 +704,7 @@ async fn a_full_queue_is_a_typed_refusal_and_abort_empties_it() {
     for _ in 0..5 {
         peer.ask(Command::Abort { target: target("ada"), run: None });
         let ended = peer.rest().await;
-        assert!(matches!(ended.last().unwrap().event, Event::Ended { outcome: Outcome::Aborted, .. }));
+        assert!(matches!(ended.last().unwrap().event, Event::Ended { outcome: Outcome::Aborted(_), .. }));
     }
 }
 
@@ -701,7 +737,7 @@ async fn an_aborted_answer_says_what_it_has_cost() {
     while !matches!(peer.event().await.event, Event::Text(_)) {}
     peer.ask(Command::Abort { target: target("ada"), run: None });
     let ended = peer.rest().await.pop().unwrap().event;
-    let Event::Ended { outcome: Outcome::Aborted, usage } = ended else { panic!("{ended:?}") };
+    let Event::Ended { outcome: Outcome::Aborted(_), usage } = ended else { panic!("{ended:?}") };
     assert!(usage.input_tokens > 0 && usage.output_tokens > 0, "{usage:?}");
 }
 
@@ -717,7 +753,16 @@ async fn an_idle_session_sleeps_and_wakes_when_it_is_named() {
     world.supervisor.send(Idle { key: key.clone(), received: 0 }).await.unwrap();
     assert!(visit().await.unwrap().is_some(), "a message is on its way to it: it stays awake");
 
-    world.supervisor.send(Idle { key: key.clone(), received: 1 }).await.unwrap();
+    // Who asks how it is just then is not told of one that is broken.
+    let (observed, idle) = futures::join!(
+        world.supervisor.send(Observe),
+        world.supervisor.send(Idle { key: key.clone(), received: 1 })
+    );
+    idle.unwrap();
+    let observed = observed.unwrap();
+    assert_eq!(observed.state["awake"], 1, "it was awake as they were counted");
+    let silent: Vec<_> = observed.children.iter().filter_map(|child| child.silent.as_deref()).collect();
+    assert_eq!((silent.len(), observed.children.len()), (0, 0), "{silent:?}");
     // What comes while it falls asleep is not lost.
     peer.ask(prompt("ada", "and of the knot", None));
     let accepted = peer.accepted().await;
@@ -730,7 +775,7 @@ async fn an_idle_session_sleeps_and_wakes_when_it_is_named() {
 async fn a_session_of_somebody_else_is_not_there() {
     let world = World::new().await;
     let mut peer = world.peer(1);
-    peer.ask(prompt("ada", "hello", None));
+    peer.ask_as(user("ada"), prompt("ada", "hello", None));
     let accepted = peer.accepted().await;
     peer.rest().await;
     let stranger = user("bob");
@@ -812,9 +857,9 @@ async fn who_watches_is_told_all_it_may_see_and_keeps_nothing_awake() {
     assert!(own.iter().all(|(account, _)| account == "ada"), "not another's: {own:?}");
 
     // Nobody needs the session: it sleeps, and is watched again as soon as something happens.
-    let key = SessionKey::new("main", "test", "ada", "main").unwrap();
+    let key = SessionKey::new("main", "test", "ada", "main").unwrap().in_space(&user("ada").owner);
     let session = world.supervisor.send(Visit { key }).await.unwrap().unwrap();
-    of_ada.ask_as(user("ada"), Command::Stop { target: target("ada") });
+    of_ada.ask_as(user("ada"), Command::Stop { target: target("ada"), cause: Cause::Stopped });
     of_ada.reply().await.unwrap();
     tokio::time::timeout(PATIENCE, async {
         while session.connected() {

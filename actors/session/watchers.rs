@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::approval::may_decide;
+use clawmux_core::approval::decides_all;
 use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::ids::{ConnectionId, Ticket};
 
@@ -34,7 +34,7 @@ impl Watcher {
         let is_shown = self.principal.sees(owner);
         if self.is_for_calls {
             let is_read = is_shown && self.principal.scopes.allows(Scope::Read);
-            return may_decide(&self.principal, owner) && !is_read;
+            return decides_all(&self.principal) && !is_read;
         }
         is_shown
     }

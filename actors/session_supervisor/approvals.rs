@@ -1,7 +1,9 @@
 //! What is asked about tool calls that wait for approval: answered here, and decisions by the session.
 
 use actix::prelude::*;
-use clawmux_core::approval::{ApprovalCommand, ApprovalReply, decided_already, may_decide, may_see, no_such};
+use clawmux_core::approval::{
+    ApprovalCommand, ApprovalReply, decided_already, may_decide, may_see, no_such, not_yours,
+};
 use clawmux_core::auth::Principal;
 use clawmux_core::error::Error;
 use clawmux_core::ids::ApprovalId;
@@ -23,11 +25,10 @@ impl SessionSupervisor {
         let approvals = &self.setup.colleagues.approvals;
         let reply = match command {
             ApprovalCommand::List => Ok(ApprovalReply::List(approvals.list(&principal))),
+            ApprovalCommand::Past { limit } => Ok(ApprovalReply::Past(approvals.past(&principal, limit))),
             ApprovalCommand::Get(id) => match approvals.find(&id) {
-                Found::Waiting(pending) if may_see(&principal, &pending.owner) => {
-                    Ok(ApprovalReply::Found(pending))
-                }
-                Found::Decided(past) if may_see(&principal, &past.owner) => {
+                Found::Waiting(pending) if may_see(&principal, &pending) => Ok(ApprovalReply::Found(pending)),
+                Found::Decided(past) if past.is_known_to(&principal) => {
                     Err(decided_already(&past.id, Some(past.what)))
                 }
                 Found::Waiting(_) | Found::Decided(_) | Found::Nothing => Err(no_such(&id)),
@@ -49,8 +50,11 @@ impl SessionSupervisor {
     /// The session in which a call waits about which the principal may decide.
     fn session_of(&self, id: &ApprovalId, principal: &Principal) -> Result<SessionKey, Error> {
         match self.setup.colleagues.approvals.find(id) {
-            Found::Waiting(pending) if may_decide(principal, &pending.owner) => Ok(pending.session.clone()),
-            Found::Decided(past) if may_decide(principal, &past.owner) => {
+            Found::Waiting(pending) if may_decide(principal, &pending.prompted_by) => {
+                Ok(pending.session.clone())
+            }
+            Found::Waiting(pending) if may_see(principal, &pending) => Err(not_yours(id)),
+            Found::Decided(past) if past.is_known_to(principal) => {
                 Err(decided_already(&past.id, Some(past.what)))
             }
             Found::Waiting(_) | Found::Decided(_) | Found::Nothing => Err(no_such(id)),

@@ -92,9 +92,9 @@ impl SessionSupervisor {
                 state["fault"].as_str().map(str::to_owned).into_iter().collect()
             }),
             part("providers", at, providers, |state| {
-                let without_key =
-                    |agent| format!("agent {agent} has a provider that needs a key, and there is none");
-                names(&state["agents_without_key"]).map(without_key).collect()
+                let without_key = |agent| format!("agent {agent} has no API key for its provider");
+                let failing = names(&state["failing"]).map(str::to_owned);
+                names(&state["agents_without_key"]).map(without_key).chain(failing).collect()
             }),
             part("plugins", at, sandbox, |state| {
                 let failed =

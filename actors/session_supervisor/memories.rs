@@ -35,7 +35,7 @@ impl SessionSupervisor {
                     if let Some(session) = &session
                         && described(&store, session, &principal).await?.is_none()
                     {
-                        return Err(no_such(session));
+                        return Err(no_such(session, &principal));
                     }
                     MemoryReply::Found(ask(&store, Recall { question, owner, tier, session }).await??)
                 }

@@ -13,7 +13,8 @@ mod approvals;
 mod health;
 mod memories;
 mod order;
-mod requests;
+pub(crate) mod requests;
+mod retention;
 mod waking;
 
 use std::collections::{HashMap, HashSet, VecDeque, hash_map};
@@ -43,7 +44,7 @@ use crate::devices::Manage;
 use crate::files::Files;
 use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
-use crate::observe::{Observe, Observed, PATIENCE, observe};
+use crate::observe::{Observe, Observed, PATIENCE, observe_passing};
 use crate::sandbox_supervisor::CountPlugins;
 use crate::scheduler;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Roster, Routed, Session, Sleep};
@@ -112,6 +113,7 @@ pub struct SessionSupervisor {
     /// How often a session was started anew because it had panicked.
     restarts: u64,
     health: health::Health,
+    retention: retention::Retention,
 }
 
 /// A session that is awake or about to be.
@@ -128,7 +130,7 @@ struct Entry {
 enum State {
     /// Being read from the log; these wait for it.
     Waking { waiting: Vec<Routed>, feeds: Feeds },
-    /// Fell because the log can't be written: it goes on once it can.
+    /// Fell because the store can't be written: it goes on once it can.
     Parked { feeds: Feeds },
     /// There; `sent` counts what it was sent.
     Awake { session: Addr<Session>, sent: u64 },
@@ -245,6 +247,7 @@ impl SessionSupervisor {
             peak: Peak::new(clock::now()),
             restarts: 0,
             health: health::Health::default(),
+            retention: retention::Retention::default(),
         }
     }
 
@@ -300,6 +303,7 @@ impl Actor for SessionSupervisor {
             supervisor.peak.now(supervisor.sessions.len(), clock::now());
         });
         ctx.run_interval(health::INTERVAL, Self::look_at_health);
+        ctx.run_interval(retention::INTERVAL, Self::delete_unused);
     }
 }
 
@@ -310,8 +314,12 @@ impl Handler<Dispatch> for SessionSupervisor {
     /// of all sessions.
     fn handle(&mut self, dispatch: Dispatch, ctx: &mut Self::Context) {
         let Dispatch { ticket, principal, command, client, arbiter } = dispatch;
-        let request = Asked { asker: Asker::new(client, ticket), principal, command, arbiter };
-        if catch_unwind(AssertUnwindSafe(|| self.dispatch(request, ctx))).is_err() {
+        let mut request = Asked { asker: Asker::new(client, ticket), principal, command, arbiter };
+        let handled = catch_unwind(AssertUnwindSafe(|| match request.command.settle(&request.principal) {
+            Ok(()) => self.dispatch(request, ctx),
+            Err(error) => request.asker.reply(Err(error)),
+        }));
+        if handled.is_err() {
             tracing::error!("a request panicked");
         }
     }
@@ -329,7 +337,7 @@ impl Handler<Fallen> for SessionSupervisor {
         };
         if panicked {
             self.restarts += 1;
-            tracing::error!(session = %key, "the session panicked: it starts anew from its log");
+            tracing::error!(session = %key, "the session panicked: it starts again from the store");
         }
         if done && waiting.is_empty() {
             return self.forget(&key);
@@ -486,10 +494,10 @@ impl Handler<Observe> for SessionSupervisor {
         let observed = Observed::leaf("session supervisor", state);
         let asked = awake.into_iter().map(|(key, session)| {
             let name = format!("session {key}");
-            observe(name, session, PATIENCE)
+            observe_passing(name, session, PATIENCE)
         });
         let asked = futures::future::join_all(asked);
-        Box::pin(async move { observed.with_children(asked.await) })
+        Box::pin(async move { observed.with_children(asked.await.into_iter().flatten().collect()) })
     }
 }
 

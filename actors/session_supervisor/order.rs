@@ -16,7 +16,7 @@ use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::reply::Reply;
 use tokio::sync::oneshot;
 
-use super::requests::{answer, described, no_such};
+use super::requests::{answer, described, missing};
 use super::{Entry, Kept, SessionSupervisor, State};
 use crate::ask::ask;
 use crate::deliver::Asker;
@@ -160,7 +160,7 @@ impl SessionSupervisor {
         self.in_turn(
             found,
             move |supervisor, found, ctx| match found {
-                Ok(Some((session, run, seq))) => {
+                Ok(Some((session, run, seq))) if principal.sees(&session.owner()) => {
                     let routed = Routed {
                         asker,
                         principal,
@@ -169,7 +169,7 @@ impl SessionSupervisor {
                     };
                     supervisor.route(Waiting { session, routed, arbiter }, ctx);
                 }
-                Ok(None) => asker.reply(Err(unknown)),
+                Ok(_) => asker.reply(Err(unknown)),
                 Err(error) => asker.reply(Err(error)),
             },
             ctx,
@@ -286,10 +286,12 @@ impl SessionSupervisor {
                 _ if self.recovering.contains(&key) => routed,
                 Order::Abort { .. } => return routed.asker.reply(Ok(Reply::Aborted { run: None })),
                 Order::Detach { .. } => return routed.asker.reply(Ok(Reply::Detached { found: false })),
-                Order::Stop => {
+                Order::Stop(_) => {
                     let (store, principal) = (self.setup.colleagues.store.clone(), routed.principal);
                     return answer(ctx, routed.asker, async move {
-                        described(&store, &key, &principal).await?.ok_or_else(|| no_such(&key))?;
+                        if described(&store, &key, &principal).await?.is_none() {
+                            return Err(missing(&store, &key, &principal).await);
+                        }
                         Ok(Reply::Stopped { session: key, runs: Vec::new() })
                     });
                 }
@@ -339,5 +341,6 @@ pub(super) fn busy(session: &SessionKey) -> Error {
 
 /// Why a new prompt is refused while the daemon drains.
 pub(super) fn closed() -> Error {
-    ErrorCode::Unavailable.error("the daemon is draining and takes no new prompts: try again when it is back")
+    ErrorCode::Unavailable
+        .error("the daemon is draining and takes no new prompts: try again when the drain is over")
 }

@@ -8,7 +8,7 @@ use clawmux_core::attachment::{self, Attachment};
 use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::catalog::Catalog;
 use clawmux_core::command::{Command, ConfigRequest, Submit, Target};
-use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{AgentId, LaneName, SessionKey};
 use clawmux_core::reply::{History, Preview, Reply, SessionRow};
 use clawmux_core::session::Submission;
@@ -18,20 +18,21 @@ use super::order::{Turn, Waiting, closed};
 use super::{Asked, SessionSupervisor};
 use crate::admin;
 use crate::ask::ask;
-use crate::configuration::Configure;
+use crate::configuration::{Configure, Soul};
 use crate::crew;
 use crate::deliver::Asker;
 use crate::devices::Manage;
 use crate::files::{self, Collect, Enclose};
 use crate::hub::{GetOverview, Tell};
+use crate::machine;
 use crate::nodes::{Invoke, ListNodes, Resulted};
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
 use crate::scheduler;
 use crate::session::{Colleagues, Order, Routed, Watcher};
 use crate::store::{
-    Describe, Described, FindCut, FindSession, ListSessions, ReadHistory, ReadPreviews, ReadRow, ReadRows,
-    ReadTranscript, Store, UsageDays,
+    Among, AskedBy, Describe, Described, FindCut, FindSession, FindTurn, ListSessions, Namesakes,
+    ReadHistory, ReadPreviews, ReadRow, ReadRows, ReadTranscript, Store, UsageDays, exported,
 };
 use crate::tokens;
 
@@ -56,25 +57,28 @@ const PREVIEW_CHARS_MAX: usize = 2000;
 type Prompt = (SessionKey, Submit, (Asker, Principal), ArbiterHandle);
 
 impl SessionSupervisor {
-    /// Takes a request: to its session, or to whoever answers it.
+    /// Takes a request, the sessions of which are settled ([`Command::settle`]): to its session, or to
+    /// whoever answers it.
     pub(super) fn dispatch(&mut self, request: Asked, ctx: &mut Context<Self>) {
         let Asked { asker, principal, command, arbiter } = request;
-        if let Some(Target::Uuid(uuid)) = command.target() {
-            let uuid = uuid.clone();
-            return self.dispatch_by_uuid(uuid, Asked { asker, principal, command, arbiter }, ctx);
+        if let Some(by) = command.target().and_then(|target| by_id(target, &principal)) {
+            return self.dispatch_by_id(by, Asked { asker, principal, command, arbiter }, ctx);
         }
         let is_for_calls = matches!(command, Command::WatchCalls);
         let is_about_the_daemon = match &command {
             // They are told what concerns everybody.
             Command::Config(request) => *request != ConfigRequest::Look,
-            Command::LogTail { .. } | Command::UsageDays { .. } => true,
+            Command::LogTail { .. } | Command::UsageDays { .. } | Command::Lanes | Command::Soul { .. } => {
+                true
+            }
             _ => false,
         };
         if is_about_the_daemon && principal.owner != Owner::Admins {
             // They tell of everybody's doings; who may read has a right to his own.
-            return asker.reply(Err(ErrorCode::Forbidden.error("this is for operators of the daemon")));
+            let error = ErrorCode::Forbidden.error("this is for operators of the daemon");
+            return asker.reply(Err(error.with(Detail::MissingScope(Scope::Admin))));
         }
-        let session = match command.target().map(|target| self.resolve(target)).transpose() {
+        let session = match command.target().map(|target| self.resolve(target, &principal)).transpose() {
             Ok(session) => session,
             Err(error) => return asker.reply(Err(error)),
         };
@@ -114,18 +118,40 @@ impl SessionSupervisor {
                 self.followed.entry(asker.client().connection).or_default();
                 self.order(Order::Attach { after }, session, (asker, principal), arbiter, ctx);
             }
+            (Command::AttachTurns { turns, .. }, Some(session)) => {
+                self.followed.entry(asker.client().connection).or_default();
+                let store = self.setup.colleagues.store.clone();
+                let look = async move {
+                    let find = FindTurn { session: session.clone(), turns };
+                    let found = ask(&store, by(&principal, find)).await.flatten();
+                    (found, session, principal)
+                };
+                ctx.spawn(look.into_actor(self).map(move |(found, session, principal), supervisor, ctx| {
+                    match found {
+                        Ok(after) => {
+                            let order = Order::Attach { after };
+                            supervisor.order(order, session, (asker, principal), arbiter, ctx);
+                        }
+                        Err(error) => asker.reply(Err(error)),
+                    }
+                }));
+            }
+            (Command::Catalog, _) => asker.reply(Ok(Reply::Catalog(self.roster().catalog.clone()))),
             (Command::Detach { follow, .. }, Some(session)) => {
                 self.order(Order::Detach { follow }, session, (asker, principal), arbiter, ctx);
             }
-            (Command::Stop { .. }, Some(session)) => {
-                self.order_the_end(Order::Stop, session, (asker, principal), arbiter, ctx);
+            (Command::Stop { cause, .. }, Some(session)) => {
+                self.order_the_end(Order::Stop(cause), session, (asker, principal), arbiter, ctx);
             }
             (Command::History { limit, before, .. }, Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
                 answer(ctx, asker, async move {
                     let max_bytes = HISTORY_BYTES_MAX;
                     let history = match described(&store, &session, &principal).await? {
-                        Some(_) => ask(&store, ReadHistory { session, limit, before, max_bytes }).await??,
+                        Some(_) => {
+                            ask(&store, by(&principal, ReadHistory { session, limit, before, max_bytes }))
+                                .await??
+                        }
                         None => History { session, messages: Vec::new(), more: false },
                     };
                     Ok(Reply::History(history))
@@ -135,9 +161,8 @@ impl SessionSupervisor {
                 let store = self.setup.colleagues.store.clone();
                 let owner = owner_asked(&principal);
                 answer(ctx, asker, async move {
-                    let sessions =
-                        ask(&store, ListSessions { limit: LIST_MAX, owner, prefix: None, before: None })
-                            .await??;
+                    let list = ListSessions { limit: LIST_MAX, owner, prefix: None, before: None };
+                    let sessions = ask(&store, by(&principal, list)).await??;
                     let mut left = LIST_BYTES_MAX;
                     let fitting = sessions.into_iter().map_while(|listed| {
                         left = left.checked_sub(listed.summary.session.as_str().len() + SUMMARY_BYTES)?;
@@ -152,7 +177,7 @@ impl SessionSupervisor {
                 filter.limit = filter.limit.min(LIST_MAX);
                 answer(ctx, asker, async move {
                     let read = ReadRows { filter, owner, bytes_max: ROWS_BYTES_MAX };
-                    let mut list = ask(&store, read).await??;
+                    let mut list = ask(&store, by(&principal, read)).await??;
                     list.rows.iter_mut().for_each(|row| fill_in(row, &catalog));
                     Ok(Reply::SessionList(list))
                 });
@@ -160,7 +185,7 @@ impl SessionSupervisor {
             (Command::DescribeSession { .. }, Some(session)) => {
                 let (store, catalog) = self.list_with();
                 answer(ctx, asker, async move {
-                    let row = ask(&store, ReadRow(session)).await??;
+                    let row = ask(&store, by(&principal, ReadRow(session))).await??;
                     let row = row.filter(|row| principal.sees(&row.owner)).map(|mut row| {
                         fill_in(&mut row, &catalog);
                         Box::new(row)
@@ -171,7 +196,7 @@ impl SessionSupervisor {
             (Command::Exists { session }, _) => {
                 let store = self.setup.colleagues.store.clone();
                 answer(ctx, asker, async move {
-                    let described = ask(&store, Describe { session }).await??;
+                    let described = ask(&store, by(&principal, Describe { session })).await??;
                     Ok(Reply::Exists(described.is_some_and(|described| principal.sees(&described.owner))))
                 });
             }
@@ -181,9 +206,10 @@ impl SessionSupervisor {
                     if described(&store, &session, &principal).await?.is_none() {
                         return Ok(Reply::Transcript(Box::default()));
                     }
-                    let mut read = ask(&store, ReadTranscript { session, limit, bytes_max, at })
-                        .await??
-                        .unwrap_or_default();
+                    let mut read =
+                        ask(&store, by(&principal, ReadTranscript { session, limit, bytes_max, at }))
+                            .await??
+                            .unwrap_or_default();
                     if let Some(row) = &mut read.row {
                         fill_in(row, &catalog);
                     }
@@ -194,13 +220,16 @@ impl SessionSupervisor {
                 let store = self.setup.colleagues.store.clone();
                 let (limit, chars_max) = (limit.min(PREVIEW_MAX), chars_max.min(PREVIEW_CHARS_MAX));
                 // A name that can't be a session's is one of which there is none.
-                let found: Vec<Option<SessionKey>> =
-                    targets.iter().take(PREVIEWS_MAX).map(|target| self.resolve(target).ok()).collect();
+                let found: Vec<Option<SessionKey>> = targets
+                    .iter()
+                    .take(PREVIEWS_MAX)
+                    .map(|target| self.resolve(target, &principal).ok())
+                    .collect();
                 let owner = owner_asked(&principal);
                 answer(ctx, asker, async move {
                     let sessions = found.iter().flatten().cloned().collect();
                     let read = ReadPreviews { sessions, owner, limit, chars_max };
-                    let mut previews = ask(&store, read).await??.into_iter();
+                    let mut previews = ask(&store, by(&principal, read)).await??.into_iter();
                     let previews = found.iter().map(|session| {
                         let preview = session.as_ref().and_then(|_| previews.next());
                         preview.unwrap_or(Preview { messages: None })
@@ -243,7 +272,10 @@ impl SessionSupervisor {
                 let look = async move {
                     let cut = described(&store, &session, &principal).await.map(|there| there.is_some());
                     let cut = match cut {
-                        Ok(true) => ask(&store, FindCut { session: session.clone(), keep }).await.flatten(),
+                        Ok(true) => {
+                            let find = FindCut { session: session.clone(), keep };
+                            ask(&store, by(&principal, find)).await.flatten()
+                        }
                         Ok(false) => Ok(None),
                         Err(error) => Err(error),
                     };
@@ -280,6 +312,16 @@ impl SessionSupervisor {
                         Err(error) => asker.reply(Err(error)),
                     }
                 }));
+            }
+            (Command::Export { after, .. }, Some(session)) => {
+                let store = self.setup.colleagues.store.clone();
+                answer(ctx, asker, async move {
+                    let events = match described(&store, &session, &principal).await? {
+                        Some(_) => exported(&store, &session, after).await?,
+                        None => return Err(no_such(&session, &principal)),
+                    };
+                    Ok(Reply::Exported { session, events })
+                });
             }
             (Command::Budget { .. }, session) => {
                 let Colleagues { store, providers, .. } = self.setup.colleagues.clone();
@@ -321,6 +363,19 @@ impl SessionSupervisor {
             }
             (Command::LogTail { cursor, lines_max, bytes_max }, _) => {
                 asker.reply(Ok(Reply::LogTail(self.setup.log.tail(cursor, lines_max, bytes_max))));
+            }
+            (Command::Machine, _) => answer(ctx, asker, async move {
+                let lost = |_| ErrorCode::Internal.error("the machine could not be looked at");
+                let machine = tokio::task::spawn_blocking(machine::look).await.map_err(lost)?;
+                Ok(Reply::Machine(Box::new(machine)))
+            }),
+            (Command::Lanes, _) => asker.reply(Ok(Reply::Lanes(self.setup.colleagues.lanes.rows()))),
+            (Command::Soul { agent, text }, _) => {
+                let configuration = self.setup.configuration.clone();
+                answer(ctx, asker, async move {
+                    let soul = Soul { agent, text, by: principal.name };
+                    Ok(Reply::Soul(Box::new(ask(&configuration, soul).await??)))
+                });
             }
             (Command::UsageDays { since }, _) => {
                 let store = self.setup.colleagues.store.clone();
@@ -410,6 +465,7 @@ impl SessionSupervisor {
                 Command::Submit(_)
                 | Command::Abort { .. }
                 | Command::Attach { .. }
+                | Command::AttachTurns { .. }
                 | Command::Detach { .. }
                 | Command::Stop { .. }
                 | Command::Close { .. }
@@ -423,6 +479,7 @@ impl SessionSupervisor {
                 | Command::Renew { .. }
                 | Command::Compact { .. }
                 | Command::Delete { .. }
+                | Command::Export { .. }
                 | Command::Inject { .. },
                 None,
             ) => {
@@ -551,42 +608,54 @@ impl SessionSupervisor {
         Ok(patch)
     }
 
-    /// A request about the session with this UUID, of whatever protocol, goes on when that is found:
-    /// those that name it so, in the order they came.
-    fn dispatch_by_uuid(&mut self, uuid: String, mut asked: Asked, ctx: &mut Context<Self>) {
+    /// A request about a session with an id, of whatever protocol, goes on when that is found: those that
+    /// name it so, in the order they came.
+    fn dispatch_by_id(&mut self, find: FindSession, mut asked: Asked, ctx: &mut Context<Self>) {
         let store = self.setup.colleagues.store.clone();
-        let find = FindSession { uuid: uuid.clone() };
+        let unknown = no_such_id(&find.id);
         let found = async move { ask(&store, find).await.flatten() };
         self.in_turn(
             found,
             move |supervisor, found, ctx| match found {
-                Ok(Some((key, owner))) if asked.principal.sees(&owner) => {
+                Ok(Some(key)) if asked.principal.sees(&key.owner()) => {
                     if let Some(target) = asked.command.target_mut() {
                         *target = Target::Session(key);
                     }
                     supervisor.dispatch(asked, ctx);
                 }
-                Ok(_) => asked.asker.reply(Err(no_such_uuid(&uuid))),
+                Ok(_) => asked.asker.reply(Err(unknown)),
                 Err(error) => asked.asker.reply(Err(error)),
             },
             ctx,
         );
     }
 
-    /// The session a target names.
-    fn resolve(&self, target: &Target) -> Result<SessionKey, Error> {
+    /// The session that somebody means by a target.
+    fn resolve(&self, target: &Target, who: &Principal) -> Result<SessionKey, Error> {
         match target {
-            Target::Uuid(uuid) => Err(no_such_uuid(uuid)),
-            Target::Route(route) => self.roster().router.session_key(route),
+            Target::Uuid(id) | Target::Conversation(id) => Err(no_such_id(id)),
+            Target::Route(route) => Ok(self.roster().router.session_key(route)?.in_space(&who.owner)),
             Target::Session(key) => {
                 if self.roster().agents.contains_key(&AgentId::from(&*key.agent())) {
                     Ok(key.clone())
                 } else {
-                    Err(ErrorCode::NotFound.error(format!("session {key}: no agent named {}", key.agent())))
+                    let seen = key.seen_by(&who.owner);
+                    Err(ErrorCode::NotFound.error(format!("session {seen}: no agent named {}", key.agent())))
                 }
             }
         }
     }
+}
+
+/// How a session is looked for that is named by an id.
+fn by_id(target: &Target, who: &Principal) -> Option<FindSession> {
+    let (id, among) = match target {
+        // An operator's own come first: nobody else can make one that is found in its place.
+        Target::Uuid(uuid) => (uuid, if who.is_operator() { Among::All } else { Among::Own }),
+        Target::Conversation(id) => (id, Among::OwnConversations),
+        Target::Route(_) | Target::Session(_) => return None,
+    };
+    Some(FindSession { id: id.clone(), owner: who.owner.clone(), among })
 }
 
 /// Whose sessions a list is of; none = everybody's.
@@ -605,10 +674,15 @@ pub(super) async fn described(
     session: &SessionKey,
     principal: &Principal,
 ) -> Result<Option<Described>, Error> {
-    match ask(store, Describe { session: session.clone() }).await?? {
-        Some(described) if !principal.sees(&described.owner) => Err(no_such(session)),
+    match ask(store, by(principal, Describe { session: session.clone() })).await?? {
+        Some(described) if !principal.sees(&described.owner) => Err(no_such(session, principal)),
         described => Ok(described),
     }
+}
+
+/// What is asked of the log for this principal, in its owner's turn.
+fn by<M>(principal: &Principal, question: M) -> AskedBy<M> {
+    AskedBy { owner: principal.owner.clone(), question }
 }
 
 /// Answers a request when others have answered.
@@ -627,11 +701,26 @@ fn hand_on<T>(sent: Result<(), SendError<T>>) {
     drop(sent);
 }
 
-pub(super) fn no_such(session: &SessionKey) -> Error {
-    ErrorCode::NotFound.error(format!("no such session: {session}"))
+pub(super) fn no_such(session: &SessionKey, who: &Principal) -> Error {
+    ErrorCode::NotFound.error(format!("no such session: {}", session.seen_by(&who.owner)))
 }
 
-/// The same of one that was named by its UUID.
-fn no_such_uuid(uuid: &str) -> Error {
-    ErrorCode::NotFound.error(format!("no such session: {}", &uuid[..uuid.floor_char_boundary(64)]))
+/// The same; an operator is told to whom those belong that have the name in other spaces.
+pub(crate) async fn missing(store: &Addr<Store>, session: &SessionKey, who: &Principal) -> Error {
+    let error = no_such(session, who);
+    if !who.is_operator() || !session.is_of(&Owner::Admins) {
+        return error;
+    }
+    let others = ask(store, Namesakes(session.clone())).await.flatten().unwrap_or_default();
+    let others: Vec<String> =
+        others.iter().map(|other| format!("{other} belongs to {}", other.owner().as_str())).collect();
+    if others.is_empty() {
+        return error;
+    }
+    Error { message: format!("{}; {}", error.message, others.join(", ")), ..error }
+}
+
+/// The same of one that was named by an id.
+fn no_such_id(id: &str) -> Error {
+    ErrorCode::NotFound.error(format!("no such session: {}", &id[..id.floor_char_boundary(64)]))
 }

@@ -1,5 +1,5 @@
 //! Sessions that are read from the log: when they are first named, when they fell, when the daemon's
-//! end cut them off, and when the log can be written again.
+//! end cut them off, and when the store can be written again.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use clawmux_core::messenger;
 use clawmux_core::session::Session as Conversation;
 
 use super::order::{Waiting, busy};
-use super::requests::no_such;
+use super::requests::{answer, missing};
 use super::{Entry, SessionSupervisor, State, drain};
 use crate::ask::ask;
 use crate::clock;
@@ -32,7 +32,7 @@ const RESTART_WINDOW: Duration = Duration::from_secs(60);
 /// How long after a fall a session is read from the log again, times the number of falls.
 const RESTART_DELAY: Duration = Duration::from_millis(250);
 
-/// How long after the log can be written again parked sessions are woken, doubled each time it
+/// How long after the store can be written again parked sessions are woken, doubled each time it
 /// happens again within [`CALM`].
 pub(super) const UNPARK_DELAY_MIN: Duration = Duration::from_millis(100);
 
@@ -93,17 +93,23 @@ impl SessionSupervisor {
         };
         let profile = roster.agents.get(&AgentId::from(&*key.agent())).cloned();
         let limits = roster.limits.clone();
-        let begins = |routed: &Routed| routed.order.begins() || matches!(routed.order, Order::Attach { .. });
         let (mut conversation, spent) = match loaded {
-            Some(Loaded { owner, head, reserved, spent, settings, events }) => {
-                (Conversation::restore(key.clone(), owner, limits, head, reserved, settings, events), spent)
+            Some(Loaded { head, reserved, spent, settings, events, aside }) => {
+                let mut conversation =
+                    Conversation::restore(key.clone(), limits, head, reserved, settings, events);
+                for (run, bytes) in aside {
+                    conversation.is_aside(&run, bytes);
+                }
+                (conversation, spent)
             }
-            // It belongs to nobody until somebody speaks.
-            None if !feeds.is_empty() || waiting.iter().any(begins) => {
-                (Conversation::new(key.clone(), Owner::Admins, limits), Usage::default())
+            None if may_begin(&key, &feeds, &waiting) => {
+                (Conversation::new(key.clone(), limits), Usage::default())
             }
             None => {
-                refuse_all(waiting, &no_such(&key));
+                for Routed { asker, principal, .. } in waiting {
+                    let (store, key) = (self.setup.colleagues.store.clone(), key.clone());
+                    answer(ctx, asker, async move { Err(missing(&store, &key, &principal).await) });
+                }
                 return self.forget(&key);
             }
         };
@@ -152,8 +158,8 @@ impl SessionSupervisor {
         }
         let falls = entry.falls.len();
         if falls > 2 * RESTARTS_MAX {
-            let why = format!("session {key} can't be brought back: see the daemon's log");
-            tracing::error!(session = %key, falls, "giving the session up until it is named again");
+            let why = format!("session {key} can't be restored: see the daemon's log");
+            tracing::error!(session = %key, falls, "the session stays down until somebody opens it again");
             if let State::Waking { waiting, mut feeds } = std::mem::take(&mut entry.state) {
                 let error = ErrorCode::Unavailable.error(why);
                 refuse_all(waiting, &error);
@@ -213,7 +219,7 @@ impl SessionSupervisor {
         self.unparked = Some(clock::now());
         let parked = self.parked();
         if !parked.is_empty() {
-            tracing::info!(sessions = parked.len(), "going on with what the outage cut off");
+            tracing::info!(sessions = parked.len(), "resuming what the outage interrupted");
         }
         self.recovering.extend(parked);
         for _ in 0..RECOVERING_AT_ONCE {
@@ -236,6 +242,21 @@ impl SessionSupervisor {
             }
         }
     }
+}
+
+/// Whether a session that is not in the log is to be there for those who wait for it. Nobody begins one in
+/// somebody else's space: an operator may have mistyped its name. A UUID that is given
+/// out for a session names no other: but for operators, one is made under it where it was asked for that
+/// alone. So nobody has a session under the UUID of one of an operator's that is gone.
+fn may_begin(key: &SessionKey, feeds: &Feeds, waiting: &[Routed]) -> bool {
+    let begins = |routed: &Routed| match routed.order {
+        _ if !key.is_of(&routed.principal.owner) => false,
+        Order::Create(_) => true,
+        _ if key.has_own_uuid() && !key.is_of(&Owner::Admins) => false,
+        Order::Attach { .. } => true,
+        _ => routed.order.begins(),
+    };
+    !feeds.is_empty() || waiting.iter().any(begins)
 }
 
 /// The tools of calls that may or may not have been made: those without a result.

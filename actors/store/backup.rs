@@ -70,7 +70,7 @@ pub(super) fn copy(
     if verdict != "ok" {
         let what = verdict.lines().next().unwrap_or_default();
         return Err(ErrorCode::Internal.error(format!(
-            "the log is damaged, and so would be a copy of it ({what}): clawmux doctor says what to do"
+            "the store is damaged, and so would be a copy of it ({what}): clawmux doctor says what to do"
         )));
     }
     let count = |table: &str| {
@@ -138,7 +138,7 @@ impl<'a> Target<'a> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&part);
         let file = file.map_err(|e| {
             ErrorCode::Unavailable
-                .error(format!("can't write a copy of the log into {}: {e}", folder.display()))
+                .error(format!("can't write a copy of the store into {}: {e}", folder.display()))
         })?;
         Ok(Self { to, folder, part, file })
     }

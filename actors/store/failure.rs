@@ -8,12 +8,14 @@ const FULL: &str = "the disk is full: free some space, work is then taken again"
 /// The error of a failed statement.
 pub(super) fn sql(error: &rusqlite::Error) -> Error {
     match error.sqlite_error_code() {
-        Some(Sqlite::DatabaseCorrupt | Sqlite::NotADatabase) => {
-            ErrorCode::Internal.error(format!("the log is damaged ({error}): clawmux doctor says what to do"))
-        }
+        Some(Sqlite::NotADatabase) => ErrorCode::Internal.error(
+            "the file is not a clawmux store, or its beginning is damaged: clawmux doctor says what to do",
+        ),
+        Some(Sqlite::DatabaseCorrupt) => ErrorCode::Internal
+            .error(format!("the store is damaged ({error}): clawmux doctor says what to do")),
         Some(Sqlite::DiskFull) => cannot_be_written(FULL),
         Some(code) if about_the_disk(code) => cannot_be_written(error),
-        _ => ErrorCode::Internal.error(format!("the log failed: {error}")),
+        _ => ErrorCode::Internal.error(format!("the store failed: {error}")),
     }
 }
 
@@ -26,7 +28,7 @@ pub(super) fn written(error: &std::io::Error) -> Error {
 }
 
 fn cannot_be_written(why: impl std::fmt::Display) -> Error {
-    ErrorCode::Unavailable.error(format!("the log can't be written: {why}"))
+    ErrorCode::Unavailable.error(format!("the store can't be written: {why}"))
 }
 
 /// Whether the failure would hit every other statement as well.
@@ -56,7 +58,7 @@ fn about_the_disk(code: Sqlite) -> bool {
 
 /// A fault of this module or of its caller: nothing of the append was applied.
 pub(super) fn refused(why: impl std::fmt::Display) -> Error {
-    ErrorCode::Internal.error(format!("the log refused an append: {why}"))
+    ErrorCode::Internal.error(format!("the store refused an append: {why}"))
 }
 
 #[cfg(test)]
@@ -69,7 +71,7 @@ mod tests {
         let failed = |code| Failure::SqliteFailure(ffi::Error::new(code), None);
         let full = sql(&failed(ffi::SQLITE_FULL));
         assert_eq!(full.code, ErrorCode::Unavailable);
-        assert!(full.message.starts_with("the log can't be written: "), "{full}");
+        assert!(full.message.starts_with("the store can't be written: "), "{full}");
         let damaged = sql(&failed(ffi::SQLITE_CORRUPT));
         assert!(damaged.message.contains("clawmux doctor"), "{damaged}");
         assert_eq!(sql(&failed(ffi::SQLITE_CONSTRAINT)).code, ErrorCode::Internal);

@@ -1,7 +1,7 @@
 //! What the store says of itself: counted by its threads, read by the actor.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
 use clawmux_core::error::Error;
@@ -39,6 +39,11 @@ pub(crate) struct Figures {
     pub(super) written_bytes: AtomicU64,
     pub(super) timings: Timings,
     pub(super) db_bytes: AtomicU64,
+    /// Of the database, what is in use, and what is not.
+    pub(super) used_bytes: AtomicU64,
+    pub(super) free_bytes: AtomicU64,
+    /// Whether rows of deleted sessions are yet to go.
+    pub(super) deletes: AtomicBool,
     pub(super) memories_looked_at: AtomicU64,
     pub(super) sessions_made: AtomicU64,
     pub(super) tokens_used: AtomicU64,
@@ -75,12 +80,18 @@ impl Default for Timings {
 }
 
 impl Figures {
+    /// How much more is in use than this, where it is known: not while deleted rows are yet to go.
+    pub(crate) fn bytes_over(&self, most: u64) -> Option<u64> {
+        let over = self.used_bytes.load(Relaxed).saturating_sub(most);
+        (over > 0 && !self.deletes.load(Relaxed)).then_some(over)
+    }
+
     /// A run ended that was asked for then, if that is known.
     pub(super) fn run_ended(&self, outcome: &Outcome, prompted: Option<Timestamp>, ended: Timestamp) {
         let count = match outcome {
             Outcome::Completed => &self.runs_completed,
             Outcome::Failed(_) => &self.runs_failed,
-            Outcome::Aborted => &self.runs_aborted,
+            Outcome::Aborted(_) => &self.runs_aborted,
         };
         count.fetch_add(1, Relaxed);
         if let (Some(prompted), Outcome::Completed | Outcome::Failed(_)) = (prompted, outcome) {
@@ -130,14 +141,16 @@ impl Figures {
         let is_writable = u64::from(self.fault.borrow().is_none());
         gauge(
             "log_writable",
-            "1 = the log can be written, 0 = it can't and new work is refused",
+            "1 = the store can be written, 0 = it can't and new work is refused",
             is_writable,
         );
         let mut bytes = |name: &str, help: &str, value: u64| {
             registry.register_with_unit(name, help, Unit::Bytes, ConstGauge::new(value));
         };
         bytes("log_queue", "Size of what waits to be committed", self.queue_bytes.load(Relaxed) as u64);
-        bytes("log_size", "Size of the log on the disk", self.db_bytes.load(Relaxed));
+        bytes("log_size", "Size of the store on the disk", self.db_bytes.load(Relaxed));
+        bytes("log_data", "Of the store, what is in use", self.used_bytes.load(Relaxed));
+        bytes("log_free", "Of the store, what is free for new work", self.free_bytes.load(Relaxed));
         let written = ConstCounter::new(self.written_bytes.load(Relaxed));
         let help = "Size of the writes that were committed, before the database's own";
         registry.register_with_unit("log_written", help, Unit::Bytes, written);
@@ -180,6 +193,9 @@ impl Figures {
             "commit_last_us": self.commit_us.load(Relaxed),
             "commit_max_us": self.commit_us_max.load(Relaxed),
             "db_bytes": self.db_bytes.load(Relaxed),
+            "used_bytes": self.used_bytes.load(Relaxed),
+            "free_bytes": self.free_bytes.load(Relaxed),
+            "deletes": self.deletes.load(Relaxed),
             "written_bytes": self.written_bytes.load(Relaxed),
             "sessions_made": self.sessions_made.load(Relaxed),
             "tokens_used": self.tokens_used.load(Relaxed),

@@ -20,7 +20,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// How long a statement waits for another process that looks into the database (a backup, say).
-const BUSY: Duration = Duration::from_secs(5);
+pub(super) const BUSY: Duration = Duration::from_secs(5);
 
 /// How much room there has to be before work is taken again after an outage.
 const ROOM_BYTES: usize = 1 << 20;
@@ -29,7 +29,8 @@ const ROOM_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Files {
     path: PathBuf,
-    _lock: File,
+    /// None where it is only read, beside whoever holds it.
+    _lock: Option<File>,
 }
 
 impl Files {
@@ -38,16 +39,39 @@ impl Files {
     /// # Errors
     /// `Conflict` where another daemon holds it, `Unavailable` where the files can't be made.
     pub(super) fn claim(path: &Path) -> Result<Self, Error> {
-        let failed = |what: &Path, e: std::io::Error| {
-            ErrorCode::Unavailable.error(format!("can't open the log {}: {e}", what.display()))
-        };
+        let lock = Self::lock(path)?;
+        let files = Self { path: path.to_owned(), _lock: Some(lock) };
+        files.is_complete()?;
+        let failed = |what: &Path, e: std::io::Error| cannot_open(what, &e);
+        let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+        drop(made.map_err(|e| failed(path, e))?);
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| failed(folder, e))?;
+        Ok(files)
+    }
+
+    /// The database at `path` to be read alone, whoever holds it; it need not be of the present format.
+    pub(super) fn unclaimed(path: &Path) -> Self {
+        Self { path: path.to_owned(), _lock: None }
+    }
+
+    /// Takes the lock of the database at `path`, which need not be there.
+    ///
+    /// # Errors
+    /// As [`Self::claim`]'s.
+    pub(super) fn lock(path: &Path) -> Result<File, Error> {
+        let failed = |what: &Path, e: std::io::Error| cannot_open(what, &e);
         let mut lock_path = path.as_os_str().to_owned();
         lock_path.push(".lock");
         let lock_path = PathBuf::from(lock_path);
-        let open = |path: &Path| {
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)
-        };
-        let mut lock = open(&lock_path).map_err(|e| failed(&lock_path, e))?;
+        let made = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&lock_path);
+        let mut lock = made.map_err(|e| failed(&lock_path, e))?;
         match try_lock(&lock) {
             Ok(()) => {}
             Err(TryLockError::Error(e)) => return Err(failed(&lock_path, e)),
@@ -57,27 +81,28 @@ impl Files {
                 let pid = holder.trim();
                 let who = if pid.is_empty() { String::new() } else { format!(" (process {pid})") };
                 return Err(ErrorCode::Conflict.error(format!(
-                    "another clawmux{who} has the log {} open: stop it, or give this one a home of its own",
+                    "another clawmux{who} has the store {} open: stop it, or give this one a home of its own",
                     path.display()
                 )));
             }
         }
         // Whose lock it is, for the message above. Nothing depends on it.
         let _ = lock.set_len(0).and_then(|()| writeln!(lock, "{}", std::process::id()));
-        let files = Self { path: path.to_owned(), _lock: lock };
+        Ok(lock)
+    }
+
+    /// Whether there is no write-ahead log without its database.
+    fn is_complete(&self) -> Result<(), Error> {
         let size = |path: &Path| path.metadata().map_or(0, |meta| meta.len());
-        if size(path) == 0 && size(&files.wal()) > 0 {
+        if size(&self.path) == 0 && size(&self.wal()) > 0 {
             return Err(ErrorCode::Conflict.error(format!(
-                "there is no log in {}, but what was not yet moved into it is in {}: put the log it belongs to back, \
-                 or move that file away to begin anew; see clawmux doctor",
-                path.display(),
-                files.wal().display()
+                "there is no store in {}, but what was not yet moved into it is in {}: put the store it belongs to \
+                 back, or move that file away to begin anew; see clawmux doctor",
+                self.path.display(),
+                self.wal().display()
             )));
         }
-        drop(open(path).map_err(|e| failed(path, e))?);
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| failed(folder, e))?;
-        Ok(files)
+        Ok(())
     }
 
     /// The connection that writes.
@@ -92,6 +117,10 @@ impl Files {
         schema::kind(&db).map_err(|e| self.cannot_open(&e))?.format()?;
         drop(db);
         self.connect(OpenFlags::SQLITE_OPEN_READ_WRITE, |db| {
+            // Where nothing is in it yet; else it takes a `VACUUM`.
+            db.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+            // What is deleted is overwritten, not only forgotten.
+            db.pragma_update(None, "secure_delete", "ON")?;
             let mode: String = db.pragma_update_and_check(None, "journal_mode", "wal", |row| row.get(0))?;
             db.pragma_update(None, "synchronous", "NORMAL")?;
             // The writer does that itself.
@@ -139,7 +168,7 @@ impl Files {
         set_up: impl FnOnce(&Connection) -> rusqlite::Result<bool>,
     ) -> Result<Connection, Error> {
         let failed = |why: String| {
-            ErrorCode::Unavailable.error(format!("can't open the log {}: {why}", self.path.display()))
+            ErrorCode::Unavailable.error(format!("can't open the store {}: {why}", self.path.display()))
         };
         let opened = Connection::open_with_flags(&self.path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
             .and_then(|db| {
@@ -161,8 +190,12 @@ impl Files {
         // Of a full disk SQLite says that only where it writes its own files.
         let room = if is_outage(error) { self.has_room() } else { Ok(()) };
         let e = room.map_or_else(|why| written(&why), |()| sql(error));
-        Error { message: format!("can't open the log {}: {e}", self.path.display()), ..e }
+        Error { message: format!("can't open the store {}: {e}", self.path.display()), ..e }
     }
+}
+
+fn cannot_open(path: &Path, error: &std::io::Error) -> Error {
+    ErrorCode::Unavailable.error(format!("can't open the store {}: {error}", path.display()))
 }
 
 /// Takes the lock, waiting a little for a holder who is about to let go.
@@ -211,7 +244,7 @@ mod tests {
         for _ in 0..2 {
             let error = Files::claim(&path).unwrap_err();
             assert_eq!(error.code, ErrorCode::Conflict);
-            assert!(error.message.contains("clawmux.db-wal: put the log it belongs to back"), "{error}");
+            assert!(error.message.contains("clawmux.db-wal: put the store it belongs to"), "{error}");
             std::fs::write(&path, "").unwrap();
         }
         assert_eq!(std::fs::read(folder.path().join("clawmux.db-wal")).unwrap(), b"left");

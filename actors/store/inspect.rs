@@ -103,11 +103,11 @@ impl Inspection<'_> {
                 let wal = self.beside("-wal");
                 if wal.metadata().is_ok_and(|meta| meta.len() > 0) {
                     self.found.error(
-                        format!("there is no log at {path}, but {} is there", wal.display()),
-                        "put the log it belongs to back, or a copy of it and move this one away",
+                        format!("there is no store at {path}, but {} is there", wal.display()),
+                        "put the store it belongs to back, or a copy of it and move this one away",
                     );
                 } else {
-                    self.found.fine(format!("there is no log at {path} yet: clawmux serve makes it"));
+                    self.found.fine(format!("there is no store at {path} yet: clawmux serve makes it"));
                 }
                 return false;
             }
@@ -135,15 +135,18 @@ impl Inspection<'_> {
 
     fn permissions(&mut self, path: &Path, meta: &Metadata, us: Option<u32>) {
         let name = path.display();
-        if let Some(us) = us
-            && us != meta.uid()
-        {
-            let what = format!("{name} belongs to user {}, this is user {us}", meta.uid());
-            if us == 0 {
-                self.found.warn(what, "run the daemon as the user who owns it");
-            } else {
-                self.found.error(what, format!("chown {us} {name}, or run as the user who owns it"));
-            }
+        // The daemon's user is whoever has the folder; who looks may be another.
+        let owner = path.parent().and_then(|folder| fs::metadata(folder).ok()).map(|folder| folder.uid());
+        match (owner, us) {
+            (Some(owner), _) if owner != meta.uid() => self.found.error(
+                format!("{name} belongs to user {}, and its folder to user {owner}", meta.uid()),
+                format!("as root: chown {owner} {name}"),
+            ),
+            (_, Some(us)) if us != meta.uid() => self.found.warn(
+                format!("{name} belongs to user {}, this is user {us}", meta.uid()),
+                format!("run clawmux as that user: sudo -u '#{}' clawmux doctor", meta.uid()),
+            ),
+            _ => {}
         }
         if meta.mode() & 0o600 != 0o600 {
             self.found.error(
@@ -159,23 +162,23 @@ impl Inspection<'_> {
     fn lock(&mut self) {
         let path = self.beside(".lock");
         let Ok(mut lock) = File::open(&path) else {
-            return self.found.fine("no daemon has the log open");
+            return self.found.fine("no daemon has the store open");
         };
         match lock.try_lock_shared() {
             Ok(()) => {
                 let _ = lock.unlock();
-                self.found.fine("no daemon has the log open");
+                self.found.fine("no daemon has the store open");
             }
             Err(TryLockError::Error(e)) => self.found.warn(
-                format!("can't tell whether a daemon has the log open: {}: {e}", path.display()),
-                "put the log on a file system with locks",
+                format!("can't tell whether a daemon has the store open: {}: {e}", path.display()),
+                "put the store on a file system with locks",
             ),
             Err(TryLockError::WouldBlock) => {
                 let mut holder = String::new();
                 let _ = lock.by_ref().take(16).read_to_string(&mut holder);
                 match holder.trim().parse::<u32>() {
                     Ok(pid) if Path::new(&format!("/proc/{pid}")).exists() => {
-                        self.found.fine(format!("process {pid} has the log open"));
+                        self.found.fine(format!("process {pid} has the store open"));
                     }
                     _ => self.found.warn(
                         format!("somebody holds {}, but not who it says", path.display()),
@@ -193,15 +196,15 @@ impl Inspection<'_> {
         let folder = self.path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let (Some((free, inodes)), Ok(meta)) = (free_space(folder), self.path.metadata()) else { return };
         if inodes.is_some_and(|inodes| inodes < FREE_INODES_MIN) {
-            let what = format!("room for {} more files on the disk of the log", inodes.unwrap_or(0));
+            let what = format!("room for {} more files on the disk of the store", inodes.unwrap_or(0));
             self.found.error(what, "remove files nobody needs: df -i says where they are");
         }
-        let what = format!("{} free on the disk of the log, which has {}", mib(free), mib(meta.len()));
+        let what = format!("{} free on the disk of the store, which has {}", size(free), size(meta.len()));
         if free < FREE_BYTES_MIN {
             self.found.error(what, "make room: without it new work is refused");
         } else if free < meta.len() {
             self.found
-                .warn(what, "a copy of the log would not fit beside it: clawmux backup to another disk");
+                .warn(what, "a copy of the store would not fit beside it: clawmux backup to another disk");
         } else {
             self.found.fine(what);
         }
@@ -212,8 +215,8 @@ impl Inspection<'_> {
         let Ok(bytes) = path.metadata().map(|meta| meta.len()) else { return };
         if bytes > WAL_BYTES_MAX {
             self.found.warn(
-                format!("the write-ahead log has {}", mib(bytes)),
-                "it becomes part of the log when nobody looks at what is older (clawmux backup, sqlite3), and when the daemon stops",
+                format!("the write-ahead log has {}", size(bytes)),
+                "it becomes part of the store when nobody looks at what is older (clawmux backup, sqlite3), and when the daemon stops",
             );
         }
         let mut header = [0; 32];
@@ -224,7 +227,7 @@ impl Inspection<'_> {
                     "{} is no write-ahead log: it is passed over, what was only in it is lost",
                     path.display()
                 ),
-                "if the last messages are missing, stop the daemon and put a copy of the log in its place",
+                "if the last messages are missing, stop the daemon and put a copy of the store in its place",
             );
         }
     }
@@ -246,7 +249,7 @@ impl Inspection<'_> {
         }
         let (magic, writers) = (&header[..16], header[18]);
         if magic != [0; 16] && magic != b"SQLite format 3\0" {
-            return self.damage(format!("{path} is no SQLite database, or its beginning is damaged"));
+            return self.damage(format!("{path} is not a clawmux store, or its beginning is damaged"));
         }
         if writers > 2 {
             return self
@@ -254,22 +257,24 @@ impl Inspection<'_> {
         }
         let mut db = match self.open() {
             Ok(db) => db,
-            Err(error) => return self.failed("can't open the log", &error),
+            Err(error) => return self.failed("can't open the store", &error),
         };
         match schema::kind(&db) {
-            Err(error) => return self.failed("can't read the log", &error),
+            Err(error) => return self.failed("can't read the store", &error),
             Ok(Kind::Empty) => {
                 if self.path.metadata().is_ok_and(|meta| meta.len() > 0) {
                     self.damage(format!("{path} has bytes but holds nothing"));
                 } else {
-                    self.found.fine(format!("{path} is empty: clawmux serve makes the log in it"));
+                    self.found.fine(format!("{path} is empty: clawmux serve makes the store in it"));
                 }
                 return;
             }
             Ok(Kind::Log(format)) if format < FORMAT => self.found.fine(format!(
-                "the log has format {format}: the next clawmux serve brings it to format {FORMAT}, for good"
+                "the store has format {format}: the next clawmux serve brings it to format {FORMAT}, for good"
             )),
-            Ok(Kind::Log(format)) => self.found.fine(format!("the log has format {format}, the present one")),
+            Ok(Kind::Log(format)) => {
+                self.found.fine(format!("the store has format {format}, the present one"))
+            }
             Ok(other) => {
                 let (what, advice) = other.complaint().unwrap_or_default();
                 return self.found.error(what, advice);
@@ -278,7 +283,7 @@ impl Inspection<'_> {
         let deadline = begin + self.within;
         let ticks = Some(move || Instant::now() > deadline);
         if let Err(error) = db.progress_handler(1000, ticks) {
-            return self.failed("can't look into the log", &error);
+            return self.failed("can't look into the store", &error);
         }
         self.integrity(&db);
         if !self.damaged {
@@ -302,16 +307,16 @@ impl Inspection<'_> {
             rows.collect::<Result<Vec<_>, _>>()
         });
         match checked {
-            Ok(said) if said == ["ok"] => self.found.fine("SQLite finds the log whole"),
+            Ok(said) if said == ["ok"] => self.found.fine("SQLite finds the store whole"),
             Ok(said) => {
                 let lines: Vec<&str> = said.iter().flat_map(|line| line.lines()).collect();
                 let some = lines[..lines.len().min(COMPLAINTS_MAX)].join("; ");
                 self.damage(format!(
-                    "SQLite finds the log damaged in {} places or more: {some}",
+                    "SQLite finds the store damaged in {} places or more: {some}",
                     lines.len()
                 ));
             }
-            Err(error) => self.failed("the check of the log ended early", &error),
+            Err(error) => self.failed("the check of the store ended early", &error),
         }
     }
 
@@ -327,7 +332,13 @@ impl Inspection<'_> {
                      SELECT min(session) FROM events
                      UNION ALL
                      SELECT (SELECT min(session) FROM events WHERE session > s.id) FROM s WHERE s.id IS NOT NULL)
-                 SELECT count(*) FROM s WHERE id IS NOT NULL AND id NOT IN (SELECT id FROM sessions)",
+                 SELECT count(*) FROM s WHERE id IS NOT NULL AND id NOT IN (SELECT id FROM sessions)
+                     AND id NOT IN (SELECT session FROM deleted_sessions)",
+            ),
+            (
+                "owners of whom it is not known what they hold",
+                "SELECT count(*) FROM (SELECT owner, count(*) AS sessions, sum(bytes) AS bytes FROM sessions GROUP BY owner) s
+                 LEFT JOIN holdings h ON h.owner = s.owner WHERE h.sessions IS NOT s.sessions OR h.bytes IS NOT s.bytes",
             ),
             (
                 "sessions with events beyond their last number",
@@ -338,15 +349,19 @@ impl Inspection<'_> {
                 "SELECT count(*) FROM runs WHERE ended < prompted OR settled < prompted",
             ),
         ];
-        for (what, sql) in sums {
+        // Older formats have no such tables, and nothing half deleted.
+        let is_of_now = schema::kind(db).is_ok_and(|kind| kind == Kind::Log(FORMAT));
+        let is_asked =
+            |sql: &str| is_of_now || !(sql.contains("deleted_sessions") || sql.contains("holdings"));
+        for (what, sql) in sums.into_iter().filter(|(_, sql)| is_asked(sql)) {
             match count(sql) {
                 Ok(0) => {}
                 Ok(rows) => self.damage(format!("{rows} {what}")),
-                Err(error) => return self.failed("can't look into the log", &error),
+                Err(error) => return self.failed("can't look into the store", &error),
             }
         }
         if let Err(error) = self.what_a_start_reads(db) {
-            return self.failed("can't look into the log", &error);
+            return self.failed("can't look into the store", &error);
         }
         let figures = count("SELECT count(*) FROM sessions").and_then(|sessions| {
             let unfinished =
@@ -360,18 +375,53 @@ impl Inspection<'_> {
                 let runs = if unfinished == 1 { "run that has" } else { "runs that have" };
                 self.found.fine(format!("{sessions} {session}, {unfinished} {runs} not ended"));
                 let bytes = self.path.metadata().map_or(0, |meta| meta.len());
-                if unused > UNUSED_BYTES_MAX && unused > bytes / 2 {
+                if is_of_now && let Err(error) = self.sizes(db, bytes.saturating_sub(unused)) {
+                    return self.failed("can't look into the store", &error);
+                }
+                let gives_back = count("PRAGMA auto_vacuum").is_ok_and(|mode| mode > 0);
+                if unused > UNUSED_BYTES_MAX && unused > bytes / 2 && !gives_back {
                     self.found.warn(
-                        format!("{} of the log's {} are free inside", mib(unused), mib(bytes)),
+                        format!("{} of the store's {} are free inside", size(unused), size(bytes)),
                         format!(
-                            "they are used again; to give them back: stop the daemon, then sqlite3 {} VACUUM",
+                            "they are used again; to give them back, from then on by itself: stop the daemon, then \
+                             sqlite3 {} 'PRAGMA auto_vacuum = INCREMENTAL; VACUUM'",
                             self.path.display()
                         ),
                     );
                 }
             }
-            Err(error) => self.failed("can't look into the log", &error),
+            Err(error) => self.failed("can't look into the store", &error),
         }
+    }
+
+    /// How large it is, how fast it grows, and who has most of it.
+    fn sizes(&mut self, db: &Connection, used: u64) -> rusqlite::Result<()> {
+        let days = db
+            .prepare("SELECT day, bytes FROM sizes ORDER BY day DESC LIMIT 8")?
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+            .collect::<rusqlite::Result<Vec<(i64, i64)>>>()?;
+        let mut what = format!("{} of the store are in use", size(used));
+        if let (Some((last, now)), Some((first, then))) = (days.first(), days.last())
+            && last > first
+        {
+            let a_day = u64::try_from((now - then) / (last - first)).unwrap_or(0);
+            what += &format!(", {} more each day of the last {}", size(a_day), last - first);
+        }
+        let owners = db
+            .prepare("SELECT owner, sessions, bytes FROM holdings ORDER BY bytes DESC, owner LIMIT 3")?
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
+            .collect::<rusqlite::Result<Vec<(String, i64, i64)>>>()?;
+        for (at, (owner, sessions, bytes)) in owners.iter().enumerate() {
+            let owner = if owner.is_empty() { "the operators".to_owned() } else { format!("{owner:?}") };
+            let has = size(u64::try_from(*bytes).unwrap_or(0));
+            what += &format!(
+                "{} {owner} ({has} in {sessions} {})",
+                if at == 0 { "; the largest owners:" } else { "," },
+                if *sessions == 1 { "session" } else { "sessions" }
+            );
+        }
+        self.found.fine(what);
+        Ok(())
     }
 
     /// What the daemon can't start without: the keys of sessions with work, and the text of steps
@@ -404,7 +454,7 @@ impl Inspection<'_> {
         use rusqlite::ErrorCode as Sqlite;
         match error.sqlite_error_code() {
             Some(Sqlite::OperationInterrupted) => self.found.warn(
-                format!("the log was not looked through within {} ms", self.within.as_millis()),
+                format!("the store was not looked through within {} ms", self.within.as_millis()),
                 format!(
                     "give it more time, or: sqlite3 -readonly {} 'PRAGMA integrity_check'",
                     self.path.display()
@@ -421,7 +471,7 @@ impl Inspection<'_> {
                 | Sqlite::AuthorizationForStatementDenied,
             ) => self.found.error(
                 format!("{what}: {error}"),
-                "see to the permissions of the log, of the files beside it and of its folder",
+                "see to the permissions of the store, of the files beside it and of its folder",
             ),
             Some(Sqlite::SystemIoFailure | Sqlite::DiskFull) => {
                 self.found.error(format!("{what}: {error}"), "see to the disk: dmesg, df")
@@ -476,6 +526,14 @@ fn free_space(folder: &Path) -> Option<(u64, Option<u64>)> {
     (answer == 0).then(|| (info.f_bavail.saturating_mul(info.f_frsize), inodes))
 }
 
-fn mib(bytes: u64) -> String {
-    format!("{} MiB", bytes.div_ceil(1 << 20))
+/// A size in units that people read.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    let (mut size, mut unit) = (bytes as f64 / 1024.0, 0);
+    while size >= 1024.0 && unit + 1 < UNITS.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    let digits = usize::from(size < 10.0 && unit > 0);
+    format!("{size:.digits$} {}", UNITS[unit])
 }

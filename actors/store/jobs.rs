@@ -364,6 +364,7 @@ fn job(row: &Row<'_>) -> rusqlite::Result<Result<Job, Error>> {
         max_tokens: row.get("max_tokens")?,
         // Only the built-in jobs have one, which is known.
         lane: None,
+        timeout: None,
     };
     Ok(Ok(Job {
         id: JobId::new(row.get::<_, String>("job")?),
@@ -442,6 +443,7 @@ mod tests {
                     model: Some("a/b".into()),
                     max_tokens: Some(7),
                     lane: None,
+                    timeout: None,
                 },
                 result_to: Some(SessionKey::parse("main:cli:ada:main").unwrap()),
             },

@@ -23,6 +23,7 @@ mod failure;
 mod figures;
 mod files;
 mod health;
+mod holdings;
 mod inspect;
 mod jobs;
 mod kept_files;
@@ -30,12 +31,13 @@ mod live;
 mod memories;
 mod probe;
 mod reader;
+mod readmitted;
+mod restore;
 mod schema;
 mod tokens;
 mod writer;
 
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
@@ -46,13 +48,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, ResponseFuture, WrapFuture};
+use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
 use clawmux_core::auth::pairing::{Change, Device};
-use clawmux_core::auth::token::{self, Ledger};
+use clawmux_core::auth::token::{self, Estate, Ledger};
 use clawmux_core::command::{Before, SessionFilter};
 use clawmux_core::crew;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Logged, Usage};
+use clawmux_core::event::{Event, Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 pub use clawmux_core::log::segment::SEGMENT_BYTES_MAX;
 use clawmux_core::log::usage::{UsageRecord, UsageTotals};
@@ -68,20 +71,25 @@ pub use memories::{
 pub use probe::Probe;
 #[cfg(test)]
 pub(crate) use probe::tests::Stick;
+pub use readmitted::{Credential, Readmitted};
+pub use restore::{Restored, restore};
 use serde_json::{Value, json};
 pub use tokens::has_issued;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::timeout;
 
+use crate::ask::ask;
 use crate::observe::{Observe, Observed};
 use failure::sql;
 pub(crate) use figures::Figures;
 use files::Files;
 use live::Shared;
 use reader::Reader;
+use reader::questions::{Asker, Question, Questions, Turn};
 use writer::{Waiting, Write, Writer};
 
 pub use health::Health;
+pub use holdings::{Coming, Holdings};
 
 /// Writes that may wait.
 const WRITES_MAX: usize = 4096;
@@ -99,10 +107,15 @@ const WRITE_BYTES_MAX: usize = 64 << 20;
 const READS_MAX: usize = 1024;
 /// How many bytes of ended runs wake a session: far more than a model is sent.
 pub const LOAD_BYTES_MAX: u64 = 8 << 20;
+/// A prompt that waits and has more bytes is read without what it says.
+pub const WAITING_BYTES_MAX: usize = 64 << 10;
 /// How long the answer to a write or a question may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the threads may take to finish what waits when the store stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How many of the owners who hold most are told.
+const LARGEST_MAX: usize = 5;
 
 /// The length of a day, as `usage_days` has them.
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
@@ -128,14 +141,26 @@ pub struct KeptCrew {
     pub spent: Vec<(SessionKey, u64)>,
 }
 
-/// A question, answered on the reader's thread.
-type Question = Box<dyn FnOnce(&mut Reader) + Send>;
+/// A question of somebody's: whose it is says when it is its turn.
+#[derive(Clone, Debug)]
+pub struct AskedBy<M> {
+    /// Whose.
+    pub owner: Owner,
+    /// What is asked.
+    pub question: M,
+}
+
+impl<M: Message> Message for AskedBy<M> {
+    type Result = M::Result;
+}
 
 /// The log.
 #[derive(Debug)]
 pub struct Store {
     pen: Pen,
-    reader: Option<SyncSender<Question>>,
+    reader: Option<Arc<Questions>>,
+    /// Whose question is being handled, where it is not the daemon's own.
+    asker: Asker,
     threads: Vec<Thread>,
     /// Until the store stops.
     files: Option<Arc<Files>>,
@@ -150,6 +175,7 @@ pub struct Pen {
     /// None once the store has stopped.
     writer: Arc<RwLock<Option<SyncSender<Waiting>>>>,
     figures: Arc<Figures>,
+    holdings: Holdings,
 }
 
 /// A copy that is being made.
@@ -184,8 +210,6 @@ pub struct Load {
 /// A session, as the log has it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Loaded {
-    /// Whose it is.
-    pub owner: Owner,
     /// The last number in its log.
     pub head: Seq,
     /// Numbers up to here may have been seen by clients before the daemon was last started: the
@@ -198,6 +222,64 @@ pub struct Loaded {
     /// In order: the events of the runs asked for and of every run that has not ended. Text is in
     /// one piece wherever its numbers follow each other, up to [`SEGMENT_BYTES_MAX`].
     pub events: Vec<Logged>,
+    /// Of these, the prompts that wait and are large, which are without what they say, and how many
+    /// bytes that has: [`ReadPrompt`] gives it.
+    pub aside: Vec<(RunId, usize)>,
+}
+
+/// Asks what a prompt says and brings along. None where there is no such prompt.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Option<(String, Vec<Attachment>)>, Error>")]
+pub struct ReadPrompt {
+    /// Its session.
+    pub session: SessionKey,
+    /// Its number.
+    pub seq: Seq,
+}
+
+/// Asks for the sessions that were not used for longest and in which nothing is under way, those first.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Vec<Unused>, Error>")]
+pub struct ReadUnused {
+    /// At most so many.
+    pub limit: usize,
+    /// Only those that were not used after this.
+    pub since: Timestamp,
+    /// Only those that come after this place; none = from the first on.
+    pub after: Option<Place>,
+}
+
+/// A session that was not used for long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unused {
+    /// Which.
+    pub session: SessionKey,
+    /// Whose it is.
+    pub owner: Owner,
+    /// How many bytes it has.
+    pub bytes: u64,
+    /// When it was last used.
+    pub place: Place,
+}
+
+/// Asks for the sessions of an owner to delete first: those with most bytes, or those that were not used
+/// for longest; three at most.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Vec<Unused>, Error>")]
+pub struct ReadDispensable {
+    /// Whose.
+    pub owner: Owner,
+    /// Whether those with most bytes are meant.
+    pub is_about_bytes: bool,
+}
+
+/// Asks how large the database was as the last days began, the earliest first: days since 1970 and bytes
+/// in use.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Vec<(u64, u64)>, Error>")]
+pub struct ReadSizes {
+    /// Of at most so many days.
+    pub days: usize,
 }
 
 /// Adds events to a session's log, all or none; the session is made if it is new. Answered when
@@ -212,8 +294,6 @@ pub struct Loaded {
 pub struct Append {
     /// The session.
     pub session: SessionKey,
-    /// Whose it is, if it is new.
-    pub owner: Owner,
     /// The events; each covers one number, and they follow each other.
     pub events: Vec<Logged>,
     /// Whether a power cut must not take them. Text that goes past the reserve is durable anyway.
@@ -224,7 +304,7 @@ pub struct Append {
 
 /// Removes a session with its log, its runs and their idempotency keys: a key that was used in it
 /// can be used again, for nothing is known of it any more. What it cost stays on record. Durable when
-/// answered; one transaction, however long the log.
+/// answered; what the log held is overwritten soon after that, a little at a time.
 ///
 /// Errors: `NotFound` where there is no such session, `Conflict` while a run of it has not ended;
 /// else as [`Append`]'s.
@@ -244,12 +324,27 @@ pub struct FindRun {
     pub or_id: bool,
 }
 
-/// Asks which session has this UUID, and whose it is.
+/// Asks which session has this id, on behalf of an owner; of several his own, then the oldest.
 #[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<Option<(SessionKey, Owner)>, Error>")]
+#[rtype(result = "Result<Option<SessionKey>, Error>")]
 pub struct FindSession {
-    /// The UUID ([`SessionKey::uuid`]).
-    pub uuid: String,
+    /// The id.
+    pub id: String,
+    /// Who asks.
+    pub owner: Owner,
+    /// What the id is, and whose session it may be.
+    pub among: Among,
+}
+
+/// Among which sessions one is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Among {
+    /// All, by their UUIDs ([`SessionKey::uuid`]).
+    All,
+    /// One's own, by their UUIDs.
+    Own,
+    /// One's own, by the ids of their present conversations ([`SessionKey::conversation_id`]).
+    OwnConversations,
 }
 
 /// Asks for the events of a session after a number, in order; text in one piece wherever its
@@ -322,6 +417,17 @@ pub struct FindCut {
     pub session: SessionKey,
     /// How many.
     pub keep: usize,
+}
+
+/// Asks after which number one has to begin to be told of the last turns that are not forgotten, and of
+/// all that runs or waits: so that the prompt of each of these is told. None where nothing has to be told.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Option<Seq>, Error>")]
+pub struct FindTurn {
+    /// The session.
+    pub session: SessionKey,
+    /// How many turns.
+    pub turns: usize,
 }
 
 /// Where a conversation is cut.
@@ -431,6 +537,16 @@ pub struct WriteDevices {
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<Ledger, Error>")]
 pub struct ReadTokens;
+
+/// Asks what belongs to an owner.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Estate, Error>")]
+pub struct ReadEstate(pub Owner);
+
+/// Asks for the sessions of other owners that have the same key in their spaces: the latest used, a few.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Vec<SessionKey>, Error>")]
+pub struct Namesakes(pub SessionKey);
 
 /// Changes the credentials that the daemon gave out, all or none. Answered when that will survive the
 /// end of the process, or, where `durable`, a power cut.
@@ -577,15 +693,15 @@ impl Store {
     pub async fn open(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let path = path.into();
         let figures = Arc::new(Figures::default());
+        let holdings = Holdings::default();
         let (writes, waiting) = sync_channel(WRITES_MAX);
-        let (questions, asked) = sync_channel::<Question>(READS_MAX);
         let (opened, ready) = oneshot::channel();
-        let of_writer = Arc::clone(&figures);
+        let (of_writer, held) = (Arc::clone(&figures), holdings.clone());
         let writer = spawn("clawmux-log", move || {
             let open = || {
                 let files = Arc::new(Files::claim(&path)?);
                 let shared = Arc::new(Shared::default());
-                let writer = Writer::open(Arc::clone(&files), Arc::clone(&shared), of_writer)?;
+                let writer = Writer::open(Arc::clone(&files), Arc::clone(&shared), of_writer, held)?;
                 Ok((writer, Reader::open(Arc::clone(&files), shared)?, files))
             };
             match open() {
@@ -597,19 +713,54 @@ impl Store {
                 Err(error) => drop(opened.send(Err(not_opened(&path, error)))),
             }
         })?;
-        let gone = |_| ErrorCode::Internal.error("the log's writer ended while it opened the log");
-        let (mut reader, files) = ready.await.map_err(gone)??;
-        let of_reader = Arc::clone(&figures);
-        let reader = spawn("clawmux-log-read", move || {
-            while let Ok(question) = asked.recv() {
-                // Who asked is told by the end of its channel. A view is closed as it unwinds.
-                let _ = catch_unwind(AssertUnwindSafe(|| question(&mut reader)));
-                of_reader.questions.fetch_sub(1, Relaxed);
-            }
-        })?;
-        let pen = Pen { writer: Arc::new(RwLock::new(Some(writes))), figures: Arc::clone(&figures) };
+        let gone = |_| ErrorCode::Internal.error("the store's writer ended while it opened the store");
+        let (reader, files) = ready.await.map_err(gone)??;
+        let questions = Questions::new(READS_MAX, Arc::clone(&figures));
+        let asked = Arc::clone(&questions);
+        let reader = spawn("clawmux-log-read", move || asked.answer(reader))?;
+        let writer_end = Arc::new(RwLock::new(Some(writes)));
+        let pen = Pen { writer: writer_end, figures: Arc::clone(&figures), holdings };
         let threads = vec![reader, writer];
-        Ok(Self { pen, reader: Some(questions), threads, files: Some(files), backup: None, figures })
+        let (reader, files) = (Some(questions), Some(files));
+        Ok(Self { pen, reader, asker: None, threads, files, backup: None, figures })
+    }
+
+    /// Starts the actor on the store at `path`, to be asked alone: it is left as it is, whoever has it open.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none; `Conflict` where it is not of the present format; else as [`Store::open`].
+    pub async fn start_reading(path: impl Into<PathBuf>) -> Result<Addr<Self>, Error> {
+        let path = path.into();
+        let figures = Arc::new(Figures::default());
+        let (opened, ready) = oneshot::channel();
+        let questions = Questions::new(READS_MAX, Arc::clone(&figures));
+        let asked = Arc::clone(&questions);
+        let reader = spawn("clawmux-log-read", move || match Reader::beside(&path) {
+            Ok(reader) => {
+                if opened.send(Ok(())).is_ok() {
+                    asked.answer(reader);
+                }
+            }
+            Err(error) => drop(opened.send(Err(error))),
+        })?;
+        ready
+            .await
+            .map_err(|_| ErrorCode::Internal.error("the store's reader ended while it opened it"))??;
+        let pen = Pen {
+            writer: Arc::new(RwLock::new(None)),
+            figures: Arc::clone(&figures),
+            holdings: Holdings::default(),
+        };
+        let store = Self {
+            pen,
+            reader: Some(questions),
+            asker: None,
+            threads: vec![reader],
+            files: None,
+            backup: None,
+            figures,
+        };
+        Ok(Actor::start(store))
     }
 
     /// What sessions write with.
@@ -621,23 +772,19 @@ impl Store {
         &self,
         question: impl FnOnce(&mut Reader) -> Result<T, Error> + Send + 'static,
     ) -> ResponseFuture<Result<T, Error>> {
-        let refuse = |error| -> ResponseFuture<_> { Box::pin(std::future::ready(Err(error))) };
-        let Some(reader) = &self.reader else { return refuse(closed()) };
+        let Some(reader) = &self.reader else { return Box::pin(std::future::ready(Err(closed()))) };
         let (done, answer) = oneshot::channel::<Result<T, Error>>();
-        let question: Question = Box::new(move |reader| {
-            // Nobody waits any more for what stood in the queue too long.
-            if !done.is_closed() {
-                let _ = done.send(question(reader));
-            }
+        let question: Question = Box::new(move |turn| {
+            let answer = match turn {
+                // Nobody waits any more for what stood in the queue too long.
+                Turn::Read(_) if done.is_closed() => return,
+                Turn::Read(reader) => question(reader),
+                Turn::Full => Err(full("questions")),
+                Turn::Closed => Err(closed()),
+            };
+            let _ = done.send(answer);
         });
-        self.figures.questions.fetch_add(1, Relaxed);
-        if let Err(error) = reader.try_send(question) {
-            self.figures.questions.fetch_sub(1, Relaxed);
-            return refuse(match error {
-                TrySendError::Full(_) => full("questions"),
-                TrySendError::Disconnected(_) => closed(),
-            });
-        }
+        reader.ask(self.asker.clone(), question);
         Box::pin(async move { answered(answer).await? })
     }
 
@@ -659,12 +806,12 @@ impl Store {
                 () => Ok(()),
             };
         let thread = spawn("clawmux-log-copy", move || {
-            tracing::info!(to = %to.display(), "a copy of the log is being made");
+            tracing::info!(to = %to.display(), "a copy of the store is being made");
             let result = backup::copy(&files, &to, &figures, goes_on);
             figures.backup_pages_left.store(0, Relaxed);
             match &result {
-                Ok(report) => tracing::info!(to = %to.display(), ?report, "the copy of the log is there"),
-                Err(error) => tracing::warn!(to = %to.display(), %error, "no copy of the log was made"),
+                Ok(report) => tracing::info!(to = %to.display(), ?report, "the copy of the store is there"),
+                Err(error) => tracing::warn!(to = %to.display(), %error, "no copy of the store was made"),
             }
             drop(files);
             now_done.store(true, Relaxed);
@@ -677,7 +824,9 @@ impl Store {
     /// Lets the threads finish, and waits for them.
     fn finish(&mut self) -> Pin<Box<dyn Future<Output = Result<(), Error>>>> {
         self.pen.put_down();
-        self.reader = None;
+        if let Some(reader) = self.reader.take() {
+            reader.close();
+        }
         self.files = None;
         let mut threads = std::mem::take(&mut self.threads);
         if let Some(RunningBackup { thread, cancel, .. }) = self.backup.take() {
@@ -685,8 +834,8 @@ impl Store {
             threads.push(thread);
         }
         Box::pin(async move {
-            let late = |_| ErrorCode::Timeout.error("the log did not close in time");
-            let panicked = |_| ErrorCode::Internal.error("a thread of the log panicked");
+            let late = |_| ErrorCode::Timeout.error("the store did not close in time");
+            let panicked = |_| ErrorCode::Internal.error("a thread of the store panicked");
             for Thread { handle, over } in threads {
                 // An error here means that it panicked, which `join` says too.
                 let _ = timeout(STOP_TIMEOUT, over).await.map_err(late)?;
@@ -697,13 +846,46 @@ impl Store {
     }
 }
 
-/// Copies a log that no daemon has open, as [`Backup`] does; it stays of the format it is of. Blocks.
+/// How much of a log is read at once to be given away.
+const EXPORT_BYTES: usize = 256 << 10;
+
+/// The next part of the whole log of a session after a number, with what prompts brought along: 256 KiB of
+/// it, or a single event that has more. Empty at the end.
 ///
 /// # Errors
-/// As [`Backup`]'s; `NotFound` where there is no log, `Conflict` where a daemon has it open.
+/// As those of any question.
+pub async fn exported(store: &Addr<Store>, session: &SessionKey, after: Seq) -> Result<Vec<Logged>, Error> {
+    let read = ReadEvents { session: session.clone(), after, run: None, max_bytes: EXPORT_BYTES };
+    let mut events = ask(store, read).await??;
+    let mut bytes = 0;
+    for at in 0..events.len() {
+        let Logged { seq, event, .. } = &mut events[at];
+        bytes += event.bytes();
+        if let Event::Prompted { attachments, .. } = event
+            && !attachments.is_empty()
+        {
+            let brought: usize = attachments.iter().map(Attachment::bytes).sum();
+            if at > 0 && bytes + brought > EXPORT_BYTES {
+                events.truncate(at);
+                break;
+            }
+            bytes += brought;
+            let read = ReadPrompt { session: session.clone(), seq: *seq };
+            if let Some((_, whole)) = ask(store, read).await?? {
+                *attachments = whole;
+            }
+        }
+    }
+    Ok(events)
+}
+
+/// Copies a store that no daemon has open, as [`Backup`] does; it stays of the format it is of. Blocks.
+///
+/// # Errors
+/// As [`Backup`]'s; `NotFound` where there is no store, `Conflict` where a daemon has it open.
 pub fn copy(path: &Path, to: &Path) -> Result<BackupReport, Error> {
     if !path.is_file() {
-        return Err(ErrorCode::NotFound.error(format!("there is no log at {}", path.display())));
+        return Err(ErrorCode::NotFound.error(format!("there is no store at {}", path.display())));
     }
     let files = Files::claim(path)?;
     backup::copy(&files, to, &Figures::default(), || Ok(()))
@@ -712,6 +894,9 @@ pub fn copy(path: &Path, to: &Path) -> Result<BackupReport, Error> {
 impl Drop for Store {
     fn drop(&mut self) {
         self.pen.put_down();
+        if let Some(reader) = &self.reader {
+            reader.close();
+        }
         if let Some(backup) = &self.backup {
             backup.cancel.store(true, Relaxed);
         }
@@ -739,14 +924,27 @@ impl Pen {
     /// # Errors
     /// As [`Delete`]'s.
     pub fn delete(&self, session: SessionKey) -> ResponseFuture<Result<(), Error>> {
-        self.write(Write::Delete(session), DELETE_BYTES)
+        self.write(Write::Delete { session, unused_since: None }, DELETE_BYTES)
+    }
+
+    /// The same, where the session was not used since then; else `Conflict`.
+    ///
+    /// # Errors
+    /// As [`Delete`]'s.
+    pub fn delete_unused(&self, session: SessionKey, since: Timestamp) -> ResponseFuture<Result<(), Error>> {
+        self.write(Write::Delete { session, unused_since: Some(since) }, DELETE_BYTES)
+    }
+
+    /// What owners hold in the log.
+    pub fn holdings(&self) -> &Holdings {
+        &self.holdings
     }
 
     /// Waits until what was appended to a session before is written or refused: a write whose sender
     /// is gone may still be on its way.
     pub async fn settled(&self, session: &SessionKey) {
-        let (session, owner) = (session.clone(), Owner::Admins);
-        let nothing = Append { session, owner, events: Vec::new(), durable: false, reserve: None };
+        let session = session.clone();
+        let nothing = Append { session, events: Vec::new(), durable: false, reserve: None };
         // The writes of a session are done in their order; that there is nothing to do is no matter.
         let _ = self.append(nothing).await;
     }
@@ -801,6 +999,35 @@ impl Actor for Store {
         ctx.set_mailbox_capacity(WRITES_MAX);
     }
 }
+
+/// What may be asked for somebody.
+macro_rules! asked_by {
+    ($($question:ty),*) => {$(
+        impl Handler<AskedBy<$question>> for Store {
+            type Result = <Self as Handler<$question>>::Result;
+
+            fn handle(&mut self, asked: AskedBy<$question>, ctx: &mut Self::Context) -> Self::Result {
+                self.asker = Some(asked.owner.as_str().into());
+                let answer = Handler::handle(self, asked.question, ctx);
+                self.asker = None;
+                answer
+            }
+        }
+    )*};
+}
+
+asked_by!(
+    Describe,
+    FindCut,
+    FindTurn,
+    ListSessions,
+    ReadEvents,
+    ReadHistory,
+    ReadPreviews,
+    ReadRow,
+    ReadRows,
+    ReadTranscript
+);
 
 impl Handler<Append> for Store {
     type Result = ResponseFuture<Result<(), Error>>;
@@ -877,11 +1104,59 @@ impl Handler<ReadTokens> for Store {
     }
 }
 
+impl Handler<ReadEstate> for Store {
+    type Result = ResponseFuture<Result<Estate, Error>>;
+
+    fn handle(&mut self, ReadEstate(owner): ReadEstate, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.estate(&owner))
+    }
+}
+
+impl Handler<Namesakes> for Store {
+    type Result = ResponseFuture<Result<Vec<SessionKey>, Error>>;
+
+    fn handle(&mut self, Namesakes(session): Namesakes, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.namesakes(&session))
+    }
+}
+
 impl Handler<Load> for Store {
     type Result = ResponseFuture<Result<Option<Loaded>, Error>>;
 
     fn handle(&mut self, asked: Load, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.load(&asked))
+    }
+}
+
+impl Handler<ReadPrompt> for Store {
+    type Result = ResponseFuture<Result<Option<(String, Vec<Attachment>)>, Error>>;
+
+    fn handle(&mut self, asked: ReadPrompt, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.prompt(&asked))
+    }
+}
+
+impl Handler<ReadUnused> for Store {
+    type Result = ResponseFuture<Result<Vec<Unused>, Error>>;
+
+    fn handle(&mut self, asked: ReadUnused, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.unused(asked))
+    }
+}
+
+impl Handler<ReadDispensable> for Store {
+    type Result = ResponseFuture<Result<Vec<Unused>, Error>>;
+
+    fn handle(&mut self, asked: ReadDispensable, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.dispensable(&asked))
+    }
+}
+
+impl Handler<ReadSizes> for Store {
+    type Result = ResponseFuture<Result<Vec<(u64, u64)>, Error>>;
+
+    fn handle(&mut self, ReadSizes { days }: ReadSizes, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.sizes(days))
     }
 }
 
@@ -902,7 +1177,7 @@ impl Handler<FindRun> for Store {
 }
 
 impl Handler<FindSession> for Store {
-    type Result = ResponseFuture<Result<Option<(SessionKey, Owner)>, Error>>;
+    type Result = ResponseFuture<Result<Option<SessionKey>, Error>>;
 
     fn handle(&mut self, asked: FindSession, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.find_session(&asked))
@@ -946,6 +1221,14 @@ impl Handler<FindCut> for Store {
 
     fn handle(&mut self, asked: FindCut, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.cut(&asked))
+    }
+}
+
+impl Handler<FindTurn> for Store {
+    type Result = ResponseFuture<Result<Option<Seq>, Error>>;
+
+    fn handle(&mut self, asked: FindTurn, _: &mut Self::Context) -> Self::Result {
+        self.ask(move |reader| reader.turn(&asked))
     }
 }
 
@@ -1011,7 +1294,7 @@ impl Handler<Backup> for Store {
     fn handle(&mut self, asked: Backup, _: &mut Self::Context) -> Self::Result {
         let answer = self.back_up(asked.to);
         Box::pin(async move {
-            answer?.await.map_err(|_| ErrorCode::Internal.error("the log failed over this copy"))?
+            answer?.await.map_err(|_| ErrorCode::Internal.error("the store failed over this copy"))?
         })
     }
 }
@@ -1020,7 +1303,16 @@ impl Handler<Observe> for Store {
     type Result = Observed;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
-        Observed::leaf("store", self.figures.to_json())
+        let mut state = self.figures.to_json();
+        let largest = self.pen.holdings.largest(LARGEST_MAX);
+        state["owners"] = largest
+            .iter()
+            .map(|(owner, kept)| {
+                let name = (*owner != Owner::Admins).then(|| owner.as_str());
+                json!({ "owner": name, "sessions": kept.sessions, "bytes": kept.bytes })
+            })
+            .collect();
+        Observed::leaf("store", state)
     }
 }
 
@@ -1035,8 +1327,8 @@ impl Handler<Stop> for Store {
 async fn answered<T>(answer: oneshot::Receiver<T>) -> Result<T, Error> {
     match timeout(ANSWER_TIMEOUT, answer).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(_)) => Err(ErrorCode::Internal.error("the log failed over this request")),
-        Err(_) => Err(ErrorCode::Timeout.error("the log did not answer in time: is the disk stuck?")),
+        Ok(Err(_)) => Err(ErrorCode::Internal.error("the store failed over this request")),
+        Err(_) => Err(ErrorCode::Timeout.error("the store did not answer in time: is the disk stuck?")),
     }
 }
 
@@ -1044,7 +1336,7 @@ async fn answered<T>(answer: oneshot::Receiver<T>) -> Result<T, Error> {
 fn not_opened(path: &Path, mut error: Error) -> Error {
     let name = path.display().to_string();
     if !error.message.contains(&name) {
-        error.message = format!("can't open the log {name}: {}", error.message);
+        error.message = format!("can't open the store {name}: {}", error.message);
     }
     let is_about_files = matches!(error.code, ErrorCode::Internal | ErrorCode::Unavailable);
     if is_about_files && !error.message.contains("clawmux doctor") {
@@ -1054,11 +1346,11 @@ fn not_opened(path: &Path, mut error: Error) -> Error {
 }
 
 fn closed() -> Error {
-    ErrorCode::Unavailable.error("the log is closed: the daemon is stopping")
+    ErrorCode::Unavailable.error("the store is closed: the daemon is stopping")
 }
 
 fn full(what: &str) -> Error {
-    ErrorCode::Unavailable.error(format!("the log is behind: too many {what} wait; try again"))
+    ErrorCode::Unavailable.error(format!("the store is behind: too many {what} wait; try again"))
 }
 
 fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<Thread, Error> {

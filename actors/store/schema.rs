@@ -10,6 +10,9 @@
 //! | `runs` | one row a run: from where to where it is in the log, and up to where its text is in `events` |
 //! | `events` | the log itself, but for the text of steps that still stream |
 //! | `deltas` | that text: one row for each group commit, of all sessions together |
+//! | `holdings` | how many sessions each owner has, and their bytes |
+//! | `deleted_sessions` | sessions that are gone, but for rows that are deleted a few at a time |
+//! | `sizes` | how large the database was on each day |
 //! | `attachments` | the bytes of what prompts brought along; what they are is in `events` |
 //! | `idempotency` | which run a key stands for |
 //! | `usage` | what every model call cost |
@@ -31,6 +34,7 @@
 //! A step of a migration is never changed once it was released: files that went through it are out
 //! there. A new one is added at the end.
 
+use clawmux_core::auth::Owner;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
 use rusqlite::Connection;
@@ -416,6 +420,72 @@ CREATE TABLE credential_uses (                                              -- o
     origin TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 ",
+    "
+-- Format 6: the key of a session says whose it is. Whatever names one by its key follows, before it has
+-- another.
+UPDATE jobs SET
+    session = owned_key(CASE owner WHEN '' THEN
+        coalesce((SELECT s.owner FROM sessions s WHERE s.key = jobs.session), '') ELSE owner END, session),
+    result_to = owned_key(CASE owner WHEN '' THEN
+        coalesce((SELECT s.owner FROM sessions s WHERE s.key = jobs.result_to), '') ELSE owner END, result_to);
+UPDATE agents SET
+    session = owned_key(owner, session),
+    parent = owned_key(coalesce((SELECT s.owner FROM sessions s WHERE s.key = agents.parent), owner), parent),
+    root = owned_key(coalesce((SELECT s.owner FROM sessions s WHERE s.key = agents.root), owner), root);
+UPDATE agent_notes SET
+    session = owned_key(coalesce((SELECT s.owner FROM sessions s WHERE s.key = agent_notes.session), owner), session);
+UPDATE usage SET session = owned_key(s.owner, s.key)
+    FROM sessions s WHERE s.key = usage.session AND s.owner <> '';
+ALTER TABLE sessions ADD COLUMN agent TEXT NOT NULL DEFAULT '';             -- that of its key
+ALTER TABLE sessions ADD COLUMN conversation TEXT NOT NULL DEFAULT '';      -- the id of its present conversation
+ALTER TABLE sessions ADD COLUMN uuid_before TEXT;                           -- before this format, where that was another
+UPDATE sessions SET agent = key_agent(key), conversation = conversation_id(key, created, reset);
+DROP INDEX sessions_uuid;
+UPDATE sessions SET key = owned_key(owner, key), uuid_before = uuid WHERE owner <> '';
+UPDATE sessions SET uuid = session_uuid(key) WHERE owner <> '' AND agent <> '';
+UPDATE sessions SET uuid_before = NULL WHERE uuid_before = uuid;
+CREATE UNIQUE INDEX sessions_uuid ON sessions (uuid, owner);
+CREATE INDEX sessions_uuid_before ON sessions (uuid_before) WHERE uuid_before IS NOT NULL;
+CREATE INDEX sessions_conversation ON sessions (conversation, owner);
+CREATE INDEX sessions_agent ON sessions (agent, updated);
+",
+    "
+-- Format 7: what owners hold. Each row of events and attachments counts 64 bytes besides what is in it.
+ALTER TABLE sessions ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0;           -- of its rows in events and attachments
+UPDATE sessions SET bytes =
+    (SELECT coalesce(sum(length(body) + 64), 0) FROM events WHERE session = sessions.id)
+    + (SELECT coalesce(sum(length(data) + 64), 0) FROM attachments WHERE session = sessions.id);
+CREATE TABLE holdings (                         -- the sums of that, kept by triggers
+    owner    TEXT PRIMARY KEY,
+    sessions INTEGER NOT NULL,
+    bytes    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+INSERT INTO holdings SELECT owner, count(*), sum(bytes) FROM sessions GROUP BY owner;
+CREATE TRIGGER session_made AFTER INSERT ON sessions BEGIN
+    INSERT INTO holdings (owner, sessions, bytes) VALUES (new.owner, 1, new.bytes)
+        ON CONFLICT (owner) DO UPDATE SET sessions = sessions + 1, bytes = bytes + excluded.bytes;
+END;
+CREATE TRIGGER session_grown AFTER UPDATE OF bytes ON sessions WHEN new.owner = old.owner AND new.bytes <> old.bytes BEGIN
+    UPDATE holdings SET bytes = bytes + new.bytes - old.bytes WHERE owner = new.owner;
+END;
+CREATE TRIGGER session_given AFTER UPDATE OF owner ON sessions WHEN new.owner <> old.owner BEGIN
+    UPDATE holdings SET sessions = sessions - 1, bytes = bytes - old.bytes WHERE owner = old.owner;
+    DELETE FROM holdings WHERE owner = old.owner AND sessions < 1;
+    INSERT INTO holdings (owner, sessions, bytes) VALUES (new.owner, 1, new.bytes)
+        ON CONFLICT (owner) DO UPDATE SET sessions = sessions + 1, bytes = bytes + excluded.bytes;
+END;
+CREATE TRIGGER session_gone AFTER DELETE ON sessions BEGIN
+    UPDATE holdings SET sessions = sessions - 1, bytes = bytes - old.bytes WHERE owner = old.owner;
+    DELETE FROM holdings WHERE owner = old.owner AND sessions < 1;
+END;
+CREATE TABLE deleted_sessions (                 -- whose rows in events and attachments are yet to go
+    session INTEGER PRIMARY KEY
+) STRICT;
+CREATE TABLE sizes (
+    day   INTEGER PRIMARY KEY,                  -- since 1970, UTC
+    bytes INTEGER NOT NULL                      -- of the database that were in use when the day began
+) STRICT;
+",
 ];
 
 /// Whether a run has an answer in the end, given its session (1), the numbers of its prompt and its
@@ -484,13 +554,13 @@ impl Kind {
                     |version| format!("clawmux {version}, which wrote it"),
                 );
                 Some((
-                    format!("the log has format {format}, this clawmux knows up to {FORMAT}"),
+                    format!("the store has format {format}, this clawmux knows up to {FORMAT}"),
                     format!("use {by}, or a newer one; or put a copy from before the update in its place"),
                 ))
             }
             Self::Foreign => Some((
-                "the file is the database of another program, or its beginning is damaged".into(),
-                "point store.path somewhere else, or put a copy in its place".into(),
+                "the file is not a clawmux store: it is another program's database, or its beginning is damaged".into(),
+                "point store.path somewhere else, or put a backup in its place with `clawmux restore`".into(),
             )),
         }
     }
@@ -535,7 +605,33 @@ fn add_functions(db: &Connection) -> rusqlite::Result<()> {
         SessionKey::parse(&key)
             .map(|key| key.uuid())
             .map_err(|error| rusqlite::Error::UserFunctionError(Box::new(error)))
+    })?;
+    // What can't be read as a key stays as it is: the session of that name could not be named before either.
+    db.create_scalar_function("owned_key", 2, flags, |arguments| {
+        let (owner, key): (String, Option<String>) = (arguments.get(0)?, arguments.get(1)?);
+        Ok(key.map(|key| match SessionKey::parse(&unowned(&key)) {
+            Ok(read) => read.in_space(&Owner::from_name(&owner)).as_str().to_owned(),
+            Err(_) => key,
+        }))
+    })?;
+    db.create_scalar_function("key_agent", 1, flags, |arguments| {
+        let key: String = arguments.get(0)?;
+        Ok(SessionKey::parse(&unowned(&key)).map_or_else(|_| String::new(), |key| key.agent().into_owned()))
+    })?;
+    // As it was told before; since then a session that was begun under a UUID has that as its first.
+    db.create_scalar_function("conversation_id", 3, flags, |arguments| {
+        let (key, created, begun): (String, i64, i64) =
+            (arguments.get(0)?, arguments.get(1)?, arguments.get(2)?);
+        Ok(SessionKey::derived_conversation_id(&key, created, begun))
     })
+}
+
+/// A key that says nothing of an owner, from before they did: its agent may have had a `/` in its name.
+fn unowned(key: &str) -> String {
+    match key.split_once(':') {
+        Some((agent, rest)) => format!("{}:{rest}", agent.replace('/', "%2F")),
+        None => key.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -624,6 +720,151 @@ mod tests {
             .unwrap();
         let derived = |key: &str| SessionKey::parse(key).unwrap().uuid();
         assert_eq!(rows, [(derived(&keys[0]), 2), (uuid.into(), 2), (derived(&keys[2]), 0)]);
+    }
+
+    /// A file of an older format, with sessions of two owners and all that names sessions by their keys.
+    fn of_format(format: usize) -> Connection {
+        let db = Connection::open_in_memory().unwrap();
+        add_functions(&db).unwrap();
+        for step in &MIGRATIONS[..format] {
+            db.execute_batch(step).unwrap();
+        }
+        db.pragma_update(None, "application_id", APPLICATION_ID).unwrap();
+        db.pragma_update(None, "user_version", i64::try_from(format).unwrap()).unwrap();
+        for (row, (key, owner)) in (1..).zip(OLD) {
+            db.execute(
+                "INSERT INTO sessions (id, key, owner, created, updated, head, reserved, cleared, opened)
+                 VALUES (?1, ?2, ?3, ?4, ?4, 0, 0, 0, 1)",
+                rusqlite::params![row, key, owner, 1000 + row],
+            )
+            .unwrap();
+            if format >= 4 {
+                let uuid = if key == "broken" { "'x'" } else { "session_uuid(key)" };
+                db.execute(&format!("UPDATE sessions SET uuid = {uuid} WHERE id = ?"), [row]).unwrap();
+            }
+            if format >= 3 {
+                db.execute("UPDATE sessions SET reset = 4 WHERE id = 2", []).unwrap();
+            }
+            db.execute(
+                "INSERT INTO usage (session, run, agent, provider, model, input_tokens, output_tokens, at)
+                 VALUES (?, 'r', 'main', 'p', 'm', 1, 1, 0)",
+                [key],
+            )
+            .unwrap();
+        }
+        db
+    }
+
+    const UUID: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
+    const OLD: [(&str, &str); 6] = [
+        ("main:openclaw:main:main", "ada"),
+        ("main:websocket:ada:main", "ada"),
+        ("work:wundr:0f8fad5b-d9cb-469f-a165-70867728950e:main", "jwt:b/o:b"),
+        ("main:cli:home/x:main", ""),
+        ("work:telegram:a%3Ab:1%25", ""),
+        ("broken", "ada"),
+    ];
+
+    #[test]
+    fn sessions_of_every_older_format_keep_their_owner_their_uuid_and_their_conversation() {
+        for format in 1..=5 {
+            // Before format 4 a name that is none ends the migration there.
+            let old = &OLD[..if format < 4 { 5 } else { 6 }];
+            let mut db = of_format(format);
+            db.execute("DELETE FROM sessions WHERE id > ?", [i64::try_from(old.len()).unwrap()]).unwrap();
+            migrate(&mut db).unwrap();
+            let rows: Vec<[String; 5]> = db
+                .prepare(
+                    "SELECT key, owner, uuid, coalesce(uuid_before, ''), agent FROM sessions ORDER BY id",
+                )
+                .unwrap()
+                .query_map([], |row| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?]))
+                .unwrap()
+                .collect::<Result<_, _>>()
+                .unwrap();
+            let expected = [
+                "ada/main:openclaw:main:main",
+                "ada/main:websocket:ada:main",
+                "jwt%3Ab%2Fo%3Ab/work:wundr:0f8fad5b-d9cb-469f-a165-70867728950e:main",
+                "main:cli:home/x:main",
+                "work:telegram:a%3Ab:1%25",
+                "broken",
+            ];
+            for ([key, owner, uuid, before, agent], ((was, whose), now)) in
+                rows.iter().zip(old.iter().zip(expected)).take(5)
+            {
+                assert_eq!((key.as_str(), owner.as_str()), (now, *whose), "from {format}");
+                let (was, now) = (SessionKey::parse(was).unwrap(), SessionKey::parse(now).unwrap());
+                assert_eq!((now.owner(), uuid), (Owner::from_name(whose), &now.uuid()));
+                assert_eq!(*agent, was.agent());
+                let is_another = was.uuid() != now.uuid();
+                assert_eq!(
+                    *before,
+                    if is_another { was.uuid() } else { String::new() },
+                    "from {format}: {now}"
+                );
+            }
+            assert_eq!(rows.len(), old.len());
+            assert_eq!(rows[2][2], UUID, "who made it under one goes on with it");
+            let conversation = |row: i64| -> String {
+                db.query_row("SELECT conversation FROM sessions WHERE id = ?", [row], |row| row.get(0))
+                    .unwrap()
+            };
+            let reset = if format >= 3 { 4 } else { 0 };
+            assert_eq!(conversation(2), SessionKey::derived_conversation_id(OLD[1].0, 1002, reset));
+            assert_eq!(conversation(3), SessionKey::derived_conversation_id(OLD[2].0, 1003, 0));
+            let usage: Vec<String> = db
+                .prepare("SELECT session FROM usage ORDER BY id LIMIT 5")
+                .unwrap()
+                .query_map([], |row| row.get(0))
+                .unwrap()
+                .collect::<Result<_, _>>()
+                .unwrap();
+            assert_eq!(usage, expected[..5], "from {format}");
+        }
+    }
+
+    #[test]
+    fn what_names_sessions_by_their_keys_follows_them() {
+        let mut db = of_format(5);
+        db.execute_batch(
+            "INSERT INTO jobs (job, owner, name, enabled, kind, session, prompt, result_to, misfire, once, created, updated, settled)
+             VALUES ('own', 'ada', 'n', 1, 'at', 'main:cron:own:main', 'p', 'main:openclaw:main:main', 'once', 0, 0, 0, 0),
+                    ('operators', '', 'n', 1, 'at', 'main:websocket:ada:main', 'p', 'main:xeno:default:main', 'once', 0, 0, 0, 0),
+                    ('plain', '', 'n', 1, 'at', 'main:cron:plain:main', 'p', NULL, 'once', 0, 0, 0, 0);
+             INSERT INTO agents (agent, owner, session, parent, root, depth, place, role, kind, task, priority, phase, prompt,
+                 settling, turns, completed, at_task, input_tokens, output_tokens, created, updated)
+             VALUES ('a', 'ada', 'main:agent:a:main', 'main:websocket:ada:main', 'main:websocket:ada:main', 1, 0, '', 'k', 't',
+                 'low', 'waiting', '', 0, 0, 0, 0, 0, 0, 0, 0),
+                    ('b', '', 'main:agent:b:main', NULL, 'main:agent:b:main', 1, 0, '', 'k', 't', 'low', 'waiting', '',
+                 0, 0, 0, 0, 0, 0, 0, 0);
+             INSERT INTO agent_notes VALUES ('n', 'main:websocket:ada:main', 'ada', 'done');",
+        )
+        .unwrap();
+        migrate(&mut db).unwrap();
+        let texts = |sql: &str| -> Vec<String> {
+            let mut statement = db.prepare(sql).unwrap();
+            let rows = statement.query_map([], |row| row.get(0)).unwrap();
+            rows.collect::<Result<_, _>>().unwrap()
+        };
+        assert_eq!(
+            texts("SELECT session || ' > ' || coalesce(result_to, '-') FROM jobs ORDER BY job"),
+            [
+                "ada/main:websocket:ada:main > main:xeno:default:main",
+                "ada/main:cron:own:main > ada/main:openclaw:main:main",
+                "main:cron:plain:main > -",
+            ]
+        );
+        assert_eq!(
+            texts(
+                "SELECT session || ' < ' || coalesce(parent, '-') || ' < ' || root FROM agents ORDER BY agent"
+            ),
+            [
+                "ada/main:agent:a:main < ada/main:websocket:ada:main < ada/main:websocket:ada:main",
+                "main:agent:b:main < - < main:agent:b:main",
+            ]
+        );
+        assert_eq!(texts("SELECT session FROM agent_notes"), ["ada/main:websocket:ada:main"]);
     }
 
     #[test]

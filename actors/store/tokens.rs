@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use clawmux_core::auth::token::{Change, Kind, Ledger, Token, Use};
-use clawmux_core::auth::{Scope, Scopes};
+use clawmux_core::auth::token::{Change, Estate, Kind, Ledger, Token, Use};
+use clawmux_core::auth::{Owner, Scope, Scopes};
 use clawmux_core::error::Error;
 use clawmux_core::time::Timestamp;
 use rusqlite::config::DbConfig;
@@ -93,6 +93,25 @@ impl Reader {
     }
 }
 
+impl Reader {
+    pub(super) fn estate(&mut self, owner: &Owner) -> Result<Estate, Error> {
+        self.view(None, |tx, _| {
+            let count = |sql: &str| -> rusqlite::Result<u64> {
+                let count: i64 = tx.prepare_cached(sql)?.query_row([owner.as_str()], |row| row.get(0))?;
+                Ok(u64::try_from(count).unwrap_or(0))
+            };
+            Ok(Estate {
+                sessions: count("SELECT count(*) FROM sessions WHERE owner = ?")?,
+                memories: count(
+                    "SELECT coalesce(sum(scratchpad + episodic + semantic), 0) FROM memory_owners WHERE owner = ?",
+                )?,
+                files: count("SELECT count(*) FROM files WHERE owner = ?")?,
+                jobs: count("SELECT count(*) FROM jobs WHERE owner = ?")?,
+            })
+        })
+    }
+}
+
 /// Whether the store in this file knows of any credential, whether a daemon has it open or not. One
 /// that can't be read knows of none.
 pub fn has_issued(path: &Path) -> bool {
@@ -104,6 +123,24 @@ pub fn has_issued(path: &Path) -> bool {
         db.query_row("SELECT EXISTS (SELECT 1 FROM tokens)", [], |row| row.get(0))
     };
     look().unwrap_or(false)
+}
+
+/// The credentials that a store of any format knows of; those that can't be read let nobody in.
+pub(super) fn issued(db: &Connection) -> rusqlite::Result<Vec<Token>> {
+    if !db.table_exists(None, "tokens")? {
+        return Ok(Vec::new());
+    }
+    let mut statement = db.prepare(
+        "SELECT token, name, kind, sha256, scopes, created, expires, revoked, used, origin, NULL FROM tokens
+         ORDER BY created, token",
+    )?;
+    let mut tokens = Vec::new();
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let id: String = row.get(0)?;
+        tokens.push(token(row, &id).ok().flatten().unwrap_or_else(|| unreadable(&id)));
+    }
+    Ok(tokens)
 }
 
 fn unreadable(id: &str) -> Token {

@@ -156,8 +156,14 @@ impl Handler<Dispatch> for Sessions {
                     _ => (0, 0),
                 };
                 let run = submit.run.clone();
-                let accepted =
-                    Accepted { session: key(), run: run.clone(), seq: Seq(1), repeated: false, ahead: 0 };
+                let accepted = Accepted {
+                    session: key(),
+                    run: run.clone(),
+                    seq: Seq(1),
+                    repeated: false,
+                    is_over: false,
+                    ahead: 0,
+                };
                 self.deliver(&client, Deliver::Reply(ticket, Ok(Reply::Accepted(accepted))));
                 if total > 0 {
                     let connection = client.connection;
@@ -258,10 +264,12 @@ impl Default for Options {
             requests_per_second: 1,
             queue: 64,
             subscriptions: 256,
+            connections: 256,
             unauthenticated: 256,
             agents: 1,
             agent_depth: 1,
             file_quota_bytes: 1 << 30,
+            ..Config::default().limits
         };
         Self {
             gateway,
@@ -291,8 +299,12 @@ impl Edge {
             status_reply_bytes: options.status_reply_bytes,
         }
         .start();
-        let reader =
-            ApiKey { name: "reader".into(), sha256: digest("reader"), scopes: Scopes::of(&[Scope::Read]) };
+        let reader = ApiKey {
+            name: "reader".into(),
+            sha256: digest("reader"),
+            chars: None,
+            scopes: Scopes::of(&[Scope::Read]),
+        };
         let auth = Auth {
             token: options.credentials_required.then(|| Secret::new("right")),
             jwt: None,
@@ -320,6 +332,7 @@ impl Edge {
             renew: sessions.clone().recipient(),
             used: sessions.recipient(),
             overviews: Overviews::default(),
+            strangers: Arc::default(),
         };
         let arbiters = Arbiters::default();
         let (listener, addresses) = Listener::open(ListenerSetup {
@@ -331,6 +344,7 @@ impl Edge {
             protocols: options.protocols,
             control_ui: None,
             unauthenticated: options.limits.unauthenticated,
+            connections: options.limits.connections,
             workers: options.workers,
             arbiters: arbiters.clone(),
             outlived: false,
@@ -822,13 +836,10 @@ async fn a_peer_that_says_goodbye_and_reads_nothing_leaves_no_socket_behind() {
     socket.write_all(upgrade_request("/ws", "").as_bytes()).await.unwrap();
     let text = br#"{"id":"1","method":"status"}"#;
     let ask = [header(0x81, text.len() as u64), text.to_vec()].concat();
-    // Until the kernel takes no more, and the daemon holds a little itself but hears us still.
-    let mut held = 0;
-    while held < 4 {
-        let before = send_queue(&edge, peer);
+    // Until the kernel holds what we do not read, and the daemon hears us still.
+    while send_queue(&edge, peer) < 4000 {
         socket.write_all(&ask).await.unwrap();
         actix::clock::sleep(Duration::from_millis(5)).await;
-        held = if before > 0 && send_queue(&edge, peer) == before { held + 1 } else { 0 };
     }
     let observed = edge.observe().await;
     assert_eq!(observed.children[0].state["blocked"], false, "it is heard still: {observed:?}");
@@ -1054,7 +1065,7 @@ async fn pages_are_answered_and_upgrades_are_checked_first() {
     let edge = Edge::start(Options::default()).await;
     for (path, status, text) in [
         ("/healthz", 200, r#"{"ok":true}"#),
-        ("/health", 200, r#"{"ok":true}"#),
+        ("/health", 200, "\r\n\r\nok"),
         ("/readyz", 200, r#"{"ready":true}"#),
         ("/", 200, "clawmux 9.9.9"),
         ("/ws", 426, "exoclaw is spoken over a websocket"),
@@ -1264,4 +1275,246 @@ async fn a_device_behind_a_proxy_is_not_of_this_host() {
     socket.send(Message::text("dev-1")).await.unwrap();
     let (Admit { arrival, .. }, _decide) = edge.arrival().await;
     assert!(!arrival.is_loopback);
+}
+
+/// A frame with a payload, masked with zeros.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    [header(first, payload.len() as u64), payload.to_vec()].concat()
+}
+
+/// Reads up to the end of a Close frame with this code; what came before it.
+async fn read_to_close(socket: &mut TcpStream, code: u16) -> Vec<u8> {
+    let [high, low] = code.to_be_bytes();
+    let (mut read, mut piece) = (Vec::new(), [0; 4096]);
+    loop {
+        let end = read.windows(4).position(|bytes| bytes[0] == 0x88 && bytes[2..] == [high, low]);
+        if let Some(end) = end.filter(|end| read.len() >= end + 2 + usize::from(read[end + 1])) {
+            read.truncate(end);
+            return read;
+        }
+        let bytes = within("a close", socket.read(&mut piece)).await.unwrap();
+        assert!(bytes > 0, "no close {code} in {:?}", String::from_utf8_lossy(&read));
+        read.extend_from_slice(&piece[..bytes]);
+    }
+}
+
+/// How long it takes until the other half is closed; nothing comes before.
+async fn until_the_end(socket: &mut TcpStream) -> Duration {
+    let begun = Instant::now();
+    let mut rest = Vec::new();
+    within("the end", socket.read_to_end(&mut rest)).await.expect("an end, and no reset");
+    assert!(rest.is_empty(), "{:?}", String::from_utf8_lossy(&rest));
+    begun.elapsed()
+}
+
+#[actix::test]
+async fn the_last_close_is_followed_by_the_end_of_the_connection_at_once() {
+    let options = || Options { credentials_required: true, ..Options::default() };
+    let edge = Edge::start(options()).await;
+    let goodbye = frame(0x88, &1000_u16.to_be_bytes());
+    // The shortest of a few: this machine may be busy.
+    let mut shortest = [Duration::MAX; 4];
+    for _ in 0..5 {
+        // The peer says goodbye first.
+        let mut socket = edge.tcp().await;
+        let request = upgrade_request("/ws", "");
+        socket
+            .write_all(&[request.as_bytes(), &frame(0x81, br#"{"token":"right"}"#)].concat())
+            .await
+            .unwrap();
+        socket.write_all(&goodbye).await.unwrap();
+        let said = read_to_close(&mut socket, 1000).await;
+        assert!(String::from_utf8_lossy(&said).contains(r#"{"ok":true"#), "what came before it is there");
+        shortest[0] = shortest[0].min(until_the_end(&mut socket).await);
+
+        // The daemon does, and the peer answers.
+        let mut socket = edge.tcp().await;
+        socket
+            .write_all(&[request.as_bytes(), &frame(0x81, br#"{"token":"wrong"}"#)].concat())
+            .await
+            .unwrap();
+        let said = read_to_close(&mut socket, 4001).await;
+        assert!(String::from_utf8_lossy(&said).contains("auth_failed"));
+        socket.write_all(&goodbye).await.unwrap();
+        shortest[1] = shortest[1].min(until_the_end(&mut socket).await);
+
+        // The peer can't be understood: nothing it says from then on counts.
+        let mut socket = edge.tcp().await;
+        socket.write_all(&[request.as_bytes(), &[0x83, 0x80]].concat()).await.unwrap();
+        read_to_close(&mut socket, 1002).await;
+        shortest[2] = shortest[2].min(until_the_end(&mut socket).await);
+
+        // It may not even upgrade.
+        let mut socket = edge.tcp().await;
+        let refused = upgrade_request("/ws", "Origin: https://elsewhere.example\r\n");
+        socket.write_all(refused.as_bytes()).await.unwrap();
+        let (mut read, mut piece) = (Vec::new(), [0; 4096]);
+        while !read.ends_with(b"}") {
+            let bytes = within("a refusal", socket.read(&mut piece)).await.unwrap();
+            read.extend_from_slice(&piece[..bytes]);
+        }
+        assert!(read.starts_with(b"HTTP/1.1 403 "));
+        shortest[3] = shortest[3].min(until_the_end(&mut socket).await);
+    }
+    println!("from the last close to the end of the connection: {shortest:?}");
+    assert!(shortest.iter().all(|time| *time < Duration::from_millis(400)), "{shortest:?}");
+}
+
+#[actix::test]
+async fn what_was_said_before_a_close_is_delivered() {
+    const BYTES: usize = 300_000;
+    let edge = Edge::start(Options { status_reply_bytes: BYTES, ..Options::default() }).await;
+    let mut socket = edge.tcp().await;
+    let ask = br#"{"id":"1","method":"status"}"#;
+    socket.write_all(&[upgrade_request("/ws", "").as_bytes(), &frame(0x81, ask)].concat()).await.unwrap();
+    // Some of the answer is there, the rest waits for a peer that is slow to read and goes on sending.
+    let (mut read, mut piece) = (Vec::new(), [0; 4096]);
+    while !read.windows(4).any(|bytes| bytes == b"xxxx") {
+        let bytes = within("the answer", socket.read(&mut piece)).await.unwrap();
+        read.extend_from_slice(&piece[..bytes]);
+    }
+    socket.write_all(&frame(0x88, &1000_u16.to_be_bytes())).await.unwrap();
+    socket.write_all(&frame(0x81, &[b'y'; 10_000])).await.unwrap();
+    actix::clock::sleep(Duration::from_millis(100)).await;
+    read.extend(read_to_close(&mut socket, 1000).await);
+    assert!(read.iter().filter(|byte| **byte == b'x').count() >= BYTES);
+    until_the_end(&mut socket).await;
+}
+
+/// Upgraded and let in, with the hello read.
+async fn raw(edge: &Edge, path: &str) -> TcpStream {
+    let mut socket = edge.tcp().await;
+    socket.write_all(upgrade_request(path, "").as_bytes()).await.unwrap();
+    until_said(&mut socket, r#"{"ok":true"#).await;
+    socket
+}
+
+/// Reads until this was said.
+async fn until_said(socket: &mut TcpStream, what: &str) {
+    let (mut read, mut piece) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&read).contains(what) {
+        let bytes = within(what, socket.read(&mut piece)).await.unwrap();
+        assert!(bytes > 0, "no {what} in {:?}", String::from_utf8_lossy(&read));
+        read.extend_from_slice(&piece[..bytes]);
+    }
+}
+
+#[actix::test]
+async fn unfinished_messages_have_room_together_and_the_largest_gives_way() {
+    const ROOM: usize = 4 << 20;
+    let mut options = Options::default();
+    options.gateway.max_unfinished_bytes = ROOM;
+    let edge = Edge::start(options).await;
+    let held = async || edge.observe().await.state["unfinished_bytes"].as_u64().unwrap() as usize;
+    // A small one stays whatever the large ones do.
+    let ping = br#"{"id":"1","method":"ping"}"#;
+    let mut small = raw(&edge, "/ws").await;
+    small.write_all(&header(0x01, 10)).await.unwrap();
+    small.write_all(&ping[..10]).await.unwrap();
+    edge.until("counted", |observed| observed.state["unfinished_bytes"] == 4096).await;
+
+    let mut large = Vec::new();
+    for number in 0..12 {
+        let mut socket = raw(&edge, "/ws").await;
+        // All but one byte of a frame, or of fragments.
+        let bytes = 600_000 + number * 1000;
+        if number % 2 == 0 {
+            socket.write_all(&header(0x81, bytes + 1)).await.unwrap();
+            socket.write_all(&vec![b' '; bytes as usize]).await.unwrap();
+        } else {
+            let half = vec![b' '; bytes as usize / 2];
+            socket.write_all(&[frame(0x01, &half), frame(0x00, &half)].concat()).await.unwrap();
+        }
+        large.push(socket);
+        assert!(held().await <= ROOM);
+    }
+    let told =
+        edge.until("some gave way", |observed| observed.state["closed"]["crowded"].as_u64() >= Some(5)).await;
+    assert!(held().await <= ROOM, "{told:?}");
+    let mut kept = 0;
+    for mut socket in large {
+        let mut answer = [0; 512];
+        match actix::clock::timeout(Duration::from_millis(20), socket.read(&mut answer)).await {
+            Err(_) => kept += 1,
+            Ok(read) => {
+                let said = String::from_utf8_lossy(&answer[..read.unwrap()]).into_owned();
+                assert!(said.contains(r#"{"error":"message_crowded_out","code":1013}"#), "{said}");
+            }
+        }
+    }
+    assert!((5..=6).contains(&kept), "as many as there is room for: {kept}");
+    small.write_all(&frame(0x80, &ping[10..])).await.unwrap();
+    until_said(&mut small, "pong").await;
+    edge.until("let go", |observed| observed.state["unfinished_bytes"] == 0).await;
+}
+
+#[actix::test]
+async fn a_message_has_to_be_complete_in_time() {
+    let mut options = Options::default();
+    options.gateway.message_timeout = Duration::from_millis(300);
+    let edge = Edge::start(options).await;
+    let ping = br#"{"id":"1","method":"ping"}"#;
+    // Silent between messages for longer than one may take.
+    let mut patient = raw(&edge, "/ws").await;
+    let begun = Instant::now();
+    let drips: [&[u8]; 3] = [
+        // One byte after the other of a header, of a payload, and fragment after fragment.
+        &[0x81, 0xff, 0, 0, 0, 0, 0, 0, 0, 9],
+        &frame(0x81, &[b' '; 60])[..],
+        &frame(0x00, b" ").repeat(20)[..],
+    ];
+    for (number, drip) in drips.into_iter().enumerate() {
+        let mut socket = raw(&edge, "/ws").await;
+        if number == 2 {
+            socket.write_all(&frame(0x01, b"{")).await.unwrap();
+        }
+        let (mut reading, mut writing) = socket.into_split();
+        let drip = drip.to_vec();
+        let dripping = actix::spawn(async move {
+            for byte in drip.chunks(if number == 2 { 15 } else { 1 }) {
+                if writing.write_all(byte).await.is_err() {
+                    break;
+                }
+                actix::clock::sleep(Duration::from_millis(50)).await;
+            }
+            std::future::pending::<()>().await;
+        });
+        let (mut read, mut piece) = (Vec::new(), [0; 4096]);
+        while let Ok(bytes @ 1..) = within("the end", reading.read(&mut piece)).await {
+            read.extend_from_slice(&piece[..bytes]);
+        }
+        let said = String::from_utf8_lossy(&read);
+        assert!(said.contains(r#"{"error":"message_timeout","code":4008}"#), "{number}: {said}");
+        dripping.abort();
+    }
+    assert!(begun.elapsed() > Duration::from_millis(600));
+    patient.write_all(&frame(0x81, ping)).await.unwrap();
+    until_said(&mut patient, "pong").await;
+    let closed = edge.observe().await.state["closed"]["incomplete"].clone();
+    assert_eq!(closed, 3);
+}
+
+#[actix::test]
+async fn only_who_may_write_may_send_much() {
+    let mut options = Options { credentials_required: true, ..Options::default() };
+    options.gateway.max_payload_bytes = 32 << 20;
+    let edge = Edge::start(options).await;
+    for (token, is_refused) in [("reader", true), ("right", false)] {
+        let mut socket = edge.tcp().await;
+        let shown = frame(0x81, json!({ "token": token }).to_string().as_bytes());
+        socket.write_all(&[upgrade_request("/ws", "").as_bytes(), &shown].concat()).await.unwrap();
+        until_said(&mut socket, r#"{"ok":true"#).await;
+        // A megabyte passes, and what is no more than announced is refused beyond it.
+        socket.write_all(&frame(0x81, &vec![b' '; 1 << 20])).await.unwrap();
+        until_said(&mut socket, "error").await;
+        socket.write_all(&header(0x81, 24 << 20)).await.unwrap();
+        if is_refused {
+            until_said(&mut socket, r#"{"error":"frame_too_large","code":1009}"#).await;
+            assert_eq!(edge.observe().await.state["unfinished_bytes"], 0);
+        } else {
+            socket.write_all(&vec![b' '; 2 << 20]).await.unwrap();
+            let much = |observed: &Observed| observed.state["unfinished_bytes"].as_u64() >= Some(2 << 20);
+            edge.until("taken", much).await;
+        }
+    }
 }

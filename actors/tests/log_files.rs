@@ -30,8 +30,8 @@ fn key(name: &str) -> SessionKey {
 fn append(session: &SessionKey, run: &str, seq: u64, event: Event) -> Append {
     let at = Timestamp::from_millis(seq + 1000);
     let logged = Logged { first_seq: Seq(seq), seq: Seq(seq), run: Some(RunId::from(run)), at, event };
-    let (owner, reserve) = (Owner::Admins, (seq == 1).then_some(Seq(1_000_000)));
-    Append { session: session.clone(), owner, events: vec![logged], durable: false, reserve }
+    let reserve = (seq == 1).then_some(Seq(1_000_000));
+    Append { session: session.clone(), events: vec![logged], durable: false, reserve }
 }
 
 fn prompt(content: &str) -> Event {
@@ -196,7 +196,8 @@ async fn holds_what_format_1_held(path: &Path) {
     assert_eq!(a.events, read(&store, &key("a")).await);
     let mut unfinished = store.send(Unfinished).await.unwrap().unwrap();
     unfinished.sort();
-    assert_eq!(unfinished, [key("a"), key("c")]);
+    let ci = Owner::Credential("ci".into());
+    assert_eq!(unfinished, [key("c").in_space(&ci), key("a")]);
     let asked = FindRun { owner: Owner::Admins, idempotency_key: "k3".into(), or_id: false };
     assert_eq!(store.send(asked).await.unwrap().unwrap(), Some((key("a"), RunId::from("r3"), Seq(13))));
     let asked = |session| ReadHistory { session, limit: 9, before: None, max_bytes: usize::MAX };
@@ -390,7 +391,7 @@ async fn a_sound_log_is_told_so_whether_it_is_open_or_not_and_nothing_is_changed
     let found = inspect(&path, WITHIN);
     assert_eq!(worst(&found), Severity::Fine, "{found:#?}");
     assert!(found.iter().any(|f| f.what == "24 sessions, 14 runs that have not ended"), "{found:#?}");
-    assert!(found.iter().any(|f| f.what == "no daemon has the log open"), "{found:#?}");
+    assert!(found.iter().any(|f| f.what == "no daemon has the store open"), "{found:#?}");
     assert_eq!(bytes_of(folder.path()), before);
 
     let store = Store::start(&path).await.unwrap();
@@ -398,7 +399,7 @@ async fn a_sound_log_is_told_so_whether_it_is_open_or_not_and_nothing_is_changed
     let before = bytes_of(folder.path());
     let found = inspect(&path, WITHIN);
     assert_eq!(worst(&found), Severity::Fine, "{found:#?}");
-    let open = format!("process {} has the log open", std::process::id());
+    let open = format!("process {} has the store open", std::process::id());
     assert!(found.iter().any(|f| f.what == open), "{found:#?}");
     assert_eq!(bytes_of(folder.path()), before);
     store.send(append(&key("b"), "r", 5, Event::Started)).await.unwrap().unwrap();
@@ -430,7 +431,7 @@ async fn what_is_wrong_with_a_log_is_named_with_what_to_do() {
             |p| std::fs::remove_file(p).unwrap(),
             Severity::Error,
             "-wal is there",
-            "put the log it belongs to back",
+            "put the store it belongs to back",
         ),
         (
             |p| std::fs::write(with(p, "-wal"), "garbage".repeat(1000)).unwrap(),
@@ -441,11 +442,11 @@ async fn what_is_wrong_with_a_log_is_named_with_what_to_do() {
         (
             |p| std::fs::write(p, "not a database ".repeat(1000)).unwrap(),
             Severity::Error,
-            "no SQLite database",
+            "is not a clawmux store, or its beginning is damaged",
             ".recover",
         ),
         (|p| overwrite(p, 0, &[0; 100]), Severity::Error, "file is not a database", ".recover"),
-        (|p| overwrite(p, 4096, &[0xff; 20 * 4096]), Severity::Error, "malformed", "clawmux backup"),
+        (|p| overwrite(p, 4096, &[0xff; 20 * 4096]), Severity::Error, "damaged", "clawmux backup"),
         (
             |p| fold(p, |db| db.execute_batch("PRAGMA user_version = 77").unwrap()),
             Severity::Error,

@@ -703,3 +703,86 @@ async fn many_answers_at_once_on_one_arbiter() {
     }
     all_given_back(&supervisor).await;
 }
+
+/// A provider that begins an answer and then sends this for ever, with so long a pause each time. Answers
+/// with how often it could once nobody takes it any more.
+fn endless(text: &'static str, pause: Duration) -> (String, std::sync::mpsc::Receiver<usize>) {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let base_url = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        let _ = socket.read(&mut [0; 64 * 1024]).unwrap();
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n";
+        socket.write_all(head.as_bytes()).unwrap();
+        let mut count = 0;
+        while socket.write_all(text.as_bytes()).is_ok() {
+            count += 1;
+            std::thread::sleep(pause);
+        }
+        sender.send(count).unwrap();
+    });
+    (base_url, ended)
+}
+
+#[actix::test]
+async fn comments_are_no_sign_of_life_and_not_read_for_ever() {
+    const ONE: &str = ": still here\n\n";
+    const MANY: &str = ": still here\n\n: still here\n\n: still here\n\n: still here\n\n: still here\n\n\
+        : still here\n\n: still here\n\n: still here\n\n: still here\n\n: still here\n\n: still here\n\n";
+    let usual = Deadlines::default();
+    let short = Duration::from_millis(300);
+    for kind in WIRE {
+        let (base_url, ended) = endless(ONE, Duration::from_millis(20));
+        let deadlines = Deadlines { idle: short, ..usual };
+        let (supervisor, _records) = start(config(&[("p", kind, base_url)]), deadlines);
+        let error = ask(&supervisor, "hi").await.1.unwrap_err();
+        let silent = "p: silent for 300ms within its answer";
+        assert_eq!((error.code, error.message.as_str()), (ErrorCode::Timeout, silent), "{kind}");
+        assert!(ended.recv_timeout(Duration::from_secs(10)).unwrap() > 0);
+
+        let (base_url, ended) = endless(MANY, Duration::ZERO);
+        let (supervisor, _records) = start(config(&[("p", kind, base_url)]), usual);
+        let error = ask(&supervisor, "hi").await.1.unwrap_err();
+        assert_eq!(error.code, ErrorCode::Provider, "{kind}");
+        assert!(error.message.contains("lines in a row that lead to no event"), "{error}");
+        assert!(matches!(error.detail, Some(Detail::Limit { .. })), "{error:?}");
+        let bytes = ended.recv_timeout(Duration::from_secs(10)).unwrap() * MANY.len();
+        assert!(bytes < 64 << 20, "{bytes} bytes were taken");
+        all_given_back(&supervisor).await;
+    }
+}
+
+#[actix::test]
+async fn a_connection_that_nobody_uses_is_closed_in_time() {
+    use std::io::{Read as _, Write as _};
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let base_url = format!("http://{}", listener.local_addr().unwrap());
+    let (sender, ended) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let body = "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"},\"finish_reason\":\"stop\"}]}\n\n\
+                    data: [DONE]\n\n";
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: ";
+        let (mut requests, mut read) = (0, [0; 64 * 1024]);
+        let end = loop {
+            match socket.read(&mut read) {
+                // A request here comes in one piece.
+                Ok(1..) => requests += 1,
+                end => break end.map_err(|error| error.kind()),
+            }
+            socket.write_all(format!("{head}{}\r\n\r\n{body}", body.len()).as_bytes()).unwrap();
+        };
+        sender.send((requests, end)).unwrap();
+    });
+    let deadlines = Deadlines { keep_alive: Duration::from_millis(500), ..Deadlines::default() };
+    let (supervisor, _records) = start(config(&[("p", ProviderKind::OpenAi, base_url)]), deadlines);
+    for _ in 0..3 {
+        let (deltas, result) = ask(&supervisor, "hi").await;
+        assert_eq!((text(&deltas).as_str(), result), ("hi", Ok(())));
+    }
+    // Nobody asks any more.
+    assert_eq!(ended.await.unwrap(), (3, Ok(0)), "used again, and closed though it was never looked for");
+}

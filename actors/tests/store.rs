@@ -10,16 +10,16 @@ use std::process::{Command, Stdio};
 use actix::Addr;
 use clawmux_actors::observe::Observe;
 use clawmux_actors::store::{
-    Append, Cut, Delete, Describe, Described, FindCut, FindRun, FindSession, LOAD_BYTES_MAX, ListSessions,
-    Load, Loaded, ReadEvents, ReadHistory, ReadTranscript, RecordUsage, SEGMENT_BYTES_MAX, Stop, Store,
-    Unfinished, UsageBy, UsageGroup, UsageSince,
+    Among, Append, AskedBy, Cut, Delete, Describe, Described, FindCut, FindRun, FindSession, FindTurn,
+    LOAD_BYTES_MAX, ListSessions, Load, Loaded, ReadEvents, ReadHistory, ReadPrompt, ReadRow, ReadTranscript,
+    RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageBy, UsageGroup, UsageSince,
 };
 use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
 use clawmux_core::command::Before;
 use clawmux_core::context::PAST_IMAGE_BYTES_MAX;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Event, Forgotten, Logged, Outcome, ToolCall, ToolResult, Usage};
+use clawmux_core::event::{Cause, Event, Forgotten, Logged, Outcome, ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::usage::UsageRecord;
 use clawmux_core::manner::Manner;
@@ -27,6 +27,7 @@ use clawmux_core::reply::{Message, Role, Said, Transcript};
 use clawmux_core::settings::Settings;
 use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
+use futures::FutureExt as _;
 use futures::future::join_all;
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -58,7 +59,7 @@ fn ended(outcome: Outcome) -> Event {
 }
 
 fn append(session: &SessionKey, events: Vec<Logged>, durable: bool) -> Append {
-    Append { session: session.clone(), owner: Owner::Admins, events, durable, reserve: None }
+    Append { session: session.clone(), events, durable, reserve: None }
 }
 
 /// Events of one run, numbered from `first` on.
@@ -74,7 +75,7 @@ async fn read(store: &Addr<Store>, session: &SessionKey, after: u64) -> Vec<Logg
 async fn load(store: &Addr<Store>, session: &SessionKey, runs: usize) -> Option<Loaded> {
     let loaded = store.send(Load { session: session.clone(), runs }).await.unwrap().unwrap();
     let described = store.send(Describe { session: session.clone() }).await.unwrap().unwrap();
-    let same = loaded.as_ref().map(|loaded| Described { owner: loaded.owner.clone(), spent: loaded.spent });
+    let same = loaded.as_ref().map(|loaded| Described { owner: session.owner(), spent: loaded.spent });
     assert_eq!(described, same, "both questions are about one session");
     loaded
 }
@@ -267,7 +268,8 @@ async fn history_drops_what_a_restart_made_void_and_keeps_what_an_abort_cut_off(
         ended(Outcome::Completed),
     ];
     store.send(append(&session, of_run(1, "r1", first), true)).await.unwrap().unwrap();
-    let second = vec![prompt("two", None), Event::Started, text("Well, "), ended(Outcome::Aborted)];
+    let second =
+        vec![prompt("two", None), Event::Started, text("Well, "), ended(Outcome::Aborted(Cause::Asked))];
     store.send(append(&session, of_run(11, "r2", second), true)).await.unwrap().unwrap();
     let third = vec![prompt("three", None), ended(Outcome::Failed(ErrorCode::Provider.error("no")))];
     store.send(append(&session, of_run(15, "r3", third), true)).await.unwrap().unwrap();
@@ -364,7 +366,10 @@ async fn what_would_break_the_log_is_refused_whole_and_disturbs_nobody() {
         (two(at(2), logged(3, None, Event::Started)), "no run"),
         (vec![logged(2, Some("r1"), Event::Cleared(Forgotten::Past))], "a run where none belongs"),
         (
-            two(logged(2, Some("r1"), ended(Outcome::Aborted)), logged(3, Some("r1"), text("x"))),
+            two(
+                logged(2, Some("r1"), ended(Outcome::Aborted(Cause::Asked))),
+                logged(3, Some("r1"), text("x")),
+            ),
             "after the end",
         ),
         (two(at(2), logged(3, Some("r1"), prompt("again", None))), "a run twice"),
@@ -428,6 +433,27 @@ async fn of_all_who_bring_one_idempotency_key_one_wins_and_the_others_find_it() 
 }
 
 #[actix::test]
+async fn a_session_is_found_by_the_id_of_its_present_conversation() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let find = async |id: &str| {
+        let find = FindSession { id: id.into(), owner: Owner::Admins, among: Among::OwnConversations };
+        store.send(find).await.unwrap().unwrap()
+    };
+    let id = async || store.send(ReadRow(key("a"))).await.unwrap().unwrap().unwrap().session_id;
+    let made = vec![logged(1, None, Event::Configured(Box::default()))];
+    store.send(append(&key("a"), made, true)).await.unwrap().unwrap();
+    let first = id().await;
+    assert_eq!(find(&first).await, Some(key("a")));
+    let reset = vec![logged(2, None, Event::Cleared(Forgotten::Conversation))];
+    store.send(append(&key("a"), reset, true)).await.unwrap().unwrap();
+    let second = id().await;
+    assert_eq!((find(&second).await, find(&first).await), (Some(key("a")), None));
+    assert_eq!(second, key("a").conversation_id(1001, Seq(2)));
+    store.send(Stop).await.unwrap().unwrap();
+}
+
+#[actix::test]
 async fn no_session_takes_the_uuid_of_another() {
     let folder = Folder::new();
     let store = folder.store().await;
@@ -438,14 +464,33 @@ async fn no_session_takes_the_uuid_of_another() {
     let refused = store.send(append(&of("other"), made(), true)).await.unwrap().unwrap_err();
     assert_eq!(refused.code, ErrorCode::Conflict, "{refused}");
     assert_eq!(load(&store, &of("other"), 1).await, None, "nothing of it is kept");
-    let find = |uuid: &str| FindSession { uuid: uuid.into() };
-    let found = store.send(find(uuid)).await.unwrap().unwrap();
-    assert_eq!(found, Some((of("main"), Owner::Admins)));
+    let find = async |id: &str, owner: &Owner, among| {
+        let find = FindSession { id: id.into(), owner: owner.clone(), among };
+        store.send(find).await.unwrap().unwrap()
+    };
+    let (admins, ada) = (Owner::Admins, Owner::Credential("ada".into()));
+    assert_eq!(find(uuid, &admins, Among::All).await, Some(of("main")));
     // Others go on, and those that were given none are found by their own.
     store.send(append(&key("ada"), made(), true)).await.unwrap().unwrap();
-    let found = store.send(find(&key("ada").uuid())).await.unwrap().unwrap();
-    assert_eq!(found, Some((key("ada"), Owner::Admins)));
-    assert_eq!(store.send(find("no such")).await.unwrap().unwrap(), None);
+    assert_eq!(find(&key("ada").uuid(), &admins, Among::All).await, Some(key("ada")));
+    assert_eq!(find("no such", &admins, Among::All).await, None);
+    // Another owner's is another session: nobody's is found in place of one's own, nor by who may not see it.
+    let hers = of("main").in_space(&ada);
+    store.send(append(&hers, made(), true)).await.unwrap().unwrap();
+    for (owner, among, expected) in [
+        (&admins, Among::All, of("main")),
+        (&admins, Among::Own, of("main")),
+        (&ada, Among::Own, hers.clone()),
+        (&admins, Among::OwnConversations, of("main")),
+        (&ada, Among::OwnConversations, hers.clone()),
+    ] {
+        assert_eq!(find(uuid, owner, among).await, Some(expected), "{owner:?} {among:?}");
+    }
+    let only_hers = key("only").in_space(&ada);
+    store.send(append(&only_hers, made(), true)).await.unwrap().unwrap();
+    assert_eq!(find(&only_hers.uuid(), &admins, Among::All).await, Some(only_hers.clone()));
+    assert_eq!(find(&only_hers.uuid(), &admins, Among::Own).await, None);
+    assert_eq!(find(&only_hers.uuid(), &Owner::Credential("bob".into()), Among::Own).await, None);
     store.send(Stop).await.unwrap().unwrap();
 }
 
@@ -531,7 +576,7 @@ async fn sessions_are_listed_by_use_and_owner() {
         if i == 2 {
             events.pop();
         }
-        store.send(Append { owner, ..append(&key(&run), events, true) }).await.unwrap().unwrap();
+        store.send(append(&key(&run).in_space(&owner), events, true)).await.unwrap().unwrap();
     }
     let list = async |limit, owner| {
         let listed =
@@ -543,12 +588,12 @@ async fn sessions_are_listed_by_use_and_owner() {
     };
     let (a, b, c) = (
         (key("r0"), 100, false, Owner::Admins),
-        (key("r1"), 99, false, ci.clone()),
+        (key("r1").in_space(&ci), 99, false, ci.clone()),
         (key("r2"), 20, true, Owner::Admins),
     );
     assert_eq!(list(9, None).await, [a.clone(), b.clone(), c.clone()]);
     assert_eq!(list(1, None).await, std::slice::from_ref(&a));
-    assert_eq!(list(9, Some(ci)).await, [b]);
+    assert_eq!(list(9, Some(ci)).await, std::slice::from_ref(&b));
     assert_eq!(list(9, Some(Owner::Admins)).await, [a.clone(), c.clone()]);
 
     // Page by page, also where several were used at one moment.
@@ -566,7 +611,8 @@ async fn sessions_are_listed_by_use_and_owner() {
         seen.extend(page.into_iter().map(|s| (s.summary.session, s.head, s.prompts)));
     }
     let one = |run: &str, head| (key(run), Seq(head), 1);
-    assert_eq!(seen, [one("r0", 2), one("r1", 2), one("r4", 1), one("r3", 1), one("r2", 1)]);
+    let of_ci = (b.0.clone(), Seq(2), 1);
+    assert_eq!(seen, [one("r0", 2), of_ci, one("r4", 1), one("r3", 1), one("r2", 1)]);
 
     let beginning = async |prefix: &str, limit| {
         let prefix = Some(prefix.to_owned());
@@ -574,7 +620,7 @@ async fn sessions_are_listed_by_use_and_owner() {
         let listed = store.send(wanted).await.unwrap().unwrap();
         listed.into_iter().map(|s| s.summary.session).collect::<Vec<_>>()
     };
-    let r1 = key("r1");
+    let r1 = b.0.clone();
     assert_eq!(beginning(&r1.as_str()[..r1.as_str().len() - 5], 9).await, std::slice::from_ref(&r1));
     assert_eq!(beginning(r1.as_str(), 9).await, [r1]);
     assert_eq!(beginning("", 2).await.len(), 2);
@@ -673,7 +719,8 @@ async fn what_prompts_bring_along_is_read_by_who_wakes_the_session_and_by_nobody
         seq += events.len() as u64;
         store.send(append(&session, events, true)).await.unwrap().unwrap();
     }
-    let unanswered = vec![brings(3, vec![image(3, 50)]), Event::Started, ended(Outcome::Aborted)];
+    let unanswered =
+        vec![brings(3, vec![image(3, 50)]), Event::Started, ended(Outcome::Aborted(Cause::Asked))];
     store.send(append(&session, of_run(seq, "r3", unanswered), true)).await.unwrap().unwrap();
     let waits = of_run(seq + 3, "r4", vec![brings(4, vec![image(4, 3 * large), file("x")])]);
     store.send(append(&session, waits, true)).await.unwrap().unwrap();
@@ -693,11 +740,15 @@ async fn what_prompts_bring_along_is_read_by_who_wakes_the_session_and_by_nobody
             held.clone().map(|of| of.iter().map(|a| a.bytes() == a.data().len()).collect()).collect();
         assert_eq!(
             whole,
-            [vec![true, false], vec![true, true], vec![true, true], vec![false], vec![true, true]],
-            "the newest images that fit, and all of what is yet to be answered"
+            [vec![true, false], vec![true, true], vec![true, true], vec![false], vec![false, false]],
+            "the newest images that fit, and nothing of what waits and is large"
         );
-        let last = held.next_back().unwrap();
-        assert_eq!(last, &[image(4, 3 * large), file("x")]);
+        assert!(held.next_back().is_some());
+        let aside: Vec<_> = loaded.aside.iter().map(|(run, bytes)| (run.as_str(), *bytes > large)).collect();
+        assert_eq!(aside, [("r4", true)]);
+        let asked = ReadPrompt { session: session.clone(), seq: Seq(seq + 3) };
+        let (_, brought) = store.send(asked).await.unwrap().unwrap().unwrap();
+        assert_eq!(brought, [image(4, 3 * large), file("x")]);
 
         let told = read(&store, &session, 0).await;
         let bytes: usize = told.iter().map(|logged| logged.event.bytes()).sum();
@@ -724,6 +775,7 @@ enum Step {
     History { session: usize, limit: usize },
     Transcript { session: usize, limit: usize, at: Option<u64> },
     Cut { session: usize, keep: usize },
+    Turn { session: usize, turns: usize },
     Delete { session: usize },
     Reopen,
 }
@@ -775,6 +827,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (session(), 0usize..9, proptest::option::of(0u64..40))
             .prop_map(|(session, limit, at)| Step::Transcript { session, limit, at }),
         1 => (session(), 0usize..9).prop_map(|(session, keep)| Step::Cut { session, keep }),
+        2 => (session(), 0usize..5).prop_map(|(session, turns)| Step::Turn { session, turns }),
         1 => session().prop_map(|session| Step::Delete { session }),
         1 => Just(Step::Reopen),
     ]
@@ -1076,7 +1129,7 @@ impl Model {
                 Act::Restart(at) => (pick(*at), Event::Restarted),
                 Act::End(at, how) => {
                     let outcome = match how {
-                        0 => Outcome::Aborted,
+                        0 => Outcome::Aborted(Cause::Asked),
                         1 => Outcome::Failed(ErrorCode::Provider.error("away")),
                         _ => Outcome::Completed,
                     };
@@ -1240,6 +1293,15 @@ async fn follows_the_model(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 after.log.push(logged(after.next(), None, Event::Cleared(Forgotten::UpTo(up_to))));
                 prop_assert_eq!(after.told().len(), kept);
             }
+            Step::Turn { session, turns } => {
+                let known = model.sessions.get(&session).unwrap_or(&blank);
+                let asked = FindTurn { session: key(&session.to_string()), turns };
+                let found = store.send(asked).await.unwrap().unwrap();
+                let (remembered, open) = (known.remembered().collect::<Vec<_>>(), known.open());
+                let last = remembered.iter().rev().take(turns).copied().chain(&open);
+                let begins = last.filter_map(|run| known.of(run).next()).map(|logged| logged.seq.0);
+                prop_assert_eq!(found, begins.min().map(|begin| Seq(begin - 1)));
+            }
             Step::Delete { session } => {
                 let known = model.sessions.get(&session);
                 let result = store.send(Delete(key(&session.to_string()))).await.unwrap();
@@ -1317,7 +1379,7 @@ async fn appends_for_ever(store: &Addr<Store>, i: u64) {
     loop {
         // What the last life left open is ended first.
         let (run, events) = match open.pop() {
-            Some(run) => (run, vec![Event::Restarted, text("again"), ended(Outcome::Aborted)]),
+            Some(run) => (run, vec![Event::Restarted, text("again"), ended(Outcome::Aborted(Cause::Asked))]),
             None => {
                 let run = format!("s{i}-{}", seq + 1);
                 let mut events = vec![prompt("go", Some(&run)), Event::Started];
@@ -1535,7 +1597,7 @@ fn a_full_disk_is_an_answer_and_not_an_end() {
         said.lines().find_map(|line| line.split_once("refused-after ").map(|(_, told)| told.to_owned()));
     let told = told.unwrap_or_else(|| panic!("{said}{}", String::from_utf8_lossy(&out.stderr)));
     let (seq, how) = told.split_once(' ').unwrap();
-    assert!(how.contains("Some(1) Unavailable the log can't be written: "), "{how}");
+    assert!(how.contains("Some(1) Unavailable the store can't be written: "), "{how}");
     let seq: u64 = seq.parse().unwrap();
     assert!(seq > 0);
     // With room again it goes on where it was.
@@ -1547,4 +1609,33 @@ fn a_full_disk_is_an_answer_and_not_an_end() {
         store.send(append(&session, next, true)).await.unwrap().unwrap();
         store.send(Stop).await.unwrap().unwrap();
     });
+}
+
+#[actix::test]
+async fn who_asks_for_much_keeps_nobody_else_waiting() {
+    const HISTORIES: usize = 800;
+    let (folder, session) = (Folder::new(), key("a"));
+    let store = folder.store().await;
+    let mut seq = 1;
+    for run in 0..40 {
+        let said =
+            vec![prompt(&"p".repeat(4000), None), Event::Started, text(&"t".repeat(4000)), step_ended()];
+        let events = [said, vec![ended(Outcome::Completed)]].concat();
+        let count = events.len() as u64;
+        store.send(append(&session, of_run(seq, &format!("r{run}"), events), false)).await.unwrap().unwrap();
+        seq += count;
+    }
+    let (one, other) = (Owner::from_name("one"), Owner::from_name("other"));
+    let of_one = || {
+        let question =
+            ReadHistory { session: session.clone(), limit: 100, before: None, max_bytes: usize::MAX };
+        store.send(AskedBy { owner: one.clone(), question })
+    };
+    let mut histories: Vec<_> = (0..HISTORIES).map(|_| Box::pin(of_one())).collect();
+    let question = ListSessions { limit: 10, owner: Some(other.clone()), prefix: None, before: None };
+    let list = store.send(AskedBy { owner: other, question }).await.unwrap().unwrap();
+    assert!(list.is_empty());
+    let answered = histories.iter_mut().filter_map(|history| history.as_mut().now_or_never()).count();
+    println!("{answered} of {HISTORIES} histories were answered before another owner's list");
+    assert!(answered < HISTORIES / 4, "it waited behind {answered}");
 }

@@ -1,181 +1,150 @@
-//! The WebSocket to a daemon: let in, kept alive, and either understood or given up.
+//! A connection to a daemon, whichever way: over its Unix socket or a WebSocket. Both speak exoclaw.
 
-use std::pin::Pin;
-use std::time::Duration;
+use std::io::ErrorKind;
+use std::path::PathBuf;
 
-use awc::Client;
-use awc::error::WsProtocolError;
-use awc::ws::{Frame, Message};
-use bytes::{Bytes, BytesMut};
 use clawmux_core::auth::Secret;
 use clawmux_core::dialect::exoclaw::client::{self as exoclaw, Told};
-use futures::stream::LocalBoxStream;
-use futures::{Sink, SinkExt, StreamExt};
-use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
+use super::unix::Unix;
+use super::web::Web;
 use crate::exit::{FAILED, Failure, UNREACHABLE};
+use crate::terminal::one_line;
 
 /// The largest message taken from a daemon, in bytes.
-const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// How long the handshake may take with a credential.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a daemon that wants no credential may take to say so.
-const HELLO: Duration = Duration::from_secs(3);
-/// How often a silent daemon is asked whether it lives, and how many times.
-const BEAT: Duration = Duration::from_secs(30);
-const BEATS_MAX: u32 = 3;
-/// How long a frame may take to leave, and the Close frame to be answered.
-const WRITE: Duration = Duration::from_secs(30);
-const CLOSE: Duration = Duration::from_secs(1);
+pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-pub(super) struct Link {
-    sink: Pin<Box<dyn Sink<Message, Error = WsProtocolError>>>,
-    stream: LocalBoxStream<'static, Result<Frame, WsProtocolError>>,
-    beat: Interval,
-    silent_beats: u32,
-    fragments: BytesMut,
+/// The largest request that daemons take as they come, in bytes: `xeno.max_line_bytes` and
+/// `gateway.max_payload_bytes`.
+const LINE_BYTES_MAX: usize = 16 << 20;
+const FRAME_BYTES_MAX: usize = 10 << 20;
+
+/// Where a daemon is.
+#[derive(Clone, Debug)]
+pub(super) enum Door {
+    /// At its Unix socket.
+    Unix(PathBuf),
+    /// At a WebSocket, with a credential where one is at hand.
+    Web(String, Option<Secret>),
+}
+
+/// Why there is no connection.
+#[derive(Debug)]
+pub(super) enum NotOpen {
+    /// It may be otherwise in a moment.
+    Passing(Failure),
+    /// It won't be otherwise before somebody does something.
+    Refused(Failure),
+}
+
+impl NotOpen {
+    /// Nobody is there.
+    pub(super) fn unreachable(why: String) -> Self {
+        Self::Passing(Failure::new(UNREACHABLE, why))
+    }
+}
+
+impl From<NotOpen> for Failure {
+    fn from(not_open: NotOpen) -> Self {
+        match not_open {
+            NotOpen::Passing(failure) | NotOpen::Refused(failure) => failure,
+        }
+    }
+}
+
+/// A connection.
+pub(super) enum Link {
+    Unix(Unix),
+    Web(Box<Web>),
 }
 
 impl Link {
     /// Connects and is let in.
     ///
     /// # Errors
-    /// Status 69 where nobody answers, 1 where the credential is missing or wrong.
-    pub(super) async fn open(url: &str, token: Option<&Secret>) -> Result<Self, Failure> {
-        let unreachable =
-            |why: String| Failure::new(UNREACHABLE, format!("no daemon is reachable at {url}: {why}"));
-        let request = Client::builder().timeout(HANDSHAKE).finish().ws(url).max_frame_size(MESSAGE_BYTES_MAX);
-        let (_, socket) = request.connect().await.map_err(|error| unreachable(error.to_string()))?;
-        let (sink, stream) = socket.split();
-        let mut beat = interval(BEAT);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        beat.reset();
-        let mut link = Self {
-            sink: Box::pin(sink),
-            stream: stream.boxed_local(),
-            beat,
-            silent_beats: 0,
-            fragments: BytesMut::new(),
-        };
-        if let Some(token) = token {
-            link.send(exoclaw::token(token.expose())).await?;
-        }
-        let patience = if token.is_some() { HANDSHAKE } else { HELLO };
-        match timeout(patience, link.greeting()).await {
-            Ok(greeted) => greeted.map(|()| link),
-            Err(_) if token.is_none() => Err(Failure::new(
-                FAILED,
-                "the daemon wants a credential: set CLAWMUX_TOKEN or give --token-file",
-            )),
-            Err(_) => Err(unreachable(format!("no greeting within {patience:?}"))),
+    /// Where nobody answers, or who answers does not let this client in.
+    pub(super) async fn open(door: &Door) -> Result<Self, NotOpen> {
+        match door {
+            Door::Unix(path) => match Unix::open(path).await {
+                Ok(link) => Ok(Self::Unix(link)),
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    let why = format!(
+                        "this user may not use the socket {}: chat as the user whose home it is, as root, or as a \
+                         member of gateway.socket_group; or with a token over --url",
+                        path.display()
+                    );
+                    Err(NotOpen::Refused(Failure::new(UNREACHABLE, why)))
+                }
+                Err(error) => {
+                    let why = format!("no daemon is reachable at {}: {error}", path.display());
+                    Err(NotOpen::unreachable(why))
+                }
+            },
+            Door::Web(url, token) => Ok(Self::Web(Box::new(Web::open(url, token.as_ref()).await?))),
         }
     }
 
-    async fn greeting(&mut self) -> Result<(), Failure> {
-        loop {
-            match self.next().await? {
-                Told::Hello => return Ok(()),
-                Told::Closing { error, .. } if error == exoclaw::AUTH_FAILED => {
-                    return Err(Failure::new(FAILED, "the daemon does not accept this token"));
-                }
-                Told::Closing { error, .. } if error == exoclaw::DRAINING => {
-                    return Err(Failure::new(UNREACHABLE, "the daemon stops"));
-                }
-                Told::Closing { error, .. } => {
-                    return Err(Failure::new(
-                        FAILED,
-                        format!("the daemon closes: {}", crate::terminal::one_line(&error, 200)),
-                    ));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// Sends a text frame.
+    /// Sends a request.
     ///
     /// # Errors
-    /// Status 1 where the connection is lost.
+    /// Where the connection is lost.
     pub(super) async fn send(&mut self, text: String) -> Result<(), Failure> {
-        match timeout(WRITE, self.sink.send(Message::Text(text.into()))).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(lost(&error.to_string())),
-            Err(_) => Err(lost("it takes nothing any more")),
+        match self {
+            Self::Unix(link) => link.send(text).await,
+            Self::Web(link) => link.send(text).await,
         }
     }
 
     /// What the daemon says next. May be dropped while it waits and called anew.
     ///
     /// # Errors
-    /// Status 1 where the connection is lost.
+    /// Where the connection is lost.
     pub(super) async fn next(&mut self) -> Result<Told, Failure> {
-        loop {
-            let frame = tokio::select! {
-                frame = self.stream.next() => frame,
-                _ = self.beat.tick() => {
-                    self.silent_beats += 1;
-                    if self.silent_beats > BEATS_MAX {
-                        return Err(lost("it is silent"));
-                    }
-                    let _ = self.sink.send(Message::Ping(Bytes::new())).await;
-                    continue;
-                }
-            };
-            self.silent_beats = 0;
-            let complete = match frame {
-                Some(Ok(Frame::Text(text))) => Some(text),
-                Some(Ok(Frame::Continuation(item))) => self.assemble(item)?,
-                Some(Ok(Frame::Ping(payload))) => {
-                    let _ = self.sink.send(Message::Pong(payload)).await;
-                    None
-                }
-                Some(Ok(Frame::Pong(_) | Frame::Binary(_))) => None,
-                Some(Ok(Frame::Close(reason))) => {
-                    let why =
-                        reason.and_then(|reason| reason.description).unwrap_or_else(|| "it closed".into());
-                    return Err(lost(&crate::terminal::one_line(&why, 200)));
-                }
-                Some(Err(error)) => return Err(lost(&error.to_string())),
-                None => return Err(lost("it closed")),
-            };
-            if let Some(text) = complete {
-                return Ok(std::str::from_utf8(&text).map_or(Told::Unknown, exoclaw::read));
-            }
+        match self {
+            Self::Unix(link) => link.next().await,
+            Self::Web(link) => link.next().await,
         }
     }
 
-    fn assemble(&mut self, item: actix_http::ws::Item) -> Result<Option<Bytes>, Failure> {
-        use actix_http::ws::Item;
-        let (piece, last) = match item {
-            Item::FirstText(piece) | Item::FirstBinary(piece) => {
-                self.fragments.clear();
-                (piece, false)
-            }
-            Item::Continue(piece) => (piece, false),
-            Item::Last(piece) => (piece, true),
-        };
-        if self.fragments.len() + piece.len() > MESSAGE_BYTES_MAX {
-            return Err(lost("it sent a message that is too large"));
+    /// The most bytes a request may have here.
+    pub(super) fn request_bytes_max(&self) -> usize {
+        match self {
+            Self::Unix(_) => LINE_BYTES_MAX,
+            Self::Web(_) => FRAME_BYTES_MAX,
         }
-        self.fragments.extend_from_slice(&piece);
-        Ok(last.then(|| self.fragments.split().freeze()))
     }
 
-    /// Says goodbye; does not wait long for the answer.
+    /// Says goodbye.
     pub(super) async fn close(&mut self) {
-        let goodbye = async {
-            if self.sink.send(Message::Close(None)).await.is_ok() {
-                while let Some(Ok(frame)) = self.stream.next().await {
-                    if matches!(frame, Frame::Close(_)) {
-                        return;
-                    }
-                }
-            }
-        };
-        let _ = timeout(CLOSE, goodbye).await;
+        if let Self::Web(link) = self {
+            link.close().await;
+        }
     }
 }
 
-fn lost(why: &str) -> Failure {
+/// The connection is gone.
+pub(super) fn lost(why: &str) -> Failure {
     Failure::new(FAILED, format!("the connection to the daemon is lost: {why}"))
+}
+
+/// What the daemon means by the word it says before it closes.
+pub(super) fn closing(word: &str) -> NotOpen {
+    let refused = |why: &str| NotOpen::Refused(Failure::new(FAILED, why));
+    match word {
+        exoclaw::AUTH_FAILED => refused("the daemon does not accept this token"),
+        exoclaw::DRAINING => NotOpen::unreachable("the daemon is stopping".into()),
+        "credential_revoked" => refused("the token was revoked (credential_revoked): ask for another one"),
+        "credential_expired" => refused("the token has expired (credential_expired): ask for another one"),
+        "frame_too_large" => refused("the prompt is larger than the daemon takes (frame_too_large)"),
+        "slow_consumer"
+        | "idle_timeout"
+        | "overloaded"
+        | "message_crowded_out"
+        | "message_timeout"
+        | "rate_limited"
+        | "too_many_connections" => {
+            NotOpen::Passing(Failure::new(FAILED, format!("the daemon closed the connection: {word}")))
+        }
+        word => refused(&format!("the daemon closed the connection: {}", one_line(word, 200))),
+    }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::approval;
 use crate::auth::pairing::News;
 use crate::auth::{Owner, Principal, Scope};
+use crate::catalog::Catalog;
 use crate::event::{Event, Logged};
 use crate::health::Report;
 use crate::ids::{Seq, SessionKey};
@@ -39,6 +40,8 @@ pub enum Announcement {
     Approval(Arc<approval::News>),
     /// Something happened to a job.
     Job(Box<JobNews>),
+    /// There are other agents or models to choose from.
+    Catalog(Arc<Catalog>),
 }
 
 impl Announcement {
@@ -47,7 +50,8 @@ impl Announcement {
         match (self, newer) {
             (Self::Presence(_), Self::Presence(_))
             | (Self::Health(_), Self::Health(_))
-            | (Self::Report(_), Self::Report(_)) => true,
+            | (Self::Report(_), Self::Report(_))
+            | (Self::Catalog(_), Self::Catalog(_)) => true,
             (Self::SessionChanged(old), Self::SessionChanged(new)) => old.session == new.session,
             (Self::Agent(old), Self::Agent(new)) => {
                 let is_change = |news: &AgentNews| news.what == AgentChange::Changed;
@@ -78,7 +82,9 @@ impl Announcement {
                 who.scopes.allows(Scope::Read) && is_own
             }
             // The hub knows who may decide.
-            Self::Approval(_) | Self::Presence(_) | Self::Health(_) | Self::Pairing(_) => true,
+            Self::Approval(_) | Self::Presence(_) | Self::Health(_) | Self::Pairing(_) | Self::Catalog(_) => {
+                true
+            }
             Self::Report(_) => who.scopes.allows(Scope::Read),
         }
     }

@@ -197,18 +197,27 @@ impl News {
     }
 }
 
-/// Whether this principal may decide about calls of sessions of this owner: operators and approvers
-/// about all, who may write about his own.
-pub fn may_decide(principal: &Principal, owner: &Owner) -> bool {
-    let scopes = principal.scopes;
-    scopes.allows(Scope::Admin)
-        || scopes.allows(Scope::Approve)
-        || (scopes.allows(Scope::Write) && principal.sees(owner))
+/// Whether this principal may decide about the calls of everybody's runs: operators and approvers.
+pub fn decides_all(principal: &Principal) -> bool {
+    principal.scopes.allows(Scope::Admin) || principal.scopes.allows(Scope::Approve)
 }
 
-/// Whether this principal may know of calls of sessions of this owner that wait.
-pub fn may_see(principal: &Principal, owner: &Owner) -> bool {
-    may_decide(principal, owner) || (principal.scopes.allows(Scope::Read) && principal.sees(owner))
+/// Whether this principal may decide about the calls of a run, by who prompted that: operators and
+/// approvers about all, who may write about those of the runs he prompted himself; whoever owns the
+/// session.
+pub fn may_decide(principal: &Principal, prompted_by: &Owner) -> bool {
+    decides_all(principal) || (principal.scopes.allows(Scope::Write) && principal.owner == *prompted_by)
+}
+
+/// Whether this principal may know of a call that waits: who may decide about it, and who reads the
+/// session it is in.
+pub fn may_see(principal: &Principal, pending: &Pending) -> bool {
+    knows_of(principal, (&pending.owner, &pending.prompted_by))
+}
+
+/// The same of one in a session of this owner, whose run was prompted by this one.
+pub fn knows_of(principal: &Principal, (owner, prompted_by): (&Owner, &Owner)) -> bool {
+    may_decide(principal, prompted_by) || (principal.scopes.allows(Scope::Read) && principal.sees(owner))
 }
 
 /// What can be asked about tool calls that wait until somebody decides.
@@ -216,6 +225,11 @@ pub fn may_see(principal: &Principal, owner: &Owner) -> bool {
 pub enum ApprovalCommand {
     /// Those that the caller may know of, the longest waiting first.
     List,
+    /// What was decided lately, since the daemon started, of what the caller may know of: the latest first.
+    Past {
+        /// At most so many.
+        limit: usize,
+    },
     /// This one.
     Get(ApprovalId),
     /// Decide about one.
@@ -234,6 +248,8 @@ pub enum ApprovalCommand {
 pub enum ApprovalReply {
     /// To `List`.
     List(Vec<Arc<Pending>>),
+    /// To `Past`: each is a [`News::Resolved`].
+    Past(Vec<News>),
     /// To `Get`.
     Found(Arc<Pending>),
     /// To `Decide`: it is in the log.
@@ -253,7 +269,7 @@ impl ApprovalCommand {
     /// What it takes of memory with its reply, where a small request takes 1.
     pub fn weight(&self) -> usize {
         match self {
-            Self::List => 16,
+            Self::List | Self::Past { .. } => 16,
             Self::Get(_) => 2,
             Self::Decide { .. } => 1,
         }
@@ -263,6 +279,13 @@ impl ApprovalCommand {
 /// That nothing waits under this id, or nothing the caller may know of.
 pub fn no_such(id: &ApprovalId) -> Error {
     ErrorCode::NotFound.error(format!("no such approval: {id}"))
+}
+
+/// That somebody who knows of a call may not decide about it.
+pub fn not_yours(id: &ApprovalId) -> Error {
+    ErrorCode::Forbidden.error(format!(
+        "approval {id} is decided by who prompted its run, by operators, and by those who may approve"
+    ))
 }
 
 /// That somebody decided before, or nobody in time; `what` in the words of [`Decision::word`], where it
@@ -284,23 +307,20 @@ mod tests {
         let who =
             |scopes: &[Scope]| Principal { owner: owner("ada"), ..Principal::new("ada", Scopes::of(scopes)) };
         let table = [
-            // scopes, one's own: decide, see; another's: decide, see
-            (&[Scope::Admin][..], [true, true, true, true]),
-            (&[Scope::Approve], [true, true, true, true]),
-            (&[Scope::Write], [true, true, false, false]),
-            (&[Scope::Read], [false, true, false, false]),
-            (&[Scope::Teams, Scope::Pair], [false, false, false, false]),
-            (&[], [false, false, false, false]),
+            // scopes; decide, know: one's own run in one's own session, in another's, another's run in one's
+            // own session, in another's
+            (&[Scope::Admin][..], [true; 8]),
+            (&[Scope::Approve], [true; 8]),
+            (&[Scope::Write], [true, true, true, true, false, true, false, false]),
+            (&[Scope::Read], [false, true, false, false, false, true, false, false]),
+            (&[Scope::Teams, Scope::Pair], [false; 8]),
+            (&[], [false; 8]),
         ];
         for (scopes, expected) in table {
             let (who, mine, other) = (who(scopes), owner("ada"), owner("bob"));
-            let found = [
-                may_decide(&who, &mine),
-                may_see(&who, &mine),
-                may_decide(&who, &other),
-                may_see(&who, &other),
-            ];
-            assert_eq!(found, expected, "{scopes:?}");
+            let cases = [(&mine, &mine), (&other, &mine), (&mine, &other), (&other, &other)];
+            let found = cases.map(|case| [may_decide(&who, case.1), knows_of(&who, case)]);
+            assert_eq!(found.as_flattened(), expected, "{scopes:?}");
         }
     }
 

@@ -2,11 +2,14 @@
 //!
 //! It follows from the configuration alone, so dialects answer from it without asking anybody.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
 
-use crate::config::{Agent, Config, ModelRef};
+use crate::config::{Agent, Config, ModelRef, Provider};
 use crate::error::{Error, ErrorCode};
-use crate::ids::AgentId;
+use crate::ids::{AgentId, PluginName};
 use crate::provider::ProviderKind;
 use crate::settings::Settings;
 
@@ -21,6 +24,21 @@ pub struct Catalog {
     pub models: Vec<ModelEntry>,
     /// The configured providers, whose other models can be named too.
     pub providers: BTreeSet<String>,
+    /// How each of them is let in at its service.
+    pub access: BTreeMap<String, Access>,
+    /// How often the heart of the default agent beats; none = never.
+    pub heartbeat: Option<Duration>,
+}
+
+/// How a provider is let in at its service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// The wire format it is asked in.
+    pub kind: ProviderKind,
+    /// Whether a key is configured.
+    pub has_key: bool,
+    /// Whether it wants one and there is none, so that it refuses every call.
+    pub lacks_key: bool,
 }
 
 /// One agent.
@@ -32,6 +50,12 @@ pub struct AgentEntry {
     pub model: ModelRef,
     /// Those it falls back to.
     pub fallback: Vec<ModelRef>,
+    /// The plugins it is offered as tools.
+    pub tools: Vec<PluginName>,
+    /// The commands of nodes it is offered while the node is connected, as the model knows them.
+    pub node_tools: Vec<PluginName>,
+    /// The file of its soul.
+    pub soul: PathBuf,
 }
 
 /// One model.
@@ -55,7 +79,14 @@ impl Catalog {
     pub fn new(config: &Config) -> Self {
         let entry = |agent: &Agent| {
             let (model, fallback) = agent.models.split_first()?;
-            Some(AgentEntry { id: agent.id.clone(), model: model.clone(), fallback: fallback.to_vec() })
+            Some(AgentEntry {
+                id: agent.id.clone(),
+                model: model.clone(),
+                fallback: fallback.to_vec(),
+                tools: agent.tools.clone(),
+                node_tools: agent.node_tools.iter().map(|tool| tool.name.clone()).collect(),
+                soul: agent.soul.clone(),
+            })
         };
         let agents: Vec<_> = config.agents.values().filter_map(entry).collect();
         let mut models: Vec<ModelEntry> = Vec::new();
@@ -66,8 +97,18 @@ impl Catalog {
                 models.push(ModelEntry { model: model.clone(), kind: provider.kind });
             }
         }
-        let providers = config.providers.keys().cloned().collect();
-        Self { default_agent: config.default_agent.clone(), agents, models, providers }
+        let access = |(name, provider): (&String, &Provider)| {
+            let has_key = provider.api_key.is_some();
+            (name.clone(), Access { kind: provider.kind, has_key, lacks_key: provider.lacks_key() })
+        };
+        Self {
+            default_agent: config.default_agent.clone(),
+            agents,
+            models,
+            providers: config.providers.keys().cloned().collect(),
+            access: config.providers.iter().map(access).collect(),
+            heartbeat: config.scheduler.heartbeat,
+        }
     }
 
     /// The model that somebody names for an agent's sessions: `PROVIDER/MODEL`, or the bare name of a
@@ -100,6 +141,11 @@ impl Catalog {
         set.or_else(|| self.agent(agent).map(|agent| agent.model.clone()))
     }
 
+    /// Whether a model of this provider can be asked, as far as that hangs on the configuration.
+    pub fn is_available(&self, provider: &str) -> bool {
+        self.access.get(provider).is_none_or(|access| !access.lacks_key)
+    }
+
     /// The agent of this name.
     pub fn agent(&self, id: &str) -> Option<&AgentEntry> {
         self.agents.iter().find(|agent| agent.id.as_str() == id)
@@ -113,8 +159,14 @@ mod tests {
     #[test]
     fn a_model_is_found_by_its_full_name_or_by_its_own_where_an_agent_names_it() {
         let model = |provider: &str, model: &str| ModelRef { provider: provider.into(), model: model.into() };
-        let agent =
-            |id: &str, first: ModelRef| AgentEntry { id: id.into(), model: first, fallback: Vec::new() };
+        let agent = |id: &str, first: ModelRef| AgentEntry {
+            id: id.into(),
+            model: first,
+            fallback: Vec::new(),
+            tools: Vec::new(),
+            node_tools: Vec::new(),
+            soul: PathBuf::new(),
+        };
         let (a, b) = (model("one", "m"), model("two", "m"));
         let catalog = Catalog {
             default_agent: None,
@@ -123,6 +175,8 @@ mod tests {
                 .map(|model| ModelEntry { model: model.clone(), kind: ProviderKind::OpenAi })
                 .to_vec(),
             providers: ["one".into(), "two".into()].into(),
+            access: BTreeMap::new(),
+            heartbeat: None,
         };
         assert_eq!(catalog.find("x", "two/vendor/other").unwrap(), model("two", "vendor/other"));
         assert_eq!(catalog.find("y", " m ").unwrap(), b);

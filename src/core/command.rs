@@ -8,9 +8,10 @@ use serde_json::Value as Json;
 use crate::approval::ApprovalCommand;
 use crate::attachment::Attachment;
 use crate::auth::token::TokenCommand;
-use crate::auth::{About, Role as ClientRole, Scope, Scopes, Secret};
+use crate::auth::{About, Principal, Role as ClientRole, Scope, Scopes, Secret};
 use crate::enclosure::Enclosure;
 use crate::error::Error;
+use crate::event::Cause;
 use crate::file::{FileCommand, FileId};
 use crate::ids::{AgentId, LaneName, PluginName, RunId, Seq, SessionKey, Ticket};
 use crate::job::JobCommand;
@@ -60,6 +61,19 @@ pub enum Target {
     Session(SessionKey),
     /// The one with this UUID ([`SessionKey::uuid`]), which must be there.
     Uuid(String),
+    /// The one of the caller's own whose present conversation has this id
+    /// ([`SessionRow::session_id`](crate::reply::SessionRow::session_id)), which must be there.
+    Conversation(String),
+}
+
+impl Target {
+    /// Has the session that it names be the one that `who` means by that.
+    fn settle(&mut self, who: &Principal) -> Result<(), Error> {
+        if let Self::Session(key) = self {
+            *key = who.session(key)?;
+        }
+        Ok(())
+    }
 }
 
 /// A prompt for a session.
@@ -232,6 +246,17 @@ pub enum Command {
     Status,
     /// A prompt; its run's events follow the reply.
     Submit(Submit),
+    /// How the machine is.
+    Machine,
+    /// The lanes in which runs are or wait.
+    Lanes,
+    /// The file of an agent's soul, or another text for it.
+    Soul {
+        /// The agent.
+        agent: AgentId,
+        /// What it shall say; none = it is only looked at.
+        text: Option<String>,
+    },
     /// End a run: `run`, or whichever run the session is in; a queued run is taken from the queue.
     Abort {
         /// The session.
@@ -268,6 +293,16 @@ pub enum Command {
         /// on.
         after: Option<Seq>,
     },
+    /// The same, from the prompt of one of its last turns on, of those that are not forgotten; and never
+    /// from behind the prompt of what runs or waits.
+    AttachTurns {
+        /// The session.
+        target: Target,
+        /// How many turns are told of; 0 = what runs or waits, and what comes.
+        turns: usize,
+    },
+    /// The agents and models there are to choose from.
+    Catalog,
     /// Follow it no longer.
     Detach {
         /// The session.
@@ -361,6 +396,13 @@ pub enum Command {
         /// The session.
         target: Target,
     },
+    /// A part of the whole log of a session, with what prompts brought along.
+    Export {
+        /// The session.
+        target: Target,
+        /// What comes after this number.
+        after: Seq,
+    },
     /// Put a message of the assistant into the conversation, outside any run.
     Inject {
         /// The session.
@@ -407,6 +449,8 @@ pub enum Command {
     Stop {
         /// The session.
         target: Target,
+        /// What they are said to have ended for.
+        cause: Cause,
     },
     /// The same for good: it takes no more prompts until it is reset. One that is closed already stays
     /// as it is.
@@ -437,7 +481,23 @@ pub enum Command {
     },
 }
 
+/// For each such part of what a command brings into a conversation, one unit more is taken from the rate
+/// of whoever asks.
+const UNIT_BYTES: usize = 1 << 20;
+
 impl Command {
+    /// What it costs besides what its method does: what it brings along is written, kept and sent on.
+    pub fn cost(&self) -> u32 {
+        let bytes = match self {
+            Self::Submit(Submit { content, attachments, .. }) => {
+                content.len() + attachments.iter().map(Attachment::bytes).sum::<usize>()
+            }
+            Self::Inject { content, .. } => content.len(),
+            _ => 0,
+        };
+        u32::try_from(bytes / UNIT_BYTES).unwrap_or(u32::MAX)
+    }
+
     /// The session that it is about, where it is about one.
     pub fn target(&self) -> Option<&Target> {
         match self {
@@ -446,6 +506,7 @@ impl Command {
             | Self::History { target, .. }
             | Self::Clear { target }
             | Self::Attach { target, .. }
+            | Self::AttachTurns { target, .. }
             | Self::Detach { target, .. }
             | Self::DescribeSession { target }
             | Self::Transcript { target, .. }
@@ -455,13 +516,43 @@ impl Command {
             | Self::Renew { target }
             | Self::Compact { target, .. }
             | Self::Delete { target }
+            | Self::Export { target, .. }
             | Self::Inject { target, .. }
-            | Self::Stop { target }
+            | Self::Stop { target, .. }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
             Self::Memory(command) => command.target(),
             Self::SubAgent(command) => command.target(),
             _ => None,
+        }
+    }
+
+    /// Has every session that it names be the one that `who` means by that: in his own space, unless he
+    /// may name others' and does. Everything that is asked of sessions comes through here, whoever asks;
+    /// what a [`Route`] leads to is found, and settled, later.
+    ///
+    /// # Errors
+    /// As [`Principal::session`].
+    pub fn settle(&mut self, who: &Principal) -> Result<(), Error> {
+        let settle = |key: &mut SessionKey| {
+            *key = who.session(key)?;
+            Ok(())
+        };
+        match self {
+            Self::Exists { session } => settle(session),
+            // A session that is not his is one of which there is none.
+            Self::Preview { targets, .. } => {
+                for target in targets {
+                    if target.settle(who).is_err() {
+                        *target = Target::Uuid(String::new());
+                    }
+                }
+                Ok(())
+            }
+            // That of the call, as it was told of: who may decide need not see the session.
+            Self::Approval(_) => Ok(()),
+            Self::Job(command) => command.sessions_mut().into_iter().try_for_each(settle),
+            command => command.target_mut().map_or(Ok(()), |target| target.settle(who)),
         }
     }
 
@@ -473,6 +564,7 @@ impl Command {
             | Self::History { target, .. }
             | Self::Clear { target }
             | Self::Attach { target, .. }
+            | Self::AttachTurns { target, .. }
             | Self::Detach { target, .. }
             | Self::DescribeSession { target }
             | Self::Transcript { target, .. }
@@ -482,13 +574,80 @@ impl Command {
             | Self::Renew { target }
             | Self::Compact { target, .. }
             | Self::Delete { target }
+            | Self::Export { target, .. }
             | Self::Inject { target, .. }
-            | Self::Stop { target }
+            | Self::Stop { target, .. }
             | Self::Close { target, .. }
             | Self::Budget { target: Some(target) } => Some(target),
             Self::Memory(command) => command.target_mut(),
             Self::SubAgent(command) => command.target_mut(),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{Order, Place};
+    use proptest::prelude::*;
+
+    fn command(which: usize, keys: &[SessionKey]) -> Command {
+        let (first, last) = (keys[0].clone(), keys[keys.len() - 1].clone());
+        let target = || Target::Session(first.clone());
+        match which {
+            0 => Command::Abort { target: target(), run: None },
+            1 => Command::Attach { target: target(), after: None },
+            2 => Command::Exists { session: first },
+            3 => Command::Preview {
+                targets: keys.iter().cloned().map(Target::Session).collect(),
+                limit: 1,
+                chars_max: 1,
+            },
+            4 => Command::Job(Box::new(JobCommand::Wake { session: first, text: "x".into(), is_now: true })),
+            5 => {
+                let order = Order {
+                    place: Place::Session(first),
+                    prompt: "x".into(),
+                    manner: Manner::default(),
+                    result_to: Some(last),
+                };
+                let patch = crate::job::JobPatch { order: Some(order), ..Default::default() };
+                Command::Job(Box::new(JobCommand::Update { job: "j".into(), patch: Box::new(patch) }))
+            }
+            6 => Command::Budget { target: Some(target()) },
+            _ => Command::Inject { target: target(), content: "x".into(), id: None },
+        }
+    }
+
+    proptest! {
+        /// Whatever a user asks for, it is about sessions in his own space, or is refused as of one that is
+        /// not there; and the same said by an operator is about what he says.
+        #[test]
+        fn nothing_that_is_asked_leaves_ones_own_space_unsaid(
+            which in 0_usize..8,
+            keys in proptest::collection::vec("(eve/|ada/|jwt%3Aeve/|)(main|work):(openclaw|eve):[a-z]{1,3}:main", 1..4),
+        ) {
+            let keys: Vec<SessionKey> = keys.iter().map(|key| SessionKey::parse(key).unwrap()).collect();
+            let eve = Principal::new("eve", Scopes::USER);
+            let mut asked = command(which, &keys);
+            match asked.settle(&eve) {
+                Ok(()) => {
+                    let shown = format!("{asked:?}");
+                    for (at, _) in shown.match_indices(":main\"") {
+                        let begin = shown[..at].rfind('"').unwrap() + 1;
+                        let key = SessionKey::parse(&shown[begin..at + 5]).unwrap();
+                        prop_assert!(key.is_of(&eve.owner), "{}", shown);
+                    }
+                }
+                Err(error) => {
+                    prop_assert_eq!(error.code, crate::error::ErrorCode::NotFound);
+                    prop_assert!(keys.iter().any(|key| !key.is_of(&eve.owner) && key.owner() != crate::auth::Owner::Admins));
+                }
+            }
+            let mut said = command(which, &keys);
+            said.settle(&Principal::local()).unwrap();
+            prop_assert_eq!(said, command(which, &keys));
         }
     }
 }

@@ -88,10 +88,22 @@ pub struct Seal {
 pub enum Outcome {
     /// With an answer.
     Completed,
-    /// Somebody ended it; what was said so far is kept.
-    Aborted,
+    /// It was ended; what was said so far is kept.
+    Aborted(Cause),
     /// It failed; what was said so far is kept.
     Failed(Error),
+}
+
+/// What ended a run that did not end by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cause {
+    /// Somebody asked for it.
+    #[default]
+    Asked,
+    /// Somebody told the session to stop, in it.
+    Stopped,
+    /// Its time was over ([`Manner::timeout`]).
+    TimedOut,
 }
 
 /// How much of a conversation was forgotten.

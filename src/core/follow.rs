@@ -24,8 +24,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::approval;
-use crate::auth::{Owner, Principal};
 use crate::event::{Event, Logged, Published};
 use crate::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
 
@@ -109,7 +107,6 @@ impl<R> Default for Followers<R> {
 #[derive(Debug)]
 struct Feed<R> {
     road: R,
-    principal: Principal,
     /// Whether the road was full when it was last tried.
     is_full: bool,
     cursors: Vec<Cursor>,
@@ -189,14 +186,12 @@ impl<R: Road> Followers<R> {
     pub fn follow(
         &mut self,
         (connection, ticket): (ConnectionId, Ticket),
-        principal: &Principal,
         (wanted, after): (Wanted, Seq),
         published: Seq,
         road: impl FnOnce() -> R,
     ) {
         let feed = self.feeds.entry(connection).or_insert_with(|| Feed {
             road: road(),
-            principal: principal.clone(),
             is_full: false,
             cursors: Vec::new(),
             own: Vec::new(),
@@ -239,17 +234,6 @@ impl<R: Road> Followers<R> {
     /// Forgets connections that are gone and did not say so.
     pub fn forget_closed(&mut self) {
         self.feeds.retain(|_, feed| feed.road.is_open());
-    }
-
-    /// The session belongs to `owner` from now on: who may not see that follows no longer.
-    pub fn claimed(&mut self, owner: &Owner) {
-        for Feed { principal, cursors, .. } in self.feeds.values_mut() {
-            cursors.retain(|cursor| match cursor.wanted {
-                Wanted::Calls => approval::may_decide(principal, owner),
-                Wanted::Run(_) | Wanted::Session | Wanted::Watch => principal.sees(owner),
-            });
-        }
-        self.drop_finished();
     }
 
     /// The connection has room again.
@@ -473,6 +457,7 @@ impl<R: Road> Feed<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::Owner;
     use crate::event::{Outcome, ToolCall, ToolResult, Usage};
     use crate::time::Timestamp;
     use proptest::prelude::*;
@@ -568,7 +553,7 @@ mod tests {
             let all = if ticket.0.is_multiple_of(2) { Wanted::Session } else { Wanted::Watch };
             let (way, wanted) = (self.peers[peer].clone(), of.map_or(all, |of| Wanted::Run(run(of))));
             let who = (ConnectionId(peer as u64), ticket);
-            self.followers.follow(who, &Principal::local(), (wanted, Seq(after)), Seq(self.head), || way);
+            self.followers.follow(who, (wanted, Seq(after)), Seq(self.head), || way);
             self.asked[peer].push((ticket, of, after));
         }
 
@@ -758,7 +743,7 @@ mod tests {
         assert!(followers.is_unneeded());
         let (way, who) = (Way::default(), (ConnectionId(1), Ticket(7)));
         let watch = (Wanted::Watch, Seq(0));
-        followers.follow(who, &Principal::local(), watch.clone(), Seq(0), || way.clone());
+        followers.follow(who, watch.clone(), Seq(0), || way.clone());
         assert!(followers.is_unneeded() && followers.has(ConnectionId(1), Ticket(7)));
         assert!(!followers.has(ConnectionId(1), Ticket(8)) && !followers.has(ConnectionId(2), Ticket(7)));
         // It takes nothing: what it has not got yet is in the log, and needs the session.
@@ -771,15 +756,13 @@ mod tests {
         assert!(followers.is_unneeded());
         assert_eq!(way.0.borrow().got, [(Ticket(7), Seq(1))]);
         let session = (Wanted::Session, Seq(1));
-        followers.follow((ConnectionId(1), Ticket(8)), &Principal::local(), session, Seq(1), || way.clone());
+        followers.follow((ConnectionId(1), Ticket(8)), session, Seq(1), || way.clone());
         assert!(!followers.is_unneeded(), "who follows for good keeps it awake");
         assert!(followers.unfollow(ConnectionId(1), Ticket(8)) && followers.is_unneeded());
     }
 
     #[test]
     fn who_decides_about_calls_of_others_is_told_of_calls_and_nothing_else() {
-        use crate::auth::{Scope, Scopes};
-        let who = |scope| Principal::new("eve", Scopes::of(&[scope]));
         let call = ToolCall { id: "c".into(), name: "rm".into(), input: serde_json::json!({}) };
         let result = ToolResult { call: "c".into(), content: "done".into(), is_error: false };
         let secret = || Event::Text("secret".into());
@@ -798,8 +781,7 @@ mod tests {
             let (mut followers, way) = (Followers::<Way>::default(), Way::default());
             way.0.borrow_mut().room = 100;
             let (asked, calls) = ((ConnectionId(1), Ticket(7)), (Wanted::Calls, Seq(0)));
-            let principal = who(Scope::Approve);
-            followers.follow(asked, &principal, calls, Seq(0), || way.clone());
+            followers.follow(asked, calls, Seq(0), || way.clone());
             assert!(followers.is_unneeded(), "nobody stays awake for it");
             if is_read {
                 followers.fall_behind();
@@ -814,18 +796,6 @@ mod tests {
             assert_eq!(peer.got, [(Ticket(7), Seq(3)), (Ticket(7), Seq(5))], "read: {is_read}");
             assert_eq!(peer.firsts, [Seq(1), Seq(4)], "what was left out is covered");
         }
-        // A session that turns out to be somebody else's: who only may decide stays, who sees nothing goes.
-        let mut followers = Followers::<Way>::default();
-        for (connection, scope, wanted) in [
-            (1, Scope::Approve, Wanted::Calls),
-            (2, Scope::Read, Wanted::Calls),
-            (3, Scope::Read, Wanted::Watch),
-        ] {
-            let asked = (ConnectionId(connection), Ticket(7));
-            followers.follow(asked, &who(scope), (wanted, Seq(0)), Seq(0), Way::default);
-        }
-        followers.claimed(&Owner::Credential("ada".into()));
-        assert!(followers.has(ConnectionId(1), Ticket(7)) && followers.len() == 1);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::auth::Owner;
 use crate::error::{Error, ErrorCode};
 
 macro_rules! text_id {
@@ -155,18 +156,30 @@ pub struct ConnectionId(pub u64);
 pub struct Ticket(pub u64);
 
 /// The canonical name of a session: `{agent}:{channel}:{account}:{peer}`, a `:` or `%` inside a
-/// part percent-encoded. (Source: exoclaw FR-005; the encoding is clawmux's.)
+/// part percent-encoded, and a `/` in the agent's. (Source: exoclaw FR-005; the encoding is clawmux's.)
+///
+/// Every owner has a space of its own: the same four parts under two owners are two sessions. Those of
+/// the operators are named as above; in front of any other's stands the name of its owner and a `/`:
+/// `ada/main:websocket:ada:main`. In that name `:`, `%`, `/` and control characters are percent-encoded, so
+/// that an owner is what stands before a `/` that comes before the first `:`.
+///
+/// What a client says is a key in the client's own space, unless it is an operator who names another's
+/// ([`Principal::session`](crate::auth::Principal::session)); and whoever is told of a key is told it
+/// as he would say it ([`Self::seen_by`]).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(Arc<str>);
 
 impl SessionKey {
-    /// The longest canonical key, in bytes.
+    /// The longest canonical key, in bytes, without its owner.
     pub const BYTES_MAX: usize = 1024;
+
+    /// The longest name of an owner in one, encoded, in bytes. No principal's is longer.
+    pub const OWNER_BYTES_MAX: usize = 1024;
 
     /// The peer of a session whose client names none.
     pub const DEFAULT_PEER: &'static str = "main";
 
-    /// The key of these four parts, encoded where needed.
+    /// The key of these four parts in the operators' space, encoded where needed.
     ///
     /// # Errors
     /// `InvalidRequest` where a part is empty or holds a control character, or where the key is
@@ -182,13 +195,15 @@ impl SessionKey {
                     ErrorCode::InvalidRequest.error(format!("session key: {name} holds a control character"))
                 );
             }
-            if !key.is_empty() {
+            let is_agent = key.is_empty();
+            if !is_agent {
                 key.push(':');
             }
             for c in part.chars() {
                 match c {
                     ':' => key.push_str("%3A"),
                     '%' => key.push_str("%25"),
+                    '/' if is_agent => key.push_str("%2F"),
                     c => key.push(c),
                 }
             }
@@ -207,11 +222,12 @@ impl SessionKey {
     /// that one session has one key.
     ///
     /// # Errors
-    /// `InvalidRequest` where it does not have four non-empty parts or a `%` is not followed by
-    /// `3A` or `25` (either case).
+    /// `InvalidRequest` where it does not have four non-empty parts, where in one of them a `%` is not
+    /// followed by `3A`, `25` or `2F` (either case), or where an owner is named that none can be.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let bad = |why: &str| ErrorCode::InvalidRequest.error(format!("session key {text:?}: {why}"));
-        let parts: Vec<&str> = text.split(':').collect();
+        let (owner, local) = split(text);
+        let parts: Vec<&str> = local.split(':').collect();
         let [agent, channel, account, peer] = parts.as_slice() else {
             return Err(bad("expected agent:channel:account:peer"));
         };
@@ -219,7 +235,14 @@ impl SessionKey {
         let [Some(agent), Some(channel), Some(account), Some(peer)] = decoded else {
             return Err(bad("a '%' must be written %25 and a ':' inside a part %3A"));
         };
-        Self::new(&agent, &channel, &account, &peer)
+        let key = Self::new(&agent, &channel, &account, &peer)?;
+        let Some(owner) = owner else { return Ok(key) };
+        let owner = decode_owner(owner).ok_or_else(|| bad("expected the name of an owner before the '/'"))?;
+        let key = key.in_space(&Owner::Credential(owner.into()));
+        if key.0.len() - key.local().len() > Self::OWNER_BYTES_MAX {
+            return Err(bad("the name of its owner is too long"));
+        }
+        Ok(key)
     }
 
     /// The canonical text.
@@ -227,23 +250,80 @@ impl SessionKey {
         &self.0
     }
 
+    /// Whom it belongs to: in whose space it is.
+    pub fn owner(&self) -> Owner {
+        match split(&self.0).0 {
+            None => Owner::Admins,
+            Some(owner) => Owner::Credential(decode_owner(owner).unwrap_or_else(|| owner.to_owned()).into()),
+        }
+    }
+
+    /// Whether it belongs to this owner.
+    pub fn is_of(&self, owner: &Owner) -> bool {
+        match (split(&self.0).0, owner) {
+            (None, Owner::Admins) => true,
+            (Some(_), Owner::Credential(_)) => self.owner() == *owner,
+            _ => false,
+        }
+    }
+
+    /// The key of the same four parts in the space of this owner.
+    #[must_use]
+    pub fn in_space(&self, owner: &Owner) -> Self {
+        match owner {
+            _ if self.is_of(owner) => self.clone(),
+            Owner::Admins => Self(self.local().into()),
+            Owner::Credential(name) => Self(format!("{}/{}", encode_owner(name), self.local()).into()),
+        }
+    }
+
+    /// The key as its owner says it: without its owner.
+    pub fn local(&self) -> &str {
+        split(&self.0).1
+    }
+
+    /// The key as this owner is told of it: one of his own as he says it, any other with its owner.
+    pub fn seen_by(&self, owner: &Owner) -> &str {
+        if self.is_of(owner) { self.local() } else { &self.0 }
+    }
+
     /// The name (a UUID) of one conversation of this session: `created_ms` is when the session was
-    /// made, `begun` the number of the event its present conversation began with, 0 for the first.
+    /// made, `begun` the number of the event its present conversation began with, 0 for the first. Where
+    /// the session was begun under a UUID, that is the name of the first.
     pub fn conversation_id(&self, created_ms: u64, begun: Seq) -> String {
-        uuid_of(&format!("{}|{created_ms}|{begun}", self.0))
+        let account = self.account();
+        if begun == Seq(0) && self.peer() == Self::DEFAULT_PEER && is_uuid(&account) {
+            return account.into_owned();
+        }
+        Self::derived_conversation_id(&self.0, created_ms, begun.0)
+    }
+
+    /// The name of a conversation that follows from the key of its session.
+    pub fn derived_conversation_id(
+        key: &str,
+        created_ms: impl fmt::Display,
+        begun: impl fmt::Display,
+    ) -> String {
+        uuid_of(&format!("{key}|{created_ms}|{begun}"))
     }
 
     /// The channel of sessions whose account is a UUID of their own.
     pub const UUID_CHANNEL: &'static str = "wundr";
 
     /// The UUID that names the session to clients that know sessions by one: the one it was made
-    /// under, else one derived from its key.
+    /// under, else one derived from its key. One that was derived no other session has; one it was made
+    /// under, no other of its owner.
     pub fn uuid(&self) -> String {
-        let account = self.account();
-        if self.channel() == Self::UUID_CHANNEL && self.peer() == Self::DEFAULT_PEER && is_uuid(&account) {
-            return account.into_owned();
+        if self.has_own_uuid() {
+            return self.account().into_owned();
         }
         uuid_of(&format!("session|{}", self.0))
+    }
+
+    /// Whether it was made under a UUID, which was given out at random for it.
+    pub fn has_own_uuid(&self) -> bool {
+        let is_named = self.channel() == Self::UUID_CHANNEL && self.peer() == Self::DEFAULT_PEER;
+        is_named && is_uuid(&self.account())
     }
 
     /// The agent's name, decoded.
@@ -267,7 +347,7 @@ impl SessionKey {
     }
 
     fn part(&self, index: usize) -> Cow<'_, str> {
-        let encoded = self.0.split(':').nth(index).unwrap_or_default();
+        let encoded = self.local().split(':').nth(index).unwrap_or_default();
         decode(encoded).unwrap_or(Cow::Borrowed(encoded))
     }
 }
@@ -282,6 +362,56 @@ impl fmt::Debug for SessionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&*self.0, f)
     }
+}
+
+/// The owner that stands before a key, encoded, and the key without it.
+fn split(text: &str) -> (Option<&str>, &str) {
+    match text.find(['/', ':']) {
+        Some(at) if text.as_bytes()[at] == b'/' => (Some(&text[..at]), &text[at + 1..]),
+        _ => (None, text),
+    }
+}
+
+/// The owner that stands before a key, however that goes on, and the key without it.
+pub(crate) fn owner_apart(text: &str) -> Option<(Owner, &str)> {
+    let (owner, local) = split(text);
+    Some((Owner::Credential(decode_owner(owner?)?.into()), local))
+}
+
+/// The name of an owner as it stands before a key.
+fn encode_owner(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut buffer = [0; 4];
+    for c in name.chars() {
+        if c.is_control() || matches!(c, ':' | '%' | '/') {
+            for byte in c.encode_utf8(&mut buffer).bytes() {
+                out.push_str(&format!("%{byte:02X}"));
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// The name of an owner that stands before a key; none where that is no name.
+fn decode_owner(encoded: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(encoded.len());
+    let mut rest = encoded.as_bytes();
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        let byte = match (first, tail) {
+            (b'%', [high, low, tail @ ..]) => {
+                rest = tail;
+                let digit = |digit: &u8| char::from(*digit).to_digit(16).and_then(|d| u8::try_from(d).ok());
+                digit(high)? * 16 + digit(low)?
+            }
+            (b'%', _) => return None,
+            (byte, _) => *byte,
+        };
+        out.push(byte);
+    }
+    String::from_utf8(out).ok().filter(|name| !name.is_empty())
 }
 
 /// Whether it is a UUID as they are written here: hyphenated, in lower case.
@@ -301,6 +431,7 @@ fn decode(part: &str) -> Option<Cow<'_, str>> {
         match rest.get(at + 1..at + 3) {
             Some("3A" | "3a") => out.push(':'),
             Some("25") => out.push('%'),
+            Some("2F" | "2f") => out.push('/'),
             _ => return None,
         }
         rest = &rest[at + 3..];
@@ -330,6 +461,51 @@ mod tests {
         }
     }
 
+    fn credential(name: &str) -> Owner {
+        Owner::Credential(name.into())
+    }
+
+    #[test]
+    fn every_owner_has_a_space_of_its_own() {
+        let key = SessionKey::parse("main:openclaw:main:main").unwrap();
+        assert!(key.is_of(&Owner::Admins) && key.owner() == Owner::Admins);
+        let (ada, bob) = (key.in_space(&credential("ada")), key.in_space(&credential("jwt:b/o%b")));
+        assert_eq!(ada.as_str(), "ada/main:openclaw:main:main");
+        assert_eq!(bob.as_str(), "jwt%3Ab%2Fo%25b/main:openclaw:main:main");
+        for (own, name) in [(&ada, "ada"), (&bob, "jwt:b/o%b")] {
+            assert_eq!(SessionKey::parse(own.as_str()).unwrap(), *own);
+            assert_eq!(own.owner(), credential(name));
+            assert_eq!(own.seen_by(&credential(name)), "main:openclaw:main:main");
+            assert_eq!(own.seen_by(&Owner::Admins), own.as_str());
+            assert_eq!(own.in_space(&Owner::Admins), key);
+            assert_eq!(
+                [own.agent(), own.channel(), own.account(), own.peer()],
+                ["main", "openclaw", "main", "main"]
+            );
+            assert_ne!(own.uuid(), key.uuid());
+            assert_ne!(own.conversation_id(7, Seq(0)), key.conversation_id(7, Seq(0)));
+        }
+        assert!(
+            !ada.is_of(&credential("bob")) && !ada.is_of(&Owner::Admins) && !key.is_of(&credential("ada"))
+        );
+        assert_ne!(ada.uuid(), bob.uuid());
+    }
+
+    #[test]
+    fn an_owner_is_what_stands_before_a_slash_before_the_first_colon() {
+        let path = SessionKey::parse("main:cli:home/ada:x/y").unwrap();
+        assert_eq!((path.owner(), path.as_str()), (Owner::Admins, "main:cli:home/ada:x/y"));
+        let agent = SessionKey::new("a/b", "cli", "x", "main").unwrap();
+        assert_eq!((agent.as_str(), &*agent.agent()), ("a%2Fb:cli:x:main", "a/b"));
+        let same = SessionKey::parse("%61da/main:cli:x:main").unwrap();
+        assert_eq!(same.as_str(), "ada/main:cli:x:main");
+        for text in ["/a:b:c:d", "%/a:b:c:d", "%zz/a:b:c:d", "%ff/a:b:c:d", "ada/eve/a:b:c:d:e", "ada/"] {
+            let error = SessionKey::parse(text).unwrap_err();
+            assert!(error.message.starts_with("session key"), "{text:?}: {}", error.message);
+        }
+        SessionKey::parse(&format!("{}/a:b:c:d", "x".repeat(2000))).unwrap_err();
+    }
+
     #[test]
     fn every_conversation_has_a_name_of_its_own() {
         let key = SessionKey::new("main", "openclaw", "main", "main").unwrap();
@@ -342,6 +518,10 @@ mod tests {
         {
             assert_ne!(id, different);
         }
+        let own = "0f8fad5b-d9cb-469f-a165-70867728950e";
+        let begun = SessionKey::new("main", "openclaw", own, "main").unwrap();
+        assert_eq!(begun.conversation_id(7, Seq(0)), own);
+        assert_ne!(begun.conversation_id(7, Seq(4)), own);
     }
 
     #[test]
@@ -382,7 +562,25 @@ mod tests {
             let [agent, channel, account, peer] = &parts;
             let key = SessionKey::new(agent, channel, account, peer).unwrap();
             prop_assert_eq!(&SessionKey::parse(key.as_str()).unwrap(), &key);
-            prop_assert_eq!([key.agent(), key.channel(), key.account(), key.peer()].map(String::from), parts);
+            prop_assert_eq!([key.agent(), key.channel(), key.account(), key.peer()].map(String::from), parts.clone());
+        }
+
+        /// No two owners have a key in common, and each reads its own back.
+        #[test]
+        fn no_two_spaces_meet(parts in proptest::array::uniform4("[^\\p{Cc}]{1,9}|[/:%]{1,3}"),
+                              names in proptest::array::uniform2("[^\\p{Cc}]{1,9}|[/:%ab]{1,4}|\\PC{1,3}")) {
+            let [agent, channel, account, peer] = &parts;
+            let key = SessionKey::new(agent, channel, account, peer).unwrap();
+            let spaces = names.clone().map(|name| key.in_space(&credential(&name)));
+            prop_assert_eq!(spaces[0] == spaces[1], names[0] == names[1]);
+            for (own, name) in spaces.iter().zip(&names) {
+                prop_assert_ne!(own, &key);
+                let back = SessionKey::parse(own.as_str()).unwrap();
+                prop_assert_eq!(&back, own);
+                prop_assert_eq!(back.owner(), credential(name));
+                prop_assert_eq!(SessionKey::parse(own.seen_by(&credential(name))).unwrap(), key.clone());
+                prop_assert_eq!([own.agent(), own.channel(), own.account(), own.peer()].map(String::from), parts.clone());
+            }
         }
 
         #[test]

@@ -13,10 +13,12 @@
 //! | [`catalog`] | the agents and models there are |
 //! | [`dialect`] | the four protocols: frames in, actions out |
 //! | [`session`], [`turn`], [`context`] | one conversation: its queue, its run, what the model sees |
+//! | [`fair`] | whose turn it is where many wait |
 //! | [`follow`] | who follows a session, and how far each has come |
 //! | [`provider`] | the wire formats of model providers |
 //! | [`router`] | which agent answers whom |
 //! | [`auth`] | who is let in, and with which scopes |
+//! | [`strangers`] | who comes from outside, and how much is told of that |
 //! | [`meter`] | budgets: reserve before a call, settle after it |
 //! | [`plugin`] | manifests and grants of tools |
 //! | [`health`] | how the daemon and its parts are |
@@ -30,6 +32,7 @@
 //! | [`enclosure`] | files that are named by their path instead of being sent |
 //! | [`messenger`] | the built-in tool that sends messages |
 //! | [`lane`] | runs of several sessions that take place one at a time |
+//! | [`unfinished`] | who gives way where unfinished messages take too much room |
 //! | [`operate`] | what only operators ask for |
 //! | [`log`] | how events are written down |
 //! | [`jsonrpc`] | the lines spoken on the Unix socket |
@@ -52,6 +55,7 @@ pub mod enclosure;
 pub mod error;
 pub mod event;
 pub mod exchanged;
+pub mod fair;
 pub mod file;
 pub mod follow;
 pub mod health;
@@ -66,17 +70,21 @@ pub mod memory;
 pub mod messenger;
 pub mod meter;
 pub mod node;
+pub mod offer;
 pub mod operate;
 pub mod plugin;
 pub mod presence;
 pub mod provider;
+pub mod quota;
 pub mod reply;
 pub mod router;
 pub mod schedule;
 pub mod session;
 pub mod settings;
+pub mod strangers;
 pub mod subagent;
 pub mod team;
 pub mod thinking;
 pub mod time;
 pub mod turn;
+pub mod unfinished;

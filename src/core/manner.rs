@@ -1,5 +1,7 @@
 //! How one prompt is to be answered, where that differs from how its session and its agent are set.
 
+use std::time::Duration;
+
 use crate::ids::LaneName;
 use crate::thinking::Thinking;
 
@@ -14,6 +16,8 @@ pub struct Manner {
     pub max_tokens: Option<u32>,
     /// The lane its run waits in for its turn, besides the queue of its session.
     pub lane: Option<LaneName>,
+    /// How long after it was accepted its run is ended, should it not be over then; in milliseconds.
+    pub timeout: Option<Duration>,
 }
 
 impl From<Option<Thinking>> for Manner {

@@ -44,16 +44,18 @@ pub fn spec() -> ToolSpec {
     let forms: Vec<&str> = Form::ALL.iter().map(|form| form.name()).collect();
     ToolSpec {
         name: name(),
-        description: "Sends a message into another conversation, named by its session or by channel and account; \
-            or, where neither is named, to whoever asked, together with the answer. Only files that go to whoever \
-            asked are sent; elsewhere they are named."
+        description: "Writes a message into another conversation of whoever asked, named by its session or by channel and \
+            account, where it stands as said by the agent: whoever follows that conversation sees it, and no agent \
+            is prompted by it. Where neither is named it goes to whoever asked, together with the answer. Only files \
+            that go to whoever asked are sent; elsewhere they are named."
             .into(),
         input_schema: json!({
             "type": "object",
             "properties": {
                 "text": text("What to say. May be left out where there are attachments."),
-                "session": text("The session to say it in, such as main:openclaw:main:main."),
-                "channel": text("Instead of a session: its channel, such as xeno or telegram, with the account."),
+                "session": text("The session to say it in, such as main:openclaw:main:main. It has to be there."),
+                "channel": text("Instead of a session: its channel, such as xeno or websocket, with the account. It names a \
+                    session here, and nothing outside."),
                 "account": text("The account within the channel, such as default."),
                 "peer": text("The peer within the account."),
                 "attachments": {

@@ -1,5 +1,6 @@
 //! What a client is answered, in nobody's words.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +11,13 @@ use crate::attachment::Attachment;
 use crate::auth::pairing::DeviceReply;
 use crate::auth::token::TokenReply;
 use crate::auth::{About, Owner, Role as ClientRole, Scopes};
+use crate::catalog::Catalog;
 use crate::config::ModelRef;
 use crate::error::Error;
-use crate::event::Usage;
+use crate::event::{Logged, Usage};
 use crate::file::FileReply;
 use crate::health::Report;
-use crate::ids::{CallId, ConnectionId, PluginName, RunId, Seq, SessionKey};
+use crate::ids::{CallId, ConnectionId, LaneName, PluginName, RunId, Seq, SessionKey};
 use crate::job::JobReply;
 use crate::memory::MemoryReply;
 use crate::node::{Invoked, NodeRow};
@@ -47,6 +49,12 @@ pub enum Reply {
     Operated(Json),
     /// To `Status`.
     Status(Status),
+    /// To `Machine`.
+    Machine(Box<Machine>),
+    /// To `Lanes`, by name.
+    Lanes(Vec<LaneRow>),
+    /// To `Soul`: as it is now.
+    Soul(Box<SoulFile>),
     /// To `Submit`: the prompt is durable and will run.
     Accepted(Accepted),
     /// To `Abort`: the run that was ended, if one was.
@@ -63,7 +71,7 @@ pub enum Reply {
         /// The session.
         session: SessionKey,
     },
-    /// To `Attach`; the events follow.
+    /// To `Attach` and `AttachTurns`; the events follow.
     Attached {
         /// The session.
         session: SessionKey,
@@ -75,7 +83,11 @@ pub enum Reply {
         under_way: Option<Box<UnderWay>>,
         /// The runs that wait, with the idempotency keys they were asked with; told where that is told.
         queued: Vec<(RunId, Option<String>)>,
+        /// The model that would answer the next prompt.
+        model: Option<ModelRef>,
     },
+    /// To `Catalog`: as it is now.
+    Catalog(Arc<Catalog>),
     /// To `Detach`: no event follows.
     Detached {
         /// Whether it was followed.
@@ -108,6 +120,13 @@ pub enum Reply {
     Deleted {
         /// Whether it was there.
         found: bool,
+    },
+    /// To `Export`.
+    Exported {
+        /// The session.
+        session: SessionKey,
+        /// The events, in order; none where nothing comes after what was asked for.
+        events: Vec<Logged>,
     },
     /// To `Inject`.
     Injected {
@@ -167,6 +186,53 @@ pub struct Status {
     pub started: Timestamp,
 }
 
+/// How the machine is that the daemon runs on. What is not known is 0 or empty.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Machine {
+    /// Its name.
+    pub host: String,
+    /// Which kernel it has, such as `linux`.
+    pub platform: String,
+    /// The version of its kernel.
+    pub kernel: String,
+    /// What kind of processors it has, such as `x86_64`.
+    pub architecture: String,
+    /// What its system calls itself.
+    pub system: String,
+    /// The daemon's process.
+    pub pid: u32,
+    /// How many processors the daemon may use.
+    pub processors: usize,
+    /// How many tasks wanted one, on average over 1, 5 and 15 minutes.
+    pub load: [f64; 3],
+    /// Its memory, in bytes.
+    pub memory_bytes: u64,
+    /// What of that can be had without swapping, in bytes.
+    pub memory_free_bytes: u64,
+}
+
+/// A lane in which runs are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneRow {
+    /// Its name.
+    pub name: LaneName,
+    /// How many runs are active, or about to be: one at most.
+    pub active: usize,
+    /// How many wait for their turn.
+    pub waiting: usize,
+}
+
+/// The file of an agent's soul.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SoulFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it says; none where it is not there.
+    pub text: Option<String>,
+    /// When it was last written to.
+    pub updated: Option<Timestamp>,
+}
+
 /// A prompt that is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
@@ -178,6 +244,8 @@ pub struct Accepted {
     pub seq: Seq,
     /// Whether the idempotency key named a run that was there before.
     pub repeated: bool,
+    /// Whether that run is over.
+    pub is_over: bool,
     /// How many runs come before it in its lane, and in its session those of none; 0 for a run of no
     /// lane.
     pub ahead: usize,
@@ -396,6 +464,10 @@ pub struct UnderWay {
     pub seq: Seq,
     /// When it began.
     pub started: Timestamp,
+    /// Whether a restart cut off the step under way, which is said anew.
+    pub is_anew: bool,
+    /// The calls that are being made; told to who attaches, and not in a transcript.
+    pub calls: Vec<(CallId, PluginName)>,
 }
 
 /// What stands between the texts of two steps of one run.

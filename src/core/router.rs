@@ -4,6 +4,14 @@
 //! same name in another. Among those that match, the one that names the most specific thing wins:
 //! peer, then guild, team, account, channel, then one that names nothing, then the default agent.
 //! Among equals the first in the file wins. (Source: exoclaw FR-004.)
+//!
+//! The session is that of agent, channel, account and peer. Where the binding that decided names a guild
+//! or a team, the same peer elsewhere is another one: the peer's part of the key then begins with what the
+//! binding names, `guild/G/PEER`, `team/T/PEER` or `guild/G/team/T/PEER`, a `/` or `%` in a name percent-encoded.
+//! So a key is as it ever was where no binding names any. Where one does from now on, what was said under
+//! the key without it stays there, and can be gone on with by that key.
+
+use std::borrow::Cow;
 
 use crate::command::Route;
 use crate::error::{Error, ErrorCode};
@@ -75,11 +83,16 @@ impl Router {
     /// # Errors
     /// `NotFound`, in the words exoclaw's clients know, where no binding matches and there is no default.
     pub fn resolve(&self, route: &Route) -> Result<&AgentId, Error> {
-        self.bindings
-            .iter()
-            .find(|binding| binding.matches(route))
+        self.decide(route).map(|(agent, _)| agent)
+    }
+
+    /// The agent, and the binding that says so.
+    fn decide(&self, route: &Route) -> Result<(&AgentId, Option<&Binding>), Error> {
+        let binding = self.bindings.iter().find(|binding| binding.matches(route));
+        binding
             .map(|binding| &binding.agent)
             .or(self.default.as_ref())
+            .map(|agent| (agent, binding))
             .ok_or_else(|| {
                 ErrorCode::NotFound.error(format!(
                     "no agent configured for {}:{}:{}",
@@ -91,14 +104,28 @@ impl Router {
     }
 
     /// The session `route` leads to: that of its agent, channel, account and peer (by default
-    /// [`SessionKey::DEFAULT_PEER`]).
+    /// [`SessionKey::DEFAULT_PEER`]), the peer within the guild and the team that its binding names.
     ///
     /// # Errors
     /// As [`Self::resolve`], and `InvalidRequest` where the parts don't make a key.
     pub fn session_key(&self, route: &Route) -> Result<SessionKey, Error> {
-        let agent = self.resolve(route)?;
-        SessionKey::new(agent.as_str(), &route.channel, &route.account, peer(route))
+        let (agent, binding) = self.decide(route)?;
+        let named = binding.map(|binding| (binding.guild.as_deref(), binding.team.as_deref()));
+        let peer = match named.unwrap_or_default() {
+            (None, None) => Cow::Borrowed(peer(route)),
+            (guild, team) => Cow::Owned(within(guild, team, peer(route))),
+        };
+        SessionKey::new(agent.as_str(), &route.channel, &route.account, &peer)
     }
+}
+
+/// A peer of a guild, of a team, or of both.
+fn within(guild: Option<&str>, team: Option<&str>, peer: &str) -> String {
+    let encoded = |name: &str| name.replace('%', "%25").replace('/', "%2F");
+    let part = |kind: &str, name: Option<&str>| {
+        name.map(|name| format!("{kind}/{}/", encoded(name))).unwrap_or_default()
+    };
+    format!("{}{}{}", part("guild", guild), part("team", team), encoded(peer))
 }
 
 fn peer(route: &Route) -> &str {
@@ -194,6 +221,36 @@ mod tests {
         assert_eq!(router.session_key(&route("", "x")).unwrap_err().code, ErrorCode::InvalidRequest);
     }
 
+    #[test]
+    fn a_peer_of_two_guilds_has_two_sessions_where_a_binding_names_them() {
+        let router = Router::new(
+            vec![
+                binding("work", &[("channel", "discord"), ("guild", "a")]),
+                binding("work", &[("channel", "discord"), ("guild", "b")]),
+                binding("work", &[("channel", "discord"), ("guild", "c/d"), ("team", "t")]),
+                binding("work", &[("channel", "slack"), ("team", "t:1")]),
+            ],
+            Some("main".into()),
+        );
+        let key = |channel: &str, guild: &str, team: Option<&str>, peer: Option<&str>| {
+            let route = Route {
+                guild: Some(guild.into()),
+                team: team.map(str::to_owned),
+                peer: peer.map(str::to_owned),
+                ..route(channel, "bot")
+            };
+            router.session_key(&route).unwrap().as_str().to_owned()
+        };
+        assert_eq!(key("discord", "a", None, Some("p")), "work:discord:bot:guild/a/p");
+        assert_eq!(key("discord", "b", None, Some("p")), "work:discord:bot:guild/b/p");
+        assert_eq!(key("discord", "a", Some("t"), None), "work:discord:bot:guild/a/main", "no team is named");
+        let both = key("discord", "c/d", Some("t"), Some("p"));
+        assert_eq!(both, "work:discord:bot:guild/c%252Fd/team/t/p");
+        assert_eq!(key("slack", "a", Some("t:1"), Some("p")), "work:slack:bot:team/t%3A1/p");
+        // Nobody names it: as ever.
+        assert_eq!(key("discord", "z", Some("y"), Some("p")), "main:discord:bot:p");
+    }
+
     fn name() -> impl Strategy<Value = Option<String>> {
         proptest::option::of("[ab]")
     }
@@ -239,6 +296,20 @@ mod tests {
                 (Err(error), None) => prop_assert_eq!(error.code, ErrorCode::NotFound),
                 (found, expected) => prop_assert!(false, "{:?} instead of {:?}", found, expected),
             }
+        }
+
+        /// Whatever the names: another guild, team or peer within one binding's is another key.
+        #[test]
+        fn no_two_peers_share_a_key(one in ["[a/%:]{1,4}", "[a/%:]{1,4}", "[a/%:]{1,4}"],
+                                    two in ["[a/%:]{1,4}", "[a/%:]{1,4}", "[a/%:]{1,4}"]) {
+            let key = |[guild, team, peer]: &[String; 3]| {
+                let named = [("guild", guild.as_str()), ("team", team.as_str())];
+                let router = Router::new(vec![binding("x", &named)], None);
+                let (guild, team) = (Some(guild.clone()), Some(team.clone()));
+                let route = Route { guild, team, peer: Some(peer.clone()), ..route("c", "a") };
+                router.session_key(&route).unwrap()
+            };
+            prop_assert_eq!(key(&one) == key(&two), one == two);
         }
 
         #[test]

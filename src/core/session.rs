@@ -11,16 +11,19 @@
 //! Whoever drives this writes the events first and only then lets anything of them be seen or
 //! done; what to do is [`Session::work`], which follows from the state. There is no clock, no
 //! mailbox and no store in here, so crashes between any two steps can be played through.
+//!
+//! What a prompt says need not be in memory while it waits: once it is in the log it can be set aside
+//! ([`Session::set_aside`]), and when its turn comes it is wanted back ([`Session::wanted`]).
 
 use std::collections::VecDeque;
 
 use crate::approval::{self, Decided, Decision, Pending, Toolbox, Verdict};
 use crate::attachment::{self, Attachment};
-use crate::auth::Owner;
+use crate::auth::{Owner, Principal};
 use crate::config::Recovery;
 use crate::context::{self, Exchange, Showing};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::event::{Event, Forgotten, Logged, Outcome, ToolResult, Usage};
+use crate::event::{Cause, Event, Forgotten, Logged, Outcome, ToolResult, Usage};
 use crate::ids::{ApprovalId, CallId, LaneName, PluginName, RunId, Seq, SessionKey};
 use crate::manner::Manner;
 use crate::provider::{ChatMessage, Delta};
@@ -88,6 +91,8 @@ struct Prompt {
     idempotency_key: Option<String>,
     attachments: Vec<Attachment>,
     manner: Manner,
+    /// How many bytes it has that are in the log and not here; 0 = all of it is here.
+    aside: usize,
 }
 
 /// What is over and not forgotten.
@@ -114,6 +119,25 @@ impl Prompt {
     fn is_named(&self, run: &RunId) -> bool {
         self.run == *run || self.idempotency_key.as_deref() == Some(run.as_str())
     }
+
+    /// When its run is ended, should it not be over then.
+    fn deadline(&self) -> Option<Timestamp> {
+        self.manner.timeout.map(|timeout| self.at.after(timeout))
+    }
+
+    fn is_overdue(&self, now: Timestamp) -> bool {
+        self.deadline().is_some_and(|deadline| deadline <= now)
+    }
+
+    /// How many bytes it has, wherever they are.
+    fn bytes(&self) -> usize {
+        self.aside + prompt_bytes(&self.content, &self.attachments)
+    }
+}
+
+/// How much memory a prompt takes with what it brings along, roughly.
+pub fn prompt_bytes(content: &str, attachments: &[Attachment]) -> usize {
+    content.len() + attachment::held_bytes(attachments)
 }
 
 /// Events to be written as one unit.
@@ -153,10 +177,10 @@ pub struct Session {
 
 impl Session {
     /// A session nobody named before.
-    pub fn new(key: SessionKey, owner: Owner, limits: Limits) -> Self {
+    pub fn new(key: SessionKey, limits: Limits) -> Self {
         Self {
+            owner: key.owner(),
             key,
-            owner,
             limits,
             next_limits: None,
             head: Seq(0),
@@ -177,14 +201,13 @@ impl Session {
     /// is the last number in the log, `reserved` the high-water mark, `settings` what it is set to.
     pub fn restore(
         key: SessionKey,
-        owner: Owner,
         limits: Limits,
         head: Seq,
         reserved: Seq,
         settings: Settings,
         events: Vec<Logged>,
     ) -> Self {
-        let mut session = Self { head, reserved, settings, ..Self::new(key, owner, limits) };
+        let mut session = Self { head, reserved, settings, ..Self::new(key, limits) };
         for logged in &events {
             session.apply(logged);
         }
@@ -196,7 +219,11 @@ impl Session {
     /// Brings a session that was read back to where it can go on: records that the answer under
     /// way is void, or that the run is over. `idempotent` says which tools may be called again.
     pub fn recover(&mut self, now: Timestamp, recovery: Recovery, idempotent: impl Fn(&PluginName) -> bool) {
+        let cut_off = self.running().cloned();
+        self.time_out(now, Usage::default());
         match (&self.run, recovery) {
+            // One whose turn has just come.
+            (Some((prompt, _)), _) if cut_off.as_ref() != Some(&prompt.run) => {}
             (Some((_, turn)), Recovery::Resume) => {
                 for event in turn.recover(idempotent) {
                     self.emit_run(now, event);
@@ -264,6 +291,8 @@ impl Session {
             step_at,
             seq: self.head,
             started: self.began,
+            is_anew: turn.is_anew(),
+            calls: turn.made().into_iter().map(|call| (call.id, call.name)).collect(),
         })
     }
 
@@ -275,6 +304,52 @@ impl Session {
     /// How many prompts wait.
     pub fn queued(&self) -> usize {
         self.queue.len()
+    }
+
+    /// How many bytes of this prompt, which waits, are in memory; none where it does not wait.
+    pub fn held_bytes(&self, run: &RunId) -> Option<usize> {
+        let prompt = self.queue.iter().find(|prompt| prompt.run == *run)?;
+        Some(prompt_bytes(&prompt.content, &prompt.attachments))
+    }
+
+    /// Lets go of what a prompt says that waits; it is in the log.
+    pub fn set_aside(&mut self, run: &RunId) {
+        let Some(prompt) = self.queue.iter_mut().find(|prompt| prompt.run == *run) else { return };
+        let held = prompt_bytes(&prompt.content, &prompt.attachments);
+        prompt.content = String::new();
+        prompt.attachments.iter_mut().for_each(Attachment::let_go);
+        prompt.aside += held - prompt_bytes("", &prompt.attachments);
+    }
+
+    /// The same of one that was read back without what it says, which has so many bytes.
+    pub fn is_aside(&mut self, run: &RunId, bytes: usize) {
+        if let Some(prompt) = self.queue.iter_mut().find(|prompt| prompt.run == *run) {
+            prompt.aside = bytes.max(1);
+        }
+    }
+
+    /// The prompt that was set aside and whose turn has come, and the number of its event: it begins
+    /// once it is given back.
+    pub fn wanted(&self) -> Option<(&RunId, Seq)> {
+        let prompt = self.next_in_line().filter(|prompt| prompt.aside > 0)?;
+        Some((&prompt.run, prompt.seq))
+    }
+
+    /// Gives back what a prompt says that was set aside, or ends it as failed where that can't be read.
+    pub fn give_back(&mut self, now: Timestamp, run: &RunId, said: Result<(String, Vec<Attachment>), Error>) {
+        let Some(prompt) = self.queue.iter_mut().find(|prompt| prompt.run == *run) else { return };
+        match said {
+            Ok((content, attachments)) => {
+                prompt.content = content;
+                prompt.attachments = attachments;
+                prompt.aside = 0;
+            }
+            Err(error) => {
+                let end = Event::Ended { outcome: Outcome::Failed(error), usage: Usage::default() };
+                self.emit(now, Some(run.clone()), end);
+            }
+        }
+        self.start_next(now);
     }
 
     /// Whether this run is under way or waits.
@@ -344,7 +419,7 @@ impl Session {
             )));
         }
         if self.draining {
-            return Err(ErrorCode::Unavailable.error("the daemon is stopping: try again when it is back"));
+            return Err(ErrorCode::Unavailable.error("the daemon is stopping: try again once it runs again"));
         }
         if self.queue.len() >= self.limits.queue {
             let limit = self.limits.queue;
@@ -352,10 +427,8 @@ impl Session {
                 .error(format!("the session's queue is full ({limit} prompts wait): try again later"))
                 .with(Detail::Limit { name: "limits.queue", limit: limit as u64 }));
         }
-        let bytes = |content: &str, attachments| content.len() + attachment::held_bytes(attachments);
-        let waiting: usize =
-            self.queue.iter().map(|prompt| bytes(&prompt.content, &prompt.attachments)).sum();
-        let more = bytes(&submission.content, &submission.attachments);
+        let waiting: usize = self.queue.iter().map(Prompt::bytes).sum();
+        let more = prompt_bytes(&submission.content, &submission.attachments);
         if waiting > 0 && waiting.saturating_add(more) > QUEUE_BYTES_MAX {
             return Err(ErrorCode::Unavailable.error(format!(
                 "the session's queue is full ({waiting} bytes of prompts wait): try again later"
@@ -372,6 +445,10 @@ impl Session {
     /// that was ended; none where it is not under way and not queued. `partial` is what the answer
     /// under way has cost.
     pub fn abort(&mut self, now: Timestamp, run: Option<&RunId>, partial: Usage) -> Option<RunId> {
+        self.end(now, run, Cause::Asked, partial)
+    }
+
+    fn end(&mut self, now: Timestamp, run: Option<&RunId>, cause: Cause, partial: Usage) -> Option<RunId> {
         let run = match run {
             None => self.running()?,
             Some(run) => {
@@ -382,12 +459,12 @@ impl Session {
         let run = run.clone();
         match &self.run {
             Some((prompt, turn)) if prompt.run == run => {
-                for event in turn.end(Outcome::Aborted, partial) {
+                for event in turn.end(Outcome::Aborted(cause), partial) {
                     self.emit(now, Some(run.clone()), event);
                 }
             }
             _ => {
-                let end = Event::Ended { outcome: Outcome::Aborted, usage: Usage::default() };
+                let end = Event::Ended { outcome: Outcome::Aborted(cause), usage: Usage::default() };
                 self.emit(now, Some(run.clone()), end);
             }
         }
@@ -395,13 +472,13 @@ impl Session {
         Some(run)
     }
 
-    /// Ends the run under way and all that wait. Gives those runs. `partial` is what the answer
-    /// under way has cost.
-    pub fn stop(&mut self, now: Timestamp, partial: Usage) -> Vec<RunId> {
+    /// Ends the run under way and all that wait, for this cause. Gives those runs. `partial` is what the
+    /// answer under way has cost.
+    pub fn stop(&mut self, now: Timestamp, cause: Cause, partial: Usage) -> Vec<RunId> {
         let waiting: Vec<RunId> = self.queue.iter().map(|prompt| prompt.run.clone()).collect();
         let mut ended: Vec<RunId> = waiting.into_iter().rev().collect();
-        ended.retain(|run| self.abort(now, Some(run), Usage::default()).is_some());
-        ended.extend(self.abort(now, None, partial));
+        ended.retain(|run| self.end(now, Some(run), cause, Usage::default()).is_some());
+        ended.extend(self.end(now, None, cause, partial));
         ended.reverse();
         ended
     }
@@ -421,7 +498,7 @@ impl Session {
         if self.settings.closed.is_some() {
             return Vec::new();
         }
-        let ended = self.stop(now, partial);
+        let ended = self.stop(now, Cause::Stopped, partial);
         let mut settings = self.settings.clone();
         settings.apply(&closed(reason));
         self.emit(now, None, Event::Configured(Box::new(settings)));
@@ -431,12 +508,6 @@ impl Session {
     /// Whether nothing ever happened in it: it is in nobody's log.
     pub fn is_new(&self) -> bool {
         self.head == Seq(0)
-    }
-
-    /// Gives a session in which nothing happened yet to whoever speaks first.
-    pub fn claim(&mut self, owner: &Owner) {
-        debug_assert!(self.is_new(), "a session that is in the log keeps its owner");
-        self.owner = owner.clone();
     }
 
     /// Forgets the past turns; what is under way or queued goes on.
@@ -458,7 +529,7 @@ impl Session {
     /// that was closed is open again.
     /// `partial` is what the answer under way has cost.
     pub fn reset(&mut self, now: Timestamp, partial: Usage) {
-        self.stop(now, partial);
+        self.stop(now, Cause::Asked, partial);
         if self.settings.closed.is_some() {
             let settings = Settings { closed: None, ..self.settings.clone() };
             self.emit(now, None, Event::Configured(Box::new(settings)));
@@ -547,15 +618,44 @@ impl Session {
         prompts.find(|prompt| prompt.run == *run).map_or(&self.owner, |prompt| &prompt.owner)
     }
 
-    /// When [`Self::expire`] has something to do.
+    /// When [`Self::expire`] or [`Self::time_out`] has something to do.
     pub fn deadline(&self) -> Option<Timestamp> {
+        self.undecided().into_iter().chain(self.open().filter_map(Prompt::deadline)).min()
+    }
+
+    /// When it is decided about a call that waits for approval.
+    fn undecided(&self) -> Option<Timestamp> {
         self.run.as_ref().and_then(|(_, turn)| turn.deadline())
+    }
+
+    /// Whether the run under way takes longer than its prompt allows.
+    pub fn is_overdue(&self, now: Timestamp) -> bool {
+        self.run.as_ref().is_some_and(|(prompt, _)| prompt.is_overdue(now))
+    }
+
+    /// Ends runs that take longer than their prompts allow, those that still wait included. While the
+    /// session is stopping they go on: the next start finds them. `partial` is what the answer under
+    /// way has cost.
+    pub fn time_out(&mut self, now: Timestamp, partial: Usage) {
+        if self.draining {
+            return;
+        }
+        // Those that wait first, so that none of them begins.
+        let overdue = |prompt: &&Prompt| prompt.is_overdue(now);
+        let waiting: Vec<RunId> =
+            self.queue.iter().filter(overdue).map(|prompt| prompt.run.clone()).collect();
+        for run in waiting {
+            self.end(now, Some(&run), Cause::TimedOut, Usage::default());
+        }
+        if self.is_overdue(now) {
+            self.end(now, None, Cause::TimedOut, partial);
+        }
     }
 
     /// Decides about calls for which nobody did in time. While the session is stopping they wait: the
     /// next start finds them.
     pub fn expire(&mut self, now: Timestamp) {
-        if self.draining || self.deadline().is_none_or(|deadline| deadline > now) {
+        if self.draining || self.undecided().is_none_or(|deadline| deadline > now) {
             return;
         }
         for Pending { asked, .. } in self.pending() {
@@ -575,25 +675,33 @@ impl Session {
         now: Timestamp,
         id: &ApprovalId,
         verdict: Verdict,
-        by: &str,
+        by: &Principal,
     ) -> Result<(RunId, Decided), Error> {
         verdict.check()?;
         if self.draining {
             return Err(ErrorCode::Unavailable
-                .error("the daemon is stopping: the call waits on, decide when it is back"));
+                .error("the daemon is stopping: the call keeps waiting; decide once it runs again"));
         }
         self.expire(now);
-        let Some(Pending { run, asked, .. }) = self.pending().into_iter().find(|pending| pending.id == *id)
-        else {
+        let Some(pending) = self.pending().into_iter().find(|pending| pending.id == *id) else {
             return Err(match self.is_call(id) {
-                true => approval::decided_already(id, None),
-                false => approval::no_such(id),
+                true if by.sees(&self.owner) || approval::decides_all(by) => {
+                    approval::decided_already(id, None)
+                }
+                _ => approval::no_such(id),
             });
         };
+        if !approval::may_decide(by, &pending.prompted_by) {
+            return Err(match approval::may_see(by, &pending) {
+                true => approval::not_yours(id),
+                false => approval::no_such(id),
+            });
+        }
+        let Pending { run, asked, .. } = pending;
         let (call, tool) = (asked.call.id, asked.call.name);
         let decision = Decision::from(verdict);
-        self.decided(now, &call, decision.clone(), Some(by));
-        Ok((run, Decided { call, tool, decision, by: Some(by.to_owned()) }))
+        self.decided(now, &call, decision.clone(), Some(&by.name));
+        Ok((run, Decided { call, tool, decision, by: Some(by.name.to_string()) }))
     }
 
     fn decided(&mut self, now: Timestamp, call: &CallId, decision: Decision, by: Option<&str>) {
@@ -666,6 +774,11 @@ impl Session {
         Some(Batch { events: std::mem::take(&mut self.unwritten), durable, reserve })
     }
 
+    /// Whether this is a prompt that was submitted before, as far as that is in memory.
+    pub fn has(&self, submission: &Submission) -> bool {
+        self.find(submission).is_some()
+    }
+
     /// The run a submission's idempotency key names, as far as it is in memory.
     fn find(&self, submission: &Submission) -> Option<&Prompt> {
         let key = submission.idempotency_key.as_ref()?;
@@ -678,13 +791,16 @@ impl Session {
     }
 
     fn start_next(&mut self, now: Timestamp) {
-        if self.run.is_none()
-            && !self.draining
-            && let Some(prompt) = self.queue.front().filter(|prompt| self.is_admitted(prompt))
-        {
+        if let Some(prompt) = self.next_in_line().filter(|prompt| prompt.aside == 0) {
             let run = prompt.run.clone();
             self.emit(now, Some(run), Event::Started);
         }
+    }
+
+    /// The prompt whose turn has come.
+    fn next_in_line(&self) -> Option<&Prompt> {
+        let is_free = self.run.is_none() && !self.draining;
+        self.queue.front().filter(|prompt| is_free && self.is_admitted(prompt))
     }
 
     fn emit_run(&mut self, now: Timestamp, event: Event) {
@@ -768,6 +884,7 @@ impl Session {
                     idempotency_key: idempotency_key.clone(),
                     attachments: attachments.clone(),
                     manner: manner.clone(),
+                    aside: 0,
                 })
             }
             Event::Started => {
@@ -808,6 +925,7 @@ fn closed(reason: &str) -> Patch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::{Scope, Scopes};
     use crate::event::ToolCall;
     use crate::ids::CallId;
     use crate::provider::Stop;
@@ -827,7 +945,7 @@ mod tests {
     }
 
     fn session() -> Session {
-        Session::new(key(), Owner::Admins, limits())
+        Session::new(key(), limits())
     }
 
     fn prompt(run: &str) -> Submission {
@@ -862,7 +980,7 @@ mod tests {
 
     #[test]
     fn other_bounds_hold_at_once_but_for_what_the_run_under_way_is_shown() {
-        let mut session = Session::new(key(), Owner::Admins, Limits { queue: 2, ..limits() });
+        let mut session = Session::new(key(), Limits { queue: 2, ..limits() });
         let other = Limits { queue: 1, episodic_turns: 1, context_tokens: 77 };
         session.run = Some((
             Prompt {
@@ -874,6 +992,7 @@ mod tests {
                 idempotency_key: None,
                 attachments: Vec::new(),
                 manner: Manner::default(),
+                aside: 0,
             },
             Turn::new(),
         ));
@@ -933,6 +1052,29 @@ mod tests {
         (session, id)
     }
 
+    fn by(name: &str) -> Principal {
+        Principal::new(name, Scopes::of(&[Scope::Approve]))
+    }
+
+    #[test]
+    fn who_prompted_a_run_decides_and_who_owns_the_session_does_not() {
+        let user = |name: &str| Principal::new(name, Scopes::USER);
+        let approve = || Verdict::Approve { input: None };
+        let mut session = Session::new(key().in_space(&Owner::Credential("ada".into())), limits());
+        // An operator prompts in ada's session.
+        session.submit(NOW, prompt("a")).unwrap();
+        session.said(NOW, &"a".into(), 0, asks(&["delete", "echo"]), &gated());
+        let id = session.pending()[0].id.clone();
+        let hers = session.decide(NOW, &id, approve(), &user("ada")).unwrap_err();
+        assert_eq!(hers.code, ErrorCode::Forbidden, "she knows of it");
+        let strangers = session.decide(NOW, &id, approve(), &user("eve")).unwrap_err();
+        assert_eq!(strangers.code, ErrorCode::NotFound);
+        let operator = Principal::local().narrowed(Some(Scopes::of(&[Scope::Write])));
+        session.decide(NOW, &id, approve(), &operator).unwrap();
+        let late = session.decide(NOW, &id, approve(), &user("eve")).unwrap_err();
+        assert_eq!(late.code, ErrorCode::NotFound, "not even that it was");
+    }
+
     fn to_make(session: &Session) -> Vec<(String, Value)> {
         let Some((_, Work::Act { calls, .. })) = session.work() else { return Vec::new() };
         calls.into_iter().map(|call| (call.name.to_string(), call.input)).collect()
@@ -952,7 +1094,7 @@ mod tests {
         assert_eq!(to_make(&session), [], "the run waits");
         let input = json!({ "of": "ada" });
         let approve = Verdict::Approve { input: Some(input.clone()) };
-        let (run, decided) = session.decide(NOW, &id, approve, "ada").unwrap();
+        let (run, decided) = session.decide(NOW, &id, approve, &by("ada")).unwrap();
         assert_eq!((run.as_str(), decided.by.as_deref()), ("a", Some("ada")));
         assert_eq!(to_make(&session), [("delete".to_owned(), input)]);
         session.returned(NOW, &"a".into(), result("delete"));
@@ -964,17 +1106,18 @@ mod tests {
     #[test]
     fn the_first_decision_counts() {
         let (mut session, id) = waiting();
-        session.decide(NOW, &id, Verdict::Deny { reason: Some("too bold".into()) }, "ada").unwrap();
-        let late = session.decide(NOW, &id, Verdict::Approve { input: None }, "bob").unwrap_err();
+        session.decide(NOW, &id, Verdict::Deny { reason: Some("too bold".into()) }, &by("ada")).unwrap();
+        let late = session.decide(NOW, &id, Verdict::Approve { input: None }, &by("bob")).unwrap_err();
         assert_eq!(late.code, ErrorCode::Conflict);
         assert!(!to_make(&session).iter().any(|(name, _)| name == "delete"));
         session.returned(NOW, &"a".into(), result("echo"));
         let told = format!("{:?}", session.conversation(0));
         assert!(told.contains("denied: too bold"), "the model is told: {told}");
         session.said(NOW, &"a".into(), 1, answer("oh"), &gated());
-        let late = session.decide(NOW, &id, Verdict::Approve { input: None }, "bob").unwrap_err();
+        let late = session.decide(NOW, &id, Verdict::Approve { input: None }, &by("bob")).unwrap_err();
         assert_eq!(late.code, ErrorCode::Conflict, "also when its run is over");
-        let unknown = session.decide(NOW, &"x".into(), Verdict::Approve { input: None }, "bob").unwrap_err();
+        let unknown =
+            session.decide(NOW, &"x".into(), Verdict::Approve { input: None }, &by("bob")).unwrap_err();
         assert_eq!(unknown.code, ErrorCode::NotFound);
     }
 
@@ -985,8 +1128,7 @@ mod tests {
         let events = live.take().unwrap().events;
         let back = |now| {
             let (head, settings) = (live.head(), Settings::default());
-            let mut back =
-                Session::restore(key(), Owner::Admins, limits(), head, head, settings, events.clone());
+            let mut back = Session::restore(key(), limits(), head, head, settings, events.clone());
             back.recover(now, Recovery::Resume, |_| false);
             back
         };
@@ -996,7 +1138,7 @@ mod tests {
         assert_eq!(to_make(&early), [], "what may have been made is not made again");
         early.expire(Timestamp::from_millis(deadline.as_millis() - 1));
         assert_eq!(early.pending().len(), 1);
-        let late = early.decide(deadline, &id, Verdict::Approve { input: None }, "ada").unwrap_err();
+        let late = early.decide(deadline, &id, Verdict::Approve { input: None }, &by("ada")).unwrap_err();
         assert_eq!(late.code, ErrorCode::Conflict, "its time is over");
         for late in [early, back(deadline)] {
             assert_eq!((late.pending(), late.deadline()), (Vec::new(), None));
@@ -1006,10 +1148,60 @@ mod tests {
     }
 
     #[test]
+    fn a_run_that_takes_too_long_is_ended_also_while_it_waits_and_after_a_restart() {
+        let within = |run: &str, millis| {
+            let timeout = Some(Duration::from_millis(millis));
+            Submission { manner: Manner { timeout, ..Manner::default() }, ..prompt(run) }
+        };
+        let mut live = session();
+        live.submit(NOW, within("a", 100)).unwrap();
+        live.submit(NOW, within("b", 50)).unwrap();
+        live.submit(NOW, within("c", 200)).unwrap();
+        live.submit(NOW, prompt("d")).unwrap();
+        live.said(NOW, &"a".into(), 0, vec![Delta::Text("half".into())], &Toolbox::default());
+        let (head, log) = (live.head(), live.take().unwrap().events);
+        let restart = |now| {
+            let settings = Settings::default();
+            let mut back = Session::restore(key(), limits(), head, head, settings, log.clone());
+            back.recover(now, Recovery::Resume, |_| false);
+            back
+        };
+        let timed_out = |session: &mut Session| -> Vec<String> {
+            let events = session.take().map(|batch| batch.events).unwrap_or_default();
+            let is_end = |logged: &&Logged| {
+                matches!(logged.event, Event::Ended { outcome: Outcome::Aborted(Cause::TimedOut), .. })
+            };
+            events.iter().filter(is_end).map(|logged| logged.run.as_ref().unwrap().to_string()).collect()
+        };
+        assert_eq!(live.deadline(), Some(NOW.after(Duration::from_millis(50))));
+        let at = |millis| NOW.after(Duration::from_millis(millis));
+        live.time_out(at(49), NONE);
+        assert!(timed_out(&mut live).is_empty() && !live.is_overdue(at(50)) && live.is_overdue(at(100)));
+        live.time_out(at(50), NONE);
+        assert_eq!((timed_out(&mut live), live.running()), (vec!["b".to_owned()], Some(&"a".into())));
+        live.time_out(at(100), NONE);
+        assert_eq!((timed_out(&mut live), live.running()), (vec!["a".to_owned()], Some(&"c".into())));
+        for (millis, ended, running) in [
+            (10, vec![], "a"),
+            (60, vec!["b"], "a"),
+            (150, vec!["b", "a"], "c"),
+            (900, vec!["b", "c", "a"], "d"),
+        ] {
+            let mut back = restart(at(millis));
+            assert_eq!(back.running(), Some(&running.into()), "after {millis} ms");
+            assert_eq!(timed_out(&mut back), ended, "after {millis} ms");
+        }
+        let mut stopping = restart(at(10));
+        stopping.drain();
+        stopping.time_out(at(900), NONE);
+        assert_eq!(timed_out(&mut stopping).len(), 0, "the next start finds it");
+    }
+
+    #[test]
     fn a_daemon_that_stops_decides_nothing() {
         let (mut session, id) = waiting();
         session.drain();
-        let refused = session.decide(NOW, &id, Verdict::Approve { input: None }, "ada").unwrap_err();
+        let refused = session.decide(NOW, &id, Verdict::Approve { input: None }, &by("ada")).unwrap_err();
         assert_eq!(refused.code, ErrorCode::Unavailable);
         session.expire(Timestamp::from_millis(u64::MAX));
         assert_eq!(session.pending().len(), 1);
@@ -1036,13 +1228,13 @@ mod tests {
             };
             assert!(withdrawn(&events[0]) && matches!(events[1], Event::Ended { .. }), "{events:?}");
             assert!(session.pending().is_empty() && session.deadline().is_none());
-            assert!(session.decide(NOW, &id, Verdict::Approve { input: None }, "ada").is_err());
+            assert!(session.decide(NOW, &id, Verdict::Approve { input: None }, &by("ada")).is_err());
         }
     }
 
     #[test]
     fn prompts_wait_up_to_a_number_of_bytes() {
-        let mut session = Session::new(key(), Owner::Admins, Limits { queue: 64, ..limits() });
+        let mut session = Session::new(key(), Limits { queue: 64, ..limits() });
         let large = |run: &str| Submission { content: "x".repeat(QUEUE_BYTES_MAX - 1), ..prompt(run) };
         session.submit(NOW, large("running")).unwrap();
         session.submit(NOW, large("waits")).unwrap();
@@ -1056,7 +1248,7 @@ mod tests {
 
     #[test]
     fn what_prompts_bring_along_counts_and_too_much_is_refused_before_it_is_taken() {
-        let mut session = Session::new(key(), Owner::Admins, Limits { queue: 64, ..limits() });
+        let mut session = Session::new(key(), Limits { queue: 64, ..limits() });
         let large = |run: &str| Submission { attachments: vec![image(9 << 20)], ..prompt(run) };
         session.submit(NOW, large("running")).unwrap();
         session.submit(NOW, large("waits")).unwrap();
@@ -1070,7 +1262,7 @@ mod tests {
 
     #[test]
     fn a_session_holds_bounded_bytes_of_past_images_and_the_model_is_told_of_the_others() {
-        let mut session = Session::new(key(), Owner::Admins, Limits { episodic_turns: 9, ..limits() });
+        let mut session = Session::new(key(), Limits { episodic_turns: 9, ..limits() });
         for run in ["a", "b", "c", "d"] {
             let attachments = vec![image(1_500_000)];
             session.submit(NOW, Submission { attachments, ..prompt(run) }).unwrap();
@@ -1163,7 +1355,6 @@ mod tests {
         for recovery in [Recovery::Resume, Recovery::Interrupt] {
             let mut after = Session::restore(
                 key(),
-                Owner::Admins,
                 limits(),
                 Seq(3),
                 Seq(3 + SEQ_RESERVE),
@@ -1218,7 +1409,7 @@ mod tests {
         let events = session.take().unwrap().events;
         let ends = events
             .iter()
-            .filter(|logged| matches!(logged.event, Event::Ended { outcome: Outcome::Aborted, .. }));
+            .filter(|logged| matches!(logged.event, Event::Ended { outcome: Outcome::Aborted(_), .. }));
         assert_eq!(ends.count(), 2, "the run under way and the one that waited");
         assert_eq!(events.last().unwrap().event, Event::Cleared(Forgotten::Conversation));
     }
@@ -1245,7 +1436,7 @@ mod tests {
             let manner = Manner { lane: Some("l".into()), ..Manner::default() };
             Submission { manner, ..prompt(run) }
         };
-        let mut session = Session::new(key(), Owner::Admins, Limits { queue: 9, ..limits() });
+        let mut session = Session::new(key(), Limits { queue: 9, ..limits() });
         session.submit(NOW, lane("a")).unwrap();
         session.submit(NOW, prompt("b")).unwrap();
         session.submit(NOW, lane("c")).unwrap();
@@ -1260,8 +1451,7 @@ mod tests {
         assert_eq!(session.running(), Some(&"c".into()), "its turn came long ago");
 
         // Cut off, each waits for its lane anew.
-        let mut after =
-            Session::restore(key(), Owner::Admins, limits(), Seq(4), Seq(4), Settings::default(), before);
+        let mut after = Session::restore(key(), limits(), Seq(4), Seq(4), Settings::default(), before);
         after.recover(NOW, Recovery::Resume, |_| false);
         assert_eq!((after.running(), after.work()), (Some(&"a".into()), None));
         let waiting: Vec<&str> = after.in_lanes().map(|(run, ..)| run.as_str()).collect();
@@ -1273,6 +1463,50 @@ mod tests {
         after.abort(NOW, None, NONE);
         assert_eq!(after.running(), Some(&"b".into()));
         assert!(after.admitted.is_empty() && after.in_lanes().next().is_none());
+    }
+
+    #[test]
+    fn what_waits_is_set_aside_and_begins_in_its_turn_once_it_is_given_back() {
+        let mut session = Session::new(key(), Limits { queue: 9, ..limits() });
+        let with = |run: &str| Submission { attachments: vec![image(1000)], ..prompt(run) };
+        for run in ["a", "b", "c", "d"] {
+            session.submit(NOW, with(run)).unwrap();
+        }
+        let log = session.take().unwrap().events;
+        let bytes = session.held_bytes(&"b".into()).unwrap();
+        for run in ["a", "b", "c"] {
+            session.set_aside(&run.into());
+        }
+        assert_eq!(session.held_bytes(&"a".into()), None, "what is under way stays");
+        assert!(session.held_bytes(&"b".into()).unwrap() < 50 && bytes > 1000);
+        assert_eq!(session.queue[0].bytes(), bytes, "it counts as before");
+        assert_eq!(session.wanted(), None, "its turn has not come");
+
+        session.said(NOW, &"a".into(), 0, answer("a"), &Toolbox::default());
+        assert_eq!((session.running(), session.queued()), (None, 3));
+        assert_eq!(session.wanted(), Some((&"b".into(), log[2].seq)));
+        let submitted = with("b");
+        let again = session.submit(NOW, with("b")).unwrap();
+        assert!(again.repeated && session.has(&submitted));
+        session.give_back(NOW, &"b".into(), Ok((submitted.content, submitted.attachments)));
+        let told = session.conversation(0);
+        let Some(ChatMessage::User { text, attachments }) = told.last() else { panic!("{told:?}") };
+        assert_eq!((&**text, attachments[0].data().len()), ("prompt b", 1000));
+
+        session.abort(NOW, None, NONE);
+        assert_eq!(session.wanted().map(|(run, _)| run.clone()), Some("c".into()));
+        session.give_back(NOW, &"c".into(), Err(ErrorCode::Internal.error("it is damaged")));
+        assert_eq!(session.running(), Some(&"d".into()), "the next has its turn");
+        session.drain();
+        assert_eq!(session.wanted(), None);
+
+        // Read back without what they say, they wait as well.
+        let mut after = Session::restore(key(), limits(), Seq(5), Seq(5), Settings::default(), log);
+        after.is_aside(&"b".into(), bytes);
+        after.recover(NOW, Recovery::Interrupt, |_| false);
+        assert_eq!((after.running(), after.wanted().is_some()), (None, true));
+        assert_eq!(after.abort(NOW, Some(&"b".into()), NONE), Some("b".into()));
+        assert_eq!(after.running(), Some(&"c".into()));
     }
 
     #[test]
@@ -1315,11 +1549,25 @@ mod tests {
                         let label = Some((n > 0).then(|| format!("{n}")));
                         live.configure(NOW, &Patch { label, ..Patch::default() }).unwrap();
                     }
+                    11 => {
+                        // What waits is out of memory and back again.
+                        let said = |run: &RunId| prompt(run.as_str());
+                        live.set_aside(&run);
+                        live.abort(NOW, None, NONE);
+                        while let Some(wanted) = live.wanted().map(|(run, _)| run.clone()) {
+                            let Submission { content, attachments, .. } = said(&wanted);
+                            live.give_back(NOW, &wanted, Ok((content, attachments)));
+                        }
+                        if live.held_bytes(&run).is_some() {
+                            let Submission { content, attachments, .. } = said(&run);
+                            live.give_back(NOW, &run, Ok((content, attachments)));
+                        }
+                    }
                     7 => {
                         // Killed: what was not written is gone.
                         let head = log.last().map_or(Seq(0), |l| l.seq);
                         live = Session::restore(
-                            key(), Owner::Admins, limits(), head, reserved, Settings::default(), log.clone());
+                            key(), limits(), head, reserved, Settings::default(), log.clone());
                         live.recover(NOW, Recovery::Resume, |_| false);
                     }
                     _ => {}
@@ -1346,7 +1594,7 @@ mod tests {
                 prop_assert!(ends <= 1);
             }
             let folded = Session::restore(
-                key(), Owner::Admins, limits(), live.head(), reserved, Settings::default(), log);
+                key(), limits(), live.head(), reserved, Settings::default(), log);
             prop_assert_eq!(folded.running(), live.running());
             prop_assert_eq!(folded.work(), live.work());
             prop_assert_eq!(&folded.queue, &live.queue);

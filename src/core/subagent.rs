@@ -19,6 +19,8 @@ const WEIGHED_BYTES: usize = 64 * 1024;
 pub enum SubAgentCommand {
     /// Put one to work.
     Spawn(Spawn),
+    /// Those that the caller may see, the latest changed first.
+    List,
     /// How one is.
     Status {
         /// Which.
@@ -113,8 +115,10 @@ impl Priority {
 /// The answer to a [`SubAgentCommand`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum SubAgentReply {
-    /// To each of them: how the agent is now.
-    Status(AgentStatus),
+    /// To each of the others: how the agent is now.
+    Status(Box<AgentStatus>),
+    /// To `List`.
+    List(Vec<AgentStatus>),
 }
 
 /// How an agent is.
@@ -231,6 +235,7 @@ impl SubAgentCommand {
     pub fn weight(&self) -> usize {
         match self {
             Self::Spawn(spawn) => 1 + spawn.task.description.len() / WEIGHED_BYTES,
+            Self::List => 64,
             Self::Status { .. } | Self::Stop { .. } => 1,
         }
     }

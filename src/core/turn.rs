@@ -128,6 +128,8 @@ enum State {
         thought: String,
         /// The ends of those: not in the log before the answer ends.
         seals: Vec<Seal>,
+        /// Whether a restart cut it off before: it is said anew.
+        is_anew: bool,
     },
     /// The calls of the last step are being made.
     Acting,
@@ -138,7 +140,8 @@ enum State {
 impl State {
     fn asking() -> Self {
         let (text, thought) = (String::new(), String::new());
-        Self::Asking { text, heard: Vec::new(), gates: Vec::new(), thought, seals: Vec::new() }
+        let (heard, gates, seals) = (Vec::new(), Vec::new(), Vec::new());
+        Self::Asking { text, heard, gates, thought, seals, is_anew: false }
     }
 }
 
@@ -185,6 +188,19 @@ impl Turn {
         step.gates.iter().filter(|gate| gate.way == Way::Shut).map(|gate| gate.deadline).min()
     }
 
+    /// Whether the answer under way is said anew because a restart cut it off.
+    pub fn is_anew(&self) -> bool {
+        matches!(self.state, State::Asking { is_anew: true, .. })
+    }
+
+    /// The calls that are being made.
+    pub fn made(&self) -> Vec<ToolCall> {
+        match self.work() {
+            Some(Work::Act { calls, .. }) => calls,
+            Some(Work::Ask { .. }) | None => Vec::new(),
+        }
+    }
+
     /// All calls the model asked for.
     pub fn calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.steps.iter().flat_map(|step| &step.calls)
@@ -220,7 +236,12 @@ impl Turn {
         match (event, &mut self.state) {
             (Event::Text(piece), State::Asking { text, .. }) => text.push_str(piece),
             (Event::Thought(piece), State::Asking { thought, .. }) => thought.push_str(piece),
-            (Event::Restarted, state @ State::Asking { .. }) => *state = State::asking(),
+            (Event::Restarted, state @ State::Asking { .. }) => {
+                *state = State::asking();
+                if let State::Asking { is_anew, .. } = state {
+                    *is_anew = true;
+                }
+            }
             (Event::Sealed(sealed), State::Asking { seals, .. }) => seals.clone_from(sealed),
             (Event::ToolCalled(call), State::Asking { heard, .. })
                 if !heard.iter().any(|known| known.id == call.id) =>
@@ -243,7 +264,7 @@ impl Turn {
                     };
                 }
             }
-            (Event::StepEnded { usage }, State::Asking { text, heard, gates, thought, seals }) => {
+            (Event::StepEnded { usage }, State::Asking { text, heard, gates, thought, seals, .. }) => {
                 let step = Step {
                     text: std::mem::take(text),
                     calls: std::mem::take(heard),
@@ -529,7 +550,7 @@ fn refuse(call: CallId, why: impl Into<String>) -> Event {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Proof;
+    use crate::event::{Cause, Proof};
     use crate::provider::Stop;
     use proptest::prelude::*;
     use serde_json::json;
@@ -725,7 +746,7 @@ mod tests {
                 thought("İ again", 6, Proof::Signature("s2".into())),
             ]
         );
-        turn.apply(&turn.end(Outcome::Aborted, Usage::default())[0]);
+        turn.apply(&turn.end(Outcome::Aborted(Cause::Asked), Usage::default())[0]);
         assert!(
             matches!(turn.messages().next(), Some(ChatMessage::Assistant { thoughts, .. }) if thoughts.is_empty())
         );
@@ -787,7 +808,7 @@ mod tests {
                     4 => live.recover(|_| false),
                     5 => live.said(NOW, vec![Delta::Thinking("hm".into())], &tools()),
                     6 => live.said(NOW, vec![Delta::Sealed(Proof::Bare)], &tools()),
-                    _ => live.end(Outcome::Aborted, Usage::default()),
+                    _ => live.end(Outcome::Aborted(Cause::Asked), Usage::default()),
                 };
                 for event in &events {
                     live.apply(event);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clawmux_actors::store::Severity;
+use clawmux_core::config::Config;
 
 use super::Findings;
 use crate::check;
@@ -12,12 +13,12 @@ use crate::settings::{self, Settings};
 /// Variables clawmux looks at by itself; the configuration may name others.
 const VARIABLES: [&str; 4] = ["CLAWMUX_HOME", "CLAWMUX_CONFIG", "CLAWMUX_TOKEN", "CLAWMUX_JWT_SECRET"];
 
-/// The configuration, as far as it can be read.
-pub(super) fn read(global: &Global, found: &mut Findings) -> Option<Settings> {
+/// The configuration, as far as it can be read, and whether nothing is wrong with it.
+pub(super) fn read(global: &Global, found: &mut Findings) -> Option<(Settings, bool)> {
     let settings = match settings::read(global, &[]) {
         Ok(settings) => settings,
         Err(failure) => {
-            let advice = "mend it; `clawmux check` says the same without starting anything";
+            let advice = "correct it; `clawmux check` says the same without starting anything";
             found.add("config", Severity::Error, failure.message, advice);
             return None;
         }
@@ -25,7 +26,12 @@ pub(super) fn read(global: &Global, found: &mut Findings) -> Option<Settings> {
     let (complaints, warnings) = check::look(&settings.config, &settings.home);
     let fine = complaints.is_empty();
     for complaint in complaints {
-        found.add("config", Severity::Error, complaint, "mend it; the daemon does not start with it");
+        found.add(
+            "config",
+            Severity::Error,
+            complaint,
+            "correct it: the daemon does not start with it, or ignores it, and does not reload it",
+        );
     }
     for warning in settings.warnings.iter().map(ToString::to_string).chain(warnings) {
         found.add("config", Severity::Warning, warning, "");
@@ -35,7 +41,25 @@ pub(super) fn read(global: &Global, found: &mut Findings) -> Option<Settings> {
         let from = if files.is_empty() { "built-in defaults".to_owned() } else { files.join(", ") };
         found.fine("config", from);
     }
-    Some(settings)
+    Some((settings, fine))
+}
+
+/// What clients of xeno ask for and is off until its key is set.
+pub(super) fn xeno(config: &Config, found: &mut Findings) {
+    let off = [
+        ("/hb (set scheduler.heartbeat_minutes)", config.scheduler.heartbeat.is_none()),
+        ("/new (set scheduler.new_session_cron)", config.scheduler.new_session_cron.is_none()),
+        (
+            "files of this machine in prompts (set files.attachment_roots)",
+            config.files.attachment_roots.is_empty(),
+        ),
+    ];
+    let off: Vec<&str> = off.into_iter().filter(|(_, is_off)| *is_off).map(|(what, _)| what).collect();
+    if off.is_empty() {
+        found.fine("xeno", "/hb, /new and files of this machine in prompts are enabled");
+    } else {
+        found.fine("xeno", format!("not enabled for xeno's clients: {}", off.join(", ")));
+    }
 }
 
 /// Variables that somebody may believe to be looked at.
@@ -56,6 +80,19 @@ pub(super) fn environment(names: &[String], files: &[(PathBuf, String)], found: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_xeno_s_clients_miss_is_told_with_its_key() {
+        let mut config = Config::default();
+        let mut found = Findings::default();
+        xeno(&config, &mut found);
+        for key in ["scheduler.heartbeat_minutes", "scheduler.new_session_cron", "files.attachment_roots"] {
+            assert!(found.0[0].what.contains(key), "{}", found.0[0].what);
+        }
+        config.files.attachment_roots.push("/home/ada".into());
+        xeno(&config, &mut found);
+        assert!(!found.0[1].what.contains("files.attachment_roots"), "{}", found.0[1].what);
+    }
 
     #[test]
     fn variables_that_nothing_looks_at_are_told() {

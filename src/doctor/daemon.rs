@@ -1,14 +1,17 @@
 //! The daemon that runs, if one does: what it says of itself, and what waits for its operator.
 
 use std::fs;
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use clawmux_actors::admin::socket_path;
+use clawmux_actors::admin::{LOCKED_OUT, read_without_daemon, socket_path};
 use clawmux_actors::store::Severity;
+use clawmux_core::config::Config;
 use serde_json::{Value, json};
 
-use super::Findings;
+use super::{Findings, LOG};
 use crate::admin_client::{Link, Refused};
 use crate::home;
 use crate::operator::tokens::expiring;
@@ -27,28 +30,33 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
     let status = match asked {
         Ok(status) => status,
         Err(Refused::Error(error)) => {
-            found.add(
-                "daemon",
-                Severity::Error,
-                format!("it refuses to say how it is: {error}"),
-                "see its log",
-            );
+            found.add("daemon", Severity::Error, format!("it refuses to say how it is: {error}"), LOG);
             return None;
         }
         Err(Refused::Unreachable(why)) => {
+            let denied = |error: io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+            if UnixStream::connect(&socket).is_err_and(denied) {
+                let what = format!("this user may not use the socket {}", socket.display());
+                let advice =
+                    "run it as the user whose home it is, as root, or as a member of gateway.socket_group";
+                found.add("daemon", Severity::Error, what, advice);
+                return None;
+            }
             match (home::holder(home), fs::symlink_metadata(&socket).is_ok()) {
                 (Some(pid), _) => found.add(
                     "daemon",
                     Severity::Error,
                     format!("a daemon ({pid}) holds this home and does not answer: {why}"),
-                    "see its log; it may be starting, stopping or stuck. Stop it with SIGTERM, at last with SIGKILL: \
-                     nothing acknowledged is lost",
+                    format!(
+                        "it may be starting, stopping or stuck; {LOG}. Stop it with SIGTERM, at last with SIGKILL: \
+                         nothing acknowledged is lost"
+                    ),
                 ),
                 (None, true) => found.add(
                     "daemon",
                     Severity::Warning,
                     format!("none runs; the socket {} was left by one that died", socket.display()),
-                    "see why it died; the next start removes the socket",
+                    format!("the next start removes the socket; {LOG}"),
                 ),
                 (None, false) => found.fine("daemon", "none runs on this home"),
             }
@@ -67,6 +75,12 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
     } else {
         found.fine("daemon", who);
     }
+    for problem in status["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        // Told with the credentials.
+        if problem != LOCKED_OUT {
+            found.add("daemon", Severity::Warning, problem, remedy(problem));
+        }
+    }
     if let Some(pid) = status["pid"].as_u64()
         && fs::read_link(format!("/proc/{pid}/exe"))
             .is_ok_and(|exe| exe.to_string_lossy().ends_with(" (deleted)"))
@@ -75,6 +89,66 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
         found.add("daemon", Severity::Warning, what, "restart it, so that the new one runs");
     }
     Some(status)
+}
+
+/// What to do about what the daemon says of itself.
+fn remedy(problem: &str) -> &'static str {
+    let remedies = [
+        (
+            "the store can't be written",
+            "make room on its disk, or see to its permissions; the daemon goes on by itself",
+        ),
+        ("plugin ", "correct its file or its configuration, then `clawmux plugin reload NAME`"),
+        (
+            "the last reload",
+            "correct the configuration until `clawmux check` is content, then `clawmux config reload`",
+        ),
+        (
+            "restart the daemon",
+            "`systemctl restart clawmux`, or stop it and `clawmux serve`; or set the old value again",
+        ),
+        (
+            "API key",
+            "put the key into the daemon's environment and restart it; `clawmux models` tries each provider",
+        ),
+        ("budget is at", "`clawmux usage` shows what it was spent on; the limits are in [budgets]"),
+        ("limits.", "delete sessions nobody needs (`clawmux sessions`), or raise the limit"),
+    ];
+    let known = remedies.into_iter().find(|(words, _)| problem.contains(words));
+    known.map_or(LOG, |(_, remedy)| remedy)
+}
+
+/// What the store of a daemon that does not run says of credentials.
+pub(super) fn at_rest(home: &Path, config: &Config, found: &mut Findings) {
+    if !config.store.path.is_file() || home::holder(home).is_some() {
+        return;
+    }
+    // What is wrong with the store is told with it.
+    let nothing = json!({});
+    let asked = read_without_daemon(config, "admin.tokens", &nothing);
+    if let Ok(tokens) = actix::System::new().block_on(asked) {
+        locked(&tokens, found);
+    }
+}
+
+/// Whether clients need a credential that nobody has.
+fn locked(tokens: &Value, found: &mut Findings) {
+    if tokens["locked_out"] != true {
+        return;
+    }
+    let over = tokens["tokens"].as_array().map_or(0, Vec::len);
+    let what = format!(
+        "clients need a credential, and none is valid: there is no shared token, and {} revoked or expired. Nobody \
+         gets in over TCP",
+        if over == 1 {
+            "the one that was created is".to_owned()
+        } else {
+            format!("all {over} that were created are")
+        }
+    );
+    let advice = "clawmux token create --name NAME --role admin makes one (it needs none itself), or set \
+                  auth.token_file. It stays locked until then: a door that was closed does not open by itself";
+    found.add("token", Severity::Error, what, advice);
 }
 
 /// Credentials that end soon, devices and calls that wait.
@@ -87,6 +161,7 @@ pub(super) fn waiting(home: &Path, found: &mut Findings) {
     let (tokens, devices, approvals) = (ask("admin.tokens"), ask("admin.devices"), ask("admin.approvals"));
     let list = |answer: &Value, name: &str| answer[name].as_array().cloned().unwrap_or_default();
     let text = |row: &Value, name: &str| row[name].as_str().unwrap_or("?").to_owned();
+    locked(&tokens, found);
     let now_ms = now_ms();
     let tokens = list(&tokens, "tokens");
     for token in expiring(&tokens, now_ms) {

@@ -10,7 +10,7 @@ use clawmux_actors::regular_file;
 use clawmux_actors::store::Severity;
 use clawmux_core::config::Config;
 
-use super::Findings;
+use super::{Findings, Stands};
 
 /// So much of the heartbeat's file is looked at, in bytes.
 const HEARTBEAT_BYTES_MAX: u64 = 1 << 20;
@@ -18,32 +18,37 @@ const HEARTBEAT_BYTES_MAX: u64 = 1 << 20;
 /// A disk that takes longer than this to keep a few bytes makes every prompt wait as long.
 const SYNC_SLOW: Duration = Duration::from_millis(250);
 
-/// The home; says whether it is there.
-pub(super) fn folder(home: &Path, found: &mut Findings) -> bool {
+/// The home; says whose it is.
+pub(super) fn folder(home: &Path, found: &mut Findings) -> Stands {
     let name = home.display();
     let meta = match fs::metadata(home) {
         Ok(meta) => meta,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             found.fine("home", format!("{name} is not there yet: `clawmux serve` makes it"));
-            return false;
+            return Stands::Nowhere;
         }
         Err(error) => {
             let advice = "see to the permissions of the folders above it";
             found.add("home", Severity::Error, format!("can't look at {name}: {error}"), advice);
-            return false;
+            return Stands::Nowhere;
         }
     };
     if !meta.is_dir() {
         let advice = "move it away, or name another home with --home or CLAWMUX_HOME";
         found.add("home", Severity::Error, format!("{name} is not a folder"), advice);
-        return false;
+        return Stands::Nowhere;
     }
     let us = fs::metadata("/proc/self").map(|own| own.uid()).ok();
     match us {
         Some(us) if us != meta.uid() => {
-            let severity = if us == 0 { Severity::Warning } else { Severity::Error };
             let what = format!("{name} belongs to user {}, this is user {us}", meta.uid());
-            found.add("home", severity, what, "run clawmux as the user who owns its home");
+            let advice = format!(
+                "run clawmux as the user who owns its home: sudo -u '#{}' clawmux doctor",
+                meta.uid()
+            );
+            let severity = if us == 0 { Severity::Warning } else { Severity::Error };
+            found.add("home", severity, what, advice);
+            return if us == 0 { Stands::Ours } else { Stands::Theirs };
         }
         _ if meta.mode() & 0o022 != 0 => {
             let what =
@@ -56,7 +61,7 @@ pub(super) fn folder(home: &Path, found: &mut Findings) -> bool {
         }
         _ => found.fine("home", format!("{name}, for its owner only")),
     }
-    true
+    Stands::Ours
 }
 
 /// The operator's socket and its folder, for their owner and perhaps a group.
@@ -146,10 +151,10 @@ pub(super) fn disk(home: &Path, found: &mut Findings) {
         Ok(()) if took > SYNC_SLOW => found.add(
             "disk",
             Severity::Warning,
-            format!("it took {} ms to keep 4 KiB in {}", took.as_millis(), home.display()),
+            format!("writing 4 KiB into {} took {} ms", home.display(), took.as_millis()),
             "every prompt waits as long before it is acknowledged: put the home on a faster disk, or see what else uses it",
         ),
-        Ok(()) => found.fine("disk", format!("it keeps 4 KiB in {} ms", took.as_millis())),
+        Ok(()) => found.fine("disk", format!("writing 4 KiB takes {} ms", took.as_millis())),
     }
 }
 
@@ -166,7 +171,7 @@ mod tests {
         {
             fs::set_permissions(home.path(), fs::Permissions::from_mode(mode)).unwrap();
             let mut found = Findings::default();
-            assert!(folder(home.path(), &mut found));
+            assert_eq!(folder(home.path(), &mut found), Stands::Ours);
             assert_eq!(found.0[0].severity, severity, "{mode:o}: {}", found.0[0].what);
         }
         let mut found = Findings::default();

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `config` | the configuration, and variables that look like it |
 //! | `home` | the home, its permissions, its secrets, its disk |
+//! | `plugins` | whether each plugin can be loaded, and what is kept of them compiled |
 //! | `daemon` | the daemon that runs, and what waits for its operator |
 //! | `ports` | the addresses to listen on |
 //! | `system` | limits of the operating system, and whether the clock went back |
@@ -16,6 +17,7 @@
 mod config;
 mod daemon;
 mod home;
+mod plugins;
 mod ports;
 mod system;
 mod upstream;
@@ -26,6 +28,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use clawmux_actors::sandbox::compiler::Bounds;
+use clawmux_actors::socket_owner;
 use clawmux_actors::store::{self, Severity};
 use serde_json::{Value, json};
 
@@ -37,6 +41,10 @@ use crate::terminal::{json_line, say, visible};
 
 /// How long a look may take that reads files and asks the daemon.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where it is said why something goes wrong with the daemon.
+const LOG: &str =
+    "its log says why: journalctl -u clawmux where systemd runs it, else what it wrote to its terminal";
 
 /// One thing that was looked at.
 struct Finding {
@@ -56,14 +64,13 @@ pub(crate) fn run(global: &Global, options: &Doctor) -> Result<(), Failure> {
     let home = home_of(global)?;
     let mut found = Findings::default();
     look(&home, global, options, &mut found);
-    let errors = found.0.iter().filter(|finding| finding.severity == Severity::Error).count();
+    let errors = found.count(Severity::Error);
     say(&if options.json { json_line(&found.to_json(errors)) } else { found.to_text() });
     match errors {
         0 => Ok(()),
         // A script has been told.
         _ if options.json => Err(Failure::new(FAILED, "")),
-        1 => Err(Failure::new(FAILED, "1 thing is wrong")),
-        errors => Err(Failure::new(FAILED, format!("{errors} things are wrong"))),
+        _ => Err(Failure::new(FAILED, found.total())),
     }
 }
 
@@ -72,18 +79,20 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let global = global.clone();
     let settings = found.within(PATIENCE, "config", move |found| {
         let settings = config::read(&global, found);
-        let files = settings.as_ref().and_then(|settings| settings.layers.files().ok()).unwrap_or_default();
+        let files =
+            settings.as_ref().and_then(|(settings, _)| settings.layers.files().ok()).unwrap_or_default();
         let names: Vec<String> =
             std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect();
         config::environment(&names, &files, found);
         (settings, files)
     });
     let (settings, files) = settings.unwrap_or_default();
+    let (settings, is_fine) = settings.map_or((None, false), |(settings, is_fine)| (Some(settings), is_fine));
     let known = settings.as_ref().map(|Settings { config, .. }| config.clone());
     let (folder, of_home) = (home.to_owned(), known.clone());
-    let is_there = found.within(PATIENCE, "home", move |found| {
-        let is_there = home::folder(&folder, found);
-        if is_there {
+    let stands = found.within(PATIENCE, "home", move |found| {
+        let stands = home::folder(&folder, found);
+        if stands == Stands::Ours {
             let has_group = of_home.as_ref().is_some_and(|config| config.gateway.socket_group.is_some());
             home::socket(&folder, has_group, found);
             home::secrets(&folder, &files, found);
@@ -91,16 +100,24 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
         if let Some(config) = &of_home {
             home::heartbeat(&folder, config, found);
         }
-        is_there
+        stands
     });
-    let is_there = is_there.unwrap_or(false);
-    let mut status = Value::Null;
-    if is_there {
+    let stands = stands.unwrap_or(Stands::Nowhere);
+    if let Some(config) = known.clone() {
         let folder = home.to_owned();
+        // One after the other, and as many as may be.
+        let patience = PATIENCE + Bounds::default().time * u32::try_from(config.plugins.len()).unwrap_or(1);
+        found.within(patience, "plugin", move |found| plugins::look(&config, &folder, is_fine, found));
+    }
+    let mut status = Value::Null;
+    if stands != Stands::Nowhere {
+        let (folder, of_store) = (home.to_owned(), known.clone());
         let answer = found.within(PATIENCE, "daemon", move |found| {
             let status = daemon::look(&folder, found);
-            if status.is_some() {
-                daemon::waiting(&folder, found);
+            match (&status, &of_store) {
+                (Some(_), _) => daemon::waiting(&folder, found),
+                (None, Some(config)) => daemon::at_rest(&folder, config, found),
+                (None, None) => {}
             }
             status
         });
@@ -112,10 +129,15 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     found.within(PATIENCE, "port", move |found| match listens {
         Some(listens) => {
             let parsed = listens.iter().filter_map(|address| address.as_str()?.parse().ok());
-            ports::answering(&parsed.collect::<Vec<SocketAddr>>(), found);
+            let parsed: Vec<SocketAddr> = parsed.collect();
+            ports::answering(&parsed, found);
+            ports::neighbours(socket_owner::means(), &parsed, found);
         }
         None if is_held => {}
-        None => ports::free(&configured, found),
+        None => {
+            ports::free(&configured, found);
+            ports::neighbours(socket_owner::means(), &configured, found);
+        }
     });
     let process = status["pid"].as_u64().map_or_else(|| "self".to_owned(), |pid| pid.to_string());
     let of_config = known.as_ref().map(|config| config.store.path.clone());
@@ -123,24 +145,41 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let store = store.unwrap_or_else(|| home.join("clawmux.db"));
     let (folder, log) = (home.to_owned(), store.clone());
     found.within(PATIENCE, "disk", move |found| {
-        if is_there {
+        if stands == Stands::Ours {
             home::disk(&folder, found);
         }
         system::limits(&process, found);
         system::clock(&log, found);
     });
     if let Some(config) = known {
+        config::xeno(&config, found);
         upstream::keys(&config, found);
         if !options.offline {
             found.within(upstream::patience(&config), "model", move |found| upstream::ask(&config, found));
         }
     }
+    if stands == Stands::Theirs {
+        let what = format!("{} was not looked into: it is the daemon's user's", store.display());
+        found.add("store", Severity::Warning, what, "run clawmux doctor as that user, or as root");
+        return;
+    }
     let within = Duration::from_secs(options.within);
-    found.within(within.saturating_add(PATIENCE), "log", move |found| {
+    found.within(within.saturating_add(PATIENCE), "store", move |found| {
         for store::Finding { severity, what, advice } in store::inspect(&store, within) {
-            found.add("log", severity, what, advice);
+            found.add("store", severity, what, advice);
         }
     });
+}
+
+/// Whose the home is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stands {
+    /// There is none yet, or it can't be looked at.
+    Nowhere,
+    /// Of the user who looks, or root looks.
+    Ours,
+    /// Another user's, so what this one may and may not do says nothing of the daemon.
+    Theirs,
 }
 
 #[derive(Default)]
@@ -191,6 +230,19 @@ impl Findings {
 
     fn fine(&mut self, part: &'static str, what: impl Into<String>) {
         self.add(part, Severity::Fine, what, "");
+    }
+
+    fn count(&self, severity: Severity) -> usize {
+        self.0.iter().filter(|finding| finding.severity == severity).count()
+    }
+
+    /// Such as `1 error, 2 warnings`.
+    fn total(&self) -> String {
+        let of = |severity, name: &str| match self.count(severity) {
+            1 => format!("1 {name}"),
+            count => format!("{count} {name}s"),
+        };
+        format!("{}, {}", of(Severity::Error, "error"), of(Severity::Warning, "warning"))
     }
 
     fn to_json(&self, errors: usize) -> Value {
@@ -245,6 +297,7 @@ mod tests {
             "ok       config  built-in defaults\nerror    home    two\n                 lines\\u{1b}[2J\n                 -> do this"
         );
         assert_eq!(found.to_json(1)["findings"][1]["state"], "error");
+        assert_eq!(found.total(), "1 error, 0 warnings");
     }
 
     #[test]

@@ -7,9 +7,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use clawmux_actors::listener;
+use clawmux_actors::socket_owner::Means;
 use clawmux_actors::store::Severity;
 
-use super::Findings;
+use super::{Findings, LOG};
 
 /// How long a connection may take, and each piece of an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -48,17 +49,45 @@ pub(super) fn answering(addresses: &[SocketAddr], found: &mut Findings) {
             Ok(text) => {
                 let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body).trim();
                 let what = format!("{address} answers and takes no work: {body}");
-                found.add("port", Severity::Warning, what, "see its log");
+                found.add("port", Severity::Warning, what, LOG);
             }
             Err(error) => found.add(
                 "port",
                 Severity::Error,
                 format!("{address} does not answer: {error}"),
-                "see its log, and whether a firewall is in the way",
+                format!("see whether a firewall is in the way; {LOG}"),
             ),
         }
     }
     exposed(addresses, found);
+}
+
+/// Whether it can be told who comes over loopback, which decides who is let in there while no credential
+/// is configured.
+pub(super) fn neighbours(means: Option<Means>, addresses: &[SocketAddr], found: &mut Findings) {
+    if !addresses.iter().any(|address| address.ip().to_canonical().is_loopback()) {
+        return;
+    }
+    match means {
+        Some(means) => found.fine(
+            "port",
+            format!(
+                "over loopback, only programs of this user and of root get in without a credential ({} says whose they are)",
+                match means {
+                    Means::SockDiag => "sock_diag",
+                    Means::Tables => "/proc/net/tcp",
+                }
+            ),
+        ),
+        None => found.add(
+            "port",
+            Severity::Warning,
+            "the system does not say whose programs connect over loopback (neither sock_diag nor /proc/net/tcp does): \
+             while no credential is configured, programs of every user of this host get in",
+            "clawmux token create, or auth.token_file: with a credential nobody comes in without one; in a \
+             systemd unit add AF_NETLINK to RestrictAddressFamilies",
+        ),
+    }
 }
 
 /// Off loopback everything can be read on the way.
@@ -140,6 +169,23 @@ mod tests {
         free(&[address, ([0, 0, 0, 0], 0).into()], &mut found);
         assert_eq!(found.0[0].severity, Severity::Fine, "{}", found.0[0].what);
         assert!(found.0[1].what.contains("plain HTTP"), "{}", found.0[1].what);
+    }
+
+    #[test]
+    fn it_is_told_who_is_let_in_over_loopback() {
+        let (inside, outside) = (([127, 0, 0, 1], 1).into(), ([0, 0, 0, 0], 1).into());
+        for (means, severity) in [
+            (Some(Means::SockDiag), Severity::Fine),
+            (Some(Means::Tables), Severity::Fine),
+            (None, Severity::Warning),
+        ] {
+            let mut found = Findings::default();
+            neighbours(means, &[outside, inside], &mut found);
+            assert_eq!(found.0[0].severity, severity, "{}", found.0[0].what);
+        }
+        let mut found = Findings::default();
+        neighbours(None, &[outside], &mut found);
+        assert!(found.0.is_empty());
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub(super) fn clock(store: &Path, found: &mut Findings) {
         found.add(
             "clock",
             Severity::Error,
-            format!("the log was written {} s ahead of now: the clock went back", ahead.as_secs()),
+            format!("the store was written {} s ahead of now: the clock went back", ahead.as_secs()),
             "set the time right; what is dated by it, such as the end of credentials, is wrong until then",
         );
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clawmux_actors::provider::probe::{Probed, probe};
 use clawmux_actors::store::Severity;
-use clawmux_core::config::{Config, Provider};
+use clawmux_core::config::{Config, Provider, key_variable};
 use clawmux_core::provider::ProviderKind;
 
 use super::Findings;
@@ -32,7 +32,10 @@ pub(super) fn keys(config: &Config, found: &mut Findings) {
                     "key",
                     Severity::Error,
                     format!("provider {name} wants a key and has none: its models can't be asked"),
-                    format!("set the variable that providers.{name}.api_key_env names, or api_key_file"),
+                    format!(
+                        "set {}, or providers.{name}.api_key_env or api_key_file; `clawmux setup` asks for it",
+                        key_variable(provider.kind)
+                    ),
                 );
             }
             continue;
@@ -123,7 +126,7 @@ fn answered(name: &str, probed: &Probed, found: &mut Findings) {
     match status {
         200..=299 => found.fine("model", what),
         401 | 403 => {
-            let advice = format!("the key is not accepted: set a valid one for providers.{name}");
+            let advice = "the key is not accepted: see whether all of it was copied, or make another at the provider's";
             found.add("model", Severity::Error, what, advice);
         }
         404 | 405 => {

@@ -2,14 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::table::{Cell, table};
+use super::table::{Cell, table_within};
 use crate::admin_client::{call, home_of};
 use crate::cli::{Actors, Global};
 use crate::exit::Failure;
-use crate::terminal::{Tone, json_line, say};
+use crate::terminal::{Tone, columns, json_line, say};
 
 /// A mailbox that is so far behind is worth a look, in microseconds.
 const BEHIND_US: u64 = 100_000;
+
+/// From this width on there is room for all columns.
+const WIDE: usize = 60;
 
 /// Runs it.
 ///
@@ -23,8 +26,19 @@ pub(crate) fn run(global: &Global, options: &Actors) -> Result<(), Failure> {
     }
     let mut rows = Vec::new();
     rows_of(&tree, "", "", options.figures, &mut rows);
-    say(&table(["ACTOR", "WAIT", "QUEUED", "RESTARTS", "FIGURES"], &["FIGURES"], &rows));
+    say(&fitting(&rows, columns()));
     Ok(())
+}
+
+/// The table as a terminal of this width has room for it.
+fn fitting(rows: &[[Cell; 5]], columns: Option<usize>) -> String {
+    if columns.is_none_or(|columns| columns >= WIDE) {
+        let head = ["ACTOR", "WAIT", "QUEUED", "RESTARTS", "FIGURES"];
+        return table_within(head, &["FIGURES", "ACTOR"], rows, columns);
+    }
+    let few: Vec<[Cell; 3]> =
+        rows.iter().map(|[actor, wait, queued, ..]| [actor, wait, queued].map(Clone::clone)).collect();
+    table_within(["ACTOR", "WAIT", "QUEUED"], &["ACTOR"], &few, columns)
 }
 
 /// The rows of an actor and its children: the first begins with `lead`, those below with `indent`.
@@ -35,6 +49,8 @@ fn rows_of(actor: &Value, lead: &str, indent: &str, with_figures: bool, rows: &m
     let wait = match actor["mailbox_wait_us"].as_u64() {
         Some(us) if us >= BEHIND_US => Cell::toned(micros(us), Tone::Warn),
         Some(us) => micros(us).into(),
+        // Why, there is room for on a wide terminal alone.
+        None if silent.is_some() => Cell::toned("silent", Tone::Bad),
         None => "-".into(),
     };
     rows.push([
@@ -91,6 +107,7 @@ fn micros(us: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::terminal::width;
 
     #[test]
     fn the_tree_is_drawn_and_who_is_stuck_stands_out() {
@@ -115,6 +132,13 @@ mod tests {
         ];
         assert_eq!(names, wanted);
         assert_eq!(rows[1][4], Cell::toned("no answer in 1000 ms", Tone::Bad));
+        for columns in 40..100 {
+            let shown = fitting(&rows, Some(columns));
+            assert!(shown.lines().all(|line| width(line) <= columns), "{columns}: {shown}");
+        }
+        let narrow = fitting(&rows, Some(40));
+        assert!(narrow.lines().next().is_some_and(|head| head.ends_with("QUEUED")), "{narrow}");
+        assert!(fitting(&rows, None).contains("no answer in 1000 ms"));
         assert_eq!((&rows[2][1], &rows[2][3]), (&Cell::toned("250 ms", Tone::Warn), &"2".into()));
         assert_eq!(rows[3][1..], ["7 µs", "1", "-", "a=1"].map(Cell::from));
         assert_eq!(figures(&json!({"a": 0, "b": null, "c": [1]}), true), "a=0 c=[1]");

@@ -30,15 +30,14 @@ pub(crate) fn list(global: &Global, options: &Approvals) -> Result<(), Failure> 
     if let Some(id) = &options.id {
         let id = whole(id, &answer)?;
         let Some(row) = waiting(&answer).iter().find(|row| row["approval"] == *id) else {
-            let why = format!("no call waits under {id}: `clawmux approvals` lists those that do");
+            let why = format!("no approval {id} is waiting: `clawmux approvals` lists those that are");
             return Err(Failure::new(FAILED, why));
         };
         say(&if options.json { json_line(row) } else { described(row, now_ms) });
         return Ok(());
     }
     if options.json {
-        say(&json_line(&answer));
-        return Ok(());
+        return super::objects(waiting(&answer));
     }
     let rows: Vec<_> = waiting(&answer).iter().map(|row| cells(row, now_ms)).collect();
     if rows.is_empty() {
@@ -84,8 +83,8 @@ pub(crate) fn run(global: &Global, command: &ApprovalCommand) -> Result<(), Fail
     }
     let (tool, session) = (text(&answer["tool"]), text(&answer["session"]));
     say(&match command {
-        ApprovalCommand::Approve(_) => format!("the call of {tool} in {session} is made"),
-        ApprovalCommand::Deny(_) => format!("the call of {tool} in {session} is not made: the model is told"),
+        ApprovalCommand::Approve(_) => format!("approved {tool} in {session}"),
+        ApprovalCommand::Deny(_) => format!("denied {tool} in {session}; the model was told"),
     });
     Ok(())
 }
@@ -102,7 +101,7 @@ fn whole(id: &str, list: &Value) -> Result<String, Failure> {
         several => Err(Failure::new(
             FAILED,
             format!(
-                "{} approvals begin with this id, give more of it: `clawmux approvals --json` shows all",
+                "{} approvals begin with this id: give more of it (`clawmux approvals --json` shows the whole ids)",
                 several.len()
             ),
         )),

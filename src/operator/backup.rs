@@ -1,4 +1,4 @@
-//! `clawmux backup`: a consistent copy of the log, made by the daemon while it works, or by this
+//! `clawmux backup`: a consistent copy of the store, made by the daemon while it works, or by this
 //! process where none runs.
 
 use std::io::{IsTerminal, Write, stderr};
@@ -7,6 +7,7 @@ use std::path::Path;
 use clawmux_actors::store;
 use serde_json::{Value, json};
 
+use super::status::counted;
 use super::when::span;
 use crate::admin_client::{Link, Refused, home_of};
 use crate::cli::{Backup, Global};
@@ -33,21 +34,20 @@ pub(crate) fn run(global: &Global, options: &Backup) -> Result<(), Failure> {
     }
     let number = |name: &str| report[name].as_u64().unwrap_or(0);
     say(&format!(
-        "{}: {}, sessions: {}, runs: {}, in {}\nto restore it: stop the daemon, move the files of its log away \
-         (clawmux.db, clawmux.db-wal, clawmux.db-shm: see store.path), copy this one to where clawmux.db was, \
-         start the daemon",
+        "wrote {}: {}, {}, {}, in {}\nto put it back: stop the daemon, then `clawmux restore {}`",
         file.display(),
         size(number("bytes")),
-        number("sessions"),
-        number("runs"),
-        span(number("took_ms")),
+        counted(number("sessions"), "session"),
+        counted(number("runs"), "run"),
+        took(number("took_ms")),
+        file.display(),
     ));
     Ok(())
 }
 
 fn by_daemon(link: &mut Link, file: &Path) -> Result<Value, Failure> {
     let params = json!({ "file": file.to_str().ok_or_else(|| {
-        Failure::new(FAILED, format!("{}: the name of the file is no UTF-8 text", file.display()))
+        Failure::new(FAILED, format!("{}: the name of the file is not valid UTF-8", file.display()))
     })? });
     let mut progress = Progress { shown: stderr().is_terminal(), pages: 0, within_line: false };
     let report = link.call("admin.backup", &params, |_, told| progress.show(told["pages_left"].as_u64()));
@@ -55,10 +55,10 @@ fn by_daemon(link: &mut Link, file: &Path) -> Result<Value, Failure> {
     Ok(report?)
 }
 
-/// Nobody else has the log open, and nobody gets it while it is copied.
+/// Nobody else has the store open, and nobody gets it while it is copied.
 fn alone(global: &Global, file: &Path) -> Result<Value, Failure> {
     let settings = settings::read(global, &[])?;
-    tell("no daemon runs on this home: copying its log directly");
+    tell("no daemon runs on this home: copying its store directly");
     let report = store::copy(&settings.config.store.path, file)?;
     Ok(report.to_json(file))
 }
@@ -91,7 +91,13 @@ impl Progress {
     }
 }
 
-fn size(bytes: u64) -> String {
+/// How long it took, in milliseconds where that is less than a second.
+fn took(ms: u64) -> String {
+    if ms < 1000 { format!("{ms} ms") } else { span(ms) }
+}
+
+/// A size in units that people read.
+pub(super) fn size(bytes: u64) -> String {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
     if bytes < 10 * MIB { format!("{} KiB", bytes / KIB) } else { format!("{} MiB", bytes / MIB) }

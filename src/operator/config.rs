@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clawmux_actors::configuration::{Draft, Now, Setting};
-use clawmux_core::config::value_of_text;
+use clawmux_core::config::{no_such_key, value_of_text};
 use clawmux_core::error::{Error, ErrorCode};
 use serde_json::{Value, json};
 
@@ -42,6 +42,7 @@ pub(crate) fn run(global: &Global, command: &ConfigCommand) -> Result<(), Failur
 }
 
 fn get(global: &Global, options: &GetConfig) -> Result<(), Failure> {
+    options.path.as_deref().map_or(Ok(()), is_key)?;
     let answer = match Link::open_if_there(&home_of(global)?)? {
         Some(mut link) => {
             let params = options.path.as_ref().map_or_else(|| json!({}), |path| json!({ "path": path }));
@@ -49,7 +50,7 @@ fn get(global: &Global, options: &GetConfig) -> Result<(), Failure> {
         }
         None => {
             let now = Now::read(&settings::layers(global, &[])?).map_err(refused)?;
-            let settings = now.settings(options.path.as_deref()).map_err(refused)?;
+            let settings = now.all_settings(options.path.as_deref()).map_err(refused)?;
             let complaints = now.is_good().err().map(|error| error.message).unwrap_or_default();
             json!({ "settings": rows(&settings), "complaints": complaints.lines().collect::<Vec<_>>() })
         }
@@ -58,17 +59,23 @@ fn get(global: &Global, options: &GetConfig) -> Result<(), Failure> {
         tell(&format!("bad: {}", one_line(complaint, 2000)));
     }
     if options.json {
-        say(&json_line(&answer));
-        return Ok(());
+        return super::objects(list(&answer["settings"]));
     }
     let rows: Vec<[String; 3]> = list(&answer["settings"]).iter().map(row).collect();
     match (&options.path, rows.is_empty()) {
         // Where nothing can be read, nothing is known of the key.
-        (Some(path), true) if list(&answer["complaints"]).is_empty() => tell(&format!("{path} is not set")),
+        (Some(path), true) if list(&answer["complaints"]).is_empty() => {
+            tell(&format!("nothing is set in {path}"));
+        }
         (Some(_), true) => {}
         _ => say(&table(["KEY", "VALUE", "FROM"], &["VALUE"], &rows)),
     }
     Ok(())
+}
+
+/// Status 64 where this is no key and no section.
+fn is_key(path: &str) -> Result<(), Failure> {
+    no_such_key(path).map_or(Ok(()), |why| Err(Failure::new(CONFIG, one_line(&why, 2000))))
 }
 
 fn row(setting: &Value) -> [String; 3] {
@@ -78,10 +85,15 @@ fn row(setting: &Value) -> [String; 3] {
         None => from.to_owned(),
         Some(what) => format!("{from} (waits for a {what})"),
     };
-    [text("path").unwrap_or("-").to_owned(), setting["value"].to_string(), from]
+    let (value, from) = match &setting["value"] {
+        Value::Null if setting["at"].is_null() => ("-".to_owned(), from.replacen("default", "not set", 1)),
+        value => (value.to_string(), from),
+    };
+    [text("path").unwrap_or("-").to_owned(), value, from]
 }
 
 fn change(global: &Global, path: &str, value: &Value, as_json: bool) -> Result<(), Failure> {
+    is_key(path)?;
     let answer = match Link::open_if_there(&home_of(global)?)? {
         Some(mut link) if value.is_null() => ask(&mut link, "admin.config.unset", &json!({ "path": path }))?,
         Some(mut link) => ask(&mut link, "admin.config.set", &json!({ "path": path, "value": value }))?,
@@ -118,9 +130,9 @@ fn changed(path: &str, answer: &Value) -> String {
     let now = if now.is_empty() { format!("{path} is not set") } else { now.join("\n") };
     let file = one_line(answer["file"].as_str().unwrap_or("-"), 1000);
     let what = match (answer["written"] == true, answer.get("applied").is_some()) {
-        (false, _) => "nothing to write: it says so already".to_owned(),
-        (true, false) => format!("written to {file}; no daemon runs: it holds when one is started"),
-        (true, true) => format!("written to {file}; {}", outcome(answer)),
+        (false, _) => "nothing changed: the file says so already".to_owned(),
+        (true, false) => format!("wrote {file}; no daemon runs, the next one starts with it"),
+        (true, true) => format!("wrote {file}; {}", outcome(answer)),
     };
     format!("{}\n{what}", now.lines().map(|line| one_line(line, 2000)).collect::<Vec<_>>().join("\n"))
 }
@@ -133,8 +145,8 @@ fn outcome(answer: &Value) -> String {
     match (applied.is_empty(), restart.is_empty()) {
         (true, true) => "nothing has changed".into(),
         (false, true) => format!("applied: {applied}"),
-        (true, false) => format!("takes a restart: {restart}"),
-        (false, false) => format!("applied: {applied}\ntakes a restart: {restart}"),
+        (true, false) => format!("needs a restart: {restart}"),
+        (false, false) => format!("applied: {applied}\nneeds a restart: {restart}"),
     }
 }
 
@@ -185,14 +197,12 @@ mod tests {
         };
         assert_eq!(told(&[], &[]), "nothing has changed");
         assert_eq!(told(&["a.b"], &[]), "applied: a.b");
-        assert_eq!(told(&[], &["c"]), "takes a restart: c");
-        assert_eq!(told(&["a.b"], &["c", "d"]), "applied: a.b\ntakes a restart: c, d");
+        assert_eq!(told(&[], &["c"]), "needs a restart: c");
+        assert_eq!(told(&["a.b"], &["c", "d"]), "applied: a.b\nneeds a restart: c, d");
         let setting =
             json!({ "path": "limits.queue", "value": 3, "from": "file", "at": "f:2", "waits_for": "reload" });
         assert_eq!(row(&setting), ["limits.queue", "3", "f:2 (waits for a reload)"]);
         let answer = json!({ "file": "f", "written": true, "settings": [] });
-        assert!(
-            changed("limits.queue", &answer).starts_with("limits.queue is not set\nwritten to f; no daemon")
-        );
+        assert!(changed("limits.queue", &answer).starts_with("limits.queue is not set\nwrote f; no daemon"));
     }
 }

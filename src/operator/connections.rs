@@ -18,25 +18,23 @@ const SILENT_MS: u64 = 60_000;
 /// As [`call`].
 pub(crate) fn list(global: &Global, options: &Connections) -> Result<(), Failure> {
     let answer = call(&home_of(global)?, "admin.connections", &json!({ "limit": options.limit }))?;
-    if options.json {
-        say(&json_line(&answer));
-        return Ok(());
-    }
     let listed = answer["connections"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if listed.is_empty() {
+    if options.json {
+        super::objects(listed)?;
+    } else if listed.is_empty() {
         tell("nobody is connected");
-        return Ok(());
+    } else {
+        let now_ms = now_ms();
+        let rows: Vec<_> = listed.iter().map(|connection| row(connection, now_ms)).collect();
+        say(&table(
+            ["ID", "PROTOCOL", "WHO", "PEER", "SINCE", "IN", "OUT", "BUFFER", "FOLLOWS", "STATE"],
+            &["WHO", "PEER", "PROTOCOL"],
+            &rows,
+        ));
     }
-    let now_ms = now_ms();
-    let rows: Vec<_> = listed.iter().map(|connection| row(connection, now_ms)).collect();
-    say(&table(
-        ["ID", "PROTOCOL", "WHO", "PEER", "SINCE", "IN", "OUT", "BUFFER", "FOLLOWS", "STATE"],
-        &["WHO"],
-        &rows,
-    ));
     let total = answer["total"].as_u64().unwrap_or(0);
     if total > listed.len() as u64 {
-        tell(&format!("the latest {} of {total}; more with --limit N", listed.len()));
+        tell(&format!("these are the latest {} of {total}: --limit N shows more", listed.len()));
     }
     Ok(())
 }
@@ -52,7 +50,7 @@ pub(crate) fn run(global: &Global, command: &ConnectionCommand) -> Result<(), Fa
         json_line(&answer)
     } else {
         let peer = one_line(answer["peer"].as_str().unwrap_or("-"), 100);
-        format!("connection {} from {peer} is closed; its client may come back", options.id)
+        format!("closed connection {} from {peer}; its client may connect again", options.id)
     });
     Ok(())
 }
@@ -74,7 +72,7 @@ fn row(connection: &Value, now_ms: u64) -> [Cell; 10] {
     [
         number("connection").to_string().into(),
         text("protocol").into(),
-        text("principal").into(),
+        who(connection).into(),
         text("peer").into(),
         ago(number("since_ms"), now_ms).into(),
         bytes(number("received_bytes")).into(),
@@ -85,8 +83,17 @@ fn row(connection: &Value, now_ms: u64) -> [Cell; 10] {
     ]
 }
 
+/// Who it is, and what it says of itself.
+fn who(connection: &Value) -> String {
+    let name = connection["principal"].as_str().unwrap_or("-");
+    let said = ["client", "user"].map(|member| connection[member].as_str().unwrap_or_default());
+    let said = said.into_iter().filter(|said| !said.is_empty()).map(|said| one_line(said, 40));
+    let said = said.collect::<Vec<_>>().join(", ");
+    if said.is_empty() { name.to_owned() } else { format!("{name} ({said})") }
+}
+
 /// So many bytes, as people tell them.
-fn bytes(bytes: u64) -> String {
+pub(super) fn bytes(bytes: u64) -> String {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
     match bytes {
@@ -108,6 +115,10 @@ mod tests {
         let cells = row(&connection, 60_000);
         let words = ["7", "exoclaw", "local", "127.0.0.1:5", "1m ago", "10239 B", "10 KiB", "20 MiB", "2"];
         assert_eq!(cells[..9], words.map(Cell::from));
+        connection["client"] = "console".into();
+        assert_eq!(row(&connection, 60_000)[2], "local (console)".into());
+        connection["user"] = "ada".into();
+        assert_eq!(row(&connection, 60_000)[2], "local (console, ada)".into());
         assert_eq!(cells[9], Cell::toned("open", Tone::Good));
         connection["silent_ms"] = json!(61_000);
         assert_eq!(row(&connection, 0)[9], Cell::toned("silent 1m 1s", Tone::Warn));

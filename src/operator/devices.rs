@@ -20,14 +20,22 @@ const SHOWN_CHARS: usize = 12;
 /// As [`call`].
 pub(crate) fn list(global: &Global, options: &Devices) -> Result<(), Failure> {
     let answer = call(&home_of(global)?, "admin.devices", &json!({}))?;
-    if options.json {
-        say(&json_line(&answer));
-        return Ok(());
-    }
     let (pending, paired) = (rows(&answer, "pending"), rows(&answer, "paired"));
+    if options.json {
+        let state = |rows: &[Value], state: &str| {
+            let with = |row: &Value| {
+                let mut row = row.clone();
+                row["state"] = state.into();
+                row
+            };
+            rows.iter().map(with).collect::<Vec<_>>()
+        };
+        return super::objects(&[state(pending, "waiting"), state(paired, "paired")].concat());
+    }
     if pending.is_empty() && paired.is_empty() {
         tell(
-            "no devices: one that connects over loopback with a credential is paired, others wait here for approval",
+            "no devices: one that connects over loopback with a credential is paired at once, others wait here to be \
+             approved",
         );
         return Ok(());
     }
@@ -39,7 +47,7 @@ pub(crate) fn list(global: &Global, options: &Devices) -> Result<(), Failure> {
             &["SCOPES", "NAME"],
             &rows,
         ));
-        tell("let one in with `clawmux device approve REQUEST`, before 5 minutes are over");
+        tell("approve one with `clawmux device approve REQUEST`, within 5 minutes");
     }
     if !paired.is_empty() {
         let rows: Vec<_> = paired.iter().map(|row| known(row, now_ms)).collect();
@@ -84,12 +92,11 @@ pub(crate) fn run(global: &Global, command: &DeviceCommand) -> Result<(), Failur
     }
     let device = shown(&answer["device"]);
     say(&match method {
-        "admin.device.approve" => format!(
-            "device {device} is paired as {}: it comes in the next time it connects",
-            text(&answer["role"])
-        ),
-        "admin.device.reject" => format!("device {device} is not let in"),
-        _ => format!("device {device} is revoked: its tokens are void and its connections are closed"),
+        "admin.device.approve" => {
+            format!("paired device {device} as {}; it can connect from now on", text(&answer["role"]))
+        }
+        "admin.device.reject" => format!("rejected device {device}"),
+        _ => format!("revoked device {device}: its tokens no longer work and its connections are closed"),
     });
     Ok(())
 }
@@ -108,7 +115,7 @@ fn find<'a>(id: &str, places: &[(&str, &str)], list: &'a Value) -> Result<&'a Va
             [one] => return Ok(one),
             several => {
                 return Err(fail(format!(
-                    "{} of them begin with this id, give more of it: `clawmux devices --json` shows all",
+                    "{} devices begin with this id: give more of it (`clawmux devices --json` shows the whole ids)",
                     several.len()
                 )));
             }

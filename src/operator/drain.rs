@@ -22,7 +22,7 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
     let ask = |on: bool| call(&home, "admin.drain", &json!({ "on": on }));
     if options.off {
         let answer = ask(false)?;
-        say(&if options.json { json_line(&answer) } else { "the daemon takes new prompts again".into() });
+        say(&if options.json { json_line(&answer) } else { "the daemon accepts new prompts again".into() });
         return Ok(());
     }
     let begun = Instant::now();
@@ -31,7 +31,7 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
         // Somebody may have called it off meanwhile, or started the daemon anew.
         if !told.is_empty() && call(&home, "admin.status", &json!({}))?["draining"] != true {
             let why =
-                "the daemon drains no more: it was called off (`clawmux drain --off`), or was started anew";
+                "the daemon is no longer draining: somebody ran `clawmux drain --off`, or it was restarted";
             return Err(Failure::new(FAILED, why));
         }
         let answer = ask(true)?;
@@ -40,7 +40,7 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
             break answer;
         }
         if told.is_empty() {
-            tell("draining: new prompts are refused; Ctrl-C ends the wait, not the draining");
+            tell("draining: new prompts are refused; Ctrl-C stops waiting, not the draining");
         }
         if told != left {
             tell(&format!("left: {left}"));
@@ -53,8 +53,8 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
             return Err(Failure::new(
                 FAILED,
                 format!(
-                    "not drained after {}s: {told}; the daemon goes on draining: wait on with `clawmux drain`, end a \
-                     run with `clawmux session abort KEY`, or stop the daemon (what is left goes on at the next start)",
+                    "not drained after {}s: {told}; the daemon is still draining: wait again with `clawmux drain`, end a \
+                     run with `clawmux session abort KEY`, or stop the daemon (the next start continues what is left)",
                     begun.elapsed().as_secs()
                 ),
             ));
@@ -64,8 +64,8 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
     say(&if options.json {
         json_line(&answer)
     } else {
-        "drained: nothing runs. The daemon refuses new prompts until it is restarted or `clawmux drain --off`; \
-         it can be stopped now"
+        "drained: nothing is running, so the daemon can be stopped now. It refuses new prompts until it is restarted, \
+         or until `clawmux drain --off`"
             .into()
     });
     Ok(())
@@ -73,7 +73,7 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
 
 /// What is left to do; empty where nothing is.
 fn left(answer: &Value) -> String {
-    let counted = [("running", "running"), ("queued", "queued"), ("waking", "being read from the log")]
+    let counted = [("running", "running"), ("queued", "queued"), ("waking", "being read from the store")]
         .into_iter()
         .filter_map(|(name, words)| match answer[name].as_u64() {
             None | Some(0) => None,

@@ -1,16 +1,20 @@
 //! `clawmux events`: what happens in all sessions and to the daemon, as it happens, until Ctrl-C.
 //!
-//! Deliberately absent: what happened before, or while nobody looked; a session's log has it.
+//! People get a line for each sentence of an answer; programs get every piece as it comes.
+//!
+//! Deliberately absent: what happened before, or while nobody looked; `session show` has it.
 
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use super::news;
+use super::sentences::Sentences;
 use super::tail::leave_on_interrupt;
 use super::transcript;
 use super::when::{now_ms, utc};
-use crate::admin_client::{Link, Refused, home_of};
+use crate::admin_client::{Link, Refused, Told, home_of};
 use crate::cli::{Events, Global};
 use crate::exit::{Failure, UNREACHABLE};
 use crate::terminal::{Tone, columns, cut, json_line, may_color, put, tell, visible};
@@ -19,8 +23,8 @@ use crate::terminal::{Tone, columns, cut, json_line, may_color, put, tell, visib
 const RETRY: Duration = Duration::from_secs(1);
 /// Room for a session's key; what is longer takes more.
 const SESSION_CHARS: usize = 20;
-/// Room for what happened: the longest is `session_changed`.
-const WHAT_CHARS: usize = 15;
+/// Room for what happened.
+const WHAT_CHARS: usize = 9;
 /// Where the time ends in what [`utc`] gives, and the day before it.
 const CLOCK: std::ops::Range<usize> = 11..19;
 
@@ -68,31 +72,44 @@ fn follow(mut link: Link, options: &Events, look: Look, told_away: &mut bool) ->
     if !options.json {
         tell("following what happens; times are UTC; Ctrl-C ends it");
     }
-    link.wait_for(None)?;
-    while let Some((method, event)) = link.next()? {
-        match method.as_str() {
-            "admin.event" if is_wanted(options, &event) => {
-                let line = if options.json { as_json(event) } else { look.line(&event) };
-                match put(&line) {
-                    Ok(true) => {}
-                    Ok(false) => return Ok(Ended::Unread),
-                    Err(failure) => return Ok(Ended::Failed(failure)),
-                }
+    let mut sentences = Sentences::default();
+    loop {
+        let told = link.next_within(sentences.patience(Instant::now()))?;
+        let now = Instant::now();
+        let (mut events, is_over) = match told {
+            Told::This(method, event) if method == "admin.event" && is_of_session(options, &event) => {
+                (if options.json { vec![event] } else { sentences.take(event, now) }, false)
             }
-            "admin.closing" => {
+            Told::This(method, event) if method == "admin.closing" => {
                 tell(&visible(event["reason"].as_str().unwrap_or("the daemon closes the connection")));
+                (Vec::new(), false)
             }
-            _ => {}
+            Told::This(..) | Told::Nothing => (Vec::new(), false),
+            Told::Closed => (sentences.rest(), true),
+        };
+        events.extend(sentences.overdue(now));
+        for event in events.into_iter().filter(|event| is_of_kind(options, event)) {
+            let line = if options.json { as_json(event) } else { look.line(&event) };
+            match put(&line) {
+                Ok(true) => {}
+                Ok(false) => return Ok(Ended::Unread),
+                Err(failure) => return Ok(Ended::Failed(failure)),
+            }
+        }
+        if is_over {
+            return Ok(Ended::Closed);
         }
     }
-    Ok(Ended::Closed)
 }
 
-fn is_wanted(options: &Events, event: &Value) -> bool {
+fn is_of_session(options: &Events, event: &Value) -> bool {
     let begins = |prefix: &String| event["session"].as_str().is_some_and(|key| key.starts_with(&**prefix));
-    let kind = event["event"].as_str().unwrap_or_default();
     options.session.as_ref().is_none_or(begins)
-        && (options.kind.is_empty() || options.kind.iter().any(|wanted| wanted == kind))
+}
+
+fn is_of_kind(options: &Events, event: &Value) -> bool {
+    let kind = event["event"].as_str().unwrap_or_default();
+    options.kind.is_empty() || options.kind.iter().any(|wanted| wanted == kind)
 }
 
 fn as_json(mut event: Value) -> String {
@@ -117,12 +134,14 @@ impl Look {
         let (what, said) = if event["seq"].is_u64() {
             transcript::told(event)
         } else {
-            (event["event"].as_str().unwrap_or("-"), members(event))
+            (news::what(event), news::said(event))
         };
         let tone = match what {
             "end" if event["outcome"] == "failed" => Tone::Bad,
             "result" if event["is_error"] == true => Tone::Bad,
-            "asks" | "pairing" | "approval" => Tone::Warn,
+            "asks" | "pairing" | "approval" if event["decision"].is_null() && event["approved"].is_null() => {
+                Tone::Warn
+            }
             "prompt" | "end" => Tone::Head,
             _ => Tone::Plain,
         };
@@ -139,22 +158,6 @@ impl Look {
     }
 }
 
-/// What is told of something that no session's log has.
-fn members(event: &Value) -> String {
-    let Value::Object(members) = event else { return event.to_string() };
-    let told = members.iter().filter(|(name, value)| {
-        !["event", "follow", "session", "at_ms"].contains(&name.as_str()) && !value.is_null()
-    });
-    told.map(|(name, value)| match value {
-        Value::String(text) => format!("{name}={text}"),
-        // The whole of it is for --json.
-        Value::Array(list) => format!("{name}={}", list.len()),
-        value => format!("{name}={value}"),
-    })
-    .collect::<Vec<_>>()
-    .join(" ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -166,12 +169,13 @@ mod tests {
                             "content": "two\nlines\u{1b}[2J", "owner": null});
         assert_eq!(
             look(None).line(&prompt),
-            r"01:01:01  main:cli:ada:main     prompt           two lines\u{1b}[2J"
+            r"01:01:01  main:cli:ada:main     prompt     two lines\u{1b}[2J"
         );
         assert_eq!(look(Some(40)).line(&prompt), "01:01:01  main:cli:ada:main     prompt …");
-        let presence = json!({"event": "presence", "at_ms": 0, "present": [{}, {}], "follow": 1});
-        assert_eq!(look(None).line(&presence), "00:00:00  -                     presence         present=2");
-        assert!(!as_json(presence).contains("follow"));
+        let created = json!({"event": "session_changed", "session": "a:b:c:d", "reason": "created", "at_ms": 0,
+                              "follow": 1});
+        assert_eq!(look(None).line(&created), "00:00:00  a:b:c:d               session    created");
+        assert!(!as_json(created).contains("follow"));
     }
 
     #[test]
@@ -184,9 +188,13 @@ mod tests {
         };
         let prompt = json!({"event": "prompt", "session": "main:cli:ada:main"});
         let presence = json!({"event": "presence"});
-        assert!(is_wanted(&options(None, &[]), &presence));
-        assert!(is_wanted(&options(Some("main:cli"), &["end", "prompt"]), &prompt));
-        assert!(!is_wanted(&options(Some("main:cli"), &[]), &presence));
-        assert!(!is_wanted(&options(None, &["end"]), &prompt));
+        let is_wanted = |session, kind: &[&str], event: &Value| {
+            let options = options(session, kind);
+            is_of_session(&options, event) && is_of_kind(&options, event)
+        };
+        assert!(is_wanted(None, &[], &presence));
+        assert!(is_wanted(Some("main:cli"), &["end", "prompt"], &prompt));
+        assert!(!is_wanted(Some("main:cli"), &[], &presence));
+        assert!(!is_wanted(None, &["end"], &prompt));
     }
 }

@@ -10,7 +10,7 @@ use super::tokens::life;
 use super::when::{ago, now_ms, span, utc};
 use crate::admin_client::{call, home_of};
 use crate::cli::{AddJob, Global, JobCommand, JobRuns, Jobs, OneJob, RunJob};
-use crate::exit::{FAILED, Failure};
+use crate::exit::{FAILED, Failure, USAGE};
 use crate::terminal::{json_line, one_line, say, tell};
 
 /// An id may be cut to so many characters, where no other begins with them.
@@ -18,6 +18,9 @@ const PREFIX_CHARS_MIN: usize = 4;
 
 /// Of several that may be meant so many are named.
 const MEANT_MAX: usize = 10;
+
+/// The job that is the heartbeat.
+const HEARTBEAT: &str = "heartbeat";
 
 /// How often is asked whether a job is done.
 const POLL: Duration = Duration::from_millis(200);
@@ -31,19 +34,22 @@ const ANSWER_CHARS: usize = 60;
 /// As [`call`].
 pub(crate) fn list(global: &Global, options: &Jobs) -> Result<(), Failure> {
     let answer = call(&home_of(global)?, "admin.jobs", &json!({}))?;
-    if options.json {
-        say(&json_line(&answer));
-        return Ok(());
-    }
     if let Some(why) = answer["heartbeat_halted"].as_str() {
-        tell(&format!("the heartbeat has stopped until the configuration is changed: {why}"));
+        tell(&format!("the heartbeat is stopped until the configuration changes: {why}"));
     }
     if answer["draining"] == true {
-        tell("the daemon is being drained: no job is begun");
+        tell("the daemon is draining: no job is started");
+    }
+    if options.json {
+        let mut jobs = entries(&answer, "jobs").to_vec();
+        if let Some(heartbeat) = jobs.iter_mut().find(|job| job["job"] == HEARTBEAT) {
+            heartbeat["halted"] = answer["heartbeat_halted"].clone();
+        }
+        return super::objects(&jobs);
     }
     let rows: Vec<_> = entries(&answer, "jobs").iter().map(|job| row(job, now_ms())).collect();
     if rows.is_empty() {
-        tell("no jobs: `clawmux job add` makes one");
+        tell("no jobs: add one with `clawmux job add`");
         return Ok(());
     }
     say(&table(["JOB", "NAME", "WHEN", "NEXT", "LAST", "STATE", "SESSION"], &["NAME"], &rows));
@@ -70,7 +76,7 @@ fn add(global: &Global, options: &AddJob) -> Result<(), Failure> {
     let prompt = match &options.prompt {
         Some(prompt) => prompt.clone(),
         None if std::io::stdin().is_terminal() => {
-            return Err(Failure::new(FAILED, "give what it says by --prompt, or on stdin"));
+            return Err(Failure::new(USAGE, "give the prompt with --prompt, or on stdin"));
         }
         None => {
             let mut prompt = String::new();
@@ -105,9 +111,9 @@ fn add(global: &Global, options: &AddJob) -> Result<(), Failure> {
         return Ok(());
     }
     let next = job["next_ms"].as_u64();
-    let next = next.map_or_else(|| "it is disabled".into(), |at| format!("first at {} UTC", utc(at)));
+    let next = next.map_or_else(|| "disabled".into(), |at| format!("first at {} UTC", utc(at)));
     say(&format!(
-        "job {} is there: {}, {next}, in session {}",
+        "added job {}: {}, {next}, in session {}",
         text(&job["job"]),
         when(&job["schedule"]),
         text(&job["session"])
@@ -123,7 +129,7 @@ fn run_now(global: &Global, options: &RunJob) -> Result<(), Failure> {
         say(&if options.job.json {
             json_line(&begun)
         } else {
-            format!("job {id} is begun: `clawmux job runs {id}` says what comes of it")
+            format!("started job {id}: `clawmux job runs {id}` shows how it goes")
         });
         return Ok(());
     }
@@ -137,7 +143,10 @@ fn run_now(global: &Global, options: &RunJob) -> Result<(), Failure> {
             // not be written down yet.
             None => {
                 if now_ms().saturating_sub(begun["scheduled_ms"].as_u64().unwrap_or(0)) > 30_000 {
-                    return Err(Failure::new(FAILED, format!("nothing is known of this run of job {id}")));
+                    return Err(Failure::new(
+                        FAILED,
+                        format!("the daemon has no record of this run of job {id}"),
+                    ));
                 }
                 std::thread::sleep(POLL);
             }
@@ -154,7 +163,7 @@ fn run_now(global: &Global, options: &RunJob) -> Result<(), Failure> {
             tell(&format!("skipped: {}", text(&over["why"])));
             Ok(())
         }
-        _ => Err(Failure::new(FAILED, format!("it failed: {}", text(&over["why"])))),
+        _ => Err(Failure::new(FAILED, format!("failed: {}", text(&over["why"])))),
     }
 }
 
@@ -166,14 +175,11 @@ fn runs(global: &Global, options: &JobRuns) -> Result<(), Failure> {
     }
     let answer = call(&home, "admin.job.runs", &params)?;
     if options.json {
-        for run in entries(&answer, "runs") {
-            say(&json_line(run));
-        }
-        return Ok(());
+        return super::objects(entries(&answer, "runs"));
     }
     let rows: Vec<_> = entries(&answer, "runs").iter().map(run_row).collect();
     if rows.is_empty() {
-        tell("nothing was done yet");
+        tell("no job has run yet");
         return Ok(());
     }
     say(&table(["JOB", "DUE", "STATE", "TOOK", "MISSED", "TOKENS", "ANSWER"], &["ANSWER"], &rows));
@@ -187,7 +193,7 @@ fn switch(global: &Global, options: &OneJob, what: &str) -> Result<(), Failure> 
     if options.json {
         say(&json_line(&job));
     } else {
-        say(&format!("job {id} ({}) is {what}d", text(&job["name"])));
+        say(&format!("{what}d job {id} ({})", text(&job["name"])));
     }
     Ok(())
 }
@@ -199,7 +205,7 @@ fn remove(global: &Global, options: &OneJob) -> Result<(), Failure> {
     if options.json {
         say(&json_line(&answer));
     } else {
-        say(&format!("job {id} is removed; its session stays"));
+        say(&format!("removed job {id}; its session stays"));
     }
     Ok(())
 }
@@ -224,10 +230,7 @@ fn pick<'a>(id: &str, jobs: &'a [Value]) -> Result<&'a str, Failure> {
         _ => {
             let ids = found.iter().take(MEANT_MAX).map(|id| one_line(id, 100)).collect::<Vec<_>>().join(", ");
             let more = if found.len() > MEANT_MAX { " and others" } else { "" };
-            Err(Failure::new(
-                FAILED,
-                format!("{} jobs are called so: {ids}{more}; give the id of one", found.len()),
-            ))
+            Err(Failure::new(FAILED, format!("{} jobs match: {ids}{more}; give the id of one", found.len())))
         }
     }
 }
@@ -243,7 +246,7 @@ fn row(job: &Value, now_ms: u64) -> [String; 7] {
         (since, ..) if !since.is_null() => "running",
         (_, false, _) => "disabled",
         (_, true, Some(state)) => state,
-        (_, true, None) => "waits",
+        (_, true, None) => "waiting",
     };
     [
         text(&job["job"]).chars().take(8 + 4).collect(),
@@ -359,14 +362,14 @@ mod tests {
             assert!(pick(bad, &all).is_err(), "{bad}");
         }
         let why = pick("feed", &all).unwrap_err().message;
-        assert_eq!(why, "2 jobs are called so: aaaa-2, b; give the id of one");
+        assert_eq!(why, "2 jobs match: aaaa-2, b; give the id of one");
     }
 
     #[test]
     fn rows_say_when_and_how() {
         let mut job = json!({"job": "0123456789abcdef", "name": "n", "enabled": true, "session": "s",
             "schedule": {"every_ms": 60_000}, "next_ms": 65_000, "last": null, "running_since_ms": null});
-        assert_eq!(row(&job, 5_000), ["0123456789ab", "n", "every 1m", "in 1m 0s", "never", "waits", "s"]);
+        assert_eq!(row(&job, 5_000), ["0123456789ab", "n", "every 1m", "in 1m 0s", "never", "waiting", "s"]);
         job["last"] = json!({"state": "error", "begun_ms": 1_000});
         job["schedule"] = json!({"cron": "0 9 * * *", "zone": "UTC"});
         assert_eq!(row(&job, 5_000)[2..6], ["0 9 * * * (UTC)", "in 1m 0s", "4s ago", "error"]);

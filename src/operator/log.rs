@@ -29,8 +29,8 @@ fn told(answer: &Value) -> String {
         filter
     } else {
         format!(
-            "{filter} (until the next reload or restart, which bring back {configured}; for good: clawmux config set \
-             log.filter {filter})"
+            "{filter} (until the next reload or restart, which bring back {configured}; to keep it: `clawmux config set \
+             log.filter {filter}`)"
         )
     }
 }

@@ -7,7 +7,7 @@ use super::when::{ago, now_ms};
 use crate::admin_client::{call, home_of};
 use crate::cli::{Global, Memory};
 use crate::exit::Failure;
-use crate::terminal::{json_line, say, tell};
+use crate::terminal::{say, tell};
 
 /// How operators are named, who share what they remember.
 const OPERATORS: &str = "operators";
@@ -25,16 +25,15 @@ pub(crate) fn run(global: &Global, options: &Memory) -> Result<(), Failure> {
         params["owner"] = if owner == OPERATORS { "" } else { owner }.into();
     }
     let answer = call(&home_of(global)?, "admin.memory", &params)?;
-    if options.json {
-        say(&json_line(&answer));
-        return Ok(());
-    }
     let rows = |name: &str| answer[name].as_array().map(Vec::as_slice).unwrap_or_default();
+    if options.json {
+        return super::objects(rows(if options.owner.is_some() { "entries" } else { "owners" }));
+    }
     let now_ms = now_ms();
     if options.owner.is_some() {
         let entries: Vec<_> = rows("entries").iter().map(|row| entry(row, now_ms)).collect();
         if entries.is_empty() {
-            tell("nothing is remembered for this owner");
+            tell("this owner has no memories");
             return Ok(());
         }
         say(&table(
@@ -46,7 +45,7 @@ pub(crate) fn run(global: &Global, options: &Memory) -> Result<(), Failure> {
     }
     let owners: Vec<_> = rows("owners").iter().map(|row| owner(row, now_ms)).collect();
     if owners.is_empty() {
-        tell("nothing is remembered yet: clients store it with memory.store");
+        tell("no memories yet: clients add them with memory.store");
         return Ok(());
     }
     say(&table(

@@ -34,8 +34,7 @@ pub(crate) fn list(global: &Global, options: &Plugins) -> Result<(), Failure> {
         return Ok(());
     }
     if options.json {
-        say(&json_line(&answer));
-        return Ok(());
+        return super::objects(listed);
     }
     if listed.is_empty() {
         tell("no plugins are loaded: `clawmux plugin load NAME` loads one");
@@ -86,18 +85,30 @@ pub(crate) fn run(global: &Global, command: &PluginCommand) -> Result<(), Failur
 fn tell_of(answer: &Value, plugin: &OnePlugin, command: &PluginCommand) -> Result<(), Failure> {
     let name = one_line(&plugin.name, 100);
     match command {
-        PluginCommand::Load(_) => say(&format!("plugin {name} is loaded{}", granted(answer))),
-        PluginCommand::Unload(_) => say(&format!("plugin {name} is unloaded; calls under way finish")),
+        PluginCommand::Load(_) => {
+            say(&format!("loaded plugin {name}; {}", granted(answer)));
+            if let Some(how) = given(answer, &name) {
+                say(&how);
+            }
+            if let Some(path) = answer["path"].as_str() {
+                say(&format!(
+                    "it stays until the daemon stops; to load it at every start, add to gateway.toml:\n[[plugins]]\nname = \
+                     \"{name}\"\npath = \"plugins/{}\"",
+                    one_line(path, 500)
+                ));
+            }
+        }
+        PluginCommand::Unload(_) => say(&format!("unloaded plugin {name}; calls that are running finish")),
         PluginCommand::Reload(_) => say(&format!(
-            "plugin {name} is loaded anew{}; calls under way finish on the one there was",
+            "reloaded plugin {name}; {}; calls that are running finish on the old one",
             granted(answer)
         )),
         PluginCommand::Call(_) => {
             let content = answer["content"].as_str().unwrap_or_default();
             write(&format!("{}\n", visible(content.trim_end_matches('\n'))))?;
             let took = answer["took_us"].as_u64().unwrap_or(0);
-            let how = if answer["is_error"] == true { "it failed" } else { "fine" };
-            tell(&format!("{how}, in {}.{:03} ms", took / 1000, took % 1000));
+            let how = if answer["is_error"] == true { "failed" } else { "ok" };
+            tell(&format!("{how} ({}.{} ms)", took / 1000, took % 1000 / 100));
         }
     }
     Ok(())
@@ -105,9 +116,34 @@ fn tell_of(answer: &Value, plugin: &OnePlugin, command: &PluginCommand) -> Resul
 
 fn granted(answer: &Value) -> String {
     match words(&answer["capabilities"]) {
-        none if none == "-" => " and granted nothing".into(),
-        grants => format!(" and granted {}", one_line(&grants, 500)),
+        none if none == "-" => "it has no capabilities".into(),
+        grants => format!("its capabilities: {}", one_line(&grants, 500)),
     }
+}
+
+/// Which agents use it; or that one must be given it, and how. None where the daemon does not say.
+fn given(answer: &Value, name: &str) -> Option<String> {
+    let agents = answer["agents"].as_array()?;
+    let those = |given: bool| {
+        let those = agents.iter().filter(move |agent| (agent["given"] == true) == given);
+        those.filter_map(|agent| agent["agent"].as_str()).collect::<Vec<_>>()
+    };
+    let given = those(true);
+    if !given.is_empty() {
+        return Some(format!("agents that use it: {}", one_line(&given.join(", "), 500)));
+    }
+    let agent = agents.iter().find(|agent| agent["default"] == true).or(agents.first())?;
+    let tools = agent["tools"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let tools: Vec<&str> = tools.chain([name]).collect();
+    let agent = agent["agent"].as_str()?;
+    let key = format!("agents.{agent}.tools");
+    Some(one_line(
+        &format!(
+            "no agent uses it yet: give it to one with `clawmux config set {key} {}` (or another agent's tools)",
+            tools.join(",")
+        ),
+        1000,
+    ))
 }
 
 /// What the plugin is given.

@@ -1,12 +1,12 @@
-//! `clawmux session`: one session, its log and what can be done to it.
-
-use std::path::Path;
+//! `clawmux session`: one session, its events and what can be done to it.
 
 use serde_json::{Value, json};
 
+use super::source::Source;
 use super::{tail, transcript};
 use crate::admin_client::{call, home_of};
-use crate::cli::{Global, SessionCommand, Show};
+use crate::chat::Namer;
+use crate::cli::{Export, Global, SessionCommand, Show};
 use crate::exit::{FAILED, Failure};
 use crate::terminal::{json_line, one_line, put, say, tell};
 
@@ -20,25 +20,38 @@ const MEANT_MAX: usize = 5;
 /// # Errors
 /// As [`call`]; status 1 where there is no such session.
 pub(crate) fn run(global: &Global, command: &SessionCommand) -> Result<(), Failure> {
-    let home = home_of(global)?;
+    // Those that only read need no daemon.
     match command {
-        SessionCommand::Show(options) => show(&home, options, &resolve(&home, &options.named.key)?),
+        SessionCommand::Show(options) => {
+            let source = Source::open(global)?;
+            return show(&source, options, &resolve(&source, &options.named.key)?);
+        }
+        SessionCommand::Export(options) => {
+            let source = Source::open(global)?;
+            return export(&source, options, &resolve(&source, &options.key)?);
+        }
+        _ => {}
+    }
+    let home = home_of(global)?;
+    let daemon = Source::Daemon(home.clone());
+    match command {
+        SessionCommand::Show(_) | SessionCommand::Export(_) => Ok(()),
         SessionCommand::Abort(options) => {
-            let key = resolve(&home, &options.named.key)?;
+            let key = resolve(&daemon, &options.named.key)?;
             let params = json!({ "session": key, "run": options.run });
             done(&call(&home, "admin.session.abort", &params)?, options.named.json, |answer| {
                 match answer["run"].as_str() {
-                    Some(run) => format!("aborted run {run}; what it had said is kept"),
+                    Some(run) => format!("aborted run {run}; what it said so far is kept"),
                     None => match &options.run {
-                        Some(run) => format!("nothing to abort: run {run} is neither under way nor queued"),
-                        None => "nothing to abort: no run is under way".into(),
+                        Some(run) => format!("nothing to abort: run {run} is neither running nor queued"),
+                        None => "nothing to abort: nothing is running".into(),
                     },
                 }
             })
         }
-        SessionCommand::Tail(options) => tail::run(&home, options, &resolve(&home, &options.named.key)?),
+        SessionCommand::Tail(options) => tail::run(&home, options, &resolve(&daemon, &options.named.key)?),
         SessionCommand::Stop(named) => {
-            let key = resolve(&home, &named.key)?;
+            let key = resolve(&daemon, &named.key)?;
             let answer = call(&home, "admin.session.stop", &json!({ "session": key }))?;
             done(&answer, named.json, |answer| {
                 let what = match answer["runs"].as_array().map_or(0, Vec::len) {
@@ -46,31 +59,51 @@ pub(crate) fn run(global: &Global, command: &SessionCommand) -> Result<(), Failu
                     1 => "one run was ended".to_owned(),
                     runs => format!("{runs} runs were ended"),
                 };
-                format!("stopped: {what}; it sleeps once nobody follows it, and wakes when it is named")
+                format!("stopped: {what}; the next prompt starts the session again")
+            })
+        }
+        SessionCommand::Delete(named) => {
+            let key = resolve(&daemon, &named.key)?;
+            let answer = call(&home, "admin.session.delete", &json!({ "session": key }))?;
+            done(&answer, named.json, |_| {
+                format!("deleted {key} with all its events; what it cost stays on record")
             })
         }
         SessionCommand::Clear(named) => {
-            let key = resolve(&home, &named.key)?;
+            let key = resolve(&daemon, &named.key)?;
             let answer = call(&home, "admin.session.clear", &json!({ "session": key }))?;
             done(&answer, named.json, |_| {
-                "cleared: the agent starts anew, the log is kept (see `clawmux session show`)".into()
+                "cleared: the agent starts over; the events are kept (`clawmux session show`)".into()
             })
         }
     }
 }
 
-/// The key that is, or alone begins with, `text`. One that does not begin any is left to the daemon, which
-/// knows what may have been meant.
-fn resolve(home: &Path, text: &str) -> Result<String, Failure> {
+/// The key of the user's own session that is called `text`, or else the key that is, or alone begins with, `text`. One
+/// that does not begin any is left to the daemon, which knows what may have been meant.
+fn resolve(source: &Source, text: &str) -> Result<String, Failure> {
     // As a table shows what is too long for it.
     let text = text.trim_end_matches('…');
     if text.is_empty() {
         return Ok(text.to_owned());
     }
-    let page = call(home, "admin.sessions", &json!({ "prefix": text, "limit": MEANT_MAX + 1 }))?;
+    // The session that `clawmux chat --session NAME` opens.
+    let namer = Namer::new(|name| std::env::var(name).ok());
+    if !text.contains(':')
+        && let Ok(own) = namer.session(Some(text), None)
+        && beginning(source, own.as_str())?.iter().any(|key| key == own.as_str())
+    {
+        return Ok(own.as_str().to_owned());
+    }
+    let keys = beginning(source, text)?;
+    chosen(text, &keys.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// The first keys that begin with `text`, itself first where it is one.
+fn beginning(source: &Source, text: &str) -> Result<Vec<String>, Failure> {
+    let page = source.ask("admin.sessions", &json!({ "prefix": text, "limit": MEANT_MAX + 1 }))?;
     let listed = page["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let keys: Vec<&str> = listed.iter().filter_map(|session| session["session"].as_str()).collect();
-    chosen(text, &keys)
+    Ok(listed.iter().filter_map(|session| Some(session["session"].as_str()?.to_owned())).collect())
 }
 
 fn chosen(text: &str, keys: &[&str]) -> Result<String, Failure> {
@@ -86,7 +119,7 @@ fn chosen(text: &str, keys: &[&str]) -> Result<String, Failure> {
             Err(Failure::new(
                 FAILED,
                 format!(
-                    "several sessions begin with {}: {}{more}; give more of it",
+                    "several sessions begin with {}: {}{more}; give more of the key",
                     one_line(text, 200),
                     shown.join(", ")
                 ),
@@ -100,14 +133,14 @@ fn done(answer: &Value, as_json: bool, words: impl FnOnce(&Value) -> String) -> 
     Ok(())
 }
 
-/// Shows the log page by page, so that a long one is never in memory as a whole; whoever reads may
+/// Shows the events page by page, so that a long one is never in memory as a whole; whoever reads may
 /// take the time they want.
-fn show(home: &Path, options: &Show, key: &str) -> Result<(), Failure> {
+fn show(source: &Source, options: &Show, key: &str) -> Result<(), Failure> {
     let (mut after, mut left) = (options.after, options.limit.unwrap_or(u64::MAX));
     let mut shown = 0_u64;
     while left > 0 {
         let params = json!({ "session": key, "after_seq": after, "limit": left.min(PAGE) });
-        let page = call(home, "admin.session.show", &params)?;
+        let page = source.ask("admin.session.show", &params)?;
         let events = page["events"].as_array().map(Vec::as_slice).unwrap_or_default();
         if events.is_empty() {
             break;
@@ -127,7 +160,23 @@ fn show(home: &Path, options: &Show, key: &str) -> Result<(), Failure> {
         }
     }
     if shown == 0 && !options.named.json {
-        tell(&format!("nothing happened in {} after number {}", one_line(key, 1000), options.after));
+        tell(&format!("nothing happened in {} after event {}", one_line(key, 1000), options.after));
+    }
+    Ok(())
+}
+
+/// Writes the whole log down part by part, so that a long one is never in memory as a whole.
+fn export(source: &Source, options: &Export, key: &str) -> Result<(), Failure> {
+    let mut after = Some(options.after);
+    while let Some(from) = after {
+        let page = source.ask("admin.session.export", &json!({ "session": key, "after_seq": from }))?;
+        for line in page["lines"].as_array().map(Vec::as_slice).unwrap_or_default() {
+            if !put(&json_line(line))? {
+                // Nobody reads any more.
+                return Ok(());
+            }
+        }
+        after = page["next"].as_u64();
     }
     Ok(())
 }
@@ -143,7 +192,7 @@ mod tests {
         assert_eq!(of("main:cli:adam", &keys[1..]).as_deref(), Ok("main:cli:adam:main"));
         assert_eq!(of("nothing", &[]).as_deref(), Ok("nothing"), "the daemon says what may be meant");
         let refused = of("main:cli:ada", &keys).unwrap_err();
-        assert!(refused.contains("main:cli:ada:main, main:cli:adam:main; give more of it"), "{refused}");
+        assert!(refused.contains("main:cli:ada:main, main:cli:adam:main; give more of the key"), "{refused}");
         let whole = ["main:cli:ada:main", "main:cli:ada:main2"];
         assert_eq!(of("main:cli:ada:main", &whole).as_deref(), Ok("main:cli:ada:main"));
         // The list is cut, and it may be among those left out.

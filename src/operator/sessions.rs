@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::source::Source;
 use super::table::{Cell, table};
 use super::when::{ago, now_ms};
-use crate::admin_client::{call, home_of};
 use crate::cli::{Global, Sessions};
 use crate::exit::Failure;
 use crate::terminal::{Tone, json_line, one_line, put, say, tell};
@@ -15,14 +15,14 @@ const PAGE: usize = 500;
 /// Runs it. As JSON it is one object a line, and a page at a time, however many there are.
 ///
 /// # Errors
-/// As [`call`].
+/// As [`Source`]'s.
 pub(crate) fn run(global: &Global, options: &Sessions) -> Result<(), Failure> {
-    let home = home_of(global)?;
+    let source = Source::open(global)?;
     let wanted = if options.all { usize::MAX } else { options.limit };
     let (mut shown, mut before, mut rows) = (0, Value::Null, Vec::new());
     let more = loop {
         let params = json!({ "limit": PAGE.min(wanted - shown), "prefix": options.prefix, "before": before });
-        let page = call(&home, "admin.sessions", &params)?;
+        let page = source.ask("admin.sessions", &params)?;
         let sessions = page["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
         shown += sessions.len();
         for session in sessions {
@@ -40,17 +40,17 @@ pub(crate) fn run(global: &Global, options: &Sessions) -> Result<(), Failure> {
     };
     if !options.json {
         if let Some(prefix) = options.prefix.as_deref().filter(|_| rows.is_empty()) {
-            tell(&format!("no session's key begins with {}", one_line(prefix, 200)));
+            tell(&format!("no session key begins with {}", one_line(prefix, 200)));
             return Ok(());
         }
         if rows.is_empty() {
-            tell("there are no sessions yet: a client's first prompt makes one, such as `clawmux chat hi`");
+            tell("no sessions yet: the first prompt creates one, such as `clawmux chat hi`");
             return Ok(());
         }
         say(&table(["KEY", "OWNER", "STATE", "PROMPTS", "SEQ", "UPDATED"], &["OWNER"], &rows));
     }
     if more {
-        tell(&format!("the {shown} used last; there are more: --all, or --limit N"));
+        tell(&format!("these are the {shown} used last: --all or --limit N shows more"));
     }
     Ok(())
 }

@@ -2,12 +2,16 @@
 
 use serde_json::{Value, json};
 
+use super::connections::bytes;
 use super::usage::grouped;
-use super::when::span;
+use super::when::{ago, now_ms, span};
 use crate::admin_client::{call, home_of};
 use crate::cli::Global;
 use crate::exit::Failure;
 use crate::terminal::{Tone, json_line, may_color, one_line, say};
+
+/// So many agents are named.
+const AGENTS_SHOWN: usize = 5;
 
 /// Runs it.
 ///
@@ -15,71 +19,169 @@ use crate::terminal::{Tone, json_line, may_color, one_line, say};
 /// As [`call`].
 pub(crate) fn run(global: &Global, as_json: bool) -> Result<(), Failure> {
     let status = call(&home_of(global)?, "admin.status", &json!({}))?;
-    say(&if as_json { json_line(&status) } else { screen(&status, may_color(&std::io::stdout())) });
+    say(&if as_json { json_line(&status) } else { screen(&status, now_ms(), may_color(&std::io::stdout())) });
     Ok(())
 }
 
-fn screen(status: &Value, colored: bool) -> String {
-    let text = |name: &str| plain(&status[name]);
-    let number = |name: &str| status[name].as_u64();
+fn screen(status: &Value, now_ms: u64, colored: bool) -> String {
     let mut lines = Vec::new();
-    let mut line = |name: &str, value: String, tone: Tone| {
+    let rows = [running(status), models(status, now_ms), work(status), attention(status, now_ms)].concat();
+    let mut last = "";
+    for (name, value, tone) in rows {
         let value = one_line(&value, 1000);
-        if !value.is_empty() {
-            lines.push(format!(
-                "{} {}",
-                Tone::Head.paint(&format!("{name:<12}"), colored),
-                tone.paint(&value, colored)
-            ));
+        if value.is_empty() {
+            continue;
         }
-    };
-    line("version", text("version"), Tone::Plain);
-    let up = number("uptime_ms").map(span).unwrap_or_default();
-    let pid = number("pid").map(|pid| format!(", process {pid}")).unwrap_or_default();
-    line("up", format!("{up}{pid}"), Tone::Plain);
-    line("listens on", text("listen"), Tone::Plain);
-    line("home", text("home"), Tone::Plain);
-    line("log", text("store"), Tone::Plain);
-    match status["draining"].as_bool() {
-        Some(true) => line(
-            "drains",
-            "new prompts are refused; `clawmux drain --off` takes them again".into(),
-            Tone::Warn,
-        ),
-        Some(false) => line("drains", "no".into(), Tone::Plain),
-        None => {}
-    }
-    let counted = |names: &[(&str, &str)]| {
-        let each =
-            names.iter().filter_map(|(name, words)| number(name).map(|count| format!("{count} {words}")));
-        each.collect::<Vec<_>>().join(", ")
-    };
-    line(
-        "sessions",
-        counted(&[("sessions", "awake"), ("running", "running"), ("queued", "prompts queued")]),
-        Tone::Plain,
-    );
-    line("connections", text("connections"), Tone::Plain);
-    line("plugins", text("plugins"), Tone::Plain);
-    for budget in status["budgets"].as_array().into_iter().flatten() {
-        if let (Some(limit), Some(left)) = (budget["limit_tokens"].as_u64(), budget["left_tokens"].as_u64()) {
-            let name = format!("{} tokens", plain(&budget["budget"]));
-            line(&name, format!("{} of {} left", grouped(left), grouped(limit)), Tone::Plain);
-        }
-    }
-    for (name, one, several, see) in [
-        ("approvals_waiting", "tool call waits", "tool calls wait", "for approval: `clawmux approvals`"),
-        ("devices_waiting", "device wants", "devices want", "in: `clawmux devices`"),
-    ] {
-        if let Some(count) = number(name).filter(|count| *count > 0) {
-            let words = if count == 1 { one } else { several };
-            line("waits", format!("{count} {words} {see}"), Tone::Warn);
-        }
-    }
-    for problem in status["problems"].as_array().into_iter().flatten() {
-        line("problem", plain(problem), Tone::Bad);
+        // What is said of the same thing stands under it.
+        let head = if name == last { "" } else { name };
+        last = name;
+        let head = Tone::Head.paint(&format!("{head:<12}"), colored);
+        lines.push(format!("{head} {}", tone.paint(&value, colored)));
     }
     lines.join("\n")
+}
+
+/// What a line is about, what it says, and how that is meant.
+type Row = (&'static str, String, Tone);
+
+/// The process and where it keeps what it knows.
+fn running(status: &Value) -> Vec<Row> {
+    let text = |name: &str| plain(&status[name]);
+    let up = status["uptime_ms"].as_u64().map(span).unwrap_or_default();
+    let pid = status["pid"].as_u64().map(|pid| format!(", process {pid}")).unwrap_or_default();
+    let mut rows = vec![
+        ("version", text("version"), Tone::Plain),
+        ("running for", format!("{up}{pid}"), Tone::Plain),
+        ("listens on", text("listen"), Tone::Plain),
+        ("home", text("home"), Tone::Plain),
+        ("store", text("store"), Tone::Plain),
+    ];
+    let size = &status["store_size"];
+    if let (Some(total), Some(free)) = (size["bytes"].as_u64(), size["free_bytes"].as_u64()) {
+        let mut what = bytes(total);
+        if free > 0 {
+            what += &format!(", {} of it free for reuse", bytes(free));
+        }
+        match size["growth_bytes_per_day"].as_i64() {
+            Some(growth) if growth > 0 => {
+                what += &format!(", grows by {} a day", bytes(growth.unsigned_abs()))
+            }
+            Some(growth) if growth < 0 => {
+                what += &format!(", shrinks by {} a day", bytes(growth.unsigned_abs()));
+            }
+            _ => {}
+        }
+        rows.push(("store", what, Tone::Plain));
+    }
+    for owner in list(&size["owners"]).iter().take(3) {
+        let name =
+            owner["owner"].as_str().map_or("the operators have".to_owned(), |name| format!("{name} has"));
+        let sessions = owner["sessions"].as_u64().unwrap_or(0);
+        let held = bytes(owner["bytes"].as_u64().unwrap_or(0));
+        rows.push(("store", format!("{name} {held} in {}", counted(sessions, "session")), Tone::Plain));
+    }
+    rows
+}
+
+/// Who answers, what went wrong with that, and what it costs.
+fn models(status: &Value, now_ms: u64) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for agent in list(&status["agents"]).iter().take(AGENTS_SHOWN) {
+        let asked: Vec<_> =
+            std::iter::once(&agent["model"]).chain(list(&agent["fallback"])).map(plain).collect();
+        rows.push(("agent", format!("{}: {}", plain(&agent["agent"]), asked.join(", then ")), Tone::Plain));
+    }
+    let more = list(&status["agents"]).len().saturating_sub(AGENTS_SHOWN);
+    if more > 0 {
+        rows.push(("agent", format!("and {more} more: `clawmux config get agents`"), Tone::Plain));
+    }
+    for error in list(&status["provider_errors"]) {
+        let (name, why) = (plain(&error["provider"]), plain(&error["message"]));
+        let when = ago(error["at_ms"].as_u64().unwrap_or(now_ms), now_ms);
+        let (what, tone) = match error["calls_failed"].as_u64() {
+            Some(0) => (format!("{name}: works again; the last error was {when}: {why}"), Tone::Plain),
+            Some(1) => (format!("{name}: the last call failed, {when}: {why}"), Tone::Bad),
+            calls => {
+                let calls = calls.unwrap_or(0);
+                (format!("{name}: the last {calls} calls failed, the latest {when}: {why}"), Tone::Bad)
+            }
+        };
+        rows.push(("provider", what, tone));
+    }
+    for (name, budget) in [("today", "daily"), ("this month", "monthly")] {
+        let Some(budget) = list(&status["budgets"]).iter().find(|known| known["budget"] == budget) else {
+            continue;
+        };
+        let number = |name: &str| budget[name].as_u64();
+        let used = grouped(number("used_tokens").unwrap_or(0));
+        rows.push(match (number("limit_tokens"), number("left_tokens")) {
+            (Some(limit), Some(left)) => {
+                let what = format!("{used} of {} tokens used, {} left", grouped(limit), grouped(left));
+                (name, what, if left == 0 { Tone::Bad } else { Tone::Plain })
+            }
+            _ => (name, format!("{used} tokens used, no budget is set"), Tone::Plain),
+        });
+    }
+    rows
+}
+
+/// What it does now.
+fn work(status: &Value) -> Vec<Row> {
+    let number = |name: &str| status[name].as_u64();
+    let mut rows = Vec::new();
+    match status["draining"].as_bool() {
+        Some(true) => {
+            let what = "are refused while what runs is finished; `clawmux drain --off` accepts them again";
+            rows.push(("new prompts", what.to_owned(), Tone::Warn));
+        }
+        Some(false) => rows.push(("new prompts", "are accepted".to_owned(), Tone::Plain)),
+        None => {}
+    }
+    let each = [("sessions", "in memory"), ("running", "running"), ("queued", "prompts queued")];
+    let each = each.into_iter().filter_map(|(name, words)| Some(format!("{} {words}", number(name)?)));
+    rows.push(("sessions", each.collect::<Vec<_>>().join(", "), Tone::Plain));
+    rows.push(("connections", plain(&status["connections"]), Tone::Plain));
+    rows.push(("plugins", plain(&status["plugins"]), Tone::Plain));
+    rows
+}
+
+/// What somebody has to do something about.
+fn attention(status: &Value, now_ms: u64) -> Vec<Row> {
+    let number = |name: &str| status[name].as_u64().unwrap_or(0);
+    let mut rows = Vec::new();
+    for (name, one, several, see) in [
+        ("approvals_waiting", "tool call waits", "tool calls wait", "for approval: `clawmux approvals`"),
+        ("devices_waiting", "device waits", "devices wait", "to be paired: `clawmux devices`"),
+    ] {
+        match number(name) {
+            0 => {}
+            1 => rows.push(("waiting", format!("1 {one} {see}"), Tone::Warn)),
+            count => rows.push(("waiting", format!("{count} {several} {see}"), Tone::Warn)),
+        }
+    }
+    let expiring = list(&status["tokens_expiring"]);
+    for token in expiring {
+        let left = token["expires_ms"].as_u64().unwrap_or(now_ms).saturating_sub(now_ms);
+        let (id, name) = (plain(&token["token"]), plain(&token["name"]));
+        let what = format!("the credential of {name} in {}: `clawmux token rotate {id}`", span(left));
+        rows.push(("expires", what, Tone::Warn));
+    }
+    let more = number("credentials_expiring").saturating_sub(expiring.len() as u64);
+    if more > 0 {
+        rows.push(("expires", format!("{}: `clawmux tokens`", counted(more, "more credential")), Tone::Warn));
+    }
+    let problems = list(&status["problems"]).iter();
+    rows.extend(problems.map(|problem| ("problem", plain(problem), Tone::Bad)));
+    rows
+}
+
+/// Such as `1 session`, `2 sessions`.
+pub(super) fn counted(count: u64, what: &str) -> String {
+    format!("{} {what}{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 fn plain(value: &Value) -> String {
@@ -99,23 +201,45 @@ mod tests {
     fn the_screen_is_for_people() {
         let status = json!({
             "version": "1\u{1b}[2J", "listen": ["a:1", "b:2"], "uptime_ms": 90_061_000, "pid": 7, "draining": true,
-            "sessions": 3, "running": 1, "queued": 2, "connections": 4, "approvals_waiting": 1, "devices_waiting": 0,
-            "budgets": [{"budget": "daily", "limit_tokens": 1000, "left_tokens": 200},
-                        {"budget": "monthly", "limit_tokens": null}],
+            "sessions": 3, "running": 1, "queued": 2, "connections": 4, "approvals_waiting": 1, "devices_waiting": 2,
+            "agents": [{"agent": "main", "model": "lab/m", "fallback": ["openai/gpt-4o"], "default": true}],
+            "provider_errors": [
+                {"provider": "lab", "calls_failed": 3, "at_ms": 40_000, "message": "no route"},
+                {"provider": "openai", "calls_failed": 0, "at_ms": 60_000, "message": "overloaded"},
+            ],
+            "budgets": [{"budget": "daily", "limit_tokens": 1000, "used_tokens": 800, "left_tokens": 200},
+                        {"budget": "monthly", "limit_tokens": null, "used_tokens": 12_345}],
+            "store": "/h/clawmux.db",
+            "store_size": { "bytes": 12_345_678, "used_bytes": 1, "free_bytes": 1000, "growth_bytes_per_day": -5,
+                            "owners": [{"owner": null, "sessions": 1, "bytes": 12_000}] },
+            "credentials_expiring": 2,
+            "tokens_expiring": [{"token": "abc", "name": "ci", "expires_ms": 3_700_000}],
             "problems": ["the disk is full"],
         });
         let lines = [
             "version      1[2J",
-            "up           1d 1h, process 7",
+            "running for  1d 1h, process 7",
             "listens on   a:1, b:2",
-            "drains       new prompts are refused; `clawmux drain --off` takes them again",
-            "sessions     3 awake, 1 running, 2 prompts queued",
+            "store        /h/clawmux.db",
+            "             11 MiB, 1000 B of it free for reuse, shrinks by 5 B a day",
+            "             the operators have 11 KiB in 1 session",
+            "agent        main: lab/m, then openai/gpt-4o",
+            "provider     lab: the last 3 calls failed, the latest 1m ago: no route",
+            "             openai: works again; the last error was 40s ago: overloaded",
+            "today        800 of 1 000 tokens used, 200 left",
+            "this month   12 345 tokens used, no budget is set",
+            "new prompts  are refused while what runs is finished; `clawmux drain --off` accepts them again",
+            "sessions     3 in memory, 1 running, 2 prompts queued",
             "connections  4",
-            "daily tokens 200 of 1 000 left",
-            "waits        1 tool call waits for approval: `clawmux approvals`",
+            "waiting      1 tool call waits for approval: `clawmux approvals`",
+            "             2 devices wait to be paired: `clawmux devices`",
+            "expires      the credential of ci in 1h 0m: `clawmux token rotate abc`",
+            "             1 more credential: `clawmux tokens`",
             "problem      the disk is full",
         ];
-        assert_eq!(screen(&status, false).lines().collect::<Vec<_>>(), lines);
-        assert!(screen(&status, true).contains("\u{1b}[31mthe disk is full\u{1b}[0m"));
+        assert_eq!(screen(&status, 100_000, false).lines().collect::<Vec<_>>(), lines);
+        assert!(screen(&status, 0, true).contains("\u{1b}[31mthe disk is full\u{1b}[0m"));
+        let quiet = screen(&json!({ "draining": false }), 0, false);
+        assert!(quiet.contains("new prompts  are accepted"), "{quiet}");
     }
 }

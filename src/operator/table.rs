@@ -40,8 +40,18 @@ pub(crate) fn table<const N: usize, C: Clone + Into<Cell>>(
     gives_way: &[&str],
     rows: &[[C; N]],
 ) -> String {
+    table_within(head, gives_way, rows, columns())
+}
+
+/// The same for a terminal of so many columns; none where it is none.
+pub(crate) fn table_within<const N: usize, C: Clone + Into<Cell>>(
+    head: [&str; N],
+    gives_way: &[&str],
+    rows: &[[C; N]],
+    columns: Option<usize>,
+) -> String {
     let rows = rows.iter().map(|row| row.clone().map(Into::into)).collect();
-    render(head, gives_way, rows, columns(), may_color(&std::io::stdout()))
+    render(head, gives_way, rows, columns, may_color(&std::io::stdout()))
 }
 
 fn render<const N: usize>(

@@ -57,10 +57,7 @@ pub(super) fn run(home: &Path, options: &Tail, key: &str) -> Result<(), Failure>
         view.end_line();
         returns += 1;
         if returns > RETURNS_MAX {
-            return Err(Failure::new(
-                FAILED,
-                "the daemon closes the connection again and again: see its log",
-            ));
+            return Err(Failure::new(FAILED, "the daemon keeps closing the connection: see its log"));
         }
     }
 }
@@ -85,7 +82,7 @@ fn gone(refused: Refused, key: &str, after: Option<u64>) -> Failure {
     match (refused, after) {
         (Refused::Unreachable(why), Some(after)) => Failure::new(
             UNREACHABLE,
-            format!("{why}\nto go on from here: clawmux session tail {key} --after {after}"),
+            format!("{why}\nto continue from here: clawmux session tail {key} --after {after}"),
         ),
         (refused, _) => refused.into(),
     }

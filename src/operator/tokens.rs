@@ -1,19 +1,29 @@
 //! `clawmux tokens`, `token create`, `token revoke`, `token rotate`: the API keys and JWTs that the daemon
-//! gives out. Where no daemon runs they are looked for in its log, so that the first credential can be there
+//! gives out. Where no daemon runs they are looked for in its store, so that the first credential can be there
 //! before the first start.
 
 use std::time::Duration;
 
 use clawmux_actors::admin::tokens_without_daemon;
+use clawmux_core::auth::authority::Authority;
 use serde_json::{Value, json};
 
+use super::source::Source;
 use super::table::table;
 use super::when::{ago, now_ms, span, utc};
 use crate::admin_client::{Link, Refused, home_of};
 use crate::cli::{CreateToken, Global, RevokeToken, RotateToken, TokenCommand, Tokens};
-use crate::exit::{FAILED, Failure};
-use crate::terminal::{json_line, say, tell};
-use crate::{home, settings};
+use crate::exit::{FAILED, Failure, UNREACHABLE, USAGE};
+use crate::terminal::{json_line, one_line, say, tell};
+use crate::{home, question, settings};
+
+/// What the first credential changes, and what it does not.
+const FIRST: &str = "\
+This is the first credential. With it, every client that connects over TCP needs one, also from this machine: \
+OpenClaw (/), exoclaw (/ws), Wundr (/v2) and the admin RPC (/admin). Clients that are connected without one are \
+disconnected.
+Nothing changes for you: clawmux chat, the other clawmux commands and xeno's clients use the Unix socket and need \
+no credential.";
 
 /// An id may be cut to so many characters, where no other begins with them.
 const PREFIX_CHARS_MIN: usize = 6;
@@ -47,10 +57,14 @@ fn call(global: &Global, method: &str, params: &Value) -> Result<Value, Failure>
 /// # Errors
 /// Status 69 where a daemon runs and is not reachable, 1 where it refuses or fails.
 pub(crate) fn list(global: &Global, options: &Tokens) -> Result<(), Failure> {
-    let answer = call(global, "admin.tokens", &json!({}))?;
+    let answer = Source::open(global)?.ask("admin.tokens", &json!({}))?;
     if options.json {
-        say(&json_line(&answer));
-        return Ok(());
+        let configured = answer["configured"].as_array().into_iter().flatten().map(|known| {
+            let mut known = known.clone();
+            known["configured"] = true.into();
+            known
+        });
+        return super::objects(&[tokens(&answer), &configured.collect::<Vec<_>>()].concat());
     }
     let now_ms = now_ms();
     let mut rows: Vec<_> = tokens(&answer).iter().map(|token| row(token, now_ms)).collect();
@@ -62,16 +76,14 @@ pub(crate) fn list(global: &Global, options: &Tokens) -> Result<(), Failure> {
         return Ok(());
     }
     say(&table(
-        ["TOKEN", "NAME", "KIND", "SCOPES", "STATE", "CREATED", "USED", "FROM"],
+        ["ID", "NAME", "KIND", "SCOPES", "STATE", "CREATED", "USED", "FROM"],
         &["SCOPES", "NAME"],
         &rows,
     ));
     for token in expiring(tokens(&answer), now_ms) {
         let (id, name) = (text(&token["token"]), text(&token["name"]));
         let left = span(token["expires_ms"].as_u64().unwrap_or(0).saturating_sub(now_ms));
-        tell(&format!(
-            "{id} of {name} expires in {left}: `clawmux token rotate {id}` gives out another while it holds"
-        ));
+        tell(&format!("{id} of {name} expires in {left}: `clawmux token rotate {id}` creates its successor"));
     }
     Ok(())
 }
@@ -111,33 +123,63 @@ fn create(global: &Global, options: &CreateToken) -> Result<(), Failure> {
     if let Some(life) = options.expires {
         params["life_ms"] = u64::try_from(life.as_millis()).unwrap_or(u64::MAX).into();
     }
+    if options.inherit {
+        params["inherit"] = true.into();
+    }
+    let is_asked = !options.yes && is_first(global)?;
+    if is_asked && !question::is_possible() {
+        let why = "there is no terminal to ask on. Give --yes to create it";
+        return Err(Failure::new(USAGE, format!("{FIRST}\n{why}")));
+    }
+    if is_asked {
+        tell(FIRST);
+        if !question::confirm("Create it?")? {
+            return Err(Failure::new(FAILED, "no credential was created"));
+        }
+    }
     let made = call(global, "admin.token.create", &params)?;
     if options.json {
         say(&json_line(&made));
     } else {
-        tell(&format!("{}. It is shown this once:", described(&made)));
+        tell(&format!("{}\n{COPY_IT}", described(&made)));
         say(text(&made["secret"]));
     }
-    if made["closes_loopback"] == true {
-        tell(
-            "it is the first credential: from now on every client needs one, on loopback too, and those that were \
-             connected without one are closed. `clawmux chat` takes it from $CLAWMUX_TOKEN or --token-file; \
-             commands over the Unix socket need none",
-        );
+    if made["closes_loopback"] == true && !is_asked {
+        tell(FIRST);
     }
     Ok(())
+}
+
+/// Said above a secret.
+const COPY_IT: &str = "Copy it now, it cannot be shown again:";
+
+/// Whether nobody needs a credential until now.
+fn is_first(global: &Global) -> Result<bool, Failure> {
+    match call(global, "admin.tokens", &json!({})) {
+        Ok(known) => Ok(known["loopback_open"] == true),
+        // No daemon ran on this home yet, so there is what is configured and nothing else.
+        Err(failure) if failure.status == UNREACHABLE => {
+            let authority = Authority::new(&settings::read(global, &[])?.config.auth);
+            Ok(!authority.credentials_required(true, false))
+        }
+        Err(failure) => Err(failure),
+    }
 }
 
 /// A credential that was given out.
 fn described(made: &Value) -> String {
     let expires = made["expires_ms"].as_u64();
+    let kind = if made["kind"] == "jwt" { "JWT" } else { "API key" };
+    let allows = if made["role"].is_string() { "role" } else { "scopes" };
     format!(
-        "{} {} for {} ({}), {}",
-        text(&made["kind"]),
+        "{kind} {} for {:?} ({allows} {}). {}",
         text(&made["token"]),
         text(&made["name"]),
         scopes(made),
-        expires.map_or_else(|| "without an end".to_owned(), |at| format!("until {} UTC", utc(at))),
+        expires.map_or_else(
+            || "It does not expire; clawmux token revoke ends it.".to_owned(),
+            |at| format!("It expires on {} UTC.", utc(at))
+        ),
     )
 }
 
@@ -156,7 +198,7 @@ fn rotate(global: &Global, options: &RotateToken) -> Result<(), Failure> {
     }
     let until = made["old"]["expires_ms"].as_u64().map_or_else(|| "-".to_owned(), utc);
     let new = described(&made);
-    tell(&format!("{new}, in the place of {id}, which holds until {until} UTC. It is shown this once:"));
+    tell(&format!("{new} It replaces {id}, which works until {until} UTC.\n{COPY_IT}"));
     say(text(&made["secret"]));
     Ok(())
 }
@@ -174,7 +216,7 @@ fn revoke(global: &Global, options: &RevokeToken) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The id that is, or begins with, `id`.
+/// The id that is, or begins with, `id`, or else the one credential of this name.
 fn find<'a>(id: &str, tokens: &'a [Value]) -> Result<&'a str, Failure> {
     let known = || tokens.iter().map(|token| text(&token["token"]));
     if let Some(exact) = known().find(|known| *known == id) {
@@ -184,9 +226,31 @@ fn find<'a>(id: &str, tokens: &'a [Value]) -> Result<&'a str, Failure> {
     let found: Vec<&str> = known().filter(|known| is_enough && known.starts_with(id)).collect();
     match found[..] {
         [one] => Ok(one),
-        [] => Err(Failure::new(FAILED, "no credential has this id: `clawmux tokens` lists them")),
+        [] => named(id, tokens),
         _ => {
             Err(Failure::new(FAILED, format!("{} of them begin with this id, give more of it", found.len())))
+        }
+    }
+}
+
+/// The id of the credential of this name, of several the one that is not revoked.
+fn named<'a>(name: &str, tokens: &'a [Value]) -> Result<&'a str, Failure> {
+    let all: Vec<&Value> = tokens.iter().filter(|token| text(&token["name"]) == name).collect();
+    let valid: Vec<&Value> = all.iter().copied().filter(|token| token["revoked_ms"].is_null()).collect();
+    let ids = |found: &[&'a Value]| found.iter().map(|token| text(&token["token"])).collect::<Vec<&'a str>>();
+    match ids(if valid.is_empty() { &all } else { &valid })[..] {
+        [one] => Ok(one),
+        [] => Err(Failure::new(
+            FAILED,
+            format!(
+                "no credential has the id or the name {}: `clawmux tokens` lists them",
+                one_line(name, 200)
+            ),
+        )),
+        ref several => {
+            let ids = several.iter().take(5).copied().collect::<Vec<_>>().join(", ");
+            let why = format!("{} credentials have the name {name}: give the id ({ids})", several.len());
+            Err(Failure::new(FAILED, why))
         }
     }
 }
@@ -295,6 +359,23 @@ mod tests {
         for id in ["cmx_aaaa", "cmx_", "", "zzzzzz"] {
             assert!(find(id, &all).is_err(), "{id}");
         }
+    }
+
+    #[test]
+    fn one_is_found_by_a_name_that_no_other_valid_one_has() {
+        let token = |id: &str, name: &str, revoked: Option<u64>| json!({"token": id, "name": name, "revoked_ms": revoked});
+        let all = [
+            token("cmx_1", "ci", Some(5)),
+            token("cmx_2", "ci", None),
+            token("cmx_3", "tv", Some(5)),
+            token("cmx_4", "bot", None),
+            token("cmx_5", "bot", None),
+        ];
+        assert_eq!((find("ci", &all).unwrap(), find("tv", &all).unwrap()), ("cmx_2", "cmx_3"));
+        let several = find("bot", &all).unwrap_err().message;
+        assert_eq!(several, "2 credentials have the name bot: give the id (cmx_4, cmx_5)");
+        let none = find("who", &all).unwrap_err().message;
+        assert_eq!(none, "no credential has the id or the name who: `clawmux tokens` lists them");
     }
 
     #[test]

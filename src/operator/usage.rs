@@ -1,26 +1,34 @@
 //! `clawmux usage`: tokens spent, and what the budgets leave.
 
+use std::io::IsTerminal;
+
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use super::plot;
+use super::source::Source;
 use super::table::{Cell, table};
-use super::when::{ago, now_ms};
-use crate::admin_client::{call, home_of};
+use super::when::{ago, now_ms, utc};
 use crate::cli::{Global, Usage};
 use crate::exit::Failure;
-use crate::terminal::{Tone, json_line, say, tell};
+use crate::terminal::{Tone, columns, cut, json_line, say, tell};
 
 /// A budget is near its end from here on, in percent.
 const NEAR_PERCENT: u64 = 80;
 
+/// How long a bar is at most, and from which width of a terminal on there is room for bars.
+const BAR: usize = 12;
+const WIDE: usize = 70;
+const DAY_MS: u64 = 86_400_000;
+
 /// Runs it.
 ///
 /// # Errors
-/// As [`call`].
+/// As [`Source`]'s.
 pub(crate) fn run(global: &Global, options: &Usage) -> Result<(), Failure> {
     let by = options.by.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let params = json!({ "by": by, "days": options.days, "limit": options.limit });
-    let answer = call(&home_of(global)?, "admin.usage", &params)?;
+    let answer = Source::open(global)?.ask("admin.usage", &params)?;
     if options.json {
         say(&json_line(&answer));
         return Ok(());
@@ -29,17 +37,57 @@ pub(crate) fn run(global: &Global, options: &Usage) -> Result<(), Failure> {
     if let Some(limit) = budget(&answer, "session")["limit_tokens"].as_u64() {
         say(&format!("each session may spend {} tokens", grouped(limit)));
     }
-    let rows: Vec<_> = list(&answer, "rows").iter().map(|share| row(share, &by, now_ms())).collect();
+    let (spent, now_ms) = (list(&answer, "rows"), now_ms());
+    let rows: Vec<_> = spent.iter().map(|share| row(share, &by, now_ms)).collect();
     if rows.is_empty() {
         tell(&format!("nothing was spent in the last {} days", options.days));
         return Ok(());
     }
     say("");
-    say(&table([&*by.to_uppercase(), "TOKENS", "INPUT", "OUTPUT", "CALLS", "LAST"], &[], &rows));
+    let head = [&*by.to_uppercase(), "TOKENS", "INPUT", "OUTPUT", "CALLS", "LAST"];
+    match columns().filter(|_| std::io::stdout().is_terminal()) {
+        Some(columns) if by == "day" => {
+            say(&days(spent, options.days, now_ms, columns, budget(&answer, "daily")));
+            say("");
+            say(&table(head, &[], &rows));
+        }
+        Some(columns) if columns >= WIDE => {
+            let most = spent.iter().map(tokens).max().unwrap_or(0);
+            let with_bar = |(row, share): (&[Cell; 6], &Value)| {
+                let [of, tokens_, input, output, calls, last] = row.clone();
+                [of, plot::bar(tokens(share), most, BAR).into(), tokens_, input, output, calls, last]
+            };
+            let rows: Vec<_> = rows.iter().zip(spent).map(with_bar).collect();
+            let [of, rest @ ..] = head;
+            let [tokens, input, output, calls, last] = rest;
+            say(&table([of, "SHARE", tokens, input, output, calls, last], &[of], &rows));
+        }
+        _ => say(&table(head, &[], &rows)),
+    }
     if answer["more"] == true {
-        tell(&format!("the first {}; more with --limit N", rows.len()));
+        tell(&format!("these are the first {}: --limit N shows more", rows.len()));
     }
     Ok(())
+}
+
+/// A bar for each of the last days, the last one today, as many as there is room for; with what they are measured by.
+fn days(spent: &[Value], days: usize, now_ms: u64, columns: usize, budget: &Value) -> String {
+    let shown = days.min(columns.saturating_sub(2)).max(1) as u64;
+    let day = |ago: u64| utc(now_ms.saturating_sub(ago * DAY_MS)).chars().take(10).collect::<String>();
+    let of = |day: &str| spent.iter().find(|share| share["day"] == day).map_or(0, tokens);
+    let values: Vec<u64> = (0..shown).rev().map(|ago| of(&day(ago))).collect();
+    let most = values.iter().copied().max().unwrap_or(0);
+    let budget = match budget["limit_tokens"].as_u64() {
+        Some(limit) => format!("the budget is {} a day", grouped(limit)),
+        None => "no daily budget".to_owned(),
+    };
+    let since = if shown == 1 { "today".to_owned() } else { format!("{} to today", day(shown - 1)) };
+    let under = format!("{since}; at most {} tokens a day, {budget}", grouped(most));
+    format!("{}\n{}", plot::line(&values), cut(&under, columns))
+}
+
+fn tokens(share: &Value) -> u64 {
+    share["tokens"].as_u64().unwrap_or(0)
 }
 
 /// Today and this month, each against its budget.
@@ -119,6 +167,18 @@ mod tests {
     #[test]
     fn numbers_can_be_read() {
         assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1 000", "1 234 567"]);
+    }
+
+    #[test]
+    fn each_day_has_a_bar() {
+        let spent =
+            [json!({"day": "1970-01-03", "tokens": 40}), json!({"day": "1970-01-01", "tokens": 10_000})];
+        let drawn =
+            |days_, columns| days(&spent, days_, 2 * DAY_MS, columns, &json!({"limit_tokens": 20_000}));
+        let under = "at most 10 000 tokens a day, the budget is 20 000 a day";
+        assert_eq!(drawn(3, 100), format!("█·▁\n1970-01-01 to today; {under}"));
+        let narrow = drawn(30, 4);
+        assert_eq!(narrow.lines().next(), Some("·█"), "{narrow}: as many days as there is room for");
     }
 
     #[test]

@@ -46,6 +46,12 @@ pub(crate) fn utc(at_ms: u64) -> String {
     at.strftime("%F %T").to_string()
 }
 
+/// The same for names of files: `20260131T235958Z`.
+pub(crate) fn stamp(at_ms: u64) -> String {
+    let digits = utc(at_ms).replace(['-', ':'], "");
+    format!("{}Z", digits.replace(' ', "T"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +71,7 @@ mod tests {
     #[test]
     fn dates() {
         assert_eq!(utc(951_782_400_000), "2000-02-29 00:00:00");
+        assert_eq!(stamp(951_782_400_000), "20000229T000000Z");
         assert!(utc(u64::MAX).starts_with("9999-"), "no input panics");
     }
 }

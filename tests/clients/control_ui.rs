@@ -9,6 +9,112 @@ use crate::upstream::Turn;
 /// Faults that are no faults: pictures that nobody has.
 const EXPECTED: [&str; 3] = ["/avatar", "/workspace-icon/", "favicon"];
 
+/// Every page of the newer one.
+const PAGES: [&str; 56] = [
+    "/chat",
+    "/new",
+    "/activity",
+    "/agents",
+    "/apps",
+    "/automations",
+    "/custodian",
+    "/dashboard",
+    "/dashboards",
+    "/debug",
+    "/logs",
+    "/meetings",
+    "/memory-import",
+    "/plugin",
+    "/plugins",
+    "/portals",
+    "/sessions",
+    "/skills",
+    "/skills/workshop",
+    "/systems",
+    "/tasks",
+    "/terminal",
+    "/usage",
+    "/workboard",
+    "/worktrees",
+    "/settings/about",
+    "/settings/advanced",
+    "/settings/agents",
+    "/settings/ai-agents",
+    "/settings/appearance",
+    "/settings/approvals",
+    "/settings/automation",
+    "/settings/channels",
+    "/settings/cloud-workers",
+    "/settings/communications",
+    "/settings/connection",
+    "/settings/device",
+    "/settings/device/permissions",
+    "/settings/devices",
+    "/settings/general",
+    "/settings/infrastructure",
+    "/settings/labs",
+    "/settings/lobsterdex",
+    "/settings/mcp",
+    "/settings/memory",
+    "/settings/model-providers",
+    "/settings/model-setup",
+    "/settings/notifications",
+    "/settings/plugins",
+    "/settings/profile",
+    "/settings/search",
+    "/settings/secrets",
+    "/settings/security",
+    "/settings/skills",
+    "/settings/talk",
+    "/settings/updates",
+];
+
+/// What is not there and whose absence its pages take in silence, or explain in words of their own.
+const UNKNOWN: [&str; 5] = [
+    "sessions.observer.visibility",
+    "sessions.companion.state",
+    "sessions.branches.list",
+    "artifacts.list",
+    "config.schema.lookup",
+];
+
+/// What looks like an error and is none: how a page explains that what it is for is not there, or that
+/// there is nothing yet.
+const EXPLAINED: [&str; 2] = ["Update the Gateway to continue setup with OpenClaw.", "No recap yet"];
+
+#[test]
+fn no_page_of_openclaws_is_blank_or_red() {
+    let stage = Stage::new(Generation::OpenClaw, Auth::Token);
+    let mut page = open(&stage);
+    converse(&stage, &mut page, "what do herons do", &["Herons ", "wade."]);
+    let mut wrong = Vec::new();
+    for path in PAGES {
+        page.open(&format!("http://{}{path}", stage.address()));
+        let view = page.view();
+        if view.text.is_empty() {
+            wrong.push(format!("{path} is blank (at {})", view.path));
+        }
+        for red in &view.red {
+            if !EXPLAINED.iter().any(|words| red.contains(words)) {
+                wrong.push(format!("{path} shows an error: {red}"));
+            }
+        }
+        for words in ["unknown method", "missing scope"] {
+            if view.text.contains(words) {
+                wrong.push(format!("{path} shows {words:?}: {}", view.text));
+            }
+        }
+        for refusal in &view.refused {
+            if !UNKNOWN.iter().any(|method| *refusal == format!("{method}: unknown method: {method}")) {
+                wrong.push(format!("{path} was refused {refusal}"));
+            }
+        }
+    }
+    let faults = page.faults().into_iter().filter(|fault| fault.contains("page error"));
+    wrong.extend(faults);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 #[test]
 fn clawdbots_with_a_token() {
     a_day_in_the_browser(Generation::Clawdbot, Auth::Token);

@@ -298,6 +298,7 @@ async function sessions(boss) {
   await boss.over(slow);
   await boss.call("prompt.cancel", { sessionId });
   // All of it once more, as who comes back is told it.
+  await boss.call("session.history", { sessionId });
   await boss.call("session.resume", { sessionId, lastSeq: 0 });
   await boss.event("stream.start", (payload) => payload.sessionId === sessionId);
   await boss.call("session.stop", { sessionId, reason: "judged", force: true });

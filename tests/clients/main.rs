@@ -29,5 +29,4 @@ mod judge;
 mod library;
 mod page;
 mod stage;
-mod terminal;
 mod terminal_ui;

@@ -31,6 +31,30 @@ page.on("requestfailed", (request) => {
   if (why !== "net::ERR_ABORTED" && own(request.url())) faults.push(`${why} ${request.url()}`);
 });
 
+// What the page asks of the gateway and has no answer to yet, and what it was refused.
+let waiting = new Map();
+let refused = [];
+page.on("websocket", (socket) => {
+  waiting = new Map();
+  const read = (frame) => {
+    try {
+      return JSON.parse(frame.payload);
+    } catch {
+      return {};
+    }
+  };
+  socket.on("framesent", (frame) => {
+    const { type, id, method } = read(frame);
+    if (type === "req") waiting.set(id, method);
+  });
+  socket.on("framereceived", (frame) => {
+    const { type, id, ok, error } = read(frame);
+    if (type !== "res") return;
+    if (!ok) refused.push(`${waiting.get(id)}: ${error?.message}`);
+    waiting.delete(id);
+  });
+});
+
 const button = (label) =>
   page.locator("button:visible").and(page.locator(`[aria-label^="${label}"], [title^="${label}"], :text("${label}")`));
 
@@ -70,6 +94,24 @@ const actions = {
     look(() => [...new Set([...document.querySelectorAll("nav a[href^='/'], aside a[href^='/']")]
       .filter((link) => link.offsetParent)
       .map((link) => link.getAttribute("href")))]),
+  // What the main part of the page shows once all it asked for was answered, or a while later.
+  async view() {
+    for (let quiet = 0, left = 100; quiet < 6 && left > 0; left -= 1) {
+      await page.waitForTimeout(100);
+      const shows = await look(() => (document.querySelector("main")?.innerText ?? "").trim().length > 0);
+      quiet = shows && waiting.size === 0 ? quiet + 1 : 0;
+    }
+    const seen = await look(() => {
+      const main = document.querySelector("main");
+      const red = '.callout.danger, [class*="-error"], [class*="__error"], [class*="feedback"]';
+      const shown = [...(main?.querySelectorAll(red) ?? [])].filter((element) => element.getClientRects().length > 0);
+      const text = (element) => (element?.innerText ?? "").trim();
+      return { path: location.pathname, text: text(main), red: shown.map(text).filter(Boolean) };
+    });
+    const told = refused;
+    refused = [];
+    return { ...seen, refused: told };
+  },
   faults: () => faults,
 };
 

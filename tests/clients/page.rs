@@ -26,6 +26,19 @@ pub struct Page {
 /// What a conversation shows: who, and what, in order.
 pub type Thread = Vec<(String, String)>;
 
+/// The main part of a page.
+#[derive(Debug)]
+pub struct View {
+    /// Where it is, which may be elsewhere than where it was opened.
+    pub path: String,
+    /// All its text.
+    pub text: String,
+    /// The texts of what is there to say that something failed.
+    pub red: Vec<String>,
+    /// Which methods were refused to it, and why, since this was last asked.
+    pub refused: Vec<String>,
+}
+
 impl Page {
     /// Opens an empty page; what the browser keeps is in `home`.
     ///
@@ -103,6 +116,17 @@ impl Page {
     pub fn tabs(&mut self) -> Vec<String> {
         let tabs = self.ask(&json!({"do": "tabs"}));
         tabs.as_array().expect("a list").iter().filter_map(|tab| tab.as_str().map(str::to_owned)).collect()
+    }
+
+    /// What the main part of the page shows once what it asked for was answered.
+    pub fn view(&mut self) -> View {
+        let seen = self.ask(&json!({"do": "view"}));
+        let texts = |name: &str| -> Vec<String> {
+            let list = seen[name].as_array().expect("a list").iter();
+            list.filter_map(|text| text.as_str().map(str::to_owned)).collect()
+        };
+        let text = |name: &str| seen[name].as_str().unwrap_or_default().to_owned();
+        View { path: text("path"), text: text("text"), red: texts("red"), refused: texts("refused") }
     }
 
     /// What went wrong in the page: its own errors, and answers of the server that say so.

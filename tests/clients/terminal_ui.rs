@@ -2,7 +2,7 @@
 
 use crate::npm::Generation;
 use crate::stage::{Auth, Stage};
-use crate::terminal::{Terminal, count};
+use crate::support::terminal::{Terminal, count};
 use crate::upstream::Turn;
 
 fn start(stage: &Stage) -> Terminal {

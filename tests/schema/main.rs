@@ -29,7 +29,10 @@ const TOKEN: &str = "a-token-of-the-schema-7d21";
 const ANSWERS: [(&str, &str); 2] = [("agent.identity.get", "AgentIdentityResult"), ("connect", "HelloOk")];
 
 /// What the schema forgot: the gateway it was published with sends it too, and clients go by it.
-const FORGOTTEN: [&str; 1] = ["the event agent is no AgentEvent: /sessionKey: must not be there"];
+const FORGOTTEN: [&str; 2] = [
+    "the event agent is no AgentEvent: /sessionKey: must not be there",
+    "the answer to skills.proposals.list is no SkillsProposalsListResult: /installedSkills: must not be there",
+];
 
 /// The published schema, and what was found with it.
 struct Schema {
@@ -187,13 +190,30 @@ fn params(method: &str) -> Value {
         "set-heartbeats" => json!({"enabled": false}),
         "wake" => json!({"mode": "next-heartbeat", "text": "wake up"}),
         "system-event" => json!({"text": "a thing happened"}),
+        "agents.files.list" => json!({"agentId": "main"}),
+        "agents.files.get" => json!({"agentId": "main", "name": "SOUL.md"}),
+        "agents.create" => json!({"name": "Schema Bird"}),
+        "agents.files.set" => json!({"agentId": "schema-bird", "name": "SOUL.md", "content": "a heron"}),
+        "agents.update" => json!({"agentId": "schema-bird", "model": "offline/offline"}),
+        "agents.delete" => json!({"agentId": "schema-bird"}),
+        "tools.effective" | "sessions.branches.list" => json!({"sessionKey": key}),
+        "migrations.memory.plan" | "doctor.memory.status" | "tools.catalog" => json!({"agentId": "main"}),
+        "tools.github.status" => json!({"agentId": "main", "selectedScope": "agent"}),
         _ => json!({}),
     }
 }
 
 /// In the order of the alphabet, but what undoes something comes last.
 fn order(method: &str) -> (usize, &str) {
-    let last = ["sessions.create", "sessions.reset", "sessions.delete"];
+    let last = [
+        "sessions.create",
+        "sessions.reset",
+        "sessions.delete",
+        "agents.create",
+        "agents.files.set",
+        "agents.update",
+        "agents.delete",
+    ];
     (last.iter().position(|name| *name == method).map_or(0, |at| at + 1), method)
 }
 
@@ -270,4 +290,60 @@ fn every_frame_of_protocol_4_is_as_published() {
     let breaches: Vec<&String> =
         schema.breaches.iter().filter(|breach| !FORGOTTEN.contains(&breach.as_str())).collect();
     assert!(breaches.is_empty(), "{breaches:#?}\nlooked at: {:?}\nrefused: {refused:#?}", schema.checked);
+}
+
+#[test]
+fn agents_are_made_and_changed_while_it_runs() {
+    let mut schema = Schema::published();
+    let daemon = Daemon::with_env("", &[("CLAWMUX_TOKEN", TOKEN)]);
+    let (mut connection, _) = Connection::open(daemon.address, &mut schema);
+    let (mut other, _) = Connection::open(daemon.address, &mut schema);
+    let mut ok = |connection: &mut Connection, method: &str, params: Value| {
+        let answer = connection.call(method, &params, &mut schema);
+        assert_eq!(answer["ok"], true, "{method} {params}: {answer}");
+        answer["payload"].clone()
+    };
+    let made = ok(&mut connection, "agents.create", json!({"name": "My Bird"}));
+    assert_eq!((&made["agentId"], &made["model"]), (&json!("my-bird"), &json!("offline/offline")));
+    assert_eq!(made["workspace"], daemon.home().join("agents/my-bird").to_str().unwrap());
+    let file = json!({"agentId": "my-bird", "name": "SOUL.md"});
+    assert_eq!(ok(&mut connection, "agents.files.get", file.clone())["file"]["missing"], true);
+    let soul = json!({"agentId": "my-bird", "name": "SOUL.md", "content": "You are a heron."});
+    ok(&mut connection, "agents.files.set", soul);
+    // Who was connected before knows it as well.
+    let listed = ok(&mut other, "agents.list", json!({}));
+    assert!(listed["agents"].as_array().unwrap().iter().any(|agent| agent["id"] == "my-bird"), "{listed}");
+    assert_eq!(ok(&mut other, "agents.files.get", file)["file"]["content"], "You are a heron.");
+    let text = std::fs::read_to_string(daemon.home().join("gateway.toml")).unwrap();
+    assert!(text.contains("[agents.my-bird]"), "{text}");
+    let run = json!({"message": "hello", "agentId": "my-bird", "idempotencyKey": "bird"});
+    assert_eq!(ok(&mut connection, "agent", run)["status"], "accepted");
+
+    ok(&mut connection, "agents.update", json!({"agentId": "my-bird", "model": "offline/other"}));
+    let listed = ok(&mut connection, "agents.list", json!({}));
+    let bird = listed["agents"].as_array().unwrap().iter().find(|agent| agent["id"] == "my-bird").unwrap();
+    assert_eq!(bird["model"]["primary"], "offline/other");
+    for (method, params, why) in [
+        ("agents.create", json!({"name": "my bird"}), "is there already"),
+        ("agents.create", json!({"name": "../.."}), "1 to 64 letters"),
+        ("agents.create", json!({"name": "x", "emoji": "y"}), "keeps no emoji"),
+        ("agents.create", json!({"name": "x", "workspace": "y"}), "absolute path"),
+        ("agents.update", json!({"agentId": "my-bird", "model": "no/such"}), "model not found"),
+        ("agents.files.get", json!({"agentId": "my-bird", "name": "../gateway.toml"}), "one file"),
+        ("agents.delete", json!({"agentId": "main"}), "is the default agent"),
+        ("agents.delete", json!({"agentId": "nobody"}), "no agent named nobody"),
+    ] {
+        let answer = connection.call(method, &params, &mut schema);
+        assert!(answer["error"]["message"].as_str().unwrap_or_default().contains(why), "{params}: {answer}");
+    }
+    let mut ok =
+        |method: &str, params: Value| connection.call(method, &params, &mut schema)["payload"].clone();
+    ok("agents.delete", json!({"agentId": "my-bird"}));
+    let listed = ok("agents.list", json!({}));
+    assert!(listed["agents"].as_array().unwrap().iter().all(|agent| agent["id"] != "my-bird"), "{listed}");
+    assert!(
+        schema.breaches.iter().all(|breach| FORGOTTEN.contains(&breach.as_str())),
+        "{:#?}",
+        schema.breaches
+    );
 }

@@ -93,6 +93,11 @@ impl Client {
         Ok(Self { socket, next_id: 0, kept: Vec::new(), seen: Vec::new() })
     }
 
+    /// The oldest frame that came while another one was waited for.
+    pub fn take_kept(&mut self) -> Option<Value> {
+        (!self.kept.is_empty()).then(|| self.kept.remove(0))
+    }
+
     /// Every text frame so far, as it came.
     pub fn seen(&self) -> &[String] {
         &self.seen

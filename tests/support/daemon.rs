@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, mpsc};
 
@@ -188,6 +188,15 @@ impl Daemon {
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {stdout}"))
     }
 
+    /// Runs `clawmux` with `--json`, which must exit 0 and write one JSON object a line.
+    pub fn rows_of(&self, args: &[&str]) -> Vec<serde_json::Value> {
+        let stdout = self.stdout_of(&[args, &["--json"]].concat());
+        let row = |line: &str| {
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{args:?}: {error}: {stdout}"))
+        };
+        stdout.lines().map(row).collect()
+    }
+
     /// A GET over plain HTTP: status and body.
     pub fn get(&self, path: &str) -> (u16, String) {
         get(self.address, path)
@@ -223,9 +232,16 @@ pub fn home() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("clawmux-test-").tempdir().expect("a temporary folder")
 }
 
+/// The binary that is tested: that of `CLAWMUX_TEST_BIN`, such as one that was built to be packaged,
+/// else the one built with the tests.
+pub fn binary() -> PathBuf {
+    let built = || env!("CARGO_BIN_EXE_clawmux").into();
+    std::env::var_os("CLAWMUX_TEST_BIN").map_or_else(built, PathBuf::from)
+}
+
 /// `clawmux` with this home, and an environment without anybody's keys.
 pub fn command(home: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_clawmux"));
+    let mut command = Command::new(binary());
     command.env_clear().env("HOME", home).env("PATH", std::env::var_os("PATH").unwrap_or_default());
     command.arg("--home").arg(home).stdin(Stdio::null());
     command

@@ -10,8 +10,10 @@ pub mod client;
 pub mod daemon;
 pub mod guest;
 pub mod lines;
+pub mod openclaw;
 pub mod process;
 pub mod raw;
+pub mod terminal;
 pub mod wundr;
 
 use std::future::Future;

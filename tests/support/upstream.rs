@@ -25,6 +25,8 @@ pub enum Turn {
     /// Thinks these pieces before it does the rest: signed in Anthropic's format, by the name that wants
     /// them back in OpenAI's.
     Think(Vec<String>, Box<Turn>),
+    /// Says each of these pieces only after an [`Upstream::go_on`], then ends properly.
+    Slowly(Vec<String>),
     /// Says the text and its end marker, and ends the response only after [`Upstream::end`].
     EndLate(String),
     /// Answers with this status, this `retry-after` and this body.
@@ -80,6 +82,8 @@ struct State {
     /// Responses that may end, and those that did; one permit each.
     ending: Semaphore,
     ended: Semaphore,
+    /// Pieces that may be said.
+    going_on: Semaphore,
     /// How many bytes each write of a stream has.
     write_bytes: usize,
 }
@@ -109,6 +113,7 @@ impl Upstream {
             left: Semaphore::new(0),
             ending: Semaphore::new(0),
             ended: Semaphore::new(0),
+            going_on: Semaphore::new(0),
             write_bytes,
         });
         let (ca, acceptor) = if tls { certificates() } else { (None, None) };
@@ -193,6 +198,11 @@ impl Upstream {
         self.state.ended.acquire().await.unwrap().forget();
     }
 
+    /// Lets a [`Turn::Slowly`] say its next pieces.
+    pub fn go_on(&self, pieces: usize) {
+        self.state.going_on.add_permits(pieces);
+    }
+
     /// Waits until a client left while something hung; each counts once.
     pub async fn left(&self) {
         self.state.left.acquire().await.unwrap().forget();
@@ -264,7 +274,7 @@ async fn answer(
     let late = matches!(turn, Turn::EndLate(_));
     let say = |text: &str| if text.is_empty() { vec![] } else { vec![text.to_owned()] };
     let (pieces, calls) = match &turn {
-        Turn::Say(pieces) => (pieces.clone(), vec![]),
+        Turn::Say(pieces) | Turn::Slowly(pieces) => (pieces.clone(), vec![]),
         Turn::Call(text, calls) => (say(text), calls.clone()),
         Turn::EndLate(text)
         | Turn::Cut(text)
@@ -302,7 +312,13 @@ async fn answer(
     let thoughts = if anthropic { anthropic_thoughts(&thoughts) } else { openai_thoughts(&thoughts) };
     // After what every stream begins with.
     events.splice(1..1, thoughts);
+    // A piece is the one event with a text.
+    let (mut said, slow) = (0, matches!(turn, Turn::Slowly(_)));
     for event in events {
+        if slow && pieces.get(said).is_some_and(|piece| event.contains(&json!(piece).to_string())) {
+            said += 1;
+            state.going_on.acquire().await.ok()?.forget();
+        }
         write(state, stream, &event, chunked).await?;
     }
     match turn {

@@ -176,10 +176,9 @@ fn a_life_under_a_real_systemd() {
     assert_eq!(mode, "600 root");
 
     // The secret is in force, the plugins are compiled and called, the log is written.
-    let clawmux =
-        |args: &str| format!("USER=root CLAWMUX_TOKEN={TOKEN} clawmux --home /var/lib/clawmux {args}");
-    let refused =
-        inside(&container.leader, &["clawmux", "--home", "/var/lib/clawmux", "chat", "hello"]).unwrap();
+    let clawmux = |args: &str| format!("USER=root clawmux --home /var/lib/clawmux {args}");
+    let stranger = ["clawmux", "chat", "--url", "ws://127.0.0.1:18789/ws", "hello"];
+    let refused = inside(&container.leader, &stranger).unwrap();
     assert!(!refused.status.success() && text(&refused).contains("wants a credential"), "{refused:?}");
     let said = container.sh(&clawmux("chat '/tool echo {\"text\":\"Kranich\"}'"));
     assert!(said.contains("Kranich"), "{said}");

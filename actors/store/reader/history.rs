@@ -22,7 +22,7 @@ use rusqlite::{OptionalExtension, Row, Transaction, params};
 use super::{
     Failure, Reader, Span, Text, events_of, integer, logged, number, rows, seq, session_row, span, time,
 };
-use crate::store::{Cut, FindCut, ReadHistory, ReadPreviews, ReadTranscript};
+use crate::store::{Cut, FindCut, FindTurn, ReadHistory, ReadPreviews, ReadTranscript};
 
 /// Runs that are remembered, newest first, from the one prompted with a number on; the columns are
 /// those of [`Told`].
@@ -149,6 +149,27 @@ impl Reader {
         })
     }
 
+    pub(in crate::store) fn turn(&mut self, asked: &FindTurn) -> Result<Option<Seq>, Error> {
+        let turns = i64::try_from(asked.turns).unwrap_or(i64::MAX);
+        self.view(None, |tx, _| {
+            let Some(session) = session_row(tx, &asked.session)? else { return Ok(None) };
+            let first: Option<i64> = tx
+                .prepare_cached(
+                    "SELECT min(prompted) FROM (
+                         SELECT prompted FROM (
+                             SELECT r.prompted FROM sessions s JOIN runs r ON r.session = s.id
+                             WHERE s.id = ?1 AND r.prompted >= s.kept_from
+                                 AND (r.ended IS NULL OR r.ended > s.cleared)
+                             ORDER BY r.prompted DESC LIMIT ?2)
+                         UNION ALL
+                         SELECT min(prompted) FROM runs INDEXED BY runs_unfinished
+                         WHERE session = ?1 AND ended IS NULL)",
+                )?
+                .query_row(params![session, turns], |row| row.get(0))?;
+            Ok(first.map(|first| Seq(u64::try_from(first).unwrap_or(1).saturating_sub(1))))
+        })
+    }
+
     pub(in crate::store) fn cut(&mut self, asked: &FindCut) -> Result<Option<Cut>, Error> {
         self.view(None, |tx, _| {
             let Some(session) = session_row(tx, &asked.session)? else { return Ok(None) };
@@ -250,10 +271,10 @@ fn entries(tx: &Transaction<'_>, session: i64, told: &Told) -> Result<Vec<Entry>
             let text = std::mem::take(&mut answer).into_text();
             let error = match outcome {
                 Outcome::Failed(error) => Some(error.message.clone()),
-                Outcome::Completed | Outcome::Aborted => None,
+                Outcome::Completed | Outcome::Aborted(_) => None,
             };
             if !text.is_empty() || error.is_some() {
-                let is_aborted = *outcome == Outcome::Aborted;
+                let is_aborted = matches!(outcome, Outcome::Aborted(_));
                 let (model, usage) = (told.model.clone(), *usage);
                 let said = Said::Assistant { text, model, usage, is_aborted, error };
                 say(Entry::answer_id(run), &logged, Some(run), said);
@@ -307,17 +328,21 @@ fn under_way(
     events.extend(streaming.into_iter().filter(is_of_it));
     events.sort_unstable_by_key(|logged| logged.seq);
     let mut answer = Answer::default();
-    let mut began = None;
+    let (mut began, mut is_anew) = (None, false);
     for logged in &events {
-        if logged.event == Event::Started {
-            began = Some(logged.at);
+        match logged.event {
+            Event::Started => began = Some(logged.at),
+            Event::Restarted => is_anew = true,
+            Event::StepEnded { .. } => is_anew = false,
+            _ => {}
         }
         answer.apply(&logged.event);
     }
     let idempotency_key = idempotency_key(tx, session, prompted)?;
     let step_at = answer.step_at();
     let (text, started) = (answer.into_text(), began.unwrap_or_default());
-    Ok(Some(UnderWay { run, idempotency_key, text, step_at, seq: at, started }))
+    let calls = Vec::new();
+    Ok(Some(UnderWay { run, idempotency_key, text, step_at, seq: at, started, is_anew, calls }))
 }
 
 /// How many of the last prompts are looked at for runs that wait.

@@ -1,14 +1,16 @@
 //! What is asked of the log. One thread with a connection of its own, so that the writer never
-//! waits for a question longer than it takes to open a view of the database.
+//! waits for a question longer than it takes to open a view of the database. Owners have it in turn: who
+//! asks for much keeps nobody else waiting for longer than one question.
 //!
 //! Every answer comes from one view: what was committed at one moment, from the tables and, for
 //! steps that still stream, from memory.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use clawmux_core::attachment::Attachment;
+use clawmux_core::attachment::{Attachment, Kind};
 use clawmux_core::auth::Owner;
 use clawmux_core::config::ModelRef;
 use clawmux_core::context::Showing;
@@ -24,19 +26,24 @@ use clawmux_core::time::Timestamp;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 mod history;
+pub(super) mod questions;
+mod room;
 mod rows;
 mod usage;
 
 use super::files::Files;
 use super::live::Shared;
-use super::schema::Progress;
+use super::schema::{self, FORMAT, Progress};
 use super::{
-    DAY_MS, Describe, Described, FindRun, FindSession, LOAD_BYTES_MAX, ListSessions, Listed, Load, Loaded,
-    Place, ReadEvents, UsageSince, failure,
+    Among, DAY_MS, Describe, Described, FindRun, FindSession, LOAD_BYTES_MAX, ListSessions, Listed, Load,
+    Loaded, Place, ReadEvents, UsageSince, WAITING_BYTES_MAX, failure,
 };
 
 /// How many days and models one list of what was spent has.
 const USAGE_ROWS_MAX: u64 = 5000;
+
+/// So many sessions that have the same key in other spaces are named.
+const NAMESAKES_MAX: i64 = 3;
 
 pub(super) struct Reader {
     db: Connection,
@@ -58,24 +65,44 @@ impl Reader {
         Ok(Self { db: files.reader()?, shared, _files: files })
     }
 
+    /// Of a store that somebody else may have open.
+    ///
+    /// # Errors
+    /// `NotFound` where there is none; `Conflict` where it is not of the present format.
+    pub(in crate::store) fn beside(path: &Path) -> Result<Self, Error> {
+        if !path.is_file() {
+            return Err(ErrorCode::NotFound.error(format!("there is no store at {}", path.display())));
+        }
+        let reader = Self::open(Arc::new(Files::unclaimed(path)), Arc::default())?;
+        let format = schema::kind(&reader.db).map_err(|e| failure::sql(&e))?.format()?;
+        if format < FORMAT {
+            return Err(ErrorCode::Conflict.error(format!(
+                "the store {} has format {format}, of an older clawmux, and is not read before it has format {FORMAT}: \
+                 the next `clawmux serve` brings it there, for good (`clawmux backup` keeps a copy of it as it is)",
+                path.display()
+            )));
+        }
+        Ok(reader)
+    }
+
     pub(in crate::store) fn load(&mut self, asked: &Load) -> Result<Option<Loaded>, Error> {
         let text = Text::all_of(&asked.session);
         self.view(Some(text), |tx, streaming| {
             let found = tx
                 .prepare_cached(
-                    "SELECT id, owner, head, reserved, input_tokens, output_tokens, cleared, settings
+                    "SELECT id, head, reserved, input_tokens, output_tokens, cleared, settings
                      FROM sessions WHERE key = ?",
                 )?
                 .query_row([asked.session.as_str()], |row| {
                     let loaded = Loaded {
-                        owner: Owner::from_name(&row.get::<_, String>(1)?),
-                        head: seq(row, 2)?,
-                        reserved: seq(row, 3)?,
-                        spent: Usage { input_tokens: number(row, 4)?, output_tokens: number(row, 5)? },
+                        head: seq(row, 1)?,
+                        reserved: seq(row, 2)?,
+                        spent: Usage { input_tokens: number(row, 3)?, output_tokens: number(row, 4)? },
                         settings: Settings::default(),
                         events: Vec::new(),
+                        aside: Vec::new(),
                     };
-                    Ok((row.get::<_, i64>(0)?, loaded, row.get::<_, i64>(6)?, row.get::<_, Vec<u8>>(7)?))
+                    Ok((row.get::<_, i64>(0)?, loaded, row.get::<_, i64>(5)?, row.get::<_, Vec<u8>>(6)?))
                 })
                 .optional()?;
             let Some((session, mut loaded, cleared, settings)) = found else { return Ok(None) };
@@ -94,9 +121,30 @@ impl Reader {
                 )?
                 .query_map([session], span)?
                 .collect::<Result<_, _>>()?;
-            let open: HashSet<RunId> = unfinished.iter().map(|span| span.run.clone()).collect();
+            let waiting: HashSet<RunId> = tx
+                .prepare_cached(
+                    "SELECT run FROM runs INDEXED BY runs_unfinished
+                     WHERE session = ? AND ended IS NULL AND started IS NULL",
+                )?
+                .query_map([session], |row| row.get::<_, String>(0).map(RunId::new))?
+                .collect::<Result<_, _>>()?;
+            let mut open: HashSet<RunId> = unfinished.iter().map(|span| span.run.clone()).collect();
             spans.extend(unfinished);
-            events_of_runs(tx, session, spans, |logged| loaded.events.push(logged))?;
+            events_of_runs(tx, session, spans, |mut logged| {
+                if let (Event::Prompted { content, attachments, .. }, Some(run)) =
+                    (&mut logged.event, &logged.run)
+                    && waiting.contains(run)
+                {
+                    let shown = attachments.iter().filter(|attachment| attachment.kind() != Kind::Named);
+                    let bytes = content.len() + shown.map(Attachment::bytes).sum::<usize>();
+                    if bytes > WAITING_BYTES_MAX {
+                        *content = String::new();
+                        open.remove(run);
+                        loaded.aside.push((run.clone(), bytes));
+                    }
+                }
+                loaded.events.push(logged);
+            })?;
             attach(tx, session, &mut loaded.events, &open, &answered)?;
             loaded.events.sort_unstable_by_key(|logged| logged.seq);
             Ok(Some(loaded))
@@ -121,13 +169,36 @@ impl Reader {
     pub(in crate::store) fn find_session(
         &mut self,
         asked: &FindSession,
-    ) -> Result<Option<(SessionKey, Owner)>, Error> {
+    ) -> Result<Option<SessionKey>, Error> {
+        const OLDEST: &str = "created, id LIMIT 1";
+        const BY_UUID: &str = "SELECT key FROM sessions WHERE (uuid = ?1 OR uuid_before = ?1)";
+        let sql = match asked.among {
+            Among::All => format!("{BY_UUID} ORDER BY owner <> ?2, {OLDEST}"),
+            Among::Own => format!("{BY_UUID} AND owner = ?2 ORDER BY {OLDEST}"),
+            Among::OwnConversations => {
+                format!("SELECT key FROM sessions WHERE conversation = ?1 AND owner = ?2 ORDER BY {OLDEST}")
+            }
+        };
         self.view(None, |tx, _| {
             let found = tx
-                .prepare_cached("SELECT key, owner FROM sessions WHERE uuid = ?")?
-                .query_row([&asked.uuid], |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?)))
+                .prepare_cached(&sql)?
+                .query_row([asked.id.as_str(), asked.owner.as_str()], |row| row.get::<_, String>(0))
                 .optional()?;
-            found.map(|(key, owner)| Ok((SessionKey::parse(&key)?, Owner::from_name(&owner)))).transpose()
+            found.map(|key| Ok(SessionKey::parse(&key)?)).transpose()
+        })
+    }
+
+    pub(in crate::store) fn namesakes(&mut self, session: &SessionKey) -> Result<Vec<SessionKey>, Error> {
+        self.view(None, |tx, _| {
+            let mut statement = tx.prepare_cached(
+                "SELECT key FROM sessions WHERE agent = ?1 AND owner <> '' AND owner <> ?2
+                     AND substr(key, instr(key, '/') + 1) = ?3
+                 ORDER BY updated DESC, id DESC LIMIT ?4",
+            )?;
+            let owner = session.owner();
+            let asked = params![session.agent(), owner.as_str(), session.local(), NAMESAKES_MAX];
+            let keys = statement.query_map(asked, |row| row.get::<_, String>(0))?;
+            keys.map(|key| Ok(SessionKey::parse(&key?)?)).collect()
         })
     }
 
@@ -316,7 +387,7 @@ impl Reader {
     ) -> Result<T, Error> {
         let live = self.shared.enter();
         if live.broken {
-            return Err(ErrorCode::Unavailable.error("the log is out of order for the moment: try again"));
+            return Err(ErrorCode::Unavailable.error("the store is out of order for the moment: try again"));
         }
         let tx = self.db.transaction().map_err(|e| failure::sql(&e))?;
         // A view begins with the first read.
@@ -489,14 +560,7 @@ fn attach(
     open: &HashSet<RunId>,
     answered: &[RunId],
 ) -> Result<(), Failure> {
-    let mut statement =
-        tx.prepare_cached("SELECT data FROM attachments WHERE session = ? AND seq = ? AND place = ?")?;
-    let mut read = |seq: Seq, place: i64, attachment: &mut Attachment| -> Result<(), Failure> {
-        let data =
-            statement.query_row(params![session, integer(seq.0), place], |row| row.get(0)).optional()?;
-        attachment.restore(data.map_or_else(Bytes::new, |data: Vec<u8>| data.into()));
-        Ok(())
-    };
+    let read = |seq, place, attachment: &mut Attachment| attached(tx, (session, seq, place), attachment);
     let mut past: HashMap<RunId, (Seq, &mut Vec<Attachment>)> = HashMap::new();
     for Logged { seq, run, event, .. } in events {
         let (Event::Prompted { attachments, .. }, Some(run)) = (event, run) else { continue };
@@ -517,6 +581,21 @@ fn attach(
             }
         }
     }
+    Ok(())
+}
+
+/// Gives an attachment its bytes, which are kept under its session, the number of its prompt and its
+/// place there.
+fn attached(
+    tx: &Transaction<'_>,
+    (session, seq, place): (i64, Seq, i64),
+    attachment: &mut Attachment,
+) -> Result<(), Failure> {
+    let data = tx
+        .prepare_cached("SELECT data FROM attachments WHERE session = ? AND seq = ? AND place = ?")?
+        .query_row(params![session, integer(seq.0), place], |row| row.get(0))
+        .optional()?;
+    attachment.restore(data.map_or_else(Bytes::new, |data: Vec<u8>| data.into()));
     Ok(())
 }
 

@@ -13,9 +13,6 @@ use rusqlite::{OptionalExtension, ToSql, Transaction, params, params_from_iter};
 use super::{Failure, Reader, integer, number, seq, session_row, time};
 use crate::store::{ReadRow, ReadRows};
 
-/// So few sessions of an agent are sorted rather than looked for among all others.
-const FEW: u64 = 2000;
-
 /// What a row takes besides its texts, roughly, in bytes.
 const ROW_BYTES: usize = 512;
 
@@ -39,11 +36,11 @@ impl Reader {
             values.push(Box::new(integer(since.as_millis())));
         }
         if let Some(agent) = &filter.agent {
-            // Keys begin with the agent, encoded, and a colon; ';' comes after it.
-            conditions.push("key >= ? AND key < ?");
-            let agent = agent.as_str().replace('%', "%25").replace(':', "%3A");
-            values.push(Box::new(format!("{agent}:")));
-            values.push(Box::new(format!("{agent};")));
+            if asked.owner.is_none() && filter.active_since.is_none() {
+                index = "sessions_agent";
+            }
+            conditions.push("agent = ?");
+            values.push(Box::new(agent.as_str().to_owned()));
         }
         if let Some(label) = &filter.label {
             index = "sessions_label";
@@ -53,14 +50,20 @@ impl Reader {
         if filter.is_open {
             conditions.push("NOT closed");
         }
+        let is_open = matches!(filter.state, Some(SessionState::Running | SessionState::Paused));
         if let Some(state) = filter.state {
             conditions.push(state_is(state));
         }
+        if is_open {
+            // Few have a run under way: they are found by those.
+            conditions
+                .push("id IN (SELECT session FROM runs INDEXED BY runs_unfinished WHERE ended IS NULL)");
+        }
         let conditions = if conditions.is_empty() { "TRUE".to_owned() } else { conditions.join(" AND ") };
-        let from = format!("FROM sessions INDEXED BY {index} WHERE {conditions}");
-        // How many an agent has is found by their keys alone; and if it has few, so are those.
-        let by_key = filter.agent.is_some() && index == "sessions_updated" && filter.active_since.is_none();
-        let counted = if by_key { format!("FROM sessions WHERE {conditions}") } else { from.clone() };
+        let from = match is_open {
+            true => format!("FROM sessions WHERE {conditions}"),
+            false => format!("FROM sessions INDEXED BY {index} WHERE {conditions}"),
+        };
         let order = "ORDER BY updated DESC, id DESC";
         let offset = filter.offset as u64;
         self.view(None, |tx, _| {
@@ -94,13 +97,10 @@ impl Reader {
                 total = count;
             } else {
                 total = tx
-                    .prepare_cached(&format!("SELECT count(*) {counted}"))?
+                    .prepare_cached(&format!("SELECT count(*) {from}"))?
                     .query_row(params_from_iter(&values), |row| number(row, 0))?;
                 let limit = filter.limit;
-                let (from, order) = match total {
-                    ..FEW if by_key => (&counted, "ORDER BY +updated DESC, id DESC"),
-                    _ => (&from, order),
-                };
+                let order = if is_open { "ORDER BY +updated DESC, id DESC" } else { order };
                 ids = tx
                     .prepare_cached(&format!("SELECT id {from} {order} LIMIT {limit} OFFSET {offset}"))?
                     .query_map(params_from_iter(&values), |row| row.get::<_, i64>(0))?
@@ -138,7 +138,7 @@ pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<Ses
         created: Timestamp,
         updated: Timestamp,
         head: Seq,
-        begun: Seq,
+        conversation: String,
         usage: Usage,
         title: String,
         preview: String,
@@ -149,7 +149,7 @@ pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<Ses
     }
     let found = tx
         .prepare_cached(
-            "SELECT key, owner, settings, created, updated, head, reset, input_tokens - input_before,
+            "SELECT key, owner, settings, created, updated, head, conversation, input_tokens - input_before,
                  output_tokens - output_before, title, preview, closed, outcome,
                  (SELECT count(*) FROM runs INDEXED BY runs_past
                   WHERE session = sessions.id AND progress = 2 AND ended IS NOT NULL),
@@ -165,7 +165,7 @@ pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<Ses
                 created: time(row, 3)?,
                 updated: time(row, 4)?,
                 head: seq(row, 5)?,
-                begun: seq(row, 6)?,
+                conversation: row.get(6)?,
                 usage: Usage { input_tokens: number(row, 7)?, output_tokens: number(row, 8)? },
                 title: row.get(9)?,
                 preview: row.get(10)?,
@@ -187,7 +187,7 @@ pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<Ses
     };
     let text = |text: String| Some(text).filter(|text| with_texts && !text.is_empty());
     Ok(SessionRow {
-        session_id: session.conversation_id(found.created.as_millis(), found.begun),
+        session_id: found.conversation,
         session,
         owner: Owner::from_name(&found.owner),
         settings: record::read_settings(&found.settings)?,
@@ -259,7 +259,7 @@ fn last_run(tx: &Transaction<'_>, session: i64) -> Result<Option<LastRun>, Failu
     let Some((run, started, ended, end)) = found else { return Ok(None) };
     let is_aborted = match end {
         (Some(kind), Some(body)) => {
-            matches!(record::read(&kind, &body)?, Event::Ended { outcome: Outcome::Aborted, .. })
+            matches!(record::read(&kind, &body)?, Event::Ended { outcome: Outcome::Aborted(_), .. })
         }
         _ => false,
     };

@@ -3,12 +3,14 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use clawmux_core::attachment::Attachment;
+use clawmux_core::auth::Owner;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Streamed};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::segment::Segment;
 use clawmux_core::log::usage::UsageRecord;
 use clawmux_core::log::{page, record};
+use clawmux_core::quota::ROW_BYTES;
 use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, params, params_from_iter};
 
@@ -21,6 +23,9 @@ use crate::store::{Append, DAY_MS};
 /// How many characters of the first prompt and of the last message lists have.
 const TITLE_CHARS: usize = 120;
 const PREVIEW_CHARS: usize = 240;
+
+/// Room for a record that is kept for the next one.
+const BODY_BYTES_KEPT: usize = 1 << 20;
 
 /// The most tokens one usage row counts, so that no sum overflows.
 const TOKENS_MAX: u64 = 1 << 44;
@@ -40,9 +45,11 @@ struct Settled {
 impl Writer {
     /// Checks first and applies then, so that a refused append leaves no trace.
     pub(super) fn append(&mut self, live: &mut Live, append: &Append) -> Result<(), Failure> {
+        self.grown = 0;
         let known = self.session(live, &append.session)?;
-        let was_current = known.is_some_and(|state| state.current);
-        let mut state = known.unwrap_or(State { row: 0, head: 0, reserved: 0, current: true });
+        let was_current = known.as_ref().is_some_and(|state| state.current);
+        let new = || State { row: 0, owner: append.session.owner(), head: 0, reserved: 0, current: true };
+        let mut state = known.unwrap_or_else(new);
         self.check(append, &state)?;
         let Some(last) = append.events.last() else {
             if let Some(reserve) = append.reserve {
@@ -69,6 +76,9 @@ impl Writer {
         state.current = true;
         self.advance(&append.session, state, is_text && was_current && append.reserve.is_none())?;
         self.figures.events.fetch_add(append.events.len() as u64, Relaxed);
+        if self.body.capacity() > BODY_BYTES_KEPT {
+            self.body = Vec::new();
+        }
         Ok(())
     }
 
@@ -78,7 +88,7 @@ impl Writer {
         let (head, top) = (state.head, state.head.max(state.reserved));
         let is_number = |seq: Seq| i64::try_from(seq.0).is_ok_and(|seq| seq < i64::MAX);
         if append.reserve.is_some_and(|reserve| !is_number(reserve)) {
-            return refuse("the reserve is no number of the log".into());
+            return refuse("the reserve is no number of the store".into());
         }
         let Some(first) = append.events.first() else {
             return if state.row == 0 { refuse("a session begins with an event".into()) } else { Ok(()) };
@@ -114,7 +124,7 @@ impl Writer {
             };
             match (&logged.event, &logged.run) {
                 (Event::Cleared(_) | Event::Configured(_), None) => {}
-                (Event::Deleted, _) => return refuse("a session that is gone has no log".into()),
+                (Event::Deleted, _) => return refuse("a session that is gone has no events".into()),
                 (Event::Cleared(_) | Event::Configured(_), Some(_)) | (_, None) => {
                     return refuse(format!("event {} has a run, or none, against its kind", logged.seq));
                 }
@@ -254,6 +264,7 @@ impl Writer {
         }
         self.body.clear();
         let kind = record::write(&logged.event, &mut self.body);
+        self.grown += row_bytes(self.body.len());
         let body = &self.body;
         self.cached(INSERT_EVENT)?.execute(params![
             session_row,
@@ -265,7 +276,7 @@ impl Writer {
             body
         ])?;
         match &logged.event {
-            Event::Cleared(forgotten) => self.forget(session_row, seq, at, *forgotten)?,
+            Event::Cleared(forgotten) => self.forget((session, session_row), seq, at, *forgotten)?,
             Event::Configured(settings) => {
                 self.body.clear();
                 record::write_settings(settings, &mut self.body);
@@ -300,8 +311,9 @@ impl Writer {
     }
 
     /// Keeps what a prompt brought along.
-    fn attach(&self, session_row: i64, seq: i64, attachments: &[Attachment]) -> rusqlite::Result<()> {
+    fn attach(&mut self, session_row: i64, seq: i64, attachments: &[Attachment]) -> rusqlite::Result<()> {
         for (place, attachment) in (0_i64..).zip(attachments) {
+            self.grown += row_bytes(attachment.data().len());
             self.cached("INSERT INTO attachments (session, seq, place, data) VALUES (?, ?, ?, ?)")?
                 .execute(params![session_row, seq, place, &attachment.data()[..]])?;
         }
@@ -322,6 +334,7 @@ impl Writer {
         for segment in &run.segments {
             self.body.clear();
             segment.write(&mut self.body);
+            self.grown += row_bytes(self.body.len());
             let (first, last) = (integer(segment.first_seq().0), integer(segment.seq().0));
             let (at, body) = (time(segment.at()), &self.body);
             let kind = record::streamed_kind(segment.of());
@@ -360,7 +373,13 @@ impl Writer {
     }
 
     /// Forgets a conversation, or its beginning.
-    fn forget(&self, row: i64, seq: i64, at: i64, forgotten: Forgotten) -> rusqlite::Result<()> {
+    fn forget(
+        &self,
+        (session, row): (&SessionKey, i64),
+        seq: i64,
+        at: i64,
+        forgotten: Forgotten,
+    ) -> rusqlite::Result<()> {
         let up_to = match forgotten {
             Forgotten::Past | Forgotten::Conversation => seq,
             Forgotten::UpTo(up_to) => integer(up_to.0).min(seq),
@@ -397,22 +416,41 @@ impl Writer {
                  WHERE id = ?2",
             )?
             .execute([seq, row])?;
+            let created = self
+                .cached("SELECT created FROM sessions WHERE id = ?")?
+                .query_row([row], |row| Ok(number(row.get(0)?)))?;
+            self.cached("UPDATE sessions SET conversation = ? WHERE id = ?")?
+                .execute(params![session.conversation_id(created, Seq(number(seq))), row])?;
         }
         Ok(())
     }
 
-    /// Removes a session with its log, its runs and their idempotency keys; what it cost stays.
-    pub(super) fn delete(&mut self, live: &Live, session: &SessionKey) -> Result<(), Failure> {
+    /// Removes a session with its log, its runs and their idempotency keys; what it cost stays. The rows
+    /// of its log go a few at a time, after this. Where `unused_since` is given it must not have been used
+    /// after that.
+    pub(super) fn delete(
+        &mut self,
+        live: &Live,
+        session: &SessionKey,
+        unused_since: Option<Timestamp>,
+    ) -> Result<(), Failure> {
         let Some(state) = self.session(live, session)? else {
             return Err(ErrorCode::NotFound.error(format!("no such session: {session}")).into());
         };
         if self.runs.values().any(|open| open.session == state.row) {
             return Err(ErrorCode::Conflict.error(format!("session {session} has runs that go on")).into());
         }
+        if let Some(since) = unused_since {
+            let updated: i64 = self
+                .cached("SELECT updated FROM sessions WHERE id = ?")?
+                .query_row([state.row], |row| row.get(0))?;
+            if updated > time(since) {
+                return Err(ErrorCode::Conflict.error(format!("session {session} was used")).into());
+            }
+        }
         for sql in [
+            "INSERT INTO deleted_sessions (session) VALUES (?)",
             "DELETE FROM idempotency WHERE run IN (SELECT id FROM runs WHERE session = ?)",
-            "DELETE FROM attachments WHERE session = ?",
-            "DELETE FROM events WHERE session = ?",
             "DELETE FROM runs WHERE session = ?",
             "DELETE FROM sessions WHERE id = ?",
         ] {
@@ -420,6 +458,9 @@ impl Writer {
         }
         self.forget_scratchpads(state.row)?;
         self.sessions.remove(session);
+        self.touched.insert(state.owner);
+        self.room.has_deleted = true;
+        self.figures.deletes.store(true, Relaxed);
         Ok(())
     }
 
@@ -430,8 +471,13 @@ impl Writer {
             let (head, reserved, opened) = (integer(state.head), integer(state.reserved), self.opened);
             // A session that only reserved numbers was not written to: the reserve still holds.
             let opened = if state.current { opened } else { 0 };
-            self.cached("UPDATE sessions SET head = ?, reserved = ?, opened = ? WHERE id = ?")?
-                .execute(params![head, reserved, opened, state.row])?;
+            self.cached(
+                "UPDATE sessions SET head = ?, reserved = ?, opened = ?, bytes = bytes + ? WHERE id = ?",
+            )?
+            .execute(params![head, reserved, opened, self.grown, state.row])?;
+            if self.grown > 0 {
+                self.touched.insert(state.owner.clone());
+            }
         }
         match self.sessions.get_mut(session) {
             Some(known) => *known = state,
@@ -443,18 +489,33 @@ impl Writer {
     }
 
     fn insert_session(&mut self, append: &Append) -> Result<i64, Failure> {
-        let uuid = append.session.uuid();
-        // Somebody who knows the UUID of a session could ask for one of another agent under it.
-        if self.exists("SELECT 1 FROM sessions WHERE uuid = ?", &[&uuid])? {
-            let message = format!("no session can be made under {}: use another name", append.session);
+        let (key, owner) = (&append.session, append.session.owner());
+        let uuid = key.uuid();
+        // Its owner could ask for one of another agent under it.
+        let taken = "SELECT 1 FROM sessions WHERE (uuid = ?1 OR uuid_before = ?1) AND owner = ?2";
+        if self.exists(taken, &[&uuid, owner.as_str()])? {
+            let message = format!("no session can be made under {}: use another name", key.local());
             return Err(ErrorCode::Conflict.error(message).into());
         }
-        let at = time(append.events.first().map_or(Timestamp::default(), |logged| logged.at));
+        let created = append.events.first().map_or(Timestamp::default(), |logged| logged.at);
+        let conversation = key.conversation_id(created.as_millis(), Seq(0));
         self.cached(
-            "INSERT INTO sessions (key, owner, created, updated, head, reserved, cleared, opened, uuid)
-             VALUES (?1, ?2, ?3, ?3, 0, 0, 0, ?4, ?5)",
+            // Under no number of which there are rows yet.
+            "INSERT INTO sessions (id, key, owner, agent, created, updated, head, reserved, cleared, opened, uuid,
+                 conversation)
+             VALUES (1 + max(coalesce((SELECT max(id) FROM sessions), 0),
+                             coalesce((SELECT max(session) FROM deleted_sessions), 0)),
+                     ?1, ?2, ?3, ?4, ?4, 0, 0, 0, ?5, ?6, ?7)",
         )?
-        .execute(params![append.session.as_str(), append.owner.as_str(), at, self.opened, uuid])?;
+        .execute(params![
+            key.as_str(),
+            owner.as_str(),
+            key.agent(),
+            time(created),
+            self.opened,
+            uuid,
+            conversation
+        ])?;
         self.figures.sessions_made.fetch_add(1, Relaxed);
         Ok(self.db.last_insert_rowid())
     }
@@ -498,22 +559,23 @@ impl Writer {
     /// The session, from memory or from the database.
     fn session(&mut self, live: &Live, key: &SessionKey) -> rusqlite::Result<Option<State>> {
         if let Some(state) = self.sessions.get(key) {
-            return Ok(Some(*state));
+            return Ok(Some(state.clone()));
         }
         let opened = self.opened;
         let found = self
-            .cached("SELECT id, head, reserved, opened FROM sessions WHERE key = ?")?
+            .cached("SELECT id, head, reserved, opened, owner FROM sessions WHERE key = ?")?
             .query_row([key.as_str()], |row| {
                 Ok(State {
                     row: row.get(0)?,
+                    owner: Owner::from_name(&row.get::<_, String>(4)?),
                     head: number(row.get(1)?).max(live.head(key)),
                     reserved: number(row.get(2)?),
                     current: row.get::<_, i64>(3)? == opened,
                 })
             })
             .optional()?;
-        if let Some(state) = found {
-            self.sessions.insert(key.clone(), state);
+        if let Some(state) = &found {
+            self.sessions.insert(key.clone(), state.clone());
         }
         Ok(found)
     }
@@ -526,6 +588,11 @@ impl Writer {
     fn exists(&self, sql: &str, values: &[&str]) -> rusqlite::Result<bool> {
         self.cached(sql)?.exists(params_from_iter(values))
     }
+}
+
+/// What a row counts that holds so many bytes.
+fn row_bytes(held: usize) -> i64 {
+    integer(ROW_BYTES + held as u64)
 }
 
 /// The beginning of what these texts say together, in one line.

@@ -19,6 +19,7 @@
 //! streams has text on it; a few with each group, so that no commit waits for many of them.
 
 mod append;
+mod room;
 #[cfg(test)]
 mod tests;
 mod trouble;
@@ -32,6 +33,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use clawmux_core::auth::Owner;
 use clawmux_core::crew;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
@@ -43,9 +45,11 @@ use tokio::sync::oneshot;
 
 use crate::store::failure::{is_about_the_disk, sql};
 use crate::store::files::Files;
+use crate::store::holdings::Holdings;
 use crate::store::live::{Live, Place, Shared};
 use crate::store::memories::{Forget, Kept};
 use crate::store::{Append, Figures, JobChange, WriteDevices, WriteFile, WriteTokens, schema};
+use room::Room;
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
 /// The most writes of one transaction.
@@ -58,6 +62,8 @@ const IDLE: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_millis(5);
 /// The most of them that one transaction deletes.
 const DEAD_MAX: usize = 32;
+/// After a group of so many bytes it is looked how large the log is.
+const MEASURE_BYTES: usize = 1 << 20;
 /// Past so many frames the write-ahead log is moved into the database at once.
 const FRAMES_MAX: u64 = 8192;
 /// Sessions remembered besides those with a run that goes on.
@@ -68,7 +74,11 @@ const SESSIONS_MAX: usize = 16_384;
 pub(super) enum Write {
     Append(Append),
     Usage(UsageRecord),
-    Delete(SessionKey),
+    Delete {
+        session: SessionKey,
+        /// Only where it was not used after this.
+        unused_since: Option<Timestamp>,
+    },
     Devices(WriteDevices),
     Remember(Box<Kept>),
     Forget(Forget),
@@ -114,10 +124,12 @@ impl From<Error> for Failure {
 }
 
 /// A session, as far as the writer needs it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct State {
     /// Its number in the database; 0 = it is not there yet.
     row: i64,
+    /// Whose it is.
+    owner: Owner,
     head: u64,
     reserved: u64,
     /// Whether it was written to since the log was opened.
@@ -155,13 +167,24 @@ pub(super) struct Writer {
     /// Pages nobody needs.
     dead: BTreeSet<i64>,
     body: Vec<u8>,
+    /// What the present append adds to its session, in bytes.
+    grown: i64,
+    /// Owners for whom the present group has changed what they hold.
+    touched: HashSet<Owner>,
+    holdings: Holdings,
+    room: Room,
     commits_since_rest: usize,
     trouble: Trouble,
 }
 
 impl Writer {
     /// Opens the database and reads what goes on in it.
-    pub(super) fn open(files: Arc<Files>, shared: Arc<Shared>, figures: Arc<Figures>) -> Result<Self, Error> {
+    pub(super) fn open(
+        files: Arc<Files>,
+        shared: Arc<Shared>,
+        figures: Arc<Figures>,
+        holdings: Holdings,
+    ) -> Result<Self, Error> {
         let mut db = files.writer()?;
         // Nothing is built on what a killed process left before it is known to be on the disk.
         secure(&db, &files).map_err(Unsure::into_error)?;
@@ -188,9 +211,14 @@ impl Writer {
             pages: HashMap::new(),
             dead: BTreeSet::new(),
             body: Vec::new(),
+            grown: 0,
+            touched: HashSet::new(),
+            holdings,
+            room: Room::default(),
             commits_since_rest: 0,
             trouble: Trouble::default(),
         };
+        writer.convert();
         let shared = Arc::clone(&writer.shared);
         writer.reload(&mut shared.enter())?;
         writer.measure();
@@ -206,7 +234,8 @@ impl Writer {
                 self.try_again();
                 continue;
             }
-            let patience = outage.unwrap_or(if self.dead.is_empty() { IDLE } else { SOON });
+            let has_work = !self.dead.is_empty() || self.room.has_work();
+            let patience = outage.unwrap_or(if has_work { SOON } else { IDLE });
             let first = match waiting.recv_timeout(patience) {
                 Ok(first) => first,
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -214,7 +243,7 @@ impl Writer {
                 Err(RecvTimeoutError::Timeout) if self.delete_some_alone() => continue,
                 Err(RecvTimeoutError::Timeout) => {
                     self.rest();
-                    if self.trouble.is_there() {
+                    if self.trouble.is_there() || self.room.has_work() || self.room.is_unscrubbed() {
                         continue;
                     }
                     let Ok(first) = waiting.recv() else { break };
@@ -233,13 +262,14 @@ impl Writer {
             group = late;
             self.answer(&mut group);
         }
-        while !self.trouble.is_there() && self.delete_some_alone() {}
+        // Deleted sessions may take long; the next start goes on with them.
+        while !self.trouble.is_there() && !self.dead.is_empty() && self.delete_some_alone() {}
         // Closing moves the log too.
         if self.may_move()
             && let Err(error) = self.checkpoint("TRUNCATE")
         {
             leave_wal(&self.db);
-            tracing::warn!(%error, "the log was not tidied at its end; the next start does it");
+            tracing::warn!(%error, "the store was not tidied at its end; the next start does it");
         }
     }
 
@@ -255,7 +285,7 @@ impl Writer {
                 let durable = self.is_durable(&waiting.write);
                 let session = match &waiting.write {
                     Write::Append(append) => &append.session,
-                    Write::Delete(session) => session,
+                    Write::Delete { session, .. } => session,
                     _ => return durable,
                 };
                 if durable {
@@ -291,10 +321,12 @@ impl Writer {
         if self.trouble.is_there() {
             return;
         }
-        let moved = frames(&self.db).and_then(|frames| match frames {
-            ..FRAMES_MAX => Ok(()),
-            _ => self.checkpoint("PASSIVE"),
-        });
+        let moved = frames(&self.db)
+            .and_then(|frames| match frames {
+                ..FRAMES_MAX => Ok(()),
+                _ => self.checkpoint("PASSIVE"),
+            })
+            .and_then(|()| self.scrub(false));
         if let Err(error) = moved {
             self.note(&error);
         }
@@ -321,6 +353,8 @@ impl Writer {
                 self.commits_since_rest += 1;
                 if self.commits_since_rest.is_multiple_of(256) {
                     self.forget_idle_sessions();
+                }
+                if self.commits_since_rest.is_multiple_of(256) || bytes >= MEASURE_BYTES {
                     self.measure();
                 }
                 return results;
@@ -330,7 +364,7 @@ impl Writer {
                 vec![Err(sql(&error)); group.len()]
             }
             Err(_) if group.len() == 1 => {
-                vec![Err(ErrorCode::Internal.error("the log's writer panicked over this append"))]
+                vec![Err(ErrorCode::Internal.error("the store's writer panicked over this append"))]
             }
             Ok(Err(_)) | Err(_) => Vec::new(),
         };
@@ -339,7 +373,7 @@ impl Writer {
         live.broken = true;
         // Where this fails the next group tries again; until then readers are refused.
         if let Err(error) = self.reload(&mut live) {
-            tracing::error!(%error, "the log is out of order");
+            tracing::error!(%error, "the store is out of order");
         }
         drop(live);
         if results.is_empty() {
@@ -360,7 +394,7 @@ impl Writer {
             let result = match &waiting.write {
                 Write::Append(append) => self.append(live, append),
                 Write::Usage(usage) => self.record_usage(usage).map_err(Failure::Database),
-                Write::Delete(session) => self.delete(live, session),
+                Write::Delete { session, unused_since } => self.delete(live, session, *unused_since),
                 Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
                 Write::Remember(kept) => self.remember(kept),
                 Write::Forget(asked) => self.forget_memory(asked),
@@ -390,11 +424,14 @@ impl Writer {
         }
         self.page.clear();
         self.delete_some_pages()?;
+        self.delete_some_rows()?;
+        self.note_size()?;
         let ending = Instant::now();
         self.cached("COMMIT")?.execute([])?;
         if self.full {
             self.figures.synced(ending.elapsed());
         }
+        self.tell_holdings()?;
         Ok(results)
     }
 
@@ -408,7 +445,7 @@ impl Writer {
                     || self.sessions.get(&append.session).is_none_or(|state| last > state.reserved)
             }
             Write::Usage(_)
-            | Write::Delete(_)
+            | Write::Delete { .. }
             | Write::Crew(_)
             | Write::Remember(_)
             | Write::Forget(_)
@@ -432,24 +469,30 @@ impl Writer {
         Ok(())
     }
 
-    /// The same in a transaction of its own; says whether that went well and was of use.
+    /// The same, and what else nobody needs, in a transaction of its own; says whether that went well
+    /// and was of use.
     fn delete_some_alone(&mut self) -> bool {
-        if self.stale || self.dead.is_empty() {
+        if self.stale || (self.dead.is_empty() && !self.room.has_work()) {
             return false;
         }
         let mut delete = || {
+            if self.dead.is_empty() && !self.room.has_deleted {
+                return self.shrink_some().map(drop);
+            }
             self.set_durability(false)?;
             self.cached("BEGIN IMMEDIATE")?.execute([])?;
             self.delete_some_pages()?;
-            self.cached("COMMIT")?.execute([])
+            self.delete_some_rows()?;
+            self.cached("COMMIT")?.execute([]).map(drop)
         };
         if let Err(error) = delete() {
             // The next group begins with what is committed, which has these pages still.
             self.stale = true;
             self.note(&error);
-            tracing::debug!(%error, "text that is kept elsewhere by now can't be deleted; it is tried again");
+            tracing::debug!(%error, "what nobody needs can't be deleted; it is tried again");
             return false;
         }
+        self.bound_wal();
         true
     }
 
@@ -470,6 +513,7 @@ impl Writer {
         if !self.db.is_autocommit() {
             self.db.execute_batch("ROLLBACK").map_err(|e| sql(&e))?;
         }
+        self.read_holdings().map_err(|e| sql(&e))?;
         let mut open: HashMap<u64, (SessionKey, RunId, Seq)> = HashMap::new();
         let mut statement = self
             .db
@@ -531,6 +575,11 @@ impl Writer {
             }
             self.commits_since_rest = 0;
         }
+        if !self.trouble.is_there()
+            && let Err(error) = self.shrink_some().and_then(|_| self.scrub(true))
+        {
+            self.note(&error);
+        }
         self.forget_idle_sessions();
         self.measure();
     }
@@ -545,10 +594,6 @@ impl Writer {
 
     fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
         self.db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))
-    }
-
-    fn measure(&self) {
-        self.figures.db_bytes.store(self.files.bytes(), Relaxed);
     }
 }
 

@@ -6,6 +6,7 @@ use crate::store::{Load, ReadEvents};
 use clawmux_core::auth::Owner;
 use clawmux_core::event::Outcome;
 use clawmux_core::event::{Event, Logged};
+use clawmux_core::quota::Kept;
 
 struct Log {
     writer: Writer,
@@ -19,7 +20,8 @@ impl Log {
         let folder = tempfile::tempdir().unwrap();
         let files = Arc::new(Files::claim(&folder.path().join("clawmux.db")).unwrap());
         let (shared, figures) = (Arc::<Shared>::default(), Arc::default());
-        let writer = Writer::open(Arc::clone(&files), Arc::clone(&shared), figures).unwrap();
+        let writer =
+            Writer::open(Arc::clone(&files), Arc::clone(&shared), figures, Holdings::default()).unwrap();
         let reader = Reader::open(files, shared).unwrap();
         let session = SessionKey::new("main", "test", "a", "main").unwrap();
         let mut log = Self { writer, reader, session, _folder: folder };
@@ -38,8 +40,8 @@ impl Log {
             let (seq, run) = (Seq(*seq), Some("r".into()));
             Logged { first_seq: seq, seq, run, at: Timestamp::default(), event: event.clone() }
         });
-        let (session, owner) = (self.session.clone(), Owner::Admins);
-        let append = Append { session, owner, events: events.collect(), durable: false, reserve };
+        let session = self.session.clone();
+        let append = Append { session, events: events.collect(), durable: false, reserve };
         waiting(Write::Append(append))
     }
 
@@ -76,7 +78,7 @@ fn a_full_disk_is_named_loses_nothing_and_passes() {
     for result in log.write(&[&large, &small]) {
         let error = result.unwrap_err();
         assert_eq!(error.code, ErrorCode::Unavailable);
-        assert!(error.message.starts_with("the log can't be written: "), "{error}");
+        assert!(error.message.starts_with("the store can't be written: "), "{error}");
     }
     assert_eq!(log.read(), [prompt(), text(2, "a")]);
     log.writer.db.execute_batch("PRAGMA max_page_count = 1000000").unwrap();
@@ -101,7 +103,7 @@ fn an_outage_refuses_all_alike_until_the_writer_itself_finds_it_over() {
     };
     answer(&mut log, text(2, &"x".repeat(100_000))).unwrap_err();
     let fault = health.fault().expect("there is an outage");
-    assert!(fault.message.starts_with("the log can't be written: the disk is full"), "{fault}");
+    assert!(fault.message.starts_with("the store can't be written: the disk is full"), "{fault}");
     // Though this one would fit.
     assert_eq!(answer(&mut log, text(2, "y")).unwrap_err(), fault);
     assert!(log.writer.trouble.patience().is_some());
@@ -250,4 +252,117 @@ fn numbers_that_follow_each_other_form_ranges() {
     let found: Vec<_> = ranges(&[1, 2, 3, 7, 9, 10]).collect();
     assert_eq!(found, [1..4, 7..8, 9..11]);
     assert_eq!(ranges(&[]).count(), 0);
+}
+
+// ---- what owners hold, and room that is made ----
+
+/// An append of a prompt with its end, in a session of this owner.
+fn whole_run(session: &str, owner: &str, run: &str, first: u64, content: String) -> Waiting {
+    let events = [Event::prompted(content, Owner::Admins, None), Event::Started, ended()];
+    let events = events.into_iter().zip(first..).map(|(event, seq)| {
+        let seq = Seq(seq);
+        Logged { first_seq: seq, seq, run: Some(run.into()), at: Timestamp::from_millis(seq.0), event }
+    });
+    waiting(Write::Append(Append {
+        session: SessionKey::new("main", "test", session, "main").unwrap().in_space(&Owner::from_name(owner)),
+        events: events.collect(),
+        durable: true,
+        reserve: None,
+    }))
+}
+
+fn of_ada(session: &str) -> SessionKey {
+    SessionKey::new("main", "test", session, "main").unwrap().in_space(&Owner::from_name("ada"))
+}
+
+fn ended() -> Event {
+    Event::Ended { outcome: Outcome::Completed, usage: Default::default() }
+}
+
+/// The deletion of a session of ada's.
+fn deletion(session: &str, unused_since: Option<u64>) -> Waiting {
+    let session = of_ada(session);
+    waiting(Write::Delete { session, unused_since: unused_since.map(Timestamp::from_millis) })
+}
+
+impl Log {
+    /// What owners hold by the rows there are.
+    fn holdings(&self) -> Vec<(Owner, Kept)> {
+        let sql = "SELECT s.owner, count(DISTINCT s.id), sum(length(e.body) + 64) FROM sessions s
+                   JOIN events e ON e.session = s.id GROUP BY s.owner ORDER BY 3 DESC, 1";
+        let mut statement = self.writer.db.prepare(sql).unwrap();
+        let rows = statement.query_map([], |row| {
+            let kept = Kept { sessions: number(row.get(1)?), bytes: number(row.get(2)?) };
+            Ok((Owner::from_name(&row.get::<_, String>(0)?), kept))
+        });
+        rows.unwrap().collect::<Result<_, _>>().unwrap()
+    }
+}
+
+#[test]
+fn what_owners_hold_is_what_there_is_whatever_happens() {
+    let mut log = Log::new();
+    let told = |log: &Log| log.writer.holdings.largest(9);
+    log.write(&[&[text(2, "some text"), (3, Event::Restarted)]]).remove(0).unwrap();
+    for (at, owner) in (0..6_u64).zip(["", "ada", "bob"].into_iter().cycle()) {
+        let (session, content) = (format!("s{}", at % 4 + at % 3 * 10), "x".repeat(at as usize * 1000));
+        let first = 1;
+        let run = whole_run(&session, owner, &format!("r{at}"), first, content);
+        log.writer.group(&[run]).remove(0).unwrap();
+        assert_eq!(told(&log), log.holdings());
+    }
+    // One that is refused, alone and among others, counts nothing.
+    let repeated = || whole_run("s0", "", "r0", 4, "x".into());
+    log.writer.group(&[repeated()]).remove(0).unwrap_err();
+    let group = [repeated(), whole_run("new", "ada", "n", 1, "y".into()), waiting(Write::Panic)];
+    assert_eq!(log.writer.group(&group).iter().filter(|result| result.is_ok()).count(), 1);
+    assert_eq!(told(&log), log.holdings());
+    log.writer.group(&[deletion("new", None)]).remove(0).unwrap();
+    log.writer.group(&[deletion("new", None)]).remove(0).unwrap_err();
+    assert_eq!(told(&log), log.holdings());
+    // Given to another, as a whole.
+    log.writer.db.execute_batch("UPDATE sessions SET owner = 'eve' WHERE owner = 'ada'").unwrap();
+    let shared = Arc::clone(&log.writer.shared);
+    log.writer.reload(&mut shared.enter()).unwrap();
+    assert_eq!(told(&log), log.holdings());
+    assert!(told(&log).iter().any(|(owner, _)| owner.as_str() == "eve"));
+}
+
+#[test]
+fn a_deleted_session_goes_a_little_at_a_time_and_no_other_takes_its_place() {
+    let mut log = Log::new();
+    for at in 0..40 {
+        let run = whole_run("large", "ada", &format!("r{at}"), 1 + at * 3, "secret ".repeat(30_000));
+        log.writer.group(&[run]).remove(0).unwrap();
+    }
+    let left = |log: &Log| -> i64 {
+        let sql = "SELECT count(*) FROM events WHERE session NOT IN (SELECT id FROM sessions)";
+        log.writer.db.query_row(sql, [], |row| row.get(0)).unwrap()
+    };
+    log.writer.group(&[deletion("large", Some(5))]).remove(0).unwrap_err();
+    assert_eq!(left(&log), 0, "it was used since");
+    log.writer.group(&[deletion("large", Some(500))]).remove(0).unwrap();
+    let mut steps = 0;
+    let mut before = left(&log);
+    assert!(before > 100, "{before}");
+    // The same name anew, while the rows of the old one are still going.
+    log.writer.group(&[whole_run("large", "ada", "anew", 1, "fresh".into())]).remove(0).unwrap();
+    before = left(&log);
+    while log.writer.room.has_deleted {
+        assert!(log.writer.delete_some_alone());
+        let now = left(&log);
+        assert!(before - now <= 3 * 8, "{} rows at once", before - now);
+        (before, steps) = (now, steps + 1);
+    }
+    assert!(steps >= 5 && before == 0, "{steps} steps");
+    let asked = ReadEvents { session: of_ada("large"), after: Seq(0), run: None, max_bytes: usize::MAX };
+    assert_eq!(log.reader.events(&asked).unwrap().len(), 3, "the new one is whole");
+    log.writer.rest();
+    let files =
+        ["clawmux.db", "clawmux.db-wal"].map(|name| std::fs::read(log._folder.path().join(name)).unwrap());
+    let has = |bytes: &[u8]| bytes.windows(14).any(|window| window == b"secret secret ");
+    assert!(!files.iter().any(|bytes| has(bytes)), "it is gone from the files");
+    while log.writer.shrink_some().unwrap() {}
+    let (used, free) = log.writer.sizes().unwrap();
+    assert!(free <= 1 << 20 && used < 1 << 20, "{used} in use, {free} free");
 }

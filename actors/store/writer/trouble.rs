@@ -73,7 +73,7 @@ impl Writer {
         let now = Instant::now();
         let calm = trouble.over.is_none_or(|over| now.duration_since(over) > CALM);
         if !trouble.is_there() {
-            tracing::error!(%error, "new work is refused until the log can be written; reads go on");
+            tracing::error!(%error, "new work is refused until the store can be written; reads go on");
         } else {
             tracing::debug!(%error, "it still can't be");
         }
@@ -117,7 +117,7 @@ impl Writer {
         }
         self.trouble.again = None;
         self.trouble.over = Some(Instant::now());
-        tracing::info!("the log can be written again");
+        tracing::info!("the store can be written again");
         self.figures.fault.send_replace(None);
     }
 
@@ -156,7 +156,7 @@ impl Unsure {
         match self {
             Self::Failed(error) => error,
             Self::Lost(frame) => ErrorCode::Unavailable.error(format!(
-                "the log can't be written: the disk lost what was written to it (frame {frame}); restart \
+                "the store can't be written: the disk lost what was written to it (frame {frame}); restart \
                  clawmux, which goes on from what is on the disk"
             )),
         }

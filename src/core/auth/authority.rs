@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
@@ -24,6 +25,12 @@ use crate::config::{Auth, Jwt, LoopbackPolicy};
 use crate::error::{Error, ErrorCode};
 use crate::exchanged::Exchanged;
 use crate::time::Timestamp;
+
+/// The fewest characters of a secret that others than this host may guess at.
+pub const SECRET_CHARS_MIN: usize = 16;
+
+/// As many characters as such a secret should have.
+pub const SECRET_CHARS_GOOD: usize = 32;
 
 /// Who is let in; shared by all connections.
 #[derive(Debug)]
@@ -42,6 +49,8 @@ struct Configured {
     loopback: LoopbackPolicy,
     known: Vec<Known>,
     jwt: Option<Verifier>,
+    /// Whose secret is shorter than [`SECRET_CHARS_MIN`].
+    short: Option<String>,
     /// The last number given out.
     last: u32,
 }
@@ -110,7 +119,10 @@ impl Configured {
         let keys = auth.api_keys.iter().map(|key| known(key.sha256, &key.name, key.scopes));
         let known = token.into_iter().chain(keys).collect();
         // The configuration has refused a shorter secret.
-        let signer = |jwt: &Jwt| Signer::new(&jwt.secret, &jwt.issuer, &jwt.audience).ok();
+        let signer = |jwt: &Jwt| {
+            let signer = Signer::new(&jwt.secret, &jwt.issuer, &jwt.audience).ok()?;
+            Some(signer.with_life_max(jwt.max_life))
+        };
         let jwt = auth.jwt.as_ref().and_then(|jwt| {
             let old = before.and_then(|before| before.jwt.as_ref()).filter(|old| old.from == *jwt);
             Some(Verifier {
@@ -119,7 +131,11 @@ impl Configured {
                 number: number(old.map(|old| old.number)),
             })
         });
-        Self { loopback: auth.loopback, known, jwt, last }
+        let token = auth.token.iter().map(|token| ("token", Some(token.expose().chars().count())));
+        let keys = auth.api_keys.iter().map(|key| (&*key.name, key.chars));
+        let is_short = |(_, chars): &(_, Option<usize>)| chars.is_some_and(|chars| chars < SECRET_CHARS_MIN);
+        let short = token.chain(keys).find(is_short).map(|(name, _)| name.to_owned());
+        Self { loopback: auth.loopback, known, jwt, short, last }
     }
 
     /// Whether there is any, or was any before a reload: a door that was closed does not open because a
@@ -253,6 +269,16 @@ impl Authority {
         self.0.get().issued.is_any
     }
 
+    /// Whether credentials are required, and there is none left that anybody could show: all that were
+    /// given out were revoked or have ended, and none is configured. A secret that JWTs are signed with
+    /// counts as one.
+    pub fn is_locked_out(&self, now: Timestamp) -> bool {
+        let held = self.0.get();
+        let is_configured = !held.configured.known.is_empty() || held.configured.jwt.is_some();
+        let holds = |key: &Known| key.principal.expires.is_none_or(|end| end > now);
+        !is_configured && held.credentials_configured() && !held.issued.known.iter().any(holds)
+    }
+
     /// Whether a connection must show a credential. `loopback`: it came over a loopback address to
     /// a socket bound to one. `may_skip`: its protocol is the one that `auth.loopback = "skip"` is for.
     pub fn credentials_required(&self, loopback: bool, may_skip: bool) -> bool {
@@ -300,15 +326,21 @@ impl Authority {
         shown.map_err(CredentialFault::error)
     }
 
-    /// A JWT for one that the store knows by its id; none where no secret is configured.
-    pub fn mint(&self, token: &Token) -> Option<Secret> {
+    /// The longest life of a JWT, where one is configured.
+    pub fn jwt_life_max(&self) -> Option<Duration> {
+        self.said().jwt.as_ref().and_then(|jwt| jwt.from.max_life)
+    }
+
+    /// A JWT for one that the store knows by its id, issued at this time of the wall clock; none where
+    /// no secret is configured.
+    pub fn mint(&self, token: &Token, now: Timestamp) -> Option<Secret> {
         let claims = Claims {
             subject: token.name.clone(),
             scopes: token.scopes,
             expires: token.expires?,
             id: Some(token.id.clone()),
         };
-        Some(self.said().jwt.as_ref()?.signer.mint(&claims, token.created))
+        Some(self.said().jwt.as_ref()?.signer.mint(&claims, now))
     }
 
     /// Whether a credential of the configuration has this name.
@@ -345,7 +377,7 @@ impl Authority {
         if self.credentials_configured() {
             return Ok(());
         }
-        if let Some(address) = addresses.iter().find(|address| !address.ip().to_canonical().is_loopback()) {
+        if let Some(address) = addresses.iter().find(|address| is_exposed(address)) {
             return Err(ErrorCode::Forbidden.error(format!(
                 "{address} is not a loopback address and no credential is configured: {SET}, or listen on 127.0.0.1"
             )));
@@ -356,6 +388,28 @@ impl Authority {
         }
         Ok(())
     }
+}
+
+impl Authority {
+    /// Whether the configured secrets are long enough for who can reach these addresses.
+    ///
+    /// # Errors
+    /// `Forbidden`, with the name of the credential that is too short.
+    pub fn secrets_suit(&self, addresses: &[SocketAddr]) -> Result<(), Error> {
+        let exposed = addresses.iter().find(|address| is_exposed(address));
+        match (exposed, &self.said().short) {
+            (Some(address), Some(name)) => Err(ErrorCode::Forbidden.error(format!(
+                "{address} is not a loopback address and the secret of the credential {name:?} is shorter than \
+                 {SECRET_CHARS_MIN} characters: give it a longer one, or listen on 127.0.0.1"
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether others than this host can reach it.
+pub(crate) fn is_exposed(address: &SocketAddr) -> bool {
+    !address.ip().to_canonical().is_loopback()
 }
 
 /// SHA-256 of a token, as [`ApiKey`](crate::config::ApiKey) keeps it.
@@ -370,7 +424,6 @@ mod tests {
     use crate::auth::{Owner, Scope};
     use crate::config::{ApiKey, Jwt};
     use crate::error::Detail;
-    use std::time::Duration;
 
     const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_000);
     const JWT_SECRET: &str = "0123456789abcdef0123456789abcdef";
@@ -389,6 +442,7 @@ mod tests {
                 .map(|(name, key, scopes)| ApiKey {
                     name: (*name).into(),
                     sha256: digest(key),
+                    chars: Some(key.chars().count()),
                     scopes: *scopes,
                 })
                 .collect(),
@@ -396,7 +450,12 @@ mod tests {
     }
 
     fn with_jwt() -> Authority {
-        let jwt = Jwt { secret: Secret::new(JWT_SECRET), issuer: "me".into(), audience: "you".into() };
+        let jwt = Jwt {
+            secret: Secret::new(JWT_SECRET),
+            issuer: "me".into(),
+            audience: "you".into(),
+            max_life: None,
+        };
         Authority::new(&Auth { jwt: Some(jwt), ..raw(None, &[], LoopbackPolicy::Auto) })
     }
 
@@ -529,7 +588,12 @@ mod tests {
     #[test]
     fn who_came_in_by_what_is_configured_no_more_is_upheld_no_more() {
         let readonly = Scopes::of(&[Scope::Read]);
-        let jwt = Some(Jwt { secret: Secret::new(JWT_SECRET), issuer: "me".into(), audience: "you".into() });
+        let jwt = Some(Jwt {
+            secret: Secret::new(JWT_SECRET),
+            issuer: "me".into(),
+            audience: "you".into(),
+            max_life: None,
+        });
         let with = |token, keys: &[(&str, &str, Scopes)], jwt: &Option<Jwt>| Auth {
             jwt: jwt.clone(),
             ..raw(token, keys, LoopbackPolicy::Auto)
@@ -612,8 +676,34 @@ mod tests {
             let error = open.may_listen(&all).unwrap_err();
             assert!(error.message.contains("CLAWMUX_TOKEN"), "{}", error.message);
             assert!(auth(Some("t"), &[], LoopbackPolicy::Skip).may_listen(&all).is_ok());
+            for (token, keys) in
+                [("fifteen-letters", &[][..]), ("sixteen-letters-", &[("ci", "k", Scopes::USER)])]
+            {
+                let short = auth(Some(token), keys, LoopbackPolicy::Auto);
+                let error = short.secrets_suit(&all).unwrap_err();
+                assert!(error.message.contains("16 characters"), "{}", error.message);
+                assert!(short.secrets_suit(&all[..1]).is_ok(), "on loopback it is a warning");
+            }
+            let long = auth(Some("sixteen-letters-"), &[], LoopbackPolicy::Auto);
+            assert!(long.secrets_suit(&all).is_ok());
         }
         assert!(auth(None, &[], LoopbackPolicy::Required).may_listen(&[]).is_err());
+    }
+
+    #[test]
+    fn who_has_let_the_last_credential_end_is_locked_out() {
+        let open = auth(None, &[], LoopbackPolicy::Auto);
+        assert!(!open.is_locked_out(NOW), "nobody needs one");
+        open.renew(&[issued("cmx_1", "ci", Some("key"))]);
+        assert!(!open.is_locked_out(NOW));
+        assert!(open.is_locked_out(NOW.after(Duration::from_secs(60))), "it has ended");
+        let revoked = Token { revoked: Some(NOW), ..issued("cmx_1", "ci", Some("key")) };
+        open.renew(&[revoked.clone(), issued("cmx_2", "jwt", None)]);
+        assert!(open.is_locked_out(NOW), "nothing says what the JWT would be checked with");
+        for configured in [auth(Some("s3cret"), &[], LoopbackPolicy::Auto), with_jwt()] {
+            configured.renew(std::slice::from_ref(&revoked));
+            assert!(!configured.is_locked_out(NOW));
+        }
     }
 
     #[test]

@@ -5,15 +5,17 @@
 //! named by the token, leeway) is what attacks on JWTs are made of. What is left is a keyed hash over
 //! two pieces of base64 and a small object.
 //!
-//! The order: size, three parts, algorithm, signature, JSON, claims, expiry, issuer, audience. Nothing
-//! of the payload is looked at before the signature was found good. There is no leeway: a token
-//! whose `exp` is this very second has expired. `nbf` is not looked at, `kid` and `jku` neither;
-//! a header with `crit` is refused, since it names what must be understood.
+//! The order: size, three parts, algorithm, signature, JSON, claims, expiry, beginning, length of its
+//! life, issuer, audience. Nothing of the payload is looked at before the signature was found good. A
+//! token whose `exp` is this very second has expired, without leeway; one that was issued or begins
+//! (`iat`, `nbf`) in the future is refused, with [`LEEWAY`] for clocks that differ. `kid` and `jku` are
+//! not looked at; a header with `crit` is refused, since it names what must be understood.
 //!
 //! Base64 is read strictly (URL alphabet, no padding, no stray bits) and a name that stands twice is
 //! refused, so that one token has one spelling and one meaning.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -37,6 +39,9 @@ pub const SUBJECT_BYTES_MAX: usize = 256;
 
 /// Seconds since 1970 beyond this, either way, are no point in time that a client could name.
 const SECONDS_MAX: f64 = 8_640_000_000_000.0;
+
+/// How far the clock of who issues tokens may be ahead of ours.
+pub const LEEWAY: Duration = Duration::from_secs(60);
 
 /// The only algorithm.
 const ALGORITHM: &str = "HS256";
@@ -74,6 +79,10 @@ pub enum Refusal {
         /// When.
         at: Timestamp,
     },
+    /// It holds later, or was issued later than now.
+    NotYetValid,
+    /// It lives longer than is configured.
+    LifeTooLong,
     /// Somebody else issued it.
     IssuerMismatch,
     /// It is for somebody else.
@@ -95,6 +104,8 @@ impl Refusal {
             Self::PayloadInvalid => "jwt_payload_invalid",
             Self::PayloadSchemaInvalid => "jwt_payload_schema_invalid",
             Self::Expired { .. } => "jwt_expired",
+            Self::NotYetValid => "jwt_not_yet_valid",
+            Self::LifeTooLong => "jwt_life_too_long",
             Self::IssuerMismatch => "jwt_issuer_mismatch",
             Self::AudienceMismatch => "jwt_audience_mismatch",
             Self::Revoked => "jwt_revoked",
@@ -112,11 +123,21 @@ impl Refusal {
             Self::PayloadInvalid => "JWT payload invalid",
             Self::PayloadSchemaInvalid => "JWT claims invalid",
             Self::Expired { .. } => "JWT expired",
+            Self::NotYetValid => "JWT not valid yet: its nbf or iat is in the future",
+            Self::LifeTooLong => "JWT lives too long: from iat to exp is more than auth.jwt.max_life_days",
             Self::IssuerMismatch => "JWT issuer mismatch",
             Self::AudienceMismatch => "JWT audience mismatch",
             Self::Revoked => "JWT revoked",
             Self::NotConfigured => "no JWT is accepted here: no secret is configured ([auth.jwt])",
         }
+    }
+
+    /// Whether whoever showed it does not know the secret that it should be signed with.
+    pub const fn is_guess(self) -> bool {
+        matches!(
+            self,
+            Self::Malformed | Self::HeaderInvalid | Self::AlgorithmUnsupported | Self::SignatureInvalid
+        )
     }
 }
 
@@ -127,6 +148,7 @@ pub struct Signer {
     mac: Hmac<Sha256>,
     issuer: Arc<str>,
     audience: Arc<str>,
+    life_max: Option<Duration>,
 }
 
 /// Holds a key.
@@ -153,6 +175,8 @@ struct Payload {
     aud: String,
     iat: f64,
     exp: f64,
+    #[serde(default, deserialize_with = "present")]
+    nbf: Option<f64>,
     #[serde(default, deserialize_with = "present")]
     scopes: Option<Vec<String>>,
     #[serde(default, deserialize_with = "present", rename = "claims")]
@@ -190,7 +214,13 @@ impl Signer {
         }
         // It takes a key of any length.
         let mac = Hmac::new_from_slice(key).map_err(|_| ShortSecret)?;
-        Ok(Self { mac, issuer: issuer.into(), audience: audience.into() })
+        Ok(Self { mac, issuer: issuer.into(), audience: audience.into(), life_max: None })
+    }
+
+    /// The same, for tokens that live no longer than this; none = as long as they say.
+    #[must_use]
+    pub fn with_life_max(self, life_max: Option<Duration>) -> Self {
+        Self { life_max, ..self }
     }
 
     /// What a token says, if it holds `now`.
@@ -227,12 +257,20 @@ impl Signer {
         let is_named = !payload.sub.is_empty()
             && payload.sub.len() <= SUBJECT_BYTES_MAX
             && !payload.sub.chars().any(char::is_control);
-        if !is_named || !is_a_time(payload.iat) || !is_a_time(payload.exp) {
+        let times = [Some(payload.iat), Some(payload.exp), payload.nbf];
+        if !is_named || !times.into_iter().flatten().all(is_a_time) {
             return Err(Refusal::PayloadSchemaInvalid);
         }
         let expires = timestamp(payload.exp);
         if expires <= now {
             return Err(Refusal::Expired { at: expires });
+        }
+        let begins = timestamp(payload.nbf.unwrap_or(payload.iat).max(payload.iat));
+        if begins > now.after(LEEWAY) {
+            return Err(Refusal::NotYetValid);
+        }
+        if self.life_max.is_some_and(|most| payload.exp - payload.iat > most.as_secs_f64()) {
+            return Err(Refusal::LifeTooLong);
         }
         if payload.iss != *self.issuer {
             return Err(Refusal::IssuerMismatch);
@@ -551,21 +589,51 @@ mod tests {
             json!({"scopes": [["daemon.admin"]]}),
             json!({"claims": null}),
             json!({"claims": []}),
+            json!({"nbf": null}),
+            json!({"nbf": "1700000000"}),
+            json!({"nbf": 1e300}),
         ] {
             assert_eq!(refused(&of(&with(bad.clone()))), Refusal::PayloadSchemaInvalid, "{bad}");
         }
         for fine in [
             json!({"claims": {"any": [1, {"deep": null}]}}),
-            json!({"nbf": NOW + 1000}),
+            json!({"nbf": NOW - 1000}),
             json!({"jti": 7}),
             json!({"iat": -5}),
-            json!({"iat": NOW + 1000}),
             json!({"unknown": null}),
         ] {
             verify(&of(&with(fine))).unwrap();
         }
         assert_eq!(refused(&of(&with(json!({"iss": "Wundr-orchestrator"})))), Refusal::IssuerMismatch);
         assert_eq!(refused(&of(&with(json!({"aud": "wundr-daemon "})))), Refusal::AudienceMismatch);
+    }
+
+    #[test]
+    fn what_begins_later_is_refused_but_for_clocks_that_differ() {
+        let leeway = LEEWAY.as_secs();
+        for name in ["iat", "nbf"] {
+            verify(&of(&with(json!({ name: NOW + leeway })))).unwrap();
+            for late in [json!(NOW + leeway + 1), json!(NOW as f64 + leeway as f64 + 0.5), json!(NOW * 2)] {
+                let claims = with(json!({ name: late, "exp": NOW * 3 }));
+                assert_eq!(refused(&of(&claims)), Refusal::NotYetValid, "{claims}");
+            }
+        }
+        let claims = with(json!({"nbf": NOW - 5, "iat": NOW + 3600, "exp": NOW + 7200}));
+        assert_eq!(refused(&of(&claims)), Refusal::NotYetValid, "either counts");
+    }
+
+    #[test]
+    fn a_life_has_an_end_where_one_is_configured() {
+        const DAY: u64 = 86_400;
+        let signer = signer().with_life_max(Some(Duration::from_secs(DAY)));
+        let lives = |iat: u64, exp: u64| {
+            signer.verify(&of(&with(json!({ "iat": iat, "exp": exp }))), now()).map(|_| ())
+        };
+        assert_eq!(lives(NOW, NOW + DAY), Ok(()));
+        assert_eq!(lives(NOW - 10, NOW + DAY), Err(Refusal::LifeTooLong));
+        assert_eq!(lives(NOW, NOW + DAY + 1), Err(Refusal::LifeTooLong));
+        assert_eq!(lives(0, NOW + 60), Err(Refusal::LifeTooLong), "however old it says it is");
+        verify(&of(&with(json!({"exp": NOW * 2})))).expect("as long as it says, where nothing is configured");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 pub mod authority;
 pub mod device;
 pub mod gate;
+pub mod guesses;
 pub mod jwt;
 pub mod pairing;
 pub mod token;
@@ -14,6 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, ErrorCode};
+use crate::ids::SessionKey;
 use crate::time::Timestamp;
 
 /// What a caller may do. Each protocol has its own names for these.
@@ -262,6 +264,25 @@ impl Principal {
         Self { scopes, ..self }
     }
 
+    /// The session that it means by a key: in its own space, unless it may name others' and does.
+    ///
+    /// # Errors
+    /// `NotFound`, as of one that is not there, where it names another's and may not.
+    pub fn session(&self, said: &SessionKey) -> Result<SessionKey, Error> {
+        if said.is_of(&Owner::Admins) {
+            return Ok(said.in_space(&self.owner));
+        }
+        if said.is_of(&self.owner) || self.is_operator() {
+            return Ok(said.clone());
+        }
+        Err(ErrorCode::NotFound.error(format!("no such session: {said}")))
+    }
+
+    /// Whether it may know and name what belongs to others.
+    pub fn is_operator(&self) -> bool {
+        self.owner == Owner::Admins && self.scopes.allows(Scope::Admin)
+    }
+
     /// Whether it may see what belongs to `owner`.
     pub fn sees(&self, owner: &Owner) -> bool {
         self.scopes.allows(Scope::Admin) || self.owner == *owner
@@ -458,6 +479,26 @@ mod tests {
         assert_eq!((renewed.scopes, renewed.expires), (Scopes::READONLY, expires));
         for other in [Principal::new("jwt:b", read), Principal::new("jwt:a", Scopes::ADMIN)] {
             assert_eq!(old.renewed(&other).unwrap_err().code, ErrorCode::Forbidden);
+        }
+    }
+
+    #[test]
+    fn a_key_is_one_of_ones_own_space_and_operators_name_others() {
+        let key = |text: &str| SessionKey::parse(text).unwrap();
+        let (ada, eve) = (Principal::new("ada", Scopes::USER), Principal::new("eve", Scopes::USER));
+        let (operator, reader) = (Principal::local(), Principal::local().narrowed(Some(Scopes::READONLY)));
+        let said = key("main:openclaw:main:main");
+        assert_eq!(ada.session(&said).unwrap(), key("ada/main:openclaw:main:main"));
+        for operator in [&operator, &reader] {
+            assert_eq!(operator.session(&said).unwrap(), said);
+        }
+        let hers = key("ada/main:openclaw:main:main");
+        for who in [&ada, &operator] {
+            assert_eq!(who.session(&hers).unwrap(), hers);
+        }
+        for who in [&eve, &reader] {
+            let error = who.session(&hers).unwrap_err();
+            assert_eq!(error.message, "no such session: ada/main:openclaw:main:main");
         }
     }
 

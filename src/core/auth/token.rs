@@ -4,9 +4,9 @@
 //! What was revoked stays known, so that a JWT can't come back and lists tell what happened, until
 //! it makes room for others.
 //!
-//! A name is a principal: what is made with a key belongs to its name, and a new key may take the
-//! name of one that was revoked, to go on with what belongs to it. Devices that were paired with the
-//! old one do not come along.
+//! A name is a principal: what is made with a key belongs to its name. A new one takes the name of one
+//! that lets nobody in any more, and all that belongs to it ([`Estate`]), only where that is said; else
+//! it is refused while there is anything. Devices that were paired with the old one do not come along.
 //!
 //! To **rotate** one is to give out another of its name and scopes while it holds on for a while, so
 //! that whoever shows it can be given the new one in peace. Whoever has the one is trusted to be whom
@@ -43,6 +43,11 @@ pub const JWT_LIFE: Duration = Duration::from_secs(30 * 86_400);
 pub const NAME_BYTES_MAX: usize = 64;
 /// How long the old one holds that is rotated, where nothing is said.
 pub const OVERLAP: Duration = Duration::from_secs(86_400);
+/// How long a JWT holds on that its client had renewed. (Source: Wundr's client renews within the last
+/// 300 s.)
+pub const RENEWED_OVERLAP: Duration = Duration::from_secs(300);
+/// How many hold at once that come of one by renewal.
+const RENEWED_MAX: usize = 8;
 /// One that ends within so long is warned of.
 pub const EXPIRES_SOON: Duration = Duration::from_secs(7 * 86_400);
 /// Names that principals have which show no key of their own.
@@ -147,6 +152,8 @@ pub enum TokenCommand {
         scopes: Scopes,
         /// How long it lives; none = as long as such do: a JWT [`JWT_LIFE`], an API key for ever.
         life: Option<Duration>,
+        /// Whether it takes over what belongs to its name.
+        inherit: bool,
     },
     /// Let nobody in with it any more.
     Revoke {
@@ -161,6 +168,12 @@ pub enum TokenCommand {
         overlap: Option<Duration>,
         /// How long the new one lives; none = as long as the old one was to live.
         life: Option<Duration>,
+    },
+    /// Give out a JWT in the place of the one that the caller was let in with, which then holds for
+    /// [`RENEWED_OVERLAP`] more. Answered as `Rotate`.
+    Renew {
+        /// Its id.
+        id: String,
     },
 }
 
@@ -193,6 +206,10 @@ pub enum TokenReply {
         tokens: Vec<Token>,
         /// Those of the configuration.
         configured: Vec<Configured>,
+        /// Whether nobody has to show one over loopback, until the first is given out.
+        loopback_open: bool,
+        /// Whether clients need one, and none is valid any more.
+        locked_out: bool,
     },
     /// To `Create`.
     Created {
@@ -221,8 +238,48 @@ impl TokenCommand {
     pub fn weight(&self) -> usize {
         match self {
             Self::List => 16,
-            Self::Create { .. } | Self::Revoke { .. } | Self::Rotate { .. } => 1,
+            Self::Create { .. } | Self::Revoke { .. } | Self::Rotate { .. } | Self::Renew { .. } => 1,
         }
+    }
+}
+
+/// What belongs to an owner, by number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Estate {
+    /// Sessions.
+    pub sessions: u64,
+    /// What is remembered.
+    pub memories: u64,
+    /// Files.
+    pub files: u64,
+    /// Jobs.
+    pub jobs: u64,
+}
+
+impl Estate {
+    /// Whether a credential of this name may be given out without taking it over: where there is nothing.
+    ///
+    /// # Errors
+    /// `Conflict`, which says what there is.
+    pub fn check(&self, name: &str) -> Result<(), Error> {
+        let kinds = [
+            (self.sessions, "session", "sessions"),
+            (self.memories, "memory", "memories"),
+            (self.files, "file", "files"),
+            (self.jobs, "job", "jobs"),
+        ];
+        let there = kinds.iter().filter(|(count, ..)| *count > 0);
+        let there: Vec<String> = there
+            .map(|(count, one, many)| format!("{count} {}", if *count == 1 { one } else { many }))
+            .collect();
+        if there.is_empty() {
+            return Ok(());
+        }
+        let there = there.join(", ");
+        Err(ErrorCode::Conflict.error(format!(
+            "{name:?} had a credential before, and what belongs to it is still there: {there}. \
+             Take it over with --inherit, or use another name"
+        )))
     }
 }
 
@@ -339,10 +396,15 @@ impl Ledger {
         authority: &Authority,
         at: &mut Moment<'_>,
     ) -> Result<(Vec<Change>, TokenReply), Error> {
-        if by.owner != Owner::Admins || !by.scopes.allows(Scope::Admin) {
-            return Err(ErrorCode::Forbidden.error("credentials are for operators of the daemon"));
-        }
+        let is_operator = by.owner == Owner::Admins && by.scopes.allows(Scope::Admin);
         match command {
+            TokenCommand::Renew { id } => match &by.grounds {
+                Grounds::Minted(own, _) if **own == *id => self.renew(&id, authority, at),
+                _ => Err(ErrorCode::Forbidden.error("only who was let in with a JWT can have it renewed")),
+            },
+            _ if !is_operator => {
+                Err(ErrorCode::Forbidden.error("credentials are for operators of the daemon"))
+            }
             TokenCommand::List => {
                 let configured = authority.configured().into_iter().map(|(name, scopes)| Configured {
                     used: self.configured.get(&name).copied(),
@@ -350,9 +412,11 @@ impl Ledger {
                     scopes,
                 });
                 let configured = configured.collect();
-                Ok((Vec::new(), TokenReply::List { tokens: self.list(), configured }))
+                let loopback_open = !authority.credentials_required(true, false);
+                let (tokens, locked_out) = (self.list(), authority.is_locked_out(at.wall));
+                Ok((Vec::new(), TokenReply::List { tokens, configured, loopback_open, locked_out }))
             }
-            TokenCommand::Create { name, kind, scopes, life } => {
+            TokenCommand::Create { name, kind, scopes, life, inherit: _ } => {
                 if by.grounds != Grounds::Socket {
                     let why = "credentials are given out over the Unix socket alone: clawmux token create";
                     return Err(ErrorCode::Forbidden.error(why));
@@ -379,6 +443,46 @@ impl Ledger {
                 Ok((changes, TokenReply::Revoked(token)))
             }
         }
+    }
+
+    /// Whom all belongs to that would come with what the command gives out, though nobody said so; none
+    /// where nothing would: somebody is let in by that name already, or it lets in an operator.
+    pub fn heir(&self, command: &TokenCommand, wall: Timestamp) -> Option<Owner> {
+        let TokenCommand::Create { name, kind, scopes, inherit: false, .. } = command else { return None };
+        let is_living = |token: &Token| *token.name == **name && token.kind == *kind && !token.is_over(wall);
+        if scopes.allows(Scope::Admin) || self.tokens.values().any(is_living) {
+            return None;
+        }
+        Some(Owner::Credential(match kind {
+            Kind::ApiKey => name.as_str().into(),
+            Kind::Jwt => subject_name(name),
+        }))
+    }
+
+    /// Another JWT in the place of one that its client shows. Should its client not get it, or share the
+    /// one with others, it is given out again: there are a few at most.
+    fn renew(
+        &self,
+        id: &str,
+        authority: &Authority,
+        at: &mut Moment<'_>,
+    ) -> Result<(Vec<Change>, TokenReply), Error> {
+        let old = self.living(id, at)?;
+        let goes_with = |token: &&Token| {
+            (&token.name, token.kind, token.since) == (&old.name, old.kind, old.since)
+                && !token.is_over(at.wall)
+        };
+        let chain: Vec<&Token> = self.tokens.values().filter(goes_with).collect();
+        if chain.len() >= RENEWED_MAX {
+            let minutes = RENEWED_OVERLAP.as_secs() / 60;
+            return Err(ErrorCode::Conflict.error(format!(
+                "{id} was renewed too often: use the last that was given, or wait {minutes} minutes"
+            )));
+        }
+        // One that was renewed already ends early; the others live as long as they were to.
+        let life = chain.iter().filter_map(|token| Some(token.expires?.since(token.created))).max();
+        let life = life.map(|life| life.max(Duration::from_secs(1)));
+        self.succeed(old, RENEWED_OVERLAP, life, authority, at)
     }
 
     fn create(
@@ -422,13 +526,7 @@ impl Ledger {
         authority: &Authority,
         at: &mut Moment<'_>,
     ) -> Result<(Vec<Change>, TokenReply), Error> {
-        let none = || ErrorCode::NotFound.error("no credential has this id");
-        let mut old = self.tokens.get(id).cloned().ok_or_else(none)?;
-        if old.is_over(at.wall) {
-            return Err(ErrorCode::Conflict.error(format!(
-                "{id} is revoked or has expired: give out another with clawmux token create"
-            )));
-        }
+        let old = self.living(id, at)?;
         if let Some(other) = self.successor(&old, at.wall) {
             let other = &other.id;
             return Err(ErrorCode::Conflict.error(format!("{id} was rotated already: rotate {other}")));
@@ -436,6 +534,30 @@ impl Ledger {
         if overlap > LIFE_MAX {
             return Err(ErrorCode::InvalidRequest.error("both can hold for 100 years at most"));
         }
+        self.succeed(old, overlap, life, authority, at)
+    }
+
+    /// One that lets somebody in.
+    fn living(&self, id: &str, at: &Moment<'_>) -> Result<Token, Error> {
+        let none = || ErrorCode::NotFound.error("no credential has this id");
+        let token = self.tokens.get(id).cloned().ok_or_else(none)?;
+        if token.is_over(at.wall) {
+            return Err(ErrorCode::Conflict.error(format!(
+                "{id} is revoked or has expired: give out another with clawmux token create"
+            )));
+        }
+        Ok(token)
+    }
+
+    /// Another that goes on from one.
+    fn succeed(
+        &self,
+        mut old: Token,
+        overlap: Duration,
+        life: Option<Duration>,
+        authority: &Authority,
+        at: &mut Moment<'_>,
+    ) -> Result<(Vec<Change>, TokenReply), Error> {
         let as_before = || Some(old.expires?.since(old.created).max(Duration::from_secs(1)));
         let life = life.or_else(as_before);
         let (mut changes, mut token, secret) =
@@ -471,7 +593,15 @@ impl Ledger {
             };
             changes.push(Change::Forget(oldest.id.clone()));
         }
-        let life = life.or((kind == Kind::Jwt).then_some(JWT_LIFE));
+        let life = match (kind, authority.jwt_life_max()) {
+            (Kind::Jwt, Some(most)) if life.is_some_and(|life| life > most) => {
+                let days = most.as_secs() / 86_400;
+                let why = format!("a JWT may live {days} days at most (auth.jwt.max_life_days)");
+                return Err(ErrorCode::InvalidRequest.error(why));
+            }
+            (Kind::Jwt, most) => Some(life.unwrap_or(most.unwrap_or(JWT_LIFE).min(JWT_LIFE))),
+            (Kind::ApiKey, _) => life,
+        };
         let mut token = Token {
             id: fresh_id(at).into(),
             name: name.into(),
@@ -501,7 +631,7 @@ impl Ledger {
                          auth.jwt.secret_file in gateway.toml",
                     )
                 };
-                authority.mint(&token).ok_or_else(none)?
+                authority.mint(&token, at.wall).ok_or_else(none)?
             }
         };
         changes.push(Change::Put(token.clone()));
@@ -569,8 +699,9 @@ mod tests {
             secret: Secret::new("0123456789abcdef0123456789abcdef"),
             issuer: "me".into(),
             audience: "you".into(),
+            max_life: None,
         });
-        let ci = ApiKey { name: "ci".into(), sha256: [0; 32], scopes: Scopes::USER };
+        let ci = ApiKey { name: "ci".into(), sha256: [0; 32], chars: None, scopes: Scopes::USER };
         let api_keys = if jwt.is_some() { vec![ci] } else { Vec::new() };
         Authority::new(&Auth { token: None, jwt, loopback: LoopbackPolicy::Auto, api_keys })
     }
@@ -617,7 +748,7 @@ mod tests {
     }
 
     fn create(name: &str, kind: Kind, life: Option<Duration>) -> TokenCommand {
-        TokenCommand::Create { name: name.into(), kind, scopes: Scopes::USER, life }
+        TokenCommand::Create { name: name.into(), kind, scopes: Scopes::USER, life, inherit: false }
     }
 
     #[test]
@@ -660,6 +791,40 @@ mod tests {
         world.wall = token.expires.unwrap();
         assert!(world.who(&jwt).is_err());
         world.create("bot", Kind::Jwt).expect("the name of one that has expired is free");
+    }
+
+    #[test]
+    fn who_shows_a_jwt_has_it_renewed_a_few_times() {
+        let mut world = World::new(true);
+        let (old, jwt) = world.create("bot", Kind::Jwt).unwrap();
+        let by = world.who(&jwt).unwrap();
+        let renew = |id: &str| TokenCommand::Renew { id: id.into() };
+        for stranger in [Principal::socket(), Principal::new("jwt:bot", Scopes::USER)] {
+            let refused = world.ask_as(&stranger, renew(&old.id)).unwrap_err();
+            assert_eq!(refused.code, ErrorCode::Forbidden);
+        }
+        let mut last = None;
+        for _ in 1..RENEWED_MAX {
+            let TokenReply::Rotated { token, secret, old: before } =
+                world.ask_as(&by, renew(&old.id)).unwrap()
+            else {
+                panic!()
+            };
+            assert_eq!(before.expires, Some(NOW.after(RENEWED_OVERLAP)));
+            assert_eq!((&token.name, token.scopes, token.since), (&old.name, old.scopes, old.since));
+            assert_eq!(token.expires, old.expires, "it lives as long as the first was to");
+            assert_eq!(world.who(&secret).unwrap().owner, by.owner);
+            last = Some((token, secret));
+        }
+        let refused = world.ask_as(&by, renew(&old.id)).unwrap_err();
+        assert!(refused.code == ErrorCode::Conflict && refused.message.contains("too often"), "{refused}");
+        world.wall = NOW.after(RENEWED_OVERLAP);
+        assert!(world.who(&jwt).is_err(), "it has ended early");
+        let (token, secret) = last.unwrap();
+        let by = world.who(&secret).unwrap();
+        assert_eq!(world.ask_as(&by, renew(&old.id)).unwrap_err().code, ErrorCode::Forbidden);
+        world.ask(TokenCommand::Revoke { id: token.id.to_string() }).unwrap();
+        assert_eq!(world.ask_as(&by, renew(&token.id)).unwrap_err().code, ErrorCode::Conflict);
     }
 
     #[test]

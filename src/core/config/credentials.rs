@@ -1,15 +1,39 @@
 //! `[auth]`, and secrets: named by the configuration, never written in it. No complaint holds one.
 
+use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use super::load::check_name;
 use super::section::{Report, Section, nearest};
 use super::tree::Origin;
 use super::{ApiKey, Auth, Jwt, LoopbackPolicy};
-use crate::auth::authority::digest;
+use crate::auth::authority::{SECRET_CHARS_GOOD, SECRET_CHARS_MIN, digest, is_exposed};
 use crate::auth::jwt::SECRET_BYTES_MIN;
 use crate::auth::token::RESERVED;
 use crate::auth::{Scope, Scopes, Secret};
+
+/// What was found where a secret may be named.
+pub(super) struct Sought {
+    pub(super) secret: Option<Secret>,
+    /// Whether somebody named where it is, other than the default.
+    pub(super) is_named: bool,
+    /// The variable it was looked for in; empty where it was in none.
+    variable: String,
+}
+
+impl Sought {
+    /// The variable it was looked for in, for complaints. What does not look like the name of one may be the
+    /// secret itself, and is not repeated.
+    pub(super) fn described(&self) -> String {
+        let is_name = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+        if !self.variable.is_empty() && self.variable.chars().all(is_name) {
+            format!("the environment variable {}", self.variable)
+        } else {
+            "the environment variable it names".to_owned()
+        }
+    }
+}
 
 /// Where secrets come from.
 pub(super) struct Secrets<'a> {
@@ -47,7 +71,6 @@ impl Secrets<'_> {
     }
 
     /// The secret under `env_key` or `file_key`: the file wins over a variable nobody named.
-    /// Second: whether one was named that is not the default.
     pub(super) fn either(
         &mut self,
         s: &mut Section,
@@ -55,7 +78,7 @@ impl Secrets<'_> {
         env_key: &'static str,
         env_default: &str,
         file_key: &'static str,
-    ) -> (Option<Secret>, bool) {
+    ) -> Sought {
         let name = s.text(r, env_key, env_default);
         let file = s.optional(r, file_key);
         let named = !name.is_empty() && name != env_default;
@@ -67,13 +90,15 @@ impl Secrets<'_> {
                 );
             }
             let key = s.name(file_key);
-            return (self.in_file(r, &s.origin(file_key), &key, &file), true);
+            let secret = self.in_file(r, &s.origin(file_key), &key, &file);
+            return Sought { secret, is_named: true, variable: String::new() };
         }
         if name.is_empty() {
-            return (None, false);
+            return Sought { secret: None, is_named: false, variable: name };
         }
         let key = s.name(env_key);
-        (self.in_env(r, &s.origin(env_key), &key, &name), named)
+        let secret = self.in_env(r, &s.origin(env_key), &key, &name);
+        Sought { secret, is_named: named, variable: name }
     }
 }
 
@@ -89,21 +114,53 @@ fn usable(text: &str) -> Result<Secret, &'static str> {
     Ok(Secret::new(text))
 }
 
-pub(super) fn auth(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Auth {
-    const TOKEN_ENV: &str = "CLAWMUX_TOKEN";
-    const CHARS_MIN: usize = 16;
-    let complaints = r.complaints.len();
-    let (token, named) = secrets.either(&mut s, r, "token_env", TOKEN_ENV, "token_file");
-    if named && token.is_none() && r.complaints.len() == complaints {
-        // To go on without would open the door that somebody meant to close.
-        r.complain(&s.origin("token_env"), "auth.token_env: the environment variable it names is not set");
+/// How long a secret is, and where it was named.
+pub(super) struct Length {
+    key: String,
+    at: Origin,
+    chars: usize,
+}
+
+/// Complains of secrets that can be guessed, where others than this host may try.
+pub(super) fn check_lengths(lengths: &[Length], listen: &[SocketAddr], r: &mut Report) {
+    let exposed = listen.iter().find(|address| is_exposed(address));
+    for Length { key, at, chars } in lengths {
+        match exposed {
+            Some(address) if *chars < SECRET_CHARS_MIN => r.complain(
+                at,
+                format!(
+                    "{key}: the secret is shorter than {SECRET_CHARS_MIN} characters, which is too short off loopback ({address})"
+                ),
+            ),
+            Some(address) if *chars < SECRET_CHARS_GOOD => r.warn(
+                at,
+                format!(
+                    "{key}: the secret is shorter than {SECRET_CHARS_GOOD} characters: off loopback ({address}) use a longer one"
+                ),
+            ),
+            None if *chars < SECRET_CHARS_MIN => r.warn(
+                at,
+                format!("{key}: the secret is shorter than {SECRET_CHARS_MIN} characters and easy to guess"),
+            ),
+            _ => {}
+        }
     }
-    if token.as_ref().is_some_and(|token| token.expose().chars().count() < CHARS_MIN) {
+}
+
+/// What `[auth]` says, and how long its secrets are.
+pub(super) fn auth(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> (Auth, Vec<Length>) {
+    const TOKEN_ENV: &str = "CLAWMUX_TOKEN";
+    let mut lengths = Vec::new();
+    let complaints = r.complaints.len();
+    let sought = secrets.either(&mut s, r, "token_env", TOKEN_ENV, "token_file");
+    if sought.is_named && sought.secret.is_none() && r.complaints.len() == complaints {
+        // To go on without would open the door that somebody meant to close.
+        r.complain(&s.origin("token_env"), format!("auth.token_env: {} is not set", sought.described()));
+    }
+    let token = sought.secret;
+    if let Some(token) = &token {
         let key = if s.has("token_file") { "token_file" } else { "token_env" };
-        r.warn(
-            &s.origin(key),
-            format!("auth.{key}: the token is shorter than {CHARS_MIN} characters and easy to guess"),
-        );
+        lengths.push(Length { key: s.name(key), at: s.origin(key), chars: token.expose().chars().count() });
     }
     let policies = [
         ("auto", LoopbackPolicy::Auto),
@@ -126,25 +183,30 @@ pub(super) fn auth(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) ->
                     format!("auth.api_keys: the key of {:?} is another credential's as well", key.name),
                 );
             }
+            if let Some(chars) = key.chars {
+                lengths.push(Length { key: format!("auth.api_keys: {:?}", key.name), at, chars });
+            }
             api_keys.push(key);
         }
     }
     s.finish(r);
-    Auth { token, jwt, loopback, api_keys }
+    (Auth { token, jwt, loopback, api_keys }, lengths)
 }
 
 fn jwt(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<Jwt> {
     const SECRET_ENV: &str = "CLAWMUX_JWT_SECRET";
+    const DAYS_MAX: u64 = 36_500;
     let complaints = r.complaints.len();
-    let (secret, named) = secrets.either(&mut s, r, "secret_env", SECRET_ENV, "secret_file");
+    let sought = secrets.either(&mut s, r, "secret_env", SECRET_ENV, "secret_file");
     let key = if s.has("secret_file") { "secret_file" } else { "secret_env" };
-    if named && secret.is_none() && r.complaints.len() == complaints {
+    if sought.is_named && sought.secret.is_none() && r.complaints.len() == complaints {
         // To go on without would open the door that somebody meant to close.
         r.complain(
             &s.origin("secret_env"),
-            "auth.jwt.secret_env: the environment variable it names is not set",
+            format!("auth.jwt.secret_env: {} is not set", sought.described()),
         );
     }
+    let secret = sought.secret;
     let is_short = |secret: &Secret| secret.expose().len() < SECRET_BYTES_MIN;
     if secret.as_ref().is_some_and(is_short) {
         let message = format!("auth.jwt.{key}: the secret must have at least {SECRET_BYTES_MIN} bytes");
@@ -158,8 +220,10 @@ fn jwt(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<Jwt>
         text
     };
     let (issuer, audience) = (text("issuer", "wundr-orchestrator"), text("audience", "wundr-daemon"));
+    let days = s.integer(r, "max_life_days", 0, 0..=DAYS_MAX);
+    let max_life = (days > 0).then(|| Duration::from_secs(days * 86_400));
     s.finish(r);
-    Some(Jwt { secret: secret?, issuer, audience })
+    Some(Jwt { secret: secret?, issuer, audience, max_life })
 }
 
 fn api_key(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<ApiKey> {
@@ -170,13 +234,12 @@ fn api_key(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<
     }
     let hex = s.optional(r, "sha256");
     let complaints = r.complaints.len();
-    let (key, named) = secrets.either(&mut s, r, "key_env", "", "key_file");
-    if named && key.is_none() && r.complaints.len() == complaints {
-        r.complain(
-            &s.origin("key_env"),
-            "auth.api_keys.key_env: the environment variable it names is not set",
-        );
+    let sought = secrets.either(&mut s, r, "key_env", "", "key_file");
+    let named = sought.is_named;
+    if named && sought.secret.is_none() && r.complaints.len() == complaints {
+        r.complain(&s.origin("key_env"), format!("auth.api_keys.key_env: {} is not set", sought.described()));
     }
+    let key = sought.secret;
     let sha256 = match (&hex, &key) {
         (Some(_), Some(_)) => {
             r.complain(
@@ -204,6 +267,7 @@ fn api_key(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<
             None
         }
     };
+    let chars = key.map(|key| key.expose().chars().count());
     let role = s.optional(r, "role");
     let scopes = s.texts(r, "scopes", None);
     let scopes = match (role.as_deref(), scopes) {
@@ -249,7 +313,7 @@ fn api_key(mut s: Section, r: &mut Report, secrets: &mut Secrets<'_>) -> Option<
         }
     };
     s.finish(r);
-    Some(ApiKey { name, sha256: sha256?, scopes: scopes? })
+    Some(ApiKey { name, sha256: sha256?, chars, scopes: scopes? })
 }
 
 fn unhex(text: &str) -> Option<[u8; 32]> {

@@ -9,6 +9,7 @@ use serde_json::{Map, Value as Json};
 use toml_edit::{Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value};
 
 use super::keys::{KEYS, Kind};
+use super::section::unknown;
 use super::tree::{Complaint, File, Origin, Value as Raw, parse_file, parse_value};
 
 /// Stands for what is not shown.
@@ -151,6 +152,83 @@ pub fn is_known(path: &str) -> bool {
     path.split('.').try_fold(String::new(), below).is_some()
 }
 
+/// What is wrong with a path that is no key, and what may be meant; none where it is one.
+pub fn no_such_key(path: &str) -> Option<String> {
+    let mut pattern = String::new();
+    let mut above: Vec<&str> = Vec::new();
+    for name in path.split('.') {
+        match KEYS.below(&pattern, name) {
+            Some(below) => pattern = below,
+            // A key without its section.
+            None if above.is_empty() && !path.contains('.') => {
+                let ends =
+                    |known: &&str| known.rsplit('.').next() == Some(name) && !known.contains(['*', '[']);
+                let meant: Vec<&str> = KEYS.all().map(|(known, _)| known).filter(ends).collect();
+                return Some(match meant[..] {
+                    [] => unknown("", name, &KEYS.names_below("")),
+                    _ => format!("{name}: unknown key; did you mean {}?", meant.join(" or ")),
+                });
+            }
+            None => return Some(unknown(&above.join("."), name, &KEYS.names_below(&pattern))),
+        }
+        above.push(name);
+    }
+    None
+}
+
+/// The keys below `path` (empty: all) that may be said and are not, and have no default, with sections of free names
+/// as far as `said` has those.
+pub fn unsaid(said: &Json, path: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (pattern, _) in KEYS.all().filter(|(pattern, _)| !pattern.contains('[')) {
+        expand(said, &pattern.split('.').collect::<Vec<_>>(), &mut Vec::new(), &mut found);
+    }
+    let is_below = |key: &String| {
+        path.is_empty() || key.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    found.retain(|key| is_below(key) && at(said, key).is_none());
+    found
+}
+
+fn expand(said: &Json, pattern: &[&str], path: &mut Vec<String>, found: &mut Vec<String>) {
+    let Some((name, rest)) = pattern.split_first() else { return found.push(path.join(".")) };
+    let names = match *name {
+        "*" => said.as_object().into_iter().flatten().map(|(name, _)| name.clone()).collect(),
+        name => vec![name.to_owned()],
+    };
+    for name in names {
+        let below = said.get(&name).unwrap_or(&Json::Null);
+        path.push(name.clone());
+        expand(below, rest, path, found);
+        path.pop();
+    }
+}
+
+/// What a document is without what stands at this place, and without the sections that said nothing else. One of a
+/// free name stays: that it is there says something.
+pub fn unset(base: &Json, path: &str) -> Json {
+    let mut document = base.clone();
+    let names: Vec<&str> = path.split('.').collect();
+    for length in (1..=names.len()).rev() {
+        let (above, name) = (names[..length - 1].join("."), names[length - 1]);
+        let section = if above.is_empty() { Some(&mut document) } else { at_mut(&mut document, &above) };
+        let Some(Json::Object(section)) = section else { continue };
+        let is_asked = length == names.len();
+        let says_nothing = section.get(name).and_then(Json::as_object).is_some_and(Map::is_empty);
+        let pattern = names[..length].iter().try_fold(String::new(), |at, name| KEYS.below(&at, name));
+        let is_named = pattern.is_some_and(|pattern| pattern.ends_with('*'));
+        if !is_asked && (!says_nothing || is_named) {
+            break;
+        }
+        section.remove(name);
+    }
+    document
+}
+
+fn at_mut<'a>(document: &'a mut Json, path: &str) -> Option<&'a mut Json> {
+    path.split('.').try_fold(document, |at, name| at.as_object_mut()?.get_mut(name))
+}
+
 /// What somebody means who writes `text` behind a key on a command line: a value as TOML has it, or a
 /// bare text where the key wants one; for a list of texts also texts parted by commas.
 pub fn value_of_text(path: &str, text: &str) -> Json {
@@ -180,8 +258,9 @@ pub fn edit(text: &str, asked: &Json, file: &Json, effective: &Json) -> Result<S
         return Err(vec![complaint("", "expected an object of sections")]);
     };
     let mut document: DocumentMut =
-        text.parse().map_err(|_| vec![complaint("", "the file is not valid TOML: mend it first")])?;
+        text.parse().map_err(|_| vec![complaint("", "the file is not valid TOML: correct it first")])?;
     let known = Known { file: Some(file), effective: Some(effective) };
+    keep_comments(&mut document, asked);
     table(document.as_table_mut(), asked, known, "", &mut complaints);
     if !complaints.is_empty() {
         return Err(complaints);
@@ -196,6 +275,63 @@ pub fn edit(text: &str, asked: &Json, file: &Json, effective: &Json) -> Result<S
     } else {
         new
     })
+}
+
+/// Moves the comments above sections that go to what stands behind them: they may be about the whole file.
+fn keep_comments(document: &mut DocumentMut, asked: &Map<String, Json>) {
+    let comments = |table: &Table| {
+        let prefix = table.decor().prefix()?.as_str()?.to_owned();
+        prefix.contains('#').then_some(prefix)
+    };
+    let gone: Vec<_> = document
+        .iter()
+        .filter(|(key, _)| !asked.contains_key(*key))
+        .filter_map(|(_, item)| item.as_table().and_then(|table| Some((table.position()?, comments(table)?))))
+        .collect();
+    for (position, comments) in gone {
+        let stays = document.iter().filter(|(key, _)| asked.contains_key(*key));
+        let positions = stays.flat_map(|(_, item)| positions(item));
+        match positions.filter(|other| *other > position).min() {
+            Some(next) => {
+                document.iter_mut().for_each(|(_, item)| put_above(item, next, &comments));
+            }
+            None => {
+                let own = document.trailing().as_str().unwrap_or_default();
+                let both = format!("{comments}{own}");
+                document.set_trailing(both);
+            }
+        }
+    }
+}
+
+/// Where the sections of an item stand in the file.
+fn positions(item: &Item) -> Vec<isize> {
+    let of = |table: &Table| {
+        let below = table.iter().flat_map(|(_, item)| positions(item));
+        below.chain(table.position()).collect::<Vec<_>>()
+    };
+    match item {
+        Item::Table(table) => of(table),
+        Item::ArrayOfTables(tables) => tables.iter().flat_map(of).collect(),
+        Item::None | Item::Value(_) => Vec::new(),
+    }
+}
+
+/// Puts comments above the section that stands there.
+fn put_above(item: &mut Item, position: isize, comments: &str) {
+    let put = |table: &mut Table| {
+        if table.position() == Some(position) {
+            let own = table.decor().prefix().and_then(|prefix| prefix.as_str()).unwrap_or_default();
+            let both = format!("{comments}{own}");
+            table.decor_mut().set_prefix(both);
+        }
+        table.iter_mut().for_each(|(_, item)| put_above(item, position, comments));
+    };
+    match item {
+        Item::Table(table) => put(table),
+        Item::ArrayOfTables(tables) => tables.iter_mut().for_each(put),
+        Item::None | Item::Value(_) => {}
+    }
 }
 
 /// What is shown of one place.

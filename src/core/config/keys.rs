@@ -70,6 +70,16 @@ impl Keys {
         })
     }
 
+    /// What may be written right below `path`, but for free names.
+    pub(super) fn names_below(&self, path: &str) -> Vec<&str> {
+        let prefix = if path.is_empty() { String::new() } else { format!("{path}.") };
+        let below = self.0.keys().filter_map(|known| known.strip_prefix(&prefix));
+        let names = below.map(|rest| rest.split('.').next().unwrap_or(rest).trim_end_matches("[]"));
+        let mut names: Vec<&str> = names.filter(|name| *name != "*").collect();
+        names.dedup();
+        names
+    }
+
     /// Whether keys are below `path`.
     pub(super) fn is_section(&self, path: &str) -> bool {
         let prefix = format!("{path}.");

@@ -50,7 +50,10 @@ impl Layers {
             .iter()
             .fold(config::Config::builder(), |builder, layer| builder.add_source(layer.clone()));
         let merged = builder.build().map_err(|error| {
-            vec![Complaint { at: Origin::Default, message: format!("can't be put together: {error}") }]
+            vec![Complaint {
+                at: Origin::Default,
+                message: format!("the layers of the configuration can't be merged: {error}"),
+            }]
         })?;
         match self.node(merged.cache, &mut Vec::new()).value {
             Value::Table(table) => Ok(table),

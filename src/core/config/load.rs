@@ -81,12 +81,38 @@ pub struct Examined {
     pub file: Json,
     /// What all keys say, whoever said it.
     pub effective: Json,
-    /// Where what they say was written, as `section.key`, where it was.
+    /// Where what they say was written, as `section.key`, where it was; of plugins as `plugins.NAME`.
     pub origins: BTreeMap<String, Origin>,
     /// Why one can't run on it.
     pub complaints: Vec<Complaint>,
     /// What has no effect or is probably not meant.
     pub warnings: Vec<Complaint>,
+}
+
+impl Examined {
+    /// Adds what only the file system or others know to be wrong, each where its key was written. What stands where
+    /// something else is wrong already says nothing new.
+    pub fn complain(&mut self, messages: impl IntoIterator<Item = String>) {
+        for message in messages {
+            let complaint = self.placed(message);
+            let is_known = complaint.at != Origin::Default
+                && self.complaints.iter().any(|known| known.at == complaint.at);
+            if !is_known {
+                self.complaints.push(complaint);
+            }
+        }
+        self.complaints.sort();
+    }
+
+    /// What is said of a key, or of a plugin, with the place where that was written.
+    pub fn placed(&self, message: String) -> Complaint {
+        let unplaced = Complaint { at: Origin::Default, message };
+        let (key, _) = unplaced.split();
+        let plugins = self.origins.iter().filter_map(|(path, at)| Some((path.strip_prefix("plugins.")?, at)));
+        let mut named = plugins.filter(|(name, _)| unplaced.message.contains(&format!("plugin {name}: ")));
+        let at = self.origins.get(key).or_else(|| named.next().map(|(_, at)| at)).cloned();
+        Complaint { at: at.unwrap_or(Origin::Default), ..unplaced }
+    }
 }
 
 /// Looks into a configuration. A file that is not there counts as one without text.
@@ -133,7 +159,8 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
 
     let (gateway, listen_origin) = gateway(root.section(r, "gateway"), r);
     let mut secrets = credentials::Secrets { env, home, read_file: read_secret };
-    let auth = credentials::auth(root.section(r, "auth"), r, &mut secrets);
+    let (auth, lengths) = credentials::auth(root.section(r, "auth"), r, &mut secrets);
+    credentials::check_lengths(&lengths, &gateway.listen, r);
     let mut providers = models::providers(root.section(r, "providers"), r, &mut secrets);
     let plugins = plugins(root.list(r, "plugins"), r, home);
     let agents = models::agents(root.section(r, "agents"), r, &mut providers, &secrets, home, &plugins);
@@ -182,6 +209,8 @@ pub(super) fn read(sources: Sources<'_>) -> Result<(Config, Report), Vec<Complai
             Recovery::Resume,
             &[("resume", Recovery::Resume), ("interrupt", Recovery::Interrupt)],
         ),
+        retention_days: section.integer(r, "retention_days", 0, 0..=36_500),
+        max_bytes: section.integer(r, "max_bytes", 0, 0..=1 << 50),
     };
     if section.has("path") && store.path == home {
         r.complain(&section.origin("path"), "store.path: expected the path of a file, found \"\"");
@@ -229,7 +258,7 @@ fn gateway(mut s: Section, r: &mut Report) -> (Gateway, Origin) {
             for text in texts {
                 match text.value.parse::<SocketAddr>() {
                     Ok(address) if address.port() != 0 && listen.contains(&address) => {
-                        r.complain(&text.origin, format!("gateway.listen: {address} is there twice"));
+                        r.complain(&text.origin, format!("gateway.listen: {address} is listed twice"));
                     }
                     Ok(address) => listen.push(address),
                     Err(_) => r.complain(
@@ -266,6 +295,8 @@ fn gateway(mut s: Section, r: &mut Report) -> (Gateway, Origin) {
         heartbeat_interval: s.millis(r, "heartbeat_interval_ms", 30_000),
         heartbeat_timeout: s.millis(r, "heartbeat_timeout_ms", 90_000),
         max_payload_bytes: s.count(r, "max_payload_bytes", 10_485_760, 1024..=1 << 30),
+        message_timeout: s.millis(r, "message_timeout_ms", 60_000),
+        max_unfinished_bytes: s.count(r, "max_unfinished_bytes", 268_435_456, 1 << 20..=1 << 40),
         max_buffered_bytes: s.count(r, "max_buffered_bytes", 16_777_216, 65_536..=1 << 40),
         max_connections: s.count(r, "max_connections", 0, 0..=10_000_000),
         slow_consumer_timeout: s.millis(r, "slow_consumer_timeout_ms", 30_000),
@@ -276,7 +307,7 @@ fn gateway(mut s: Section, r: &mut Report) -> (Gateway, Origin) {
             if s.has("heartbeat_timeout_ms") { "heartbeat_timeout_ms" } else { "heartbeat_interval_ms" };
         r.complain(
             &s.origin(key),
-            "gateway.heartbeat_timeout_ms: expected more than heartbeat_interval_ms, or nobody has time to answer",
+            "gateway.heartbeat_timeout_ms: expected more than heartbeat_interval_ms, so that clients have time to answer",
         );
     }
     let origin = s.origin("listen");
@@ -305,6 +336,8 @@ fn plugins(sections: Vec<Section>, r: &mut Report, home: &Path) -> Vec<Plugin> {
             r.complain(&s.origin("name"), format!("plugins: there are two plugins named {name:?}"));
         }
         let path = s.optional(r, "path");
+        let at = if path.is_some() { s.origin("path") } else { s.origin("name") };
+        r.origins.insert(format!("plugins.{name}"), at);
         if path.is_none() && !EMBEDDED_PLUGINS.contains(&name.as_str()) {
             r.complain(
                 &s.origin("name"),
@@ -377,16 +410,20 @@ fn limits(mut s: Section, r: &mut Report) -> Limits {
         requests_burst: s.integer(r, "requests_burst", 100, 0..=1_000_000) as u32,
         requests_per_second: s.integer(r, "requests_per_second", 20, 1..=1_000_000) as u32,
         queue: s.count(r, "queue", 64, 1..=100_000),
+        queued_bytes: s.integer(r, "queued_bytes", 64 << 20, 0..=1 << 50),
+        sessions: s.integer(r, "sessions", 10_000, 0..=1 << 50),
+        store_bytes: s.integer(r, "store_bytes", 1 << 30, 0..=1 << 50),
         subscriptions: s.count(r, "subscriptions", 256, 1..=65_536),
         agents: s.count(r, "agents", 10, 1..=10_000),
         agent_depth: s.integer(r, "agent_depth", 3, 1..=100) as u32,
+        connections: s.count(r, "connections", 256, 1..=1_000_000),
         unauthenticated: s.count(r, "unauthenticated", 256, 1..=1_000_000),
         file_quota_bytes: s.integer(r, "file_quota_bytes", 1 << 30, 0..=1 << 50),
     };
     if (1..PROMPT_COST).contains(&limits.requests_burst) {
         r.complain(
             &s.origin("requests_burst"),
-            format!("limits.requests_burst: a prompt costs {PROMPT_COST}, so none would ever pass; allowed is 0 or at least {PROMPT_COST}"),
+            format!("limits.requests_burst: a prompt costs {PROMPT_COST}, so none would ever pass: expected 0 or at least {PROMPT_COST}"),
         );
     }
     s.finish(r);

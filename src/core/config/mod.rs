@@ -19,10 +19,12 @@ mod tree;
 #[cfg(test)]
 mod tests;
 
-pub use document::{HIDDEN, at, differences, edit, is_known, patched, placed, value_of_text};
+pub use document::{
+    HIDDEN, at, differences, edit, is_known, no_such_key, patched, placed, unsaid, unset, value_of_text,
+};
 pub use keys::{Hint, Schema, schema};
 pub use load::{EMBEDDED_PLUGINS, Examined, Loaded, Sources, examine, load};
-pub use models::default_model;
+pub use models::{default_model, is_base_url, key_variable, url_variable};
 pub use restart::{TAKES_A_RESTART, in_effect, takes_a_restart};
 pub use tree::{Complaint, ENV_PREFIX, File, Flag, Origin};
 
@@ -99,6 +101,10 @@ pub struct Gateway {
     pub heartbeat_timeout: Duration,
     /// The largest frame after the handshake, in bytes.
     pub max_payload_bytes: usize,
+    /// How long a frame or a line may take, from its first byte to its last.
+    pub message_timeout: Duration,
+    /// How many bytes the frames and lines of all connections that are not complete may have together.
+    pub max_unfinished_bytes: usize,
     /// How far behind a slow client may fall, in bytes of the log.
     pub max_buffered_bytes: usize,
     /// The most connections; 0 = from the limit on open files.
@@ -131,6 +137,8 @@ pub struct Jwt {
     pub issuer: String,
     /// Whom they must be for.
     pub audience: String,
+    /// How long they may live, from `iat` to `exp`; none = as long as they say.
+    pub max_life: Option<Duration>,
 }
 
 /// Whether a connection over loopback needs a credential.
@@ -151,6 +159,8 @@ pub struct ApiKey {
     pub name: String,
     /// SHA-256 of the key.
     pub sha256: [u8; 32],
+    /// How many characters it has, where that is known.
+    pub chars: Option<usize>,
     /// What it allows.
     pub scopes: Scopes,
 }
@@ -256,12 +266,20 @@ pub struct Limits {
     pub requests_per_second: u32,
     /// Prompts waiting per session.
     pub queue: usize,
+    /// Bytes of an owner's prompts that wait in memory; what is beyond waits in the store.
+    pub queued_bytes: u64,
+    /// Sessions of an owner; 0 = no limit.
+    pub sessions: u64,
+    /// Bytes of an owner's sessions in the store; 0 = no limit.
+    pub store_bytes: u64,
     /// Sessions that one connection may follow.
     pub subscriptions: usize,
     /// Sub-agents running at once, of one owner.
     pub agents: usize,
     /// Sessions there may be above that of a sub-agent.
     pub agent_depth: u32,
+    /// Connections of one principal.
+    pub connections: usize,
     /// Connections before their handshake; when full, the oldest of them is closed.
     pub unauthenticated: usize,
     /// Bytes of files that are kept for a principal, unfinished ones included.
@@ -323,6 +341,11 @@ pub struct Store {
     pub path: PathBuf,
     /// What becomes of a run the daemon's end cut off.
     pub recovery: Recovery,
+    /// Sessions that were not used for so many days are deleted; 0 = never.
+    pub retention_days: u64,
+    /// While the log takes more bytes, the sessions that were not used for longest are deleted; 0 = no
+    /// bound.
+    pub max_bytes: u64,
 }
 
 /// What becomes of a run the daemon's end cut off.

@@ -11,6 +11,7 @@ use super::{Agent, ModelRef, Plugin, Provider};
 use crate::ids::{AgentId, PluginName};
 use crate::node::NodeTool;
 use crate::provider::ProviderKind;
+use crate::provider::openai::is_openai;
 
 const KINDS: [ProviderKind; 3] = [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::Offline];
 
@@ -31,7 +32,8 @@ const fn home_url(kind: ProviderKind) -> &'static str {
     }
 }
 
-const fn key_variable(kind: ProviderKind) -> &'static str {
+/// The variable of the environment that holds the key of a kind's service; empty for one without a network.
+pub const fn key_variable(kind: ProviderKind) -> &'static str {
     match kind {
         ProviderKind::Anthropic => "ANTHROPIC_API_KEY",
         ProviderKind::OpenAi => "OPENAI_API_KEY",
@@ -39,12 +41,23 @@ const fn key_variable(kind: ProviderKind) -> &'static str {
     }
 }
 
-/// The model of an agent that names none.
-pub const fn default_model(kind: ProviderKind) -> &'static str {
+/// The variable of the environment that says where a kind's service is, as its other clients honour it; empty
+/// for one without a network. It holds where the configuration gives no `base_url`.
+pub const fn url_variable(kind: ProviderKind) -> &'static str {
     match kind {
-        ProviderKind::Anthropic => "claude-sonnet-4-5",
-        ProviderKind::OpenAi => "gpt-4o",
-        ProviderKind::Offline => "offline",
+        ProviderKind::Anthropic => "ANTHROPIC_BASE_URL",
+        ProviderKind::OpenAi => "OPENAI_BASE_URL",
+        ProviderKind::Offline => "",
+    }
+}
+
+/// The model of an agent that names none, at a provider of this kind at this base URL. None for servers that
+/// have models of their own: OpenAI's are not asked of anybody but OpenAI.
+pub fn default_model(kind: ProviderKind, base_url: &str) -> Option<&'static str> {
+    match kind {
+        ProviderKind::Anthropic => Some("claude-sonnet-4-5"),
+        ProviderKind::OpenAi => is_openai(base_url).then_some("gpt-4o"),
+        ProviderKind::Offline => Some("offline"),
     }
 }
 
@@ -71,23 +84,25 @@ fn provider(name: &str, mut s: Section, r: &mut Report, secrets: &mut Secrets<'_
     let (base_url, api_key, ca_file);
     match kind {
         Some(kind) => {
-            base_url = base_url_of(kind, &mut s, r);
+            let from_env = base_url_in_env(kind, r, secrets);
+            base_url = base_url_of(kind, &mut s, r, from_env.as_deref());
             let at_home = base_url == home_url(kind);
             let complaints = r.complaints.len();
-            let variable = if at_home { key_variable(kind) } else { "" };
-            let (key, named) = secrets.either(&mut s, r, "api_key_env", variable, "api_key_file");
-            if key.is_none()
+            // A key of the environment goes where the environment says, and nowhere else.
+            let is_its_own = at_home || (from_env.is_some() && !s.has("base_url"));
+            let variable = if is_its_own { key_variable(kind) } else { "" };
+            let sought = secrets.either(&mut s, r, "api_key_env", variable, "api_key_file");
+            if sought.secret.is_none()
                 && r.complaints.len() == complaints
-                && (named || (at_home && !base_url.is_empty()))
+                && (sought.is_named || (at_home && !base_url.is_empty()))
             {
+                let what = sought.described();
                 r.warn(
                     &s.origin("api_key_env"),
-                    format!(
-                        "providers.{name}: its environment variable is not set: it is asked without a key"
-                    ),
+                    format!("providers.{name}: {what} is not set, so {name} is asked without a key"),
                 );
             }
-            api_key = key;
+            api_key = sought.secret;
             ca_file = s.optional(r, "ca_file").map(|path| secrets.home.join(path));
         }
         None => {
@@ -112,27 +127,51 @@ fn provider(name: &str, mut s: Section, r: &mut Report, secrets: &mut Secrets<'_
     Some(Provider { kind, base_url, api_key, ca_file })
 }
 
-fn base_url_of(kind: ProviderKind, s: &mut Section, r: &mut Report) -> String {
+/// What a base URL has to look like.
+const EXPECTED_URL: &str = "http:// or https://, a host and a path, without user, query or fragment";
+
+fn base_url_of(kind: ProviderKind, s: &mut Section, r: &mut Report, from_env: Option<&str>) -> String {
     let text = s.text(r, "base_url", home_url(kind));
+    if let Some(url) = from_env.filter(|_| !s.has("base_url")) {
+        return url.to_owned();
+    }
     let url = text.trim_end_matches('/');
-    let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
     let good = match kind {
         ProviderKind::Offline => url.is_empty(),
-        _ => host.is_some_and(|rest| {
-            let authority = rest.split('/').next().unwrap_or_default();
-            !authority.is_empty()
-                && !authority.contains('@')
-                && rest.chars().all(|c| c.is_ascii_graphic() && !"?#\"<>\\^`{|}".contains(c))
-        }),
+        _ => is_base_url(url),
     };
     if !good {
         let expected = match kind {
             ProviderKind::Offline => "nothing: the offline provider has no address",
-            _ => "http:// or https://, a host and a path, without user, query or fragment",
+            _ => EXPECTED_URL,
         };
         r.complain(&s.origin("base_url"), format!("{}: expected {expected}", s.name("base_url")));
     }
     url.to_owned()
+}
+
+/// Whether a provider can be at this URL: `http` or `https`, a host and perhaps a path, and nothing that could
+/// be a secret.
+pub fn is_base_url(url: &str) -> bool {
+    let host = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    host.is_some_and(|rest| {
+        let authority = rest.split('/').next().unwrap_or_default();
+        !authority.is_empty()
+            && !authority.contains('@')
+            && rest.chars().all(|c| c.is_ascii_graphic() && !"?#\"<>\\^`{|}".contains(c))
+    })
+}
+
+/// Where the environment says that a kind's service is; none where it says nothing, or what is no URL, which
+/// is complained of.
+fn base_url_in_env(kind: ProviderKind, r: &mut Report, secrets: &Secrets<'_>) -> Option<String> {
+    let variable = url_variable(kind);
+    let url = secrets.variable(variable)?.trim().trim_end_matches('/');
+    if url.is_empty() || is_base_url(url) {
+        return Some(url.to_owned()).filter(|url| !url.is_empty());
+    }
+    r.complain(&Origin::Env(variable.into()), format!("{variable}: expected {EXPECTED_URL}"));
+    None
 }
 
 fn is_local(url: &str) -> bool {
@@ -174,7 +213,7 @@ fn agent(
     let wanted = s.text(r, "provider", "auto");
     let model = s.text(r, "model", "");
     let provider = if wanted == "auto" {
-        let found = automatic(providers, secrets);
+        let found = automatic(&name, &model, r, providers, secrets);
         if found == ProviderKind::Offline.name()
             && providers.values().any(|p| p.kind != ProviderKind::Offline)
         {
@@ -192,8 +231,21 @@ fn agent(
     };
     let mut models = Vec::new();
     if let Some(kind) = known(&provider, &s.origin("provider"), &s.name("provider"), r, providers, secrets) {
-        let model = if model.is_empty() { default_model(kind).to_owned() } else { model };
-        models.push(ModelRef { provider, model });
+        let base_url = providers.get(&provider).map(|known| known.base_url.as_str()).unwrap_or_default();
+        let model = Some(model).filter(|model| !model.is_empty());
+        match model.or_else(|| default_model(kind, base_url).map(str::to_owned)) {
+            Some(model) => models.push(ModelRef { provider, model }),
+            None => {
+                let at = if s.has("model") { s.origin("model") } else { s.origin("provider") };
+                r.complain(
+                    &at,
+                    format!(
+                        "{}: missing; {base_url} has models of its own, which `clawmux models` lists: name one of them",
+                        s.name("model")
+                    ),
+                );
+            }
+        }
     }
     for At { value, origin } in s.texts(r, "fallback", Some(&[])).unwrap_or_default() {
         match value.split_once('/') {
@@ -279,14 +331,35 @@ fn tool(text: At<String>, s: &Section, r: &mut Report, plugins: &[Plugin]) -> Pl
 }
 
 /// What `auto` stands for: a provider that can be asked, Anthropic's before OpenAI's.
-fn automatic(providers: &Providers, secrets: &Secrets<'_>) -> &'static str {
+fn automatic(
+    agent: &str,
+    model: &str,
+    r: &mut Report,
+    providers: &Providers,
+    secrets: &Secrets<'_>,
+) -> &'static str {
     for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
-        let usable = match providers.get(kind.name()) {
+        if let Some(provider) = providers.get(kind.name()) {
             // A server of one's own may want no key.
-            Some(provider) => provider.api_key.is_some() || provider.base_url != home_url(provider.kind),
-            None => secrets.variable(key_variable(kind)).is_some_and(|key| !key.trim().is_empty()),
-        };
-        if usable {
+            if provider.api_key.is_some() || provider.base_url != home_url(provider.kind) {
+                return kind.name();
+            }
+            continue;
+        }
+        let is_set = |name: &str| secrets.variable(name).is_some_and(|value| !value.trim().is_empty());
+        // What is no URL is complained of once the provider is used, so it must be.
+        let url = secrets.variable(url_variable(kind)).map_or("", |url| url.trim().trim_end_matches('/'));
+        let is_own = !url.is_empty() && url != home_url(kind);
+        if is_own && is_base_url(url) && model.is_empty() && default_model(kind, url).is_none() {
+            let variable = url_variable(kind);
+            r.warn(
+                &Origin::Env(variable.into()),
+                format!(
+                    "agents.{agent}.model: not set, and {variable} names a server with models of its own: this agent \
+                     runs offline until it is set; `clawmux setup` chooses one"
+                ),
+            );
+        } else if is_own || is_set(key_variable(kind)) {
             return kind.name();
         }
     }
@@ -310,10 +383,14 @@ fn known(
             ProviderKind::Offline => None,
             kind => secrets.in_env(r, at, key, key_variable(kind)),
         };
-        if api_key.is_none() && kind != ProviderKind::Offline {
-            r.warn(at, format!("{key}: {} is not set: {name} is asked without a key", key_variable(kind)));
+        let base_url = base_url_in_env(kind, r, secrets).unwrap_or_else(|| home_url(kind).to_owned());
+        if api_key.is_none() && kind != ProviderKind::Offline && base_url == home_url(kind) {
+            let variable = key_variable(kind);
+            let why =
+                format!("the environment variable {variable} is not set, so {name} is asked without a key");
+            r.warn(at, format!("{key}: {why}"));
         }
-        let provider = Provider { kind, base_url: home_url(kind).to_owned(), api_key, ca_file: None };
+        let provider = Provider { kind, base_url, api_key, ca_file: None };
         providers.insert(name.to_owned(), provider);
         return Some(kind);
     }

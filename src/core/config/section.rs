@@ -287,14 +287,14 @@ impl Section {
             _ => None,
         };
         let Some(list) = list else {
-            self.wrong(report, key, &node, "a list of texts");
+            self.wrong(report, key, &node, "a list of strings");
             return None;
         };
         let mut texts = Vec::with_capacity(list.len());
         for item in list {
             match item.value {
                 Value::Text(value) => texts.push(At { value, origin: item.origin }),
-                _ => self.wrong(report, key, &item, "a list of texts"),
+                _ => self.wrong(report, key, &item, "a list of strings"),
             }
         }
         self.says(report, key, texts.iter().map(|text| json!(text.value)).collect());
@@ -377,30 +377,31 @@ impl Section {
 
     /// Complains of every key that was not asked for.
     pub(super) fn finish(self, report: &mut Report) {
-        const SECRETS: [&str; 8] =
-            ["token", "api_key", "apikey", "key", "secret", "password", "jwt_secret", "shared_token"];
         for (key, node) in &self.table {
-            let mut message = format!("{}: unknown key", join(&self.path, key));
-            if SECRETS.contains(&key.as_str()) {
-                let allowed: Vec<&str> = self
-                    .asked
-                    .iter()
-                    .copied()
-                    .filter(|known| known.ends_with("_env") || known.ends_with("_file") || *known == "sha256")
-                    .filter(|known| *known != "ca_file")
-                    .collect();
-                message.push_str("; a secret is never written here");
-                if !allowed.is_empty() {
-                    message.push_str(&format!(": use {}", allowed.join(" or ")));
-                }
-            } else if let Some(near) = nearest(key, self.asked.iter().copied()) {
-                message.push_str(&format!("; did you mean {near}?"));
-            } else if !self.asked.is_empty() {
-                message.push_str(&format!("; known here: {}", self.asked.join(", ")));
-            }
-            report.complain(&node.origin, message);
+            report.complain(&node.origin, unknown(&self.path, key, &self.asked));
         }
     }
+}
+
+/// What is said of a key that nobody knows in the section at `path`, where `known` are.
+pub(super) fn unknown(path: &str, key: &str, known: &[&str]) -> String {
+    const SECRETS: [&str; 8] =
+        ["token", "api_key", "apikey", "key", "secret", "password", "jwt_secret", "shared_token"];
+    let mut message = format!("{}: unknown key", join(path, key));
+    if SECRETS.contains(&key) {
+        let says_where = |name: &&str| name.ends_with("_env") || name.ends_with("_file") || *name == "sha256";
+        let allowed: Vec<&str> =
+            known.iter().copied().filter(says_where).filter(|name| *name != "ca_file").collect();
+        message.push_str("; secrets are never written here");
+        if !allowed.is_empty() {
+            message.push_str(&format!(": use {}", allowed.join(" or ")));
+        }
+    } else if let Some(near) = nearest(key, known.iter().copied()) {
+        message.push_str(&format!("; did you mean {near}?"));
+    } else if !known.is_empty() {
+        message.push_str(&format!("; known here: {}", known.join(", ")));
+    }
+    message
 }
 
 fn join(path: &str, key: &str) -> String {

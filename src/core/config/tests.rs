@@ -254,7 +254,7 @@ x = 1
         ("gateway.toml:4:", "heartbeet_interval_ms: unknown key; did you mean heartbeat_interval_ms?"),
         (
             "gateway.toml:7:",
-            "auth.token: unknown key; a secret is never written here: use token_env or token_file",
+            "auth.token: unknown key; secrets are never written here: use token_env or token_file",
         ),
         ("gateway.toml:8:", "expected \"auto\" or \"required\" or \"skip\", found \"maybe\""),
         ("gateway.toml:10:", "expected a name of lowercase letters"),
@@ -332,8 +332,8 @@ fn auto_is_the_first_whose_key_is_set() {
     assert_eq!(models("", &[("ANTHROPIC_API_KEY", " ")]), is("offline", "offline"));
     assert_eq!(models("[agents.main]\nmodel = \"o3\"", &[openai]), is("openai", "o3"));
     // A configured one counts by its own key, or none where it is a server of one's own.
-    let own = "[providers.openai]\nbase_url = \"http://127.0.0.1:1/v1/\"";
-    assert_eq!(models(own, &[]), is("openai", "gpt-4o"));
+    let own = "[agents.main]\nmodel = \"llama\"\n[providers.openai]\nbase_url = \"http://127.0.0.1:1/v1/\"";
+    assert_eq!(models(own, &[]), is("openai", "llama"));
     let keyed = "[providers.anthropic]\napi_key_env = \"MY_KEY\"";
     assert_eq!(models(keyed, &[("MY_KEY", "x"), openai]), is("anthropic", "claude-sonnet-4-5"));
     assert_eq!(models(keyed, &[anthropic]), is("offline", "offline"));
@@ -360,6 +360,89 @@ fn providers_get_their_own_key_only() {
         toml("[providers.lab]\nbase_url = \"http://x\"").complaints()[0]
             .contains("providers.lab.kind: missing")
     );
+}
+
+#[test]
+fn the_environment_says_where_a_service_is_that_no_file_says() {
+    let (url, key) = (("OPENAI_BASE_URL", " http://127.0.0.1:1/v1/ "), ("OPENAI_API_KEY", "o"));
+    let of = |text: &'static str, env: &[(&'static str, &'static str)]| {
+        let loaded = Given { env: env.to_vec(), ..toml(text) }.loaded();
+        let openai = loaded.config.providers.get("openai").cloned();
+        (openai, loaded.config.agents[&AgentId::from("main")].models[0].to_string(), lines(&loaded.warnings))
+    };
+    for text in [
+        "[agents.main]\nmodel = \"llama\"",
+        "[agents.main]\nprovider = \"openai\"\nmodel = \"llama\"",
+        "[providers.openai]\n[agents.main]\nmodel = \"llama\"",
+    ] {
+        let (openai, model, warnings) = of(text, &[url, key]);
+        let openai = openai.unwrap();
+        assert_eq!((openai.base_url.as_str(), model.as_str()), ("http://127.0.0.1:1/v1", "openai/llama"));
+        assert_eq!(openai.api_key, Some(Secret::new("o")), "both are the environment's");
+        let (openai, _, none) = of(text, &[url]);
+        assert!(openai.unwrap().api_key.is_none() && warnings.is_empty(), "{warnings:?}");
+        assert!(none.is_empty(), "nobody named a key: {none:?}");
+    }
+    let file = "[providers.openai]\nbase_url = \"https://lab/v1\"\n[agents.main]\nmodel = \"llama\"";
+    let openai = of(file, &[url, key]).0.unwrap();
+    assert_eq!((openai.base_url.as_str(), openai.api_key), ("https://lab/v1", None), "the file wins");
+    let anthropic = ("ANTHROPIC_BASE_URL", "https://proxy.example/anthropic/");
+    let given = Given { env: vec![anthropic, ("ANTHROPIC_API_KEY", "a")], ..toml("") };
+    assert_eq!(given.config().providers["anthropic"].base_url, "https://proxy.example/anthropic");
+    let given = Given { env: vec![("OPENAI_BASE_URL", "http://me:pw@x"), key], ..toml("") };
+    let complaints = given.complaints();
+    assert!(complaints[0].contains("OPENAI_BASE_URL: expected http://"), "{complaints:?}");
+    assert!(!complaints[0].contains("pw"), "{complaints:?}");
+}
+
+#[test]
+fn models_of_openai_are_asked_of_nobody_else() {
+    let text = "[providers.lab]\nkind = \"openai\"\nbase_url = \"http://127.0.0.1:11434/v1\"\n[agents.main]\nprovider = \"lab\"";
+    let complaints = toml(text).complaints();
+    assert_eq!(
+        complaints,
+        [
+            "gateway.toml:5: agents.main.model: missing; http://127.0.0.1:11434/v1 has models of its own, which \
+          `clawmux models` lists: name one of them"
+        ]
+    );
+    let named = format!("{text}\nmodel = \"llama3.2\"");
+    assert_eq!(toml(&named).config().agents[&AgentId::from("main")].models[0].model, "llama3.2");
+    let openai = "[providers.eu]\nkind = \"openai\"\nbase_url = \"https://eu.api.openai.com/v1\"\n[agents.main]\nprovider = \"eu\"";
+    assert_eq!(toml(openai).config().agents[&AgentId::from("main")].models[0].model, "gpt-4o");
+    let offline = env(&[("OPENAI_BASE_URL", "http://127.0.0.1:8080/v1"), ("OPENAI_API_KEY", "o")]).loaded();
+    assert_eq!(offline.config.agents[&AgentId::from("main")].models[0].provider, "offline");
+    let warned = lines(&offline.warnings);
+    assert!(
+        warned[0].contains("agents.main.model: not set, and OPENAI_BASE_URL names a server"),
+        "{warned:?}"
+    );
+}
+
+#[test]
+fn warnings_name_the_variable_that_is_not_set() {
+    let warnings = |text: &'static str| lines(&toml(text).loaded().warnings).join("\n");
+    let said = warnings(
+        "[providers.lab]\nkind = \"openai\"\nbase_url = \"http://lab:1\"\napi_key_env = \"LAB_KEY\"",
+    );
+    assert!(
+        said.contains("the environment variable LAB_KEY is not set, so lab is asked without a key"),
+        "{said}"
+    );
+    let said = warnings("[agents.main]\nprovider = \"anthropic\"");
+    assert!(said.contains("the environment variable ANTHROPIC_API_KEY is not set"), "{said}");
+    assert_eq!(
+        warnings(
+            "[agents.main]\nprovider = \"offline\"\n[providers.lab]\nkind = \"openai\"\nbase_url = \"http://lab:1\""
+        ),
+        "",
+        "nobody named one"
+    );
+    assert_eq!(warnings("[auth.jwt]\nissuer = \"me\""), "");
+    let complaints = toml("[auth]\ntoken_env = \"abcdef0123456789\"").complaints();
+    assert!(complaints[0].contains("the environment variable it names is not set"), "{complaints:?}");
+    let complaints = toml("[auth.jwt]\nsecret_env = \"MY_SECRET\"").complaints();
+    assert!(complaints[0].contains("the environment variable MY_SECRET is not set"), "{complaints:?}");
 }
 
 #[test]
@@ -440,6 +523,41 @@ fn a_jwt_secret_is_a_credential_and_a_short_one_is_refused() {
     let given = Given { env: vec![("S", LONG)], listen: vec!["0.0.0.0:1"], ..toml(text) };
     let jwt = given.config().auth.jwt.unwrap();
     assert_eq!((&*jwt.issuer, &*jwt.audience), ("me", "you"));
+}
+
+#[test]
+fn secrets_that_can_be_guessed_are_refused_off_loopback() {
+    const KEYS: &str = "[[auth.api_keys]]\nname = \"ci\"\nkey_env = \"CI\"\nrole = \"user\"";
+    let given = |token: &'static str, key: &'static str, listen: &'static str| Given {
+        env: vec![("CLAWMUX_TOKEN", token), ("CI", key)],
+        listen: vec![listen],
+        ..toml(KEYS)
+    };
+    const LONG: &str = "0123456789abcdef0123456789abcdef";
+    for (token, key, says) in [
+        ("0123456789abcde", LONG, "auth.token_env: the secret is shorter than 16 characters"),
+        (LONG, "x", "gateway.toml:1: auth.api_keys: \"ci\": the secret is shorter than 16"),
+    ] {
+        let complaints = given(token, key, "0.0.0.0:1").complaints();
+        assert!(complaints.len() == 1 && complaints[0].contains(says), "{complaints:?}");
+        let loaded = given(token, key, "127.0.0.1:1").with(load).unwrap();
+        let warned = loaded.warnings.iter().any(|warning| warning.message.contains("easy to guess"));
+        assert!(warned, "{:?}", loaded.warnings);
+    }
+    let loaded = given("0123456789abcdef", LONG, "0.0.0.0:1").with(load).unwrap();
+    assert_eq!(loaded.warnings.len(), 1, "{:?}", loaded.warnings);
+    assert!(loaded.warnings[0].message.contains("shorter than 32 characters"), "{:?}", loaded.warnings);
+    let fine = given("token-0123456789abcdef-0123456789abcdef", LONG, "0.0.0.0:1").with(load).unwrap();
+    assert!(fine.warnings.is_empty(), "{:?}", fine.warnings);
+}
+
+#[test]
+fn a_jwt_may_be_bound_to_a_life() {
+    const LONG: &str = "0123456789abcdef0123456789abcdef";
+    let given = |text| Given { env: vec![("CLAWMUX_JWT_SECRET", LONG)], ..toml(text) };
+    assert_eq!(given("").config().auth.jwt.unwrap().max_life, None);
+    let week = given("[auth.jwt]\nmax_life_days = 7").config().auth.jwt.unwrap();
+    assert_eq!(week.max_life, Some(Duration::from_secs(7 * 86_400)));
 }
 
 #[test]
@@ -646,7 +764,7 @@ fn what_can_not_be_written_is_said_by_name() {
     }
     for (asked, says) in [
         (serde_json::json!({ "limits": { "queue": 1.5 } }), "limits.queue: expected a whole number"),
-        (serde_json::json!({ "auth": { "token": "s" } }), "a secret is never written here: use token_env"),
+        (serde_json::json!({ "auth": { "token": "s" } }), "secrets are never written here: use token_env"),
         (serde_json::json!({ "nonsense": { "x": 1 } }), "nonsense: unknown key"),
         (serde_json::json!({ "limits": 3 }), "limits: expected a section"),
         (
@@ -726,4 +844,57 @@ fn what_is_written_on_a_command_line_becomes_what_its_key_wants() {
     ] {
         assert_eq!(super::value_of_text(path, text), value, "{path} {text}");
     }
+}
+
+#[test]
+fn who_names_no_key_is_told_which_is_meant() {
+    for (path, says) in [
+        ("limits.queu", "limits.queu: unknown key; did you mean queue?"),
+        ("limit", "limit: unknown key; did you mean limits?"),
+        ("queue", "queue: unknown key; did you mean limits.queue?"),
+        (
+            "providers.lab.api_key",
+            "providers.lab.api_key: unknown key; secrets are never written here: use api_key_env or api_key_file",
+        ),
+        (
+            "auth.token",
+            "auth.token: unknown key; secrets are never written here: use token_env or token_file",
+        ),
+    ] {
+        assert_eq!(no_such_key(path).as_deref(), Some(says));
+    }
+    assert!(no_such_key("store.zzz").unwrap().contains("known here: max_bytes, path, "));
+    for known in ["limits", "limits.queue", "agents.x.model", "providers.lab", "plugins"] {
+        assert_eq!(no_such_key(known), None, "{known}");
+    }
+}
+
+#[test]
+fn what_is_taken_away_leaves_no_empty_section() {
+    let without = |document: serde_json::Value, path: &str| unset(&document, path);
+    let both = json!({ "limits": { "queue": 3 }, "auth": { "jwt": { "issuer": "me" } } });
+    assert_eq!(without(both.clone(), "limits.queue"), json!({ "auth": { "jwt": { "issuer": "me" } } }));
+    assert_eq!(without(both.clone(), "auth.jwt.issuer"), json!({ "limits": { "queue": 3 } }));
+    assert_eq!(without(both.clone(), "auth"), json!({ "limits": { "queue": 3 } }));
+    assert_eq!(without(both.clone(), "budgets.daily"), both);
+    let named = json!({ "providers": { "openai": { "base_url": "x" } } });
+    assert_eq!(without(named, "providers.openai.base_url"), json!({ "providers": { "openai": {} } }));
+
+    let text = "# the lab\n\n[limits]\nqueue = 3 # few\n\n# spend little\n[budgets]\ndaily = 9\n";
+    let asked = json!({ "budgets": { "daily": 9 } });
+    assert_eq!(edited(text, &asked).unwrap(), "# the lab\n\n\n# spend little\n[budgets]\ndaily = 9\n");
+    let below = "# the lab\n[limits]\nqueue = 3\n[agents.main]\nmodel = \"x\"\n";
+    let asked = json!({ "agents": { "main": { "model": "x" } } });
+    assert_eq!(edited(below, &asked).unwrap(), "# the lab\n[agents.main]\nmodel = \"x\"\n");
+    let asked = json!({ "limits": { "queue": 3 } });
+    assert_eq!(edited(text, &asked).unwrap(), "# the lab\n\n[limits]\nqueue = 3 # few\n\n# spend little\n");
+}
+
+#[test]
+fn what_is_not_said_is_known() {
+    let said = json!({ "auth": { "token_env": "A" }, "providers": { "lab": { "kind": "openai" } } });
+    assert_eq!(unsaid(&said, "auth.token_file"), ["auth.token_file"]);
+    let lab = unsaid(&said, "providers");
+    assert!(lab.contains(&"providers.lab.ca_file".to_owned()), "{lab:?}");
+    assert!(!lab.iter().any(|key| key.contains('*') || key.ends_with(".kind")), "{lab:?}");
 }

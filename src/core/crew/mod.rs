@@ -264,6 +264,14 @@ impl Crew {
         Ok(self.status_of(self.seen(by, agent)?))
     }
 
+    /// How those are that the caller may see, the latest changed first.
+    pub fn list(&self, by: &Principal) -> Vec<AgentStatus> {
+        let seen = self.agents.values().filter(|agent| by.sees(&agent.owner));
+        let mut list: Vec<_> = seen.map(|agent| self.status_of(agent)).collect();
+        list.sort_by(|a, b| b.updated.cmp(&a.updated).then_with(|| a.agent.cmp(&b.agent)));
+        list
+    }
+
     /// Stops an agent with all that work for it.
     ///
     /// # Errors
@@ -423,6 +431,10 @@ impl Crew {
         if to.as_ref() == Some(&from) {
             return Err(ErrorCode::InvalidRequest.error("a member can't send a message to itself"));
         }
+        if team.members.len() == 1 {
+            return Err(ErrorCode::Conflict
+                .error(format!("team {} has one member: there is nobody to send a message to", team.id)));
+        }
         if team.state.is_over() {
             let state = team.state.name();
             return Err(ErrorCode::Conflict.error(format!("team {} is over: it is {state}", team.id)));
@@ -535,6 +547,7 @@ impl Crew {
         })?;
         let id = RunId::from_random((at.random)());
         let session = SessionKey::new(who.as_str(), CHANNEL, id.as_str(), SessionKey::DEFAULT_PEER)?;
+        let session = session.in_space(&owner);
         Ok(Agent {
             id: SubAgentId::from(id.as_str()),
             owner,

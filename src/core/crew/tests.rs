@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::auth::Scopes;
-use crate::event::Outcome;
+use crate::event::{Cause, Outcome};
 use crate::subagent::Priority;
 use crate::team::Coordination;
 
@@ -148,7 +148,7 @@ impl World {
             Effect::Stop(id) => {
                 for (whose, _, end) in self.runs.values_mut().filter(|(_, _, end)| end.is_none()) {
                     if *whose == id {
-                        *end = Some(TurnEnd { outcome: Outcome::Aborted, ..said("half") });
+                        *end = Some(TurnEnd { outcome: Outcome::Aborted(Cause::Asked), ..said("half") });
                     }
                 }
                 self.crew.settled(&id);
@@ -432,6 +432,15 @@ fn messages_are_read_in_order_and_answered_to_who_sent_them() {
 }
 
 #[test]
+fn a_team_of_one_has_nobody_to_send_a_message_to() {
+    let mut world = World::new(10);
+    let team = world.team(Coordination::Parallel, 1).unwrap().team;
+    let refused = world.message(&team, "r0", None, "hello").unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Conflict);
+    assert!(refused.message.contains("has one member: there is nobody to send a message to"), "{refused}");
+}
+
+#[test]
 fn a_mailbox_has_a_bound() {
     let mut world = World::new(10);
     let team = world.team(Coordination::Sequential, 2).unwrap().team;
@@ -559,7 +568,7 @@ proptest! {
                 (10..=12, ..) => {
                     let open = world.open();
                     if let Some(key) = open.get(n % open.len().max(1)) {
-                        let end = [said("done"), said(""), failed(), TurnEnd { outcome: Outcome::Aborted, ..said("h") }];
+                        let end = [said("done"), said(""), failed(), TurnEnd { outcome: Outcome::Aborted(Cause::Asked), ..said("h") }];
                         world.end(key, end[n % 4].clone());
                     }
                 }

@@ -136,7 +136,7 @@ impl Crew {
         }
         let outcome = match outcome {
             Outcome::Completed => Ok(()),
-            Outcome::Aborted => {
+            Outcome::Aborted(_) => {
                 Err((AgentState::Stopped, ErrorCode::Aborted.error("somebody aborted its run")))
             }
             Outcome::Failed(error) => Err((AgentState::Failed, error)),

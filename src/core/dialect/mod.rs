@@ -22,7 +22,7 @@ use bytes::Bytes;
 use bytestring::ByteString;
 
 use crate::announcement::Announcement;
-use crate::auth::{Admitted, Claim, Scope};
+use crate::auth::{Admitted, Claim, Scope, Scopes};
 use crate::catalog::Catalog;
 use crate::command::{Command, Request};
 use crate::error::Error;
@@ -115,6 +115,11 @@ pub enum Fault {
         /// The limit.
         limit: usize,
     },
+    /// What all connections have sent of messages that are not complete takes too much room, and its
+    /// own is the largest.
+    Crowded,
+    /// It began a message and did not complete it in time.
+    Incomplete,
     /// It reads too slowly.
     Slow,
     /// It has not been heard of for too long.
@@ -129,6 +134,9 @@ pub enum Fault {
     Draining,
 }
 
+/// The most bytes of the reason in a Close frame.
+const REASON_BYTES_MAX: usize = 123;
+
 /// What a dialect wants done.
 #[derive(Debug)]
 pub enum Action {
@@ -138,6 +146,8 @@ pub enum Action {
     Authenticate(Claim),
     /// Execute a request; [`Input::Reply`] follows under the same ticket.
     Execute(Ticket, Request),
+    /// Note what the peer says of itself, for operators who look who is connected.
+    Introduce(Introduction),
     /// Close with this code and reason (at most 123 bytes), after what was sent before it.
     Close {
         /// WebSocket close code.
@@ -145,6 +155,24 @@ pub enum Action {
         /// For people.
         reason: String,
     },
+}
+
+/// What the peer of a connection says of itself after it was let in. Nothing follows from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Introduction {
+    /// Which program it is.
+    pub client: Option<String>,
+    /// Who uses it.
+    pub user: Option<String>,
+}
+
+/// The largest message of a peer that may not write, in bytes: what it asks for is short.
+pub const READER_BYTES_MAX: usize = 1 << 20;
+
+/// The largest message of a peer with these scopes, in bytes, where whoever writes may send `limit`.
+pub fn message_bytes_max(scopes: Scopes, limit: usize) -> usize {
+    let writes = [Scope::Write, Scope::Admin].into_iter().any(|scope| scopes.allows(scope));
+    if writes { limit } else { limit.min(READER_BYTES_MAX) }
 }
 
 /// The world as one call of [`Dialect::handle`] sees it.
@@ -205,17 +233,25 @@ impl<'a> Turn<'a> {
         (self.random)()
     }
 
-    /// Asks for a command (or the reason there is none) to be executed.
+    /// Asks for a command (or the reason there is none) to be executed; it costs what it weighs besides.
     pub fn execute(&mut self, needs: Scope, cost: u32, command: Result<Command, Error>) -> Ticket {
         *self.tickets += 1;
         let ticket = Ticket(*self.tickets);
+        let cost = cost.saturating_add(command.as_ref().map_or(0, Command::cost));
         self.actions.push(Action::Execute(ticket, Request { needs, cost, command }));
         ticket
     }
 
+    /// Has it noted what the peer says of itself.
+    pub fn introduce(&mut self, introduction: Introduction) {
+        self.actions.push(Action::Introduce(introduction));
+    }
+
     /// Closes the connection.
     pub fn close(&mut self, code: u16, reason: impl Into<String>) {
-        self.actions.push(Action::Close { code, reason: reason.into() });
+        let mut reason = reason.into();
+        reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+        self.actions.push(Action::Close { code, reason });
     }
 }
 

@@ -1,19 +1,28 @@
-//! What is spoken on the Unix socket: xeno's `gateway.*` and the operator's `admin.*` on one connection,
-//! told apart per message by the method's prefix.
+//! What is spoken on the Unix socket: xeno's `gateway.*`, the operator's `admin.*` and exoclaw's requests on
+//! one connection, told apart per line.
+//!
+//! | line | is |
+//! |---|---|
+//! | an object whose `method` begins with `admin.` | the operator's |
+//! | an object with a `method` and no `jsonrpc`, unless it begins with `gateway.` | exoclaw's |
+//! | anything else, junk too | xeno's |
 //!
 //! Who gets through to the socket is the operator as far as the daemon knows (peer credentials are
-//! checked by who accepts), so the peer is let in when the connection opens, and both protocols
-//! are open from then on. What is no request of `admin.*` is xeno's, junk too.
+//! checked by who accepts), so the peer is let in when the connection opens, and all three protocols
+//! are open from then on; exoclaw says no hello.
 //!
-//! Tickets are one counter: a reply or an event that is none of the operator's protocol is xeno's. At a
-//! fault xeno says its words and the operator's protocol has the last line. A peer that closed its half is
-//! told what both still owe it, and the connection is closed then.
+//! Tickets are one counter: a reply or an event that is none of the two others' is xeno's. At a
+//! fault each says its words where it was spoken, and the operator's protocol has the last line. A peer that
+//! closed its half is told what all still owe it, and the connection is closed then.
 
 use std::borrow::Cow;
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use super::admin::{self, Admin};
+use super::exoclaw::Exoclaw;
+use super::json::even_null;
 use super::xeno::Xeno;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::time::Timestamp;
@@ -25,6 +34,7 @@ const DONE: u16 = 1000;
 #[derive(Debug)]
 pub struct Socket {
     admin: Admin,
+    exoclaw: Exoclaw,
     xeno: Xeno,
     /// Which protocols were spoken.
     has_spoken: Spoken,
@@ -36,7 +46,16 @@ pub struct Socket {
 #[derive(Clone, Copy, Debug, Default)]
 struct Spoken {
     admin: bool,
+    exoclaw: bool,
     xeno: bool,
+}
+
+/// Whose a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tongue {
+    Admin,
+    Exoclaw,
+    Xeno,
 }
 
 impl Socket {
@@ -45,6 +64,7 @@ impl Socket {
         let setup = Setup { credentials_required: false, ..setup };
         Self {
             admin: Admin::new(setup.clone()),
+            exoclaw: Exoclaw::new(setup.clone()),
             xeno: Xeno::new(setup),
             has_spoken: Spoken::default(),
             has_ended: false,
@@ -53,13 +73,17 @@ impl Socket {
     }
 
     fn on_frame(&mut self, frame: Frame, turn: &mut Turn<'_>) {
-        match &frame {
-            Frame::Binary(_) => turn.send(admin::not_text()),
-            Frame::Text(text) if is_for_admin(text) => {
+        let Frame::Text(text) = &frame else { return turn.send(admin::not_text()) };
+        match tongue(text) {
+            Tongue::Admin => {
                 self.has_spoken.admin = true;
                 self.admin.handle(Input::Frame(frame), turn);
             }
-            Frame::Text(_) => {
+            Tongue::Exoclaw => {
+                self.has_spoken.exoclaw = true;
+                self.exoclaw.handle(Input::Frame(frame), turn);
+            }
+            Tongue::Xeno => {
                 self.has_spoken.xeno = true;
                 self.xeno.handle(Input::Frame(frame), turn);
             }
@@ -67,14 +91,20 @@ impl Socket {
     }
 
     fn on_fault(&mut self, fault: Fault, turn: &mut Turn<'_>) {
+        let Spoken { admin, exoclaw, xeno } = self.has_spoken;
         self.xeno.handle(Input::Fault(fault), turn);
+        if exoclaw {
+            self.exoclaw.give_up(fault, turn);
+        }
         self.admin.give_up(turn);
         let (reason, code) = admin::words(fault);
-        if let Fault::Oversize { limit } = fault {
+        if let Fault::Oversize { limit } = fault
+            && (admin || xeno || !exoclaw)
+        {
             turn.send(admin::oversize(limit));
         }
-        // Who speaks xeno alone knows no such notification.
-        if self.has_spoken.admin || !self.has_spoken.xeno {
+        // Who speaks another protocol alone knows no such notification.
+        if admin || !(xeno || exoclaw) {
             turn.send(admin::closing(&reason));
         }
         self.close(code, reason, turn);
@@ -93,12 +123,20 @@ impl Dialect for Socket {
         }
         match input {
             Input::Opened => self.admin.handle(input, turn),
-            Input::Authenticated(_) => self.admin.handle(input, turn),
+            Input::Authenticated(answer) => {
+                if let Ok(admitted) = &answer {
+                    self.exoclaw.admit(&admitted.principal);
+                }
+                self.admin.handle(Input::Authenticated(answer), turn);
+            }
             Input::Frame(frame) => self.on_frame(frame, turn),
             Input::Reply(ticket, _) | Input::Progress(ticket, _) | Input::Event { ticket, .. }
                 if self.admin.knows(ticket) =>
             {
                 self.admin.handle(input, turn);
+            }
+            Input::Reply(ticket, _) | Input::Event { ticket, .. } if self.exoclaw.knows(ticket) => {
+                self.exoclaw.handle(input, turn);
             }
             Input::Reply(..) | Input::Progress(..) | Input::Event { .. } => self.xeno.handle(input, turn),
             Input::Announced(_) => self.admin.handle(input, turn),
@@ -117,7 +155,8 @@ impl Dialect for Socket {
                 self.xeno.handle(Input::Ended, turn);
             }
         }
-        if self.has_ended && !self.is_closed && self.admin.is_idle() && self.xeno.is_idle() {
+        let is_idle = || self.admin.is_idle() && self.exoclaw.is_idle() && self.xeno.is_idle();
+        if self.has_ended && !self.is_closed && is_idle() {
             self.close(DONE, String::new(), turn);
         }
     }
@@ -128,14 +167,52 @@ impl Dialect for Socket {
     }
 }
 
-/// Whether a line is a request of the operator's protocol.
-fn is_for_admin(line: &str) -> bool {
+/// Whose a line is.
+fn tongue(line: &str) -> Tongue {
     #[derive(Deserialize)]
     struct Asked<'a> {
-        #[serde(borrow)]
-        method: Cow<'a, str>,
+        #[serde(borrow, default, deserialize_with = "even_null")]
+        jsonrpc: Option<&'a RawValue>,
+        #[serde(borrow, default, deserialize_with = "even_null")]
+        method: Option<&'a RawValue>,
     }
     // A struct's derived reader also takes an array.
-    line.starts_with('{')
-        && serde_json::from_str::<Asked<'_>>(line).is_ok_and(|asked| asked.method.starts_with("admin."))
+    let is_object = line.trim_start().starts_with('{');
+    let asked = if is_object { serde_json::from_str::<Asked<'_>>(line).ok() } else { None };
+    let Some(Asked { jsonrpc, method: Some(method) }) = asked else { return Tongue::Xeno };
+    let name = serde_json::from_str::<Cow<'_, str>>(method.get()).unwrap_or_default();
+    if name.starts_with("admin.") && line.starts_with('{') {
+        Tongue::Admin
+    } else if jsonrpc.is_none() && !name.starts_with("gateway.") {
+        Tongue::Exoclaw
+    } else {
+        Tongue::Xeno
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_of_one_protocol() {
+        for (line, of) in [
+            (r#"{"jsonrpc":"2.0","id":1,"method":"admin.status"}"#, Tongue::Admin),
+            (r#"{"id":1,"method":"admin.status"}"#, Tongue::Admin),
+            (r#"{"id":1,"method":"ping"}"#, Tongue::Exoclaw),
+            (r#" {"method":"chat.send","params":{"jsonrpc":"2.0"}}"#, Tongue::Exoclaw),
+            (r#"{"id":1,"method":"nothing.that.is"}"#, Tongue::Exoclaw),
+            (r#"{"id":1,"method":7}"#, Tongue::Exoclaw),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"gateway.query"}"#, Tongue::Xeno),
+            (r#"{"id":1,"method":"gateway.query"}"#, Tongue::Xeno),
+            (r#"{"jsonrpc":null,"id":1,"method":"ping"}"#, Tongue::Xeno),
+            (r#"{"jsonrpc":"2.0","id":1,"method":"ping"}"#, Tongue::Xeno),
+            (r#"{"token":"x"}"#, Tongue::Xeno),
+            (r#"[null,"ping"]"#, Tongue::Xeno),
+            (r#"{"method":"ping""#, Tongue::Xeno),
+            ("", Tongue::Xeno),
+        ] {
+            assert_eq!(tongue(line), of, "{line}");
+        }
+    }
 }

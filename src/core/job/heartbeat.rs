@@ -29,13 +29,23 @@ fn says_something(line: &str) -> bool {
     !(line.is_empty() || is_heading || is_empty_item)
 }
 
-/// What the model is asked, given what is in the file.
+/// So much of the file is shown, in bytes.
+pub const FILE_BYTES_MAX: usize = 64 * 1024;
+
+/// What the model is asked, given what is in the file, or the beginning of that.
 pub fn prompt(file: &str) -> String {
+    let shown = &file[..file.floor_char_boundary(FILE_BYTES_MAX)];
+    let below = match shown.len() == file.len() {
+        true => "Below is HEARTBEAT.md, which says".to_owned(),
+        false => {
+            format!("Below are the first {FILE_BYTES_MAX} bytes of HEARTBEAT.md, without the rest; it says")
+        }
+    };
     format!(
-        "This is a heartbeat: nobody is waiting for an answer. Below is HEARTBEAT.md, which says what to look after. \
+        "This is a heartbeat: nobody is waiting for an answer. {below} what to look after. \
          Follow it strictly; do not infer or repeat old tasks from earlier in this conversation. If nothing needs \
          attention, answer {ALL_IS_WELL} and nothing else.\n\n{}",
-        file.trim()
+        shown.trim()
     )
 }
 
@@ -77,6 +87,10 @@ mod tests {
             assert!(has_tasks(busy), "{busy:?}");
         }
         assert!(prompt(" look \n").ends_with("\n\nlook"));
+        assert!(prompt("look").contains("Below is HEARTBEAT.md, which says"));
+        let long = prompt(&format!("x{}", "\u{130}".repeat(FILE_BYTES_MAX / 2)));
+        assert!(long.contains("Below are the first 65536 bytes of HEARTBEAT.md, without the rest"));
+        assert!(long.ends_with('\u{130}') && long.len() < FILE_BYTES_MAX + 1024, "{}", long.len());
     }
 
     #[test]

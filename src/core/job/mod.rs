@@ -13,7 +13,7 @@ mod heartbeat;
 
 use std::time::Duration;
 
-pub use heartbeat::{has_tasks, is_well, prompt as heartbeat_prompt};
+pub use heartbeat::{FILE_BYTES_MAX as HEARTBEAT_BYTES_MAX, has_tasks, is_well, prompt as heartbeat_prompt};
 
 use crate::auth::{Owner, Principal, Scope};
 use crate::config;
@@ -26,16 +26,17 @@ use crate::time::Timestamp;
 
 /// The built-in job that looks after what the agent keeps in its heartbeat file.
 pub const HEARTBEAT: &str = "heartbeat";
-/// The built-in job that has the memory of a conversation saved and begins a new one.
+/// The built-in job that has a conversation summed up and begins a new one.
 pub const NEW_SESSION: &str = "new-session";
 
 /// The session that the built-in jobs are about.
 pub const BUILT_IN_SESSION: &str = "main:xeno:default:main";
 
 /// What the model is asked before its conversation ends.
-pub const NEW_SESSION_PROMPT: &str = "A new session is about to begin, and what was said in this one will no longer \
-    be in front of you. Save now whatever of it is worth remembering, with the tools you have for that; then sum up \
-    in a few sentences what was done, what was decided and what is still open.";
+pub const NEW_SESSION_PROMPT: &str = "A new session is about to begin: nothing that was said in this one, your answer to \
+    this included, will be in front of you in it. If one of your tools keeps notes, keep in them now what is worth \
+    remembering. Then sum up in a few sentences, for people who read the log, what was done, what was decided and \
+    what is still open.";
 
 /// The channel of the sessions that jobs have for themselves.
 pub const CHANNEL: &str = "cron";
@@ -251,7 +252,7 @@ impl Job {
     pub fn new(new: NewJob, id: JobId, owner: Owner, now: Timestamp, host_zone: &str) -> Result<Self, Error> {
         let schedule = schedule_of(&new.plan, now, host_zone)?;
         let job = Self {
-            task: new.order.task(&id)?,
+            task: new.order.task(&id, &owner)?,
             settled: begin(&schedule, now),
             id,
             name: new.name,
@@ -280,7 +281,7 @@ impl Job {
             job.settled = begin(&job.schedule, now);
         }
         if let Some(order) = patch.order {
-            job.task = order.task(&job.id)?;
+            job.task = order.task(&job.id, &job.owner)?;
         }
         let is_enabled = patch.is_enabled.unwrap_or(job.is_enabled);
         if is_enabled && !self.is_enabled && patch.plan.is_none() {
@@ -375,14 +376,20 @@ impl Job {
 }
 
 impl Order {
-    fn task(self, job: &JobId) -> Result<Task, Error> {
+    /// What it is for a job of this owner, who prompts in its own space alone, unless it is the operators'.
+    fn task(self, job: &JobId, owner: &Owner) -> Result<Task, Error> {
+        let own = |session: SessionKey| match owner {
+            Owner::Admins => session,
+            Owner::Credential(_) => session.in_space(owner),
+        };
         let session = match self.place {
             Place::Session(session) => session,
             Place::Own(agent) => {
                 SessionKey::new(agent.as_str(), CHANNEL, job.as_str(), SessionKey::DEFAULT_PEER)?
             }
         };
-        Ok(Task { session, prompt: self.prompt, manner: self.manner, result_to: self.result_to })
+        let result_to = self.result_to.map(own);
+        Ok(Task { session: own(session), prompt: self.prompt, manner: self.manner, result_to })
     }
 }
 
@@ -474,6 +481,22 @@ pub enum JobCommand {
 }
 
 impl JobCommand {
+    /// The sessions it names, to be replaced.
+    pub fn sessions_mut(&mut self) -> Vec<&mut SessionKey> {
+        let order = match self {
+            Self::Add(new) => Some(&mut new.order),
+            Self::Update { patch, .. } => patch.order.as_mut(),
+            Self::Wake { session, .. } => return vec![session],
+            _ => None,
+        };
+        let Some(order) = order else { return Vec::new() };
+        let place = match &mut order.place {
+            Place::Session(session) => Some(session),
+            Place::Own(_) => None,
+        };
+        place.into_iter().chain(&mut order.result_to).collect()
+    }
+
     /// What the request and its reply may take of memory, a small request being 1.
     pub fn weight(&self) -> usize {
         const WEIGHED_BYTES: usize = 4096;
@@ -568,7 +591,11 @@ impl Ran {
     /// What is told of a built-in job that is not configured; none of any other job.
     pub fn unavailable(job: &str) -> Option<Self> {
         let task = built_in_name(job)?;
-        let message = format!("{task} task is unavailable or disabled.");
+        let key = match job {
+            HEARTBEAT => "scheduler.heartbeat_minutes (such as 30)",
+            _ => "scheduler.new_session_cron (such as \"0 0 * * 1\")",
+        };
+        let message = format!("{task} task is unavailable or disabled. Set {key} to turn it on.");
         Some(Self { is_ok: false, message, result: None, took: Duration::ZERO })
     }
 

@@ -118,8 +118,13 @@ fn what_is_told_of_built_in_jobs_is_xenos() {
     let new_session = Firing { job: NEW_SESSION.into(), ..firing(FiringState::Done) };
     assert_eq!(told(new_session), (true, "New session task completed.".into()));
     let off = |job| Ran::unavailable(job).map(|ran| (ran.is_ok, ran.message));
-    assert_eq!(off(HEARTBEAT), Some((false, "Heartbeat task is unavailable or disabled.".into())));
-    assert_eq!(off(NEW_SESSION), Some((false, "New session task is unavailable or disabled.".into())));
+    for (job, begins, names) in [
+        (HEARTBEAT, "Heartbeat task is unavailable or disabled.", "scheduler.heartbeat_minutes"),
+        (NEW_SESSION, "New session task is unavailable or disabled.", "scheduler.new_session_cron"),
+    ] {
+        let (is_ok, message) = off(job).unwrap();
+        assert!(!is_ok && message.starts_with(begins) && message.contains(names), "{message}");
+    }
     assert_eq!(off("water"), None);
     let failed = FiringState::Failed(ErrorCode::Provider.error("it answered 500"));
     assert_eq!(told(firing(failed)), (false, "Heartbeat failed: it answered 500".into()));

@@ -24,5 +24,5 @@ use crate::error::{Error, ErrorCode};
 
 /// A record that can't be read: a damaged store, or one of a newer version.
 fn unreadable(what: &str, why: impl std::fmt::Display) -> Error {
-    ErrorCode::Internal.error(format!("the log holds a {what} that can't be read: {why}"))
+    ErrorCode::Internal.error(format!("the store holds a {what} that can't be read: {why}"))
 }

@@ -14,7 +14,7 @@ use crate::approval::{Asked, Decided, Decision};
 use crate::attachment::Attachment;
 use crate::auth::{Owner, Scope};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::event::{Event, Forgotten, Outcome, Proof, Seal, Streamed, ToolCall, ToolResult, Usage};
+use crate::event::{Cause, Event, Forgotten, Outcome, Proof, Seal, Streamed, ToolCall, ToolResult, Usage};
 use crate::ids::{CallId, PluginName, Seq};
 use crate::manner::Manner;
 use crate::settings::{Assignment, Settings};
@@ -76,6 +76,8 @@ struct Prompted<'a> {
     max_tokens: Option<u32>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     lane: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    timeout_ms: Option<u64>,
 }
 
 /// An attachment, but for its data: that is not JSON, and is kept beside the record.
@@ -169,6 +171,9 @@ struct Ended<'a> {
     /// `completed`, `aborted` or `failed`.
     #[serde(borrow)]
     outcome: Cow<'a, str>,
+    /// What aborted it: `stopped` or `timed_out`.
+    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    cause: Option<Cow<'a, str>>,
     #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
     error: Option<Failure<'a>>,
     usage: Tokens,
@@ -263,6 +268,7 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
                 model: manner.model.as_deref().map(Cow::Borrowed),
                 max_tokens: manner.max_tokens,
                 lane: manner.lane.as_ref().map(|lane| lane.as_str().into()),
+                timeout_ms: manner.timeout.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
             };
             put(body, &prompted);
             PROMPTED
@@ -334,12 +340,14 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
             RESTARTED
         }
         Event::Ended { outcome, usage } => {
-            let (name, error) = match outcome {
-                Outcome::Completed => ("completed", None),
-                Outcome::Aborted => ("aborted", None),
-                Outcome::Failed(error) => ("failed", Some(failure(error))),
+            let (name, cause, error) = match outcome {
+                Outcome::Completed => ("completed", None, None),
+                Outcome::Aborted(Cause::Asked) => ("aborted", None, None),
+                Outcome::Aborted(Cause::Stopped) => ("aborted", Some("stopped".into()), None),
+                Outcome::Aborted(Cause::TimedOut) => ("aborted", Some("timed_out".into()), None),
+                Outcome::Failed(error) => ("failed", None, Some(failure(error))),
             };
-            put(body, &Ended { outcome: name.into(), error, usage: tokens(*usage) });
+            put(body, &Ended { outcome: name.into(), cause, error, usage: tokens(*usage) });
             ENDED
         }
         Event::Cleared(forgotten) => {
@@ -439,6 +447,7 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
                     model: record.model.map(Cow::into_owned),
                     max_tokens: record.max_tokens,
                     lane: record.lane.map(|lane| lane.into_owned().into()),
+                    timeout: record.timeout_ms.map(Duration::from_millis),
                 },
             }
         }
@@ -510,7 +519,12 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
             let record: Ended<'_> = take(kind, body)?;
             let outcome = match (&*record.outcome, record.error) {
                 ("completed", _) => Outcome::Completed,
-                ("aborted", _) => Outcome::Aborted,
+                ("aborted", _) => Outcome::Aborted(match record.cause.as_deref() {
+                    Some("stopped") => Cause::Stopped,
+                    Some("timed_out") => Cause::TimedOut,
+                    // What a newer one may say of it is no reason not to read its end.
+                    _ => Cause::Asked,
+                }),
                 ("failed", Some(failure)) => Outcome::Failed(error(failure)?),
                 (other, _) => return Err(unreadable(kind, format_args!("unknown outcome {other:?}"))),
             };
@@ -698,12 +712,14 @@ mod tests {
     fn manner() -> impl Strategy<Value = Manner> {
         let thinking = proptest::option::of(proptest::sample::select(Thinking::ALL.to_vec()));
         let lane = proptest::option::of("[a-z]{1,4}");
-        (thinking, any::<Option<String>>(), any::<Option<u32>>(), lane).prop_map(
-            |(thinking, model, max_tokens, lane)| Manner {
+        let timeout = proptest::option::of(any::<u64>().prop_map(Duration::from_millis));
+        (thinking, any::<Option<String>>(), any::<Option<u32>>(), lane, timeout).prop_map(
+            |(thinking, model, max_tokens, lane, timeout)| Manner {
                 thinking,
                 model,
                 max_tokens,
                 lane: lane.map(Into::into),
+                timeout,
             },
         )
     }
@@ -772,7 +788,8 @@ mod tests {
             (
                 prop_oneof![
                     Just(Outcome::Completed),
-                    Just(Outcome::Aborted),
+                    proptest::sample::select(vec![Cause::Asked, Cause::Stopped, Cause::TimedOut])
+                        .prop_map(Outcome::Aborted),
                     failed().prop_map(Outcome::Failed)
                 ],
                 usage()

@@ -6,13 +6,18 @@ use serde::Deserialize;
 
 use super::sse::{Event, Parser};
 use super::{Delta, ProviderKind, anthropic, cut, garbage, openai};
-use crate::error::Error;
+use crate::error::{Detail, Error, ErrorCode};
 use crate::event::Usage;
+
+/// How large an answer's stream may be, in bytes: room for the longest answer of any model, each of its
+/// tokens in an event of several hundred bytes.
+pub(super) const STREAM_BYTES_MAX: u64 = 128 * 1024 * 1024;
 
 /// Reads one answer of a provider from the bytes of its stream.
 #[derive(Debug)]
 pub struct Decoder {
     parser: Parser,
+    bytes: u64,
     progress: Progress,
     answer: Answer,
 }
@@ -59,17 +64,24 @@ impl Decoder {
         };
         let progress =
             Progress { provider: provider.to_owned(), finished: false, events: 0, unreadable: false };
-        Some(Self { parser: Parser::default(), progress, answer })
+        Some(Self { parser: Parser::default(), bytes: 0, progress, answer })
     }
 
     /// Takes the next bytes, split anywhere, and adds what they complete to `deltas`. What was added
     /// before an error is good.
     ///
     /// # Errors
-    /// `Provider`: what the provider reported within the stream, or what is wrong with the stream.
-    /// The decoder is of no use afterwards.
+    /// `Provider`: what the provider reported within the stream, or what is wrong with the stream, be it
+    /// larger than 128 MiB. The decoder is of no use afterwards.
     pub fn push(&mut self, bytes: &[u8], deltas: &mut Vec<Delta>) -> Result<(), Error> {
-        let Self { parser, progress, answer } = self;
+        self.bytes = self.bytes.saturating_add(bytes.len() as u64);
+        if self.bytes > STREAM_BYTES_MAX {
+            let provider = &self.progress.provider;
+            return Err(ErrorCode::Provider
+                .error(format!("{provider}: the answer's stream has more than {STREAM_BYTES_MAX} bytes"))
+                .with(Detail::Limit { name: "stream_bytes_max", limit: STREAM_BYTES_MAX }));
+        }
+        let Self { parser, progress, answer, .. } = self;
         parser.push(bytes, |event| answer.take(&event, deltas, progress))
     }
 
@@ -78,13 +90,18 @@ impl Decoder {
     /// # Errors
     /// `Provider` where it is over before its end marker: the answer was cut.
     pub fn finish(&mut self, deltas: &mut Vec<Delta>) -> Result<(), Error> {
-        let Self { parser, progress, answer } = self;
+        let Self { parser, progress, answer, .. } = self;
         match parser.finish(|event| answer.take(&event, deltas, progress)) {
             _ if progress.finished => Ok(()),
             // The stream may end within an event, which then can't be read.
             Err(error) if !progress.unreadable => Err(error),
             _ => Err(cut(&progress.provider, progress.events)),
         }
+    }
+
+    /// How many events could be read so far. Only those tell that the provider is at work.
+    pub fn events(&self) -> u64 {
+        self.progress.events
     }
 
     /// Whether the end marker was seen. What follows it is of no interest.
@@ -112,6 +129,34 @@ impl Answer {
             _ if progress.finished => Ok(()),
             Self::Anthropic(answer) => answer.take(event, deltas, progress),
             Self::OpenAi(answer) => answer.take(event, deltas, progress),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_can_be_read_counts_and_a_stream_has_an_end() {
+        for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi] {
+            let mut decoder = Decoder::new(kind, "p").unwrap();
+            let mut deltas = Vec::new();
+            decoder.push(b": stay\n\nevent: ping\nid: 7\n\n", &mut deltas).unwrap();
+            assert_eq!((decoder.events(), deltas.len()), (0, 0), "{kind}");
+            // One event after the other says nothing, each of a megabyte.
+            let data = match kind {
+                ProviderKind::Anthropic => r#"{"type":"ping"}"#,
+                _ => r#"{"choices":[]}"#,
+            };
+            let event = format!("data: {data}{}\n\n", " ".repeat((1 << 20) - data.len() - 8));
+            for count in 1..STREAM_BYTES_MAX / (1 << 20) {
+                decoder.push(event.as_bytes(), &mut deltas).unwrap();
+                assert_eq!((decoder.events(), deltas.len()), (count, 0), "{kind}");
+            }
+            let error = decoder.push(event.as_bytes(), &mut deltas).unwrap_err();
+            let limit = STREAM_BYTES_MAX;
+            assert_eq!(error.detail, Some(Detail::Limit { name: "stream_bytes_max", limit }), "{kind}");
         }
     }
 }

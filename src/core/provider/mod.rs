@@ -6,6 +6,7 @@
 pub mod anthropic;
 mod decoder;
 mod json;
+pub mod listing;
 pub mod offline;
 pub mod openai;
 pub mod sse;

@@ -37,6 +37,17 @@ pub(super) fn headers(key: Option<&Secret>) -> Vec<(&'static str, Secret)> {
     key.map(|key| ("authorization", Secret::new(format!("Bearer {}", key.expose())))).into_iter().collect()
 }
 
+/// Whether this base URL is OpenAI's own.
+pub(crate) fn is_openai(base_url: &str) -> bool {
+    let host = host(base_url).to_ascii_lowercase();
+    host == "openai.com" || host.ends_with(".openai.com")
+}
+
+fn host(base_url: &str) -> &str {
+    let rest = base_url.split_once("://").map_or(base_url, |(_, rest)| rest);
+    rest.split(['/', ':']).next().unwrap_or_default()
+}
+
 /// How a request names the bound on its output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LengthField {
@@ -49,9 +60,11 @@ pub enum LengthField {
 impl LengthField {
     /// How the server at this base URL wants it named.
     pub fn of(base_url: &str) -> Self {
-        let rest = base_url.split_once("://").map_or(base_url, |(_, rest)| rest);
-        let host = rest.split(['/', ':']).next().unwrap_or_default();
-        if host.eq_ignore_ascii_case("api.openai.com") { Self::MaxCompletionTokens } else { Self::MaxTokens }
+        if host(base_url).eq_ignore_ascii_case("api.openai.com") {
+            Self::MaxCompletionTokens
+        } else {
+            Self::MaxTokens
+        }
     }
 }
 

@@ -5,6 +5,9 @@
 //! looked at in place where it arrived whole, and the buffers for lines and events that did not are
 //! reused. `id` and `retry` are deliberately ignored: no model provider resumes a stream.
 //!
+//! A stream that says nothing for too long, however many comments it holds, is refused: looking at them
+//! is work too.
+//!
 //! Source: WHATWG HTML, "Server-sent events", parsing an event stream.
 
 use std::borrow::Cow;
@@ -13,6 +16,10 @@ use crate::error::{Detail, Error, ErrorCode};
 
 /// The largest event, and the longest line, in bytes.
 pub const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// How many lines in a row may lead to no event: comments to stay connected by, empty ones, unknown fields.
+/// A server that sends a comment ten times a second has sent as many after a quarter of an hour.
+pub const IDLE_LINES_MAX: usize = 16 * 1024;
 
 /// An incremental parser of one stream.
 #[derive(Debug)]
@@ -27,6 +34,8 @@ pub struct Parser {
     after_cr: bool,
     /// Whether no line was seen yet: the first may start with a byte order mark.
     first_line: bool,
+    /// So many lines came since the last event.
+    idle_lines: usize,
     event_bytes_max: usize,
 }
 
@@ -54,6 +63,7 @@ impl Parser {
             kind: Vec::new(),
             after_cr: false,
             first_line: true,
+            idle_lines: 0,
             event_bytes_max,
         }
     }
@@ -61,8 +71,8 @@ impl Parser {
     /// Takes the next bytes and hands each event that is complete with them to `on_event`.
     ///
     /// # Errors
-    /// `Provider` with a limit where an event or a line is too large, and whatever `on_event`
-    /// returns. The stream is of no use after either.
+    /// `Provider` with a limit where an event or a line is too large or too many lines lead to no event,
+    /// and whatever `on_event` returns. The stream is of no use after either.
     pub fn push(
         &mut self,
         bytes: &[u8],
@@ -129,11 +139,14 @@ impl Parser {
         };
         if line.is_empty() {
             let dispatched = match self.data.split_last() {
-                Some((_, data)) => on_event(Event {
-                    kind: String::from_utf8_lossy(&self.kind),
-                    data: String::from_utf8_lossy(data),
-                }),
-                None => Ok(()),
+                Some((_, data)) => {
+                    self.idle_lines = 0;
+                    on_event(Event {
+                        kind: String::from_utf8_lossy(&self.kind),
+                        data: String::from_utf8_lossy(data),
+                    })
+                }
+                None => self.count_idle_line(),
             };
             self.data.clear();
             self.kind.clear();
@@ -153,12 +166,23 @@ impl Parser {
                 self.data.push(b'\n');
             }
             b"event" => {
+                self.count_idle_line()?;
                 self.kind.clear();
                 self.kind.extend_from_slice(value);
             }
-            _ => {}
+            _ => self.count_idle_line()?,
         }
         Ok(())
+    }
+
+    fn count_idle_line(&mut self) -> Result<(), Error> {
+        self.idle_lines += 1;
+        if self.idle_lines <= IDLE_LINES_MAX {
+            return Ok(());
+        }
+        Err(ErrorCode::Provider
+            .error(format!("the stream holds {IDLE_LINES_MAX} lines in a row that lead to no event"))
+            .with(Detail::Limit { name: "idle_lines_max", limit: IDLE_LINES_MAX as u64 }))
     }
 
     fn check_size(&self, bytes: usize) -> Result<(), Error> {
@@ -230,6 +254,28 @@ mod tests {
             assert_eq!(error.detail, Some(Detail::Limit { name: "event_bytes_max", limit: 16 }));
             let whole = Parser::with_limit(16).push(stream.as_bytes(), |_| Ok(()));
             assert!(whole.is_err() || stream.starts_with("data: 0123456789"), "{stream:?}");
+        }
+    }
+
+    #[test]
+    fn lines_that_lead_to_no_event_are_counted_from_event_to_event() {
+        for idle in [": stay\n", "\n", "\r\n", "id: 7\n", "event: e\n", "unknown\n"] {
+            let mut parser = Parser::default();
+            let mut events = 0;
+            for _ in 0..3 {
+                let stream = format!("data: x\n\n{}", idle.repeat(IDLE_LINES_MAX - 1));
+                parser
+                    .push(stream.as_bytes(), |_| {
+                        events += 1;
+                        Ok(())
+                    })
+                    .unwrap();
+            }
+            assert_eq!(events, 3, "{idle:?}");
+            let error = parser.push(idle.repeat(2).as_bytes(), |_| Ok(())).expect_err(idle);
+            let limit = IDLE_LINES_MAX as u64;
+            assert_eq!(error.detail, Some(Detail::Limit { name: "idle_lines_max", limit }));
+            assert_eq!(error.code, ErrorCode::Provider);
         }
     }
 

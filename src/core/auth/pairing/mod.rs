@@ -283,6 +283,15 @@ impl CredentialFault {
         ErrorCode::Unauthenticated.error(message).with(Detail::Credential(self))
     }
 
+    /// Whether whoever showed it may be guessing.
+    pub const fn is_guess(self) -> bool {
+        match self {
+            Self::Mismatch { .. } | Self::DeviceToken | Self::ApiKey => true,
+            Self::Jwt(refusal) => refusal.is_guess(),
+            Self::Missing | Self::DeviceScopes | Self::ApiKeyExpired { .. } => false,
+        }
+    }
+
     /// When it expired, if that is what is wrong.
     pub fn expired_at(self) -> Option<Timestamp> {
         match self {

@@ -12,7 +12,7 @@ const TOKEN: &str = "the-shared-token";
 const CI: &str = "the-key-of-ci";
 
 fn authority(token: bool, ci: Option<Scopes>) -> Arc<Authority> {
-    let ci = ci.map(|scopes| ApiKey { name: "ci".into(), sha256: digest(CI), scopes });
+    let ci = ci.map(|scopes| ApiKey { name: "ci".into(), sha256: digest(CI), chars: None, scopes });
     Arc::new(Authority::new(&Auth {
         token: token.then(|| Secret::new(TOKEN)),
         jwt: None,

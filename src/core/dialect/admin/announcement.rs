@@ -19,6 +19,7 @@ use super::event::{decision_name, owner_name};
 use crate::announcement::{Announcement, ChangeReason};
 use crate::approval;
 use crate::auth::pairing;
+use crate::catalog::Catalog;
 use crate::health::Report;
 use crate::job::{JobChange, JobNews};
 use crate::reply::{Overview, Presence};
@@ -44,9 +45,16 @@ pub fn to_json(announcement: &Announcement) -> Value {
         Announcement::Team(news) => ("team", of_team(news)),
         Announcement::Approval(news) => ("approval", of_approval(news)),
         Announcement::Job(news) => ("job", of_job(news)),
+        Announcement::Catalog(catalog) => ("catalog", of_catalog(catalog)),
     };
     object["event"] = json!(name);
     object
+}
+
+fn of_catalog(catalog: &Catalog) -> Value {
+    let agents: Vec<_> = catalog.agents.iter().map(|agent| agent.id.as_str()).collect();
+    let models: Vec<_> = catalog.models.iter().map(|entry| entry.model.to_string()).collect();
+    json!({ "agents": agents, "models": models })
 }
 
 fn of_job(news: &JobNews) -> Value {

@@ -30,7 +30,23 @@ use crate::auth::Owner;
 use crate::event::{Event, Forgotten, Logged, Outcome, Usage};
 use crate::ids::{ApprovalId, RunId};
 use crate::thinking::Thinking;
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
+
+/// The same as a line of an export, where what a prompt brought along is there as well: each of
+/// `attachments` has `data`, in base64, where it has bytes of its own.
+pub fn exported(logged: &Logged) -> Value {
+    let mut line = to_json(logged);
+    if let (Event::Prompted { attachments, .. }, Some(told)) =
+        (&logged.event, line.get_mut("attachments").and_then(Value::as_array_mut))
+    {
+        for (attachment, told) in attachments.iter().zip(told).filter(|(a, _)| !a.data().is_empty()) {
+            told["data"] = BASE64_STANDARD.encode(attachment.data()).into();
+        }
+    }
+    line
+}
 
 /// It.
 pub fn to_json(logged: &Logged) -> Value {
@@ -97,7 +113,7 @@ pub fn to_json(logged: &Logged) -> Value {
             let mut end = tokens(*usage);
             end["outcome"] = json!(match outcome {
                 Outcome::Completed => "completed",
-                Outcome::Aborted => "aborted",
+                Outcome::Aborted(_) => "aborted",
                 Outcome::Failed(error) => {
                     end["error"] = json!({ "code": error.code.name(), "message": error.message });
                     "failed"

@@ -25,6 +25,9 @@
 
 pub mod announcement;
 pub mod event;
+mod reference;
+
+pub use reference::reference;
 
 use std::sync::Arc;
 
@@ -227,6 +230,8 @@ impl Admin {
                 let needed = Detail::MissingScope(Scope::Admin);
                 (ErrorCode::Forbidden.error("forbidden: needs admin").with(needed), FORBIDDEN)
             }
+            // Of the connections there are too many, or of what was shown and did not hold.
+            Err(error) if error.code == ErrorCode::RateLimited => (error, 1013),
             // Whether there is such a credential is nobody's business.
             Err(_) => (ErrorCode::Unauthenticated.error("unauthenticated: wrong token"), UNAUTHENTICATED),
         };
@@ -432,6 +437,10 @@ pub(super) fn closing(reason: &str) -> String {
 pub(super) fn words(fault: Fault) -> (String, u16) {
     let (reason, code) = match fault {
         Fault::Oversize { limit } => return (format!("a message may have {limit} bytes"), 1009),
+        Fault::Crowded => {
+            ("unfinished messages take too much room and this one is the largest: try later", 1013)
+        }
+        Fault::Incomplete => ("a message was not complete in time", 4008),
         Fault::Slow => ("too slow: it fell too far behind the log; go on after the last number seen", 1008),
         Fault::Idle => ("it was silent for too long", 4008),
         Fault::Revoked => ("the credential was revoked", UNAUTHENTICATED),

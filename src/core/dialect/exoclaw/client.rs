@@ -4,7 +4,9 @@
 //! Pure like the gateway's half. As clients should, it sends strictly and receives tolerantly:
 //! unknown keys and events are passed over.
 
-use serde_json::{Value, json};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Map, Value, json};
 
 use crate::ids::SessionKey;
 
@@ -34,6 +36,8 @@ pub enum Told {
     Event {
         /// The request it belongs to.
         id: String,
+        /// Its place in the session; none in the stream of a prompt.
+        place: Option<Place>,
         /// What happened.
         event: StreamEvent,
     },
@@ -41,13 +45,44 @@ pub enum Told {
     Unknown,
 }
 
+/// Where in an attached session a frame belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The last number that the frame covers: what to attach after to go on from it.
+    pub seq: u64,
+    /// The run; none for what concerns the session as a whole.
+    pub run: Option<String>,
+    /// Whether something was left out of the frame because it is long.
+    pub is_clipped: bool,
+}
+
 /// What happens in a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StreamEvent {
+    /// The prompt is durable. Nothing follows under its id where it was sent not to be followed.
+    Accepted {
+        /// Its run.
+        run: String,
+        /// Its number in the session.
+        seq: u64,
+    },
+    /// In an attached session: a prompt, which waits until the runs before it are over.
+    Prompt {
+        /// What it says.
+        content: String,
+        /// Who sent it; none where that is not told.
+        by: Option<String>,
+        /// What it brought along, by name or else by media type.
+        attachments: Vec<String>,
+    },
     /// A piece of text.
     Text(String),
+    /// A piece of what the model thinks, told only where thoughts were asked for.
+    Thought(String),
     /// The model calls a tool.
     ToolUse {
+        /// The id of the call, unique in its run.
+        call: String,
         /// Which.
         name: String,
         /// With what.
@@ -55,8 +90,21 @@ pub enum StreamEvent {
         /// What it has to be approved by before it is called; none where it needs no approval.
         approval: Option<String>,
     },
+    /// A call that waited was decided, by whomever.
+    Approval {
+        /// What it was to be decided by.
+        id: String,
+        /// The tool.
+        name: String,
+        /// `approved`, `denied`, `timed_out` or `withdrawn`.
+        decision: String,
+        /// Who decided; none where nobody did.
+        by: Option<String>,
+    },
     /// The tool answered.
     ToolResult {
+        /// The id of the call.
+        call: String,
         /// What.
         content: String,
         /// Whether it failed.
@@ -73,8 +121,14 @@ pub enum StreamEvent {
     Restart,
     /// The run failed; [`ABORTED`] where somebody ended it.
     Error(String),
-    /// Nothing follows.
+    /// Nothing of the run follows.
     Done,
+    /// Something was put into the conversation in the model's name.
+    Message(String),
+    /// What was said so far is forgotten.
+    Clear,
+    /// The session is gone; nothing follows.
+    Deleted,
     /// Nothing this client knows.
     Unknown,
 }
@@ -95,17 +149,269 @@ pub const DRAINING: &str = "draining";
 
 /// A prompt. Sent again with the same `key` it is the same run, told from its start.
 pub fn send(id: &str, session: &SessionKey, content: &str, key: &str) -> String {
-    // The protocol wants channel and account of every client; the session says the same and more.
-    let params = json!({
-        "channel": session.channel(), "account": session.account(), "peer": session.peer(),
-        "session": session.as_str(), "content": content, "idempotency_key": key,
-    });
-    json!({ "id": id, "method": "chat.send", "params": params }).to_string()
+    Prompt { session, content, key, model: None, attachments: &[], follow: true }.frame(id)
+}
+
+/// A prompt with all that can be said about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Prompt<'a> {
+    /// The session.
+    pub session: &'a SessionKey,
+    /// What it says.
+    pub content: &'a str,
+    /// Sent again with the same one it is the same run.
+    pub key: &'a str,
+    /// The model that answers this prompt, `PROVIDER/MODEL`; none = the one of the session.
+    pub model: Option<&'a str>,
+    /// What it brings along, within the limits of [`crate::attachment`].
+    pub attachments: &'a [File<'a>],
+    /// Whether its run is told under the id of the request. Where not, the answer is only
+    /// [`StreamEvent::Accepted`], and the run is told where the session is attached.
+    pub follow: bool,
+}
+
+/// A file that a prompt brings along.
+#[derive(Clone, Copy, Debug)]
+pub struct File<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its media type; none = what its bytes are.
+    pub media_type: Option<&'a str>,
+    /// Its bytes.
+    pub data: &'a [u8],
+}
+
+impl Prompt<'_> {
+    /// The request.
+    pub fn frame(&self, id: &str) -> String {
+        let mut params = place(self.session);
+        params.insert("content".into(), self.content.into());
+        params.insert("idempotency_key".into(), self.key.into());
+        if let Some(model) = self.model {
+            params.insert("model".into(), model.into());
+        }
+        if !self.attachments.is_empty() {
+            let file = |file: &File<'_>| {
+                let mut said = json!({ "name": file.name, "data": BASE64_STANDARD.encode(file.data) });
+                if let Some(media_type) = file.media_type {
+                    said["media_type"] = media_type.into();
+                }
+                said
+            };
+            params.insert("attachments".into(), self.attachments.iter().map(file).collect());
+        }
+        if !self.follow {
+            params.insert("follow".into(), false.into());
+        }
+        request(id, "chat.send", params)
+    }
+}
+
+/// Where the telling of an attached session begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// With the prompts of so many last turns, [`TURNS_MAX`](super::TURNS_MAX) at most; 0 = with what
+    /// runs or waits now.
+    Turns(u64),
+    /// After the last number that was seen.
+    Seq(u64),
+}
+
+/// Has a session told, from there on and as it happens, with who prompted and what was decided about
+/// calls that waited. The answer is read by [`attached`]; what is told up to its `seq` is the past.
+pub fn attach(id: &str, session: &SessionKey, since: Since, thoughts: bool) -> String {
+    let mut params = place(session);
+    match since {
+        Since::Turns(turns) => params.insert("turns".into(), turns.into()),
+        Since::Seq(seq) => params.insert("after_seq".into(), seq.into()),
+    };
+    params.insert("thoughts".into(), thoughts.into());
+    request(id, "session.attach", params)
+}
+
+/// Has it told no longer; `attach` is the id of its `session.attach`.
+pub fn detach(id: &str, attach: &str) -> String {
+    json!({ "id": id, "method": "session.detach", "params": { "id": attach } }).to_string()
+}
+
+/// The answer to `session.attach`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// The session, as this client names it.
+    pub session: String,
+    /// The last number there was when it was attached; 0 where nothing was ever said in it.
+    pub seq: u64,
+    /// The agent of the session.
+    pub agent: Option<String>,
+    /// The model that would answer the next prompt, `PROVIDER/MODEL`.
+    pub model: Option<String>,
+}
+
+/// What the result of a `session.attach` says; none where it is no such result.
+pub fn attached(result: &Value) -> Option<Attached> {
+    Some(Attached {
+        session: text(result, "session")?,
+        seq: result.get("seq")?.as_u64()?,
+        agent: text(result, "agent"),
+        model: text(result, "model"),
+    })
 }
 
 /// Ends the run of the prompt with the id `prompt`.
 pub fn abort(id: &str, prompt: &str) -> String {
     json!({ "id": id, "method": "chat.abort", "params": { "id": prompt } }).to_string()
+}
+
+/// Ends a run of a session, whoever began it; none = the one under way.
+pub fn abort_run(id: &str, session: &SessionKey, run: Option<&str>) -> String {
+    let mut params = place(session);
+    if let Some(run) = run {
+        params.insert("run".into(), run.into());
+    }
+    request(id, "chat.abort", params)
+}
+
+/// Has a call made that waits, with another input where one is given (an object).
+pub fn approve(id: &str, approval: &str, input: Option<&Value>) -> String {
+    let mut params = Map::from_iter([("id".to_owned(), Value::from(approval))]);
+    if let Some(input) = input {
+        params.insert("input".into(), input.clone());
+    }
+    request(id, "approval.approve", params)
+}
+
+/// Has it not made; the model is told the reason.
+pub fn deny(id: &str, approval: &str, reason: Option<&str>) -> String {
+    let mut params = Map::from_iter([("id".to_owned(), Value::from(approval))]);
+    if let Some(reason) = reason {
+        params.insert("reason".into(), reason.into());
+    }
+    request(id, "approval.deny", params)
+}
+
+/// Asks which calls wait that this client may decide about: of one session, or of all. The answer is
+/// read by [`waiting`].
+pub fn approvals(id: &str, session: Option<&SessionKey>) -> String {
+    request(id, "approval.list", session.map(place).unwrap_or_default())
+}
+
+/// A call that waits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Waiting {
+    /// What it is decided by.
+    pub id: String,
+    /// Its session.
+    pub session: String,
+    /// The tool.
+    pub name: String,
+    /// With what it would be called.
+    pub input: Value,
+    /// When it counts as denied, in milliseconds since 1970.
+    pub deadline: u64,
+}
+
+/// What the result of an `approval.list` says.
+pub fn waiting(result: &Value) -> Vec<Waiting> {
+    let one = |call: &Value| {
+        Some(Waiting {
+            id: text(call, "id")?,
+            session: text(call, "session").unwrap_or_default(),
+            name: text(call, "name").unwrap_or_default(),
+            input: call.get("input").cloned().unwrap_or_default(),
+            deadline: call.get("deadline").and_then(Value::as_u64).unwrap_or_default(),
+        })
+    };
+    list(result, one)
+}
+
+/// Asks which agents there are. The answer is read by [`agents_of`].
+pub fn agents(id: &str) -> String {
+    request(id, "agent.list", Map::new())
+}
+
+/// An agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agent {
+    /// Its name.
+    pub name: String,
+    /// The model it asks first, `PROVIDER/MODEL`.
+    pub model: String,
+    /// Whether it answers who names none.
+    pub is_default: bool,
+}
+
+/// What the result of an `agent.list` says.
+pub fn agents_of(result: &Value) -> Vec<Agent> {
+    let one = |agent: &Value| {
+        let provider = text(agent, "provider").unwrap_or_default();
+        let model = text(agent, "model").unwrap_or_default();
+        let is_default = agent.get("default").and_then(Value::as_bool).unwrap_or(false);
+        Some(Agent { name: text(agent, "name")?, model: format!("{provider}/{model}"), is_default })
+    };
+    list(result, one)
+}
+
+/// Asks which models the agents name. The answer is read by [`models_of`].
+pub fn models(id: &str) -> String {
+    request(id, "model.list", Map::new())
+}
+
+/// A model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// `PROVIDER/MODEL`.
+    pub model: String,
+    /// Whether it can be asked as far as that hangs on the configuration: its provider has the key it
+    /// wants.
+    pub is_available: bool,
+}
+
+/// What the result of a `model.list` says.
+pub fn models_of(result: &Value) -> Vec<Model> {
+    let one = |model: &Value| {
+        let is_available = model.get("available").and_then(Value::as_bool).unwrap_or(true);
+        Some(Model { model: text(model, "model")?, is_available })
+    };
+    list(result, one)
+}
+
+/// Asks for the sessions of this client.
+pub fn sessions(id: &str) -> String {
+    request(id, "session.list", Map::new())
+}
+
+/// Has what was said in a session forgotten.
+pub fn clear(id: &str, session: &SessionKey) -> String {
+    request(id, "session.clear", place(session))
+}
+
+/// Asks what the budgets leave, with that of a session.
+pub fn budget(id: &str, session: &SessionKey) -> String {
+    request(id, "budget.status", place(session))
+}
+
+fn request(id: &str, method: &str, params: Map<String, Value>) -> String {
+    json!({ "id": id, "method": method, "params": params }).to_string()
+}
+
+/// The fields that name a session. The protocol wants channel and account of every client; the session
+/// says the same and more.
+fn place(session: &SessionKey) -> Map<String, Value> {
+    let named = [
+        ("channel", session.channel()),
+        ("account", session.account()),
+        ("peer", session.peer()),
+        ("session", session.as_str().into()),
+    ];
+    named.into_iter().map(|(name, value)| (name.to_owned(), value.into_owned().into())).collect()
+}
+
+fn text(value: &Value, name: &str) -> Option<String> {
+    value.get(name).and_then(Value::as_str).map(str::to_owned)
+}
+
+fn list<T>(result: &Value, one: impl Fn(&Value) -> Option<T>) -> Vec<T> {
+    result.as_array().into_iter().flatten().filter_map(one).collect()
 }
 
 /// What a text frame says.
@@ -126,7 +432,17 @@ pub fn read(frame: &str) -> Told {
     };
     if let Some(Value::String(event)) = frame.get("event") {
         let event = event.clone();
-        return Told::Event { id, event: stream_event(&event, frame.remove("data").unwrap_or_default()) };
+        let data = frame.remove("data").unwrap_or_default();
+        let place = frame.get("seq").and_then(Value::as_u64).map(|seq| Place {
+            seq,
+            run: frame.get("run").and_then(Value::as_str).map(str::to_owned),
+            is_clipped: frame.get("clipped").and_then(Value::as_bool).unwrap_or(false),
+        });
+        let event = match event.as_str() {
+            "prompt" => prompted(&data, &frame),
+            event => stream_event(event, data),
+        };
+        return Told::Event { id, place, event };
     }
     match frame.remove("error") {
         None | Some(Value::Null) => {
@@ -137,21 +453,47 @@ pub fn read(frame: &str) -> Told {
     }
 }
 
-fn stream_event(event: &str, data: Value) -> StreamEvent {
-    let text = |data: &Value| match data {
+/// What a value says, whatever it is.
+fn said(data: &Value) -> String {
+    match data {
         Value::String(text) => text.clone(),
         other => other.to_string(),
-    };
-    let field = |name: &str| data.get(name).map(text).unwrap_or_default();
+    }
+}
+
+fn prompted(data: &Value, frame: &Map<String, Value>) -> StreamEvent {
+    let name = |file: &Value| text(file, "name").or_else(|| text(file, "media_type"));
+    StreamEvent::Prompt {
+        content: said(data),
+        by: frame.get("by").and_then(Value::as_str).map(str::to_owned),
+        attachments: frame.get("attachments").map(|files| list(files, name)).unwrap_or_default(),
+    }
+}
+
+fn stream_event(event: &str, data: Value) -> StreamEvent {
+    let field = |name: &str| data.get(name).map(said).unwrap_or_default();
     let number = |name: &str| data.get(name).and_then(Value::as_u64).unwrap_or_default();
     match event {
-        "text" => StreamEvent::Text(text(&data)),
+        "accepted" => StreamEvent::Accepted { run: field("run"), seq: number("seq") },
+        "text" => StreamEvent::Text(said(&data)),
+        "thought" => StreamEvent::Thought(said(&data)),
+        "message" => StreamEvent::Message(said(&data)),
+        "clear" => StreamEvent::Clear,
+        "deleted" => StreamEvent::Deleted,
+        "approval" => StreamEvent::Approval {
+            id: field("id"),
+            name: field("name"),
+            decision: field("decision"),
+            by: text(&data, "by"),
+        },
         "tool_use" => StreamEvent::ToolUse {
+            call: field("id"),
             name: field("name"),
             input: data.get("input").cloned().unwrap_or_default(),
             approval: data.pointer("/approval/id").and_then(Value::as_str).map(str::to_owned),
         },
         "tool_result" => StreamEvent::ToolResult {
+            call: field("tool_use_id"),
             content: field("content"),
             is_error: data.get("is_error").and_then(Value::as_bool).unwrap_or(false),
         },
@@ -160,7 +502,7 @@ fn stream_event(event: &str, data: Value) -> StreamEvent {
             output_tokens: number("output_tokens"),
         },
         "restart" => StreamEvent::Restart,
-        "error" => StreamEvent::Error(text(&data)),
+        "error" => StreamEvent::Error(said(&data)),
         "done" => StreamEvent::Done,
         _ => StreamEvent::Unknown,
     }
@@ -173,7 +515,11 @@ mod tests {
 
     #[test]
     fn frames_are_understood() {
-        let event = |event| Told::Event { id: "1".into(), event };
+        let event = |event| Told::Event { id: "1".into(), place: None, event };
+        let numbered = |seq, run: Option<&str>, is_clipped, event| {
+            let place = Some(Place { seq, run: run.map(str::to_owned), is_clipped });
+            Told::Event { id: "s".into(), place, event }
+        };
         for (frame, told) in [
             (r#"{"ok":true,"version":"0.1.0"}"#, Told::Hello),
             (
@@ -187,6 +533,7 @@ mod tests {
             (
                 r#"{"id":"1","event":"tool_use","data":{"id":"c","name":"echo","input":{"text":"hi"}}}"#,
                 event(StreamEvent::ToolUse {
+                    call: "c".into(),
                     name: "echo".into(),
                     input: json!({"text": "hi"}),
                     approval: None,
@@ -195,6 +542,7 @@ mod tests {
             (
                 r#"{"id":"1","event":"tool_use","data":{"id":"c","name":"rm","input":{},"approval":{"id":"7f"}}}"#,
                 event(StreamEvent::ToolUse {
+                    call: "c".into(),
                     name: "rm".into(),
                     input: json!({}),
                     approval: Some("7f".into()),
@@ -202,7 +550,7 @@ mod tests {
             ),
             (
                 r#"{"id":"1","event":"tool_result","data":{"tool_use_id":"c","content":"hi"}}"#,
-                event(StreamEvent::ToolResult { content: "hi".into(), is_error: false }),
+                event(StreamEvent::ToolResult { call: "c".into(), content: "hi".into(), is_error: false }),
             ),
             (
                 r#"{"id":"1","event":"usage","data":{"input_tokens":1,"output_tokens":2}}"#,
@@ -212,6 +560,47 @@ mod tests {
             (r#"{"id":"1","event":"restart"}"#, event(StreamEvent::Restart)),
             (r#"{"id":"1","event":"done"}"#, event(StreamEvent::Done)),
             (r#"{"id":"1","event":"new","data":[]}"#, event(StreamEvent::Unknown)),
+            (
+                r#"{"id":"1","event":"accepted","data":{"run":"r","seq":7}}"#,
+                event(StreamEvent::Accepted { run: "r".into(), seq: 7 }),
+            ),
+            (
+                r#"{"id":"s","event":"prompt","data":"hi","by":"ada","attachments":[{"name":"a.png"},{"media_type":"image/png"}],"seq":3,"run":"r","clipped":true}"#,
+                numbered(
+                    3,
+                    Some("r"),
+                    true,
+                    StreamEvent::Prompt {
+                        content: "hi".into(),
+                        by: Some("ada".into()),
+                        attachments: vec!["a.png".into(), "image/png".into()],
+                    },
+                ),
+            ),
+            (
+                r#"{"id":"s","event":"thought","data":"hm","seq":4,"first_seq":3,"run":"r"}"#,
+                numbered(4, Some("r"), false, StreamEvent::Thought("hm".into())),
+            ),
+            (
+                r#"{"id":"s","event":"approval","data":{"id":"a","name":"rm","decision":"denied","by":"ada"},"seq":5,"run":"r"}"#,
+                numbered(
+                    5,
+                    Some("r"),
+                    false,
+                    StreamEvent::Approval {
+                        id: "a".into(),
+                        name: "rm".into(),
+                        decision: "denied".into(),
+                        by: Some("ada".into()),
+                    },
+                ),
+            ),
+            (
+                r#"{"id":"s","event":"message","data":"hi","seq":6,"run":"m"}"#,
+                numbered(6, Some("m"), false, StreamEvent::Message("hi".into())),
+            ),
+            (r#"{"id":"s","event":"clear","seq":7}"#, numbered(7, None, false, StreamEvent::Clear)),
+            (r#"{"id":"s","event":"deleted","seq":8}"#, numbered(8, None, false, StreamEvent::Deleted)),
             ("[]", Told::Unknown),
             ("{", Told::Unknown),
         ] {
@@ -225,6 +614,84 @@ mod tests {
         let frame: Value = serde_json::from_str(&send("1", &session, "hi", "k")).unwrap();
         assert_eq!(frame["params"]["session"], "main:cli:a%3Ab:main");
         assert_eq!(frame["params"]["account"], "a:b");
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_not_said() {
+        let session = SessionKey::new("main", "cli", "ada", "work").unwrap();
+        let params = |frame: String| {
+            let mut frame: Value = serde_json::from_str(&frame).unwrap();
+            let mut params = frame["params"].take();
+            for name in ["channel", "account", "peer", "session"] {
+                params.as_object_mut().unwrap().remove(name);
+            }
+            (frame["method"].as_str().unwrap().to_owned(), params)
+        };
+        let file = File { name: "a.txt", media_type: Some("text/plain"), data: b"hi" };
+        let (attachments, model) = (&[file, File { media_type: None, ..file }][..], Some("p/m"));
+        let whole = Prompt { session: &session, content: "x", key: "k", model, attachments, follow: false };
+        for (frame, method, said) in [
+            (send("1", &session, "x", "k"), "chat.send", json!({ "content": "x", "idempotency_key": "k" })),
+            (
+                whole.frame("1"),
+                "chat.send",
+                json!({
+                    "content": "x", "idempotency_key": "k", "model": "p/m", "follow": false,
+                    "attachments": [
+                        { "name": "a.txt", "media_type": "text/plain", "data": "aGk=" },
+                        { "name": "a.txt", "data": "aGk=" },
+                    ],
+                }),
+            ),
+            (
+                attach("1", &session, Since::Turns(5), true),
+                "session.attach",
+                json!({ "turns": 5, "thoughts": true }),
+            ),
+            (
+                attach("1", &session, Since::Seq(7), false),
+                "session.attach",
+                json!({ "after_seq": 7, "thoughts": false }),
+            ),
+            (detach("1", "s"), "session.detach", json!({ "id": "s" })),
+            (abort_run("1", &session, None), "chat.abort", json!({})),
+            (abort_run("1", &session, Some("r")), "chat.abort", json!({ "run": "r" })),
+            (approve("1", "a", None), "approval.approve", json!({ "id": "a" })),
+            (
+                approve("1", "a", Some(&json!({ "n": 1 }))),
+                "approval.approve",
+                json!({ "id": "a", "input": { "n": 1 } }),
+            ),
+            (deny("1", "a", Some("no")), "approval.deny", json!({ "id": "a", "reason": "no" })),
+            (approvals("1", None), "approval.list", json!({})),
+            (approvals("1", Some(&session)), "approval.list", json!({})),
+            (agents("1"), "agent.list", json!({})),
+            (models("1"), "model.list", json!({})),
+            (sessions("1"), "session.list", json!({})),
+            (clear("1", &session), "session.clear", json!({})),
+            (budget("1", &session), "budget.status", json!({})),
+        ] {
+            assert_eq!(params(frame), (method.to_owned(), said));
+        }
+    }
+
+    #[test]
+    fn answers_are_understood() {
+        let full = json!({ "session": "main:cli:ada:work", "seq": 9, "agent": "main", "model": "p/m" });
+        let read = attached(&full).unwrap();
+        assert_eq!((read.session.as_str(), read.seq), ("main:cli:ada:work", 9));
+        assert_eq!((read.agent.as_deref(), read.model.as_deref()), (Some("main"), Some("p/m")));
+        assert_eq!(attached(&json!({ "session": "x" })), None);
+        let calls = waiting(&json!([
+            { "id": "a", "session": "s", "name": "rm", "input": { "n": 1 }, "deadline": 5 },
+            { "name": "of no use without an id" },
+        ]));
+        assert_eq!((calls.len(), &*calls[0].name, calls[0].deadline), (1, "rm", 5));
+        let agents = agents_of(&json!([{ "name": "main", "provider": "p", "model": "m", "default": true }]));
+        assert_eq!(agents, [Agent { name: "main".into(), model: "p/m".into(), is_default: true }]);
+        let models = models_of(&json!([{ "model": "p/m", "available": false }, { "model": "p/n" }, 7]));
+        assert_eq!(models.iter().map(|model| model.is_available).collect::<Vec<_>>(), [false, true]);
+        assert!(models_of(&json!({})).is_empty());
     }
 
     proptest! {

@@ -15,7 +15,9 @@
 //! The frames of a `session.attach` have a `seq`, the last number they cover, and a `first_seq`
 //! where they cover several: so that each begins where the one before ended. Besides the events of
 //! the seed there are `prompt`, `restart`, `message` (what was put into the conversation in the model's
-//! name), `clear`, and `deleted`, the last.
+//! name), `clear`, and `deleted`, the last; who asks for `turns` or `thoughts` is told more ([`attach`]).
+//!
+//! On the Unix socket it is spoken one frame a line, without a handshake: [`socket`](super::socket).
 //!
 //! How a connection ends, in the shape the protocol has for a failed authentication, a text frame
 //! `{"error":WORD,"code":CODE}` and then a Close frame with the same code:
@@ -32,20 +34,27 @@
 //!
 //! Deliberately absent: `memory.search`, which is refused by name.
 
+mod approvals;
+mod attach;
 pub mod client;
+mod method;
+mod prompt;
 mod wire;
 
 use std::sync::Arc;
 
+pub use self::method::reference;
+
+use self::attach::{ToldSession, Wants};
 use self::wire::{Id, Incoming, Place};
 use super::json::{Params, clip, invalid};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
-use crate::auth::{Admitted, Credentials, Scope, Secret};
-use crate::command::{Command, Submit, Target};
-use crate::error::{Error, ErrorCode};
+use crate::approval::{ApprovalReply, may_decide};
+use crate::auth::{Admitted, Credentials, Principal, Scope, Scopes, Secret};
+use crate::command::{Command, Target};
+use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Outcome, Published};
 use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
-use crate::manner::Manner;
 use crate::reply::Reply;
 use crate::time::Timestamp;
 
@@ -59,8 +68,11 @@ pub const IN_FLIGHT_MAX: usize = 256;
 const HISTORY_DEFAULT: u64 = 50;
 const HISTORY_MAX: u64 = 1000;
 
-/// The most bytes an idempotency key may have.
-const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
+/// That the daemon answered something else than what was asked.
+const MISFIT: &str = "internal error: the reply does not fit the request";
+
+/// The most turns that `session.attach` begins with.
+pub const TURNS_MAX: u64 = 100;
 
 /// Cost of a prompt, of other writes, and of reads, in units of `[limits]`.
 const PROMPT: u32 = 5;
@@ -72,6 +84,8 @@ const READ: u32 = 0;
 pub struct Exoclaw {
     setup: Setup,
     phase: Phase,
+    /// Who is let in.
+    who: Principal,
     pending: Vec<Pending>,
     streams: Vec<Stream>,
 }
@@ -101,9 +115,14 @@ enum Ask {
     DetachNothing,
     /// `chat.abort` of an id that names no request in flight.
     AbortNothing,
-    Attach,
+    Attach(Wants),
+    /// `approval.list` of this session; none = of all.
+    Approvals(Option<SessionKey>),
+    Agents,
+    Models,
     Chat {
         accepted: bool,
+        follow: bool,
         target: Target,
         run: RunId,
     },
@@ -122,16 +141,6 @@ struct Stream {
 enum Told {
     Run(ToldRun),
     Session(ToldSession),
-}
-
-/// All that a `session.attach` follows.
-#[derive(Debug)]
-struct ToldSession {
-    session: SessionKey,
-    /// The last number heard of.
-    heard: Seq,
-    /// The first number the next frame covers.
-    from: Seq,
 }
 
 /// The run of a `chat.send`.
@@ -203,7 +212,28 @@ impl Dialect for Exoclaw {
 impl Exoclaw {
     /// For a connection that is about to open.
     pub fn new(setup: Setup) -> Self {
-        Self { setup, phase: Phase::New, pending: Vec::new(), streams: Vec::new() }
+        let who = Principal::new("", Scopes::of(&[]));
+        Self { setup, phase: Phase::New, who, pending: Vec::new(), streams: Vec::new() }
+    }
+
+    /// Lets in who comes over a connection that checks for itself who that is, and greets nobody.
+    pub(super) fn admit(&mut self, who: &Principal) {
+        self.who = who.clone();
+        if self.phase == Phase::New {
+            self.phase = Phase::Open;
+        }
+    }
+
+    /// Whether this ticket is that of a request of this dialect's, or of something it follows.
+    pub(super) fn knows(&self, ticket: Ticket) -> bool {
+        self.pending.iter().any(|pending| pending.ticket == ticket)
+            || self.streams.iter().any(|stream| stream.ticket == ticket)
+    }
+
+    /// Whether nothing is owed to a peer that asks for nothing more: no answer, and no end of a run.
+    pub(super) fn is_idle(&self) -> bool {
+        let is_run = |stream: &Stream| matches!(stream.told, Told::Run(_));
+        self.pending.is_empty() && !self.streams.iter().any(is_run)
     }
 
     fn authenticate(&mut self, credentials: Credentials, turn: &mut Turn<'_>) {
@@ -224,9 +254,15 @@ impl Exoclaw {
 
     fn on_authenticated(&mut self, answer: Result<Admitted, Error>, turn: &mut Turn<'_>) {
         match answer {
-            Ok(_) => {
+            Ok(admitted) => {
                 self.phase = Phase::Open;
+                self.who = admitted.principal;
                 turn.send(wire::hello(&self.setup.version));
+            }
+            Err(Error { code: ErrorCode::RateLimited, message, detail }) => {
+                let is_full = matches!(detail, Some(Detail::Limit { .. }));
+                let word = if is_full { "too_many_connections" } else { "rate_limited" };
+                self.farewell(word, 1013, &message, turn);
             }
             Err(_) => self.fail_authentication("the credential does not hold", turn),
         }
@@ -249,24 +285,21 @@ impl Exoclaw {
     }
 
     fn on_fault(&mut self, fault: Fault, turn: &mut Turn<'_>) {
-        match fault {
-            Fault::Oversize { limit } => {
-                self.farewell("frame_too_large", 1009, &format!("a frame may have {limit} bytes"), turn);
-            }
-            Fault::Slow => {
-                self.farewell("slow_consumer", 1008, "reads too slowly: read on, or attach again", turn)
-            }
-            Fault::Idle => self.farewell("idle_timeout", 4008, "was silent for too long", turn),
-            Fault::Revoked => self.farewell("credential_revoked", 4001, "the credential was revoked", turn),
-            Fault::Expired => self.farewell("credential_expired", 4001, "the credential expired", turn),
-            Fault::Overloaded => self.farewell("overloaded", 1013, "too many connections, try later", turn),
-            Fault::Draining => {
-                for pending in std::mem::take(&mut self.pending) {
-                    turn.send(wire::refusal(&pending.id, "unavailable: the daemon is stopping"));
-                }
-                self.farewell("draining", 1001, "the daemon is stopping", turn);
+        self.give_up(fault, turn);
+        let (_, code, reason) = words(fault);
+        turn.close(code, reason);
+    }
+
+    /// Says all that is still to be said on a connection that ends for this.
+    pub(super) fn give_up(&mut self, fault: Fault, turn: &mut Turn<'_>) {
+        if fault == Fault::Draining {
+            for pending in std::mem::take(&mut self.pending) {
+                turn.send(wire::refusal(&pending.id, "unavailable: the daemon is stopping"));
             }
         }
+        let (word, code, _) = words(fault);
+        turn.send(wire::farewell(word, code));
+        self.close();
     }
 
     fn on_text(&mut self, text: &str, turn: &mut Turn<'_>) {
@@ -294,7 +327,8 @@ impl Exoclaw {
         if method == "ping" {
             return turn.send(wire::result(&id, "pong"));
         }
-        let Some(call) = self.call(method, params, turn) else {
+        let known = method::is_known(method).then(|| self.call(method, params, turn)).flatten();
+        let Some(call) = known else {
             let later = method == "memory.search";
             let note = if later { " (not available yet)" } else { "" };
             let text = format!("unknown method: {}{note}", clip(method));
@@ -305,8 +339,9 @@ impl Exoclaw {
             let text = format!("too many requests in flight ({IN_FLIGHT_MAX}): wait for one to end");
             return turn.send(wire::refusal(&id, &text));
         }
-        let attaching = self.pending.iter().filter(|pending| pending.ask == Ask::Attach).count();
-        if call.ask == Ask::Attach && followed + attaching >= self.setup.subscriptions {
+        let is_attach = |ask: &Ask| matches!(ask, Ask::Attach(_));
+        let attaching = self.pending.iter().filter(|pending| is_attach(&pending.ask)).count();
+        if is_attach(&call.ask) && followed + attaching >= self.setup.subscriptions {
             let limit = self.setup.subscriptions;
             let text =
                 format!("too many sessions attached (limits.subscriptions = {limit}): detach from one");
@@ -323,7 +358,7 @@ impl Exoclaw {
             "status" => Call::plain(Scope::Read, READ, Ok(Command::Status)),
             "plugin.list" => Call::plain(Scope::Read, READ, Ok(Command::Plugins)),
             "session.list" => Call::plain(Scope::Read, READ, Ok(Command::Sessions)),
-            "chat.send" => send(params, turn),
+            "chat.send" => prompt::send(params, turn),
             "chat.abort" => self.abort(params),
             "chat.history" => {
                 let command = target().and_then(|target| {
@@ -336,15 +371,35 @@ impl Exoclaw {
                 Call::plain(Scope::Read, READ, command)
             }
             "session.attach" => {
-                let command = target().and_then(|target| {
-                    let after = params.read::<wire::SessionAttach>(method)?.after_seq.map(Seq);
-                    Ok(Command::Attach { target, after })
+                let asked = target().and_then(|target| {
+                    let asked = params.read::<wire::SessionAttach>(method)?;
+                    attach::command(&asked, target)
                 });
-                Call { ask: Ask::Attach, ..Call::plain(Scope::Read, READ, command) }
+                match asked {
+                    Ok((command, wants)) => {
+                        Call { ask: Ask::Attach(wants), ..Call::plain(Scope::Read, READ, Ok(command)) }
+                    }
+                    Err(error) => Call::plain(Scope::Read, READ, Err(error)),
+                }
             }
+            "approval.approve" => approvals::approve(&self.who, params),
+            "approval.deny" => approvals::deny(&self.who, params),
+            "approval.list" => approvals::list(&self.who, params),
+            "agent.list" => Call { ask: Ask::Agents, ..Call::plain(Scope::Read, READ, Ok(Command::Catalog)) },
+            "model.list" => Call { ask: Ask::Models, ..Call::plain(Scope::Read, READ, Ok(Command::Catalog)) },
             "session.detach" => self.detach(params),
             "session.clear" => {
                 Call::plain(Scope::Write, WRITE, target().map(|target| Command::Clear { target }))
+            }
+            "session.delete" => {
+                Call::plain(Scope::Write, WRITE, target().map(|target| Command::Delete { target }))
+            }
+            "session.export" => {
+                let command = target().and_then(|target| {
+                    let after = params.read::<wire::SessionAttach>(method)?.after_seq.unwrap_or(0);
+                    Ok(Command::Export { target, after: Seq(after) })
+                });
+                Call::plain(Scope::Read, WRITE, command)
             }
             "budget.status" => {
                 let command = params.read::<Place>(method).and_then(|place| {
@@ -417,8 +472,8 @@ impl Exoclaw {
         let followed = self.streams.iter().position(|s| s.id == id && matches!(s.told, Told::Session(_)));
         let stream = followed.map(|at| self.streams.remove(at));
         match stream.map(|stream| (stream.ticket, stream.told)) {
-            Some((follow, Told::Session(ToldSession { session, .. }))) => {
-                let target = Target::Session(session);
+            Some((follow, Told::Session(told))) => {
+                let target = Target::Session(told.session);
                 Call::plain(Scope::Read, READ, Ok(Command::Detach { target, follow }))
             }
             _ => Call {
@@ -432,30 +487,47 @@ impl Exoclaw {
         let Some(at) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
         let Pending { id, ask, .. } = self.pending.swap_remove(at);
         match (ask, reply) {
-            (Ask::Chat { accepted: wanted, .. }, Ok(Reply::Accepted(accepted))) => {
+            (Ask::Chat { accepted: wanted, follow, .. }, Ok(Reply::Accepted(accepted))) => {
                 if wanted {
                     turn.send(wire::accepted(&id, &accepted.run, accepted.seq));
+                }
+                if !follow {
+                    return;
                 }
                 let told =
                     ToldRun { session: accepted.session, run: accepted.run, begun: wanted, keyed: wanted };
                 self.streams.push(Stream { ticket, id, told: Told::Run(told) });
             }
-            (Ask::Attach, Ok(Reply::Attached { session, after, head, .. })) => {
-                turn.send(wire::attached(&id, &session, head));
-                let told = ToldSession { session, heard: after, from: after.next() };
+            (Ask::Attach(wants), Ok(Reply::Attached { session, after, head, model, .. })) => {
+                let seen = session.seen_by(&self.who.owner);
+                let agent = session.agent();
+                let banner = wants.details.then_some((&*agent, model.as_ref()));
+                turn.send(wire::attached(&id, seen, head, banner));
+                let told = ToldSession::new(session, wants, after, head);
                 self.streams.push(Stream { ticket, id, told: Told::Session(told) });
             }
+            (Ask::Approvals(session), Ok(Reply::Approval(reply))) => {
+                let ApprovalReply::List(calls) = *reply else {
+                    return turn.send(wire::refusal(&id, MISFIT));
+                };
+                let is_asked = |of: &SessionKey| session.as_ref().is_none_or(|session| session == of);
+                let calls = calls.iter().filter(|call| is_asked(&call.session));
+                let calls = calls.filter(|call| may_decide(&self.who, &call.prompted_by));
+                turn.send(wire::waiting(&id, calls, &self.who.owner));
+            }
+            (Ask::Agents, Ok(Reply::Catalog(catalog))) => turn.send(wire::agents(&id, &catalog)),
+            (Ask::Models, Ok(Reply::Catalog(catalog))) => turn.send(wire::models(&id, &catalog)),
             (Ask::DetachNothing, Err(error)) if error.code == ErrorCode::NotFound => {
-                turn.send(wire::answer(&id, &Reply::Detached { found: false }));
+                turn.send(wire::answer(&id, &Reply::Detached { found: false }, &self.who.owner));
             }
             (Ask::AbortNothing, Err(error)) if error.code == ErrorCode::NotFound => {
-                turn.send(wire::answer(&id, &Reply::Aborted { run: None }));
+                turn.send(wire::answer(&id, &Reply::Aborted { run: None }, &self.who.owner));
             }
-            (Ask::Chat { .. } | Ask::Attach, Ok(_))
+            (Ask::Chat { .. } | Ask::Attach(_) | Ask::Approvals(_) | Ask::Agents | Ask::Models, Ok(_))
             | (_, Ok(Reply::Accepted(_) | Reply::Attached { .. })) => {
-                turn.send(wire::refusal(&id, "internal error: the reply does not fit the request"));
+                turn.send(wire::refusal(&id, MISFIT));
             }
-            (_, Ok(reply)) => turn.send(wire::answer(&id, &reply)),
+            (_, Ok(reply)) => turn.send(wire::answer(&id, &reply, &self.who.owner)),
             (_, Err(error)) => turn.send(wire::refusal(&id, &wire::describe(&error))),
         }
     }
@@ -463,18 +535,15 @@ impl Exoclaw {
     fn on_event(&mut self, ticket: Ticket, first: Seq, event: &Arc<Published>, turn: &mut Turn<'_>) {
         let Some(at) = self.streams.iter().position(|stream| stream.ticket == ticket) else { return };
         let stream = &mut self.streams[at];
-        let payload = event.wire(SLOT, wire::payload);
-        // It was text when it was encoded.
-        let Ok(payload) = std::str::from_utf8(payload) else { return };
         match &mut stream.told {
             Told::Run(told) => {
-                told.tell(&stream.id, event, payload, turn);
+                told.tell(&stream.id, event, turn);
                 if matches!(event.logged.event, Event::Ended { .. }) {
                     self.streams.remove(at);
                 }
             }
             Told::Session(told) => {
-                told.tell(&stream.id, first, event, payload, turn);
+                told.tell(&stream.id, first, event, turn);
                 // Nothing follows.
                 if event.logged.event == Event::Deleted {
                     self.streams.remove(at);
@@ -486,7 +555,7 @@ impl Exoclaw {
 
 impl ToldRun {
     /// Says what happened in the run, in the seed's frames.
-    fn tell(&mut self, id: &Id, event: &Published, payload: &str, turn: &mut Turn<'_>) {
+    fn tell(&mut self, id: &Id, event: &Published, turn: &mut Turn<'_>) {
         match &event.logged.event {
             // Refused before it began: not a stream.
             Event::Ended { outcome: Outcome::Failed(error), .. }
@@ -495,9 +564,10 @@ impl ToldRun {
                 turn.send(wire::refusal(id, &wire::describe(error)));
             }
             Event::Restarted if !self.keyed => {}
-            Event::Prompted { .. } => {}
+            // Told only where a session is attached.
+            Event::Prompted { .. } | Event::Thought(_) | Event::ApprovalDecided(_) => {}
             _ => {
-                for line in payload.lines() {
+                for line in payload(event).lines() {
                     turn.send(wire::framed(id, "", line));
                     self.begun = true;
                 }
@@ -506,63 +576,32 @@ impl ToldRun {
     }
 }
 
-impl ToldSession {
-    /// Says what happened in a session, with its numbers. A frame also covers the numbers before it
-    /// that exoclaw has no word for, or that were told elsewhere; never those of a hole in the log.
-    fn tell(&mut self, id: &Id, first: Seq, event: &Published, payload: &str, turn: &mut Turn<'_>) {
-        if first > self.heard.next() {
-            self.from = first;
+/// How a connection ends for a fault: the word of the last frame, the code, and the reason for people.
+fn words(fault: Fault) -> (&'static str, u16, String) {
+    let (word, code, why) = match fault {
+        Fault::Oversize { limit } => {
+            return ("frame_too_large", 1009, format!("a frame may have {limit} bytes"));
         }
-        self.heard = event.logged.seq;
-        let frames = payload.lines().count() as u64;
-        for (line, left) in payload.lines().zip((0..frames).rev()) {
-            let seq = Seq(event.logged.seq.0.saturating_sub(left));
-            // The beginning of an end that was cut off: the client has it.
-            if seq >= self.from {
-                turn.send(wire::numbered(id, line, (self.from, seq), event));
-                self.from = seq.next();
-            }
-        }
-    }
+        Fault::Crowded => (
+            "message_crowded_out",
+            1013,
+            "unfinished messages take too much room and this one is the largest: try later",
+        ),
+        Fault::Incomplete => ("message_timeout", 4008, "a message was not complete in time"),
+        Fault::Slow => ("slow_consumer", 1008, "reads too slowly: read on, or attach again"),
+        Fault::Idle => ("idle_timeout", 4008, "was silent for too long"),
+        Fault::Revoked => ("credential_revoked", 4001, "the credential was revoked"),
+        Fault::Expired => ("credential_expired", 4001, "the credential expired"),
+        Fault::Overloaded => ("overloaded", 1013, "too many connections, try later"),
+        Fault::Draining => ("draining", 1001, "the daemon is stopping"),
+    };
+    (word, code, why.to_owned())
 }
 
-fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Call {
-    let method = "chat.send";
-    let read = || {
-        let target = params.read::<Place>(method)?.target(method)?;
-        let chat = params.read::<wire::ChatSend>(method)?;
-        let content = chat.content.ok_or_else(|| invalid(method, "missing field `content`"))?;
-        if content.trim().is_empty() {
-            return Err(invalid(method, "content is blank"));
-        }
-        if let Some(key) = &chat.idempotency_key
-            && (key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX)
-        {
-            let why = format!("idempotency_key must have 1 to {IDEMPOTENCY_KEY_BYTES_MAX} bytes");
-            return Err(invalid(method, &why));
-        }
-        Ok((target, content, chat.idempotency_key))
-    };
-    match read() {
-        Ok((target, content, idempotency_key)) => {
-            let run = turn.run_id();
-            let ask =
-                Ask::Chat { accepted: idempotency_key.is_some(), target: target.clone(), run: run.clone() };
-            let submit = Submit {
-                target,
-                run,
-                content,
-                idempotency_key,
-                attachments: Vec::new(),
-                files: Vec::new(),
-                enclosed: Vec::new(),
-                manner: Manner::default(),
-                follow: true,
-            };
-            Call { needs: Scope::Write, cost: PROMPT, command: Ok(Command::Submit(submit)), ask }
-        }
-        Err(error) => Call::plain(Scope::Write, PROMPT, Err(error)),
-    }
+/// What an event says in exoclaw's words, one frame a line; encoded once for all connections.
+fn payload(event: &Published) -> &str {
+    // It was text when it was encoded.
+    std::str::from_utf8(event.wire(SLOT, wire::payload)).unwrap_or_default()
 }
 
 #[cfg(test)]

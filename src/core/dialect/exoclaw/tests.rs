@@ -6,9 +6,10 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::auth::{Claim, Principal};
+use crate::approval::{Decided, Decision};
+use crate::auth::{Claim, Owner, Principal};
 use crate::dialect::Action;
-use crate::event::{Logged, ToolCall, ToolResult, Usage};
+use crate::event::{Cause, Logged, ToolCall, ToolResult, Usage};
 use crate::ids::CallId;
 use crate::reply::Accepted;
 
@@ -78,6 +79,7 @@ impl Peer {
                     self.tell(Input::Authenticated(answer));
                 }
                 Action::Execute(ticket, request) => self.executed.push((ticket, request.command)),
+                Action::Introduce(_) => {}
                 Action::Close { code, reason } => {
                     assert!(reason.len() <= 123);
                     self.closed = Some(code);
@@ -133,7 +135,14 @@ fn an_event_is_encoded_once_for_all_connections() {
     let run = RunId::from("r");
     for peer in &mut peers {
         peer.text(r#"{"id":"1","method":"chat.send","params":{"channel":"c","account":"a","content":"x"}}"#);
-        let accepted = Accepted { session: key(), run: run.clone(), seq: Seq(1), repeated: false, ahead: 0 };
+        let accepted = Accepted {
+            session: key(),
+            run: run.clone(),
+            seq: Seq(1),
+            repeated: false,
+            is_over: false,
+            ahead: 0,
+        };
         peer.tell(Input::Reply(Ticket(1), Ok(Reply::Accepted(accepted))));
     }
     let logged = Logged {
@@ -196,6 +205,78 @@ fn the_deadline_holds_only_until_the_handshake() {
     assert_eq!(peer.dialect.deadline(), None);
 }
 
+#[test]
+fn a_prompt_that_is_not_followed_leaves_nothing_behind() {
+    let mut peer = Peer::open();
+    peer.text(
+        r#"{"id":"1","method":"chat.send","params":{"channel":"c","account":"a","content":"x","idempotency_key":"k","follow":false}}"#,
+    );
+    let Some((ticket, Ok(Command::Submit(submit)))) = peer.executed.pop() else { panic!("a prompt") };
+    assert!(!submit.follow, "its events are not asked for");
+    let run = submit.run;
+    let accepted = Accepted { session: key(), run, seq: Seq(1), repeated: false, is_over: false, ahead: 0 };
+    peer.tell(Input::Reply(ticket, Ok(Reply::Accepted(accepted))));
+    assert_eq!(peer.sent[0]["event"], "accepted");
+    assert!(peer.dialect.is_idle() && !peer.dialect.knows(ticket));
+}
+
+/// An event of a session: which run it is of, and what.
+#[derive(Clone, Debug)]
+enum Happened {
+    Prompted,
+    Thought(usize),
+    Text(usize),
+    Decided(usize),
+    Ended(usize),
+    Cleared,
+}
+
+fn happened() -> impl Strategy<Value = Happened> {
+    prop_oneof![
+        Just(Happened::Prompted),
+        (0usize..4).prop_map(Happened::Thought),
+        (0usize..4).prop_map(Happened::Text),
+        (0usize..4).prop_map(Happened::Decided),
+        (0usize..4).prop_map(Happened::Ended),
+        Just(Happened::Cleared),
+    ]
+}
+
+/// The log of a session in which these happened: of runs that are there, as far as they are. The runs of
+/// `open` are under way as it begins.
+fn log_of(happened: &[Happened], mut open: Vec<RunId>) -> Vec<Logged> {
+    let (mut seq, mut log) = (0, Vec::new());
+    for (number, what) in happened.iter().enumerate() {
+        let picked = |at: &usize| (!open.is_empty()).then(|| open[at % open.len()].clone());
+        let (run, event) = match what {
+            Happened::Prompted => {
+                open.push(RunId::new(format!("new-{number}")));
+                (open.last().cloned(), Event::prompted("x", Owner::Admins, None))
+            }
+            Happened::Thought(at) => (picked(at), Event::Thought("x".into())),
+            Happened::Text(at) => (picked(at), Event::Text("x".into())),
+            Happened::Decided(at) => {
+                let decided =
+                    Decided { call: "c".into(), tool: "rm".into(), decision: Decision::TimedOut, by: None };
+                (picked(at), Event::ApprovalDecided(decided))
+            }
+            Happened::Ended(at) => {
+                let run = picked(at);
+                open.retain(|open| Some(open) != run.as_ref());
+                (run, Event::Ended { outcome: Outcome::Completed, usage: Usage::default() })
+            }
+            Happened::Cleared => (None, Event::Cleared(crate::event::Forgotten::Past)),
+        };
+        if run.is_none() && !matches!(event, Event::Cleared(_)) {
+            continue;
+        }
+        let first_seq = Seq(seq + 1);
+        seq += event.numbers();
+        log.push(Logged { first_seq, seq: Seq(seq), run, at: Timestamp::default(), event });
+    }
+    log
+}
+
 /// What may happen on a connection.
 #[derive(Clone, Debug)]
 enum Step {
@@ -235,8 +316,8 @@ proptest! {
     #[test]
     fn no_json_panics(
         id in "(\"[a-zİ]{0,3}\"|-?[0-9]{1,3}|null|\\[\\]|true)",
-        method in "(\"chat\\.send\"|\"chat\\.abort\"|\"chat\\.history\"|\"plugin\\.load\"|\"budget\\.status\"|5|null)",
-        key in "(channel|account|session|peer|content|limit|id|name|run|path|idempotency_key)",
+        method in "(\"chat\\.(send|abort|history)\"|\"session\\.attach\"|\"approval\\.(list|deny|approve)\"|\"model\\.list\"|\"plugin\\.load\"|\"budget\\.status\"|5|null)",
+        key in "(channel|account|session|peer|content|limit|id|name|run|path|idempotency_key|turns|thoughts|after_seq|model|attachments|follow|input|reason)",
         value in "(\"[a-zİ:%]{0,4}\"|-?[0-9]{1,22}|null|\\[\\]|\\{\\}|true)",
         authenticated in any::<bool>(),
     ) {
@@ -256,6 +337,78 @@ proptest! {
             Err(_) => peer.tell(Input::Frame(Frame::Binary(bytes.into()))),
         }
         prop_assert_eq!(peer.closed, Some(4001));
+    }
+
+    /// Whatever happened: each frame begins where the one before ended; of a run that began before nothing
+    /// is told of the past, and of every other its beginning; and all of what is not the past.
+    #[test]
+    fn an_attach_from_a_turn_on_tells_whole_runs_without_a_hole(
+        past in prop::collection::vec(happened(), 0..24),
+        next in prop::collection::vec(happened(), 0..12),
+        thoughts in any::<bool>(),
+    ) {
+        let before = RunId::from("before");
+        // Nothing that began before is still under way: the store sees to that.
+        let mut past = log_of(&past, vec![before.clone()]);
+        let ended = |log: &[Logged], run: &RunId| {
+            log.iter().any(|logged| logged.run.as_ref() == Some(run) && matches!(logged.event, Event::Ended { .. }))
+        };
+        if !ended(&past, &before) {
+            past.retain(|logged| logged.run.as_ref() != Some(&before));
+            let mut seq = 0;
+            for logged in &mut past {
+                logged.first_seq = Seq(seq + 1);
+                seq += logged.event.numbers();
+                logged.seq = Seq(seq);
+            }
+        }
+        let head = past.last().map_or(Seq(0), |logged| logged.seq);
+        let begun: Vec<RunId> = past
+            .iter()
+            .filter(|logged| matches!(logged.event, Event::Prompted { .. }))
+            .filter_map(|logged| logged.run.clone())
+            .collect();
+        let open: Vec<RunId> = begun.iter().filter(|run| !ended(&past, run)).cloned().collect();
+        let mut all = past;
+        all.extend(log_of(&next, open).into_iter().map(|logged| Logged {
+            first_seq: Seq(logged.first_seq.0 + head.0),
+            seq: Seq(logged.seq.0 + head.0),
+            run: logged.run.map(|run| if begun.contains(&run) { run } else { RunId::new(format!("{run}-later")) }),
+            ..logged
+        }));
+
+        let mut peer = Peer::open();
+        peer.text(&format!(
+            r#"{{"id":"s","method":"session.attach","params":{{"session":"{}","turns":3,"thoughts":{thoughts}}}}}"#,
+            key()
+        ));
+        let (ticket, _) = peer.executed.pop().unwrap();
+        let attached = Reply::Attached {
+            session: key(), after: Seq(0), head, under_way: None, queued: Vec::new(), model: None,
+        };
+        peer.tell(Input::Reply(ticket, Ok(attached)));
+        for logged in &all {
+            let event = Published::new(key(), logged.clone());
+            peer.tell(Input::Event { ticket, first: logged.first_seq, event: &event });
+        }
+        let frames = &peer.sent[1..];
+        let mut last = 0;
+        for frame in frames {
+            let seq = frame["seq"].as_u64().unwrap();
+            prop_assert_eq!(frame["first_seq"].as_u64().unwrap_or(seq), last + 1, "{}", frame);
+            prop_assert!(frame["run"] != "before" || seq > head.0, "{}", frame);
+            prop_assert!(thoughts || frame["event"] != "thought");
+            last = seq;
+        }
+        let told = |name: &str| frames.iter().filter(|frame| frame["event"] == name).count();
+        let are = |is: fn(&Event) -> bool| {
+            all.iter().filter(|l| l.run.as_ref() != Some(&before) && is(&l.event)).count()
+        };
+        prop_assert_eq!(told("prompt"), are(|event| matches!(event, Event::Prompted { .. })));
+        prop_assert_eq!(told("text"), are(|event| matches!(event, Event::Text(_))));
+        prop_assert_eq!(told("approval"), are(|event| matches!(event, Event::ApprovalDecided(_))));
+        prop_assert_eq!(told("done"), are(|event| matches!(event, Event::Ended { .. })));
+        prop_assert_eq!(told("clear"), are(|event| matches!(event, Event::Cleared(_))));
     }
 
     /// Each request gets exactly one final answer, and nothing comes after it.
@@ -285,7 +438,7 @@ proptest! {
                         (false, None) => Ok(Reply::Aborted { run: None }),
                         (false, Some(run)) => {
                             running.push((ticket, run.clone(), 1));
-                            Ok(Reply::Accepted(Accepted { session: key(), run, seq: Seq(1), repeated: false, ahead: 0 }))
+                            Ok(Reply::Accepted(Accepted { session: key(), run, seq: Seq(1), repeated: false, is_over: false, ahead: 0 }))
                         }
                     };
                     peer.tell(Input::Reply(ticket, reply));
@@ -301,7 +454,7 @@ proptest! {
                         2 => Event::ToolCalled(ToolCall { id: "c".into(), name: "echo".into(), input: Value::Null }),
                         3 => Event::ToolReturned(ToolResult { call: CallId::from("c"), content: "x".into(), is_error: true }),
                         4 => ended(Outcome::Failed(ErrorCode::BudgetExceeded.error("token budget exceeded"))),
-                        _ => ended(Outcome::Aborted),
+                        _ => ended(Outcome::Aborted(Cause::Asked)),
                     };
                     peer.event(ticket, seq, &run, event);
                     if kind >= 4 {

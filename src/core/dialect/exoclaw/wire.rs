@@ -2,14 +2,19 @@
 //! is told, written with care.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::approval::Asked;
+use crate::approval::{self, ApprovalReply, Asked, Pending};
+use crate::auth::Owner;
+use crate::catalog::Catalog;
 use crate::command::{Before, Route, Target};
+use crate::config::ModelRef;
+use crate::dialect::admin::event::exported;
 use crate::dialect::json::{Params, clip, even_null, invalid, json, object};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Outcome, Published};
@@ -146,13 +151,6 @@ impl Place {
     }
 }
 
-/// Of `chat.send`, besides the session.
-#[derive(Deserialize)]
-pub(super) struct ChatSend {
-    pub(super) content: Option<String>,
-    pub(super) idempotency_key: Option<String>,
-}
-
 /// Of `chat.abort`, besides the session.
 #[derive(Deserialize)]
 pub(super) struct ChatAbort<'a> {
@@ -201,6 +199,8 @@ fn more(history: &reply::History) -> Option<String> {
 #[derive(Deserialize)]
 pub(super) struct SessionAttach {
     pub(super) after_seq: Option<u64>,
+    pub(super) turns: Option<u64>,
+    pub(super) thoughts: Option<bool>,
 }
 
 /// Of `session.detach`.
@@ -266,22 +266,121 @@ pub(super) fn accepted(id: &Id, run: &RunId, seq: Seq) -> String {
     framed(id, "\"event\":\"accepted\",\"data\":", &json(&Accepted { run: run.as_str(), seq: seq.0 }))
 }
 
-/// The answer to `session.attach`, before its events.
-pub(super) fn attached(id: &Id, session: &SessionKey, head: Seq) -> String {
+/// The answer to `session.attach`, before its events; with its agent and the model that answers next for
+/// those who asked for such.
+pub(super) fn attached(
+    id: &Id,
+    session: &str,
+    head: Seq,
+    banner: Option<(&str, Option<&ModelRef>)>,
+) -> String {
     #[derive(Serialize)]
     struct Attached<'a> {
         session: &'a str,
         seq: u64,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        agent: Option<&'a str>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
     }
-    result(id, &Attached { session: session.as_str(), seq: head.0 })
+    let agent = banner.map(|(agent, _)| agent);
+    let model = banner.and_then(|(_, model)| model).map(ModelRef::to_string);
+    result(id, &Attached { session, seq: head.0, agent, model })
+}
+
+/// The answer to `approval.list`.
+pub(super) fn waiting<'a>(id: &Id, calls: impl Iterator<Item = &'a Arc<Pending>>, reader: &Owner) -> String {
+    #[derive(Serialize)]
+    struct Waiting<'a> {
+        id: &'a str,
+        session: &'a str,
+        name: &'a str,
+        input: &'a Value,
+        deadline: u64,
+    }
+    let calls = calls.map(|pending| Waiting {
+        id: pending.id.as_str(),
+        session: pending.session.seen_by(reader),
+        name: pending.asked.call.name.as_str(),
+        input: &pending.asked.call.input,
+        deadline: pending.asked.deadline.as_millis(),
+    });
+    result(id, &calls.collect::<Vec<_>>())
+}
+
+/// The answer to `agent.list`.
+pub(super) fn agents(id: &Id, catalog: &Catalog) -> String {
+    #[derive(Serialize)]
+    struct Agent<'a> {
+        name: &'a str,
+        provider: &'a str,
+        model: &'a str,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        default: bool,
+    }
+    let agents = catalog.agents.iter().map(|agent| Agent {
+        name: agent.id.as_str(),
+        provider: &agent.model.provider,
+        model: &agent.model.model,
+        default: catalog.default_agent.as_ref() == Some(&agent.id),
+    });
+    result(id, &agents.collect::<Vec<_>>())
+}
+
+/// The answer to `model.list`.
+pub(super) fn models(id: &Id, catalog: &Catalog) -> String {
+    #[derive(Serialize)]
+    struct Model {
+        model: String,
+        available: bool,
+    }
+    let models = catalog.models.iter().map(|entry| Model {
+        model: entry.model.to_string(),
+        available: catalog.is_available(&entry.model.provider),
+    });
+    result(id, &models.collect::<Vec<_>>())
+}
+
+/// What the frame of a prompt says besides, for who wants that: who sent it, where that is no operator,
+/// and what it brought along. Empty for what is no prompt.
+pub(super) fn details(event: &Event) -> String {
+    #[derive(Serialize)]
+    struct File<'a> {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<&'a str>,
+        media_type: &'a str,
+        bytes: usize,
+    }
+    let Event::Prompted { owner, attachments, .. } = event else { return String::new() };
+    let mut details = String::new();
+    if let Owner::Credential(name) = owner {
+        details.push_str(",\"by\":");
+        details.push_str(&json(&**name));
+    }
+    if !attachments.is_empty() {
+        let files = attachments.iter().map(|attachment| File {
+            name: attachment.name(),
+            media_type: attachment.media_type(),
+            bytes: attachment.bytes(),
+        });
+        details.push_str(",\"attachments\":");
+        details.push_str(&json(&files.collect::<Vec<_>>()));
+    }
+    details
 }
 
 /// One frame of an attached session: an event, the numbers it covers, its run, and whether something
 /// was left out.
-pub(super) fn numbered(id: &Id, line: &str, (first, seq): (Seq, Seq), event: &Published) -> String {
+pub(super) fn numbered(
+    id: &Id,
+    line: &str,
+    details: &str,
+    (first, seq): (Seq, Seq),
+    event: &Published,
+) -> String {
     use std::fmt::Write as _;
-    let mut frame = String::with_capacity(96 + id.0.len() + line.len());
-    let _ = write!(frame, "{{\"id\":{},{line},\"seq\":{seq}", id.0);
+    let mut frame = String::with_capacity(96 + id.0.len() + line.len() + details.len());
+    let _ = write!(frame, "{{\"id\":{},{line}{details},\"seq\":{seq}", id.0);
     if first < seq {
         let _ = write!(frame, ",\"first_seq\":{first}");
     }
@@ -322,6 +421,14 @@ pub(super) fn payload(published: &Published) -> Bytes {
         deadline_ms: u64,
     }
     #[derive(Serialize)]
+    struct Decision<'a> {
+        id: &'a str,
+        name: &'a str,
+        decision: &'static str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        by: Option<&'a str>,
+    }
+    #[derive(Serialize)]
     struct ToolResult<'a> {
         tool_use_id: &'a str,
         content: &'a str,
@@ -334,12 +441,14 @@ pub(super) fn payload(published: &Published) -> Bytes {
         output_tokens: u64,
     }
     let text = match &published.logged.event {
-        Event::Started
-        | Event::StepEnded { .. }
-        | Event::Configured(_)
-        | Event::Thought(_)
-        | Event::Sealed(_)
-        | Event::ApprovalDecided(_) => String::new(),
+        Event::Started | Event::StepEnded { .. } | Event::Configured(_) | Event::Sealed(_) => String::new(),
+        Event::Thought(piece) => line("thought", piece),
+        Event::ApprovalDecided(decided) => {
+            let id = published.logged.run.as_ref().map(|run| ApprovalId::of(run, &decided.call));
+            let Some(id) = id else { return Bytes::new() };
+            let (name, decision) = (decided.tool.as_str(), decision(&decided.decision));
+            line("approval", &Decision { id: id.as_str(), name, decision, by: decided.by.as_deref() })
+        }
         Event::Prompted { content, .. } => line("prompt", content),
         Event::Cleared(_) => "\"event\":\"clear\"".to_owned(),
         Event::Injected { content } => line("message", content),
@@ -370,7 +479,7 @@ pub(super) fn payload(published: &Published) -> Bytes {
             let mut text = line("usage", &usage);
             let failure = match outcome {
                 Outcome::Completed => None,
-                Outcome::Aborted => Some("aborted".to_owned()),
+                Outcome::Aborted(_) => Some("aborted".to_owned()),
                 // What a run waits for in vain is its provider: tools that do not answer are results.
                 Outcome::Failed(error) if error.code == ErrorCode::Timeout => {
                     Some(prefixed("provider error: ", &error.message))
@@ -386,6 +495,16 @@ pub(super) fn payload(published: &Published) -> Bytes {
         }
     };
     Bytes::from(text)
+}
+
+/// A decision in a word.
+fn decision(decision: &approval::Decision) -> &'static str {
+    match decision {
+        approval::Decision::Approved { .. } => "approved",
+        approval::Decision::Denied { .. } => "denied",
+        approval::Decision::TimedOut => "timed_out",
+        approval::Decision::Withdrawn => "withdrawn",
+    }
 }
 
 fn line<T: Serialize + ?Sized>(event: &str, data: &T) -> String {
@@ -425,8 +544,8 @@ fn prefixed(prefix: &str, message: &str) -> String {
     if message.starts_with(prefix) { message.to_owned() } else { format!("{prefix}{message}") }
 }
 
-/// The answer to a request that does not stream.
-pub(super) fn answer(id: &Id, reply: &Reply) -> String {
+/// The answer to a request that does not stream, for a client that is this owner.
+pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
     #[derive(Serialize)]
     struct Status<'a> {
         version: &'a str,
@@ -476,6 +595,22 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         cleared: bool,
     }
     #[derive(Serialize)]
+    struct Deleted {
+        deleted: bool,
+    }
+    #[derive(Serialize)]
+    struct Exported<'a> {
+        session: &'a str,
+        lines: Vec<serde_json::Value>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        next: Option<u64>,
+    }
+    #[derive(Serialize)]
+    struct Decided<'a> {
+        id: &'a str,
+        decision: &'static str,
+    }
+    #[derive(Serialize)]
     struct Budget {
         used: u64,
         reserved: u64,
@@ -507,9 +642,14 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         Reply::Aborted { run } => {
             result(id, &Aborted { aborted: run.is_some(), run: run.as_ref().map(RunId::as_str) })
         }
-        Reply::Attached { session, head, .. } => attached(id, session, *head),
+        Reply::Attached { session, head, .. } => attached(id, session.seen_by(reader), *head, None),
+        Reply::Approval(reply) if let ApprovalReply::Decided { id: approval, decided, .. } = &**reply => {
+            result(id, &Decided { id: approval.as_str(), decision: decision(&decided.decision) })
+        }
         Reply::Detached { found } => result(id, &Detached { detached: *found }),
-        Reply::Stopped { session, .. } => result(id, &Stopped { session: session.as_str(), stopped: true }),
+        Reply::Stopped { session, .. } => {
+            result(id, &Stopped { session: session.seen_by(reader), stopped: true })
+        }
         Reply::History(history) => {
             let messages = history.messages.iter().map(|message| Message {
                 role: match message.role {
@@ -521,14 +661,14 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
                 run: message.run.as_str(),
                 clipped: message.clipped,
             });
-            let (session, more) = (history.session.as_str(), more(history));
+            let (session, more) = (history.session.seen_by(reader), more(history));
             result(id, &History { session, messages: messages.collect(), more })
         }
         Reply::Sessions(sessions) => {
             let list: Vec<_> = sessions
                 .iter()
                 .map(|summary| Session {
-                    session: summary.session.as_str(),
+                    session: summary.session.seen_by(reader),
                     created: summary.created.as_millis(),
                     updated: summary.updated.as_millis(),
                     running: summary.running,
@@ -536,7 +676,9 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
                 .collect();
             result(id, &list)
         }
-        Reply::Cleared { session } => result(id, &Cleared { session: session.as_str(), cleared: true }),
+        Reply::Cleared { session } => {
+            result(id, &Cleared { session: session.seen_by(reader), cleared: true })
+        }
         Reply::Budget(budgets) => {
             let by_period: serde_json::Map<String, Value> = budgets
                 .iter()
@@ -547,6 +689,12 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
                 })
                 .collect();
             result(id, &by_period)
+        }
+        Reply::Deleted { found } => result(id, &Deleted { deleted: *found }),
+        Reply::Exported { session, events } => {
+            let lines = events.iter().map(exported).collect();
+            let next = events.last().map(|logged| logged.seq.0);
+            result(id, &Exported { session: session.seen_by(reader), lines, next })
         }
         Reply::Plugins(plugins) => {
             let list: Vec<_> = plugins.iter().map(|plugin| Named { name: plugin.name.as_str() }).collect();
@@ -563,6 +711,7 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         ),
         Reply::PluginUnloaded { name } => result(id, &Unloaded { name: name.as_str(), unloaded: true }),
         Reply::Device(_)
+        | Reply::Catalog(_)
         | Reply::Watching
         | Reply::Unwatched
         | Reply::SessionList(_)
@@ -572,7 +721,6 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         | Reply::Previews(_)
         | Reply::Settled(_)
         | Reply::Compacted { .. }
-        | Reply::Deleted { .. }
         | Reply::Injected { .. }
         | Reply::Health(_)
         | Reply::Overview(_)
@@ -589,6 +737,9 @@ pub(super) fn answer(id: &Id, reply: &Reply) -> String {
         | Reply::File(_)
         | Reply::Token(_)
         | Reply::Job(_)
+        | Reply::Machine(_)
+        | Reply::Lanes(_)
+        | Reply::Soul(_)
         | Reply::Operated(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
     }
 }

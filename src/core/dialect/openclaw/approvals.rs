@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, keys, misfit};
 use crate::approval::{ApprovalCommand, ApprovalReply, Decided, Decision, News, Pending, Verdict};
-use crate::auth::Scope;
+use crate::auth::{Owner, Scope};
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
@@ -59,11 +59,77 @@ fn in_their_words(error: Error) -> Error {
 }
 
 /// `exec.approval.list`
-pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    ask(ApprovalCommand::List, |reply| match reply {
-        ApprovalReply::List(list) => Some(list.iter().map(|pending| requested(pending)).collect()),
+pub(super) fn list(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let who = dialect.owner.clone();
+    ask(ApprovalCommand::List, move |reply| match reply {
+        ApprovalReply::List(list) => Some(list.iter().map(|pending| requested(pending, &who)).collect()),
         _ => None,
     })
+}
+
+/// How many decisions are told to who does not say, and at most.
+const PAST: usize = 50;
+const PAST_MAX: usize = 100;
+
+/// `approval.history`: what was decided since the daemon started, as far as it is kept.
+pub(super) fn history(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    _: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    #[derive(Deserialize)]
+    struct Asked {
+        limit: Option<usize>,
+        kind: Option<String>,
+    }
+    let asked: Asked = request.read()?;
+    if asked.kind.is_some_and(|kind| kind != "exec") {
+        return Ok(Call::Answer(json!({ "items": [] })));
+    }
+    let limit = asked.limit.unwrap_or(PAST).clamp(1, PAST_MAX);
+    let who = dialect.owner.clone();
+    ask(ApprovalCommand::Past { limit }, move |reply| match reply {
+        ApprovalReply::Past(past) => {
+            let items: Vec<_> = past.iter().filter_map(|news| past_call(news, &who)).collect();
+            Some(json!({ "items": items }))
+        }
+        _ => None,
+    })
+}
+
+/// A decision that was made, or that nobody made.
+fn past_call(news: &News, who: &Owner) -> Option<Value> {
+    let News::Resolved { pending, decided, at } = news else { return None };
+    let (status, reason) = match decided.decision {
+        Decision::Approved { .. } => ("allowed", "user"),
+        Decision::Denied { .. } => ("denied", "user"),
+        Decision::TimedOut => ("expired", "timeout"),
+        Decision::Withdrawn => ("cancelled", "run-aborted"),
+    };
+    let short: String = command(pending).chars().take(PREVIEW_CHARS).collect();
+    let mut item = json!({
+        "id": pending.id.as_str(),
+        "urlPath": format!("/approvals/{}", pending.id),
+        "createdAtMs": pending.asked.asked.as_millis(),
+        "expiresAtMs": pending.asked.deadline.as_millis(),
+        "presentation": {
+            "kind": "exec",
+            "commandText": short,
+            "agentId": &*pending.session.agent(),
+            "allowedDecisions": DECISIONS,
+        },
+        "resolvedAtMs": at.as_millis(),
+        "source": { "agentId": &*pending.session.agent(), "sessionKey": keys::write(&pending.session, who) },
+        "status": status,
+        "reason": reason,
+    });
+    if let Some(decision) = word(decided) {
+        item["decision"] = decision.into();
+    }
+    if let Some(by) = decided.by.as_ref().filter(|by| !by.is_empty()) {
+        item["resolver"] = json!({ "kind": "runtime", "id": by });
+    }
+    Some(item)
 }
 
 /// `exec.approval.get`
@@ -116,7 +182,7 @@ pub(super) fn command(pending: &Pending) -> String {
     format!("{} {}", pending.asked.call.name, pending.asked.call.input)
 }
 
-fn requested(pending: &Pending) -> Value {
+fn requested(pending: &Pending, who: &Owner) -> Value {
     json!({
         "id": pending.id.as_str(),
         "request": {
@@ -127,7 +193,7 @@ fn requested(pending: &Pending) -> Value {
             "ask": "always",
             "agentId": pending.session.agent(),
             "resolvedPath": null,
-            "sessionKey": keys::write(&pending.session),
+            "sessionKey": keys::write(&pending.session, who),
             "runId": pending.run.as_str(),
             "allowedDecisions": DECISIONS,
         },
@@ -153,7 +219,7 @@ impl OpenClaw {
         }
         match news {
             News::Requested(pending) => {
-                self.emit("exec.approval.requested", &requested(pending).to_string(), turn);
+                self.emit("exec.approval.requested", &requested(pending, &self.owner).to_string(), turn);
             }
             News::Resolved { pending, decided, at } => {
                 let resolved = json!({

@@ -60,20 +60,24 @@ impl OpenClaw {
     }
 
     fn models(&self) -> Value {
-        self.setup.catalog.models.iter().map(model).collect()
+        self.setup.catalog.models.iter().map(|entry| self.model(entry)).collect()
     }
-}
 
-fn model(entry: &ModelEntry) -> Value {
-    json!({
-        "id": entry.model.model,
-        "name": entry.model.model,
-        "provider": entry.model.provider,
-        "contextWindow": CONTEXT_TOKENS,
-        "reasoning": entry.kind != ProviderKind::OpenAi,
-        "input": ["text", "image"],
-        "available": true,
-    })
+    fn model(&self, entry: &ModelEntry) -> Value {
+        let is_available = self.setup.catalog.is_available(&entry.model.provider);
+        let mut value = json!({
+            "id": entry.model.model,
+            "name": entry.model.model,
+            "provider": entry.model.provider,
+            "reasoning": entry.kind == ProviderKind::Anthropic,
+            "input": ["text", "image"],
+            "available": is_available,
+        });
+        if !is_available {
+            value["unavailableReason"] = "missing-auth".into();
+        }
+        value
+    }
 }
 
 /// `agents.list`.
@@ -107,6 +111,25 @@ pub(super) fn agent_identity(
 /// `models.list`.
 pub(super) fn models_list(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
     Ok(Call::Answer(json!({ "models": dialect.models() })))
+}
+
+/// `models.authStatus`: how providers are let in that take a key.
+pub(super) fn auth_status(
+    dialect: &mut OpenClaw,
+    _: &Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    let access = dialect.setup.catalog.access.iter();
+    let providers = access.filter(|(_, access)| access.has_key || access.lacks_key).map(|(name, access)| {
+        let status = if access.has_key { "static" } else { "missing" };
+        let mut provider = json!({ "provider": name, "displayName": name, "status": status, "profiles": [] });
+        if access.has_key {
+            provider["apiKey"] = json!({ "source": "config" });
+        }
+        provider
+    });
+    let providers: Vec<_> = providers.collect();
+    Ok(Call::Answer(json!({ "ts": turn.now().as_millis(), "providers": providers })))
 }
 
 /// `commands.list`.

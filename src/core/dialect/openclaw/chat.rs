@@ -12,13 +12,14 @@ use super::stream::{End, Told, usage_of};
 use super::wire::{Failure, Protocol};
 use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
 use crate::attachment::{self, Attachment};
-use crate::command::{Command, Submit};
+use crate::command::{Command, Submit, Target};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
-use crate::event::Outcome;
+use crate::event::{Cause, Outcome};
 use crate::ids::{RunId, SessionKey};
-use crate::reply::Reply;
+use crate::manner::Manner;
+use crate::reply::{Accepted, Reply};
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
@@ -42,6 +43,10 @@ struct Send<'a> {
     #[serde(borrow)]
     attachments: Option<Vec<Attached<'a>>>,
     idempotency_key: Option<String>,
+    /// After how long its run is ended: of `chat.send` in milliseconds, of `agent` in seconds; none and 0
+    /// = never.
+    timeout_ms: Option<u64>,
+    timeout: Option<u64>,
 }
 
 /// A file of a prompt: its bytes in base64, as a `data:` URL or without.
@@ -61,7 +66,7 @@ struct Prompt {
     content: String,
     /// The name that the client gave its run.
     name: Option<String>,
-    thinking: Option<Thinking>,
+    manner: Manner,
     attachments: Vec<Attachment>,
 }
 
@@ -83,12 +88,18 @@ fn prompt(
         return Err(request.invalid(&why));
     }
     let thinking = asked.thinking.as_deref().map(|level| thinking(request, level)).transpose()?;
+    let timeout = match request.method.name {
+        "agent" => asked.timeout.map(Duration::from_secs),
+        _ => asked.timeout_ms.map(Duration::from_millis),
+    };
+    let timeout = timeout.filter(|timeout| !timeout.is_zero());
+    let manner = Manner { timeout, ..thinking.into() };
     let attachments =
         attachments.iter().map(|file| attachment(request, file)).collect::<Result<Vec<_>, _>>()?;
     attachment::check(&attachments)?;
     let key = asked.session_key.as_deref().unwrap_or(keys::MAIN).to_owned();
     let Some(session) = dialect.session(request, Some(&key), turn)? else { return Ok(None) };
-    Ok(Some(Prompt { session, key, content, name, thinking, attachments }))
+    Ok(Some(Prompt { session, key, content, name, manner, attachments }))
 }
 
 fn thinking(request: &Request<'_>, level: &str) -> Result<Thinking, Error> {
@@ -126,7 +137,7 @@ impl Prompt {
             attachments: self.attachments,
             files: Vec::new(),
             enclosed: Vec::new(),
-            manner: self.thinking.into(),
+            manner: self.manner,
             follow: true,
         })
     }
@@ -148,8 +159,9 @@ pub(super) fn send(
     };
     dialect.follow(&prompt.session, &prompt.key, None, turn);
     if STOP_WORDS.iter().any(|word| prompt.content.trim().eq_ignore_ascii_case(word)) {
-        return Call::ask(Command::Stop { target: target(&prompt.session) }, stopped);
+        return Call::ask(Command::Stop { target: target(&prompt.session), cause: Cause::Stopped }, stopped);
     }
+    dialect.knows_nothing(&prompt.session);
     let run = turn.run_id();
     let (key, name) = (prompt.key.clone(), prompt.name.clone().unwrap_or_else(|| run.to_string()));
     if let Some(command) = slash::parse(&prompt.content) {
@@ -157,10 +169,10 @@ pub(super) fn send(
     }
     Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply {
         Ok(Reply::Accepted(accepted)) => {
-            dialect.expect(&accepted.run, &name, &key, after_answer(dialect.protocol, turn.now()));
+            dialect.expect(&accepted, &name, &key, after_answer(dialect.protocol, turn.now()));
             let status = match accepted.repeated {
                 false => "started",
-                true if dialect.ended.contains(&accepted.run) => "ok",
+                true if accepted.is_over => "ok",
                 true => "in_flight",
             };
             Ok(Call::Answer(json!({ "runId": name, "status": status })))
@@ -176,15 +188,20 @@ pub(super) fn send(
 
 impl OpenClaw {
     /// A run that the client asked for itself is told under the names it gave; its end, not before
-    /// `quiet_until`.
-    pub(super) fn expect(&mut self, run: &RunId, name: &str, key: &str, quiet_until: Timestamp) {
-        if self.ended.contains(run) {
-            // Its end was told; who asks for it again is answered from the log.
+    /// `quiet_until`. Of one that is over nothing is told but what was begun to be.
+    pub(super) fn expect(&mut self, accepted: &Accepted, name: &str, key: &str, quiet_until: Timestamp) {
+        let (protocol, feed) = (self.protocol, self.replying);
+        if self.ended.contains(&accepted.run) {
             return;
         }
-        let protocol = self.protocol;
-        let told = self.runs.entry(run.clone()).or_insert_with(|| Told::new(protocol, name, Some(key)));
+        if accepted.is_over && !self.runs.contains_key(&accepted.run) {
+            return self.remember_ended(&accepted.run);
+        }
+        let new = || Told::new(protocol, name, Some(key), feed);
+        let told = self.runs.entry(accepted.run.clone()).or_insert_with(new);
+        told.call(name);
         told.tell_as(key);
+        told.comes_whole(feed);
         told.quiet_until = quiet_until;
         // Who waited for it before it was there.
         let known = self.vain.extract_if(.., |vain| vain.run == name);
@@ -249,7 +266,7 @@ pub(super) fn abort(
         return Ok(Call::Elsewhere);
     };
     let Some(run) = asked.run_id else {
-        return Call::ask(Command::Stop { target: target(&session) }, stopped);
+        return Call::ask(Command::Stop { target: target(&session), cause: Cause::Asked }, stopped);
     };
     let told = dialect.runs.values().find(|told| told.run() == run).and_then(Told::key);
     if told.and_then(|key| dialect.session_known(key)).is_some_and(|told_in| told_in != session) {
@@ -307,6 +324,7 @@ pub(super) fn agent(
     struct Agent {
         agent_id: Option<String>,
         session_key: Option<String>,
+        session_id: Option<String>,
     }
     let asked: Agent = request.read()?;
     let Some(mut prompt) = prompt(dialect, request, turn)? else { return Ok(Call::Elsewhere) };
@@ -318,25 +336,54 @@ pub(super) fn agent(
         };
         prompt.session = session;
     }
+    let id = request.id.to_owned();
+    let of_conversation = asked.session_id.filter(|id| asked.session_key.is_none() && !id.trim().is_empty());
+    let Some(conversation) = of_conversation else { return prompt_agent(dialect, id, prompt, turn) };
+    let agent = asked.agent_id.unwrap_or_else(|| dialect.default_agent().to_owned());
+    let described = Command::DescribeSession { target: Target::Conversation(conversation.clone()) };
+    Call::ask(described, move |dialect, reply, turn| {
+        match reply {
+            Ok(Reply::Session(Some(row))) => {
+                prompt.key = keys::write(&row.session, &dialect.owner);
+                prompt.session = row.session;
+            }
+            Ok(Reply::Session(None)) => return Err(misfit()),
+            // It begins under this id.
+            Err(error) if error.code == ErrorCode::NotFound => {
+                prompt.key = format!("agent:{agent}:{}", conversation.trim());
+                prompt.session = keys::own(&agent, conversation.trim(), &dialect.owner)?;
+            }
+            Ok(_) => return Err(misfit()),
+            Err(error) => return Err(error),
+        }
+        prompt_agent(dialect, id, prompt, turn)
+    })
+}
+
+/// Prompts for `agent`.
+fn prompt_agent(
+    dialect: &mut OpenClaw,
+    id: String,
+    prompt: Prompt,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
     dialect.follow(&prompt.session, &prompt.key, None, turn);
+    dialect.knows_nothing(&prompt.session);
     let run = turn.run_id();
-    let (key, id) = (prompt.key.clone(), request.id.to_owned());
+    let key = prompt.key.clone();
     let name = prompt.name.clone().unwrap_or_else(|| run.to_string());
     Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply? {
         Reply::Accepted(accepted) => {
-            dialect.expect(&accepted.run, &name, &key, turn.now());
+            if accepted.is_over {
+                // It is read again, for its end alone.
+                dialect.await_end(&accepted, &name).asked.push(id);
+                return Ok(Call::Elsewhere);
+            }
+            dialect.expect(&accepted, &name, &key, turn.now());
             let accepted_at = turn.now().as_millis();
             let payload = json!({ "runId": name, "status": "accepted", "acceptedAt": accepted_at });
             turn.send(wire::answer(&id, &payload));
-            if dialect.ended.contains(&accepted.run) {
-                // It was told to its end: that is read again, for this answer alone.
-                dialect.ended.retain(|run| *run != accepted.run);
-                let told = Told::new(dialect.protocol, &name, None);
-                dialect.runs.insert(accepted.run.clone(), told);
-            }
-            if let Some(told) = dialect.runs.get_mut(&accepted.run) {
-                told.asked.push(id);
-            }
+            dialect.await_end(&accepted, &name).asked.push(id);
             Ok(Call::Elsewhere)
         }
         _ => Err(misfit()),
@@ -354,11 +401,11 @@ pub(super) fn agent_ended(id: &str, told: &Told, end: &End, now: Timestamp) -> S
         "meta": {
             "durationMs": duration,
             "agentMeta": { "usage": usage_of(end.usage) },
-            "aborted": end.outcome == Outcome::Aborted,
+            "aborted": matches!(end.outcome, Outcome::Aborted(_)),
         },
     });
     match &end.outcome {
-        Outcome::Completed | Outcome::Aborted => {
+        Outcome::Completed | Outcome::Aborted(_) => {
             let summary = if end.outcome == Outcome::Completed { "completed" } else { "aborted" };
             let payload =
                 json!({ "runId": told.run(), "status": "ok", "summary": summary, "result": result });

@@ -8,6 +8,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::super::message_bytes_max;
 use super::method::{EVENTS, METHODS, Who, scopes_asked, scopes_granted};
 use super::wire::{Failure, Incoming, Protocol};
 use super::{Call, OpenClaw, Phase, devices, keys, wire};
@@ -15,8 +16,11 @@ use crate::auth::device::{self, Checked, Circumstances, Proof, Refusal};
 use crate::auth::{About, Admitted, Claim, Credentials, DeviceClaim, Role, Scopes, Secret};
 use crate::command::Command;
 use crate::dialect::{Frame, Turn};
-use crate::error::{Detail, Error};
+use crate::error::{Detail, Error, ErrorCode};
 use crate::reply::{Overview, Reply};
+
+/// What the gateway can do besides its methods: `models.list` has all models there are to choose from.
+const CAPABILITIES: [&str; 1] = ["published-model-catalog"];
 
 /// The reason of a Close has room for so many bytes.
 const REASON_BYTES_MAX: usize = 123;
@@ -165,6 +169,7 @@ impl OpenClaw {
                 match self.check_device(claimed, &client, (role, &scopes), signed, turn) {
                     Ok(checked) => {
                         let token = device_token.map(Secret::new);
+                        self.device = Some(checked.id.to_string());
                         device = Some(DeviceClaim { id: checked.id, public_key: checked.public_key, token });
                     }
                     Err(refusal) => {
@@ -265,7 +270,8 @@ impl OpenClaw {
             Err(error) => {
                 let id = std::mem::take(&mut self.greeting.id);
                 let (failure, reason) = self.not_let_in(&error);
-                self.refuse_with(&id, &failure, (1008, &reason), turn);
+                let code = if error.code == ErrorCode::RateLimited { 1013 } else { 1008 };
+                self.refuse_with(&id, &failure, (code, &reason), turn);
             }
         }
     }
@@ -293,6 +299,13 @@ impl OpenClaw {
             "role": self.who.role.name(),
             "scopes": scopes,
         });
+        // What a node that was paired answers may be large, be it a picture.
+        let message_bytes_max = match self.who.role {
+            Role::Node if admitted.device_token.is_some() || !self.setup.credentials_required => {
+                self.setup.max_payload_bytes
+            }
+            _ => message_bytes_max(admitted.principal.scopes, self.setup.max_payload_bytes),
+        };
         if let Some(device) = &admitted.device_token {
             auth["deviceToken"] = device.token.expose().into();
             auth["issuedAtMs"] = device.issued.as_millis().into();
@@ -308,7 +321,7 @@ impl OpenClaw {
                 "version": &*self.setup.version,
                 "connId": self.setup.connection.0.to_string(),
             },
-            "features": { "methods": methods, "events": EVENTS },
+            "features": { "methods": methods, "events": EVENTS, "capabilities": CAPABILITIES },
             "snapshot": {
                 "presence": self.presence_entries(&overview.presence),
                 "health": self.health_payload(overview, now),
@@ -323,7 +336,7 @@ impl OpenClaw {
             },
             "auth": auth,
             "policy": {
-                "maxPayload": self.setup.max_payload_bytes,
+                "maxPayload": message_bytes_max,
                 "maxBufferedBytes": self.setup.max_buffered_bytes,
                 "tickIntervalMs": u64::try_from(self.setup.tick_interval.as_millis()).unwrap_or(u64::MAX),
             },

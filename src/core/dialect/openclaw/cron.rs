@@ -20,6 +20,7 @@ use sha2::{Digest, Sha256};
 
 use super::wire::Protocol;
 use super::{Call, OpenClaw, Request, keys, misfit};
+use crate::auth::Owner;
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
@@ -179,7 +180,7 @@ impl WireJob {
     ) -> Result<Errand, Error> {
         let invalid = |why: &str| crate::dialect::json::invalid(method, why);
         let mut note = old.map(Note::of).unwrap_or_default();
-        let shown = old.map(|job| shown_order(job, &note, dialect.protocol));
+        let shown = old.map(|job| shown_order(job, &note, (dialect.protocol, &dialect.owner)));
         note.set("agentId", self.agent_id.clone());
         note.set("sessionKey", self.session_key.clone());
         note.set("wakeMode", self.wake_mode.clone());
@@ -258,21 +259,22 @@ fn named_session(
     }
 }
 
-/// The main session of an agent.
+/// The main session of an agent, in the space of whoever says it.
 fn main_session(agent: &str) -> Result<SessionKey, Error> {
-    match keys::read(keys::MAIN, agent)? {
+    match keys::read(keys::MAIN, agent, &Owner::Admins)? {
         keys::Named::One(session) | keys::Named::Either(session, _) => Ok(session),
     }
 }
 
 /// A job's `sessionTarget` and `payload`.
-fn shown_order(job: &Job, note: &Note, protocol: Protocol) -> (String, Map<String, Value>) {
-    let is_main = main_session(&job.task.session.agent()).is_ok_and(|main| main == job.task.session);
+fn shown_order(job: &Job, note: &Note, (protocol, who): (Protocol, &Owner)) -> (String, Map<String, Value>) {
+    let is_main =
+        main_session(&job.task.session.agent()).is_ok_and(|main| main.local() == job.task.session.local());
     let target = match note.text("sessionTarget") {
         Some(target) => target.to_owned(),
         None if is_main => "main".into(),
         None if job.has_own_session() || protocol == Protocol::Three => "isolated".into(),
-        None => format!("session:{}", keys::write(&job.task.session)),
+        None => format!("session:{}", keys::write(&job.task.session, who)),
     };
     let mut payload = note.0.get("payload").and_then(Value::as_object).cloned().unwrap_or_default();
     if !payload.contains_key("kind") {
@@ -303,10 +305,10 @@ fn shown_plan(schedule: &Schedule, protocol: Protocol) -> Value {
 }
 
 /// A job in the protocol's words.
-fn shown(view: &JobView, protocol: Protocol) -> Value {
+fn shown(view: &JobView, (protocol, who): (Protocol, &Owner)) -> Value {
     let job = &view.job;
     let note = Note::of(job);
-    let (target, payload) = shown_order(job, &note, protocol);
+    let (target, payload) = shown_order(job, &note, (protocol, who));
     let mut value = json!({
         "id": job.id.as_str(),
         "name": job.name,
@@ -381,7 +383,7 @@ fn ask(
 
 fn ask_for_job(command: JobCommand) -> Result<Call, Error> {
     ask(command, |dialect, reply| match reply {
-        JobReply::Job(view) => Some(shown(&view, dialect.protocol)),
+        JobReply::Job(view) => Some(shown(&view, (dialect.protocol, &dialect.owner))),
         _ => None,
     })
 }
@@ -391,13 +393,15 @@ fn ask_for_job(command: JobCommand) -> Result<Call, Error> {
 struct Named {
     id: Option<String>,
     job_id: Option<String>,
+    name: Option<String>,
     mode: Option<String>,
 }
 
 impl Named {
     fn read(request: &Request<'_>) -> Result<(String, Option<String>), Error> {
-        let Self { id, job_id, mode } = request.read()?;
-        let id = id.or(job_id).filter(|id| !id.is_empty());
+        let Self { id, job_id, name, mode } = request.read()?;
+        let given = |text: &String| !text.is_empty();
+        let id = id.filter(given).or(job_id.filter(given)).or(name.filter(given));
         Ok((id.ok_or_else(|| request.invalid("missing id"))?, mode))
     }
 }
@@ -437,8 +441,12 @@ pub(super) fn list(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) ->
         let jobs: Vec<&JobView> =
             jobs.iter().filter(|view| !view.job.is_built_in() && is_wanted(&view.job)).collect();
         let (limit, offset) = (asked.limit.unwrap_or(JOBS_MAX).clamp(1, JOBS_MAX), asked.offset.unwrap_or(0));
-        let page: Vec<Value> =
-            jobs.iter().skip(offset).take(limit).map(|view| shown(view, dialect.protocol)).collect();
+        let page: Vec<Value> = jobs
+            .iter()
+            .skip(offset)
+            .take(limit)
+            .map(|view| shown(view, (dialect.protocol, &dialect.owner)))
+            .collect();
         let mut answer = paged("jobs", page, (limit, offset, jobs.len()), dialect.protocol);
         if dialect.protocol != Protocol::Three {
             answer["snapshotRevision"] = revision(&jobs).into();

@@ -66,12 +66,29 @@ fn ask(
 
 /// `device.pair.list`
 pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    ask(DeviceCommand::List, |_, reply| match reply {
-        DeviceReply::List(list) => Some(json!({
-            "pending": list.pending.iter().map(pending).collect::<Vec<_>>(),
-            "paired": list.paired.iter().map(device).collect::<Vec<_>>(),
-        })),
-        _ => None,
+    Call::ask(Command::Device(DeviceCommand::List), |_, reply, _| {
+        let Reply::Device(reply) = reply? else { return Err(misfit()) };
+        let DeviceReply::List(list) = *reply else { return Err(misfit()) };
+        Call::ask(Command::Overview, move |dialect, reply, _| {
+            let Reply::Overview(overview) = reply? else { return Err(misfit()) };
+            let is_connected = |device: &Device| {
+                let present = overview.presence.present.iter();
+                // Programs that come for one question are not among who is present: this may be one.
+                dialect.device.as_deref() == Some(&*device.id)
+                    || present
+                        .filter(|present| present.connection.is_some())
+                        .any(|present| present.device.as_deref() == Some(&*device.id))
+            };
+            let paired = list.paired.iter().map(|paired| {
+                let mut object = device(paired);
+                object["connected"] = is_connected(paired).into();
+                object
+            });
+            Ok(Call::Answer(json!({
+                "pending": list.pending.iter().map(pending).collect::<Vec<_>>(),
+                "paired": paired.collect::<Vec<_>>(),
+            })))
+        })
     })
 }
 

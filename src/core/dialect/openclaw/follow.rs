@@ -2,29 +2,53 @@
 //!
 //! A client of this protocol does not say what it follows: it names a session, and is told of it
 //! from then on. Its runs come under the ticket of the attachment, or under that of the request that
-//! asked for them; whichever it is, a run is told once, by its number in the log.
+//! asked for them; whichever it is, a run comes from one feed ([`Told::comes_under`]) and is told once.
+//!
+//! | the feed of a run | gives |
+//! |---|---|
+//! | the watch of all sessions | what begins while it lasts |
+//! | the attachment to a session | everything after a number, as of which is known what was under way |
+//! | the run by itself: a prompt, or one that was asked for | all of it, from its prompt on |
+//!
+//! A run that comes by itself comes so to its end. One that is met in its midst, or whose feed ends
+//! before it does, is asked for ([`OpenClaw::join`]) and comes by itself then.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::stream::{End, Frame, Told, said, wire_run};
 use super::{Call, OpenClaw, chat, keys, message, target, wait};
-use crate::command::Command;
+use crate::command::{Command, SessionFilter};
 use crate::dialect::Turn;
 use crate::event::{Event, Published};
 use crate::ids::{RunId, Seq, SessionKey, Ticket};
-use crate::reply::{Reply, UnderWay};
+use crate::reply::{Accepted, Reply, SessionState, UnderWay};
 use crate::time::Timestamp;
 
 /// How many runs that were told to their end are remembered, so that none is told again.
 const ENDED_MAX: usize = 256;
+
+/// How long after it came a connection that named no session is told which runs are under way: most
+/// name one at once, or go.
+const LOOK_AROUND: Duration = Duration::from_millis(250);
+
+/// In how many sessions it is told of them; in others, once something happens there.
+const LOOK_MAX: usize = 64;
+
+/// How many runs may be asked for at once.
+const JOINING_MAX: usize = 256;
 
 /// A session that the client named.
 #[derive(Debug)]
 pub(super) struct Followed {
     /// How the client called it last.
     pub(super) key: String,
-    /// The attachment; none while it is asked for.
-    ticket: Option<Ticket>,
+    /// The attachment.
+    ticket: Ticket,
+    /// Whether it is made; else it is asked for.
+    is_attached: bool,
+    /// Whether the client knows nothing of what is under way there.
+    pub(super) knows_nothing: bool,
     /// Everything after this number is told.
     pub(super) from: Seq,
     /// When it was last named, counted in requests: the session that was not named for longest makes
@@ -58,6 +82,100 @@ impl OpenClaw {
     pub(super) fn watch_all(&mut self, turn: &mut Turn<'_>) {
         let ticket = self.ask_aside(Command::Watch, turn, |_, _, _| Ok(Call::Elsewhere));
         self.watch = Some(ticket);
+        self.look = Some(turn.now().after(LOOK_AROUND));
+    }
+
+    /// Tells a client that named no session of runs that are under way already.
+    pub(super) fn look_around(&mut self, turn: &mut Turn<'_>) {
+        if self.look.is_none_or(|look| look > turn.now()) {
+            return;
+        }
+        self.look = None;
+        if self.watch.is_none() {
+            return;
+        }
+        for state in [SessionState::Running, SessionState::Paused] {
+            let filter = SessionFilter { limit: LOOK_MAX, state: Some(state), ..SessionFilter::default() };
+            self.ask_aside(Command::ListSessions(filter), turn, |dialect, reply, turn| {
+                let rows = match reply {
+                    Ok(Reply::SessionList(list)) if dialect.watch.is_some() => list.rows,
+                    _ => Vec::new(),
+                };
+                for row in &rows {
+                    // What waits begins in front of everybody.
+                    let under_way = row.last_run.as_ref().filter(|last| last.ended.is_none());
+                    let is_told = |run: &RunId| dialect.runs.values().any(|told| told.run() == run.as_str());
+                    if let Some(last) = under_way.filter(|last| !is_told(&last.run)) {
+                        dialect.join(&last.run.clone(), keys::write(&row.session, &dialect.owner), turn);
+                    }
+                }
+                Ok(Call::Elsewhere)
+            });
+        }
+    }
+
+    /// Asks for a run that is under way, to tell all of it to its end.
+    fn join(&mut self, run: &RunId, key: String, turn: &mut Turn<'_>) {
+        if self.joining.len() >= JOINING_MAX || self.joining.contains_key(run) {
+            return;
+        }
+        self.joining.insert(run.clone(), key);
+        let run = run.clone();
+        self.ask_aside(Command::FollowRun { run: run.clone() }, turn, move |dialect, reply, turn| {
+            let key = dialect.joining.remove(&run);
+            match (reply, key) {
+                (Ok(Reply::Accepted(Accepted { run, .. })), Some(key)) => {
+                    let (protocol, feed) = (dialect.protocol, dialect.replying);
+                    if !dialect.ended.contains(&run) {
+                        let new = || Told::new(protocol, run.as_str(), Some(&key), feed).nameless();
+                        let told = dialect.runs.entry(run.clone()).or_insert_with(new);
+                        told.tell_as(&key);
+                        told.comes_whole(feed);
+                    }
+                }
+                // What happens next in it asks again.
+                _ => {
+                    let waiting = dialect.runs.remove(&run).map(|told| told.waiting).unwrap_or_default();
+                    for (id, _) in waiting {
+                        turn.send(super::wire::answer(&id, &wait::in_vain(run.as_str())));
+                    }
+                }
+            }
+            Ok(Call::Elsewhere)
+        });
+    }
+
+    /// Has the runs that come under this ticket come by themselves.
+    fn join_all(&mut self, feed: Ticket, turn: &mut Turn<'_>) {
+        self.join_those(feed, |_| true, turn);
+    }
+
+    /// The same of those that are meant.
+    fn join_those(&mut self, feed: Ticket, is_meant: impl Fn(&RunId) -> bool, turn: &mut Turn<'_>) {
+        let is_fed = |told: &Told| told.comes_under(feed) && !told.is_whole();
+        let fed = self.runs.iter().filter(|(run, told)| is_fed(told) && is_meant(run));
+        let fed: Vec<(RunId, String)> =
+            fed.filter_map(|(run, told)| Some((run.clone(), told.key()?.to_owned()))).collect();
+        for (run, key) in fed {
+            self.join(&run, key, turn);
+        }
+    }
+
+    /// The run that a request asked for, to whose end it waits: told as well, where its session is.
+    pub(super) fn await_end(&mut self, accepted: &Accepted, name: &str) -> &mut Told {
+        let (protocol, feed) = (self.protocol, self.replying);
+        // One that was told to its end is read again, for its end.
+        let was_told = self.ended.contains(&accepted.run);
+        self.ended.retain(|run| *run != accepted.run);
+        let key = match self.followed.get(&accepted.session) {
+            _ if accepted.is_over || was_told => None,
+            Some(followed) => Some(followed.key.clone()),
+            None => self.watch.map(|_| keys::write(&accepted.session, &self.owner)),
+        };
+        let told = self.runs.entry(accepted.run.clone());
+        let told = told.or_insert_with(|| Told::new(protocol, name, key.as_deref(), feed));
+        told.comes_whole(feed);
+        told
     }
 
     /// The client named a session: it is followed from here on. Where it says up to which number it
@@ -73,48 +191,92 @@ impl OpenClaw {
         let named = self.named;
         if let Some(watch) = self.watch.take() {
             self.ask_aside(Command::Unwatch { watch }, turn, |_, _, _| Ok(Call::Elsewhere));
+            self.join_all(watch, turn);
         }
-        let mut wants_messages = false;
+        let (mut wants_messages, mut before) = (false, None);
         if let Some(followed) = self.followed.get_mut(session) {
             followed.key = key.to_owned();
             followed.named = named;
             wants_messages = followed.wants_messages;
+            let (ticket, is_attached) = (followed.ticket, followed.is_attached);
             match &known {
                 // What lies before it was attached is told again, and only that.
-                Some(known) if known.after < followed.from && followed.ticket.is_some() => {}
+                Some(known) if known.after < followed.from && is_attached => {}
+                Some(Known { under_way: Some(under_way), .. }) => {
+                    return self.is_known(under_way, key, ticket, is_attached);
+                }
                 _ => return,
             }
-            self.unfollow(session, turn);
+            before = self.unfollow(session, turn);
         }
         if self.followed.len() >= self.setup.subscriptions
             && let Some(oldest) = self.followed.iter().min_by_key(|(_, f)| f.named).map(|(k, _)| k.clone())
+            && let Some(feed) = self.unfollow(&oldest, turn)
         {
-            self.unfollow(&oldest, turn);
+            self.join_all(feed, turn);
         }
         let after = known.as_ref().map(|known| known.after);
-        if let Some(Known { under_way, queued, .. }) = known {
-            self.resume(under_way.as_ref(), &queued, key);
-        }
-        let (key, from) = (key.to_owned(), after.unwrap_or_default());
-        let followed = Followed { key, ticket: None, from, named, wants_messages };
-        self.followed.insert(session.clone(), followed);
-        let (attach, session) = (Command::Attach { target: target(session), after }, session.clone());
-        self.ask_aside(attach, turn, move |dialect, reply, _| {
-            match reply {
-                Ok(Reply::Attached { after, under_way, queued, .. }) => {
-                    let key = dialect.followed.get_mut(&session).map(|followed| {
-                        followed.from = after;
-                        followed.key.clone()
-                    });
-                    if let Some(key) = key {
-                        dialect.resume(under_way.as_deref(), &queued, &key);
+        let attach = Command::Attach { target: target(session), after };
+        let (of, is_from_now) = (session.clone(), after.is_none());
+        let ticket = self.ask_aside(attach, turn, move |dialect, reply, turn| {
+            let ticket = dialect.replying;
+            let followed = dialect.followed.get_mut(&of).filter(|followed| followed.ticket == ticket);
+            match (reply, followed) {
+                (Ok(Reply::Attached { after, under_way, queued, .. }), Some(followed)) => {
+                    followed.from = after;
+                    let (key, is_known) = (followed.key.clone(), !followed.knows_nothing);
+                    dialect.resume((under_way.as_deref(), &queued), (&key, is_known), ticket);
+                    if is_from_now {
+                        // What a history had under way may be over by now.
+                        let is_open = |run: &RunId| {
+                            under_way.as_ref().is_some_and(|under_way| under_way.run == *run)
+                                || queued.iter().any(|(queued, _)| queued == run)
+                        };
+                        dialect.join_those(ticket, |run| !is_open(run), turn);
                     }
                 }
+                (Ok(_), None) => {}
                 // What the client asked of the session says what is wrong with it.
-                _ => drop(dialect.followed.remove(&session)),
+                (_, followed) => {
+                    if followed.is_some() {
+                        dialect.followed.remove(&of);
+                    }
+                    dialect.join_all(ticket, turn);
+                }
             }
             Ok(Call::Elsewhere)
         });
+        // What came under the attachment before comes under this one, and again from there on.
+        for told in self.runs.values_mut().filter(|told| before.is_some_and(|feed| told.comes_under(feed))) {
+            told.comes_anew(ticket, None);
+        }
+        if let Some(Known { under_way, queued, .. }) = known {
+            self.resume((under_way.as_ref(), &queued), (key, true), ticket);
+        }
+        let (key, from) = (key.to_owned(), after.unwrap_or_default());
+        let knows_nothing = false;
+        let followed =
+            Followed { key, ticket, is_attached: false, knows_nothing, from, named, wants_messages };
+        self.followed.insert(session.clone(), followed);
+    }
+
+    /// The client asks for a run of a session that it names: it knows nothing of it, should it be under
+    /// way already.
+    pub(super) fn knows_nothing(&mut self, session: &SessionKey) {
+        if let Some(followed) = self.followed.get_mut(session).filter(|followed| !followed.is_attached) {
+            followed.knows_nothing = followed.from == Seq::default();
+        }
+    }
+
+    /// The client was told what a run said so far, of a session whose attachment may be on its way.
+    fn is_known(&mut self, under_way: &UnderWay, key: &str, feed: Ticket, is_attached: bool) {
+        let UnderWay { run, idempotency_key, .. } = under_way;
+        if let Some(there) = self.runs.get_mut(run) {
+            there.is_known(under_way);
+        } else if !is_attached && !self.ended.contains(run) {
+            let told = Told::new(self.protocol, wire_run(run, idempotency_key.as_deref()), Some(key), feed);
+            self.runs.insert(run.clone(), told.resumed(under_way, true));
+        }
     }
 
     /// Whether a session that is followed has its messages told as such.
@@ -126,32 +288,53 @@ impl OpenClaw {
 
     /// The attachment to a session was made under this ticket.
     pub(super) fn attached(&mut self, ticket: Ticket, session: &SessionKey) {
-        if let Some(followed) = self.followed.get_mut(session) {
-            followed.ticket = Some(ticket);
+        if let Some(followed) = self.followed.get_mut(session).filter(|followed| followed.ticket == ticket) {
+            followed.is_attached = true;
         }
     }
 
-    fn unfollow(&mut self, session: &SessionKey, turn: &mut Turn<'_>) {
-        if let Some(Followed { ticket: Some(follow), .. }) = self.followed.remove(session) {
-            let detach = Command::Detach { target: target(session), follow };
-            self.ask_aside(detach, turn, |_, _, _| Ok(Call::Elsewhere));
-        }
+    /// Lets a session go; gives the attachment there was.
+    fn unfollow(&mut self, session: &SessionKey, turn: &mut Turn<'_>) -> Option<Ticket> {
+        let Followed { ticket: follow, .. } = self.followed.remove(session)?;
+        let detach = Command::Detach { target: target(session), follow };
+        self.ask_aside(detach, turn, |_, _, _| Ok(Call::Elsewhere));
+        Some(follow)
     }
 
-    /// A run that is under way is told from where it is on, and those that wait under their names.
-    fn resume(&mut self, under_way: Option<&UnderWay>, queued: &[(RunId, Option<String>)], key: &str) {
-        let told = |run: &RunId, idempotency_key: Option<&str>| {
-            Told::new(self.protocol, wire_run(run, idempotency_key), Some(key))
-        };
-        let under_way = under_way.map(|under_way| {
-            let told = told(&under_way.run, under_way.idempotency_key.as_deref());
-            (under_way.run.clone(), told.resumed(under_way))
-        });
-        let queued = queued.iter().map(|(run, name)| (run.clone(), told(run, name.as_deref())));
-        let resumed: Vec<_> = under_way.into_iter().chain(queued).collect();
-        for (run, told) in resumed {
-            if !self.ended.contains(&run) {
-                self.runs.entry(run).or_insert(told);
+    /// What was under way where a feed begins is told from there on, and what waited there under its
+    /// name; the client calls the session `key`, and may know what was said.
+    fn resume(
+        &mut self,
+        (under_way, queued): (Option<&UnderWay>, &[(RunId, Option<String>)]),
+        (key, is_known): (&str, bool),
+        feed: Ticket,
+    ) {
+        let protocol = self.protocol;
+        let known = under_way.map(|known| (&known.run, known.idempotency_key.as_deref(), Some(known)));
+        let queued = queued.iter().map(|(run, name)| (run, name.as_deref(), None));
+        for (run, name, known) in known.into_iter().chain(queued) {
+            if self.ended.contains(run) {
+                continue;
+            }
+            match self.runs.get_mut(run) {
+                Some(there) => {
+                    there.tell_as(key);
+                    if let Some(known) = known.filter(|_| is_known) {
+                        there.is_known(known);
+                    }
+                    // Not those that come by themselves, or will.
+                    if !there.is_whole() && !self.joining.contains_key(run) {
+                        there.comes_anew(feed, known);
+                    }
+                }
+                None => {
+                    let told = Told::new(protocol, wire_run(run, name), Some(key), feed);
+                    let told = match known {
+                        Some(known) => told.resumed(known, is_known),
+                        None => told,
+                    };
+                    self.runs.insert(run.clone(), told);
+                }
             }
         }
     }
@@ -167,7 +350,7 @@ impl OpenClaw {
         if !self.runs.contains_key(run) && !self.begins(ticket, run, event, turn) {
             return;
         }
-        let Some(told) = self.runs.get_mut(run) else { return };
+        let Some(told) = self.runs.get_mut(run).filter(|told| told.comes_under(ticket)) else { return };
         let mut frames = Vec::new();
         let wanted = self.followed.get(&event.session).filter(|followed| followed.wants_messages);
         if let Some(Followed { key, .. }) = wanted
@@ -199,28 +382,26 @@ impl OpenClaw {
         }
         let followed = self.followed.get(&event.session).map(|followed| followed.key.clone());
         if let Event::Injected { content } = &event.logged.event {
-            let key = followed.unwrap_or_else(|| keys::write(&event.session));
+            let key = followed.unwrap_or_else(|| keys::write(&event.session, &self.owner));
             let seq = event.logged.seq.0;
             self.remember_ended(run);
             self.emit("chat", &said(run.as_str(), &key, seq, content, event.logged.at, false), turn);
             return false;
         }
-        let is_watched = self.watch == Some(ticket);
-        let key = match followed {
-            Some(key) => key,
-            None if is_watched => keys::write(&event.session),
-            None => return false,
-        };
-        let told = match &event.logged.event {
-            Event::Prompted { idempotency_key, .. } => {
-                Told::new(self.protocol, wire_run(run, idempotency_key.as_deref()), Some(&key))
-            }
-            // Its beginning was not seen, so its text can't be told.
-            _ if is_watched => return false,
-            _ => Told::new(self.protocol, run.as_str(), Some(&key)),
-        };
-        self.runs.insert(run.clone(), told);
-        true
+        // What is on its way from a feed that was let go comes from another one.
+        let is_fed = self.watch == Some(ticket)
+            || self.followed.get(&event.session).is_some_and(|followed| followed.ticket == ticket);
+        if !is_fed || self.joining.contains_key(run) {
+            return false;
+        }
+        let key = followed.unwrap_or_else(|| keys::write(&event.session, &self.owner));
+        if let Event::Prompted { .. } = &event.logged.event {
+            let told = Told::new(self.protocol, run.as_str(), Some(&key), ticket).nameless();
+            self.runs.insert(run.clone(), told);
+            return true;
+        }
+        self.join(run, key, turn);
+        false
     }
 
     /// Tells this at once, or when it is due; what is told later keeps its order.
@@ -252,7 +433,7 @@ impl OpenClaw {
     }
 
     /// Nothing more is told of this run.
-    fn remember_ended(&mut self, run: &RunId) {
+    pub(super) fn remember_ended(&mut self, run: &RunId) {
         if self.ended.len() >= ENDED_MAX {
             self.ended.pop_front();
         }

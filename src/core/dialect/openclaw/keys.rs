@@ -7,10 +7,17 @@
 //! | `agent:work:dashboard:7f..` | `work:openclaw:dashboard%3A7f..:main` |
 //! | `agent:main:websocket:user-123:main`, where that session exists | `main:websocket:user-123:main` |
 //!
+//! All are in the space of whoever says them. Operators name the sessions of others with the owner and a
+//! `/` before the key, which is how they are told of them: `ada/agent:main:main`, or canonical,
+//! `ada/main:openclaw:main:main`; `ada/main` is taken so where ada has that session, since it may also be a
+//! bare word.
+//!
 //! Whether a session exists is not known in here, so the last kind is named twice
 //! ([`Named::Either`]) and whoever reads it asks.
 
+use crate::auth::Owner;
 use crate::error::Error;
+use crate::ids;
 use crate::ids::SessionKey;
 
 /// The channel of sessions that were named in this protocol.
@@ -28,9 +35,41 @@ pub(super) enum Named {
     Either(SessionKey, SessionKey),
 }
 
-/// Reads a client's key; `default_agent` answers those that name none.
-pub(super) fn read(text: &str, default_agent: &str) -> Result<Named, Error> {
-    let own = |agent: &str, account: &str| SessionKey::new(agent, CHANNEL, account, SessionKey::DEFAULT_PEER);
+/// Reads the key of a client that is `who`; `default_agent` answers those that name none.
+pub(super) fn read(text: &str, default_agent: &str, who: &Owner) -> Result<Named, Error> {
+    let Some((owner, local)) = ids::owner_apart(text) else {
+        return read_own(text, default_agent).map(|named| named.in_space(who));
+    };
+    if local.starts_with("agent:") {
+        return read_own(local, default_agent).map(|named| named.in_space(&owner));
+    }
+    if let Ok(canonical) = SessionKey::parse(text) {
+        return Ok(Named::One(canonical));
+    }
+    let word = read_own(text, default_agent)?.in_space(who);
+    Ok(match (read_own(local, default_agent).map(|named| named.in_space(&owner)), word) {
+        // Nobody else may name what is not his.
+        (Ok(Named::One(theirs)), Named::One(word)) if *who == Owner::Admins => Named::Either(theirs, word),
+        (_, word) => word,
+    })
+}
+
+impl Named {
+    fn in_space(self, owner: &Owner) -> Self {
+        match self {
+            Self::One(key) => Self::One(key.in_space(owner)),
+            Self::Either(first, second) => Self::Either(first.in_space(owner), second.in_space(owner)),
+        }
+    }
+}
+
+/// The session that clients of this protocol, which are `who`, call `word` with an agent.
+pub(super) fn own(agent: &str, word: &str, who: &Owner) -> Result<SessionKey, Error> {
+    Ok(SessionKey::new(agent, CHANNEL, word, SessionKey::DEFAULT_PEER)?.in_space(who))
+}
+
+fn read_own(text: &str, default_agent: &str) -> Result<Named, Error> {
+    let own = |agent: &str, word: &str| own(agent, word, &Owner::Admins);
     let Some(rest) = text.strip_prefix("agent:") else {
         return own(default_agent, if text.is_empty() { MAIN } else { text }).map(Named::One);
     };
@@ -42,12 +81,18 @@ pub(super) fn read(text: &str, default_agent: &str) -> Result<Named, Error> {
     })
 }
 
-/// How a session is called in this protocol; [`read`] finds it again, and no other: a short name that
-/// could be another session's is not used.
-pub(super) fn write(session: &SessionKey) -> String {
+/// How a session is called in this protocol, for a client that is `who`; [`read`] finds it again, and no
+/// other: a short name that could be another session's is not used.
+pub(super) fn write(session: &SessionKey, who: &Owner) -> String {
+    let own = write_own(&session.in_space(&Owner::Admins));
+    let seen = session.seen_by(who);
+    format!("{}{own}", &seen[..seen.len() - session.local().len()])
+}
+
+fn write_own(session: &SessionKey) -> String {
     if session.channel() == CHANNEL && session.peer() == SessionKey::DEFAULT_PEER {
         let short = format!("agent:{}:{}", session.agent(), session.account());
-        if read(&short, MAIN).is_ok_and(|named| named == Named::One(session.clone())) {
+        if read_own(&short, MAIN).is_ok_and(|named| named == Named::One(session.clone())) {
             return short;
         }
     }
@@ -60,7 +105,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn canonical(text: &str) -> String {
-        match read(text, "main").unwrap() {
+        match read(text, "main", &Owner::Admins).unwrap() {
             Named::One(key) => key.to_string(),
             Named::Either(first, second) => format!("{first} or {second}"),
         }
@@ -80,6 +125,11 @@ mod tests {
                 "agent:main:websocket:user-123:main",
                 "main:websocket:user-123:main or main:openclaw:websocket%3Auser-123%3Amain:main",
             ),
+            ("ada/agent:main:main", "ada/main:openclaw:main:main"),
+            ("jwt%3Aada/agent:work:x", "jwt%3Aada/work:openclaw:x:main"),
+            ("ada/main:cli:ada:main", "ada/main:cli:ada:main"),
+            ("ada/main", "ada/main:openclaw:main:main or main:openclaw:ada/main:main"),
+            ("agent:main:a/b", "main:openclaw:a/b:main"),
         ] {
             assert_eq!(canonical(text), key, "{text:?}");
         }
@@ -88,7 +138,7 @@ mod tests {
     #[test]
     fn broken_keys_say_what_is_wrong() {
         for text in ["agent:", "agent::main", "agent:main:", "a\nb", &"x".repeat(2000)] {
-            let error = read(text, "main").unwrap_err();
+            let error = read(text, "main", &Owner::Admins).unwrap_err();
             assert!(error.message.starts_with("session key"), "{text:?}: {}", error.message);
         }
     }
@@ -102,13 +152,35 @@ mod tests {
             peer in "main|[^\\p{Cc}]{1,5}",
         ) {
             let key = SessionKey::new(&agent, &channel, &account, &peer).unwrap();
-            let (Named::One(back) | Named::Either(back, _)) = read(&write(&key), "zz").unwrap();
-            prop_assert_eq!(&back, &key, "as {}", write(&key));
+            let [ada, eve] = ["ada", "jwt:e/ve%"].map(|name| Owner::Credential(name.into()));
+            for (owner, who) in [(Owner::Admins, &Owner::Admins), (ada.clone(), &ada), (eve.clone(), &eve),
+                                 (ada.clone(), &Owner::Admins), (eve.clone(), &Owner::Admins)] {
+                let key = key.in_space(&owner);
+                let written = write(&key, who);
+                let (Named::One(back) | Named::Either(back, _)) = read(&written, "zz", who).unwrap();
+                prop_assert_eq!(&back, &key, "as {}", written);
+                prop_assert_eq!(owner == *who, written.starts_with("agent:"), "as {}", written);
+            }
         }
 
         #[test]
         fn no_text_panics(text in any::<String>()) {
-            let _ = read(&text, "main");
+            let _ = read(&text, "main", &Owner::Credential("ada".into()));
+            let _ = read(&text, "main", &Owner::Admins);
+        }
+
+        /// Whatever somebody says, it is in his own space, or is said to be another's.
+        #[test]
+        fn nothing_leads_into_anothers_space_unsaid(text in "(agent:|main|[a-z]{1,4}|[:/%]){1,7}") {
+            let ada = Owner::Credential("ada".into());
+            let (first, second) = match read(&text, "main", &ada) {
+                Ok(Named::One(one)) => (one.clone(), one),
+                Ok(Named::Either(first, second)) => (first, second),
+                Err(_) => return Ok(()),
+            };
+            for key in [first, second] {
+                prop_assert!(key.is_of(&ada) || text.starts_with(key.as_str().split_once('/').unwrap().0), "{}", key);
+            }
         }
     }
 }

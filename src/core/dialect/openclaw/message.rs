@@ -38,7 +38,7 @@ pub(super) fn answered(
     let id = Entry::answer_id(run);
     let stop = match &end.outcome {
         Outcome::Completed => "stop",
-        Outcome::Aborted => "aborted",
+        Outcome::Aborted(_) => "aborted",
         Outcome::Failed(_) => "error",
     };
     let message = json!({

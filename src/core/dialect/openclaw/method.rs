@@ -3,14 +3,16 @@
 //! The scope is looked at before anything else, so that somebody without `operator.admin` is not
 //! told which other methods exist. (Source: the scopes of Clawdbot's gateway.)
 
+use serde_json::Value;
+
 use super::wire::{Failure, Protocol, scope_name};
 use super::{Call, OpenClaw, Request, Turn};
 use super::{
-    approvals, catalog, chat, cron, devices, history, lists, logs, nodes, sessions, settings, state, usage,
-    wait,
+    absent, agents, approvals, catalog, chat, cron, devices, history, lists, logs, machine, nodes, sessions,
+    settings, spending, state, tasks, tools, usage, wait,
 };
 use crate::auth::{Role, Scope, Scopes};
-use crate::dialect::json::clip;
+use crate::dialect::json::{Params, clip};
 use crate::error::Error;
 
 /// One method.
@@ -19,7 +21,7 @@ pub(super) struct Method {
     pub(super) name: &'static str,
     /// As what one has to be connected.
     pub(super) role: Role,
-    /// The scope an operator needs.
+    /// The scope an operator needs, but for what [`Method::needs`] says otherwise.
     pub(super) needs: Scope,
     /// What it costs, in units of `[limits]`.
     pub(super) cost: u32,
@@ -81,11 +83,12 @@ pub(super) static METHODS: &[Method] = &[
     admin("sessions.patch", 1, sessions::patch),
     admin("sessions.reset", 1, sessions::reset),
     admin("sessions.compact", 1, sessions::compact),
-    admin("sessions.delete", 1, sessions::delete),
+    write("sessions.delete", 1, sessions::delete),
     // What there is to choose from.
     read("agents.list", catalog::agents_list),
     read("agent.identity.get", catalog::agent_identity),
     read("models.list", catalog::models_list),
+    read("models.authStatus", catalog::auth_status),
     read("commands.list", catalog::commands_list),
     read("question.list", catalog::question_list),
     // Devices.
@@ -104,6 +107,7 @@ pub(super) static METHODS: &[Method] = &[
     approve("exec.approval.list", 0, approvals::list),
     approve("exec.approval.get", 0, approvals::get),
     approve("exec.approval.resolve", 1, approvals::resolve),
+    approve("approval.history", 0, approvals::history),
     // The daemon.
     read("health", state::health),
     read("status", state::status),
@@ -137,6 +141,41 @@ pub(super) static METHODS: &[Method] = &[
     read("logs.tail", logs::tail),
     read("usage.status", usage::status),
     read("usage.cost", usage::cost),
+    read("sessions.usage", spending::sessions),
+    // Agents, as the configuration says them.
+    admin("agents.create", 2, agents::create),
+    admin("agents.update", 2, agents::update),
+    admin("agents.delete", 2, agents::delete),
+    read("agents.files.list", agents::files),
+    read("agents.files.get", agents::file),
+    admin("agents.files.set", 2, agents::set_file),
+    // The machine, and what works on it besides conversations.
+    read("system.info", machine::info),
+    read("environments.list", machine::environments),
+    read("diagnostics.lanes", machine::lanes),
+    read("tasks.list", tasks::list),
+    read("plugins.list", tools::plugins),
+    read("tools.effective", tools::effective),
+    read("tools.catalog", tools::catalog),
+    // What pages ask for and there is none of.
+    approve("plugin.approval.list", 0, absent::approvals),
+    approve("openclaw.approval.list", 0, absent::approvals),
+    approve("exec.approval.grants.list", 0, absent::grants),
+    read("skills.search", absent::search),
+    read("skills.library.list", absent::library),
+    read("skills.proposals.list", absent::proposals),
+    read("plugins.catalog.browse", absent::search),
+    read("themes.list", absent::themes),
+    read("talk.catalog", absent::talk),
+    read("progressCard.get", absent::progress_card),
+    read("worktrees.list", absent::worktrees),
+    read("channels.pairing.list", absent::senders),
+    read("transcripts.list", absent::meetings),
+    admin("update.status", 0, absent::update),
+    read("doctor.memory.status", absent::memory),
+    read("webSearch.status", absent::web_search),
+    read("tools.github.status", absent::github),
+    read("migrations.memory.plan", absent::migrations),
     // What there is of other kinds.
     read("skills.status", lists::skills),
     read("channels.status", lists::channels),
@@ -174,19 +213,66 @@ pub(super) struct Who {
     pub(super) scopes: Scopes,
 }
 
-/// The method of this name, for somebody who may call it.
-pub(super) fn find(name: &str, who: &Who, protocol: Protocol) -> Result<&'static Method, Failure> {
+/// What who may write may set in a session by protocol 4's `sessions.patch`, besides saying which
+/// session. (Source: OpenClaw's gateway.)
+const PATCHED_BY_WRITERS: [&str; 17] = [
+    "key",
+    "agentId",
+    "label",
+    "autoLabel",
+    "icon",
+    "color",
+    "category",
+    "boardFace",
+    "boardPresentation",
+    "pinned",
+    "archived",
+    "unread",
+    "model",
+    "agentRuntime",
+    "thinkingLevel",
+    "fastMode",
+    "permissionMode",
+];
+
+impl Method {
+    /// The scope an operator needs for it in this protocol, with these parameters.
+    pub(super) fn needs(&self, protocol: Protocol, params: Params<'_>) -> Scope {
+        match (self.name, protocol) {
+            ("config.get" | "config.schema", Protocol::Three) => Scope::Admin,
+            ("sessions.patch", Protocol::Four) => {
+                let set: serde_json::Map<String, Value> = params.read(self.name).unwrap_or_default();
+                let is_writers = |(name, value): (&String, &Value)| {
+                    PATCHED_BY_WRITERS.contains(&name.as_str())
+                        && !(name == "permissionMode" && value.as_str() == Some("full"))
+                };
+                if set.iter().all(is_writers) { Scope::Write } else { Scope::Admin }
+            }
+            _ => self.needs,
+        }
+    }
+}
+
+/// The method of this name, for somebody who may call it with these parameters, and the scope that
+/// takes.
+pub(super) fn find(
+    name: &str,
+    params: Params<'_>,
+    who: &Who,
+    protocol: Protocol,
+) -> Result<(&'static Method, Scope), Failure> {
     let method = METHODS.iter().find(|method| method.name == name);
     let role = method.map_or(Role::Operator, |method| method.role);
     if role != who.role {
         let role = if who.role == Role::Node { "node" } else { "operator" };
         return Err(Failure::new("INVALID_REQUEST", format!("unauthorized role: {role}")));
     }
-    let needs = method.map_or(Scope::Admin, |method| method.needs);
+    let needs = method.map_or(Scope::Admin, |method| method.needs(protocol, params));
     if who.role == Role::Operator && !who.scopes.allows(needs) {
         return Err(Failure::missing_scope(needs, protocol));
     }
-    method.ok_or_else(|| Failure::new("INVALID_REQUEST", format!("unknown method: {}", clip(name))))
+    let unknown = || Failure::new("INVALID_REQUEST", format!("unknown method: {}", clip(name)));
+    method.map(|method| (method, needs)).ok_or_else(unknown)
 }
 
 /// The scopes a client asked for, by name: those that we know, and whether it asked for any.
@@ -199,16 +285,8 @@ pub(super) fn scopes_asked(names: &[String]) -> Option<Scopes> {
 }
 
 /// The names of the scopes that were granted, in the order they were asked for. Who has all of them
-/// has those that we do not know as well.
+/// has those that we do not know as well. Who was granted less than was asked for is told all of that.
 pub(super) fn scopes_granted(asked: &[String], granted: Scopes) -> Vec<String> {
-    if asked.is_empty() {
-        let all = [Scope::Admin, Scope::Read, Scope::Write, Scope::Approve, Scope::Pair];
-        return all
-            .into_iter()
-            .filter(|scope| granted.allows(*scope))
-            .map(|scope| scope_name(scope).into())
-            .collect();
-    }
     let holds = |name: &String| match Scope::ALL.into_iter().find(|scope| scope_name(*scope) == name) {
         Some(scope) => granted.allows(scope),
         None => name.starts_with("operator.") && granted.allows(Scope::Admin),
@@ -217,6 +295,15 @@ pub(super) fn scopes_granted(asked: &[String], granted: Scopes) -> Vec<String> {
     for name in asked {
         if holds(name) && !names.contains(name) {
             names.push(name.clone());
+        }
+    }
+    if scopes_asked(asked).is_none_or(|asked| !granted.holds(asked)) {
+        let all = [Scope::Admin, Scope::Read, Scope::Write, Scope::Approve, Scope::Pair];
+        for scope in all.into_iter().filter(|scope| granted.allows(*scope)) {
+            let name = scope_name(scope).to_owned();
+            if !names.contains(&name) {
+                names.push(name);
+            }
         }
     }
     names

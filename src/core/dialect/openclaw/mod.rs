@@ -13,7 +13,8 @@
 //!
 //! A connection that names a session in a request follows it from then on ([`follow`]): what
 //! happens in it is told as `chat` and `agent` events ([`stream`]). One that never named a session
-//! is told of all it may see.
+//! is told of all it may see, also of runs that began before it came. A run that is told is told to its
+//! end, whatever is named meanwhile.
 //!
 //! How a connection ends: refused handshakes are in [`connect`]; else
 //!
@@ -27,6 +28,8 @@
 //! Deliberately absent: `exec.approval.request` and whatever else [`method`] has no row for; it
 //! is refused by name and not among the `features` a client is told.
 
+mod absent;
+mod agents;
 mod approvals;
 mod catalog;
 mod chat;
@@ -38,17 +41,24 @@ mod history;
 mod keys;
 mod lists;
 mod logs;
+mod machine;
 mod message;
 mod method;
 mod nodes;
+mod reference;
 mod sessions;
 mod settings;
 mod slash;
+mod spending;
 mod state;
 mod stream;
+mod tasks;
+mod tools;
 mod usage;
 mod wait;
 mod wire;
+
+pub use self::reference::reference;
 
 use std::collections::{HashMap, VecDeque};
 
@@ -90,6 +100,8 @@ pub struct OpenClaw {
     who: Who,
     /// Whose what it makes is.
     owner: Owner,
+    /// The device that it comes from.
+    device: Option<String>,
     /// What the client said it can do.
     caps: Vec<String>,
     /// Whether it is a page in a browser, which stays while its connections come and go.
@@ -105,8 +117,15 @@ pub struct OpenClaw {
     followed: HashMap<SessionKey, Followed>,
     /// What is told of all sessions, while none was named.
     watch: Option<Ticket>,
+    /// When is looked which runs are under way, while no session was named.
+    look: Option<Timestamp>,
+    /// The request whose reply is being taken: runs that it asked for come under its ticket.
+    replying: Ticket,
     /// Runs that are being told, or waited for.
     runs: HashMap<RunId, Told>,
+    /// Runs that were asked for because they began before they were told, and how their session is
+    /// called.
+    joining: HashMap<RunId, String>,
     /// What is told a little later, in order.
     held: VecDeque<Held>,
     /// Runs whose end was told lately.
@@ -137,6 +156,8 @@ enum Phase {
 /// A request that waits for its reply; or something the dialect asked for itself, without an id.
 struct Pending {
     id: Option<String>,
+    /// The scope under which it was asked, and asks on.
+    needs: Scope,
     then: Then,
 }
 
@@ -232,7 +253,7 @@ impl Dialect for OpenClaw {
                 let runs = self.runs.values().filter_map(Told::deadline);
                 let vain = self.vain.iter().map(|vain| vain.look);
                 let held = self.held.front().map(|held| held.due);
-                runs.chain(vain).chain(held).chain([self.next_tick]).min()
+                runs.chain(vain).chain(held).chain(self.look).chain([self.next_tick]).min()
             }
         }
     }
@@ -249,6 +270,7 @@ impl OpenClaw {
             protocol: Protocol::Three,
             who: Who { role: Role::Operator, scopes: Scopes::NONE },
             owner: Owner::Credential("".into()),
+            device: None,
             caps: Vec::new(),
             is_page: false,
             early: VecDeque::new(),
@@ -257,7 +279,10 @@ impl OpenClaw {
             located: HashMap::new(),
             followed: HashMap::new(),
             watch: None,
+            look: None,
+            replying: Ticket(0),
             runs: HashMap::new(),
+            joining: HashMap::new(),
             held: VecDeque::new(),
             ended: VecDeque::new(),
             vain: Vec::new(),
@@ -276,6 +301,7 @@ impl OpenClaw {
         self.locating = HashMap::new();
         self.followed = HashMap::new();
         self.runs = HashMap::new();
+        self.joining = HashMap::new();
         self.held = VecDeque::new();
         self.vain = Vec::new();
     }
@@ -289,6 +315,8 @@ impl OpenClaw {
     fn on_fault(&mut self, fault: Fault, turn: &mut Turn<'_>) {
         let (code, reason) = match fault {
             Fault::Oversize { limit } => (1009, format!("a frame may have {limit} bytes")),
+            Fault::Crowded => (1013, "unfinished messages take too much room, try later".into()),
+            Fault::Incomplete => (1008, "a message was not complete in time".into()),
             Fault::Slow => (1008, "slow consumer".into()),
             Fault::Idle => (1008, "was silent for too long".into()),
             Fault::Revoked => (1008, "unauthorized: the credential was revoked".into()),
@@ -348,8 +376,8 @@ impl OpenClaw {
             let failure = Failure::new("INVALID_REQUEST", "connect is only valid as the first request");
             return turn.send(wire::refusal(id, &failure));
         }
-        let method = match method::find(name, &self.who, self.protocol) {
-            Ok(method) => method,
+        let (method, needs) = match method::find(name, params, &self.who, self.protocol) {
+            Ok(found) => found,
             Err(failure) => return turn.send(wire::refusal(id, &failure)),
         };
         let held: usize = self.locating.values().map(Vec::len).sum();
@@ -362,16 +390,17 @@ impl OpenClaw {
         match call {
             // What it costs is spent all the same, and a rate that is used up is said first.
             Err(error) if method.cost > 0 => {
-                let ticket = turn.execute(self.granted(method.needs), method.cost, Err(error));
+                let ticket = turn.execute(self.granted(needs), method.cost, Err(error));
                 self.pending.insert(
                     ticket,
                     Pending {
                         id: Some(id.into()),
+                        needs,
                         then: Box::new(|_, reply, _| Err(reply.err().unwrap_or_else(misfit))),
                     },
                 );
             }
-            call => self.proceed(Some(id.to_owned()), (method.needs, method.cost), call, turn),
+            call => self.proceed(Some(id.to_owned()), (needs, method.cost), call, turn),
         }
     }
 
@@ -391,7 +420,7 @@ impl OpenClaw {
         match (call, id) {
             (Ok(Call::Ask(command, then)), id) => {
                 let ticket = turn.execute(self.granted(needs), cost, Ok(*command));
-                self.pending.insert(ticket, Pending { id, then });
+                self.pending.insert(ticket, Pending { id, needs, then });
             }
             (Ok(Call::Answer(payload)), Some(id)) => turn.send(wire::answer(&id, &payload)),
             (Err(error), Some(id)) => turn.send(wire::refusal(&id, &Failure::of(&error, self.protocol))),
@@ -407,18 +436,21 @@ impl OpenClaw {
         then: impl FnOnce(&mut OpenClaw, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error> + 'static,
     ) -> Ticket {
         let ticket = turn.execute(self.granted(Scope::Read), 0, Ok(command));
-        self.pending.insert(ticket, Pending { id: None, then: Box::new(then) });
+        self.pending.insert(ticket, Pending { id: None, needs: Scope::Read, then: Box::new(then) });
         ticket
     }
 
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
-        let Some(Pending { id, then }) = self.pending.remove(&ticket) else { return };
+        let Some(Pending { id, needs, then }) = self.pending.remove(&ticket) else { return };
         if let Ok(Reply::Attached { session, .. }) = &reply {
             // Its events come under this ticket.
             self.attached(ticket, session);
         }
+        self.replying = ticket;
         let call = then(self, reply, turn);
-        self.proceed(id, (Scope::Read, 0), call, turn);
+        // Who may not read asks on as it was asked.
+        let needs = if self.who.scopes.allows(Scope::Read) { Scope::Read } else { needs };
+        self.proceed(id, (needs, 0), call, turn);
     }
 
     /// The session a client's key stands for. Where that is not known yet the request waits until it
@@ -430,7 +462,7 @@ impl OpenClaw {
         turn: &mut Turn<'_>,
     ) -> Result<Option<SessionKey>, Error> {
         let key = key.unwrap_or(keys::MAIN);
-        let (first, second) = match keys::read(key, self.default_agent())? {
+        let (first, second) = match keys::read(key, self.default_agent(), &self.owner)? {
             Named::One(session) => return Ok(Some(session)),
             Named::Either(first, second) => (first, second),
         };
@@ -481,7 +513,7 @@ impl OpenClaw {
 
     /// The session a client's key stands for, where that is known already.
     fn session_known(&self, key: &str) -> Option<SessionKey> {
-        match keys::read(key, self.default_agent()).ok()? {
+        match keys::read(key, self.default_agent(), &self.owner).ok()? {
             Named::One(session) => Some(session),
             Named::Either(..) => self.located.get(key).cloned(),
         }
@@ -502,6 +534,7 @@ impl OpenClaw {
             Announcement::Agent(_) | Announcement::Team(_) => {}
             Announcement::Approval(news) => self.tell_approval(news, turn),
             Announcement::Job(news) => self.tell_job(news, turn),
+            Announcement::Catalog(catalog) => self.setup.catalog = catalog.clone(),
         }
     }
 
@@ -509,6 +542,7 @@ impl OpenClaw {
         let now = turn.now();
         self.tell_due(turn);
         self.wait_on(turn);
+        self.look_around(turn);
         if now >= self.next_tick {
             self.next_tick = now.after(self.setup.tick_interval);
             self.emit("tick", &format!(r#"{{"ts":{}}}"#, now.as_millis()), turn);

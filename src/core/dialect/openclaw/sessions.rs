@@ -5,12 +5,13 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::{Call, OpenClaw, Request, catalog, keys, misfit, target};
+use crate::auth::Owner;
 use crate::command::{Command, SessionFilter, Submit, Target};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::dialect::json::even_null;
 use crate::error::{Error, ErrorCode};
-use crate::ids::{RunId, SessionKey};
+use crate::ids::{self, RunId, SessionKey};
 use crate::manner::Manner;
 use crate::reply::{Accepted, Preview, Reply, Role, SessionRow};
 use crate::settings::Patch;
@@ -95,12 +96,12 @@ impl OpenClaw {
         let usage = super::stream::usage_of(row.usage);
         let agent = row.session.agent();
         let mut value = json!({
-            "key": keys::write(&row.session),
+            "key": keys::write(&row.session, &self.owner),
             "kind": "direct",
             "chatType": "direct",
             "agentId": &*agent,
             "channel": &*row.session.channel(),
-            "isMain": is_main(&row.session),
+            "isMain": is_main(&row.session, &self.owner),
             "sessionId": row.session_id,
             "updatedAt": row.updated.as_millis(),
             "systemSent": row.head.0 > 0,
@@ -213,8 +214,8 @@ impl OpenClaw {
 }
 
 /// Whether it is the session that an agent's clients begin in.
-fn is_main(session: &SessionKey) -> bool {
-    keys::write(session) == format!("agent:{}:{}", session.agent(), keys::MAIN)
+fn is_main(session: &SessionKey, who: &Owner) -> bool {
+    keys::write(session, who) == format!("agent:{}:{}", session.agent(), keys::MAIN)
 }
 
 /// The command that finds what a list is to have; none where there is no such thing.
@@ -239,9 +240,24 @@ fn filter(asked: &Listing, now: Timestamp) -> Option<Command> {
         active_since,
         agent: text(&asked.agent_id).map(Into::into),
         label: text(&asked.label),
-        search: text(&asked.search),
+        search: text(&asked.search).map(searched),
         with_texts: [asked.include_derived_titles, asked.include_last_message].contains(&Some(true)),
     }))
+}
+
+/// What is looked for in keys, labels and titles: where it is a client's key or the beginning of one,
+/// the same of the key it stands for. A key without an owner is found in every space that is listed.
+fn searched(text: String) -> String {
+    let local = ids::owner_apart(&text).map_or(text.as_str(), |(_, local)| local);
+    let is_key = local.starts_with("agent:") && !text.contains(char::is_whitespace);
+    match keys::read(&text, keys::MAIN, &Owner::Admins) {
+        Ok(keys::Named::One(session)) if is_key => {
+            let (key, peer) = (session.to_string(), format!(":{}", SessionKey::DEFAULT_PEER));
+            key.strip_suffix(&peer).map(str::to_owned).unwrap_or(key)
+        }
+        Ok(keys::Named::Either(canonical, _)) if is_key => canonical.to_string(),
+        _ => text,
+    }
 }
 
 /// Asks for a list and answers with what `payload` makes of it.
@@ -339,10 +355,10 @@ pub(super) fn resolve(
     let asked: Resolve = request.read()?;
     let key = asked.key.or(asked.reference.and_then(|reference| reference.key));
     let may_miss = asked.allow_missing == Some(true);
+    let owner = dialect.owner.clone();
     let found = move |row: Option<&SessionRow>, named: &str| match row {
         Some(row) => {
-            let mut answer =
-                json!({ "ok": true, "key": keys::write(&row.session), "agentId": &*row.session.agent() });
+            let mut answer = json!({ "ok": true, "key": keys::write(&row.session, &owner), "agentId": &*row.session.agent() });
             if let Some(label) = &row.settings.label {
                 answer["displayName"] = label.as_str().into();
             }
@@ -426,7 +442,7 @@ pub(super) fn preview(
     let mut targets = Vec::new();
     let mut places = Vec::new();
     for key in &keys {
-        let (first, second) = match keys::read(key, dialect.default_agent()) {
+        let (first, second) = match keys::read(key, dialect.default_agent(), &dialect.owner) {
             Ok(keys::Named::One(session)) => (Some(session), None),
             Ok(keys::Named::Either(first, second)) => (Some(first), Some(second)),
             Err(_) => (None, None),
@@ -540,16 +556,22 @@ pub(super) fn create(
         };
         Call::ask(Command::Submit(submit), move |dialect, reply, turn| {
             match reply {
-                Ok(Reply::Accepted(Accepted { run, repeated, .. })) => {
+                Ok(Reply::Accepted(accepted)) => {
                     dialect.expect(
-                        &run,
+                        &accepted,
                         &name_told,
                         &key,
                         super::chat::after_answer(dialect.protocol, turn.now()),
                     );
                     answer["runStarted"] = true.into();
                     answer["runId"] = name_told.into();
-                    answer["status"] = if repeated { "in_flight" } else { "started" }.into();
+                    let Accepted { repeated, is_over, .. } = accepted;
+                    answer["status"] = match (repeated, is_over) {
+                        (false, _) => "started",
+                        (true, false) => "in_flight",
+                        (true, true) => "ok",
+                    }
+                    .into();
                 }
                 Ok(_) => return Err(misfit()),
                 // The session is there all the same.
@@ -692,8 +714,8 @@ pub(super) fn delete(
     turn: &mut Turn<'_>,
 ) -> Result<Call, Error> {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
-    if is_main(&session) {
-        let name = keys::write(&session);
+    if is_main(&session, &dialect.owner) {
+        let name = keys::write(&session, &dialect.owner);
         return Err(ErrorCode::InvalidRequest.error(format!("Cannot delete the main session ({name}).")));
     }
     Call::ask(Command::Delete { target: target(&session) }, move |_, reply, _| match reply? {

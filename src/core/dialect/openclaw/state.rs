@@ -76,7 +76,7 @@ impl OpenClaw {
             .iter()
             .map(|row| {
                 let age = now.millis_since(row.updated);
-                json!({ "key": keys::write(&row.session), "updatedAt": row.updated.as_millis(), "age": age })
+                json!({ "key": keys::write(&row.session, &self.owner), "updatedAt": row.updated.as_millis(), "age": age })
             })
             .collect();
         let sessions = json!({ "path": "clawmux", "count": overview.sessions, "recent": recent });
@@ -90,10 +90,7 @@ impl OpenClaw {
                 json!({
                     "agentId": entry.id.as_str(),
                     "isDefault": entry.id.as_str() == agent,
-                    "heartbeat": {
-                        "enabled": false, "every": "0m", "everyMs": null, "prompt": "", "target": "last",
-                        "ackMaxChars": 0,
-                    },
+                    "heartbeat": self.heartbeat(entry.id.as_str()),
                     "sessions": sessions,
                 })
             })
@@ -105,10 +102,28 @@ impl OpenClaw {
             "channels": {},
             "channelOrder": [],
             "channelLabels": {},
-            "heartbeatSeconds": 0,
+            "heartbeatSeconds": self.setup.catalog.heartbeat.map_or(0, |every| every.as_secs()),
             "defaultAgentId": agent,
             "agents": agents,
             "sessions": sessions,
+        })
+    }
+
+    /// How often an agent's heart beats, as the configuration says; `cron.status` says whether it stopped.
+    fn heartbeat(&self, agent: &str) -> Value {
+        let every = self.setup.catalog.heartbeat.filter(|_| agent == self.default_agent());
+        let told = match every.map(|every| every.as_secs()) {
+            None => "0m".to_owned(),
+            Some(seconds) if seconds % 60 == 0 => format!("{}m", seconds / 60),
+            Some(seconds) => format!("{seconds}s"),
+        };
+        json!({
+            "enabled": every.is_some(),
+            "every": told,
+            "everyMs": every.map(|every| u64::try_from(every.as_millis()).unwrap_or(u64::MAX)),
+            "prompt": "",
+            "target": "last",
+            "ackMaxChars": 0,
         })
     }
 
@@ -147,7 +162,7 @@ impl OpenClaw {
             ChangeReason::Deleted => "delete",
         };
         let key = self.followed.get(&change.session).map(|followed| followed.key.clone());
-        let key = key.unwrap_or_else(|| keys::write(&change.session));
+        let key = key.unwrap_or_else(|| keys::write(&change.session, &self.owner));
         let payload = json!({ "sessionKey": key, "reason": reason, "ts": turn.now().as_millis() });
         self.emit("sessions.changed", &payload.to_string(), turn);
     }
@@ -180,9 +195,15 @@ pub(super) fn status(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Res
             })
             .collect();
         let agent = dialect.default_agent();
+        let heartbeats = dialect.setup.catalog.agents.iter().map(|entry| {
+            let mut heartbeat = dialect.heartbeat(entry.id.as_str());
+            heartbeat["agentId"] = entry.id.as_str().into();
+            heartbeat
+        });
+        let heartbeats: Vec<_> = heartbeats.collect();
         json!({
             "version": &*dialect.setup.version,
-            "heartbeat": { "defaultAgentId": agent, "agents": [] },
+            "heartbeat": { "defaultAgentId": agent, "agents": heartbeats },
             "channelSummary": [],
             "queuedSystemEvents": [],
             "sessions": {

@@ -11,6 +11,11 @@
 //! is left right before the end. Every piece has the whole text so far for clients that replace
 //! and what is new for those that append, so a piece is never dropped. Both are kept as the inside
 //! of JSON strings: a piece costs a copy of its bytes and no encoding.
+//!
+//! A run comes from one feed at a time: a session that is followed, or the run by itself, which comes
+//! whole, from its prompt on. Where it goes over to another feed, that may begin before what was taken
+//! and cut its pieces elsewhere; so what was said is gone over again ([`Told::again`]) and put in the
+//! place of what there is as soon as the new feed says something new. Up to where it was told stays.
 
 use std::time::Duration;
 
@@ -20,8 +25,8 @@ use super::wire::{Protocol, escaped};
 use crate::approval::Asked;
 use crate::dialect::json::json as to_json;
 use crate::error::Error;
-use crate::event::{Event, Logged, Outcome, Usage};
-use crate::ids::{RunId, Seq};
+use crate::event::{Cause, Event, Logged, Outcome, Usage};
+use crate::ids::{RunId, Seq, Ticket};
 use crate::reply::{Entry, STEP_JOINT, UnderWay};
 use crate::time::Timestamp;
 
@@ -54,21 +59,23 @@ pub(super) struct Told {
     head: Option<String>,
     key: Option<String>,
     run: String,
-    /// All its text, as the inside of a JSON string.
-    text: String,
-    /// Where in it the step under way begins.
-    step_at: usize,
-    /// Whether the next piece of text is the first of its step.
-    is_new_step: bool,
-    /// Up to where it was told.
+    /// Whether that is how its prompt names it, rather than its id.
+    is_named: bool,
+    /// The ticket under which it comes.
+    feed: Ticket,
+    /// Whether it comes by itself, whole.
+    is_whole: bool,
+    said: Said,
+    /// Up to where its text was told.
     told_at: usize,
     /// What was told is void from somewhere on.
     is_replaced: bool,
-    /// What was thought in this step, as the inside of a JSON string, and up to where it was told.
-    thought: String,
+    /// Up to where its thoughts were told.
     thought_at: usize,
     /// The last number that was taken.
     seq: Seq,
+    /// What its feed said of what was taken from another one before.
+    again: Option<Said>,
     agent_seq: u64,
     /// Its end is not told before this.
     pub(super) quiet_until: Timestamp,
@@ -80,6 +87,54 @@ pub(super) struct Told {
     pub(super) asked: Vec<String>,
     /// Requests of `agent.wait`, and until when they wait.
     pub(super) waiting: Vec<(String, Timestamp)>,
+}
+
+/// What a run said.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Said {
+    /// All its text, as the inside of a JSON string.
+    text: String,
+    /// Where in it the step under way begins.
+    step_at: usize,
+    /// Whether the next piece of text is the first of its step.
+    is_new_step: bool,
+    /// What was thought in this step, as the inside of a JSON string.
+    thought: String,
+}
+
+impl Said {
+    /// Up to a place in the midst of a step.
+    fn up_to(under_way: &UnderWay) -> Self {
+        let text = escaped(&under_way.text).into_owned();
+        let step_at = escaped(&under_way.text[..under_way.step_at]).len();
+        Self { is_new_step: step_at == text.len(), text, step_at, thought: String::new() }
+    }
+
+    fn take(&mut self, event: &Event) {
+        match event {
+            Event::Text(text) => {
+                if std::mem::take(&mut self.is_new_step) && !self.text.is_empty() {
+                    self.text.push_str(&escaped(STEP_JOINT));
+                }
+                self.text.push_str(&escaped(text));
+            }
+            Event::Thought(thought) => self.thought.push_str(&escaped(thought)),
+            Event::StepEnded { .. } => {
+                self.step_at = self.text.len();
+                self.begin_step();
+            }
+            Event::Restarted => {
+                self.text.truncate(self.step_at);
+                self.begin_step();
+            }
+            _ => {}
+        }
+    }
+
+    fn begin_step(&mut self) {
+        self.is_new_step = true;
+        self.thought = String::new();
+    }
 }
 
 /// How a run ended.
@@ -104,21 +159,23 @@ impl End {
 }
 
 impl Told {
-    /// The run of this name, in the session that the client calls `key`; without one nothing is told.
-    pub(super) fn new(protocol: Protocol, run: &str, key: Option<&str>) -> Self {
+    /// The run of this name, which comes under the ticket `feed`, in the session that the client calls
+    /// `key`; without one nothing is told.
+    pub(super) fn new(protocol: Protocol, run: &str, key: Option<&str>, feed: Ticket) -> Self {
         let mut told = Self {
             protocol,
             head: None,
             key: None,
             run: run.to_owned(),
-            text: String::new(),
-            step_at: 0,
-            is_new_step: false,
+            is_named: true,
+            feed,
+            is_whole: false,
+            said: Said::default(),
             told_at: 0,
             is_replaced: false,
-            thought: String::new(),
             thought_at: 0,
             seq: Seq::default(),
+            again: None,
             agent_seq: 0,
             quiet_until: Timestamp::default(),
             started: None,
@@ -132,15 +189,94 @@ impl Told {
         told
     }
 
-    /// A run that is under way already; the client knows what it said so far.
-    pub(super) fn resumed(mut self, under_way: &UnderWay) -> Self {
-        self.text = escaped(&under_way.text).into_owned();
-        self.step_at = escaped(&under_way.text[..under_way.step_at]).len();
-        self.told_at = self.text.len();
-        self.is_new_step = self.step_at == self.text.len();
+    /// The same of a run of which nothing is known but its id: its prompt says how it is called.
+    pub(super) fn nameless(mut self) -> Self {
+        self.is_named = false;
+        self
+    }
+
+    /// A run that is under way already, and whether the client knows what it said so far.
+    pub(super) fn resumed(mut self, under_way: &UnderWay, is_known: bool) -> Self {
+        self.said = Said::up_to(under_way);
+        self.told_at = if is_known { self.said.text.len() } else { 0 };
         self.seq = under_way.seq;
         self.started = Some(under_way.started);
         self
+    }
+
+    /// Whether it comes under this ticket.
+    pub(super) fn comes_under(&self, ticket: Ticket) -> bool {
+        self.feed == ticket
+    }
+
+    /// Whether it comes by itself, whole.
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// From here on it comes whole under this ticket. Where it does so already, that stays.
+    pub(super) fn comes_whole(&mut self, feed: Ticket) {
+        if !std::mem::replace(&mut self.is_whole, true) {
+            self.comes_anew(feed, None);
+        }
+    }
+
+    /// From here on it comes under this ticket, from its beginning on or from what is known of it.
+    pub(super) fn comes_anew(&mut self, feed: Ticket, known: Option<&UnderWay>) {
+        self.feed = feed;
+        self.again = None;
+        if let Some(known) = known {
+            self.call(wire_run(&known.run, known.idempotency_key.as_deref()));
+        }
+        let from = known.map_or(Seq::default(), |known| known.seq);
+        let said = known.map(Said::up_to).unwrap_or_default();
+        if from < self.seq {
+            self.again = Some(said);
+        } else if from > self.seq {
+            self.seq = from;
+            self.started = self.started.or(known.map(|known| known.started));
+            self.put(said);
+            // What is known later and says less has restarted since.
+            self.is_void_from(self.said.text.len());
+        }
+    }
+
+    /// What was told from here on is void.
+    fn is_void_from(&mut self, at: usize) {
+        self.is_replaced |= self.told_at > at;
+        self.told_at = self.told_at.min(at);
+    }
+
+    /// The client knows what it said so far: it was told nothing else of it, or that stays.
+    pub(super) fn is_known(&mut self, known: &UnderWay) {
+        self.call(wire_run(&known.run, known.idempotency_key.as_deref()));
+        if self.told_at > 0 {
+            return;
+        }
+        let said = Said::up_to(known);
+        self.told_at = said.text.len();
+        if known.seq > self.seq {
+            // Its feed is yet to come there.
+            let before = std::mem::replace(&mut self.said, said);
+            self.again.get_or_insert(before);
+            self.seq = known.seq;
+            self.started = self.started.or(Some(known.started));
+        }
+    }
+
+    /// Puts what another feed says was said in the place of what there is: the same, a part of it (the
+    /// rest follows at once), or more.
+    fn put(&mut self, said: Said) {
+        let before = std::mem::replace(&mut self.said, said);
+        let fits = |a: &str, b: &str| a.starts_with(b) || b.starts_with(a);
+        if !fits(&self.said.text, &before.text) {
+            // Never so, unless the log lost something.
+            let same = self.said.text.bytes().zip(before.text.bytes()).take_while(|(a, b)| a == b).count();
+            self.is_void_from(self.said.text.floor_char_boundary(same));
+        }
+        if !fits(&self.said.thought, &before.thought) {
+            self.thought_at = 0;
+        }
     }
 
     /// Its name on the wire.
@@ -156,9 +292,22 @@ impl Told {
     /// Tells it under this key from here on, where it was only waited for.
     pub(super) fn tell_as(&mut self, key: &str) {
         if self.head.is_none() {
-            self.head = Some(format!(r#""runId":{},"sessionKey":{}"#, to_json(&self.run), to_json(key)));
             self.key = Some(key.to_owned());
+            self.write_head();
         }
+    }
+
+    /// How it is called, where that was not known.
+    pub(super) fn call(&mut self, run: &str) {
+        if !std::mem::replace(&mut self.is_named, true) && self.run != run {
+            self.run = run.to_owned();
+            self.write_head();
+        }
+    }
+
+    fn write_head(&mut self) {
+        let run = to_json(&self.run);
+        self.head = self.key.as_ref().map(|key| format!(r#""runId":{run},"sessionKey":{}"#, to_json(key)));
     }
 
     /// When it next has something to tell or to say that it is alive, or somebody waits no longer.
@@ -174,7 +323,7 @@ impl Told {
     }
 
     fn has_untold(&self) -> bool {
-        self.told_at < self.text.len() || self.thought_at < self.thought.len()
+        self.told_at < self.said.text.len() || self.thought_at < self.said.thought.len()
     }
 
     /// Whether this was not taken yet.
@@ -185,7 +334,13 @@ impl Told {
     /// Takes what happened; gives the end, if it is that. What was taken before is nothing.
     pub(super) fn take(&mut self, logged: &Logged, frames: &mut Vec<Frame>) -> Option<End> {
         if !self.is_news(logged) {
+            if let Some(again) = &mut self.again {
+                again.take(&logged.event);
+            }
             return None;
+        }
+        if let Some(again) = self.again.take() {
+            self.put(again);
         }
         self.seq = logged.seq;
         let now = logged.at;
@@ -195,8 +350,7 @@ impl Told {
                 let data = format!(r#"{{"phase":"start","startedAt":{}}}"#, now.as_millis());
                 self.agent("lifecycle", &data, now, frames);
             }
-            Event::Text(text) => self.say(text),
-            Event::Thought(thought) => self.thought.push_str(&escaped(thought)),
+            Event::Text(_) | Event::Thought(_) => self.said.take(&logged.event),
             // One that waits for approval looks like one that takes long.
             Event::ToolCalled(call) | Event::ApprovalAsked(Asked { call, .. }) => {
                 self.flush(now, frames);
@@ -219,23 +373,24 @@ impl Told {
             }
             Event::StepEnded { .. } => {
                 self.flush(now, frames);
-                self.is_new_step = true;
-                self.step_at = self.text.len();
-                self.forget_thoughts();
+                self.said.take(&logged.event);
+                self.thought_at = 0;
             }
             Event::Restarted => {
-                self.is_replaced |= self.told_at > self.step_at;
-                self.text.truncate(self.step_at);
-                self.told_at = self.told_at.min(self.step_at);
-                self.is_new_step = true;
-                self.forget_thoughts();
+                self.is_void_from(self.said.step_at);
+                self.said.take(&logged.event);
+                self.thought_at = 0;
             }
             Event::Ended { outcome, usage } => {
                 let id = logged.run.as_ref().map(Entry::answer_id);
                 return Some(self.end(outcome, *usage, id.as_deref(), now, frames));
             }
-            Event::Prompted { .. }
-            | Event::Sealed(_)
+            Event::Prompted { idempotency_key, .. } => {
+                if let Some(run) = &logged.run {
+                    self.call(wire_run(run, idempotency_key.as_deref()));
+                }
+            }
+            Event::Sealed(_)
             | Event::ApprovalDecided(_)
             // Not of a run.
             | Event::Injected { .. }
@@ -244,13 +399,6 @@ impl Told {
             | Event::Deleted => {}
         }
         None
-    }
-
-    fn say(&mut self, text: &str) {
-        if std::mem::take(&mut self.is_new_step) && !self.text.is_empty() {
-            self.text.push_str(&escaped(STEP_JOINT));
-        }
-        self.text.push_str(&escaped(text));
     }
 
     /// Tells what is due at this time.
@@ -268,42 +416,35 @@ impl Told {
         }
     }
 
-    fn forget_thoughts(&mut self) {
-        self.thought = String::new();
-        self.thought_at = 0;
-    }
-
     /// Tells the thoughts and the text that are not told yet.
     fn flush(&mut self, now: Timestamp, frames: &mut Vec<Frame>) {
         if self.head.is_none() || !self.has_untold() {
             return;
         }
         self.last = Some(now);
-        if self.thought_at < self.thought.len() {
-            let new = &self.thought[self.thought_at..];
-            let data = format!(r#"{{"text":"{}","delta":"{new}"}}"#, self.thought);
-            self.thought_at = self.thought.len();
+        let Said { text, thought, .. } = &self.said;
+        let (all, thoughts) = (text.len(), thought.len());
+        if let Some(new) = thought.get(self.thought_at..).filter(|new| !new.is_empty()) {
+            let data = format!(r#"{{"text":"{thought}","delta":"{new}"}}"#);
+            self.thought_at = thoughts;
             self.agent("thinking", &data, now, frames);
         }
         // What replaces nothing yet waits for the first word of the new step.
-        if self.told_at >= self.text.len() {
-            return;
-        }
+        let text = &self.said.text;
+        let Some(new) = text.get(self.told_at..).filter(|new| !new.is_empty()) else { return };
         let replaced = std::mem::take(&mut self.is_replaced);
-        let new = &self.text[self.told_at..];
         let marker = if replaced { escaped(RESTARTED) } else { "".into() };
-        let data = format!(r#"{{"text":"{}","delta":"{marker}{new}"}}"#, self.text);
+        let data = format!(r#"{{"text":"{text}","delta":"{marker}{new}"}}"#);
         let four = match (self.protocol, replaced) {
             (Protocol::Three, _) => String::new(),
             (Protocol::Four, false) => format!(r#","deltaText":"{new}""#),
-            (Protocol::Four, true) => format!(r#","deltaText":"{}","replace":true"#, self.text),
+            (Protocol::Four, true) => format!(r#","deltaText":"{text}","replace":true"#),
         };
         let message = format!(
-            r#"{four},"message":{{"role":"assistant","content":[{{"type":"text","text":"{}"}}],"delta":"{marker}{new}","timestamp":{}}}"#,
-            self.text,
+            r#"{four},"message":{{"role":"assistant","content":[{{"type":"text","text":"{text}"}}],"delta":"{marker}{new}","timestamp":{}}}"#,
             now.as_millis()
         );
-        self.told_at = self.text.len();
+        self.told_at = all;
         self.agent("assistant", &data, now, frames);
         self.chat("delta", &message, frames);
     }
@@ -318,7 +459,7 @@ impl Told {
         frames: &mut Vec<Frame>,
     ) -> End {
         self.flush(now, frames);
-        let text = trimmed(&self.text).to_owned();
+        let text = trimmed(&self.said.text).to_owned();
         let message = if text.is_empty() {
             String::new()
         } else {
@@ -344,9 +485,10 @@ impl Told {
                 let rest = format!(r#","stopReason":"stop"{message},"usage":{}"#, usage_of(usage));
                 self.chat("final", &rest, frames);
             }
-            Outcome::Aborted => {
+            Outcome::Aborted(cause) => {
                 let message = if self.protocol == Protocol::Four { &*message } else { "" };
-                self.chat("aborted", &format!(r#","stopReason":"rpc"{message}"#), frames);
+                let reason = stop_reason(*cause);
+                self.chat("aborted", &format!(r#","stopReason":"{reason}"{message}"#), frames);
             }
             Outcome::Failed(error) => {
                 let data = json!({ "phase": "error", "error": error.message, "endedAt": now.as_millis() });
@@ -372,6 +514,15 @@ impl Told {
                 r#"{{{head},"stream":"{stream}","data":{data},"seq":{seq},"ts":{ts}}}"#
             )));
         }
+    }
+}
+
+/// What a run that was aborted is said to have stopped for.
+pub(super) fn stop_reason(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Asked => "rpc",
+        Cause::Stopped => "stop",
+        Cause::TimedOut => "timeout",
     }
 }
 

@@ -21,20 +21,32 @@ const DAYS_MAX: u32 = 366;
 
 /// Sums over some calls.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
-    input: u64,
-    output: u64,
-    calls: u64,
+pub(super) struct Sum {
+    /// Tokens that were read.
+    pub(super) input: u64,
+    /// Tokens that were written.
+    pub(super) output: u64,
+    /// How many calls, or answers, that were.
+    pub(super) calls: u64,
 }
 
 impl Sum {
-    fn add(&mut self, day: &DayUsage) {
+    /// With the calls of a day.
+    pub(super) fn add(&mut self, day: &DayUsage) {
         self.input = self.input.saturating_add(day.usage.input_tokens);
         self.output = self.output.saturating_add(day.usage.output_tokens);
         self.calls = self.calls.saturating_add(day.calls);
     }
 
-    fn to_value(self) -> Value {
+    /// With another.
+    pub(super) fn join(&mut self, other: Self) {
+        self.input = self.input.saturating_add(other.input);
+        self.output = self.output.saturating_add(other.output);
+        self.calls = self.calls.saturating_add(other.calls);
+    }
+
+    /// In the protocol's words.
+    pub(super) fn to_value(self) -> Value {
         json!({
             "input": self.input,
             "output": self.output,
@@ -42,6 +54,10 @@ impl Sum {
             "cacheWrite": 0,
             "totalTokens": self.input.saturating_add(self.output),
             "totalCost": 0,
+            "inputCost": 0,
+            "outputCost": 0,
+            "cacheReadCost": 0,
+            "cacheWriteCost": 0,
             "missingCostEntries": self.calls,
         })
     }

@@ -6,12 +6,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::chat::IDEMPOTENCY_KEY_BYTES_MAX;
-use super::stream::{End, Told};
+use super::stream::{End, Told, stop_reason};
 use super::{Call, OpenClaw, Request, misfit, wire};
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::event::Outcome;
+use crate::event::{Cause, Outcome};
 use crate::reply::Reply;
 use crate::time::Timestamp;
 
@@ -76,12 +76,7 @@ impl OpenClaw {
         Call::ask(Command::FollowRun { run: vain.run.as_str().into() }, move |dialect, reply, turn| {
             match reply {
                 Ok(Reply::Accepted(accepted)) => {
-                    // One that was told to its end is read again, for its end.
-                    dialect.ended.retain(|run| *run != accepted.run);
-                    let protocol = dialect.protocol;
-                    let told = Told::new(protocol, &vain.run, None);
-                    let told = dialect.runs.entry(accepted.run).or_insert(told);
-                    told.waiting.push((vain.id, vain.until));
+                    dialect.await_end(&accepted, &vain.run).waiting.push((vain.id, vain.until));
                 }
                 Ok(_) => return Err(misfit()),
                 Err(error) if error.code == ErrorCode::NotFound => {
@@ -118,7 +113,9 @@ pub(super) fn waited(told: &Told, end: &End) -> Value {
     }
     match &end.outcome {
         Outcome::Completed => {}
-        Outcome::Aborted => payload["stopReason"] = "aborted".into(),
+        // What `chat.abort` ends is called this here.
+        Outcome::Aborted(Cause::Asked) => payload["stopReason"] = "aborted".into(),
+        Outcome::Aborted(cause) => payload["stopReason"] = stop_reason(*cause).into(),
         Outcome::Failed(error) => {
             payload["status"] = "error".into();
             payload["error"] = error.message.as_str().into();

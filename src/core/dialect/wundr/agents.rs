@@ -7,6 +7,7 @@ use super::sessions::target;
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::wire::{self, Failure};
 use super::{Call, Request, Turn, Wundr, misfit};
+use crate::auth::Owner;
 use crate::command::Command;
 use crate::error::Error;
 use crate::ids::SubAgentId;
@@ -90,13 +91,13 @@ pub(super) const STATUS: &[Field] = &[
     required("updatedAt", Shape::Time, "when anything of this changed last"),
 ];
 
-/// An agent as clients read it.
-pub(super) fn status(agent: &AgentStatus, now: Timestamp) -> Value {
+/// An agent as a client reads it that is `who`.
+pub(super) fn status(agent: &AgentStatus, who: &Owner, now: Timestamp) -> Value {
     let mut status = json!({
         "agentId": agent.agent.as_str(),
         "status": agent.state.name(),
         "sessionId": agent.session.uuid(),
-        "sessionKey": agent.session.as_str(),
+        "sessionKey": agent.session.seen_by(who),
         "agentType": agent.kind,
         "task": agent.task,
         "depth": agent.depth,
@@ -169,10 +170,10 @@ struct Stop {
 
 /// Asks, and answers with the agent.
 fn ask(command: SubAgentCommand) -> Result<Call, Error> {
-    Call::ask(Command::SubAgent(Box::new(command)), |_, reply, turn| match reply? {
+    Call::ask(Command::SubAgent(Box::new(command)), |dialect, reply, turn| match reply? {
         Reply::SubAgent(reply) => {
-            let SubAgentReply::Status(agent) = *reply;
-            Ok(Call::Answer(status(&agent, turn.now())))
+            let SubAgentReply::Status(agent) = *reply else { return Err(misfit()) };
+            Ok(Call::Answer(status(&agent, &dialect.owner, turn.now())))
         }
         _ => Err(misfit()),
     })
@@ -205,7 +206,7 @@ impl Wundr {
     /// Something happened to an agent. Those who subscribed to its session are told, and those who did to
     /// the session it works for.
     pub(super) fn tell_agent(&mut self, news: &AgentNews, turn: &mut Turn<'_>) {
-        let payload = status(&news.status, turn.now());
+        let payload = status(&news.status, &self.owner, turn.now());
         let names: &[&'static str] = match news.what {
             AgentChange::Spawned => &["agent.spawned", "agent.status"],
             AgentChange::Changed => &["agent.status"],

@@ -1,7 +1,9 @@
 //! `auth.refresh` and `auth.logout`, and how a credential ends.
 //!
 //! A refresh shows a new credential of the kind that was shown before: of the same principal, and
-//! with it nobody is allowed more than before. Who is allowed less from then on loses the
+//! with it nobody is allowed more than before. Who shows again the JWT that the connection is let in with,
+//! and has it from this daemon (`clawmux token create --jwt`), is given a fresh one of the same name, scopes
+//! and length of life, and the connection goes on with that; the one shown holds for [`RENEWED_OVERLAP`](crate::auth::token::RENEWED_OVERLAP) more. Who is allowed less from then on loses the
 //! subscriptions that took more. One that does not hold changes nothing, but for its number: who shows
 //! [`REFUSED_MAX`] of them is guessing, and is closed.
 
@@ -10,14 +12,23 @@ use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{self, Failure};
-use super::{Call, Request, Turn, Wundr, method};
+use super::{Call, Pending, Request, Then, Turn, Wundr, method, misfit};
 use crate::auth::pairing::CredentialFault;
-use crate::auth::token::Kind;
-use crate::auth::{Admitted, jwt};
+use crate::auth::token::{Kind, TokenCommand, TokenReply};
+use crate::auth::{Admitted, Grounds, Secret, jwt};
+use crate::command::Command;
 use crate::error::Error;
+use crate::reply::Reply;
 
 /// The parameters of `auth.refresh`.
-pub(super) const REFRESH: &[Field] = &[required("token", Shape::Text(1, 16 * 1024), "the new credential")];
+pub(super) const REFRESH: &[Field] = &[required(
+    "token",
+    Shape::Text(1, 16 * 1024),
+    "the new credential; or the JWT shown before, where this daemon gave it out and is to give out a fresh one",
+)];
+
+/// What a fresh one costs, in units of `[limits]`.
+const RENEWAL_COST: u32 = 2;
 
 /// How many credentials that do not hold may be shown on one connection.
 const REFUSED_MAX: u32 = 5;
@@ -27,6 +38,26 @@ pub(super) const GRANTED: &[Field] = &[
     required("scopes", Shape::List(&NAME, 0, 16), "what was granted"),
     optional("expiresAtMs", COUNT, "when the credential ends, and the connection with it"),
 ];
+
+/// What `auth.refresh` is answered.
+pub(super) const REFRESHED: &[Field] = &[
+    required("scopes", Shape::List(&NAME, 0, 16), "what was granted"),
+    optional("expiresAtMs", COUNT, "when the credential ends, and the connection with it"),
+    optional(
+        "token",
+        NAME,
+        "a fresh JWT, where the one was shown again that this daemon gave out; that one ends in 5 minutes",
+    ),
+];
+
+/// A credential that is looked at.
+#[derive(Debug)]
+pub(super) struct Refreshing {
+    /// The request.
+    id: String,
+    /// Whether it was given out for this request, so that its client is told of it.
+    fresh: Option<Secret>,
+}
 
 /// `auth.refresh`: what the connection says to it is told in [`Wundr::on_refreshed`].
 pub(super) fn refresh(
@@ -39,7 +70,7 @@ pub(super) fn refresh(
         token: String,
     }
     let Refresh { token } = request.read()?;
-    wundr.refreshing.push_back(request.id.to_owned());
+    wundr.refreshing.push_back(Refreshing { id: request.id.to_owned(), fresh: None });
     turn.authenticate(wundr.shown(token));
     Ok(Call::Elsewhere)
 }
@@ -58,19 +89,22 @@ pub(super) fn logout(
 impl Wundr {
     /// Another credential was looked at.
     pub(super) fn on_refreshed(&mut self, answer: Result<Admitted, Error>, turn: &mut Turn<'_>) {
-        let Some(id) = self.refreshing.pop_front() else { return };
+        let Some(Refreshing { id, fresh }) = self.refreshing.pop_front() else { return };
         match answer {
-            Ok(admitted) => {
-                let before = std::mem::replace(&mut self.scopes, admitted.principal.scopes);
-                self.expires = admitted.principal.expires;
+            Ok(Admitted { principal, .. }) => {
+                let grounds = std::mem::replace(&mut self.grounds, principal.grounds);
+                let before = std::mem::replace(&mut self.scopes, principal.scopes);
+                self.expires = principal.expires;
                 if before != self.scopes {
                     self.end_subscriptions_beyond(self.scopes, turn);
                 }
-                let granted = self.granted_auth();
-                if let Some(method) = method::find("auth.refresh") {
-                    method.check_result(&granted);
+                if let (Grounds::Minted(token, _), None) = (&self.grounds, &fresh)
+                    && grounds == self.grounds
+                {
+                    let token = token.to_string();
+                    return self.renew(id, token, turn);
                 }
-                turn.send(wire::answer(&id, &granted));
+                self.refreshed(&id, fresh.as_ref(), turn);
             }
             Err(error) => {
                 turn.send(wire::refusal(&id, &Failure::of(&error)));
@@ -80,6 +114,39 @@ impl Wundr {
                 }
             }
         }
+    }
+
+    /// Has a fresh credential given out, and then looked at as if it had been shown.
+    fn renew(&mut self, id: String, token: String, turn: &mut Turn<'_>) {
+        let command = Command::Token(Box::new(TokenCommand::Renew { id: token }));
+        let ticket = turn.execute(self.granted(&[]), RENEWAL_COST, Ok(command));
+        let then: Then = Box::new(move |dialect, reply, turn| {
+            match reply {
+                Ok(Reply::Token(reply)) => match *reply {
+                    TokenReply::Rotated { secret, .. } => {
+                        turn.authenticate(dialect.shown(secret.expose().to_owned()));
+                        dialect.refreshing.push_back(Refreshing { id, fresh: Some(secret) });
+                    }
+                    _ => turn.send(wire::refusal(&id, &Failure::of(&misfit()))),
+                },
+                Ok(_) => turn.send(wire::refusal(&id, &Failure::of(&misfit()))),
+                Err(error) => turn.send(wire::refusal(&id, &Failure::of(&error))),
+            }
+            Ok(Call::Elsewhere)
+        });
+        self.pending.insert(ticket, Pending { asker: None, then });
+    }
+
+    /// Answers with what may be done from here on.
+    fn refreshed(&self, id: &str, fresh: Option<&Secret>, turn: &mut Turn<'_>) {
+        let mut granted = self.granted_auth();
+        if let Some(fresh) = fresh {
+            granted["token"] = fresh.expose().into();
+        }
+        if let Some(method) = method::find("auth.refresh") {
+            method.check_result(&granted);
+        }
+        turn.send(wire::answer(id, &granted));
     }
 
     /// What may be done here, and for how long.

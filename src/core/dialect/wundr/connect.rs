@@ -17,6 +17,7 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::super::message_bytes_max;
 use super::event::EVENTS;
 use super::method::METHODS;
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
@@ -227,6 +228,7 @@ impl Wundr {
         self.scopes = principal.scopes;
         self.expires = principal.expires;
         self.owner = principal.owner;
+        self.grounds = principal.grounds;
         self.phase = Phase::Open;
         self.next_heartbeat = turn.now().after(self.setup.heartbeat_interval);
         let hello = self.hello(turn);
@@ -244,7 +246,7 @@ impl Wundr {
             "methods": METHODS.iter().map(|method| method.name).collect::<Vec<_>>(),
             "events": EVENTS.iter().map(|event| event.name).collect::<Vec<_>>(),
             "policy": {
-                "maxPayloadBytes": self.setup.max_payload_bytes,
+                "maxPayloadBytes": message_bytes_max(self.scopes, self.setup.max_payload_bytes),
                 "heartbeatIntervalMs": millis(self.setup.heartbeat_interval),
                 "heartbeatTimeoutMs": millis(self.setup.heartbeat_timeout),
                 "maxBufferedBytes": self.setup.max_buffered_bytes,
@@ -264,6 +266,7 @@ impl Wundr {
         let reason = match failure.code {
             "UNAUTHORIZED" => "unauthorized",
             "PROTOCOL_MISMATCH" => "protocol mismatch",
+            "RATE_LIMITED" => "rate limited",
             _ => "invalid handshake",
         };
         self.end(code, reason, turn);
@@ -274,7 +277,7 @@ impl Wundr {
 fn close_code(error: &Error) -> u16 {
     match error.code {
         ErrorCode::Internal => 1011,
-        ErrorCode::Unavailable => 1013,
+        ErrorCode::Unavailable | ErrorCode::RateLimited => 1013,
         _ => 1008,
     }
 }

@@ -64,8 +64,8 @@ pub(super) const DOWNLOAD_PARAMS: &[Field] = &[
 
 /// The parameters of what is about one file.
 pub(super) const ONE_PARAMS: &[Field] = &[
-    optional("fileId", ID, "the file"),
-    optional("uploadId", ID, "or one's own upload that it comes with; one of both is required"),
+    optional("fileId", ID, "the file; needed where there is no `uploadId`"),
+    optional("uploadId", ID, "or one's own upload that it comes with, and never both"),
 ];
 
 /// The parameters of `file.list`.

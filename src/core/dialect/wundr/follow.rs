@@ -4,15 +4,17 @@
 //!
 //! | filter | source |
 //! |---|---|
-//! | on a `sessionId` | an attachment to that session; subscriptions from now on share one, one that goes on from a number has its own |
+//! | on a `sessionId` | an attachment to that session; subscriptions from now on share one |
 //! | on none | the watch over all sessions that the principal may see, one for the connection; for one who decides about calls of others, also that over these |
 //!
 //! Who decides about calls of others and may read nothing has only that, whatever its filter.
 //! Each subscription has one source for good, so nothing is told to it twice and nothing is lost
-//! while others come and go. A source is let go with the last of its subscriptions. What is not in a
+//! while others come and go; but for the one that a connection has on a session of its own accord
+//! (`session.create`, `session.resume`), of which there is one however often it is asked for: it goes on
+//! from a number again where a client says one. A source is let go with the last of its subscriptions. What is not in a
 //! session's log ([`Wundr::announce`]) reaches all subscriptions alike.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -28,8 +30,11 @@ use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::event::{Event, Published};
-use crate::ids::{Seq, SessionKey, Ticket};
-use crate::reply::Reply;
+use crate::ids::{RunId, Seq, SessionKey, Ticket};
+use crate::reply::{Reply, UnderWay};
+
+/// How many of the prompts of a connection that are told in one piece are known, the latest.
+const WHOLE_MAX: usize = 256;
 
 /// What a connection subscribed to and follows.
 #[derive(Debug)]
@@ -43,6 +48,15 @@ pub(super) struct Following {
     calls: Option<Ticket>,
     /// The roads on which events come.
     roads: HashMap<Ticket, Road>,
+    /// The subscriptions of its own accord, by the session's UUID.
+    own: HashMap<String, String>,
+    /// How many requests wait for such a one.
+    opening_own: HashMap<String, usize>,
+    /// What is to be told of a run under way to a subscription that begins within it, once its request
+    /// is answered.
+    begins: Vec<(String, &'static str, String)>,
+    /// The prompts of this connection whose text is told in one piece at their end.
+    whole: VecDeque<RunId>,
 }
 
 /// An attachment, or the watch.
@@ -83,7 +97,32 @@ impl Following {
             watch: None,
             calls: None,
             roads: HashMap::new(),
+            own: HashMap::new(),
+            opening_own: HashMap::new(),
+            begins: Vec::new(),
+            whole: VecDeque::new(),
         }
+    }
+
+    /// One request less waits for the subscription to this session.
+    fn opened_own(&mut self, session_id: &str) {
+        if let Some(waiting) = self.opening_own.get_mut(session_id) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.opening_own.remove(session_id);
+            }
+        }
+    }
+
+    /// The text of this prompt is told in one piece, at its end.
+    pub(super) fn tell_whole(&mut self, run: RunId) {
+        if self.whole.contains(&run) {
+            return;
+        }
+        if self.whole.len() >= WHOLE_MAX {
+            self.whole.pop_front();
+        }
+        self.whole.push_back(run);
     }
 
     /// The roads on which a source's events come.
@@ -109,7 +148,8 @@ impl Wundr {
     /// # Errors
     /// `RateLimited` where there is not.
     pub(super) fn check_room(&self) -> Result<(), Error> {
-        self.following.subscriptions.check_room(self.following.opening)
+        let following = &self.following;
+        following.subscriptions.check_room(following.opening + following.opening_own.len())
     }
 }
 
@@ -119,12 +159,11 @@ fn concerns_sessions(interest: &Interest) -> bool {
 }
 
 impl Wundr {
-    /// Enters a subscription, from now on or (one on a session) from after a number; `then` makes the
-    /// answer once it stands. Its events come after that.
+    /// Enters a subscription, from now on; `then` makes the answer once it stands. Its events come after
+    /// that.
     pub(super) fn open(
         &mut self,
         interest: Interest,
-        after: Option<Seq>,
         turn: &mut Turn<'_>,
         then: impl FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call, Error> + 'static,
     ) -> Result<Call, Error> {
@@ -137,19 +176,90 @@ impl Wundr {
         }
         let session_id = interest.session_id().filter(|_| reads).map(str::to_owned);
         let Some(session_id) = session_id else { return self.open_watch(interest, Box::new(then), turn) };
-        let shared = self.following.shared_with(&session_id).filter(|_| after.is_none());
-        if let Some(ticket) = shared {
+        if let Some(ticket) = self.following.shared_with(&session_id) {
             let stood = self.stand(interest, Source::Attached(ticket), turn);
             return then(self, stood, turn);
         }
-        let command = Command::Attach { target: Target::Uuid(session_id), after };
+        let command = Command::Attach { target: Target::Uuid(session_id), after: None };
         self.following.opening += 1;
         Call::ask(command, move |dialect, reply, turn| {
             dialect.following.opening -= 1;
-            let source = dialect.source(reply, after.is_none())?;
+            let (source, _) = dialect.source(reply, true)?;
             let stood = dialect.stand(interest, source, turn);
             then(dialect, stood, turn)
         })
+    }
+
+    /// Enters the one subscription that a connection has on a session of its own accord, or finds it.
+    /// Where `after` is a number it is told what came after that, even if it was told it before; else a new
+    /// one is told what is under way from its beginning, and one that stands nothing twice.
+    pub(super) fn open_own(
+        &mut self,
+        (session_id, interest): (String, Interest),
+        after: Option<Seq>,
+        turn: &mut Turn<'_>,
+        then: impl FnOnce(&mut Wundr, Stood, &mut Turn<'_>) -> Result<Call, Error> + 'static,
+    ) -> Result<Call, Error> {
+        match self.following.own.get(&session_id) {
+            Some(id) if after.is_none() => {
+                let stood = Stood { id: id.clone() };
+                return then(self, stood, turn);
+            }
+            Some(_) => {}
+            // However many ask for it, it will be one.
+            None if self.following.opening_own.contains_key(&session_id) => {}
+            None => self.check_room()?,
+        }
+        if !self.scopes.allows(Scope::Read) {
+            let stood = self.stand(interest, Source::Nowhere, turn);
+            return then(self, stood, turn);
+        }
+        let command = Command::Attach { target: Target::Uuid(session_id.clone()), after };
+        *self.following.opening_own.entry(session_id.clone()).or_default() += 1;
+        Call::ask(command, move |dialect, reply, turn| {
+            dialect.following.opened_own(&session_id);
+            let (source, under_way) = dialect.source(reply, after.is_none())?;
+            let stood = match dialect.following.own.get(&session_id).cloned() {
+                // Another request was answered first.
+                Some(id) if after.is_none() => {
+                    dialect.leave(source, turn);
+                    Stood { id }
+                }
+                Some(id) => {
+                    dialect.arrive(source);
+                    if let Some(before) = dialect.following.subscriptions.move_to(&id, source) {
+                        dialect.leave(before, turn);
+                    }
+                    Stood { id }
+                }
+                None => {
+                    let stood = dialect.stand(interest, source, turn);
+                    dialect.following.own.insert(session_id, stood.id.clone());
+                    if let Some(under_way) = under_way {
+                        dialect.begin_within(&stood.id, source, &under_way);
+                    }
+                    stood
+                }
+            };
+            then(dialect, stood, turn)
+        })
+    }
+
+    /// A subscription begins within a run, whose text so far comes first.
+    fn begin_within(&mut self, id: &str, source: Source, under_way: &UnderWay) {
+        let Source::Attached(ticket) = source else { return };
+        let Some(road) = self.following.roads.get_mut(&ticket) else { return };
+        let Some(to) = &road.to else { return };
+        let words = road.told.begin(&to.session_id, under_way);
+        let begins = words.into_iter().map(|(name, payload)| (id.to_owned(), name, payload));
+        self.following.begins.extend(begins);
+    }
+
+    /// Tells what subscriptions begin with whose requests are answered now.
+    pub(super) fn tell_beginnings(&mut self, turn: &mut Turn<'_>) {
+        for (id, name, payload) in std::mem::take(&mut self.following.begins) {
+            self.emit(name, &payload, Some(&id), turn);
+        }
     }
 
     /// Whether calls of sessions are told that are not otherwise.
@@ -189,15 +299,19 @@ impl Wundr {
         })
     }
 
-    /// The source that a reply opened.
-    fn source(&mut self, reply: Result<Reply, Error>, is_shared: bool) -> Result<Source, Error> {
+    /// The source that a reply opened, and the run that is under way there.
+    fn source(
+        &mut self,
+        reply: Result<Reply, Error>,
+        is_shared: bool,
+    ) -> Result<(Source, Option<Box<UnderWay>>), Error> {
         let ticket = self.answering;
         match reply {
-            Ok(Reply::Attached { session, after, .. }) => {
+            Ok(Reply::Attached { session, after, under_way, .. }) => {
                 let session_id = session.uuid();
                 let to = Some(Attached { session, session_id, after, is_shared });
                 self.following.roads.insert(ticket, Road { to, ..Road::default() });
-                Ok(Source::Attached(ticket))
+                Ok((Source::Attached(ticket), under_way))
             }
             Ok(_) => Err(misfit()),
             Err(error) => Err(error),
@@ -207,11 +321,7 @@ impl Wundr {
     /// The subscription is there from here on.
     fn stand(&mut self, interest: Interest, source: Source, turn: &mut Turn<'_>) -> Stood {
         let id = format!("sub_{}", turn.run_id());
-        for ticket in self.following.tickets(source) {
-            if let Some(road) = self.following.roads.get_mut(&ticket) {
-                road.serves += 1;
-            }
-        }
+        self.arrive(source);
         let is_asked = source != Source::Nowhere && interest.names(TOOL_REQUEST);
         self.following.subscriptions.add(Subscription { id: id.clone(), interest, source });
         if is_asked {
@@ -224,7 +334,23 @@ impl Wundr {
     fn let_go(&mut self, id: &str, turn: &mut Turn<'_>) -> bool {
         let Some(subscription) = self.following.subscriptions.remove(id) else { return false };
         self.introduced.forget(id);
-        for ticket in self.following.tickets(subscription.source) {
+        self.following.own.retain(|_, own| own != id);
+        self.leave(subscription.source, turn);
+        true
+    }
+
+    /// One subscription more is told from there.
+    fn arrive(&mut self, source: Source) {
+        for ticket in self.following.tickets(source) {
+            if let Some(road) = self.following.roads.get_mut(&ticket) {
+                road.serves += 1;
+            }
+        }
+    }
+
+    /// One less; what is told to none is let go.
+    fn leave(&mut self, source: Source, turn: &mut Turn<'_>) {
+        for ticket in self.following.tickets(source) {
             let Some(road) = self.following.roads.get_mut(&ticket) else { continue };
             road.serves = road.serves.saturating_sub(1);
             if road.serves > 0 {
@@ -243,7 +369,6 @@ impl Wundr {
             };
             self.ask_aside(command, turn, |_, _, _| Ok(Call::Elsewhere));
         }
-        true
     }
 
     /// Ends the subscriptions that somebody with these scopes could not make.
@@ -271,10 +396,13 @@ impl Wundr {
         let source = if is_watch { Source::Watch } else { Source::Attached(ticket) };
         let Some(road) = self.following.roads.get_mut(&ticket) else { return };
         let after = road.to.as_ref().map_or(Seq(0), |to| to.after);
-        let words = road.told.tell(event, after);
+        let whole = &self.following.whole;
+        let is_whole = event.logged.run.as_ref().is_some_and(|run| whole.contains(run));
+        let words = road.told.tell(event, after, is_whole);
         if event.logged.event == Event::Deleted && !is_watch {
-            // Nothing more comes of it.
+            // Nothing more comes of it, and another of its name is another one.
             self.following.roads.remove(&ticket);
+            self.following.own.remove(Shared::of(event).session_id());
         }
         let session_id = Shared::of(event).session_id();
         let approval = tools::approval_of(&event.logged);
@@ -383,7 +511,7 @@ pub(super) fn subscribe(
     let Subscribe { events, filter } = request.read()?;
     let interest = Interest::read(events.iter().map(String::as_str), &filter.unwrap_or_default())
         .map_err(|error| request.invalid(&error.message))?;
-    dialect.open(interest, None, turn, move |_, stood, _| {
+    dialect.open(interest, turn, move |_, stood, _| {
         Ok(Call::Answer(json!({ "subscriptionId": stood.id, "events": events })))
     })
 }

@@ -9,8 +9,8 @@ use super::shape::{self, COUNT, Field, NAME, Shape, optional, required};
 use super::subscription::PATTERNS_MAX;
 use super::wire::Failure;
 use super::{
-    Call, Turn, Wundr, agents, auth, config, connect, discover, files, follow, health, memory, prompts,
-    sessions, teams, tools,
+    Call, Turn, Wundr, agents, auth, config, connect, discover, files, follow, health, history, memory,
+    prompts, sessions, teams, tools,
 };
 use crate::auth::{Scope, Scopes};
 use crate::dialect::json::Params;
@@ -69,11 +69,12 @@ pub(super) static METHODS: &[Method] = &[
     },
     Method {
         name: "auth.refresh",
-        doc: "Shows another credential of the same principal before the one shown ends, without reconnecting.",
+        doc: "Shows another credential of the same principal before the one shown ends, without reconnecting; or has \
+              a fresh JWT given out in place of one that this daemon gave out.",
         needs: ANYBODY,
         cost: 0,
         params: auth::REFRESH,
-        result: auth::GRANTED,
+        result: auth::REFRESHED,
         handle: auth::refresh,
     },
     Method {
@@ -88,7 +89,8 @@ pub(super) static METHODS: &[Method] = &[
     // Sessions.
     Method {
         name: "session.create",
-        doc: "Makes a session. It takes any number of prompts, one after the other.",
+        doc: "Makes a session. It takes any number of prompts, one after the other; nothing runs in it before the \
+              first. What becomes of its task and its memoryProfile is in `notes`.",
         needs: WRITE,
         cost: 3,
         params: sessions::CREATE,
@@ -130,6 +132,16 @@ pub(super) static METHODS: &[Method] = &[
         params: sessions::ONE,
         result: sessions::INFO,
         handle: sessions::status,
+    },
+    Method {
+        name: "session.history",
+        doc: "What was said in a session, newest page first: for who missed its events, and has no number to resume \
+              from. The answer of a prompt under way is not in it: session.resume tells that from its beginning.",
+        needs: READ,
+        cost: 0,
+        params: history::ASKED,
+        result: history::TOLD,
+        handle: history::history,
     },
     // Prompts.
     Method {
@@ -303,7 +315,8 @@ pub(super) static METHODS: &[Method] = &[
     },
     Method {
         name: "config.set",
-        doc: "Changes the configuration, all of it that is given or nothing; it takes effect with the next start.",
+        doc: "Changes the configuration, all of it that is given or nothing. It is in effect when this is answered, but \
+              for the keys that the answer calls pending.",
         needs: ADMIN,
         cost: 2,
         params: config::SET,

@@ -39,6 +39,7 @@ mod event;
 mod files;
 mod follow;
 mod health;
+mod history;
 mod memory;
 mod method;
 mod prompts;
@@ -65,7 +66,7 @@ use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::announcement::Announcement;
 use crate::auth::token::Kind;
-use crate::auth::{Owner, Scope, Scopes};
+use crate::auth::{Grounds, Owner, Scope, Scopes};
 use crate::command::Command;
 use crate::error::{Error, ErrorCode};
 use crate::ids::Ticket;
@@ -99,10 +100,12 @@ pub struct Wundr {
     owner: Owner,
     /// What kind of credential was shown.
     kind: Kind,
+    /// What that holds by.
+    grounds: Grounds,
     /// When that ends.
     expires: Option<Timestamp>,
     /// The requests for another credential that are looked at, in order.
-    refreshing: VecDeque<String>,
+    refreshing: VecDeque<auth::Refreshing>,
     /// How many of those did not hold.
     refused: u32,
     pending: HashMap<Ticket, Pending>,
@@ -257,6 +260,7 @@ impl Wundr {
             scopes: Scopes::NONE,
             owner: Owner::Credential("".into()),
             kind: Kind::ApiKey,
+            grounds: Grounds::default(),
             expires: None,
             refreshing: VecDeque::new(),
             refused: 0,
@@ -273,6 +277,7 @@ impl Wundr {
     /// Something that is not in a session's log.
     fn on_announced(&mut self, announcement: &Announcement, turn: &mut Turn<'_>) {
         match announcement {
+            Announcement::Catalog(catalog) => self.setup.catalog = catalog.clone(),
             Announcement::Report(report) => self.tell_health(report, turn),
             Announcement::Agent(news) => self.tell_agent(news, turn),
             Announcement::Team(news) => self.tell_team(news, turn),
@@ -306,6 +311,17 @@ impl Wundr {
                 let failure = Failure::invalid("message exceeds size limit")
                     .with(serde_json::json!({ "maxPayloadBytes": limit }));
                 (1009, format!("a frame may have {limit} bytes"), Some(failure))
+            }
+            Fault::Crowded => {
+                let failure =
+                    Failure::of(&ErrorCode::Unavailable.error(
+                        "unfinished messages take too much room and this one is the largest: try later",
+                    ));
+                (1013, "unfinished messages take too much room, try later".to_owned(), Some(failure))
+            }
+            Fault::Incomplete => {
+                let failure = Failure::invalid("the message was not complete in time");
+                (1008, "message timeout".to_owned(), Some(failure))
             }
             Fault::Slow => (1008, "slow consumer".to_owned(), None),
             Fault::Idle => (1001, "heartbeat timeout".to_owned(), None),
@@ -488,6 +504,7 @@ impl Wundr {
         self.answering = ticket;
         let call = then(self, reply, turn);
         self.proceed(asker, call, turn);
+        self.tell_beginnings(turn);
         while let Some((_, ticket)) = self.deadlines.front()
             && !self.pending.contains_key(ticket)
         {

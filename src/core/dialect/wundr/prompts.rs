@@ -1,7 +1,7 @@
 //! Prompts: submitted and cancelled. What becomes of them is told as events ([`super::stream`]).
 //!
-//! `stream: false` changes nothing but what is answered: whoever subscribed is told as events come, and
-//! `stream.end` says that it is over. A prompt's `model` is one that the configuration names; its
+//! `stream: false` has the connection that submits it told the text in one piece, at its end; others who
+//! subscribed are told as it comes. A prompt's `model` is one that the configuration names; its
 //! `maxTokens` holds as far as the agent may answer.
 
 use serde::Deserialize;
@@ -24,7 +24,13 @@ pub(super) const SUBMIT: &[Field] = &[
     SESSION,
     required("prompt", SAID, "what to say"),
     optional("context", Shape::Any, "what to know for it, put before it: a text, or anything as JSON"),
-    default("stream", Shape::Flag, "true", "the answer is told as stream.* events, whatever this says"),
+    default(
+        "stream",
+        Shape::Flag,
+        "true",
+        "false = this connection is told the text in one stream.chunk before stream.end; one of more than 256 KiB \
+         in several",
+    ),
     optional("model", NAME, "which answers, PROVIDER/MODEL or MODEL; absent = the session's"),
     optional(
         "maxTokens",
@@ -62,6 +68,7 @@ struct Asked {
     session_id: String,
     prompt: String,
     context: Option<Value>,
+    stream: bool,
     model: Option<String>,
     max_tokens: Option<u64>,
     attachments: Option<Value>,
@@ -69,7 +76,11 @@ struct Asked {
 }
 
 /// `prompt.submit`: answered at once, when the prompt is kept.
-pub(super) fn submit(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>) -> Result<Call, Error> {
+pub(super) fn submit(
+    dialect: &mut Wundr,
+    request: &mut Request<'_>,
+    turn: &mut Turn<'_>,
+) -> Result<Call, Error> {
     let asked: Asked = request.read()?;
     if asked.prompt.trim().is_empty() {
         return Err(request.invalid("prompt: must not be blank"));
@@ -79,6 +90,7 @@ pub(super) fn submit(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'
         model: asked.model,
         max_tokens: asked.max_tokens.map(|most| u32::try_from(most).unwrap_or(u32::MAX)),
         lane: None,
+        timeout: None,
     };
     let submit = Submit {
         target: target(&asked.session_id),
@@ -91,10 +103,18 @@ pub(super) fn submit(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'
         manner,
         follow: false,
     };
-    Call::ask(Command::Submit(submit), |_, reply, _| {
+    let is_whole = !asked.stream;
+    if is_whole {
+        // Its events may come before the answer.
+        dialect.following.tell_whole(submit.run.clone());
+    }
+    Call::ask(Command::Submit(submit), move |dialect, reply, _| {
         let Reply::Accepted(Accepted { session, run, seq, repeated, .. }) = reply? else {
             return Err(misfit());
         };
+        if is_whole {
+            dialect.following.tell_whole(run.clone());
+        }
         Ok(Call::Answer(json!({
             "promptId": run.as_str(),
             "sessionId": session.uuid(),

@@ -20,6 +20,7 @@ use super::follow::Stood;
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::subscription::{Interest, SESSION_ID};
 use super::{Call, Request, Turn, Wundr, misfit};
+use crate::auth::Owner;
 use crate::command::{Command, SessionFilter, Target};
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
@@ -87,14 +88,18 @@ const TASK: &[Field] = &[
         Shape::OneOf(&["code", "research", "analysis", "custom", "general"]),
         "the kind of task",
     ),
-    required("description", DESCRIPTION, "what is to be done"),
+    required(
+        "description",
+        DESCRIPTION,
+        "kept and told again; an agent is told what a prompt says, and not this",
+    ),
     default(
         "priority",
         Shape::OneOf(&["low", "medium", "high", "critical"]),
         r#""medium""#,
-        "how urgent it is",
+        "kept and told again; prompts take their turns in order, whatever it is",
     ),
-    optional("metadata", Shape::AnyObject, "what else there is to say"),
+    optional("metadata", Shape::AnyObject, "kept and told again"),
 ];
 
 /// `session.create`
@@ -102,7 +107,7 @@ pub(super) const CREATE: &[Field] = &[
     required("orchestratorId", WORD, "who leads it: the agent of this name, or the default agent"),
     required("sessionType", Shape::OneOf(&["claude-code", "ruflo"]), "kept and told again"),
     required("task", Shape::Object(TASK), "what it is made for; a prompt says what to do"),
-    optional("memoryProfile", Shape::Any, "kept and told again"),
+    optional("memoryProfile", Shape::Any, "kept and told again; no memory is chosen by it"),
     SUBSCRIBE,
 ];
 
@@ -113,7 +118,9 @@ pub(super) const RESUME: &[Field] = &[
     optional(
         "lastSeq",
         COUNT,
-        "the last sessionSeq that is known: what came after it is told first; needs `subscribe`",
+        "the last sessionSeq that is known: what came after it is told first; needs `subscribe`. Absent = from now \
+         on, with stream.start and the answer so far first where a prompt is under way; nothing anew where this \
+         connection subscribed with session.create or session.resume before",
     ),
 ];
 
@@ -185,7 +192,16 @@ pub(super) const INFO: &[Field] = &[
         "what was done in it",
     ),
     required("sessionSeq", COUNT, "the number of its last event, for session.resume"),
-    optional("subscriptionId", NAME, "the subscription to its events"),
+    optional(
+        "notes",
+        Shape::AnyObject,
+        "of session.create: what becomes of what was given with it, by its name",
+    ),
+    optional(
+        "subscriptionId",
+        NAME,
+        "the subscription to its events: one for this connection, the same however often it is resumed",
+    ),
 ];
 
 /// How a session is, in this protocol's words; whether something is under way in it, and what became
@@ -225,13 +241,13 @@ pub(super) fn about(session: &SessionKey, settings: &Settings) -> Value {
 
 const MEMORY_PROFILE: &str = "memoryProfile";
 
-/// A session as clients read it.
-fn info(row: &SessionRow) -> Value {
+/// A session as a client reads it that is this owner.
+fn info(row: &SessionRow, who: &Owner) -> Value {
     let mut info = about(&row.session, &row.settings);
     let id = row.session.uuid();
     info["id"] = id.as_str().into();
     info["sessionId"] = id.into();
-    info["sessionKey"] = row.session.as_str().into();
+    info["sessionKey"] = row.session.seen_by(who).into();
     info["agent"] = (&*row.session.agent()).into();
     let (status, activity, last_prompt) = state_words(row.state);
     info["status"] = status.into();
@@ -278,17 +294,17 @@ fn own_events(session_id: &str) -> Result<Interest, Error> {
 /// The answer about a session, with its subscription where one is wanted.
 fn answer_with(
     dialect: &mut Wundr,
-    row: &SessionRow,
+    (row, mut info): (&SessionRow, Value),
     subscribe: bool,
     after: Option<Seq>,
     turn: &mut Turn<'_>,
 ) -> Result<Call, Error> {
-    let mut info = info(row);
     if !subscribe {
         return Ok(Call::Answer(info));
     }
-    let interest = own_events(&row.session.uuid())?;
-    dialect.open(interest, after, turn, move |_, Stood { id }, _| {
+    let session_id = row.session.uuid();
+    let interest = own_events(&session_id)?;
+    dialect.open_own((session_id, interest), after, turn, move |_, Stood { id }, _| {
         info["subscriptionId"] = id.into();
         Ok(Call::Answer(info))
     })
@@ -313,6 +329,21 @@ struct Task {
     metadata: Option<Value>,
 }
 
+/// What becomes of what a session is made with.
+fn notes(has_metadata: bool, has_profile: bool) -> Value {
+    let mut notes = json!({
+        "task": "kept and told again; it is no prompt, and the agent is not told of it: say it with prompt.submit",
+        "task.priority": "kept and told again; it puts no prompt before another",
+    });
+    if has_metadata {
+        notes["task.metadata"] = "kept and told again".into();
+    }
+    if has_profile {
+        notes[MEMORY_PROFILE] = "kept and told again; no memory is chosen by it".into();
+    }
+    notes
+}
+
 /// `session.create`: answered at once; nothing runs in it before it is prompted.
 pub(super) fn create(
     dialect: &mut Wundr,
@@ -324,6 +355,7 @@ pub(super) fn create(
         dialect.check_room()?;
     }
     let agent = dialect.agent_named(&orchestrator_id);
+    let notes = notes(task.metadata.is_some(), memory_profile.is_some());
     let uuid = turn.run_id();
     let session = SessionKey::new(&agent, SessionKey::UUID_CHANNEL, uuid.as_str(), SessionKey::DEFAULT_PEER)?;
     let assignment = Assignment {
@@ -343,7 +375,11 @@ pub(super) fn create(
         move |dialect, reply, turn| {
             match reply? {
                 // From its beginning on, so that it is told of it as well.
-                Reply::Settled(row) => answer_with(dialect, &row, subscribe, Some(Seq(0)), turn),
+                Reply::Settled(row) => {
+                    let mut info = info(&row, &dialect.owner);
+                    info["notes"] = notes;
+                    answer_with(dialect, (&row, info), subscribe, Some(Seq(0)), turn)
+                }
                 _ => Err(misfit()),
             }
         },
@@ -365,12 +401,17 @@ pub(super) fn resume(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>)
         return Err(request.invalid("lastSeq: needs `subscribe`, which is what is told of the session"));
     }
     describe(session_id, move |dialect, row, turn| {
-        answer_with(dialect, row, subscribe, last_seq.map(Seq), turn)
+        answer_with(dialect, (row, info(row, &dialect.owner)), subscribe, last_seq.map(Seq), turn)
     })
 }
 
+/// Whether something is under way in a session; none where it was stopped.
+pub(super) fn activity(state: SessionState) -> Option<&'static str> {
+    state_words(state).1
+}
+
 /// Asks for a session that the caller may see.
-fn describe(
+pub(super) fn describe(
     session_id: String,
     then: impl FnOnce(&mut Wundr, &SessionRow, &mut Turn<'_>) -> Result<Call, Error> + 'static,
 ) -> Result<Call, Error> {
@@ -392,7 +433,7 @@ struct One {
 /// `session.status`
 pub(super) fn status(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
     let One { session_id } = request.read()?;
-    describe(session_id, |_, row, _| Ok(Call::Answer(info(row))))
+    describe(session_id, |dialect, row, _| Ok(Call::Answer(info(row, &dialect.owner))))
 }
 
 #[derive(Deserialize)]
@@ -442,9 +483,10 @@ pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -
         with_texts: true,
         ..SessionFilter::default()
     };
-    Call::ask(Command::ListSessions(filter), move |_, reply, _| {
+    Call::ask(Command::ListSessions(filter), move |dialect, reply, _| {
         let Reply::SessionList(list) = reply? else { return Err(misfit()) };
-        Ok(Call::Answer(answer(list.rows.iter().map(info).collect(), list.total)))
+        let rows = list.rows.iter().map(|row| info(row, &dialect.owner));
+        Ok(Call::Answer(answer(rows.collect(), list.total)))
     })
 }
 

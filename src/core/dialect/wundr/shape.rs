@@ -94,6 +94,52 @@ pub(super) const fn default(
     Field { name, shape, need: Need::Default(json), doc }
 }
 
+/// An object with the members that have to be there, or that one of them is needed of, each as simple as it may be.
+pub(super) fn example(fields: &[Field]) -> Value {
+    let is_needed = |field: &&Field| field.need == Need::Required || field.doc.contains("needed where");
+    let needed = fields.iter().filter(is_needed);
+    needed.map(|field| (field.name.to_owned(), field.shape.example(field.name))).collect::<Map<_, _>>().into()
+}
+
+impl Shape {
+    /// A value of this shape. `name` is that of the member it is for.
+    fn example(&self, name: &str) -> Value {
+        match self {
+            Self::Text(min, max) => {
+                let text = match name {
+                    "sessionId" | "teamId" | "agentId" | "memoryId" | "fileId" | "uploadId" => {
+                        "7f1c0e2a-95b1-4c58-8f0e-3d2a41c6b9aa"
+                    }
+                    "content" | "prompt" | "task" | "message" => "hi",
+                    "token" => "...",
+                    other => other,
+                };
+                let text: String = text.chars().take(*max).collect();
+                let missing = min.saturating_sub(text.chars().count());
+                (text + &"x".repeat(missing)).into()
+            }
+            // The version of this protocol.
+            Self::Integer(..) if name.ends_with("Protocol") => 2.into(),
+            Self::Integer(min, max) => 1.clamp(*min, *max).into(),
+            Self::Number(min, max) => json!(1.0_f64.clamp(*min, *max)),
+            Self::Flag => true.into(),
+            // A scratchpad wants more than the others.
+            Self::OneOf(words) if name == "tier" => words.last().copied().into(),
+            Self::OneOf(words) => words.first().copied().into(),
+            Self::Time => "2026-01-31T09:00:00Z".into(),
+            Self::List(of, min, max) => {
+                let count = (*min).max(1).min(*max);
+                std::iter::repeat_with(|| of.example(name)).take(count).collect()
+            }
+            Self::Object(fields) => example(fields),
+            // Of a configuration.
+            Self::AnyObject if name == "values" => json!({ "limits.queue": 128 }),
+            Self::AnyObject => json!({}),
+            Self::Any => Value::Null,
+        }
+    }
+}
+
 /// Checks an object against these members, and brings it into shape: without `null` for what is
 /// absent, with defaults.
 ///

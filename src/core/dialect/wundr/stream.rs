@@ -6,7 +6,7 @@
 //! | `Started` | `session.status` busy, `stream.start` |
 //! | `Restarted` | `stream.start` again, with `metadata.restarted`: what was told of the step is void |
 //! | `Text`, `Thought` | `stream.chunk` text, thinking |
-//! | `ToolCalled` | `stream.chunk` tool_use, `tool.status` started |
+//! | `ToolCalled` | `stream.chunk` tool_use, `tool.status` started, then running: it is in the log, and made |
 //! | `ApprovalAsked`, `ApprovalDecided` | see [`super::tools`]; `session.status` paused, and running once no call waits |
 //! | `ToolReturned` | `stream.chunk` error where it failed; `tool.status`, `tool.result` |
 //! | `Ended` | `stream.end`, or `stream.error` where the run failed; then `session.status` idle |
@@ -17,6 +17,12 @@
 //! Who cancels a prompt is told its `stream.end` with the `stopReason` `cancelled`: it is over as it
 //! was meant to be, and nothing is wrong. Chunks of the type `code` are never told: a fence of the
 //! model's text may be cut anywhere, and text is told as it comes.
+//!
+//! The text of a prompt that was submitted with `stream: false` is told to the connection that submitted it
+//! as one `stream.chunk` before its end, that of all steps together, and its thoughts not at all; of what
+//! is longer than [`WHOLE_BYTES_MAX`] it is told as soon as there is so much. A subscription that begins
+//! within a prompt begins with `stream.start`, all text so far, and `tool.status` running of each call that
+//! is being made ([`Told::begin`]).
 //!
 //! Every payload has the number of its event in the session's log, `sessionSeq`: who has the last of
 //! them goes on from there with `session.resume`. The end of a run takes several numbers, and its two
@@ -40,6 +46,7 @@ use crate::approval::Decision;
 use crate::dialect::json::json as to_json;
 use crate::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult};
 use crate::ids::{ApprovalId, CallId, RunId, Seq};
+use crate::reply::{STEP_JOINT, UnderWay};
 use crate::settings::Settings;
 use crate::time::Timestamp;
 
@@ -71,6 +78,12 @@ const TOOL_RESULT: &str = "tool.result";
 /// Calls under way that one road remembers.
 const OPEN_MAX: usize = 4096;
 
+/// How much text is held for prompts that are told in one piece, in bytes, on one road.
+const WHOLE_BYTES_MAX: usize = 256 * 1024;
+
+/// The largest piece that the text so far is told in, in bytes.
+const PIECE_BYTES_MAX: usize = 64 * 1024;
+
 /// What a tool is called whose call was not seen.
 const UNKNOWN_TOOL: &str = "unknown";
 
@@ -86,11 +99,19 @@ pub(super) const START: &[Field] = &[
     SESSION_SEQ,
     optional(
         "metadata",
-        Shape::Object(&[optional(
-            "restarted",
-            Shape::Flag,
-            "the daemon was restarted: what was told of the answer since the last tool result is void",
-        )]),
+        Shape::Object(&[
+            optional(
+                "restarted",
+                Shape::Flag,
+                "the daemon was restarted: what was told of the answer since the last tool result is void",
+            ),
+            optional(
+                "resumed",
+                Shape::Flag,
+                "the subscription begins within the prompt: all text so far follows, and what was told of it \
+                 before is void",
+            ),
+        ]),
         "why it starts again",
     ),
 ];
@@ -143,7 +164,11 @@ pub(super) const STATUS_OF_TOOL: &[Field] = &[
     PROMPT,
     required("requestId", NAME, "the call"),
     required("toolName", NAME, "the tool"),
-    required("status", Shape::OneOf(&["started", "running", "completed", "failed"]), "how far it is"),
+    required(
+        "status",
+        Shape::OneOf(&["started", "running", "completed", "failed"]),
+        "started = it is in the log, running = it is being made",
+    ),
     optional("progress", Shape::Number(0.0, 1.0), "how much of it is done"),
     optional("message", TEXT, "for people"),
     SESSION_SEQ,
@@ -290,14 +315,14 @@ fn shared(session: &str, published: &Published) -> Words {
             };
             words.push(match outcome {
                 Outcome::Completed => ended("completed"),
-                Outcome::Aborted => ended("cancelled"),
+                Outcome::Aborted(_) => ended("cancelled"),
                 Outcome::Failed(error) => {
                     stream(STREAM_ERROR, json!({ "error": Failure::of(error).to_value() }), first)
                 }
             });
             let became = match outcome {
                 Outcome::Completed => "completed",
-                Outcome::Aborted => "cancelled",
+                Outcome::Aborted(_) => "cancelled",
                 Outcome::Failed(_) => "failed",
             };
             words.push(status(RUNNING, Some(IDLE), Some(became)));
@@ -375,13 +400,23 @@ pub(super) struct Told {
     chunks: HashMap<RunId, u64>,
     /// The calls under way.
     calls: Calls,
+    /// The text so far of prompts that are told in one piece.
+    whole: HashMap<RunId, Held>,
+}
+
+/// The text of a prompt that is told in one piece.
+#[derive(Debug, Default)]
+struct Held {
+    text: String,
+    /// Where the step under way begins in it.
+    step_at: usize,
 }
 
 /// Calls of tools that are under way.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    /// The tool, and when it was called.
-    open: HashMap<(RunId, CallId), (String, Timestamp)>,
+    /// The tool, and when it was called if that was seen.
+    open: HashMap<(RunId, CallId), (String, Option<Timestamp>)>,
     /// Those whose result was told already.
     settled: HashSet<(RunId, CallId)>,
     /// Those that wait for approval.
@@ -390,14 +425,27 @@ pub(super) struct Calls {
 
 impl Told {
     /// The words for an event, as this road is told them. Nothing of it up to the number `after`.
-    pub(super) fn tell(&mut self, event: &Published, after: Seq) -> Vec<(&'static str, String)> {
+    /// `is_whole`: the text of its prompt is told in one piece.
+    pub(super) fn tell(
+        &mut self,
+        event: &Published,
+        after: Seq,
+        is_whole: bool,
+    ) -> Vec<(&'static str, String)> {
         let shared = Shared::of(event);
         let logged = &event.logged;
         let mut words = Vec::new();
+        if let (Some(run), true) = (&logged.run, is_whole)
+            && let Some((text, seq)) = self.held(run, logged)
+        {
+            let payload = chunk(shared.session_id(), run, "text", &text, seq).to_string();
+            words.push((STREAM_CHUNK, self.numbered(run, &payload)));
+        }
         // Those of an end have a number each; of what else was cut off somewhere, all is told.
         let is_known = |seq: Seq| matches!(logged.event, Event::Ended { .. }) && seq <= after;
         for (name, payload) in shared.words() {
             match (name, &logged.run) {
+                (STREAM_CHUNK, Some(_)) if is_whole && logged.event.streamed().is_some() => {}
                 (STREAM_CHUNK, Some(run)) => words.push((name, self.numbered(run, payload))),
                 (STREAM_END | STREAM_ERROR, _) if is_known(Seq(logged.seq.0 - 1)) => {}
                 _ => words.push((name, payload.to_owned())),
@@ -414,6 +462,57 @@ impl Told {
             self.calls.forget(run);
         }
         words
+    }
+
+    /// The words for a run within which a subscription begins: that it starts, its text so far, and the
+    /// calls that are being made.
+    pub(super) fn begin(&mut self, session: &str, under_way: &UnderWay) -> Vec<(&'static str, String)> {
+        let UnderWay { run, text, step_at, seq, is_anew, calls, .. } = under_way;
+        let mut start = json!({ "sessionId": session, "promptId": run.as_str(), "sessionSeq": seq.0 });
+        start["metadata"]["resumed"] = true.into();
+        if *is_anew {
+            start["metadata"]["restarted"] = true.into();
+        }
+        let mut words = vec![(STREAM_START, start.to_string())];
+        // As it was told in chunks: nothing stands between the steps.
+        let (before, step) = text.split_at_checked(*step_at).unwrap_or((text, ""));
+        for mut rest in [before, step.strip_prefix(STEP_JOINT).unwrap_or(step)] {
+            while !rest.is_empty() {
+                let (piece, more) = rest.split_at(rest.floor_char_boundary(PIECE_BYTES_MAX));
+                let payload = chunk(session, run, "text", piece, *seq).to_string();
+                words.push((STREAM_CHUNK, self.numbered(run, &payload)));
+                rest = more;
+            }
+        }
+        for (call, name) in calls {
+            self.calls.begins((run.clone(), call.clone()), name.to_string(), None);
+            let running = status_of(session, run, call, name.as_str(), "running", *seq);
+            words.push((TOOL_STATUS, running.to_string()));
+        }
+        words
+    }
+
+    /// Holds the text of a prompt that is told in one piece. Gives it with its number at the end, and where
+    /// it is too much.
+    fn held(&mut self, run: &RunId, logged: &Logged) -> Option<(String, Seq)> {
+        let told = |held: Held, seq| Some((held.text, seq)).filter(|(text, _)| !text.is_empty());
+        if let Event::Ended { .. } = logged.event {
+            // Its first number, of which nothing else is told.
+            let first = Seq(logged.seq.0.saturating_sub(2)).max(logged.first_seq);
+            return told(self.whole.remove(run)?, first);
+        }
+        let held = self.whole.entry(run.clone()).or_default();
+        match &logged.event {
+            Event::Text(piece) => held.text.push_str(piece),
+            Event::StepEnded { .. } => held.step_at = held.text.len(),
+            Event::Restarted => held.text.truncate(held.step_at),
+            _ => {}
+        }
+        let bytes: usize = self.whole.values().map(|held| held.text.len()).sum();
+        if bytes <= WHOLE_BYTES_MAX {
+            return None;
+        }
+        told(self.whole.remove(run)?, logged.seq)
     }
 
     /// The payload of a chunk with its index.
@@ -441,9 +540,14 @@ impl Calls {
         let key = |call: &CallId| (run.clone(), call.clone());
         match event {
             Event::ToolCalled(call) => {
-                self.begins(key(&call.id), call.name.to_string(), *at);
-                let started = status_of(session, run, &call.id, call.name.as_str(), "started", *seq);
-                vec![(STREAM_CHUNK, asked_for(session, run, call, *seq)), (TOOL_STATUS, started)]
+                self.begins(key(&call.id), call.name.to_string(), Some(*at));
+                let status = |status| status_of(session, run, &call.id, call.name.as_str(), status, *seq);
+                let asked = asked_for(session, run, call, *seq);
+                vec![
+                    (STREAM_CHUNK, asked),
+                    (TOOL_STATUS, status("started")),
+                    (TOOL_STATUS, status("running")),
+                ]
             }
             Event::ApprovalAsked(asked) => {
                 let request = tools::requested(session, run, asked, seq.0);
@@ -460,8 +564,8 @@ impl Calls {
                 let status = |status| status_of(session, run, &decided.call, name, status, *seq);
                 let mut words = match tools::refusal(decided) {
                     None => {
-                        self.begins(key(&decided.call), name.to_owned(), *at);
-                        vec![(TOOL_STATUS, status("started"))]
+                        self.begins(key(&decided.call), name.to_owned(), Some(*at));
+                        vec![(TOOL_STATUS, status("started")), (TOOL_STATUS, status("running"))]
                     }
                     Some((outcome, why)) => {
                         let mut told = status(outcome);
@@ -490,7 +594,7 @@ impl Calls {
                     return Words::new();
                 }
                 let (name, called) = match open {
-                    Some((name, called)) => (name, Some(called)),
+                    Some(known) => known,
                     None => (UNKNOWN_TOOL.to_owned(), None),
                 };
                 let took = called.map(|called| at.millis_since(called));
@@ -512,7 +616,7 @@ impl Calls {
 
     /// A call is under way. Who is told of calls and of no ends does not hear what becomes of those that
     /// an end cut off: the oldest is forgotten.
-    fn begins(&mut self, call: (RunId, CallId), name: String, at: Timestamp) {
+    fn begins(&mut self, call: (RunId, CallId), name: String, at: Option<Timestamp>) {
         if self.open.len() >= OPEN_MAX
             && let Some(oldest) =
                 self.open.iter().min_by_key(|(_, (_, at))| *at).map(|(call, _)| call.clone())

@@ -352,6 +352,12 @@ impl Subscriptions {
         self.all.insert(self.made, subscription);
     }
 
+    /// Has a subscription told from elsewhere from now on; gives where it was told from.
+    pub(super) fn move_to(&mut self, id: &str, source: Source) -> Option<Source> {
+        let subscription = self.all.get_mut(self.by_id.get(id)?)?;
+        Some(std::mem::replace(&mut subscription.source, source))
+    }
+
     /// Takes one out; none where there is none of this name.
     pub(super) fn remove(&mut self, id: &str) -> Option<Subscription> {
         let number = self.by_id.remove(id)?;

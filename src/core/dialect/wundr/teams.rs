@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::agents::{self, Asked, Config};
 use super::shape::{Field, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::{Call, Request, Turn, Wundr, misfit};
+use crate::auth::Owner;
 use crate::command::Command;
 use crate::error::Error;
 use crate::ids::TeamId;
@@ -100,8 +101,8 @@ pub(super) const STATUS: &[Field] = &[
     required("updatedAt", Shape::Time, "when anything of this changed last"),
 ];
 
-fn status(team: &TeamStatus, now: Timestamp) -> Value {
-    let members: Vec<Value> = team.members.iter().map(|member| agents::status(member, now)).collect();
+fn status(team: &TeamStatus, who: &Owner, now: Timestamp) -> Value {
+    let members: Vec<Value> = team.members.iter().map(|member| agents::status(member, who, now)).collect();
     let mut status = json!({
         "teamId": team.team.as_str(),
         "name": team.name,
@@ -187,10 +188,10 @@ struct Messaging {
 
 /// Asks, and answers with the team or that a message waits.
 fn ask(command: TeamCommand) -> Result<Call, Error> {
-    Call::ask(Command::Team(Box::new(command)), |_, reply, turn| {
+    Call::ask(Command::Team(Box::new(command)), |dialect, reply, turn| {
         let Reply::Team(reply) = reply? else { return Err(misfit()) };
         Ok(Call::Answer(match *reply {
-            TeamReply::Status(team) => status(&team, turn.now()),
+            TeamReply::Status(team) => status(&team, &dialect.owner, turn.now()),
             TeamReply::Sent { team, message, to } => {
                 let to: Vec<&str> = to.iter().map(|id| id.as_str()).collect();
                 json!({ "ok": true, "messageId": message, "teamId": team.as_str(), "to": to })
@@ -235,7 +236,9 @@ impl Wundr {
     /// Something happened in a team.
     pub(super) fn tell_team(&mut self, news: &TeamNews, turn: &mut Turn<'_>) {
         match news {
-            TeamNews::Changed(team) => self.announce("team.status", &status(team, turn.now()), turn),
+            TeamNews::Changed(team) => {
+                self.announce("team.status", &status(team, &self.owner, turn.now()), turn)
+            }
             TeamNews::Message(message) => self.announce("team.message", &relayed(message), turn),
             TeamNews::Dissolved { team, reason, .. } => {
                 self.announce("team.dissolved", &dissolved(team, reason.as_deref()), turn);

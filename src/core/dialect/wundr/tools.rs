@@ -4,7 +4,7 @@
 //! | in the log | told |
 //! |---|---|
 //! | `ApprovalAsked` | `stream.chunk` tool_use, `tool.request` |
-//! | `ApprovalDecided`, approved | `tool.status` started |
+//! | `ApprovalDecided`, approved | `tool.status` started, then running |
 //! | else | `tool.status` failed, `tool.result` denied, timeout, or failed where the run ended first |
 //!
 //! A subscription that names `tool.request` is told at once of all calls that wait already and that it

@@ -11,10 +11,15 @@ pub(super) use super::super::frame::answer;
 use super::super::json::{Params, even_null, object};
 use super::shape::{COUNT, NAME, Shape, TEXT, optional, required};
 use crate::auth::Scope;
+use crate::auth::jwt::Refusal;
+use crate::auth::pairing::CredentialFault;
 use crate::error::{Detail, Error, ErrorCode};
 
 /// The longest id of a request, in bytes: it is kept and echoed.
 const ID_BYTES_MAX: usize = 1024;
+
+/// When to try again whose JWT has expired, in milliseconds. (Source: the protocol's document, section 6.)
+const EXPIRED_RETRY_MS: u64 = 1000;
 
 /// The most requests in one array.
 pub(super) const BATCH_MAX: usize = 50;
@@ -178,7 +183,12 @@ impl Failure {
             Some(Detail::Credential(fault)) => {
                 let mut details = json!({ "reason": fault.reason() });
                 if let Some(at) = fault.expired_at() {
-                    details["expiredAt"] = at.to_rfc3339().into();
+                    // In whole seconds, which is what a JWT counts in, as the protocol's document has it.
+                    details["expiredAt"] = at.to_rfc3339().replace(".000Z", "Z").into();
+                }
+                if matches!(fault, CredentialFault::Jwt(Refusal::Expired { .. })) {
+                    // Another one is what helps, and that is soon there.
+                    after = Some(EXPIRED_RETRY_MS);
                 }
                 failure.details = Some(details);
             }

@@ -19,24 +19,28 @@
 //! One query takes place at a time, for all connections: their runs are in the lane
 //! [`XENO`](crate::lane::XENO).
 
+mod method;
 mod query;
 #[cfg(test)]
 mod tests;
 mod wire;
 
+pub use self::method::reference;
+
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use self::method::Asked;
 use self::query::Query;
 use self::wire::{Incoming, Raw};
 use super::json::json;
-use super::{Dialect, Fault, Frame, Input, Setup, Turn};
+use super::{Dialect, Fault, Frame, Input, Introduction, Setup, Turn};
 use crate::auth::Scope;
 use crate::command::{Command, Route, Submit, Target};
 use crate::error::{Error, ErrorCode};
 use crate::event::Published;
 use crate::ids::Ticket;
-use crate::job::{self, JobCommand, JobReply};
+use crate::job::{self, JobCommand, JobReply, Ran};
 use crate::lane;
 use crate::manner::Manner;
 use crate::provider::ProviderKind;
@@ -69,6 +73,8 @@ pub struct Xeno {
     limit_bytes: usize,
     pending: Vec<Pending>,
     queries: Vec<(Ticket, Query)>,
+    /// What its client said of itself last.
+    introduction: Introduction,
 }
 
 /// A request that waits for its reply.
@@ -98,20 +104,11 @@ enum Ask {
 struct Job {
     name: &'static str,
     done: &'static str,
-    off: &'static str,
 }
 
-static HEARTBEAT: Job = Job {
-    name: job::HEARTBEAT,
-    done: "Heartbeat completed.",
-    off: "Heartbeat task is unavailable or disabled.",
-};
+static HEARTBEAT: Job = Job { name: job::HEARTBEAT, done: "Heartbeat completed." };
 
-static NEW_SESSION: Job = Job {
-    name: job::NEW_SESSION,
-    done: "New session task completed.",
-    off: "New session task is unavailable or disabled.",
-};
+static NEW_SESSION: Job = Job { name: job::NEW_SESSION, done: "New session task completed." };
 
 impl Dialect for Xeno {
     fn handle(&mut self, input: Input<'_>, turn: &mut Turn<'_>) {
@@ -135,7 +132,8 @@ impl Xeno {
     /// For a connection whose peer is let in.
     pub fn new(setup: Setup) -> Self {
         let is_free = setup.catalog.models.iter().all(|model| model.kind == ProviderKind::Offline);
-        Self { is_free, limit_bytes: setup.max_payload_bytes, pending: Vec::new(), queries: Vec::new() }
+        let (limit_bytes, introduction) = (setup.max_payload_bytes, Introduction::default());
+        Self { is_free, limit_bytes, pending: Vec::new(), queries: Vec::new(), introduction }
     }
 
     /// Whether nothing is owed: no answer, and no end of a query.
@@ -166,30 +164,30 @@ impl Xeno {
         params: Option<Raw<'_>>,
         turn: &mut Turn<'_>,
     ) -> Result<(), String> {
+        let asked = method::find(method).ok_or_else(|| wire::no_method(method))?;
         let checked = |is_right: bool, name: &str| match is_right {
             true => Ok(()),
             false => Err(format!("Invalid {name} params.")),
         };
-        let (needs, cost, command, ask) = match method {
-            "gateway.initialize" => {
+        let (needs, cost, command, ask) = match asked {
+            Asked::Initialize => {
                 let (limit, bytes_max) = (HISTORY_MAX, HISTORY_BYTES_MAX);
                 let command = Command::Transcript { target: target(None), limit, bytes_max, at: None };
                 (Scope::Read, READ, command, Ask::Initialize)
             }
-            "gateway.query" => self.query(params, turn)?,
-            "gateway.abort" => {
-                checked(wire::is_abort(params), "abort")?;
+            Asked::Query => self.query(params, turn)?,
+            Asked::Abort => {
+                checked(wire::is_nothing(params), "abort")?;
                 (Scope::Write, WRITE, Command::AbortLane { lane: lane::xeno() }, Ask::Abort)
             }
-            "gateway.heartbeat" => {
+            Asked::Heartbeat => {
                 checked(wire::is_nothing(params), "heartbeat")?;
                 run(&HEARTBEAT)
             }
-            "gateway.new_session" => {
+            Asked::NewSession => {
                 checked(wire::is_nothing(params), "new_session")?;
                 run(&NEW_SESSION)
             }
-            _ => return Err(wire::no_method(method)),
         };
         if id.len() > wire::ID_BYTES_MAX {
             return Err(format!("Invalid id: longer than {} bytes.", wire::ID_BYTES_MAX));
@@ -200,14 +198,18 @@ impl Xeno {
     }
 
     fn query(
-        &self,
+        &mut self,
         params: Option<Raw<'_>>,
         turn: &mut Turn<'_>,
     ) -> Result<(Scope, u32, Command, Ask), String> {
-        let wire::Query { request, content, channel, enclosed } = wire::query(params)?;
+        let wire::Query { request, content, channel, enclosed, introduction } = wire::query(params)?;
         let asked = self.pending.iter().filter(|pending| matches!(pending.ask, Ask::Query { .. })).count();
         if asked + self.queries.len() >= IN_FLIGHT_MAX {
             return Err(format!("Too many queries in flight ({IN_FLIGHT_MAX}): wait for one to end."));
+        }
+        if introduction != self.introduction {
+            self.introduction = introduction.clone();
+            turn.introduce(introduction);
         }
         let ask = Ask::Query { request: request.into(), has_files: !enclosed.is_empty() };
         let submit = Submit {
@@ -275,6 +277,8 @@ impl Xeno {
             Fault::Oversize { .. } => {
                 format!("Connection closed: a line may have {} bytes.", self.limit_bytes)
             }
+            Fault::Crowded => "Connection closed: unfinished lines take too much room: try later.".to_owned(),
+            Fault::Incomplete => "Connection closed: a line was not complete in time.".to_owned(),
             Fault::Slow => "Connection closed: it reads too slowly.".to_owned(),
             Fault::Idle => "Connection closed: it was silent for too long.".to_owned(),
             Fault::Revoked | Fault::Expired => "Connection closed: it is let in no longer.".to_owned(),
@@ -300,8 +304,10 @@ impl Job {
                 _ => return failed("Internal error."),
             },
             Ok(_) => return failed("Internal error."),
-            Err(error) if error.code == ErrorCode::NotFound => return failed(self.off),
-            Err(error) => return failed(&error.message),
+            Err(error) => match Ran::unavailable(self.name) {
+                Some(off) if error.code == ErrorCode::NotFound => return failed(&off.message),
+                _ => return failed(&error.message),
+            },
         };
         let message = if ran.is_ok { self.done } else { &ran.message };
         let mut outcome = format!(r#"{{"ok":{},"message":{}"#, ran.is_ok, json(message));

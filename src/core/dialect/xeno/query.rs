@@ -171,13 +171,13 @@ impl Query {
                 tell(self.stream(false));
                 tell(self.done());
             }
-            Outcome::Aborted | Outcome::Failed(_) => {
+            Outcome::Aborted(_) | Outcome::Failed(_) => {
                 if has_something {
                     tell(self.stream(false));
                 }
                 match outcome {
                     Outcome::Failed(error) => self.fail(&error.message, tell),
-                    Outcome::Completed | Outcome::Aborted => self.fail("The query was aborted.", tell),
+                    Outcome::Completed | Outcome::Aborted(_) => self.fail("The query was aborted.", tell),
                 }
             }
         }

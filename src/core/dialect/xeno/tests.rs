@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::dialect::Action;
-use crate::event::{Event, Logged, Outcome, ToolCall, ToolResult, Usage};
+use crate::event::{Cause, Event, Logged, Outcome, ToolCall, ToolResult, Usage};
 use crate::ids::{RunId, Seq, SessionKey};
 use crate::messenger::Sent;
 
@@ -39,6 +39,7 @@ impl Peer {
                 Action::Execute(ticket, request) => {
                     self.executed.push((ticket, request.command.expect("what is wrong was refused")));
                 }
+                Action::Introduce(_) => {}
                 Action::Send(Frame::Binary(_)) | Action::Authenticate(_) | Action::Close { .. } => {
                     panic!("not its to do: {action:?}")
                 }
@@ -61,8 +62,14 @@ impl Peer {
     }
 
     fn accept(&mut self, ticket: Ticket, ahead: usize) {
-        let accepted =
-            Accepted { session: key(), run: RunId::from("r"), seq: Seq(1), repeated: false, ahead };
+        let accepted = Accepted {
+            session: key(),
+            run: RunId::from("r"),
+            seq: Seq(1),
+            repeated: false,
+            is_over: false,
+            ahead,
+        };
         self.tell(Input::Reply(ticket, Ok(Reply::Accepted(accepted))));
     }
 
@@ -350,7 +357,7 @@ fn files_that_are_sent_back_are_on_the_last_stream_alone() {
 #[test]
 fn a_query_that_ends_badly_keeps_what_was_said() {
     for (outcome, why) in [
-        (Outcome::Aborted, "The query was aborted."),
+        (Outcome::Aborted(Cause::Asked), "The query was aborted."),
         (Outcome::Failed(ErrorCode::Provider.error("overloaded")), "overloaded"),
     ] {
         let mut peer = Peer::new();
@@ -461,7 +468,7 @@ proptest! {
                         2 => Event::Restarted,
                         3 => Event::StepEnded { usage: Usage::default() },
                         4 => ended(Outcome::Completed),
-                        _ => ended(Outcome::Aborted),
+                        _ => ended(Outcome::Aborted(Cause::Asked)),
                     });
                     if kind >= 4 {
                         running.swap_remove(at);

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::attachment::ATTACHMENTS_MAX;
+use crate::dialect::Introduction;
 use crate::dialect::json::{clip, json};
 use crate::enclosure::{Enclosure, Form};
 
@@ -132,7 +133,12 @@ pub(super) struct Query<'a> {
     pub(super) channel: Option<String>,
     /// What it brings along: no more than are looked at.
     pub(super) enclosed: Vec<Enclosure>,
+    /// What the client says of itself.
+    pub(super) introduction: Introduction,
 }
+
+/// The most of what a client says of itself that is kept, in bytes.
+const SAID_BYTES_MAX: usize = 128;
 
 /// Reads the parameters of `gateway.query`.
 ///
@@ -149,13 +155,21 @@ pub(super) fn query(params: Option<Raw<'_>>) -> Result<Query<'_>, &'static str> 
     let request = request.ok_or("Invalid query requestId.")?.get();
     let content = content.and_then(text).filter(|content| !content.trim_matches(is_space).is_empty());
     let content = content.ok_or("Invalid query content.")?;
-    let context = context.and_then(|context| members(context, ["type", "channelId"]));
-    let [kind, channel] = context.ok_or("Invalid query context.")?;
+    const CONTEXT: [&str; 4] = ["type", "channelId", "userId", "metadata"];
+    let context = context.and_then(|context| members(context, CONTEXT));
+    let [kind, channel, user, metadata] = context.ok_or("Invalid query context.")?;
     if kind.and_then(text).as_deref() != Some("rpc") {
         return Err("Invalid query context type.");
     }
     let channel = channel.and_then(text).filter(|channel| !channel.is_empty());
-    Ok(Query { request, content, channel, enclosed })
+    let said = |value: Option<Raw<'_>>| {
+        let mut said = value.and_then(text).filter(|said| !said.is_empty())?;
+        said.truncate(said.floor_char_boundary(SAID_BYTES_MAX));
+        Some(said)
+    };
+    let client = metadata.and_then(|metadata| members(metadata, ["clientName"])).and_then(|[client]| client);
+    let introduction = Introduction { client: said(client), user: said(user) };
+    Ok(Query { request, content, channel, enclosed, introduction })
 }
 
 /// What the clients' language takes for white space.
@@ -221,13 +235,7 @@ fn enclosure(value: Raw<'_>) -> Result<Enclosure, &'static str> {
     })
 }
 
-/// Whether the parameters of `gateway.abort` are some.
-pub(super) fn is_abort(params: Option<Raw<'_>>) -> bool {
-    let Some(params) = params else { return true };
-    members(params, ["requestId"]).is_some_and(|[request]| request.is_none_or(|r| text(r).is_some()))
-}
-
-/// Whether parameters that say nothing are absent or an object.
+/// Whether parameters of which nothing is used are absent or an object.
 pub(super) fn is_nothing(params: Option<Raw<'_>>) -> bool {
     params.is_none_or(|params| members(params, []).is_some())
 }

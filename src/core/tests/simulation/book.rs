@@ -283,7 +283,7 @@ impl Book {
                 }
             }
             (Event::Ended { outcome, .. }, stage) if stage != Stage::Ended => {
-                if stage == Stage::Waiting && *outcome != Outcome::Aborted {
+                if stage == Stage::Waiting && !matches!(outcome, Outcome::Aborted(_)) {
                     return Ok(Some("a prompt that never began can only be aborted"));
                 }
                 if run.waits().next().is_some() {

@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 use std::mem;
 
 use clawmux_core::approval::{Asked, Verdict};
-use clawmux_core::auth::Principal;
+use clawmux_core::auth::{Principal, Scope, Scopes};
 use clawmux_core::config::Recovery;
 use clawmux_core::error::ErrorCode;
-use clawmux_core::event::{Logged, ToolCall, ToolResult, Usage};
+use clawmux_core::event::{Cause, Logged, ToolCall, ToolResult, Usage};
 use clawmux_core::follow::{Followers, Missing, Wanted};
 use clawmux_core::ids::{ApprovalId, CallId, ConnectionId, RunId, Seq, Ticket};
 use clawmux_core::manner::Manner;
@@ -138,12 +138,12 @@ impl Driver {
         mut followers: Followers<Way>,
     ) -> Check<Self> {
         let (cast, limits) = (outside.cast, outside.limits.clone());
-        let (key, owner) = (cast.session.clone(), cast.owners[0].clone());
+        let key = cast.session.clone();
         let Loaded { events, head, reserved, settings } = loaded;
         let mut session = if head == Seq(0) {
-            Session::new(key, owner, limits)
+            Session::new(key, limits)
         } else {
-            Session::restore(key, owner, limits, head, reserved, settings, events)
+            Session::restore(key, limits, head, reserved, settings, events)
         };
         // To compare whole states is dear: it is done for some.
         if incarnation % 3 == 2 {
@@ -260,9 +260,9 @@ impl Driver {
             asker.follows(wanted.clone(), after);
             // One that followed nothing any more is tried anew.
             asker.peer.is_known_full.set(false);
-            let (who, principal) = ((asker.peer.connection, asker.ticket), Principal::local());
+            let who = (asker.peer.connection, asker.ticket);
             let road = || Way(asker.peer.clone());
-            self.followers.follow(who, &principal, (wanted, after), self.published, road);
+            self.followers.follow(who, (wanted, after), self.published, road);
         }
         Ok(())
     }
@@ -461,7 +461,8 @@ impl Driver {
     ) -> Check {
         let id = ApprovalId::of(&run, &call);
         let waits = self.session.pending().into_iter().find(|pending| pending.id == id);
-        match self.session.decide(outside.now, &id, verdict, by) {
+        let by = Principal::new(by, Scopes::of(&[Scope::Approve]));
+        match self.session.decide(outside.now, &id, verdict, &by) {
             Ok((run, decided)) => self.next.push(Reply::Decided { run, decided }),
             Err(error) => {
                 outside.figures.decided_too_late += 1;
@@ -535,7 +536,7 @@ impl Driver {
             Message::Stop => {
                 self.end_work();
                 let due: Vec<RunId> = self.running.iter().chain(&self.waiting).cloned().collect();
-                let runs = self.session.stop(outside.now, Usage::default());
+                let runs = self.session.stop(outside.now, Cause::Stopped, Usage::default());
                 rules::stop_ends_all(&due, &runs, &self.session)?;
                 self.waiting.clear();
                 self.next.push(Reply::Stopped(runs));
@@ -667,10 +668,10 @@ impl Driver {
 }
 
 fn fold(outside: &Outside<'_>, events: Vec<Logged>) -> Session {
-    let (key, owner) = (outside.cast.session.clone(), outside.cast.owners[0].clone());
+    let key = outside.cast.session.clone();
     let head = events.last().map_or(Seq(0), |logged| logged.seq);
     let settings = Settings::default();
-    Session::restore(key, owner, outside.limits.clone(), head, outside.log.reserved(), settings, events)
+    Session::restore(key, outside.limits.clone(), head, outside.log.reserved(), settings, events)
 }
 
 fn result(call: &ToolCall) -> ToolResult {

@@ -519,7 +519,7 @@ pub(crate) fn an_end_sums_up(run: &Run, logged: &Logged) -> Check {
     let Event::Ended { outcome, usage } = &logged.event else { return Ok(()) };
     let holds = match outcome {
         Outcome::Completed => usage.total() == run.tokens && matches!(run.stage, Stage::Done),
-        Outcome::Aborted => usage.total() >= run.tokens,
+        Outcome::Aborted(_) => usage.total() >= run.tokens,
         Outcome::Failed(error) => {
             usage.total() >= run.tokens
                 && matches!(error.code, ErrorCode::Provider | ErrorCode::Interrupted)

@@ -1,0 +1,674 @@
+//! A session as one who attached to it sees it: what runs, what waits, what was asked.
+//!
+//! ```text
+//!   prompt ──► waiting ──► thinking, answering, calling a tool ──► done
+//!                 ▲                        │
+//!                 └── restart: the step ◄──┘
+//! ```
+//!
+//! All that happens in the session is told under one `session.attach`, whoever began it, with a
+//! number each: so what was seen is known, and who comes back asks for the rest. Prompts of this chat
+//! are told there too; which run is its own it knows when the prompt is accepted, and until then what
+//! is told is held back.
+//!
+//! Pure: no clock, no connection.
+
+use std::time::{Duration, Instant};
+
+use clawmux_core::dialect::exoclaw::client::{ABORTED, Place, StreamEvent};
+use serde_json::Value;
+
+use super::face::{Call, Decision, End, Face, Outcome, span};
+
+/// After so long without a frame all is told that was there: the last numbers may be of what exoclaw has no
+/// word for.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// So many frames are held back at most while a prompt waits to be accepted.
+const HELD_MAX: usize = 1000;
+
+/// What is said of a prompt while others are answered.
+pub(super) const QUEUED: &str = "queued behind another prompt";
+
+/// What a frame made happen that is more than something to see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Happened {
+    /// A run of this chat is over.
+    Ended(Outcome),
+    /// The session is gone.
+    Deleted,
+}
+
+/// A call that waits for somebody to decide.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Asked {
+    /// What it is decided by.
+    pub(super) id: String,
+    /// The tool.
+    pub(super) name: String,
+    /// With what.
+    pub(super) input: Value,
+    run: Option<String>,
+}
+
+/// One session.
+#[derive(Debug, Default)]
+pub(super) struct Conversation {
+    /// The last number seen.
+    seq: u64,
+    /// What has no higher number was said before this chat came.
+    past: u64,
+    /// When something was told last.
+    heard: Option<Instant>,
+    /// Prompted and not over, in order: the first is under way.
+    runs: Vec<Run>,
+    /// The runs of this chat.
+    own: Vec<String>,
+    /// Calls that wait, in order.
+    asked: Vec<Asked>,
+    /// Calls that were decided here and are not yet told of as decided.
+    deciding: Vec<Asked>,
+    /// Whether a prompt of this chat waits to be accepted.
+    is_sending: bool,
+    held: Vec<(Option<Place>, StreamEvent)>,
+    /// Whether the runs of others are of no interest.
+    is_private: bool,
+    /// The runs of others, there, that were prompted before any of this chat and are not over.
+    ahead: Vec<Option<String>>,
+}
+
+#[derive(Debug)]
+struct Run {
+    id: Option<String>,
+    is_own: bool,
+    /// A prompt of somebody else that waits and is shown when its turn comes, and whose it is.
+    unshown: Option<(String, Option<String>)>,
+    /// When it was seen first; none where that was before this chat came.
+    since: Option<Instant>,
+    /// When it began to do what it does.
+    doing_since: Instant,
+    doing: Doing,
+    failure: Option<String>,
+    tokens: Option<(u64, u64)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Doing {
+    /// Nothing is heard of its answer yet.
+    Waiting,
+    Thinking,
+    Answering,
+    /// Calls that did not answer yet.
+    Calling(Vec<(String, String)>),
+}
+
+impl Conversation {
+    /// One in which only what this chat asks for is of interest.
+    pub(super) fn private() -> Self {
+        Self { is_private: true, ..Self::default() }
+    }
+
+    /// It was attached for the first time: what has numbers up to `head` is the past.
+    pub(super) fn begins(&mut self, head: u64, now: Instant) {
+        (self.past, self.seq, self.heard) = (head, 0, Some(now));
+    }
+
+    /// Whether what was there is told.
+    pub(super) fn is_caught_up(&self, now: Instant) -> bool {
+        self.seq >= self.past || self.heard.is_none_or(|at| now.saturating_duration_since(at) >= QUIET)
+    }
+
+    /// The connection was lost: what is held back will be told again. Gives the last number seen, to go
+    /// on from; none where nothing was seen of what is there.
+    pub(super) fn lost(&mut self) -> Option<u64> {
+        self.held.clear();
+        // Nor is it known what was decided.
+        self.asked.splice(0..0, self.deciding.drain(..));
+        let seen = if self.is_private { self.seq.max(self.past) } else { self.seq };
+        (seen > 0 || self.past == 0).then_some(seen)
+    }
+
+    /// A prompt of this chat is on its way.
+    pub(super) fn sends(&mut self) {
+        self.is_sending = true;
+    }
+
+    /// It is accepted as this run.
+    pub(super) fn accepted(&mut self, run: &str, now: Instant, face: &mut dyn Face) -> Vec<Happened> {
+        self.own.push(run.to_owned());
+        for known in self.runs.iter_mut().filter(|known| known.id.as_deref() == Some(run)) {
+            known.is_own = true;
+        }
+        self.go_on(now, face)
+    }
+
+    /// It was refused.
+    pub(super) fn refused(&mut self, now: Instant, face: &mut dyn Face) -> Vec<Happened> {
+        self.go_on(now, face)
+    }
+
+    fn go_on(&mut self, now: Instant, face: &mut dyn Face) -> Vec<Happened> {
+        self.is_sending = false;
+        let held = std::mem::take(&mut self.held);
+        held.into_iter().filter_map(|(place, event)| self.see(place, event, now, face)).collect()
+    }
+
+    /// Takes a frame of the attached session.
+    pub(super) fn told(
+        &mut self,
+        place: Option<Place>,
+        event: StreamEvent,
+        now: Instant,
+        face: &mut dyn Face,
+    ) -> Option<Happened> {
+        self.heard = Some(now);
+        if self.is_sending && self.held.len() < HELD_MAX {
+            self.held.push((place, event));
+            return None;
+        }
+        self.see(place, event, now, face)
+    }
+
+    fn see(
+        &mut self,
+        place: Option<Place>,
+        event: StreamEvent,
+        now: Instant,
+        face: &mut dyn Face,
+    ) -> Option<Happened> {
+        let is_past = match &place {
+            Some(place) => {
+                // Where it was attached anew nothing comes twice; should it, it is not shown twice.
+                let is_known = place.seq < self.seq;
+                self.seq = self.seq.max(place.seq);
+                if is_known {
+                    return None;
+                }
+                place.seq <= self.past
+            }
+            None => false,
+        };
+        let id = place.as_ref().and_then(|place| place.run.clone());
+        let is_own = id.as_ref().is_some_and(|id| self.own.contains(id));
+        if self.is_private && !is_own && event != StreamEvent::Deleted {
+            self.pass_over(id, &event, now);
+            return None;
+        }
+        match event {
+            StreamEvent::Prompt { content, by, attachments } => {
+                let mut unshown = None;
+                if is_own {
+                    if self.runs.is_empty() {
+                        face.own_turn();
+                    }
+                } else {
+                    let mut text = content;
+                    if place.as_ref().is_some_and(|place| place.is_clipped) {
+                        text.push('…');
+                    }
+                    for file in &attachments {
+                        text.push_str(&format!("\n[{file}]"));
+                    }
+                    if self.runs.is_empty() {
+                        face.prompted(&text, by.as_deref());
+                    } else {
+                        unshown = Some((text, by));
+                    }
+                }
+                let since = (!is_past).then_some(now);
+                let doing = Doing::Waiting;
+                let (failure, tokens) = (None, None);
+                self.runs.push(Run { id, is_own, unshown, since, doing_since: now, doing, failure, tokens });
+                return None;
+            }
+            StreamEvent::Message(text) => {
+                face.answer(&text);
+                face.end_answer(&End { outcome: Outcome::Completed, elapsed: None, tokens: None });
+                return None;
+            }
+            StreamEvent::Clear => {
+                face.note("cleared: the conversation begins anew");
+                return None;
+            }
+            StreamEvent::Deleted => {
+                let is_awaited = !self.is_private || !self.runs.is_empty() || !self.own.is_empty();
+                (self.runs, self.asked, self.deciding) = (Vec::new(), Vec::new(), Vec::new());
+                (self.seq, self.past) = (0, 0);
+                self.ahead.clear();
+                return is_awaited.then_some(Happened::Deleted);
+            }
+            StreamEvent::Accepted { .. } | StreamEvent::Unknown => return None,
+            StreamEvent::Approval { id, name, decision, by } => {
+                self.asked.retain(|asked| asked.id != id);
+                let is_own = self.deciding.iter().any(|deciding| deciding.id == id);
+                self.deciding.retain(|deciding| deciding.id != id);
+                face.decided(&Decision { id, name, decision, by, is_own });
+                return None;
+            }
+            _ => {}
+        }
+        let at = self.run(id, is_own, is_past, now);
+        match event {
+            StreamEvent::Text(text) => {
+                self.runs[at].does(Doing::Answering, now);
+                face.answer(&text);
+            }
+            StreamEvent::Thought(text) => {
+                self.runs[at].does(Doing::Thinking, now);
+                face.thought(&text);
+            }
+            StreamEvent::ToolUse { call, name, input, approval } => {
+                let run = &mut self.runs[at];
+                let mut calls = match &run.doing {
+                    Doing::Calling(calls) => calls.clone(),
+                    _ => Vec::new(),
+                };
+                calls.push((call, name.clone()));
+                run.does(Doing::Calling(calls), now);
+                if let Some(id) = &approval {
+                    let (run, name, input) = (run.id.clone(), name.clone(), input.clone());
+                    self.asked.push(Asked { id: id.clone(), name, input, run });
+                }
+                face.tool_call(&Call { name, input, approval });
+            }
+            StreamEvent::ToolResult { call, content, is_error } => {
+                let run = &mut self.runs[at];
+                if let Doing::Calling(calls) = &run.doing {
+                    let left: Vec<_> = calls.iter().filter(|(id, _)| *id != call).cloned().collect();
+                    run.does(if left.is_empty() { Doing::Waiting } else { Doing::Calling(left) }, now);
+                }
+                face.tool_result(&content, is_error);
+            }
+            StreamEvent::Usage { input_tokens, output_tokens } => {
+                self.runs[at].tokens = Some((input_tokens, output_tokens));
+            }
+            StreamEvent::Restart => {
+                self.runs[at].does(Doing::Waiting, now);
+                if !is_past {
+                    face.note("the daemon was restarted and goes on with the answer");
+                }
+                face.void_step();
+            }
+            StreamEvent::Error(why) => self.runs[at].failure = Some(why),
+            StreamEvent::Done => {
+                let run = self.runs.remove(at);
+                self.asked.retain(|asked| asked.run != run.id);
+                self.deciding.retain(|asked| asked.run != run.id);
+                let outcome = match run.failure {
+                    None => Outcome::Completed,
+                    Some(why) if why == ABORTED => Outcome::Aborted,
+                    Some(why) => Outcome::Failed(why),
+                };
+                let elapsed =
+                    run.since.filter(|_| !is_past).map(|since| now.saturating_duration_since(since));
+                if at == 0 {
+                    face.end_answer(&End { outcome: outcome.clone(), elapsed, tokens: run.tokens });
+                } else {
+                    if run.is_own {
+                        face.own_turn();
+                    }
+                    match &outcome {
+                        Outcome::Failed(why) => face.error(why),
+                        _ => face.note("a prompt that was queued is not answered any more"),
+                    }
+                }
+                self.own.retain(|own| Some(own) != run.id.as_ref());
+                if let Some(next) = self.runs.first_mut().filter(|_| at == 0) {
+                    next.doing_since = now;
+                    if next.is_own {
+                        face.own_turn();
+                    }
+                    if let Some((text, by)) = next.unshown.take() {
+                        face.prompted(&text, by.as_deref());
+                    }
+                }
+                return run.is_own.then_some(Happened::Ended(outcome));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// What is told of a run of somebody else, where that is of no interest.
+    fn pass_over(&mut self, id: Option<String>, event: &StreamEvent, now: Instant) {
+        match event {
+            StreamEvent::Prompt { .. } if self.runs.is_empty() && !self.ahead.contains(&id) => {
+                self.ahead.push(id);
+            }
+            StreamEvent::Done if !self.ahead.is_empty() => {
+                self.ahead.retain(|run| *run != id);
+                if let Some(run) = self.runs.first_mut().filter(|_| self.ahead.is_empty()) {
+                    run.doing_since = now;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Where the run is of which something is told; one that was prompted before is joined in its midst.
+    fn run(&mut self, id: Option<String>, is_own: bool, is_past: bool, now: Instant) -> usize {
+        if let Some(at) = self.runs.iter().position(|run| run.id == id) {
+            return at;
+        }
+        let since = (!is_past).then_some(now);
+        let doing = Doing::Waiting;
+        self.runs.insert(
+            0,
+            Run { id, is_own, unshown: None, since, doing_since: now, doing, failure: None, tokens: None },
+        );
+        0
+    }
+
+    /// The call to be decided first. None while the past is being told.
+    pub(super) fn question(&self, now: Instant) -> Option<&Asked> {
+        self.asked.first().filter(|_| self.is_caught_up(now))
+    }
+
+    /// It is decided here.
+    pub(super) fn decides(&mut self, id: &str) {
+        if let Some(at) = self.asked.iter().position(|asked| asked.id == id) {
+            self.deciding.push(self.asked.remove(at));
+        }
+    }
+
+    /// Whether this call still waits.
+    pub(super) fn is_asked(&self, id: &str) -> bool {
+        self.asked.iter().any(|asked| asked.id == id)
+    }
+
+    /// Whether anything is under way or waits.
+    pub(super) fn is_busy(&self) -> bool {
+        !self.runs.is_empty()
+    }
+
+    /// Whether prompts of others are answered before the one of this chat. Known where nothing else of
+    /// theirs is of interest.
+    pub(super) fn is_queued(&self) -> bool {
+        !self.ahead.is_empty() && !self.runs.is_empty()
+    }
+
+    /// Whether nothing was ever said in it.
+    pub(super) fn is_new(&self) -> bool {
+        self.past == 0 && self.seq == 0 && self.runs.is_empty()
+    }
+
+    /// The run that somebody means who wants it ended: the first of his own, else the one under way.
+    pub(super) fn abortable(&self) -> Option<String> {
+        let own = self.runs.iter().find(|run| run.is_own);
+        own.or_else(|| self.runs.first())?.id.clone()
+    }
+
+    /// What is under way, in words; none where nothing is.
+    pub(super) fn status(&self, now: Instant) -> Option<String> {
+        let run = self.runs.first()?;
+        let doing = match &run.doing {
+            Doing::Waiting => "waiting".to_owned(),
+            Doing::Thinking => "thinking".to_owned(),
+            Doing::Answering => "answering".to_owned(),
+            Doing::Calling(calls) => {
+                let names: Vec<&str> = calls.iter().map(|(_, name)| name.as_str()).collect();
+                let waits = self.asked.iter().any(|asked| asked.run == run.id);
+                format!("{} {}", if waits { "waiting for approval of" } else { "calling" }, names.join(", "))
+            }
+        };
+        let elapsed: Duration = now.saturating_duration_since(run.doing_since);
+        if self.is_queued() {
+            return Some(format!("{QUEUED}, {}", span(elapsed)));
+        }
+        let said = format!("{doing}, {}", span(elapsed));
+        let behind = self.runs.iter().skip(1).filter(|run| run.is_own).count();
+        Some(match behind {
+            0 => said,
+            _ if !run.is_own => format!("{QUEUED} ({said})"),
+            1 => format!("{said}; 1 prompt is queued"),
+            more => format!("{said}; {more} prompts are queued"),
+        })
+    }
+}
+
+impl Run {
+    fn does(&mut self, doing: Doing, now: Instant) {
+        if self.doing != doing {
+            (self.doing, self.doing_since) = (doing, now);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Writes down what it is shown.
+    #[derive(Default)]
+    struct Notes(Vec<String>);
+
+    impl Face for Notes {
+        fn banner(&mut self, _text: &str) {}
+        fn prompted(&mut self, text: &str, by: Option<&str>) {
+            self.0.push(format!("{}> {text}", by.unwrap_or_default()));
+        }
+        fn answer(&mut self, piece: &str) {
+            self.0.push(piece.into());
+        }
+        fn thought(&mut self, piece: &str) {
+            self.0.push(format!("({piece})"));
+        }
+        fn void_step(&mut self) {
+            self.0.push("VOID".into());
+        }
+        fn tool_call(&mut self, call: &Call) {
+            self.0.push(format!("call {} {}", call.name, call.input));
+        }
+        fn tool_result(&mut self, content: &str, _is_error: bool) {
+            self.0.push(format!("result {content}"));
+        }
+        fn decided(&mut self, decision: &Decision) {
+            self.0.push(decision.words());
+        }
+        fn end_answer(&mut self, end: &End) {
+            self.0.push(format!("{:?} {}", end.outcome, end.summary().unwrap_or_default()));
+        }
+        fn note(&mut self, text: &str) {
+            self.0.push(format!("note {text}"));
+        }
+        fn error(&mut self, _text: &str) {}
+        fn close(self: Box<Self>) {}
+    }
+
+    /// A conversation and what is seen of it, second by second.
+    struct Seen {
+        conversation: Conversation,
+        notes: Notes,
+        now: Instant,
+        seq: u64,
+    }
+
+    impl Seen {
+        fn new(conversation: Conversation) -> Self {
+            Self { conversation, notes: Notes::default(), now: Instant::now(), seq: 0 }
+        }
+
+        fn told(&mut self, run: &str, event: StreamEvent) -> Option<Happened> {
+            self.seq += 1;
+            self.now += Duration::from_secs(1);
+            let place = Place { seq: self.seq, run: Some(run.into()), is_clipped: false };
+            self.conversation.told(Some(place), event, self.now, &mut self.notes)
+        }
+
+        fn prompt(&mut self, run: &str, text: &str) {
+            let prompt =
+                StreamEvent::Prompt { content: text.into(), by: Some("ada".into()), attachments: Vec::new() };
+            self.told(run, prompt);
+        }
+
+        fn text(&mut self, run: &str, text: &str) {
+            self.told(run, StreamEvent::Text(text.into()));
+        }
+
+        fn call(&mut self, run: &str, name: &str, approval: Option<&str>) {
+            let approval = approval.map(str::to_owned);
+            let input = json!({});
+            self.told(run, StreamEvent::ToolUse { call: "c".into(), name: name.into(), input, approval });
+        }
+
+        fn question(&self) -> Option<Asked> {
+            self.conversation.question(self.now).cloned()
+        }
+
+        fn status(&self) -> String {
+            self.conversation.status(self.now).unwrap_or_default()
+        }
+
+        fn take(&mut self) -> Vec<String> {
+            std::mem::take(&mut self.notes.0)
+        }
+    }
+
+    #[test]
+    fn a_prompt_of_this_chat_is_not_shown_again_whatever_comes_first() {
+        let mut seen = Seen::new(Conversation::default());
+        seen.conversation.sends();
+        seen.prompt("r", "mine");
+        seen.text("r", "hi");
+        assert!(seen.take().is_empty(), "until it is known whose it is");
+        let now = seen.now;
+        assert!(seen.conversation.accepted("r", now, &mut seen.notes).is_empty());
+        assert_eq!(seen.take(), ["hi"]);
+        seen.prompt("other", "theirs");
+        assert!(seen.take().is_empty(), "their turn has not come");
+        seen.told("r", StreamEvent::Usage { input_tokens: 5, output_tokens: 2 });
+        let ended = seen.told("r", StreamEvent::Done);
+        assert_eq!(ended, Some(Happened::Ended(Outcome::Completed)));
+        assert_eq!(seen.take(), ["Completed 3.0 s, 5 tokens in, 2 out", "ada> theirs"]);
+        assert_eq!(seen.told("other", StreamEvent::Done), None, "nobody here waits for it");
+    }
+
+    #[test]
+    fn the_past_is_shown_and_has_no_duration() {
+        let mut seen = Seen::new(Conversation::default());
+        let now = seen.now;
+        seen.conversation.begins(4, now);
+        seen.prompt("r", "earlier");
+        seen.text("r", "said");
+        seen.call("r", "rm", Some("a"));
+        assert_eq!(seen.question(), None, "it may have been decided long ago");
+        seen.prompt("s", "waits");
+        assert_eq!(seen.question().map(|asked| asked.id), Some("a".into()));
+        let approval = |decision: &str| StreamEvent::Approval {
+            id: "a".into(),
+            name: "rm".into(),
+            decision: decision.into(),
+            by: Some("bob".into()),
+        };
+        seen.told("r", approval("denied"));
+        assert_eq!(seen.question(), None);
+        seen.told("r", StreamEvent::Done);
+        let shown = seen.take();
+        assert_eq!(shown[..4], ["ada> earlier", "said", "call rm {}", "rm denied by bob"]);
+        assert_eq!(shown[4..], ["Completed ", "ada> waits"], "when it was begun is not known");
+    }
+
+    #[test]
+    fn what_waits_is_asked_for_even_where_the_last_of_the_past_has_no_words() {
+        let mut seen = Seen::new(Conversation::default());
+        let now = seen.now;
+        seen.conversation.begins(9, now);
+        seen.prompt("r", "earlier");
+        seen.call("r", "rm", Some("a"));
+        assert_eq!(seen.question(), None);
+        seen.now += QUIET;
+        assert_eq!(seen.question().map(|asked| asked.id), Some("a".into()));
+    }
+
+    #[test]
+    fn there_is_a_sign_of_life_while_nothing_is_said() {
+        let mut seen = Seen::new(Conversation::default());
+        assert_eq!(seen.status(), "");
+        seen.prompt("r", "theirs");
+        seen.conversation.own.push("mine".into());
+        assert_eq!(seen.status(), "waiting, 0 s");
+        seen.prompt("mine", "mine");
+        assert_eq!(seen.status(), "queued behind another prompt (waiting, 1 s)");
+        assert_eq!(seen.conversation.abortable().as_deref(), Some("mine"));
+        seen.told("r", StreamEvent::Done);
+        assert_eq!(seen.status(), "waiting, 0 s");
+        seen.told("mine", StreamEvent::Thought("hm".into()));
+        seen.told("mine", StreamEvent::Thought("hm".into()));
+        assert_eq!(seen.status(), "thinking, 1 s");
+        seen.call("mine", "echo", None);
+        assert_eq!(seen.status(), "calling echo, 0 s");
+        let result = StreamEvent::ToolResult { call: "c".into(), content: "x".into(), is_error: false };
+        seen.told("mine", result);
+        assert_eq!(seen.status(), "waiting, 0 s");
+        seen.call("mine", "rm", Some("a"));
+        assert_eq!(seen.status(), "waiting for approval of rm, 0 s");
+        seen.told("mine", StreamEvent::Error(ABORTED.into()));
+        assert_eq!(seen.told("mine", StreamEvent::Done), Some(Happened::Ended(Outcome::Aborted)));
+        assert_eq!(seen.question(), None, "nothing waits in what is over");
+        assert_eq!(seen.status(), "");
+    }
+
+    #[test]
+    fn what_was_seen_is_not_shown_again_and_a_restart_voids_the_step() {
+        let mut seen = Seen::new(Conversation::default());
+        seen.prompt("r", "x");
+        seen.text("r", "half");
+        seen.seq -= 1;
+        seen.text("r", "half");
+        assert_eq!(seen.take(), ["ada> x", "half", "half"], "several frames may have one number");
+        seen.seq = 0;
+        seen.text("r", "old");
+        assert!(seen.take().is_empty());
+        seen.seq = 1000;
+        seen.told("r", StreamEvent::Restart);
+        assert_eq!(seen.take(), ["note the daemon was restarted and goes on with the answer", "VOID"]);
+        assert_eq!(seen.conversation.lost(), Some(1001));
+    }
+
+    #[test]
+    fn in_private_only_ones_own_counts() {
+        let mut seen = Seen::new(Conversation::private());
+        let now = seen.now;
+        seen.conversation.begins(0, now);
+        seen.prompt("r", "theirs");
+        seen.conversation.sends();
+        seen.prompt("mine", "mine");
+        seen.text("r", "theirs");
+        let now = seen.now;
+        assert!(!seen.conversation.is_queued());
+        seen.conversation.accepted("mine", now, &mut seen.notes);
+        assert!(seen.conversation.is_queued());
+        assert_eq!(seen.status(), "queued behind another prompt, 0 s");
+        seen.prompt("later", "waits for it");
+        assert_eq!(seen.told("r", StreamEvent::Done), None);
+        assert_eq!(seen.status(), "waiting, 0 s");
+        seen.text("mine", "hi");
+        assert_eq!(seen.take(), ["hi"]);
+        assert_eq!(seen.told("mine", StreamEvent::Done), Some(Happened::Ended(Outcome::Completed)));
+    }
+
+    #[test]
+    fn a_decision_of_ones_own_takes_the_question_away_at_once() {
+        let mut seen = Seen::new(Conversation::default());
+        seen.prompt("r", "x");
+        seen.call("r", "rm", Some("a"));
+        seen.conversation.decides("a");
+        assert_eq!(seen.question(), None);
+        seen.conversation.lost();
+        assert!(seen.conversation.is_asked("a"), "nobody knows whether the decision arrived");
+        seen.conversation.decides("a");
+        seen.take();
+        let approved = "approved".to_owned();
+        seen.told(
+            "r",
+            StreamEvent::Approval {
+                id: "a".into(),
+                name: "rm".into(),
+                decision: approved,
+                by: Some("me".into()),
+            },
+        );
+        assert_eq!(seen.take(), ["rm approved"]);
+    }
+}

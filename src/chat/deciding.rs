@@ -1,0 +1,161 @@
+//! Approvals, asked where the call is seen: y, n, or e to edit the input first. What somebody else
+//! decides meanwhile is not asked any more.
+
+use std::time::Instant;
+
+use clawmux_core::dialect::exoclaw::client as exoclaw;
+use serde_json::Value;
+
+use super::conversation::Asked;
+use super::talk::{Flow, Talk, Trouble};
+use crate::terminal::{json_line, json_pretty, one_line};
+
+/// An input of so many characters is shown in the question; a longer one above it.
+const SHORT_CHARS_MAX: usize = 60;
+/// How much of a longer one, in characters.
+const LONG_CHARS_MAX: usize = 8000;
+
+/// What is being decided.
+#[derive(Debug, Default)]
+pub(super) struct Deciding {
+    /// The approval that is asked for.
+    question: Option<String>,
+    /// The call whose input is being edited.
+    editing: Option<Asked>,
+    /// Decisions that are on their way: the request and the tool.
+    sent: Vec<(String, String)>,
+}
+
+impl Deciding {
+    /// Whether what is typed next is the input of a call.
+    pub(super) fn is_editing(&self) -> bool {
+        self.editing.is_some()
+    }
+}
+
+impl Talk {
+    /// Shows the question there is, if any.
+    pub(super) fn ask_what_waits(&mut self) {
+        if self.deciding.is_editing() {
+            return;
+        }
+        let asked = self.conversation.question(Instant::now());
+        if asked.map(|asked| &asked.id) == self.deciding.question.as_ref() {
+            return;
+        }
+        let Some(Asked { id, name, input, .. }) = asked.cloned() else {
+            self.deciding.question = None;
+            return self.face.ask(None);
+        };
+        self.deciding.question = Some(id);
+        let short = json_line(&input);
+        let what = if short.chars().count() <= SHORT_CHARS_MAX {
+            format!("{name} {short}")
+        } else {
+            let whole = json_pretty(&input);
+            let hidden = whole.chars().count().saturating_sub(LONG_CHARS_MAX);
+            let mut shown: String = whole.chars().take(LONG_CHARS_MAX).collect();
+            if hidden > 0 {
+                shown.push_str(&format!("\n[{hidden} more characters are not shown: e shows all of them]"));
+            }
+            self.face.note(&format!("{name} is to be called with\n{shown}"));
+            if hidden > 0 {
+                format!("{name} with an input of which {hidden} characters are not shown")
+            } else {
+                name
+            }
+        };
+        self.face.ask(Some(&format!("call {}? y = yes, n = no, e = edit the input", one_line(&what, 200))));
+    }
+
+    /// The key that a line stands for, while a question is asked.
+    pub(super) fn key_of(&self, line: &str) -> Option<char> {
+        self.deciding.question.as_ref()?;
+        match line.trim() {
+            "y" | "yes" => Some('y'),
+            "n" | "no" => Some('n'),
+            "e" | "edit" => Some('e'),
+            _ => None,
+        }
+    }
+
+    /// A key while a question is asked.
+    pub(super) async fn decide(&mut self, key: char) -> Result<Flow, Trouble> {
+        let asked = self.conversation.question(Instant::now()).cloned();
+        let Some(asked) = asked.filter(|asked| self.deciding.question.as_ref() == Some(&asked.id)) else {
+            return Ok(Flow::Stay);
+        };
+        match key {
+            'y' | 'Y' => self.send_decision(&asked, |id| exoclaw::approve(id, &asked.id, None)).await?,
+            'n' | 'N' => self.send_decision(&asked, |id| exoclaw::deny(id, &asked.id, None)).await?,
+            'e' | 'E' => {
+                self.deciding.question = None;
+                self.face.ask(None);
+                self.face.note(&format!(
+                    "edit the input of {}; Enter sends it, Ctrl-C goes back to the question",
+                    one_line(&asked.name, 64)
+                ));
+                self.face.edit(&json_pretty(&asked.input));
+                self.deciding.editing = Some(asked);
+            }
+            _ => {}
+        }
+        Ok(Flow::Stay)
+    }
+
+    /// The input of a call, edited.
+    pub(super) async fn edited(&mut self, text: &str) -> Result<Flow, Trouble> {
+        let Some(asked) = self.deciding.editing.take() else { return Ok(Flow::Stay) };
+        if !self.conversation.is_asked(&asked.id) {
+            let name = one_line(&asked.name, 64);
+            self.face
+                .note(&format!("the call of {name} was decided meanwhile: the edited input is not sent"));
+            return Ok(Flow::Stay);
+        }
+        if text.trim().is_empty() {
+            return Ok(Flow::Stay);
+        }
+        match serde_json::from_str::<Value>(text) {
+            Ok(input) if input.is_object() => {
+                self.send_decision(&asked, |id| exoclaw::approve(id, &asked.id, Some(&input))).await?;
+            }
+            outcome => {
+                match outcome {
+                    Ok(_) => self.face.error("an input is a JSON object, such as {\"text\":\"hi\"}"),
+                    Err(error) => self.face.error(&format!("the input is no JSON: {error}")),
+                }
+                self.face.edit(text);
+                self.deciding.editing = Some(asked);
+            }
+        }
+        Ok(Flow::Stay)
+    }
+
+    /// Goes back to the question.
+    pub(super) fn stop_editing(&mut self) {
+        self.deciding.editing = None;
+    }
+
+    async fn send_decision(
+        &mut self,
+        asked: &Asked,
+        request: impl FnOnce(&str) -> String,
+    ) -> Result<(), Trouble> {
+        let id = self.new_id();
+        let request = request(&id);
+        self.conversation.decides(&asked.id);
+        self.deciding.question = None;
+        self.face.ask(None);
+        self.deciding.sent.push((id, asked.name.clone()));
+        self.link.send(request).await.map_err(Trouble::Lost)
+    }
+
+    /// What came of a decision. That it was made is told to all who look.
+    pub(super) fn decided(&mut self, request: &str, outcome: Result<Value, String>) {
+        let Some(at) = self.deciding.sent.iter().position(|(id, _)| id == request) else { return };
+        let (_, name) = self.deciding.sent.swap_remove(at);
+        if let Err(why) = outcome {
+            self.face.error(&format!("{}: {why}", one_line(&name, 64)));
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Where the daemon is: the one of the home, the one that `--url` names, or one inside this process.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use clawmux_actors::admin::socket_path;
+use clawmux_core::auth::Secret;
+use clawmux_core::config::{Log, LogFormat};
+use clawmux_core::dialect::exoclaw::client as exoclaw;
+
+use super::link::{Door, Link, NotOpen};
+use crate::cli::{Chat, Global};
+use crate::daemon::Embedded;
+use crate::exit::{FAILED, Failure, USAGE};
+use crate::settings::Settings;
+use crate::terminal::tell;
+use crate::{home, logging, settings};
+
+/// How long it may take to see whether somebody listens.
+const PROBE: Duration = Duration::from_secs(2);
+/// How long a daemon that begins at the same moment may take, and how often it is looked for.
+const BEGINNING: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(100);
+
+/// A daemon that was found.
+pub(super) struct Found {
+    /// Where.
+    pub(super) door: Door,
+    /// The connection to it.
+    pub(super) link: Link,
+    /// It, where this process runs it.
+    pub(super) embedded: Option<Embedded>,
+}
+
+impl Found {
+    fn at(door: Door, link: Link) -> Self {
+        Self { door, link, embedded: None }
+    }
+}
+
+/// Finds the daemon and connects to it; where none runs on the home, one is started in this process,
+/// whoever listens where the configuration says.
+///
+/// # Errors
+/// Status 69 where the daemon of `--url` is not reachable, 64 where one would have to be started and the
+/// configuration is bad, 2 for a `--url` that is none, 1 else.
+pub(super) async fn find(global: &Global, options: &Chat) -> Result<Found, Failure> {
+    let token = match &options.token_file {
+        Some(path) => Some(token_in(path)?),
+        None => std::env::var("CLAWMUX_TOKEN").ok().filter(|token| !token.trim().is_empty()).map(Secret::new),
+    };
+    if let Some(url) = &options.url {
+        if !(url.starts_with("ws://") || url.starts_with("wss://")) {
+            let why = format!("--url {url}: expected ws:// or wss://, such as ws://127.0.0.1:18789/ws");
+            return Err(Failure::new(USAGE, why));
+        }
+        let door = Door::Web(url.clone(), token);
+        let link = Link::open(&door).await?;
+        return Ok(Found::at(door, link));
+    }
+    let home = home::resolve(global.home.as_deref(), |name| std::env::var(name).ok())?;
+    let socket = socket_path(&home);
+    let at_home = Door::Unix(socket.clone());
+    match Link::open(&at_home).await {
+        Ok(link) => return Ok(Found::at(at_home, link)),
+        Err(NotOpen::Refused(failure)) => return Err(failure),
+        Err(NotOpen::Passing(_)) => {}
+    }
+    let settings = settings::read(global, &[])?;
+    for warning in &settings.warnings {
+        tell(&format!("warning: {warning}"));
+    }
+    // Nothing shows that it is of this home, so it is named and not used.
+    let runs = |address: &&SocketAddr| TcpStream::connect_timeout(&reachable(**address), PROBE).is_ok();
+    if let Some(address) = settings.config.gateway.listen.iter().find(runs) {
+        tell(&format!(
+            "another program listens on {address}; to chat with that one: clawmux chat --url {}",
+            url_of(*address)
+        ));
+    }
+    // Whoever chats wants to read the answer, not the daemon's log.
+    let quiet = Log { format: LogFormat::Text, filter: "error".into() };
+    logging::start(&quiet)?;
+    home::create(&settings.home)?;
+    embed(&settings, at_home).await
+}
+
+/// Starts a daemon in this process, or joins the one that began meanwhile.
+async fn embed(settings: &Settings, door: Door) -> Result<Found, Failure> {
+    let embedded = match Embedded::start(settings).await {
+        Ok(embedded) => Some(embedded),
+        // Another one holds the home, and has no socket yet.
+        Err(_) if home::holder(&settings.home).is_some() => None,
+        Err(failure) => return Err(failure),
+    };
+    let begun = Instant::now();
+    loop {
+        match Link::open(&door).await {
+            Ok(link) => return Ok(Found { door, link, embedded }),
+            Err(NotOpen::Passing(_)) if begun.elapsed() < BEGINNING => tokio::time::sleep(RETRY).await,
+            Err(not_open) => return Err(not_open.into()),
+        }
+    }
+}
+
+fn token_in(path: &Path) -> Result<Secret, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::new(FAILED, format!("cannot read the token in {}: {error}", path.display()))
+    })?;
+    let token = text.trim();
+    if token.is_empty() {
+        return Err(Failure::new(FAILED, format!("{} is empty", path.display())));
+    }
+    Ok(Secret::new(token))
+}
+
+/// Where a socket bound to `address` is reached from this host.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
+}
+
+fn url_of(address: SocketAddr) -> String {
+    format!("ws://{}{}", reachable(address), exoclaw::PATH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_is_reached_where_it_listens() {
+        for (bound, url) in [
+            ("127.0.0.1:18789", "ws://127.0.0.1:18789/ws"),
+            ("0.0.0.0:1", "ws://127.0.0.1:1/ws"),
+            ("[::]:2", "ws://[::1]:2/ws"),
+            ("10.0.0.1:3", "ws://10.0.0.1:3/ws"),
+        ] {
+            assert_eq!(url_of(bound.parse().unwrap()), url);
+        }
+    }
+}

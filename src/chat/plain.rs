@@ -1,0 +1,279 @@
+//! A chat without a terminal to draw on: the answer on stdout and nothing else, so that it can be
+//! piped; prompts, tool calls and complaints as lines on stderr.
+
+use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
+
+use serde_json::Value;
+
+use super::conversation::QUEUED;
+use super::face::{Call, Decision, End, Face, Outcome};
+use super::retelling::{self, Retelling};
+use crate::exit::FAILED;
+use crate::terminal::{columns, cut, harmless, may_color, one_line};
+
+/// How much of a tool's name, and of its input or result, is shown, in characters.
+const NAME_CHARS_MAX: usize = 64;
+const TOOL_CHARS_MAX: usize = 200;
+/// How much of a line of a note, in characters.
+const NOTE_CHARS_MAX: usize = 400;
+/// How much of an error.
+const ERROR_CHARS_MAX: usize = 1000;
+/// Back to the first column, and empty from there on.
+const CLEAR: &[u8] = b"\r\x1b[K";
+/// How wide a terminal is that does not say.
+const COLUMNS: usize = 80;
+/// An approval's id is a UUID.
+const APPROVAL_CHARS: usize = 36;
+
+/// Lines.
+#[derive(Debug)]
+pub(super) struct Plain {
+    /// Whether stdout is a terminal, which obeys control characters.
+    is_answer_shown: bool,
+    /// Whether stderr is a terminal that may be coloured.
+    is_colored: bool,
+    /// Whether somebody sits here and types.
+    is_typed: bool,
+    /// Whether the line is there in which something may be typed.
+    is_prompted: bool,
+    /// Whether what is under way may be told in a line that is drawn over.
+    is_drawn: bool,
+    /// Whether that line is there.
+    is_status_shown: bool,
+    /// Whether the answer so far ends within a line.
+    is_within_line: bool,
+    retelling: Retelling,
+    /// The exit status, once stdout takes nothing any more.
+    gone: Option<u8>,
+}
+
+impl Plain {
+    /// For one answer, or for somebody who types lines.
+    pub(super) fn new(is_typed: bool) -> Self {
+        Self {
+            is_answer_shown: stdout().is_terminal(),
+            is_colored: may_color(&stderr()),
+            is_typed,
+            is_prompted: false,
+            is_drawn: !is_typed
+                && stdout().is_terminal()
+                && stderr().is_terminal()
+                && std::env::var_os("TERM").is_some_and(|term| term != "dumb"),
+            is_status_shown: false,
+            is_within_line: false,
+            retelling: Retelling::default(),
+            gone: None,
+        }
+    }
+
+    /// Into a pipe or a file it goes byte by byte.
+    fn write(&mut self, text: &str) {
+        if text.is_empty() {
+            return;
+        }
+        self.leave_prompt();
+        self.clear_status();
+        let mut out = stdout().lock();
+        let written = if self.is_answer_shown {
+            out.write_all(harmless(text).as_bytes())
+        } else {
+            out.write_all(text.as_bytes())
+        };
+        let written = written.and_then(|()| out.flush());
+        drop(out);
+        self.is_within_line = !text.ends_with('\n');
+        if let Err(error) = written
+            && self.gone.is_none()
+        {
+            self.gone = Some(0);
+            if error.kind() != ErrorKind::BrokenPipe {
+                self.gone = Some(FAILED);
+                self.error(&format!("cannot write the answer: {error}"));
+            }
+        }
+    }
+
+    fn aside(&mut self, text: &str) {
+        self.break_line();
+        let (dim, plain) = if self.is_colored { ("\u{1b}[2m", "\u{1b}[0m") } else { ("", "") };
+        let mut err = stderr().lock();
+        for line in text.lines() {
+            let _ = writeln!(err, "{dim}{}{plain}", one_line(line, NOTE_CHARS_MAX));
+        }
+    }
+
+    /// On a screen that shows both, what is said beside the answer starts on a line of its own.
+    fn break_line(&mut self) {
+        self.leave_prompt();
+        self.clear_status();
+        if self.is_within_line && self.is_answer_shown && stderr().is_terminal() {
+            let _ = writeln!(stderr().lock());
+            self.is_within_line = false;
+        }
+    }
+
+    fn clear_status(&mut self) {
+        if std::mem::take(&mut self.is_status_shown) {
+            let mut err = stderr().lock();
+            let _ = err.write_all(CLEAR);
+            let _ = err.flush();
+        }
+    }
+
+    fn end_line(&mut self) {
+        if self.is_within_line && self.gone.is_none() {
+            self.write("\n");
+        }
+    }
+
+    /// Says that a line may be typed.
+    fn prompt(&mut self) {
+        if self.is_typed && !self.is_prompted {
+            let mut err = stderr().lock();
+            let _ = err.write_all(b"> ");
+            let _ = err.flush();
+            self.is_prompted = true;
+        }
+    }
+
+    /// Leaves the line where something may be typed, for what is told meanwhile.
+    fn leave_prompt(&mut self) {
+        if std::mem::take(&mut self.is_prompted) {
+            let _ = writeln!(stderr().lock());
+        }
+    }
+}
+
+impl Face for Plain {
+    fn banner(&mut self, text: &str) {
+        self.aside(text);
+    }
+
+    fn prompted(&mut self, text: &str, by: Option<&str>) {
+        let by = by.map(|by| format!("{}: ", one_line(by, NAME_CHARS_MAX))).unwrap_or_default();
+        self.aside(&format!("> {by}{}", one_line(text, NOTE_CHARS_MAX)));
+    }
+
+    fn answer(&mut self, piece: &str) {
+        match self.retelling.text(piece) {
+            retelling::Write::Nothing => {}
+            retelling::Write::Text(text) => self.write(&text),
+            retelling::Write::Instead(text) => {
+                self.end_line();
+                self.write(&text);
+            }
+        }
+    }
+
+    fn thought(&mut self, _piece: &str) {}
+
+    fn wants_thoughts(&self) -> bool {
+        false
+    }
+
+    fn void_step(&mut self) {
+        self.retelling.void();
+    }
+
+    fn tool_call(&mut self, call: &Call) {
+        self.retelling.begin();
+        let name = one_line(&call.name, NAME_CHARS_MAX);
+        self.aside(&format!("→ {name} {}", one_line(&call.input.to_string(), TOOL_CHARS_MAX)));
+        if let Some(id) = &call.approval
+            && !self.is_typed
+        {
+            let id = one_line(id, APPROVAL_CHARS);
+            self.aside(&format!(
+                "{name} waits for approval: `clawmux approval approve {id}` or `clawmux approval deny {id}`"
+            ));
+        }
+    }
+
+    fn tool_result(&mut self, content: &str, is_error: bool) {
+        self.retelling.begin();
+        let mark = if is_error { "✗" } else { "←" };
+        self.aside(&format!("{mark} {}", one_line(content, TOOL_CHARS_MAX)));
+    }
+
+    fn decided(&mut self, decision: &Decision) {
+        self.aside(&decision.words());
+    }
+
+    fn end_answer(&mut self, end: &End) {
+        self.retelling.begin();
+        self.end_line();
+        if self.is_typed {
+            match &end.outcome {
+                Outcome::Completed => {}
+                Outcome::Aborted => self.aside("aborted"),
+                Outcome::Failed(why) => self.error(why),
+            }
+        }
+        // Where both are seen; what reads the answer through a pipe shows it at its own pace.
+        if self.is_answer_shown
+            && stderr().is_terminal()
+            && let Some(summary) = end.summary()
+        {
+            self.aside(&summary);
+        }
+    }
+
+    fn queued(&mut self) {
+        // Else the status tells.
+        if !self.is_drawn {
+            self.aside(QUEUED);
+        }
+    }
+
+    fn ready(&mut self) {
+        self.prompt();
+    }
+
+    fn entered(&mut self) {
+        self.is_prompted = false;
+    }
+
+    fn note(&mut self, text: &str) {
+        self.aside(text);
+    }
+
+    fn error(&mut self, text: &str) {
+        self.break_line();
+        let _ = writeln!(stderr().lock(), "error: {}", one_line(text, ERROR_CHARS_MAX));
+    }
+
+    fn status(&mut self, text: Option<String>) {
+        self.clear_status();
+        // What streams is a sign of life itself, where it is seen.
+        let Some(text) = text.filter(|_| self.is_drawn && !self.is_within_line) else { return };
+        let wide = columns().unwrap_or(COLUMNS).saturating_sub(1);
+        let mut err = stderr().lock();
+        let _ = err.write_all(cut(&one_line(&text, NOTE_CHARS_MAX), wide).as_bytes());
+        let _ = err.flush();
+        self.is_status_shown = true;
+    }
+
+    fn ask(&mut self, question: Option<&str>) {
+        if let Some(question) = question {
+            self.aside(question);
+            self.prompt();
+        }
+    }
+
+    fn edit(&mut self, text: &str) {
+        self.aside("type the input as JSON, on one line; now it is:");
+        let compact =
+            serde_json::from_str::<Value>(text).map_or_else(|_| text.to_owned(), |value| value.to_string());
+        self.aside(&compact);
+        self.prompt();
+    }
+
+    fn gone(&self) -> Option<u8> {
+        self.gone
+    }
+
+    fn close(mut self: Box<Self>) {
+        self.clear_status();
+        self.leave_prompt();
+    }
+}

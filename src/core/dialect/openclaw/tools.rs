@@ -1,0 +1,173 @@
+//! Plugins, and what agents are offered of them: `plugins.list`, `tools.effective`, `tools.catalog`.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Call, OpenClaw, Request, misfit};
+use crate::auth::{Owner, Scope};
+use crate::catalog::AgentEntry;
+use crate::command::Command;
+use crate::dialect::Turn;
+use crate::dialect::json::clip;
+use crate::error::Error;
+use crate::operate::Operate;
+use crate::reply::{PluginSummary, Reply};
+
+/// What the tools of an agent are called as a whole: its entry in the configuration names them.
+const PROFILE: &str = "configured";
+
+/// `plugins.list`. Operators are told of those as well that could not be loaded, and why.
+pub(super) fn plugins(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let list = |plugins: Vec<Value>| {
+        Ok(Call::Answer(json!({ "plugins": plugins, "diagnostics": [], "mutationAllowed": false })))
+    };
+    if dialect.owner == Owner::Admins && dialect.who.scopes.allows(Scope::Admin) {
+        let all = Operate { method: "admin.plugins".into(), params: json!({}) };
+        return Call::ask(Command::Operate(Box::new(all)), move |_, reply, _| match reply? {
+            Reply::Operated(told) => {
+                list(told["plugins"].as_array().into_iter().flatten().map(known).collect())
+            }
+            _ => Err(misfit()),
+        });
+    }
+    Call::ask(Command::Plugins, move |_, reply, _| match reply? {
+        Reply::Plugins(loaded) => {
+            let row = |plugin: &PluginSummary| {
+                plugin_row(plugin.name.as_str(), &plugin.description, plugin.version.as_deref(), None)
+            };
+            list(loaded.iter().map(row).collect())
+        }
+        _ => Err(misfit()),
+    })
+}
+
+/// A row of `admin.plugins`.
+fn known(told: &Value) -> Value {
+    let text = |name: &str| told[name].as_str();
+    let mut row = plugin_row(
+        text("plugin").unwrap_or_default(),
+        text("description").unwrap_or_default(),
+        text("version"),
+        text("error"),
+    );
+    if let Some(source) = text("source").filter(|source| !source.is_empty()) {
+        row["origin"] = source.into();
+    }
+    row
+}
+
+fn plugin_row(name: &str, description: &str, version: Option<&str>, error: Option<&str>) -> Value {
+    let mut row = json!({
+        "id": name,
+        "name": name,
+        "description": description,
+        "kind": ["tool"],
+        "installed": true,
+        "enabled": true,
+        "state": if error.is_some() { "error" } else { "enabled" },
+        "removable": false,
+    });
+    for (key, value) in [("version", version), ("error", error)] {
+        if let Some(value) = value.filter(|value| !value.is_empty()) {
+            row[key] = value.into();
+        }
+    }
+    row
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Asked {
+    agent_id: Option<String>,
+    session_key: Option<String>,
+}
+
+/// The agent whose tools are asked for.
+fn agent<'a>(dialect: &'a OpenClaw, request: &Request<'_>) -> Result<&'a AgentEntry, Error> {
+    let Asked { agent_id, session_key } = request.read()?;
+    let of_session = session_key.as_deref().and_then(|key| key.strip_prefix("agent:")?.split(':').next());
+    let id = agent_id.as_deref().or(of_session).unwrap_or(dialect.default_agent());
+    let found = dialect.setup.catalog.agent(id);
+    found.ok_or_else(|| request.invalid(&format!("at /agentId: no agent named {}", clip(id))))
+}
+
+/// `tools.effective`: the tools that an agent is offered.
+pub(super) fn effective(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    _: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    let AgentEntry { id, tools, node_tools, .. } = agent(dialect, request)?.clone();
+    Call::ask(Command::Plugins, move |_, reply, _| {
+        let Reply::Plugins(loaded) = reply? else { return Err(misfit()) };
+        let offered = loaded.iter().filter(|plugin| tools.contains(&plugin.name)).map(|plugin| {
+            let mut tool = tool(plugin);
+            tool["rawDescription"] = plugin.description.as_str().into();
+            tool
+        });
+        let mut answer = json!({
+            "agentId": id.as_str(),
+            "profile": PROFILE,
+            "groups": group(offered.collect()),
+        });
+        let missing: Vec<&str> = tools
+            .iter()
+            .filter(|name| loaded.iter().all(|plugin| plugin.name != **name))
+            .map(|name| name.as_str())
+            .collect();
+        let mut notices = Vec::new();
+        if !missing.is_empty() {
+            let message = format!("not loaded: {}", missing.join(", "));
+            notices.push(json!({ "id": "plugins", "severity": "warning", "message": message }));
+        }
+        if !node_tools.is_empty() {
+            let names: Vec<_> = node_tools.iter().map(|name| name.as_str()).collect();
+            let message = format!("offered while their nodes are connected: {}", names.join(", "));
+            notices.push(json!({ "id": "nodes", "severity": "info", "message": message }));
+        }
+        if !notices.is_empty() {
+            answer["notices"] = notices.into();
+        }
+        Ok(Call::Answer(answer))
+    })
+}
+
+/// `tools.catalog`: the tools that an agent can be offered.
+pub(super) fn catalog(
+    dialect: &mut OpenClaw,
+    request: &Request<'_>,
+    _: &mut Turn<'_>,
+) -> Result<Call, Error> {
+    let id = agent(dialect, request)?.id.clone();
+    Call::ask(Command::Plugins, move |_, reply, _| match reply? {
+        Reply::Plugins(loaded) => {
+            let tools = loaded.iter().map(|plugin| {
+                let mut tool = tool(plugin);
+                tool["defaultProfiles"] = json!([]);
+                tool
+            });
+            Ok(Call::Answer(json!({
+                "agentId": id.as_str(), "profiles": [], "groups": group(tools.collect()),
+            })))
+        }
+        _ => Err(misfit()),
+    })
+}
+
+fn tool(plugin: &PluginSummary) -> Value {
+    let name = plugin.name.as_str();
+    json!({
+        "id": name,
+        "label": name,
+        "description": plugin.description,
+        "source": "plugin",
+        "pluginId": name,
+    })
+}
+
+fn group(tools: Vec<Value>) -> Value {
+    if tools.is_empty() {
+        return json!([]);
+    }
+    json!([{ "id": "plugin", "label": "Plugins", "source": "plugin", "tools": tools }])
+}

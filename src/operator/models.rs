@@ -1,0 +1,110 @@
+//! `clawmux models`: the models that each provider has, as it says itself. No daemon is asked: each provider
+//! is, with the key that the configuration or the environment has for it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clawmux_actors::provider::probe;
+use clawmux_core::config::{self, Config, Provider};
+use clawmux_core::error::Error;
+use clawmux_core::offer::offers;
+use futures::future::join_all;
+use serde_json::json;
+
+use super::table::table;
+use crate::cli::{Global, Models};
+use crate::exit::{CONFIG, FAILED, Failure};
+use crate::settings;
+use crate::terminal::{json_line, one_line, put, say, tell};
+
+/// How long a provider may take.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Runs it.
+///
+/// # Errors
+/// Status 64 where the configuration can't be read at all, 1 where any provider does not answer: each is one that the
+/// configuration or a variable names, or that was asked for.
+pub(crate) fn run(global: &Global, options: &Models) -> Result<(), Failure> {
+    let layers = settings::layers(global, &[])?;
+    let files = layers.files().map_err(|why| Failure::new(CONFIG, why))?;
+    let found = layers.with(&files, config::examine);
+    let lines = || found.complaints.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    // It may be the very model that is not chosen yet that is complained of.
+    let Some(config) = &found.config else { return Err(Failure::new(CONFIG, lines())) };
+    if !found.complaints.is_empty() {
+        tell(&format!("the configuration can't be used yet (`clawmux check`):\n{}", lines()));
+    }
+    let mut providers = config.providers.clone();
+    for offer in offers(&layers.env) {
+        if offer.key_variable.is_some() || offer.url_variable.is_some() {
+            providers.entry(offer.name.to_owned()).or_insert(offer.provider);
+        }
+    }
+    if let Some(wanted) = &options.provider {
+        if !providers.contains_key(wanted) {
+            let known: Vec<&str> = providers.keys().map(String::as_str).collect();
+            let why = format!("there is no provider {wanted:?}; there are: {}", known.join(", "));
+            return Err(Failure::new(FAILED, why));
+        }
+        providers.retain(|name, _| name == wanted);
+    }
+    let listed = actix::System::new().block_on(list(&providers));
+    let failed = listed.iter().filter(|(_, models)| models.is_err()).count();
+    if options.json {
+        for (name, models) in &listed {
+            match models {
+                Ok(models) => {
+                    for model in models {
+                        let agents = agents_with(config, name, model);
+                        if !put(&json_line(&json!({ "provider": name, "model": model, "agents": agents })))? {
+                            return Ok(());
+                        }
+                    }
+                }
+                Err(error) => say(&json_line(&json!({ "provider": name, "error": error.message }))),
+            }
+        }
+        return if failed == 0 { Ok(()) } else { Err(Failure::new(FAILED, "")) };
+    }
+    let mut rows = Vec::new();
+    for (name, models) in &listed {
+        match models {
+            Ok(models) if models.is_empty() => tell(&format!("{name}: it has no models")),
+            Ok(models) => rows.extend(models.iter().map(|model| {
+                let agents = agents_with(config, name, model).join(", ");
+                [name.clone(), model.clone(), agents]
+            })),
+            Err(error) => {
+                let said = error.message.strip_prefix(&format!("{name}: ")).unwrap_or(&error.message);
+                let at = providers.get(name).map_or("", |provider| provider.base_url.as_str());
+                tell(&format!("{name} ({at}): {}", one_line(said, 2000)));
+            }
+        }
+    }
+    if !rows.is_empty() {
+        say(&table(["PROVIDER", "MODEL", "AGENTS"], &["MODEL"], &rows));
+    }
+    match (failed, listed.len()) {
+        (0, 1..) => Ok(()),
+        (failed, all) if failed == all => Err(Failure::new(FAILED, "no provider answered")),
+        (failed, all) => Err(Failure::new(FAILED, format!("{failed} of {all} providers did not answer"))),
+    }
+}
+
+/// What each of them has, all asked at once.
+async fn list(providers: &BTreeMap<String, Provider>) -> Vec<(String, Result<Vec<String>, Error>)> {
+    let asked = providers.iter().map(async |(name, provider)| {
+        let models = probe::models(name, provider, PATIENCE).await;
+        (name.clone(), models)
+    });
+    join_all(asked).await
+}
+
+/// The agents that use this model, or fall back to it.
+fn agents_with<'a>(config: &'a Config, provider: &str, model: &str) -> Vec<&'a str> {
+    let uses = |agent: &&config::Agent| {
+        agent.models.iter().any(|known| known.provider == provider && known.model == model)
+    };
+    config.agents.values().filter(uses).map(|agent| agent.id.as_str()).collect()
+}

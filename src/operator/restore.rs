@@ -1,0 +1,119 @@
+//! `clawmux restore`: puts a backup in the place of the store, where no daemon runs.
+
+use clawmux_actors::admin::Bound;
+use clawmux_actors::store::{self, Credential, Readmitted};
+use clawmux_core::auth::authority::Authority;
+use clawmux_core::config::Config;
+use clawmux_core::time::Timestamp;
+
+use super::backup::size;
+use super::when::{now_ms, stamp};
+use crate::admin_client::Link;
+use crate::cli::{Global, Restore};
+use crate::exit::{FAILED, Failure, USAGE};
+use crate::terminal::{json_line, one_line, say, tell};
+use crate::{home, question, settings};
+
+/// So many credentials are named of each kind.
+const SHOWN_MAX: usize = 20;
+
+/// Runs it.
+///
+/// # Errors
+/// Status 1 where a daemon runs, FILE is no whole store, or the answer is no; 2 where it has to ask and there is
+/// no terminal. Nothing is changed then.
+pub(crate) fn run(global: &Global, options: &Restore) -> Result<(), Failure> {
+    let settings = settings::read(global, &[])?;
+    let running = |who: &str| {
+        let why = format!("a daemon ({who}) runs on {}: stop it first", settings.home.display());
+        Failure::new(FAILED, format!("{why}. Nothing was changed"))
+    };
+    if let Some(who) = home::holder(&settings.home) {
+        return Err(running(&who));
+    }
+    if matches!(Link::open_if_there(&settings.home), Ok(Some(_))) {
+        return Err(running("on its socket"));
+    }
+    let store = &settings.config.store.path;
+    home::create(&settings.home)?;
+    // Held until all is in its place.
+    let _claim = Bound::new(&settings.home, None, None, None)?;
+    let now_ms = now_ms();
+    let at = (Timestamp::from_millis(now_ms), &*stamp(now_ms));
+    let config = &settings.config;
+    let restored = store::restore(&options.file, store, at, |changed| agree(changed, config, options.yes))?;
+    if options.json {
+        say(&json_line(&restored.to_json(&options.file, store)));
+        return Ok(());
+    }
+    say(&format!(
+        "restored {} from {}: {}, sessions: {}, runs: {}",
+        store.display(),
+        options.file.display(),
+        size(restored.bytes),
+        restored.sessions,
+        restored.runs
+    ));
+    if let Some(kept) = &restored.kept {
+        say(&format!("the store that was there is kept as {}", kept.display()));
+    }
+    if restored.is_older {
+        say(&format!(
+            "it has format {}, of an older clawmux: the next `clawmux serve` brings it to the present one",
+            restored.format
+        ));
+    }
+    Ok(())
+}
+
+/// Says what changes for clients, and asks where it lets in whom the store does not.
+fn agree(changed: &Readmitted, config: &Config, is_agreed: bool) -> Result<(), Failure> {
+    let opens = changed.forgets_all && !Authority::new(&config.auth).credentials_required(true, false);
+    let said = described(changed, opens);
+    let is_asked = (opens || !changed.back.is_empty()) && !is_agreed;
+    if is_asked && !question::is_possible() {
+        let why = "there is no terminal to ask on. Give --yes to restore it. Nothing was changed";
+        return Err(Failure::new(USAGE, format!("{said}\n{why}")));
+    }
+    if !said.is_empty() {
+        tell(&said);
+    }
+    if is_asked && !question::confirm("Restore it?")? {
+        return Err(Failure::new(FAILED, "nothing was changed"));
+    }
+    Ok(())
+}
+
+/// One change a line; nothing where nothing changes.
+fn described(changed: &Readmitted, opens: bool) -> String {
+    let mut lines = Vec::new();
+    if changed.is_unread {
+        lines.push("The present store can't be read, so nobody knows what it revoked.".to_owned());
+    }
+    let lists = [
+        (&changed.lost, "No longer valid with the copy, as they are not in it:"),
+        (&changed.back, "Valid again with the copy, though now revoked, removed or about to expire:"),
+        (&changed.unknown, "Valid with the copy, and unknown to the present store:"),
+    ];
+    for (credentials, what) in lists.into_iter().filter(|(credentials, _)| !credentials.is_empty()) {
+        lines.push(what.to_owned());
+        lines.extend(credentials.iter().take(SHOWN_MAX).map(line));
+        let more = credentials.len().saturating_sub(SHOWN_MAX);
+        if more > 0 {
+            lines.push(format!("  and {more} more"));
+        }
+    }
+    if opens {
+        lines.push(
+            "The copy was made before the first credential was created: with it, clients on this machine need none \
+             over TCP (loopback is open again). `clawmux token create` closes it."
+                .to_owned(),
+        );
+    }
+    lines.join("\n")
+}
+
+fn line(Credential { id, name, is_device }: &Credential) -> String {
+    let kind = if *is_device { "device " } else { "" };
+    format!("  {kind}{} of {}", one_line(id, 80), one_line(name, 80))
+}

@@ -1,0 +1,105 @@
+//! Asking whoever sits at the terminal. Questions go to stderr, so that what a command says on stdout can be
+//! kept; what is typed is read a line at a time, a secret without showing it.
+
+use std::io::{self, BufRead, IsTerminal, Read, Write, stderr, stdin};
+use std::os::fd::AsFd;
+
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
+
+use crate::exit::{FAILED, Failure, INTERRUPTED};
+
+/// The longest line that is taken, in bytes.
+const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// Whether there is somebody to ask.
+pub(crate) fn is_possible() -> bool {
+    stdin().is_terminal() && stderr().is_terminal()
+}
+
+/// Asks, and gives what was typed, without white space around it; empty for Enter alone.
+///
+/// # Errors
+/// Status 1 where the terminal is gone.
+pub(crate) fn line(question: &str) -> Result<String, Failure> {
+    write(question)?;
+    let mut typed = String::new();
+    let read = stdin().lock().take(LINE_BYTES_MAX).read_line(&mut typed).map_err(|error| gone(&error))?;
+    if read == 0 {
+        write("\n")?;
+        return Err(Failure::new(FAILED, "no answer: nothing was changed"));
+    }
+    Ok(typed.trim().to_owned())
+}
+
+/// Asks a question that is answered by yes or no; Enter alone is no.
+///
+/// # Errors
+/// As [`line`].
+pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
+    loop {
+        match line(&format!("{question} [y/N] "))?.to_lowercase().as_str() {
+            "y" | "yes" => return Ok(true),
+            "" | "n" | "no" => return Ok(false),
+            _ => write("Please answer y or n.\n")?,
+        }
+    }
+}
+
+/// Asks for a secret, which is not shown while it is typed or pasted; empty for Enter alone.
+///
+/// # Errors
+/// Status 130 on Ctrl-C, 1 where the terminal is gone.
+pub(crate) fn secret(question: &str) -> Result<String, Failure> {
+    write(question)?;
+    let typed = Unseen::begin().map_err(|error| gone(&error)).and_then(|_unseen| typed());
+    write("\n")?;
+    typed
+}
+
+/// Reads until Enter, key by key, so that Ctrl-C leaves the terminal as it was.
+fn typed() -> Result<String, Failure> {
+    const ETX: u8 = 3;
+    const EOT: u8 = 4;
+    const BACKSPACE: [u8; 2] = [8, 127];
+    let mut typed = Vec::new();
+    for byte in stdin().lock().bytes().take(LINE_BYTES_MAX as usize) {
+        match byte.map_err(|error| gone(&error))? {
+            b'\r' | b'\n' | EOT => break,
+            ETX => return Err(Failure::new(INTERRUPTED, "interrupted: nothing was changed")),
+            byte if BACKSPACE.contains(&byte) => _ = typed.pop(),
+            byte => typed.push(byte),
+        }
+    }
+    let text = String::from_utf8(typed).map_err(|_| Failure::new(FAILED, "what was typed is no text"))?;
+    Ok(text.trim().to_owned())
+}
+
+/// The terminal while it does not show what is typed; as it was once this is dropped.
+struct Unseen(Termios);
+
+impl Unseen {
+    fn begin() -> io::Result<Self> {
+        let before = tcgetattr(stdin().as_fd())?;
+        let mut unseen = before.clone();
+        unseen.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG);
+        unseen.special_codes[SpecialCodeIndex::VMIN] = 1;
+        unseen.special_codes[SpecialCodeIndex::VTIME] = 0;
+        tcsetattr(stdin().as_fd(), OptionalActions::Now, &unseen)?;
+        Ok(Self(before))
+    }
+}
+
+impl Drop for Unseen {
+    fn drop(&mut self) {
+        let _ = tcsetattr(stdin().as_fd(), OptionalActions::Now, &self.0);
+    }
+}
+
+fn write(text: &str) -> Result<(), Failure> {
+    let mut out = stderr().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| gone(&error))
+}
+
+fn gone(error: &io::Error) -> Failure {
+    Failure::new(FAILED, format!("the terminal can't be used: {error}"))
+}
