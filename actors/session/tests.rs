@@ -48,6 +48,7 @@ use crate::tokens::Tokens;
 
 mod lanes;
 mod provided;
+#[allow(dead_code, unreachable_pub, reason = "tests of the daemon use the rest of it")]
 #[path = "../../tests/support/upstream.rs"]
 mod upstream;
 

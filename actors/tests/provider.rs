@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, also outside of its own function")]
 
+#[allow(dead_code, unreachable_pub, reason = "tests of the daemon use the rest of it")]
 #[path = "../../tests/support/upstream.rs"]
 mod upstream;
 

@@ -8,15 +8,19 @@
 
 #![allow(
     clippy::print_stdout,
+    clippy::unwrap_used,
     unreachable_pub,
     reason = "a program that prints its findings, in several files"
 )]
 
-#[path = "../support/npm.rs"]
+#[allow(dead_code, reason = "tests use the rest of it")]
+#[path = "../clients/npm.rs"]
 mod npm;
+#[allow(unused, reason = "the crate `it` uses all of it")]
 #[path = "../support/mod.rs"]
 mod support;
-#[path = "../support/theirs.rs"]
+#[allow(dead_code, reason = "tests use the rest of it")]
+#[path = "../clients/theirs.rs"]
 mod theirs;
 
 mod limit;

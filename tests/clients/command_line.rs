@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::npm::Generation;
 use crate::stage::{Auth, Stage};
 use crate::support::PATIENCE;
+use crate::support::tools::needs;
 
 /// What a command printed, once it has ended well.
 fn run(stage: &Stage, args: &[&str]) -> String {
@@ -71,31 +72,37 @@ fn call(stage: &Stage, method: &str, params: &str) -> Value {
 
 #[test]
 fn clawdbots_with_a_token() {
+    needs!("clients", "npm");
     asks_and_prompts(Generation::Clawdbot);
 }
 
 #[test]
 fn openclaws_with_a_token() {
+    needs!("clients", "npm");
     asks_and_prompts(Generation::OpenClaw);
 }
 
 #[test]
 fn clawdbots_without_a_credential() {
+    needs!("clients", "npm");
     without_a_credential(Generation::Clawdbot);
 }
 
 #[test]
 fn openclaws_without_a_credential() {
+    needs!("clients", "npm");
     without_a_credential(Generation::OpenClaw);
 }
 
 #[test]
 fn clawdbots_have_jobs_done() {
+    needs!("clients", "npm");
     has_jobs_done(Generation::Clawdbot);
 }
 
 #[test]
 fn openclaws_have_jobs_done() {
+    needs!("clients", "npm");
     has_jobs_done(Generation::OpenClaw);
 }
 
@@ -182,6 +189,7 @@ fn asks_and_prompts(generation: Generation) {
 /// A wrong token, and a method that nobody has, are said plainly.
 #[test]
 fn refusals_are_said_plainly() {
+    needs!("clients", "npm");
     for generation in Generation::ALL {
         let stage = Stage::offline(generation, Auth::Token);
         let (well, said) = end(stage.command(&["gateway", "call", "no.such.method", "--json"]));

@@ -3,8 +3,9 @@
 use crate::npm::Generation;
 use crate::page::{Page, Thread};
 use crate::stage::{Auth, Stage};
+use crate::support::tools::needs;
+use crate::support::upstream::Turn;
 use crate::support::wait_for;
-use crate::upstream::Turn;
 
 /// Faults that are no faults: pictures that nobody has.
 const EXPECTED: [&str; 3] = ["/avatar", "/workspace-icon/", "favicon"];
@@ -84,6 +85,7 @@ const EXPLAINED: [&str; 2] = ["Update the Gateway to continue setup with OpenCla
 
 #[test]
 fn no_page_of_openclaws_is_blank_or_red() {
+    needs!("clients", "npm", "chromium");
     let stage = Stage::new(Generation::OpenClaw, Auth::Token);
     let mut page = open(&stage);
     converse(&stage, &mut page, "what do herons do", &["Herons ", "wade."]);
@@ -117,21 +119,25 @@ fn no_page_of_openclaws_is_blank_or_red() {
 
 #[test]
 fn clawdbots_with_a_token() {
+    needs!("clients", "npm", "chromium");
     a_day_in_the_browser(Generation::Clawdbot, Auth::Token);
 }
 
 #[test]
 fn openclaws_with_a_token() {
+    needs!("clients", "npm", "chromium");
     a_day_in_the_browser(Generation::OpenClaw, Auth::Token);
 }
 
 #[test]
 fn clawdbots_without_a_credential() {
+    needs!("clients", "npm", "chromium");
     a_word_without_a_credential(Generation::Clawdbot);
 }
 
 #[test]
 fn openclaws_without_a_credential() {
+    needs!("clients", "npm", "chromium");
     a_word_without_a_credential(Generation::OpenClaw);
 }
 

@@ -11,7 +11,7 @@ use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 use crate::npm::Generation;
 use crate::stage::{Auth, Stage, TOKEN};
 use crate::support::PATIENCE;
-use crate::upstream::Turn;
+use crate::support::upstream::Turn;
 
 /// Words by which it takes a refusal for a fault of the network.
 const NETWORK: [&str; 6] = ["timeout", "websocket", "dns", "tls", "ssl", "certificate"];

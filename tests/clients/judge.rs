@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::npm;
 use crate::support::daemon::Daemon;
+use crate::support::tools::needs;
 
 const BOSS_KEY: &str = "boss-sees-all-and-has-32-characters";
 const JWT_SECRET: &str = "a-secret-of-at-least-thirty-two-characters";
@@ -42,6 +43,7 @@ fn names(list: &Value) -> Vec<&str> {
 
 #[test]
 fn every_frame_is_one_of_theirs() {
+    needs!("clients", "npm");
     let modules = npm::wundr();
     let daemon = Daemon::with_env(CONFIG, &[("BOSS_KEY", BOSS_KEY), ("CLAWMUX_JWT_SECRET", JWT_SECRET)]);
     let output = Command::new("node")

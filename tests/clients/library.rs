@@ -6,15 +6,18 @@ use serde_json::Value;
 
 use crate::npm::Generation;
 use crate::stage::{Auth, Stage};
-use crate::upstream::Turn;
+use crate::support::tools::needs;
+use crate::support::upstream::Turn;
 
 #[test]
 fn with_a_token() {
+    needs!("clients", "npm");
     a_program(Auth::Token);
 }
 
 #[test]
 fn without_a_credential() {
+    needs!("clients", "npm");
     a_program(Auth::Open);
 }
 

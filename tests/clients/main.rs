@@ -4,29 +4,25 @@
 //! They come from npm ([`npm`]) and are driven as a person would: typed at in a terminal, clicked in
 //! a browser. What is asked is what a person sees: an answer once and whole, an abort that aborts, a
 //! conversation that is there again after a reload and after a crash of the daemon. What the frames
-//! look like is asked elsewhere: `dialects.rs`, `schema.rs`.
+//! look like is asked in `it/dialects.rs` and in [`schema`].
 //!
 //! Of Wundr's protocol the validators of its own package are asked about every frame ([`judge`]).
-//!
-//! Besides what `cargo test` needs anyway they need `npm`, `tmux` and `chromium`.
 
-#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
-#![allow(unreachable_pub, reason = "one crate in several files")]
+#![allow(unreachable_pub, reason = "a test exports nothing")]
+#![allow(clippy::unwrap_used, reason = "a test says why it failed by failing")]
 
-#[path = "../support/npm.rs"]
-mod npm;
+#[allow(unused, reason = "the crate `it` uses all of it")]
 #[path = "../support/mod.rs"]
 mod support;
-#[path = "../support/theirs.rs"]
-mod theirs;
-#[path = "../support/upstream.rs"]
-mod upstream;
 
 mod command_line;
 mod control_ui;
 mod desktop;
 mod judge;
 mod library;
+mod npm;
 mod page;
+mod schema;
 mod stage;
 mod terminal_ui;
+mod theirs;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::npm::Generation;
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, tools};
 
 /// How often the page is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -41,20 +41,13 @@ pub struct View {
 
 impl Page {
     /// Opens an empty page; what the browser keeps is in `home`.
-    ///
-    /// # Panics
-    /// Where Chromium is missing, saying what to do.
     pub fn start(home: &Path) -> Self {
-        let chromium = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"]
-            .into_iter()
-            .find(|path| Path::new(path).exists())
-            .expect("a browser: `apt-get install -qy --no-install-recommends chromium`");
         // The driver is the same for pages of both generations.
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/page.mjs");
         let mut driver = Generation::OpenClaw
             .command(home, &program)
             .env("PLAYWRIGHT", Generation::OpenClaw.modules().join("playwright-core/index.mjs"))
-            .env("CHROMIUM", chromium)
+            .env("CHROMIUM", tools::chromium().expect("a browser"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -12,8 +12,8 @@ use serde_json::json;
 
 use crate::npm::Generation;
 use crate::support::daemon::Daemon;
+use crate::support::upstream::{Turn, Upstream};
 use crate::theirs::Theirs;
-use crate::upstream::{Turn, Upstream};
 
 /// The shared token, where one is configured.
 pub const TOKEN: &str = "a-token-of-the-tests-1c9e";

@@ -3,10 +3,19 @@
 use crate::npm::Generation;
 use crate::stage::{Auth, Stage};
 use crate::support::terminal::{Terminal, count};
-use crate::upstream::Turn;
+use crate::support::tools::needs;
+use crate::support::upstream::Turn;
+
+/// Columns and lines: whole conversations are seen at once.
+const SIZE: (u16, u16) = (140, 80);
+
+/// Waits until this is on the screen, and there once.
+fn once(terminal: &Terminal, text: &str) -> String {
+    terminal.wait(&format!("{text:?}, once"), |screen| count(screen, text) == 1)
+}
 
 fn start(stage: &Stage) -> Terminal {
-    let terminal = Terminal::start(stage.home.path(), &stage.command(&["tui"]));
+    let terminal = Terminal::start(stage.home.path(), &stage.command(&["tui"]), SIZE);
     terminal.wait("a terminal UI that is connected and idle", idle);
     terminal
 }
@@ -19,21 +28,25 @@ fn idle(screen: &str) -> bool {
 
 #[test]
 fn clawdbots_with_a_token() {
+    needs!("clients", "npm", "tmux");
     a_day_in_the_terminal(Generation::Clawdbot);
 }
 
 #[test]
 fn openclaws_with_a_token() {
+    needs!("clients", "npm", "tmux");
     a_day_in_the_terminal(Generation::OpenClaw);
 }
 
 #[test]
 fn clawdbots_without_a_credential() {
+    needs!("clients", "npm", "tmux");
     a_word_without_a_credential(Generation::Clawdbot);
 }
 
 #[test]
 fn openclaws_without_a_credential() {
+    needs!("clients", "npm", "tmux");
     a_word_without_a_credential(Generation::OpenClaw);
 }
 
@@ -42,7 +55,7 @@ fn a_word_without_a_credential(generation: Generation) {
     let terminal = start(&stage);
     stage.will_say(&["No ", "credential ", "needed."]);
     terminal.enter("may I come in");
-    terminal.once("No credential needed.");
+    once(&terminal, "No credential needed.");
 }
 
 fn a_day_in_the_terminal(generation: Generation) {
@@ -51,13 +64,13 @@ fn a_day_in_the_terminal(generation: Generation) {
 
     stage.will_say(&["Herons ", "wade ", "slowly."]);
     terminal.enter("what do herons do");
-    terminal.once("Herons wade slowly.");
+    once(&terminal, "Herons wade slowly.");
     terminal.wait("the end of the run", idle);
 
     // What streams is seen while it streams, and an abort ends it.
     stage.will_hang_after("They stand and wait");
     terminal.enter("and when there is no fish");
-    terminal.once("They stand and wait");
+    once(&terminal, "They stand and wait");
     assert!(!idle(&terminal.screen()), "it does not say that it streams:\n{}", terminal.screen());
     terminal.press("Escape");
     terminal.wait("the abort", |screen| screen.contains("run aborted") && idle(screen));
@@ -71,20 +84,20 @@ fn a_day_in_the_terminal(generation: Generation) {
     }
 
     settings(&stage, &terminal);
-    terminal.once("Herons wade slowly.");
+    once(&terminal, "Herons wade slowly.");
 
     if stage.daemon().is_some() {
         stage.will_hang_after("Before the storm");
         terminal.enter("is it going to rain");
-        terminal.once("Before the storm");
+        once(&terminal, "Before the storm");
         stage.will_say(&["It rains, ", "and the answer ", "is whole."]);
         stage.crash();
-        terminal.once("It rains, and the answer is whole.");
+        once(&terminal, "It rains, and the answer is whole.");
         let screen = terminal.wait("the end of the run", idle);
         assert_eq!(count(&screen, "is it going to rain"), 1, "the question is there once:\n{screen}");
         stage.will_say(&["Dry ", "again."]);
         terminal.enter("and now");
-        terminal.once("Dry again.");
+        once(&terminal, "Dry again.");
         terminal.wait("the end of the run", idle);
     }
 
@@ -92,7 +105,7 @@ fn a_day_in_the_terminal(generation: Generation) {
     terminal.wait("an empty conversation", |screen| !screen.contains("Herons") && screen.contains("session"));
     stage.will_say(&["A fresh ", "start."]);
     terminal.enter("hello again");
-    let screen = terminal.once("A fresh start.");
+    let screen = once(&terminal, "A fresh start.");
     assert!(!screen.contains("Herons"), "the old conversation is back:\n{screen}");
 }
 

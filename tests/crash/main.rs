@@ -11,10 +11,11 @@
 //! `CLAWMUX_CRASH_KILLS` and `CLAWMUX_CRASH_SEED` say how often and which seed. All that is random
 //! comes from the seed; how far the daemon gets between two kills is the machine's.
 
-#![allow(unreachable_pub, missing_docs, reason = "a test in several files")]
+#![allow(unreachable_pub, reason = "a test exports nothing")]
 #![allow(clippy::print_stdout, reason = "the test's figures")]
-#![expect(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+#![allow(clippy::unwrap_used, reason = "a test says why it failed by failing")]
 
+#[allow(unused, reason = "the crate `it` uses all of it")]
 #[path = "../support/mod.rs"]
 mod support;
 

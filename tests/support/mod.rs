@@ -3,17 +3,17 @@
 //! Every daemon has its own home and its own port; every wait ends after [`PATIENCE`] with what was
 //! seen until then. Nothing here sleeps to wait, but for polling a condition that has no event.
 
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test is a crate that uses its part of it")]
-#![allow(clippy::print_stderr, reason = "a failed test shows the log of its daemon")]
-
 pub mod client;
 pub mod daemon;
 pub mod guest;
 pub mod lines;
 pub mod openclaw;
+pub mod pace;
 pub mod process;
 pub mod raw;
 pub mod terminal;
+pub mod tools;
+pub mod upstream;
 pub mod wundr;
 
 use std::future::Future;

@@ -1,8 +1,6 @@
 //! A model provider that says as much as it is asked to, at the pace it is asked to. The time each
 //! token was sent at is in its text.
 
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test is a crate that uses its part of it")]
-
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

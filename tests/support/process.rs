@@ -1,21 +1,8 @@
 //! What the system says of a process.
 
 use std::net::SocketAddr;
-use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::Duration;
-
-/// Whether programs of other users can be run here: that takes root, `setpriv` and `perl`. Says so
-/// where it can't be.
-pub fn can_become_others() -> bool {
-    let own = std::fs::metadata("/proc/self").expect("it is there").uid();
-    let is_there = |program: &str| Command::new(program).arg("--version").output().is_ok();
-    let can = own == 0 && is_there("setpriv") && is_there("perl");
-    if !can {
-        eprintln!("left out: it takes root, setpriv and perl to become another user");
-    }
-    can
-}
 
 /// Resident memory, in bytes.
 pub fn resident_bytes(pid: u32) -> usize {

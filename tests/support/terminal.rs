@@ -7,9 +7,6 @@ use std::time::{Duration, Instant};
 
 use super::PATIENCE;
 
-/// Columns and lines: whole conversations are seen at once.
-const SIZE: (u16, u16) = (140, 80);
-
 /// How often the screen is looked at.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -19,19 +16,9 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Runs `command` with its arguments and its environment; the terminal's socket is in `folder`.
-    ///
-    /// # Panics
-    /// Where tmux is missing, saying what to do.
-    pub fn start(folder: &Path, command: &Command) -> Self {
-        Self::start_sized(folder, command, SIZE)
-    }
-
-    /// The same on a terminal of so many columns and lines.
-    ///
-    /// # Panics
-    /// As [`Self::start`].
-    pub fn start_sized(folder: &Path, command: &Command, (columns, lines): (u16, u16)) -> Self {
+    /// Runs `command` with its arguments and its environment on so many columns and lines; the terminal's
+    /// socket is in `folder`.
+    pub fn start(folder: &Path, command: &Command, (columns, lines): (u16, u16)) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let terminal = Self { socket: folder.join(format!("tmux-{number}.sock")) };
@@ -43,9 +30,7 @@ impl Terminal {
             tmux.arg("-e").arg(format!("{name}={value}"));
         }
         tmux.arg("--").arg(command.get_program()).args(command.get_args());
-        let output = tmux.output().unwrap_or_else(|error| {
-            panic!("tmux: {error}: `apt-get install -qy --no-install-recommends tmux`")
-        });
+        let output = tmux.output().expect("tmux runs");
         assert!(output.status.success(), "tmux: {}", String::from_utf8_lossy(&output.stderr));
         terminal.run(&["set-option", "-g", "remain-on-exit", "on"]);
         terminal
@@ -140,11 +125,6 @@ impl Terminal {
             assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}; the screen:\n{screen}");
             std::thread::sleep(LOOK);
         }
-    }
-
-    /// Waits until this is on the screen, and there once.
-    pub fn once(&self, text: &str) -> String {
-        self.wait(&format!("{text:?}, once"), |screen| count(screen, text) == 1)
     }
 
     fn tmux(&self) -> Command {

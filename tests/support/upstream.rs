@@ -2,9 +2,7 @@
 //! completions, over HTTP or HTTPS, and misbehaves on request.
 //!
 //! It runs on its own thread, so any runtime can call it. What it answers is queued with
-//! [`Upstream::then`]; with an empty queue it says what it was told. Include it with `#[path]`.
-
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "a part of each test that includes it")]
+//! [`Upstream::then`]; with an empty queue it says what it was told.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -42,6 +40,7 @@ pub enum Turn {
     /// Says the text (nothing where empty), then reports `overloaded_error` within the stream.
     Report(String),
     /// Does the same in a response without a length, which ends with the connection.
+    #[allow(dead_code, reason = "the actors' tests use it")]
     ThenClose(Box<Turn>),
     /// Closes the connection without an answer.
     Close,
@@ -100,6 +99,7 @@ impl Upstream {
     }
 
     /// Over HTTP, streams written in pieces of so many bytes.
+    #[allow(dead_code, reason = "the actors' tests use it")]
     pub fn start_split(write_bytes: usize) -> Self {
         Self::start_with(write_bytes, false)
     }
@@ -183,6 +183,7 @@ impl Upstream {
     }
 
     /// How many connections were made so far.
+    #[allow(dead_code, reason = "the actors' tests use it")]
     pub fn connections(&self) -> usize {
         *self.state.connections.lock().unwrap()
     }

@@ -1,0 +1,221 @@
+//! Token budgets from the outside: what is refused and in which words, what is reserved while calls
+//! are under way, and what is still known after a restart.
+
+use serde_json::{Value, json};
+
+use crate::support::client::Client;
+use crate::support::daemon::Daemon;
+use crate::support::upstream::{Turn, Upstream};
+use crate::support::{eventually, wait_for};
+
+/// The upstream counts 20 tokens of input a call and one of output a piece, which are two where
+/// nobody told it what to say.
+const CALL: u64 = 22;
+
+fn config(upstream: &Upstream, max_tokens: u32, budgets: &str) -> String {
+    format!(
+        "[providers.up]\nkind = \"openai\"\nbase_url = \"{}\"\n[agents.main]\nprovider = \"up\"\nmodel = \"m\"\n\
+         max_tokens = {max_tokens}\n[budgets]\n{budgets}\n",
+        upstream.base_url()
+    )
+}
+
+fn session(account: &str) -> Value {
+    json!({"channel": "websocket", "account": account})
+}
+
+/// One budget as `budget.status` tells it: used, reserved, limit.
+fn budget(client: &mut Client, params: Value, period: &str) -> (u64, u64, u64) {
+    let status = client.call("budget.status", params);
+    let figure = |name: &str| {
+        status["result"][period][name].as_u64().unwrap_or_else(|| panic!("{period}.{name}: {status}"))
+    };
+    (figure("used"), figure("reserved"), figure("limit"))
+}
+
+/// A text of about so many tokens.
+fn long(tokens: usize) -> String {
+    "abc ".repeat(tokens)
+}
+
+#[test]
+fn a_session_over_its_budget_is_refused_and_others_are_not() {
+    let upstream = Upstream::start();
+    let daemon = Daemon::with(&config(&upstream, 100, "session = 2000"));
+    let mut client = Client::connect(daemon.address);
+    assert_eq!(client.chat("ada", "hello").text(), "You said: hello");
+
+    let id = client.prompt("ada", &long(2500));
+    let refused = client.reply(&id);
+    let text = format!("token budget exceeded (session: {CALL}/2000)");
+    assert_eq!(refused, json!({"id": id, "error": text}), "a plain reply, no stream");
+    assert_eq!(client.call("ping", json!({}))["result"], "pong", "and nothing comes after it");
+    assert!(
+        !client.seen().iter().any(|frame| frame.contains(&id) && frame.contains("done")),
+        "{:?}",
+        client.seen()
+    );
+    assert_eq!(upstream.requests().len(), 1, "the provider was not asked");
+
+    let keyed =
+        json!({"channel": "websocket", "account": "ada", "content": long(2500), "idempotency_key": "k"});
+    let id = client.request("chat.send", keyed);
+    let refused = client.stream(&id);
+    assert_eq!(refused.events(), ["accepted", "usage", "error", "done"], "an accepted one is a stream");
+    assert_eq!(refused.error(), text);
+
+    assert_eq!(budget(&mut client, session("ada"), "session"), (CALL, 0, 2000));
+    assert_eq!(budget(&mut client, session("bob"), "session"), (0, 0, 2000));
+    assert_eq!(client.chat("ada", "short").error(), "", "what fits is answered");
+    assert_eq!(client.chat("bob", "hello").error(), "", "another session has its own");
+    assert_eq!(budget(&mut client, session("ada"), "session"), (2 * CALL, 0, 2000));
+}
+
+#[test]
+fn output_is_clamped_to_what_is_left_and_then_nothing_is() {
+    let upstream = Upstream::start();
+    let daemon = Daemon::with(&config(&upstream, 100_000, "session = 1500"));
+    let mut client = Client::connect(daemon.address);
+    client.chat("ada", "hello");
+    let asked = upstream.requests()[0].body["max_completion_tokens"]
+        .as_u64()
+        .or_else(|| upstream.requests()[0].body["max_tokens"].as_u64())
+        .expect("a bound on the output");
+    assert!((1..1500).contains(&asked), "clamped: {asked}");
+    let mut answered = 0;
+    let refused = loop {
+        let answer = client.chat("ada", "again");
+        if !answer.error().is_empty() {
+            break answer;
+        }
+        answered += 1;
+        assert!(answered < 100, "it ends");
+    };
+    assert!(answered >= 10, "{answered} calls fit");
+    let (used, reserved, limit) = budget(&mut client, session("ada"), "session");
+    assert!(used <= limit && reserved == 0, "{used} of {limit}");
+    assert_eq!(refused.error(), format!("token budget exceeded (session: {used}/{limit})"));
+    assert_eq!(refused.0.len(), 1, "{refused:?}");
+}
+
+#[test]
+fn a_budget_that_ends_within_the_tool_loop_ends_the_stream() {
+    let upstream = Upstream::start();
+    let daemon = Daemon::with(&config(&upstream, 100, "session = 2000"));
+    let mut client = Client::connect(daemon.address);
+    let input = json!({"text": long(2500)}).to_string();
+    upstream.then(Turn::Call("Look: ".into(), vec![("echo".into(), input)]));
+    let stream = client.chat("ada", "say a lot");
+    assert_eq!(stream.events(), ["text", "tool_use", "tool_result", "usage", "error", "done"]);
+    assert_eq!(stream.error(), format!("token budget exceeded (session: {}/2000)", 22));
+    assert_eq!(stream.usage(), (20, 2), "what was counted before is told");
+    assert_eq!(upstream.requests().len(), 1);
+}
+
+#[test]
+fn prompts_at_once_do_not_overshoot_the_day_together() {
+    const AT_ONCE: usize = 12;
+    const DAILY: u64 = 3000;
+    let upstream = Upstream::start();
+    for _ in 0..AT_ONCE {
+        upstream.then(Turn::HangBody("well".into()));
+    }
+    // Each reserves 400 and its input.
+    let daemon = Daemon::with(&config(&upstream, 400, &format!("daily = {DAILY}")));
+    let mut clients: Vec<Client> = (0..AT_ONCE).map(|_| Client::connect(daemon.address)).collect();
+    let ids: Vec<String> =
+        clients.iter_mut().enumerate().map(|(at, client)| client.prompt(&format!("a{at}"), "go")).collect();
+    let mut running = Vec::new();
+    for (mut client, id) in clients.into_iter().zip(ids) {
+        let first = client.reply(&id);
+        match first["error"].as_str() {
+            Some(error) => {
+                assert!(error.starts_with("token budget exceeded (daily: "), "{first}");
+                assert!(error.ends_with(&format!("/{DAILY})")), "{first}");
+            }
+            None => {
+                assert_eq!(first["data"], "well", "{first}");
+                running.push((client, id));
+            }
+        }
+    }
+    assert!((2..AT_ONCE).contains(&running.len()), "{} of {AT_ONCE} run", running.len());
+    assert_eq!(upstream.requests().len(), running.len(), "the others were never asked");
+    let mut observer = Client::connect(daemon.address);
+    let (used, reserved, limit) = budget(&mut observer, Value::Null, "daily");
+    assert!(
+        used == 0 && reserved > 0 && reserved <= limit && limit == DAILY,
+        "{used} + {reserved} of {limit}"
+    );
+
+    for (client, id) in &mut running {
+        assert!(client.abort(id));
+        assert_eq!(client.stream(id).error(), "aborted");
+        wait_for("the call to be closed", upstream.left());
+    }
+    let used = eventually("all to be settled", || {
+        let (used, reserved, _) = budget(&mut observer, Value::Null, "daily");
+        (reserved == 0).then_some(used)
+    });
+    assert!(used >= running.len() as u64 && used <= DAILY, "what was streamed is paid: {used}");
+    let id = observer.prompt("ada", "and now?");
+    assert_eq!(observer.reply(&id)["data"], "well", "what was given back can be used");
+}
+
+#[test]
+fn leaving_does_not_spare_the_bill() {
+    let upstream = Upstream::start();
+    upstream.then(Turn::EndLate("well".into()));
+    let daemon = Daemon::with(&config(&upstream, 100, "daily = 5000"));
+    let mut leaver = Client::connect(daemon.address);
+    let id = leaver.prompt("ada", "go");
+    leaver.reply(&id);
+    drop(leaver);
+    wait_for("the answer to end", upstream.end());
+    let mut client = Client::connect(daemon.address);
+    eventually("the bill", || (budget(&mut client, Value::Null, "daily") == (21, 0, 5000)).then_some(()));
+}
+
+#[test]
+fn what_was_spent_is_known_after_a_restart() {
+    let upstream = Upstream::start();
+    let daemon = Daemon::with(&config(&upstream, 100, "session = 5000\ndaily = 6000\nmonthly = 7000"));
+    let mut client = Client::connect(daemon.address);
+    client.chat("ada", "one");
+    client.chat("bob", "two");
+    let expected =
+        [("session", (CALL, 0, 5000)), ("daily", (2 * CALL, 0, 6000)), ("monthly", (2 * CALL, 0, 7000))];
+    let check = |client: &mut Client, when: &str| {
+        for (period, figures) in expected {
+            assert_eq!(budget(client, session("ada"), period), figures, "{period} {when}");
+        }
+    };
+    check(&mut client, "before");
+    let daemon = daemon.restart();
+    let mut client = Client::connect(daemon.address);
+    check(&mut client, "after a restart");
+    let refused = client.chat("ada", &long(5500));
+    assert_eq!(refused.error(), format!("token budget exceeded (session: {CALL}/5000)"));
+    let refused = client.chat("new", &long(6500));
+    assert_eq!(refused.error(), "token budget exceeded (session: 0/5000)");
+    let daemon = daemon.kill_and_restart();
+    check(&mut Client::connect(daemon.address), "after a crash");
+}
+
+#[test]
+fn answers_that_are_cut_off_count_against_their_session() {
+    let daemon = Daemon::with("[budgets]\nsession = 400\n");
+    let mut client = Client::connect(daemon.address);
+    for _ in 0..100 {
+        let id = client.prompt("ada", "/slow 50");
+        let first = client.reply(&id);
+        if let Some(error) = first["error"].as_str() {
+            assert!(error.starts_with("token budget exceeded (session: "), "{first}");
+            return;
+        }
+        let aborted = client.call("chat.abort", json!({"id": id}));
+        assert_eq!(aborted["result"]["aborted"], true, "{aborted}");
+        client.stream(&id);
+    }
+    panic!("100 answers that were cut off cost nothing");
+}

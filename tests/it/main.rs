@@ -1,0 +1,61 @@
+//! The daemon and its commands from outside, as they ship: over real sockets, in every protocol, on a
+//! terminal, on disks that fail. Each module says what it asks.
+//!
+//! Tests that need a program beyond a Rust and a C compiler ask [`support::tools`] for it.
+
+#![allow(unreachable_pub, reason = "a test exports nothing")]
+#![allow(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "some tests print what they measured")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod approvals;
+mod attach;
+mod budgets;
+mod chat;
+mod cli;
+mod commands;
+mod conformance;
+mod control_ui;
+mod credentials;
+mod crossing;
+mod devices;
+mod dialects;
+mod disk;
+mod doctor;
+mod doors;
+mod files;
+mod flood;
+mod health;
+mod hostile;
+mod jobs;
+mod limits;
+mod memory;
+mod metrics;
+mod newcomers;
+mod nodes;
+mod openclaw;
+mod operator;
+mod outside;
+mod owners;
+mod peers;
+mod plugins;
+mod power;
+mod providers;
+mod quotas;
+mod reference;
+mod reload;
+mod root;
+mod scale;
+mod shim;
+mod slow;
+mod socket;
+mod story;
+mod teams;
+mod terminal;
+mod tidy;
+mod unfinished;
+mod upgrade;
+mod wundr;
+mod xeno;
