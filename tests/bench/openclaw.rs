@@ -67,7 +67,8 @@ pub fn compare() {
     }
     for generation in theirs {
         let base = format!("http://{}/v1", load::upstream(TOKENS, PACE));
-        row(generation.name(), generation.protocol(), || Theirs::start(generation, &base, TOKEN));
+        let protocol = if generation == Generation::Clawdbot { 3 } else { 4 };
+        row(generation.name(), protocol, || Theirs::start(generation, &base, TOKEN));
     }
 }
 

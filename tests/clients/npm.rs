@@ -37,14 +37,6 @@ impl Generation {
         }
     }
 
-    /// Which protocol its clients speak.
-    pub fn protocol(self) -> u64 {
-        match self {
-            Self::Clawdbot => 3,
-            Self::OpenClaw => 4,
-        }
-    }
-
     /// What is installed for it. Two of clawdbot's libraries use packages that they do not name, or
     /// only as optional ones, which would bring a gigabyte of others along.
     fn manifest(self) -> &'static str {

@@ -130,6 +130,16 @@ fn guess(address: SocketAddr, token: &str) -> Option<Value> {
     client.receive_or_close().ok()
 }
 
+/// Who has to wait for the guesses of others waits at least 4 seconds each time; a slow machine does not.
+fn assert_no_wait(mut connect: impl FnMut()) {
+    let is_swift = |_| {
+        let begin = Instant::now();
+        connect();
+        begin.elapsed() < Duration::from_secs(3)
+    };
+    assert!((0..5).any(is_swift), "it waits");
+}
+
 #[test]
 fn guesses_are_few_and_who_comes_from_elsewhere_does_not_wait() {
     const WORKERS: usize = 16;
@@ -156,22 +166,21 @@ fn guesses_are_few_and_who_comes_from_elsewhere_does_not_wait() {
         }
         std::thread::sleep(TIME);
         // Another source: it waits for nobody.
-        let begin = Instant::now();
-        let mut request =
-            upgrade("/ws").replace("\r\n\r\n", "\r\nX-Forwarded-For: 10.1.2.3\r\n\r\n").into_bytes();
-        request.extend(crate::support::raw::text(&json!({ "token": TOKEN }).to_string()));
-        let mut socket = TcpStream::connect(address).expect("it accepts");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
-        socket.write_all(&request).expect("it is sent");
-        let mut received = crate::support::raw::Received::default();
-        let hello = eventually("hello", || {
-            let mut bytes = [0; 4096];
-            let read = socket.read(&mut bytes).expect("it answers");
-            received.push(&bytes[..read]);
-            received.next_frame()
+        let request = upgrade("/ws").replace("\r\n\r\n", "\r\nX-Forwarded-For: 10.1.2.3\r\n\r\n");
+        let shown = crate::support::raw::text(&json!({ "token": TOKEN }).to_string());
+        assert_no_wait(|| {
+            let mut socket = TcpStream::connect(address).expect("it accepts");
+            socket.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
+            socket.write_all(&[request.as_bytes(), &shown].concat()).expect("it is sent");
+            let mut received = crate::support::raw::Received::default();
+            let hello = eventually("hello", || {
+                let mut bytes = [0; 4096];
+                let read = socket.read(&mut bytes).expect("it answers");
+                received.push(&bytes[..read]);
+                received.next_frame()
+            });
+            assert!(String::from_utf8_lossy(&hello.1).contains("\"ok\":true"), "{hello:?}");
         });
-        assert!(String::from_utf8_lossy(&hello.1).contains("\"ok\":true"), "{hello:?}");
-        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
         assert_eq!(inside.call("ping", Value::Null)["result"], "pong", "who is in stays in");
         over.store(true, Relaxed);
     });
@@ -193,9 +202,7 @@ fn the_same_wrong_token_again_and_again_keeps_nobody_waiting() {
     for _ in 0..30 {
         assert_eq!(guess(daemon.address, "an-old-token").expect("it is told")["error"], "auth_failed");
     }
-    let begin = Instant::now();
-    Client::connect_with(daemon.address, TOKEN);
-    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert_no_wait(|| drop(Client::connect_with(daemon.address, TOKEN)));
 }
 
 #[test]

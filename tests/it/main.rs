@@ -47,7 +47,6 @@ mod quotas;
 mod reference;
 mod reload;
 mod root;
-mod scale;
 mod shim;
 mod slow;
 mod socket;

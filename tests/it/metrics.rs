@@ -269,14 +269,27 @@ fn answers(read: &Exposition) -> BTreeMap<&str, f64> {
 fn what_is_under_way_and_what_waits_is_told() {
     let daemon = Daemon::start();
     let mut client = Client::connect(daemon.address);
-    client.prompt("alice", "/slow 600");
-    client.prompt("alice", "second");
-    client.prompt("alice", "third");
-    eventually("one to run and two to wait", || {
-        let now = scrape(&daemon);
-        let at = (now.of("clawmux_runs_under_way", &[]), now.of("clawmux_runs_queued", &[]));
-        (at == (1.0, 2.0)).then_some(())
-    });
+    let [running, second, third] =
+        ["/slow 600", "second", "third"].map(|prompt| client.prompt("alice", prompt));
+    let under_way = |expected: (f64, f64)| {
+        eventually(&format!("{expected:?} to run and to wait"), || {
+            let now = scrape(&daemon);
+            let at = (now.of("clawmux_runs_under_way", &[]), now.of("clawmux_runs_queued", &[]));
+            (at == expected).then_some(now)
+        })
+    };
+    let busy = under_way((1.0, 2.0));
+    assert_eq!(busy.of("clawmux_runs_started_total", &[]), 1.0, "who waits has not begun");
+    assert_eq!(busy.of("clawmux_run_duration_seconds_count", &[]), 0.0);
+    assert!(client.abort(&running));
+    for prompt in [running, second, third] {
+        client.stream(&prompt);
+    }
+    let idle = under_way((0.0, 0.0));
+    assert_eq!(idle.of("clawmux_runs_started_total", &[]), 3.0);
+    for (outcome, count) in [("aborted", 1.0), ("completed", 2.0), ("failed", 0.0)] {
+        assert_eq!(idle.of("clawmux_runs_ended_total", &[("outcome", outcome)]), count, "{outcome}");
+    }
 }
 
 #[test]

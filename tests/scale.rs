@@ -1,5 +1,12 @@
 //! What many sessions and long ones cost: a start, and waking one of them. Measured in bytes read
-//! from files, which the kernel counts for each process and no other load on the machine changes.
+//! from files, which the kernel counts for each process and no other load on the machine changes: hence
+//! these tests have a process of their own.
+
+#![allow(unreachable_pub, reason = "a test exports nothing")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test says why it failed, and its figures")]
+
+#[allow(unused, reason = "the crate `it` uses all of it")]
+mod support;
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -10,9 +17,8 @@ use clawmux_core::command::SessionFilter;
 use clawmux_core::event::Event;
 use clawmux_core::ids::SessionKey;
 use rusqlite::Connection;
-
-use crate::support::daemon::{Daemon, home};
-use crate::support::eventually;
+use support::daemon::{Daemon, home};
+use support::eventually;
 
 /// Those that had work when the daemon died, among few and among many.
 const UNFINISHED: u64 = 20;
