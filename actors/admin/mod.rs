@@ -1,4 +1,4 @@
-//! What operators ask of the daemon: the methods `admin.*` behind [`Command::Operate`].
+//! What operators ask of the daemon: the methods `admin.*` behind [`Command::Operate`](clawmux_core::command::Command::Operate).
 //!
 //! How they are spoken is the dialect's ([`clawmux_core::dialect::admin`]), and they mean the same on the
 //! Unix socket and on `/admin`. [`Admin`] executes them side by side, each with its deadline.

@@ -3,7 +3,7 @@
 //! Announcements are about the state of the daemon and may be lost to a client that is behind: each
 //! can be asked for again, and a newer one says all that the older did (messages between members of a
 //! team apart, of which the members' sessions know). What must not be lost is in
-//! a session's log and reaches its followers as [`Event`](crate::event::Event)s.
+//! a session's log and reaches its followers as [`Event`]s.
 
 use std::sync::Arc;
 

@@ -26,7 +26,7 @@
 //! | [`node`] | commands of nodes as tools |
 //! | [`approval`] | tool calls that wait until somebody decides |
 //! | [`subagent`], [`team`], [`crew`] | agents put to work for a session, alone and together; the rules they work by |
-//! | [`memory`], [`file`] | what is remembered and kept for an owner, apart from conversations |
+//! | [`memory`], [`mod@file`] | what is remembered and kept for an owner, apart from conversations |
 //! | [`inflate`] | what strangers compressed |
 //! | [`job`], [`schedule`] | what is done without anybody asking, and when it is due |
 //! | [`enclosure`] | files that are named by their path instead of being sent |

@@ -9,7 +9,7 @@
 //!
 //! After a failed sync nothing is tried before the write-ahead log was written anew, and the same
 //! is done with what a killed process left of it: that a sync of it had failed is nowhere recorded.
-//! See [`wal`](super::wal).
+//! See [`wal`].
 
 use std::time::{Duration, Instant};
 

@@ -260,8 +260,8 @@ impl<'a> Turn<'a> {
 pub struct Setup {
     /// Version of clawmux.
     pub version: Arc<str>,
-    /// Whether this connection must show a credential before anything else. Where not, the
-    /// dialect asks for [`Credentials::None`] to be checked and gets principal `local`.
+    /// Whether this connection must show a credential before anything else. Where not, the dialect asks for
+    /// [`Credentials::None`](crate::auth::Credentials::None) to be checked and gets principal `local`.
     pub credentials_required: bool,
     /// When the handshake must be complete.
     pub handshake_deadline: Timestamp,

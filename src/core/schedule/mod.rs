@@ -2,7 +2,7 @@
 //! expression in a time zone.
 //!
 //! A [`Schedule`] is a function from a point in time to the next one it names ([`Schedule::next`]); what
-//! of those that passed is to be done, and what was missed, says [`due`]. Both take the time as an
+//! of those that passed is to be done, and what was missed, says [`due()`]. Both take the time as an
 //! argument and keep nothing, so a clock that jumps is only another argument:
 //!
 //! | what happens | what follows |
