@@ -176,12 +176,7 @@ impl Lives {
                 self.now.send_replace(None);
                 self.signal_term();
                 tokio::time::sleep(time).await;
-                if let Some(status) =
-                    self.process.borrow_mut().as_mut().and_then(|child| child.try_wait().ok()?)
-                    && status.success()
-                {
-                    self.process.take();
-                }
+                return self.end_of(true);
             }
         }
         self.end();
@@ -263,10 +258,16 @@ impl Lives {
 
     /// SIGKILL, where that has not happened.
     fn end(&self) {
+        self.end_of(false);
+    }
+
+    /// The same of one that may have stopped well.
+    fn end_of(&self, was_told_to_stop: bool) {
         self.until.set(None);
         self.now.send_replace(None);
         let Some(mut child) = self.process.take() else { return };
         match child.try_wait().expect("it can be waited for") {
+            Some(status) if was_told_to_stop && status.success() => {}
             Some(status) => self.wrong(&format!("the daemon ended by itself: {status}")),
             None => {
                 child.kill().expect("it is killed");
