@@ -1,8 +1,6 @@
 //! Tool calls that wait for approval, over real sockets: in every protocol that knows of them, over
 //! restarts, and on the command line.
 
-use std::io::Write;
-use std::process::Stdio;
 use std::sync::Barrier;
 use std::time::Duration;
 
@@ -39,24 +37,12 @@ fn of_call(client: &mut Wundr, name: &str, request: &Value) -> Value {
 
 /// Runs `clawmux` on the daemon's home: exit status, stdout, stderr.
 fn run(daemon: &Daemon, args: &[&str], stdin: &str) -> (i32, String, String) {
-    let mut child = daemon::command(daemon.home())
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("it runs");
-    child.stdin.take().expect("piped").write_all(stdin.as_bytes()).expect("it reads");
-    let output = child.wait_with_output().expect("it ends");
-    let text = |bytes| String::from_utf8(bytes).expect("it writes text");
-    (output.status.code().expect("it exits"), text(output.stdout), text(output.stderr))
+    daemon::output_of(daemon::command(daemon.home()).args(args), stdin.as_bytes())
 }
 
 /// The approvals that wait, as scripts see them.
 fn waiting(daemon: &Daemon) -> Vec<Value> {
-    let (status, stdout, stderr) = run(daemon, &["approvals", "--json"], "");
-    assert_eq!(status, 0, "{stderr}");
-    stdout.lines().map(|line| serde_json::from_str(line).expect("one object a line")).collect()
+    daemon.rows_of(&["approvals"])
 }
 
 /// The one that waits, once it does.
@@ -181,9 +167,9 @@ fn what_waits_waits_on_over_a_crash_and_a_stop_and_is_told_to_who_comes_back() {
         assert_eq!(told, 1, "{:#?}", client.seen());
     }
     assert!(waiting(&daemon).is_empty());
-    let (status, stdout, _) = run(&daemon, &["session", "show", "main:websocket:ada:main"], "");
+    let (status, stdout, _) = daemon.run(&["session", "show", "main:websocket:ada:main"]);
     assert_eq!((status, stdout.matches("result  ").count()), (0, 1), "it was called once: {stdout}");
-    let (status, _, stderr) = run(&daemon, &["doctor"], "");
+    let (status, _, stderr) = daemon.run(&["doctor"]);
     assert!(status <= 1 && !stderr.contains("unknown kind"), "{stderr}");
 }
 
@@ -209,11 +195,11 @@ fn an_acknowledged_decision_holds_whenever_the_daemon_is_killed() {
         acknowledged += u32::from(is_acknowledged);
         if let Some(row) = waiting(&daemon).pop() {
             assert!(!is_acknowledged && row["approval"] == id, "acknowledged and undone: {row}");
-            let (status, _, stderr) = run(&daemon, &["approval", "approve", id.as_str().expect("an id")], "");
+            let (status, _, stderr) = daemon.run(&["approval", "approve", id.as_str().expect("an id")]);
             assert_eq!(status, 0, "{stderr}");
         }
         let events = eventually("the run to end", || {
-            let (_, stdout, _) = run(&daemon, &["session", "show", &key, "--json"], "");
+            let (_, stdout, _) = daemon.run(&["session", "show", &key, "--json"]);
             stdout.contains(r#""event":"end""#).then_some(stdout)
         });
         let count = |event: &str| events.matches(&format!(r#""event":"{event}""#)).count();
@@ -323,7 +309,7 @@ fn an_approver_sees_calls_of_all_and_nothing_else_and_others_see_nothing() {
 #[test]
 fn the_command_line_lists_approves_and_denies() {
     let daemon = Daemon::with(ASK);
-    let (status, stdout, stderr) = run(&daemon, &["approvals"], "");
+    let (status, stdout, stderr) = daemon.run(&["approvals"]);
     assert_eq!((status, stdout.as_str()), (0, ""), "{stderr}");
     assert!(stderr.contains("no tool call waits"), "{stderr}");
     let mut client = Client::connect(daemon.address);
@@ -331,9 +317,9 @@ fn the_command_line_lists_approves_and_denies() {
     let row = waits(&daemon);
     assert_eq!((&row["session"], &row["tool"]), (&json!("main:websocket:ada:main"), &json!("echo")));
     let id = row["approval"].as_str().expect("an id");
-    let (_, table, _) = run(&daemon, &["approvals"], "");
+    let (_, table, _) = daemon.run(&["approvals"]);
     assert!(table.contains(&id[..12]) && table.contains(r#"{"text":"hi"}"#), "{table}");
-    let (_, shown, _) = run(&daemon, &["session", "show", "main:websocket:ada:main"], "");
+    let (_, shown, _) = daemon.run(&["session", "show", "main:websocket:ada:main"]);
     assert!(shown.contains("waits for approval until"), "{shown}");
 
     let (status, _, stderr) = run(&daemon, &["approval", "approve", id, "--input-file", "-"], "[1]");
@@ -344,24 +330,23 @@ fn the_command_line_lists_approves_and_denies() {
     assert!(stdout.contains("echo"), "{stdout}");
     let answer = client.stream(&prompt);
     assert_eq!(answer.data("tool_result").next().expect("a result")["content"], "typed");
-    let (status, _, stderr) = run(&daemon, &["approval", "deny", id], "");
+    let (status, _, stderr) = daemon.run(&["approval", "deny", id]);
     assert!(status == 1 && stderr.contains("decided already: approved"), "{status} {stderr}");
     let (status, _, stderr) = run(&daemon, &["approval", "deny", &id[..12]], "");
     assert!(status == 1 && stderr.contains("decided already: approved"), "{status} {stderr}");
-    let (status, _, stderr) = run(&daemon, &["approval", "deny", "nothing"], "");
+    let (status, _, stderr) = daemon.run(&["approval", "deny", "nothing"]);
     assert!(status == 1 && stderr.contains("no such approval"), "{status} {stderr}");
 
     let prompt = client.prompt("ada", CALL);
     let row = waits(&daemon);
     let id = row["approval"].as_str().expect("an id");
-    let (status, stdout, stderr) =
-        run(&daemon, &["approval", "deny", id, "--reason", "no way", "--json"], "");
+    let (status, stdout, stderr) = daemon.run(&["approval", "deny", id, "--reason", "no way", "--json"]);
     assert_eq!(status, 0, "{stderr}");
     assert_eq!(serde_json::from_str::<Value>(&stdout).expect("JSON")["denied"], true);
     let answer = client.stream(&prompt);
     let told = answer.data("tool_result").next().expect("a result")["content"].as_str().map(str::to_owned);
     assert!(told.is_some_and(|told| told.ends_with("denied: no way")), "{answer:?}");
-    let (_, shown, _) = run(&daemon, &["session", "show", "main:websocket:ada:main"], "");
+    let (_, shown, _) = daemon.run(&["session", "show", "main:websocket:ada:main"]);
     assert!(shown.contains("echo denied by"), "{shown}");
 }
 
@@ -448,7 +433,7 @@ fn openclaw_clients_decide_about_the_same_calls() {
     client.prompt("ada", CALL);
     let requested = operator.find(|frame| frame["event"] == "exec.approval.requested");
     let id = requested["payload"]["id"].as_str().expect("an id").to_owned();
-    assert_eq!(run(&daemon, &["approval", "deny", &id], "").0, 0);
+    assert_eq!(daemon.run(&["approval", "deny", &id]).0, 0);
     let resolved = operator.find(|frame| frame["event"] == "exec.approval.resolved");
     assert_eq!((&resolved["payload"]["id"], &resolved["payload"]["decision"]), (&json!(id), &json!("deny")));
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::support::daemon::{Daemon, command, home};
+use crate::support::daemon::{Daemon, command, home, output_of};
 use crate::support::eventually;
 
 /// Starts it; its output grows as it comes.
@@ -82,15 +82,7 @@ fn an_answer_goes_on_when_the_daemon_is_killed_and_comes_back() {
 fn piped(home: &Path, args: &[&str], input: &[u8]) -> (i32, String, String) {
     let mut chat = command(home);
     chat.arg("chat").args(args).env("USER", "ann");
-    let mut child = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut stdin = child.stdin.take().unwrap();
-    let input = input.to_owned();
-    // Who refuses reads nothing.
-    let writing = std::thread::spawn(move || drop(stdin.write_all(&input)));
-    let ended = child.wait_with_output().unwrap();
-    writing.join().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (ended.status.code().unwrap(), text(ended.stdout), text(ended.stderr))
+    output_of(&mut chat, input)
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -12,16 +12,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
+use crate::support::daemon::output;
+
 fn clawmux(home: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_clawmux"));
     command.env_clear().env("CLAWMUX_HOME", home).env("USER", "tester").args(args).stdin(Stdio::null());
     command
-}
-
-fn output(command: &mut Command) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().expect("it exits by itself"), text(stdout), text(stderr))
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -21,26 +21,10 @@ use crate::support::wundr::Wundr;
 const JWT_SECRET: &str = "a-secret-of-more-than-thirty-two-bytes";
 const TOKEN: &str = "the-shared-operator-token";
 
-/// Runs `clawmux` on the daemon's home: exit status, stdout, stderr.
-fn run(daemon: &Daemon, args: &[&str]) -> (i32, String, String) {
-    let Output { status, stdout, stderr } =
-        daemon::command(daemon.home()).args(args).output().expect("it runs");
-    let text = |bytes| String::from_utf8(bytes).expect("it writes text");
-    (status.code().expect("it exits by itself"), text(stdout), text(stderr))
-}
-
-/// Runs it and takes the one JSON object it writes.
-fn json_of(daemon: &Daemon, args: &[&str]) -> Value {
-    let (status, stdout, stderr) = run(daemon, args);
-    assert_eq!(status, 0, "{args:?}: {stdout}{stderr}");
-    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
-}
-
 /// Gives out a credential: what is said of it, and its secret.
 fn create(daemon: &Daemon, args: &[&str]) -> (Value, String) {
-    let all: Vec<&str> =
-        ["token", "create", "--json", "--yes", "--name"].iter().chain(args).copied().collect();
-    let made = json_of(daemon, &all);
+    let all: Vec<&str> = ["token", "create", "--yes", "--name"].iter().chain(args).copied().collect();
+    let made = daemon.json_of(&all);
     let secret = made["secret"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned();
     (made, secret)
 }
@@ -123,8 +107,7 @@ fn a_key_lets_in_everywhere_until_it_is_revoked_and_through_every_restart() {
     let daemon = Daemon::start();
     let mut local = Client::connect(daemon.address);
     let mut local_wundr = Wundr::connect(daemon.address);
-    let (status, secret, said) =
-        run(&daemon, &["token", "create", "--yes", "--name", "bot", "--role", "user"]);
+    let (status, secret, said) = daemon.run(&["token", "create", "--yes", "--name", "bot", "--role", "user"]);
     assert_eq!((status, secret.lines().count()), (0, 1), "{secret}{said}");
     let secret = secret.trim_end();
     assert!(said.contains("This is the first credential") && !said.contains(secret), "{said}");
@@ -155,9 +138,9 @@ fn a_key_lets_in_everywhere_until_it_is_revoked_and_through_every_restart() {
     assert!(listed["used_ms"].is_u64() && listed["origin"] == "127.0.0.1", "{listed}");
     assert!(listed.get("secret").is_none() && listed.get("sha256").is_none(), "{listed}");
     let id = listed["token"].as_str().expect("an id").to_owned();
-    let table = run(&daemon, &["tokens"]).1;
+    let table = daemon.run(&["tokens"]).1;
     assert!(table.contains(&id) && table.contains("valid"), "{table}");
-    let (status, said, _) = run(&daemon, &["token", "revoke", &id[..8]]);
+    let (status, said, _) = daemon.run(&["token", "revoke", &id[..8]]);
     assert!(status == 0 && said.contains("is revoked"), "{said}");
 
     assert_eq!(exoclaw.receive()["error"], "credential_revoked");
@@ -218,7 +201,7 @@ fn no_connection_outlives_the_revocation_of_its_key() {
         crate::support::eventually("somebody to be there", || {
             daemon.rows_of(&["tokens"])[0]["used_ms"].is_u64().then_some(())
         });
-        json_of(&daemon, &["token", "revoke", id, "--json"]);
+        daemon.json_of(&["token", "revoke", id]);
         is_over.store(true, Relaxed);
         let let_in: usize = comers.into_iter().map(|comer| comer.join().expect("all of them end")).sum();
         assert!(let_in > 0, "nobody was let in");
@@ -293,7 +276,7 @@ fn a_jwt_that_was_given_out_is_renewed_with_a_fresh_one() {
     // It is the one that the connection holds from here on: revoking the other does not end it.
     let mut holder = Wundr::connect_as(address, as_jwt(&second), json!({}));
     let mut late = Wundr::connect_as(address, as_jwt(&first), json!({}));
-    json_of(&daemon, &["token", "revoke", made["token"].as_str().expect("an id"), "--json"]);
+    daemon.json_of(&["token", "revoke", made["token"].as_str().expect("an id")]);
     assert_eq!(late.closed(), "1008");
     for client in [&mut client, &mut holder] {
         assert_eq!(client.call("health.ping", json!({}))["type"], "health.pong");
@@ -327,7 +310,7 @@ fn a_jwt_that_was_given_out_can_be_revoked_alone() {
     let mut caught = Wundr::connect_as(address, as_jwt(&theirs), json!({}));
     caught.call("auth.refresh", json!({ "token": ours }));
     let id = made["token"].as_str().expect("an id");
-    json_of(&daemon, &["token", "revoke", id, "--json"]);
+    daemon.json_of(&["token", "revoke", id]);
     assert_eq!((revoked.closed(), caught.closed()), ("1008".to_owned(), "1008".to_owned()));
     for wundr in [&mut stays, &mut changed] {
         assert_eq!(wundr.call("health.ping", json!({}))["type"], "health.pong");
@@ -476,16 +459,16 @@ fn an_operators_mistakes_are_answered_with_what_to_do() {
         (&["token", "revoke", "cmx_0000000"], 1, "clawmux tokens"),
         (&["token"], 2, "create"),
     ] {
-        let (code, stdout, stderr) = run(&daemon, args);
+        let (code, stdout, stderr) = daemon.run(args);
         assert!(
             code == status && stderr.contains(says) && stdout.is_empty(),
             "{args:?}: {code} {stdout}{stderr}"
         );
     }
-    let (status, _, said) = run(&daemon, &["tokens"]);
+    let (status, _, said) = daemon.run(&["tokens"]);
     assert!(status == 0 && said.contains("no credentials were given out"), "{said}");
     create(&daemon, &["a", "--role", "user", "--expires", "30d"]);
-    let (status, _, said) = run(&daemon, &["token", "create", "--name", "a", "--role", "user"]);
+    let (status, _, said) = daemon.run(&["token", "create", "--name", "a", "--role", "user"]);
     assert!(status == 1 && said.contains("revoke that one first"), "{said}");
 }
 
@@ -494,11 +477,11 @@ fn a_key_that_was_given_out_is_enough_to_listen_off_loopback() {
     let mut daemon = Daemon::start();
     let config = "[gateway]\nlisten = [\"0.0.0.0:0\"]\n";
     std::fs::write(daemon.home().join("gateway.toml"), config).expect("it is written");
-    let (status, _, said) = run(&daemon, &["check"]);
+    let (status, _, said) = daemon.run(&["check"]);
     assert!(status == 64 && said.contains("no credential is configured"), "{said}");
     let (_, key) = create(&daemon, &["bot", "--role", "user"]);
     assert!(daemon.terminate().success());
-    let (status, _, said) = run(&daemon, &["check"]);
+    let (status, _, said) = daemon.run(&["check"]);
     assert_eq!(status, 0, "{said}");
     let mut child = daemon::command(daemon.home())
         .arg("serve")
@@ -544,7 +527,7 @@ fn a_key_is_rotated_while_its_connections_go_on() {
     let id = old["token"].as_str().expect("an id");
     let mut before = Client::connect_with(daemon.address, &key);
     before.chat("ada", "hello");
-    let rotated = json_of(&daemon, &["token", "rotate", id, "--overlap", "3s", "--json"]);
+    let rotated = daemon.json_of(&["token", "rotate", id, "--overlap", "3s"]);
     let fresh = rotated["secret"].as_str().expect("a secret").to_owned();
     assert_eq!((&rotated["name"], &rotated["role"]), (&json!("bot"), &json!("user")));
     assert!(rotated["expires_ms"].is_null() && rotated["old"]["expires_ms"].as_u64().is_some(), "{rotated}");
@@ -555,7 +538,7 @@ fn a_key_is_rotated_while_its_connections_go_on() {
     };
     assert!(seen(&mut after), "what was made with the old one is the new one's");
     assert!(seen(&mut before), "and the old one goes on");
-    let (status, _, said) = run(&daemon, &["token", "rotate", id]);
+    let (status, _, said) = daemon.run(&["token", "rotate", id]);
     assert!(status == 1 && said.contains("rotated already"), "{said}");
 
     assert_eq!(end_of(&mut before), "4001", "its time is over");
@@ -582,7 +565,7 @@ fn the_first_credential_can_be_there_before_the_first_start() {
     let daemon = Daemon::at(home, "", &[]);
     assert_eq!(refused_by_exoclaw(daemon.address, "none")["error"], "auth_failed");
     Client::connect_with(daemon.address, key.trim());
-    let (status, _, said) = run(&daemon, &["token", "rotate", &id, "--overlap", "0s"]);
+    let (status, _, said) = daemon.run(&["token", "rotate", &id, "--overlap", "0s"]);
     assert_eq!(status, 0, "{said}");
     assert_eq!(refused_by_exoclaw(daemon.address, key.trim())["error"], "auth_failed");
 }
@@ -606,16 +589,16 @@ fn when_a_credential_was_used_is_kept_and_what_ends_soon_is_warned_of() {
     };
     let all = ["brief", "ci", "token"];
     crate::support::eventually("it to be noted", || (used(&daemon) == all).then_some(()));
-    let (_, shown, said) = run(&daemon, &["tokens"]);
+    let (_, shown, said) = daemon.run(&["tokens"]);
     assert!(shown.contains("configured") && shown.contains("127.0.0.1"), "{shown}");
     let id = made["token"].as_str().expect("an id");
     assert!(said.contains(&format!("{id} of brief expires in 5d 23h")) && !said.contains("long"), "{said}");
-    let shown = json_of(&daemon, &["status", "--json"]);
+    let shown = daemon.json_of(&["status"]);
     assert_eq!(
         (&shown["credentials_expiring"], &shown["tokens_expiring"][0]["token"]),
         (&json!(1), &json!(id))
     );
-    let screen = run(&daemon, &["status"]).1;
+    let screen = daemon.run(&["status"]).1;
     assert!(
         screen.contains("expires      the credential of brief in 5d 23h: `clawmux token rotate "),
         "{screen}"

@@ -300,10 +300,10 @@ fn a_daemon_that_runs_what_waits_for_its_operator_and_one_that_died() {
     assert_eq!(found.status, 0, "{}", found.text);
     assert_eq!(found.state("port", &format!("{} answers and takes work", daemon.address)), "ok");
     let args = ["token", "create", "--yes", "--name", "brief", "--role", "user", "--expires", "2d"];
-    assert!(daemon::command(daemon.home()).args(args).output().expect("it runs").status.success());
+    daemon.stdout_of(&args);
     let found = doctor(daemon.home(), &[], &[]);
     assert_eq!((found.status, found.state("token", "of brief expires in 1d 23h")), (0, "warning"));
-    assert!(daemon::command(daemon.home()).arg("drain").output().expect("it runs").status.success());
+    daemon.stdout_of(&["drain"]);
     assert_eq!(doctor(daemon.home(), &[], &[]).state("port", "takes no work"), "warning");
 
     daemon.signal("KILL");

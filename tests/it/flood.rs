@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 use crate::support::client::Client;
-use crate::support::daemon::{self, Daemon};
+use crate::support::daemon::Daemon;
 use crate::support::process::{open_files, open_files_max, percentile, resident_bytes};
 use crate::support::raw::{header, upgrade_request};
 use crate::support::{PATIENCE, eventually};
@@ -399,7 +399,6 @@ fn when_all_places_are_taken_that_is_said_and_the_operator_still_gets_through() 
 
 /// How many connections the daemon says it has.
 fn connections(daemon: &Daemon) -> u64 {
-    let output = daemon::command(daemon.home()).args(["status", "--json"]).output().expect("status runs");
-    let status: Value = serde_json::from_slice(&output.stdout).expect("status is JSON");
+    let status = daemon.json_of(&["status"]);
     status["connections"].as_u64().unwrap_or_else(|| panic!("{status}"))
 }

@@ -181,10 +181,7 @@ fn who_subscribed_is_told_when_something_changes() {
     let mut eye = Wundr::connect_with(daemon.address, EYE);
     assert_eq!(health(&mut eye)["status"], "running");
     let subscription = eye.subscribe(&["health.*"], Value::Null);
-    let drain = |args: &[&str]| {
-        let ran = daemon::command(daemon.home()).arg("drain").args(args).output().expect("it runs");
-        assert!(ran.status.success(), "{ran:?}");
-    };
+    let drain = |args: &[&str]| daemon.stdout_of(&[&["drain"], args].concat());
     drain(&[]);
     let told = eye.event("health.status");
     assert_eq!(

@@ -17,23 +17,9 @@ use crate::support::upstream::{Turn, Upstream};
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// Runs `clawmux` on the daemon's home: exit status, stdout, stderr.
-fn run(daemon: &Daemon, args: &[&str]) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = daemon::command(daemon.home()).args(args).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().unwrap(), text(stdout), text(stderr))
-}
-
-/// The JSON objects it writes, one a line; it must exit 0.
-fn json_of(daemon: &Daemon, args: &[&str]) -> Vec<Value> {
-    let (status, stdout, stderr) = run(daemon, args);
-    assert_eq!(status, 0, "{args:?}: {stdout}{stderr}");
-    stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 fn add(daemon: &Daemon, args: &[&str]) -> Value {
-    let args = [&["job", "add", "--json"], args].concat();
-    json_of(daemon, &args).remove(0)
+    let args = [&["job", "add"], args].concat();
+    daemon.rows_of(&args).remove(0)
 }
 
 fn id(job: &Value) -> &str {
@@ -42,7 +28,7 @@ fn id(job: &Value) -> &str {
 
 /// What came of a job's times, the earliest first.
 fn runs(daemon: &Daemon, job: &str) -> Vec<Value> {
-    let mut runs = json_of(daemon, &["job", "runs", job, "--limit", "200", "--json"]);
+    let mut runs = daemon.rows_of(&["job", "runs", job, "--limit", "200"]);
     runs.reverse();
     runs
 }
@@ -53,7 +39,7 @@ fn over(daemon: &Daemon, job: &str) -> Vec<Value> {
 
 /// The events of this name in a session's log.
 fn events(daemon: &Daemon, session: &str, name: &str) -> Vec<Value> {
-    let (status, stdout, _) = run(daemon, &["session", "show", session, "--json"]);
+    let (status, stdout, _) = daemon.run(&["session", "show", session, "--json"]);
     if status != 0 {
         return Vec::new();
     }
@@ -92,7 +78,7 @@ fn a_job_prompts_its_session_each_time_it_is_due() {
     assert_eq!(job["name"], "water the herons");
     let session = job["session"].as_str().unwrap();
     eventually("three times", || (over(&daemon, id(&job)).len() >= 3).then_some(()));
-    let (status, said, _) = run(&daemon, &["job", "disable", "water the herons"]);
+    let (status, said, _) = daemon.run(&["job", "disable", "water the herons"]);
     assert_eq!(status, 0, "by its name: {said}");
     let done = eventually("all to be over", || {
         let runs = runs(&daemon, id(&job));
@@ -109,14 +95,14 @@ fn a_job_prompts_its_session_each_time_it_is_due() {
     assert!(told.iter().all(|event| event["content"].as_str().unwrap().contains("water the herons")));
 
     // Once more by hand, though it is disabled.
-    let (status, said, _) = run(&daemon, &["job", "run", id(&job)]);
+    let (status, said, _) = daemon.run(&["job", "run", id(&job)]);
     assert!(status == 0 && said.contains("water the herons"), "{said}");
     assert_eq!(over(&daemon, id(&job)).last().unwrap()["manual"], true);
-    let table = run(&daemon, &["jobs"]).1;
+    let table = daemon.run(&["jobs"]).1;
     assert!(table.starts_with("JOB") && table.contains("every 1s") && table.contains("disabled"), "{table}");
-    assert!(run(&daemon, &["job", "runs"]).1.contains("ok"), "of all jobs");
-    assert_eq!(json_of(&daemon, &["job", "remove", id(&job), "--json"])[0]["removed"], true);
-    assert_eq!(run(&daemon, &["job", "remove", id(&job)]).0, 1, "it is gone");
+    assert!(daemon.run(&["job", "runs"]).1.contains("ok"), "of all jobs");
+    assert_eq!(daemon.rows_of(&["job", "remove", id(&job)])[0]["removed"], true);
+    assert_eq!(daemon.run(&["job", "remove", id(&job)]).0, 1, "it is gone");
 }
 
 #[test]
@@ -152,7 +138,7 @@ fn after_a_clock_that_was_years_ahead_jobs_are_done_again() {
             times
         };
         eventually("three times more", || (since().len() >= 3).then_some(()));
-        assert_eq!(run(&daemon, &["job", "disable", id(job)]).0, 0);
+        assert_eq!(daemon.run(&["job", "disable", id(job)]).0, 0);
         let prompted = prompts(&daemon, job["session"].as_str().unwrap());
         let once: BTreeSet<&String> = prompted.iter().collect();
         assert_eq!(once.len(), prompted.len(), "none twice: {prompted:?}");
@@ -171,11 +157,11 @@ fn what_can_not_be_is_refused_with_what_is_wrong() {
         (&["--every", "1h", "--prompt", "x", "--misfire", "all:0"], "misfire"),
         (&["--every", "1h", "--prompt", "x", "--session", "nonsense"], "session key"),
     ] {
-        let (status, _, said) = run(&daemon, &[&["job", "add"], args].concat());
+        let (status, _, said) = daemon.run(&[&["job", "add"], args].concat());
         assert!(status == 1 && said.contains(expected), "{args:?}: {status} {said}");
     }
-    assert_eq!(run(&daemon, &["job", "add", "--prompt", "x"]).0, 2, "it needs a schedule");
-    let (_, none, said) = run(&daemon, &["jobs"]);
+    assert_eq!(daemon.run(&["job", "add", "--prompt", "x"]).0, 2, "it needs a schedule");
+    let (_, none, said) = daemon.run(&["jobs"]);
     assert!(none.is_empty() && said.contains("no jobs"), "{none}{said}");
 
     // What it says may come on stdin.
@@ -184,7 +170,7 @@ fn what_can_not_be_is_refused_with_what_is_wrong() {
     let mut add = add.stdout(Stdio::piped()).spawn().unwrap();
     std::io::Write::write_all(add.stdin.as_mut().unwrap(), b"feed\nthe herons\n").unwrap();
     assert!(add.wait_with_output().unwrap().status.success());
-    let jobs = json_of(&daemon, &["jobs", "--json"]);
+    let jobs = daemon.rows_of(&["jobs"]);
     assert!(jobs.iter().any(|job| job["prompt"] == "feed\nthe herons"), "{jobs:#?}");
 }
 
@@ -194,7 +180,7 @@ fn a_time_that_comes_once_comes_once() {
     let kept = add(&daemon, &["--at", "+1s", "--prompt", "kept"]);
     let gone = add(&daemon, &["--at", "+1s", "--prompt", "gone", "--delete-after"]);
     eventually("both to be done", || {
-        let jobs = json_of(&daemon, &["jobs", "--json"]);
+        let jobs = daemon.rows_of(&["jobs"]);
         (jobs.len() == 1 && jobs[0]["last"]["state"] == "ok" && jobs[0]["enabled"] == false).then_some(())
     });
     for job in [&kept, &gone] {
@@ -235,7 +221,7 @@ fn a_firing_that_was_cut_off_is_settled_from_the_log() {
     let daemon = Daemon::start();
     let job = add(&daemon, &["--every", "1h", "--prompt", "/slow 2"]);
     let session = job["session"].as_str().unwrap();
-    json_of(&daemon, &["job", "run", id(&job), "--no-wait", "--json"]);
+    daemon.rows_of(&["job", "run", id(&job), "--no-wait"]);
     eventually("it to be prompted", || (!prompts(&daemon, session).is_empty()).then_some(()));
     let daemon = daemon.kill_and_restart();
     let done = eventually("it to be done", || Some(over(&daemon, id(&job))).filter(|done| !done.is_empty()));
@@ -267,7 +253,7 @@ fn over_a_storm_of_kills_each_time_is_done_once() {
         daemon = daemon.kill_and_restart();
     }
     for job in [&all, &once] {
-        assert_eq!(run(&daemon, &["job", "disable", id(job)]).0, 0);
+        assert_eq!(daemon.run(&["job", "disable", id(job)]).0, 0);
     }
     for job in [&all, &once] {
         let done = eventually("what was begun to be over", || {
@@ -359,7 +345,7 @@ fn the_heart_asks_no_model_while_its_file_says_nothing_and_spends_no_more_than_i
     let upstream = Upstream::start();
     let daemon = start(&upstream, "heartbeat_minutes = 30\nheartbeat_tokens = 30");
     let beat = || {
-        let (status, said, why) = run(&daemon, &["job", "run", "heartbeat"]);
+        let (status, said, why) = daemon.run(&["job", "run", "heartbeat"]);
         assert_eq!(status, 0, "{said}{why}");
         said + &why
     };
@@ -384,7 +370,7 @@ fn the_heart_asks_no_model_while_its_file_says_nothing_and_spends_no_more_than_i
     beat();
     assert!(beat().contains("its 30 tokens of today are spent"));
     let daemon = daemon.kill_and_restart();
-    let (_, _, why) = run(&daemon, &["job", "run", "heartbeat"]);
+    let (_, _, why) = daemon.run(&["job", "run", "heartbeat"]);
     assert!(why.contains("are spent"), "that survives a crash: {why}");
     assert_eq!(upstream.requests().len(), 2);
     let states: Vec<Value> =
@@ -397,7 +383,7 @@ fn the_heart_stops_when_its_key_is_refused() {
     let upstream = Upstream::start();
     let mut daemon = start(&upstream, "heartbeat_minutes = 1");
     std::fs::write(daemon.home().join("HEARTBEAT.md"), "look at the herons").unwrap();
-    let shown = |daemon: &Daemon| json_of(daemon, &["jobs", "--json"]).remove(0);
+    let shown = |daemon: &Daemon| daemon.rows_of(&["jobs"]).remove(0);
     assert!(shown(&daemon)["next_ms"].is_u64());
     assert!(daemon.terminate().success());
     // Due in a moment.
@@ -419,7 +405,7 @@ fn the_heart_stops_when_its_key_is_refused() {
     assert_eq!(upstream.requests().len(), 1);
     // Who asks for it tries again; where that goes well it beats on.
     upstream.then(Turn::Say(vec!["HEARTBEAT_OK".into()]));
-    assert_eq!(run(&daemon, &["job", "run", "heartbeat"]).0, 0);
+    assert_eq!(daemon.run(&["job", "run", "heartbeat"]).0, 0);
     assert!(shown(&daemon)["next_ms"].is_u64());
 }
 
@@ -428,15 +414,15 @@ fn a_new_session_begins_after_the_old_one_was_summed_up() {
     let upstream = Upstream::start();
     let daemon = start(&upstream, "new_session_cron = \"0 0 * * 1\"");
     let session = "main:xeno:default:main";
-    let job = json_of(&daemon, &["jobs", "--json"]).remove(0);
+    let job = daemon.rows_of(&["jobs"]).remove(0);
     assert_eq!(job["schedule"]["cron"], "0 0 * * 1");
     upstream.then(Turn::Say(vec!["Herons were watered.".into()]));
-    let (status, said, _) = run(&daemon, &["job", "run", "new-session"]);
+    let (status, said, _) = daemon.run(&["job", "run", "new-session"]);
     assert!(status == 0 && said.contains("Herons were watered."), "{said}");
     assert_eq!(events(&daemon, session, "reset").len(), 1, "{:#?}", events(&daemon, session, "reset"));
     // Where the model can't be asked, nothing is forgotten.
     upstream.then(Turn::Status(400, None, "no".into()));
-    let (status, _, why) = run(&daemon, &["job", "run", "new-session"]);
+    let (status, _, why) = daemon.run(&["job", "run", "new-session"]);
     assert!(status == 1 && why.contains("400"), "{why}");
     assert_eq!(events(&daemon, session, "reset").len(), 1);
 }
@@ -445,12 +431,12 @@ fn a_new_session_begins_after_the_old_one_was_summed_up() {
 fn built_in_jobs_follow_from_the_configuration_alone() {
     let daemon = Daemon::start();
     for job in ["heartbeat", "new-session"] {
-        assert_eq!(run(&daemon, &["job", "run", job]).0, 1, "{job} is off");
+        assert_eq!(daemon.run(&["job", "run", job]).0, 1, "{job} is off");
     }
     drop(daemon);
     let daemon = Daemon::with("[scheduler]\nheartbeat_minutes = 30\n");
     for what in ["remove", "disable"] {
-        let (status, _, why) = run(&daemon, &["job", what, "heartbeat"]);
+        let (status, _, why) = daemon.run(&["job", what, "heartbeat"]);
         assert!(status == 1 && why.contains("built in"), "{what}: {why}");
     }
     let home = daemon::home();
@@ -467,14 +453,14 @@ fn a_daemon_that_is_drained_begins_nothing() {
     let daemon = Daemon::start();
     let job = add(&daemon, &["--every", "1s", "--prompt", "tick"]);
     eventually("it to be done", || (!over(&daemon, id(&job)).is_empty()).then_some(()));
-    assert_eq!(run(&daemon, &["drain"]).0, 0);
-    let (status, _, why) = run(&daemon, &["job", "run", id(&job)]);
+    assert_eq!(daemon.run(&["drain"]).0, 0);
+    let (status, _, why) = daemon.run(&["job", "run", id(&job)]);
     assert!(status == 1 && why.contains("drained"), "{why}");
     let before = runs(&daemon, id(&job)).len();
     let drained = now_ms();
-    assert!(run(&daemon, &["jobs"]).2.contains("draining"));
+    assert!(daemon.run(&["jobs"]).2.contains("draining"));
     eventually("two seconds to pass", || (now_ms() > drained + 2100).then_some(()));
     assert_eq!(runs(&daemon, id(&job)).len(), before);
-    assert_eq!(run(&daemon, &["drain", "--off"]).0, 0);
+    assert_eq!(daemon.run(&["drain", "--off"]).0, 0);
     eventually("it to go on", || (over(&daemon, id(&job)).len() > before).then_some(()));
 }

@@ -256,15 +256,12 @@ fn off_loopback_without_a_credential_it_does_not_start() {
 #[test]
 fn a_second_daemon_on_one_home_is_refused() {
     let daemon = Daemon::start();
-    let mut second = daemon::command(daemon.home());
-    let output = second.args(["serve", "--listen", "127.0.0.1:0"]).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    let (status, _, stderr) = daemon.run(&["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(status, 1, "{stderr}");
     assert!(stderr.contains("another") || stderr.contains("already"), "it says why: {stderr}");
     let mut client = Client::connect(daemon.address);
     assert_eq!(client.chat("ada", "still there?").error(), "");
-    let status = daemon::command(daemon.home()).args(["status", "--json"]).output().unwrap();
-    assert!(status.status.success(), "the socket is still the first one's: {status:?}");
+    assert_eq!(daemon.json_of(&["status"])["pid"], daemon.pid(), "the socket is still the first one's");
 }
 
 #[test]

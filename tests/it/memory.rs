@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::daemon::{self, Daemon};
+use crate::support::daemon::Daemon;
 use crate::support::wundr::Wundr;
 
 const ALICE: &str = "alice-has-a-key-of-32-characters";
@@ -117,17 +117,14 @@ fn two_principals_never_see_each_others_memories() {
     boss.call("memory.delete", json!({ "memoryId": hers }));
     assert_eq!(find(&mut alice, about("green tea")), [""; 0]);
 
-    let shown = daemon::command(daemon.home()).args(["memory", "--json"]).output().expect("it runs");
-    let shown = String::from_utf8(shown.stdout).unwrap();
-    let owners: Vec<Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let owners = daemon.rows_of(&["memory"]);
     let of = |name: &str| owners.iter().find(|of| of["owner"] == name);
     assert_eq!(
         (of("alice").map(|of| &of["entries"]), of("bob").map(|of| &of["semantic"])),
         (Some(&json!(0)), Some(&json!(5))),
-        "{shown}"
+        "{owners:?}"
     );
-    let table = daemon::command(daemon.home()).args(["memory", "--owner", "bob"]).output().expect("it runs");
-    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    let table = daemon.stdout_of(&["memory", "--owner", "bob"]);
     assert!(table.starts_with("MEMORY") && table.matches("green tea").count() == 5, "{table}");
 }
 

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 
 use crate::support::client::Client;
-use crate::support::daemon::{self, Daemon};
+use crate::support::daemon::Daemon;
 use crate::support::{PATIENCE, eventually};
 
 /// A reading of `/metrics`.
@@ -166,12 +166,8 @@ fn scrape_with(daemon: &Daemon, headers: &str) -> Exposition {
     let (status, head, body) = get(daemon, headers);
     assert_eq!(status, 200, "{head}\n{body}");
     assert!(head.contains("application/openmetrics-text; version=1.0.0"), "{head}");
-    Exposition::parse(&unchunked(&head, &body))
-}
-
-fn unchunked(head: &str, body: &str) -> String {
     assert!(!head.contains("transfer-encoding: chunked"), "{head}");
-    body.to_owned()
+    Exposition::parse(&body)
 }
 
 fn scrape(daemon: &Daemon) -> Exposition {
@@ -310,10 +306,7 @@ fn where_a_credential_is_required_metrics_want_one_that_may_read() {
     }
     scrape_with(&daemon, &format!("Authorization: bearer {token}\r\n"));
     let made = |args: &[&str]| {
-        let all = ["token", "create", "--yes", "--name"].iter().chain(args);
-        let output = daemon::command(daemon.home()).args(all).output().expect("it runs");
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+        daemon.stdout_of(&[&["token", "create", "--yes", "--name"], args].concat()).trim().to_owned()
     };
     let reader = made(&["prometheus", "--role", "readonly"]);
     scrape_with(&daemon, &format!("Authorization: Bearer {reader}\r\n"));
@@ -321,12 +314,8 @@ fn where_a_credential_is_required_metrics_want_one_that_may_read() {
     let (status, _, body) = get(&daemon, &format!("Authorization: Bearer {blind}\r\n"));
     assert_eq!(status, 403, "{body}");
     eventually("its use to be noted", || {
-        let output = daemon::command(daemon.home()).args(["tokens", "--json"]).output().expect("it runs");
-        let listed = String::from_utf8(output.stdout).expect("text");
-        let of = |name: &str| {
-            let mut all = listed.lines().map(|line| serde_json::from_str(line).expect("JSON"));
-            all.find(|token: &serde_json::Value| token["name"] == name).expect("it is listed")
-        };
+        let listed = daemon.rows_of(&["tokens"]);
+        let of = |name: &str| listed.iter().find(|token| token["name"] == name).expect("it is listed");
         (of("prometheus")["origin"] == "127.0.0.1" && of("pairer")["used_ms"].is_null()).then_some(())
     });
 }

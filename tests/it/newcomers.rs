@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::shim::{Disk, FULL};
-use crate::support::daemon::{self, Daemon};
+use crate::support::daemon::{self, Daemon, output};
 use crate::support::eventually;
 use crate::support::lines::Lines;
 use crate::support::tools::{needs, skip};
@@ -21,12 +21,6 @@ use crate::support::upstream::{Turn, Upstream};
 fn run(home: &Path, args: &[&str], env: &[(&str, &str)]) -> (i32, String, String) {
     let mut command = daemon::command(home);
     output(command.args(args).env("CLAWMUX__GATEWAY__LISTEN", "127.0.0.1:0").envs(env.iter().copied()))
-}
-
-fn output(command: &mut Command) -> (i32, String, String) {
-    let ended = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (ended.status.code().unwrap(), text(ended.stdout), text(ended.stderr))
 }
 
 /// A port that nobody listens on, and that the system gives nobody by itself.

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
 use serde_json::{Value, json};
@@ -18,36 +18,9 @@ fn account(name: &str) -> Value {
     json!({"channel": "websocket", "account": name})
 }
 
-/// Runs `clawmux` on the daemon's home: exit status, stdout, stderr.
-fn run(daemon: &Daemon, args: &[&str]) -> (i32, String, String) {
-    finish(daemon::command(daemon.home()).args(args))
-}
-
-fn finish(command: &mut Command) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = command.output().expect("it runs");
-    let text = |bytes| String::from_utf8(bytes).expect("it writes text");
-    (status.code().expect("it exits by itself"), text(stdout), text(stderr))
-}
-
-/// Runs it and takes its stdout; it must exit 0.
-fn stdout_of(daemon: &Daemon, args: &[&str]) -> String {
-    let (status, stdout, stderr) = run(daemon, args);
-    assert_eq!(status, 0, "{args:?}: {stdout}{stderr}");
-    stdout
-}
-
-/// Runs it and takes the JSON objects it writes, one a line.
-fn json_of(daemon: &Daemon, args: &[&str]) -> Vec<Value> {
-    let stdout = stdout_of(daemon, args);
-    stdout
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
-        .collect()
-}
-
 /// How many connections follow the one session there is.
 fn followers(daemon: &Daemon) -> u64 {
-    json_of(daemon, &["sessions", "--json"])[0]["followers"].as_u64().expect("a number")
+    daemon.rows_of(&["sessions"])[0]["followers"].as_u64().expect("a number")
 }
 
 /// A prompt whose answer is under way.
@@ -60,7 +33,7 @@ fn running(client: &mut Client, name: &str, content: &str) -> String {
 #[test]
 fn sessions_are_listed_with_what_they_do() {
     let daemon = Daemon::start();
-    let (status, stdout, stderr) = run(&daemon, &["sessions"]);
+    let (status, stdout, stderr) = daemon.run(&["sessions"]);
     assert_eq!((status, stdout.as_str()), (0, ""), "{stderr}");
     assert!(stderr.contains("no sessions yet"), "{stderr}");
 
@@ -73,28 +46,28 @@ fn sessions_are_listed_with_what_they_do() {
     );
     assert_eq!(client.reply(&waiting)["event"], "accepted");
 
-    let table = stdout_of(&daemon, &["sessions"]);
+    let table = daemon.stdout_of(&["sessions"]);
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with("KEY") && lines[0].ends_with("UPDATED"), "{table}");
     let fields: Vec<Vec<&str>> = lines[1..].iter().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(fields[0][..5], ["main:websocket:bob:main", "-", "running", "+1", "2"], "{table}");
     assert_eq!(fields[1][..4], [ADA, "-", "idle", "1"], "{table}");
 
-    let listed = json_of(&daemon, &["sessions", "--json"]);
+    let listed = daemon.rows_of(&["sessions"]);
     assert_eq!(listed[0]["state"], "running");
     assert_eq!((&listed[0]["queued"], &listed[0]["prompts"]), (&json!(1), &json!(2)));
     assert!(listed[0]["run"].is_string() && listed[1]["run"].is_null(), "{listed:?}");
-    let head = json_of(&daemon, &["session", "show", ADA, "--json"]).last().expect("events")["seq"].clone();
+    let head = daemon.rows_of(&["session", "show", ADA]).last().expect("events")["seq"].clone();
     assert_eq!(listed[1]["seq"], head);
 
-    let (_, stdout, stderr) = run(&daemon, &["sessions", "--limit", "1"]);
+    let (_, stdout, stderr) = daemon.run(&["sessions", "--limit", "1"]);
     assert_eq!(stdout.lines().count(), 2, "{stdout}");
     assert!(stderr.contains("--all or --limit N shows more"), "{stderr}");
-    assert_eq!(stdout_of(&daemon, &["sessions", "--all"]).lines().count(), 3);
+    assert_eq!(daemon.stdout_of(&["sessions", "--all"]).lines().count(), 3);
     client.abort(&slow);
 
     let daemon = daemon.restart();
-    let listed = json_of(&daemon, &["sessions", "--json"]);
+    let listed = daemon.rows_of(&["sessions"]);
     let ada = listed.iter().find(|session| session["session"] == ADA).expect("it is in the log");
     assert_eq!((&ada["state"], &ada["seq"]), (&json!("asleep"), &head), "{ada}");
 }
@@ -107,7 +80,7 @@ fn a_log_can_be_read_by_people_and_by_scripts() {
     client.chat("ada", r#"/tool echo {"text":"from the tool"}"#);
     client.call("session.clear", account("ada"));
 
-    let events = json_of(&daemon, &["session", "show", ADA, "--json"]);
+    let events = daemon.rows_of(&["session", "show", ADA]);
     let names: Vec<&str> = events.iter().filter_map(|event| event["event"].as_str()).collect();
     assert_eq!(names[..5], ["prompt", "start", "text", "step_end", "end"], "{events:#?}");
     assert!(names.contains(&"tool_call") && names.contains(&"tool_result"), "{names:?}");
@@ -122,22 +95,22 @@ fn a_log_can_be_read_by_people_and_by_scripts() {
         next = last.as_u64().expect("a number") + 1;
     }
 
-    let text = stdout_of(&daemon, &["session", "show", ADA]);
+    let text = daemon.stdout_of(&["session", "show", ADA]);
     assert_eq!(text.lines().filter(|line| !line.starts_with(' ')).count(), events.len(), "{text}");
     assert!(text.contains(r"say \u{1b}[2J\u{202e}twice"), "{text}");
     assert!(text.contains("call      echo {\"text\":\"from the tool\"}"), "{text}");
     assert!(text.contains("end       completed; "), "{text}");
     assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{text:?}");
-    let json = stdout_of(&daemon, &["session", "show", ADA, "--json"]);
+    let json = daemon.stdout_of(&["session", "show", ADA, "--json"]);
     assert!(!json.contains('\u{202e}') && json.contains(r"\u202e"), "a terminal obeys nothing of it");
 
-    let after = json_of(&daemon, &["session", "show", ADA, "--json", "--after", "1", "--limit", "2"]);
+    let after = daemon.rows_of(&["session", "show", ADA, "--after", "1", "--limit", "2"]);
     assert_eq!(after, events[1..3]);
     let within = events[2]["first_seq"].as_u64().expect("several pieces of text").to_string();
-    let rest = json_of(&daemon, &["session", "show", ADA, "--json", "--after", &within]);
+    let rest = daemon.rows_of(&["session", "show", ADA, "--after", &within]);
     assert_eq!(rest[0]["event"], "text");
     assert!(events[2]["text"].as_str().expect("text").ends_with(rest[0]["text"].as_str().expect("text")));
-    let (status, stdout, stderr) = run(&daemon, &["session", "show", ADA, "--after", "999999"]);
+    let (status, stdout, stderr) = daemon.run(&["session", "show", ADA, "--after", "999999"]);
     assert_eq!((status, stdout.as_str()), (0, ""));
     assert!(stderr.contains("nothing happened in"), "{stderr}");
 }
@@ -155,10 +128,10 @@ fn a_long_log_comes_in_pages_and_whoever_has_seen_enough_ends_it() {
     }
     let prompts = 1200;
     eventually("all prompts to be in the log", || {
-        let listed = json_of(&daemon, &["sessions", "--json"]);
+        let listed = daemon.rows_of(&["sessions"]);
         (listed[0]["queued"] == prompts).then_some(())
     });
-    let events = json_of(&daemon, &["session", "show", ADA, "--json"]);
+    let events = daemon.rows_of(&["session", "show", ADA]);
     let shown = events.iter().filter(|event| event["event"] == "prompt").count();
     assert_eq!(shown, prompts + 1, "more than two pages");
 
@@ -190,7 +163,7 @@ fn who_names_no_session_is_told_which_there_are() {
                 "no such session: main:telegram:nobody:else; `clawmux sessions` lists them",
             ),
         ] {
-            let (status, stdout, stderr) = run(&daemon, &["session", command, wanted]);
+            let (status, stdout, stderr) = daemon.run(&["session", command, wanted]);
             assert_eq!((status, stdout.as_str()), (1, ""), "{command} {wanted}: {stderr}");
             assert!(stderr.trim_end().ends_with(says), "{command} {wanted}: {stderr}");
         }
@@ -203,20 +176,20 @@ fn a_run_is_aborted_and_a_conversation_forgotten() {
     let mut client = Client::connect(daemon.address);
     let slow = running(&mut client, "ada", "/slow 60");
     let queued = client.prompt("ada", "after that");
-    let said = stdout_of(&daemon, &["session", "abort", ADA]);
+    let said = daemon.stdout_of(&["session", "abort", ADA]);
     assert!(said.starts_with("aborted run "), "{said}");
     assert_eq!(client.stream(&slow).error(), "aborted");
     assert!(client.stream(&queued).text().contains("after that"), "the next one runs");
 
-    assert!(stdout_of(&daemon, &["session", "abort", ADA]).contains("nothing is running"));
-    let answer = json_of(&daemon, &["session", "abort", ADA, "--json"]);
+    assert!(daemon.stdout_of(&["session", "abort", ADA]).contains("nothing is running"));
+    let answer = daemon.rows_of(&["session", "abort", ADA]);
     assert_eq!(answer, [json!({"session": ADA, "aborted": false, "run": null})]);
-    let said = stdout_of(&daemon, &["session", "abort", ADA, "--run", "x"]);
+    let said = daemon.stdout_of(&["session", "abort", ADA, "--run", "x"]);
     assert!(said.contains("run x is neither running nor queued"), "{said}");
 
-    assert!(stdout_of(&daemon, &["session", "clear", ADA]).starts_with("cleared"));
+    assert!(daemon.stdout_of(&["session", "clear", ADA]).starts_with("cleared"));
     assert_eq!(client.call("chat.history", account("ada"))["result"]["messages"], json!([]));
-    let answer = json_of(&daemon, &["session", "clear", ADA, "--json"]);
+    let answer = daemon.rows_of(&["session", "clear", ADA]);
     assert_eq!(answer, [json!({"session": ADA, "cleared": true})]);
 }
 
@@ -230,10 +203,10 @@ fn a_drained_daemon_finishes_what_runs_refuses_the_rest_and_can_be_read() {
     while client.reply(&slow)["event"] != "text" {}
     let queued = client.prompt("ada", "still accepted");
     eventually("the prompt to be in the queue", || {
-        (json_of(&daemon, &["sessions", "--json"])[0]["queued"] == 1).then_some(())
+        (daemon.rows_of(&["sessions"])[0]["queued"] == 1).then_some(())
     });
 
-    let (status, stdout, stderr) = run(&daemon, &["drain", "--timeout", "0"]);
+    let (status, stdout, stderr) = daemon.run(&["drain", "--timeout", "0"]);
     assert_eq!((status, stdout.as_str()), (1, ""), "{stderr}");
     assert!(stderr.contains(&format!("left: 1 running, 1 queued (in {ADA})")), "{stderr}");
     assert!(stderr.contains("clawmux session abort KEY"), "{stderr}");
@@ -254,7 +227,7 @@ fn a_drained_daemon_finishes_what_runs_refuses_the_rest_and_can_be_read() {
     assert_eq!(late.call("chat.history", account("ada"))["result"]["session"], ADA);
     let again = late.request("chat.send", keyed);
     assert_eq!(late.reply(&again)["event"], "accepted");
-    assert!(stdout_of(&daemon, &["status"]).contains("new prompts  are refused while"));
+    assert!(daemon.stdout_of(&["status"]).contains("new prompts  are refused while"));
 
     let waiting = daemon::command(daemon.home())
         .args(["drain", "--json"])
@@ -269,9 +242,9 @@ fn a_drained_daemon_finishes_what_runs_refuses_the_rest_and_can_be_read() {
     let drained: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let nothing = json!({"draining": true, "running": 0, "queued": 0, "waking": 0, "sessions": []});
     assert_eq!(drained, nothing);
-    assert!(stdout_of(&daemon, &["drain"]).starts_with("drained: nothing is running"));
+    assert!(daemon.stdout_of(&["drain"]).starts_with("drained: nothing is running"));
 
-    assert!(stdout_of(&daemon, &["drain", "--off"]).contains("accepts new prompts again"));
+    assert!(daemon.stdout_of(&["drain", "--off"]).contains("accepts new prompts again"));
     assert_eq!(daemon.get("/readyz").0, 200);
     assert!(client.chat("bob", "now then").text().contains("now then"));
     assert!(daemon.restart().get("/readyz").0 == 200);
@@ -313,13 +286,13 @@ fn a_stop_tells_clients_and_what_it_cuts_off_goes_on_at_the_next_start() {
     let again = client.request("chat.send", prompt);
     assert_eq!(client.reply(&again)["event"], "accepted");
     eventually("the run to go on", || {
-        let listed = json_of(&daemon, &["sessions", "--json"]);
+        let listed = daemon.rows_of(&["sessions"]);
         (listed[0]["state"] == "running").then_some(())
     });
-    let events = json_of(&daemon, &["session", "show", ADA, "--json"]);
+    let events = daemon.rows_of(&["session", "show", ADA]);
     let names: Vec<&str> = events.iter().filter_map(|event| event["event"].as_str()).collect();
     assert_eq!(names[..4], ["prompt", "start", "text", "restart"], "{events:#?}");
-    stdout_of(&daemon, &["session", "abort", ADA]);
+    daemon.stdout_of(&["session", "abort", ADA]);
     assert_eq!(client.stream(&again).events().last(), Some(&"done"));
 }
 
@@ -409,7 +382,7 @@ fn a_session_is_followed_until_ctrl_c_and_across_an_abort() {
     let daemon = Daemon::start();
     let mut client = Client::connect(daemon.address);
     client.chat("ada", "before");
-    let before = json_of(&daemon, &["session", "show", ADA, "--json"]);
+    let before = daemon.rows_of(&["session", "show", ADA]);
     let head = before.last().expect("events")["seq"].as_u64().expect("a number");
 
     let now = Tail::start(&daemon, &["--json"]);
@@ -426,7 +399,7 @@ fn a_session_is_followed_until_ctrl_c_and_across_an_abort() {
     let names: Vec<&Value> = text.iter().map(|event| &event["event"]).collect();
     assert_eq!(names, ["prompt", "start", "text"], "{text:#?}");
     assert_eq!(text[0]["content"], "/slow 60");
-    stdout_of(&daemon, &["session", "abort", ADA]);
+    daemon.stdout_of(&["session", "abort", ADA]);
     client.stream(&slow);
     let mut told = text;
     told.extend(now.until("end"));
@@ -447,9 +420,9 @@ fn a_session_is_followed_until_ctrl_c_and_across_an_abort() {
     }
     eventually("the session to be let go", || (followers(&daemon) == 0).then_some(()));
 
-    let (status, _, stderr) = run(&daemon, &["session", "tail", ADA, "--after", "99999"]);
+    let (status, _, stderr) = daemon.run(&["session", "tail", ADA, "--after", "99999"]);
     assert!(status == 1 && stderr.contains("has no number 99999 yet"), "{stderr}");
-    let (status, _, stderr) = run(&daemon, &["session", "tail", "main:websocket:adda:main"]);
+    let (status, _, stderr) = daemon.run(&["session", "tail", "main:websocket:adda:main"]);
     assert!(status == 1 && stderr.contains("did you mean main:websocket:ada:main?"), "{stderr}");
 }
 
@@ -466,7 +439,7 @@ fn a_tail_that_is_not_read_for_a_while_misses_nothing() {
         client.prompt("ada", &content);
     }
     eventually("the prompts to be in the log", || {
-        (json_of(&daemon, &["sessions", "--json"])[0]["queued"] == 40).then_some(())
+        (daemon.rows_of(&["sessions"])[0]["queued"] == 40).then_some(())
     });
     eventually("the daemon to give it up", || (followers(&daemon) == 1).then_some(()));
     let mut other = Client::connect(daemon.address);
@@ -509,15 +482,15 @@ fn a_session_is_stopped_with_all_that_waits() {
     let slow = running(&mut client, "ada", "/slow 60");
     let queued = client.prompt("ada", "never");
     eventually("the prompt to be in the queue", || {
-        (json_of(&daemon, &["sessions", "--json"])[0]["queued"] == 1).then_some(())
+        (daemon.rows_of(&["sessions"])[0]["queued"] == 1).then_some(())
     });
-    assert!(stdout_of(&daemon, &["session", "stop", ADA]).starts_with("stopped: 2 runs were ended"));
+    assert!(daemon.stdout_of(&["session", "stop", ADA]).starts_with("stopped: 2 runs were ended"));
     assert_eq!((client.stream(&slow).error(), client.stream(&queued).error()), ("aborted", "aborted"));
     eventually("the session to sleep", || {
-        (json_of(&daemon, &["sessions", "--json"])[0]["state"] == "asleep").then_some(())
+        (daemon.rows_of(&["sessions"])[0]["state"] == "asleep").then_some(())
     });
-    assert!(stdout_of(&daemon, &["session", "stop", ADA]).starts_with("stopped: nothing was running"));
-    let answer = json_of(&daemon, &["session", "stop", ADA, "--json"]);
+    assert!(daemon.stdout_of(&["session", "stop", ADA]).starts_with("stopped: nothing was running"));
+    let answer = daemon.rows_of(&["session", "stop", ADA]);
     assert_eq!(answer, [json!({"session": ADA, "stopped": true, "runs": []})]);
     assert!(client.chat("ada", "awake?").text().contains("awake"), "it wakes when named");
 }
@@ -527,7 +500,7 @@ fn a_copy_made_under_load_serves_the_same_sessions() {
     let daemon = Daemon::start();
     let mut client = Client::connect(daemon.address);
     client.chat("ada", "remember heliotrope");
-    let before = stdout_of(&daemon, &["session", "show", ADA, "--json"]);
+    let before = daemon.stdout_of(&["session", "show", ADA, "--json"]);
     let mut busy = Client::connect(daemon.address);
     let slow = running(&mut busy, "bob", "/slow 60");
     let streams: Vec<String> = (0..8).map(|n| busy.prompt(&format!("user{n}"), "talk a while")).collect();
@@ -538,7 +511,7 @@ fn a_copy_made_under_load_serves_the_same_sessions() {
     let mut command = daemon::command(daemon.home());
     // The name is relative to whoever asks, not to the daemon.
     let (status, stdout, stderr) =
-        finish(command.args(["backup", "clawmux.db"]).current_dir(elsewhere.path()));
+        daemon::output(command.args(["backup", "clawmux.db"]).current_dir(elsewhere.path()));
     assert_eq!(status, 0, "{stdout}{stderr}");
     assert!(
         stdout.starts_with(&format!("wrote {name}: "))
@@ -548,20 +521,21 @@ fn a_copy_made_under_load_serves_the_same_sessions() {
     for stream in streams {
         assert_eq!(busy.stream(&stream).events().last(), Some(&"done"), "nobody is disturbed");
     }
-    let (status, _, stderr) = run(&daemon, &["backup", name]);
+    let (status, _, stderr) = daemon.run(&["backup", name]);
     assert!(status == 1 && stderr.contains("exists"), "{stderr}");
-    let (status, _, stderr) = run(&daemon, &["backup", "/nowhere/at/all"]);
+    let (status, _, stderr) = daemon.run(&["backup", "/nowhere/at/all"]);
     assert!(status == 1 && stderr.contains("/nowhere/at"), "{stderr}");
     let answer = Operator::connect(&daemon).ask("admin.backup", json!({"file": "relative"}));
     assert_eq!(answer["error"]["code"], -32602, "{answer}");
     busy.abort(&slow);
 
     let copied = Daemon::at(elsewhere, "", &[]);
-    assert_eq!(stdout_of(&copied, &["session", "show", ADA, "--json"]), before);
+    assert_eq!(copied.stdout_of(&["session", "show", ADA, "--json"]), before);
     let mut client = Client::connect(copied.address);
     let history = client.call("chat.history", account("ada"));
     assert_eq!(history["result"]["messages"][0]["content"], "remember heliotrope", "{history}");
-    let bob = json_of(&copied, &["sessions", "--json"])
+    let bob = copied
+        .rows_of(&["sessions"])
         .into_iter()
         .find(|session| session["session"] == "main:websocket:bob:main")
         .expect("what ran is in it too");
@@ -571,13 +545,14 @@ fn a_copy_made_under_load_serves_the_same_sessions() {
     let mut daemon = daemon;
     assert!(daemon.terminate().success());
     let again = copied.home().join("again.db");
-    let (status, stdout, stderr) = run(&daemon, &["backup", again.to_str().expect("text"), "--json"]);
+    let (status, stdout, stderr) = daemon.run(&["backup", again.to_str().expect("text"), "--json"]);
     assert_eq!(status, 0, "{stderr}");
     assert!(stderr.contains("no daemon runs on this home"), "{stderr}");
     let report: Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!(report["sessions"], 10, "{report}");
     assert_eq!(report["bytes"], again.metadata().expect("it is there").len());
-    let (status, _, stderr) = finish(daemon::command(daemon::home().path()).args(["backup", "/tmp/never"]));
+    let (status, _, stderr) =
+        daemon::output(daemon::command(daemon::home().path()).args(["backup", "/tmp/never"]));
     assert!(status == 1 && stderr.contains("there is no store at"), "{stderr}");
 }
 
@@ -588,13 +563,13 @@ fn the_doctor_finds_nothing_wrong_where_nothing_is() {
     // It looks whether the port is free.
     let any_port = "[gateway]\nlisten = [\"127.0.0.1:0\"]\n";
     std::fs::write(home.path().join("gateway.toml"), any_port).expect("it is written");
-    let (status, stdout, stderr) = finish(daemon::command(home.path()).arg("doctor"));
+    let (status, stdout, stderr) = daemon::output(daemon::command(home.path()).arg("doctor"));
     assert_eq!(status, 0, "an empty home is fine: {stdout}{stderr}");
     assert!(stdout.contains("none runs on this home"), "{stdout}");
 
     let mut daemon = Daemon::at(home, any_port, &[]);
     Client::connect(daemon.address).chat("ada", "hi");
-    let (status, stdout, stderr) = run(&daemon, &["doctor"]);
+    let (status, stdout, stderr) = daemon.run(&["doctor"]);
     assert_eq!(status, 0, "{stdout}{stderr}");
     for part in ["config", "home", "daemon", "disk", "store"] {
         assert!(
@@ -604,12 +579,12 @@ fn the_doctor_finds_nothing_wrong_where_nothing_is() {
     }
     assert!(stdout.contains(&format!("(process {}) answers on", daemon.pid())), "{stdout}");
     assert!(!stdout.contains("error "), "{stdout}");
-    let found = &json_of(&daemon, &["doctor", "--json"])[0];
+    let found = &daemon.rows_of(&["doctor"])[0];
     assert_eq!(found["ok"], true, "{found}");
     assert!(found["findings"].as_array().is_some_and(|list| list.len() >= 6), "{found}");
 
     assert!(daemon.terminate().success());
-    let found = &json_of(&daemon, &["doctor", "--json"])[0];
+    let found = &daemon.rows_of(&["doctor"])[0];
     assert_eq!(found["ok"], true, "{found}");
     assert!(
         found["findings"].as_array().expect("a list").iter().any(|f| f["what"] == "none runs on this home")
@@ -623,16 +598,14 @@ fn the_doctor_says_what_is_wrong_and_what_to_do() {
     for name in 0..20 {
         client.prompt(&format!("user{name}"), &"much to keep ".repeat(200));
     }
-    eventually("the prompts to be in the log", || {
-        (json_of(&daemon, &["sessions", "--json"]).len() == 20).then_some(())
-    });
-    stdout_of(&daemon, &["drain", "--timeout", "60"]);
-    let (status, stdout, _) = run(&daemon, &["doctor"]);
+    eventually("the prompts to be in the log", || (daemon.rows_of(&["sessions"]).len() == 20).then_some(()));
+    daemon.stdout_of(&["drain", "--timeout", "60"]);
+    let (status, stdout, _) = daemon.run(&["doctor"]);
     assert!(status == 0 && stdout.contains("it drains: new prompts are refused"), "a warning: {stdout}");
 
     // A daemon that does not answer: stopped, as a debugger or a full disk would.
     daemon.signal("STOP");
-    let asked = finish(daemon::command(daemon.home()).args(["doctor", "--within", "5"]));
+    let asked = daemon::output(daemon::command(daemon.home()).args(["doctor", "--within", "5"]));
     daemon.signal("CONT");
     let (status, stdout, stderr) = asked;
     assert!(status == 1 && stderr.starts_with("1 error, "), "{stderr}{stdout}");
@@ -649,7 +622,7 @@ fn the_doctor_says_what_is_wrong_and_what_to_do() {
     let half = bytes.len() / 2;
     bytes[half..half + 4096].fill(0x5a);
     std::fs::write(&log, bytes).expect("it is written");
-    let (status, stdout, stderr) = run(&daemon, &["doctor"]);
+    let (status, stdout, stderr) = daemon.run(&["doctor"]);
     assert_eq!(status, 1, "{stdout}{stderr}");
     let errors: Vec<&str> = stdout.lines().filter(|line| line.starts_with("error ")).collect();
     assert!(
@@ -658,7 +631,7 @@ fn the_doctor_says_what_is_wrong_and_what_to_do() {
     );
     assert!(errors.iter().any(|line| line.starts_with("error    store")), "{stdout}");
     assert!(stdout.contains("clawmux backup in their place"), "with what to do: {stdout}");
-    let (status, stdout, stderr) = run(&daemon, &["doctor", "--json"]);
+    let (status, stdout, stderr) = daemon.run(&["doctor", "--json"]);
     let found: Value = serde_json::from_str(&stdout).expect("JSON");
     assert_eq!((status, stderr.as_str(), &found["ok"]), (1, "", &json!(false)));
 }

@@ -2,7 +2,6 @@
 //! bad changes nothing, and whoever is connected stays so.
 
 use std::path::Path;
-use std::process::Output;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -20,15 +19,7 @@ const JWT_SECRET: &str = "a-secret-of-more-than-thirty-two-bytes";
 
 /// Runs `clawmux` on the daemon's home: exit status, stdout, stderr.
 fn run(home: &Path, args: &[&str]) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = daemon::command(home).args(args).output().expect("it runs");
-    let text = |bytes| String::from_utf8(bytes).expect("it writes text");
-    (status.code().expect("it exits by itself"), text(stdout), text(stderr))
-}
-
-fn json_of(daemon: &Daemon, args: &[&str]) -> Value {
-    let (status, stdout, stderr) = run(daemon.home(), args);
-    assert_eq!(status, 0, "{args:?}: {stdout}{stderr}");
-    serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}"))
+    daemon::output(daemon::command(home).args(args))
 }
 
 fn write(daemon: &Daemon, text: &str) {
@@ -38,7 +29,7 @@ fn write(daemon: &Daemon, text: &str) {
 /// Has it go over to this text; gives what was applied.
 fn reload(daemon: &Daemon, text: &str) -> Vec<String> {
     write(daemon, text);
-    applied(&json_of(daemon, &["config", "reload", "--json"]))
+    applied(&daemon.json_of(&["config", "reload"]))
 }
 
 fn applied(answer: &Value) -> Vec<String> {
@@ -105,7 +96,7 @@ fn what_changes_holds_at_once_while_a_run_streams_through_it() {
     let result = answer.data("tool_result").next().unwrap_or_else(|| panic!("{answer:?}"));
     assert_eq!((&result["content"], answer.error()), (&json!("hi"), ""), "{answer:?}");
     client.chat("bob", "hello");
-    let sessions = run(daemon.home(), &["sessions"]).1;
+    let sessions = daemon.run(&["sessions"]).1;
     for key in ["main:websocket:ada:main", "work:websocket:eve:main", "main:websocket:bob:main"] {
         assert!(sessions.contains(key), "{key}: {sessions}");
     }
@@ -185,7 +176,7 @@ fn souls_keys_and_models_hold_from_the_next_prompt_on() {
             ("second", json!("two"), json!("You are a stork."))
         ]
     );
-    let shown = run(daemon.home(), &["config", "get"]).1 + &daemon.log();
+    let shown = daemon.run(&["config", "get"]).1 + &daemon.log();
     assert!(!shown.contains("sk-"), "a secret is shown");
 }
 
@@ -209,8 +200,7 @@ fn connections_end_with_their_credential_and_others_live_on() {
     let connect = |token: &str| Client::connect_with(daemon.address, token);
     let (mut a, mut b, mut c) = (connect(keys[0].1), connect(keys[1].1), connect(keys[2].1));
     let mut boss = connect("the-first-shared-token");
-    let issued =
-        json_of(&daemon, &["token", "create", "--json", "--yes", "--name", "d", "--role", "user", "--jwt"]);
+    let issued = daemon.json_of(&["token", "create", "--yes", "--name", "d", "--role", "user", "--jwt"]);
     let mut jwt =
         Wundr::connect_as(daemon.address, json!({ "type": "jwt", "token": issued["secret"] }), json!({}));
     let streams = b.prompt("b", "/slow 60");
@@ -274,7 +264,7 @@ fn a_bad_configuration_changes_nothing_and_is_told_as_a_whole() {
     std::fs::create_dir(daemon.home().join("folder")).unwrap();
     std::fs::write(daemon.home().join("noise.wasm"), "noise").unwrap();
     let path = daemon.home().join("gateway.toml").display().to_string();
-    let before = json_of(&daemon, &["status", "--json"])["plugins"].clone();
+    let before = daemon.json_of(&["status"])["plugins"].clone();
     for (bad, says) in [
         ("[limits\n", vec![format!("{path}:1: not valid TOML")]),
         (
@@ -299,7 +289,7 @@ fn a_bad_configuration_changes_nothing_and_is_told_as_a_whole() {
         ),
     ] {
         write(&daemon, bad);
-        let (status, stdout, stderr) = run(daemon.home(), &["config", "reload"]);
+        let (status, stdout, stderr) = daemon.run(&["config", "reload"]);
         assert_eq!(status, 64, "{bad}: {stdout}{stderr}");
         for says in &says {
             assert!(stderr.lines().any(|line| line.contains(says)), "{says}: {stderr}");
@@ -313,8 +303,8 @@ fn a_bad_configuration_changes_nothing_and_is_told_as_a_whole() {
         });
         assert_eq!(client.call("ping", json!({}))["result"], "pong", "{bad}");
         // Nor is it forgotten.
-        let problems = json_of(&daemon, &["status", "--json"])["problems"].to_string();
-        let (_, doctor, _) = run(daemon.home(), &["doctor", "--offline"]);
+        let problems = daemon.json_of(&["status"])["problems"].to_string();
+        let (_, doctor, _) = daemon.run(&["doctor", "--offline"]);
         assert!(
             doctor.contains("the last reload (SIGHUP, ") && doctor.contains(") changed nothing: "),
             "{doctor}"
@@ -328,10 +318,10 @@ fn a_bad_configuration_changes_nothing_and_is_told_as_a_whole() {
         }
     }
     write(&daemon, good);
-    assert_eq!(applied(&json_of(&daemon, &["config", "reload", "--json"])), [] as [String; 0], "as it was");
-    assert_eq!(json_of(&daemon, &["status", "--json"])["problems"], json!([]), "it went well");
+    assert_eq!(applied(&daemon.json_of(&["config", "reload"])), [] as [String; 0], "as it was");
+    assert_eq!(daemon.json_of(&["status"])["problems"], json!([]), "it went well");
     assert_eq!(setting(&daemon, "limits.queue")["value"], 7);
-    assert_eq!(json_of(&daemon, &["status", "--json"])["plugins"], before);
+    assert_eq!(daemon.json_of(&["status"])["plugins"], before);
     assert_eq!(client.chat("ada", "hello").error(), "");
 }
 
@@ -339,16 +329,16 @@ fn a_bad_configuration_changes_nothing_and_is_told_as_a_whole() {
 fn what_takes_a_restart_is_named_until_it_is_taken_back() {
     let daemon = Daemon::with("");
     write(&daemon, "[store]\npath = \"other.db\"\n[log]\nformat = \"json\"\n[memory]\nepisodic_turns = 2\n");
-    let answer = json_of(&daemon, &["config", "reload", "--json"]);
+    let answer = daemon.json_of(&["config", "reload"]);
     assert_eq!(names(&answer["needs_restart"]), ["log.format", "store.path"], "{answer}");
     assert_eq!(applied(&answer), ["memory.episodic_turns"]);
-    let again = json_of(&daemon, &["config", "reload", "--json"]);
+    let again = daemon.json_of(&["config", "reload"]);
     assert_eq!((names(&again["needs_restart"]).len(), applied(&again).len()), (2, 0), "{again}");
     assert_eq!(setting(&daemon, "store.path")["waits_for"], "restart");
     assert_eq!(setting(&daemon, "memory.episodic_turns")["waits_for"], Value::Null);
     write(&daemon, "[memory]\nepisodic_turns = 3\n");
     assert_eq!(setting(&daemon, "memory.episodic_turns")["waits_for"], "reload");
-    let back = json_of(&daemon, &["config", "reload", "--json"]);
+    let back = daemon.json_of(&["config", "reload"]);
     assert_eq!(names(&back["needs_restart"]), [] as [String; 0]);
     assert!(!daemon.home().join("other.db").exists());
 }
@@ -380,19 +370,19 @@ fn keys_are_set_where_they_stand_and_shown_with_their_place() {
     assert_eq!(from("budgets.daily"), (json!(7), "environment".into(), json!("CLAWMUX__BUDGETS__DAILY")));
     assert_eq!(from("gateway.listen").1, "command line");
     assert!(from("limits.queue").2.as_str().unwrap().ends_with("gateway.toml:3"));
-    let (status, all, _) = run(daemon.home(), &["config", "get"]);
+    let (status, all, _) = daemon.run(&["config", "get"]);
     assert!(status == 0 && !all.contains("geheim"), "{all}");
 
     for (key, says) in [("budgets.daily", "CLAWMUX__BUDGETS__DAILY"), ("gateway.listen", "--listen")] {
-        let (status, _, stderr) = run(daemon.home(), &["config", "set", key, "9"]);
+        let (status, _, stderr) = daemon.run(&["config", "set", key, "9"]);
         assert!(status == 1 && stderr.contains(says), "{key}: {status} {stderr}");
     }
-    let (status, _, stderr) = run(daemon.home(), &["config", "set", "auth.token", "s3cret"]);
+    let (status, _, stderr) = daemon.run(&["config", "set", "auth.token", "s3cret"]);
     assert!(status != 0 && !stderr.contains("s3cret"), "{stderr}");
     assert!(stderr.contains("use token_env or token_file"), "{stderr}");
-    let (status, _, stderr) = run(daemon.home(), &["config", "get", "limits.queu"]);
+    let (status, _, stderr) = daemon.run(&["config", "get", "limits.queu"]);
     assert!(status == 64 && stderr.contains("did you mean queue?"), "{stderr}");
-    let (status, _, stderr) = run(daemon.home(), &["config", "set", "queue", "9"]);
+    let (status, _, stderr) = daemon.run(&["config", "set", "queue", "9"]);
     assert!(status == 64 && stderr.contains("did you mean limits.queue?"), "{stderr}");
     // All keys there are, those without a value too.
     for key in ["auth.token_file ", "openclaw.control_ui ", "limits.queue "] {
@@ -400,27 +390,24 @@ fn keys_are_set_where_they_stand_and_shown_with_their_place() {
     }
     assert_eq!(from("auth.token_file"), (Value::Null, "default".into(), Value::Null));
 
-    let answer = json_of(&daemon, &["config", "set", "limits.queue", "9", "--json"]);
+    let answer = daemon.json_of(&["config", "set", "limits.queue", "9"]);
     assert_eq!(
         (applied(&answer), &answer["written"]),
         (vec!["limits.queue".to_owned()], &json!(true)),
         "{answer}"
     );
-    let again = json_of(&daemon, &["config", "set", "limits.queue", "9", "--json"]);
+    let again = daemon.json_of(&["config", "set", "limits.queue", "9"]);
     assert_eq!(again["written"], false, "{again}");
-    let bare = json_of(&daemon, &["config", "set", "agents.main.model", "4", "--json"]);
+    let bare = daemon.json_of(&["config", "set", "agents.main.model", "4"]);
     assert_eq!(bare["settings"][0]["value"], "4", "a text may be bare: {bare}");
-    json_of(
-        &daemon,
-        &["config", "set", "gateway.allowed_origins", "https://a.example,https://b.example", "--json"],
-    );
+    daemon.json_of(&["config", "set", "gateway.allowed_origins", "https://a.example,https://b.example"]);
     let text = std::fs::read_to_string(daemon.home().join("gateway.toml")).unwrap();
     assert!(text.starts_with("# mine\n[limits]\nqueue = 9 # few\n"), "{text}");
-    let unset = json_of(&daemon, &["config", "unset", "limits.queue", "--json"]);
+    let unset = daemon.json_of(&["config", "unset", "limits.queue"]);
     assert_eq!(unset["settings"][0]["from"], "default", "{unset}");
     let text = std::fs::read_to_string(daemon.home().join("gateway.toml")).unwrap();
     assert!(text.starts_with("# mine\n") && !text.contains("[limits]"), "no empty table: {text}");
-    assert_eq!(run(daemon.home(), &["config", "unset", "limits.queue"]).0, 1, "it is not set");
+    assert_eq!(daemon.run(&["config", "unset", "limits.queue"]).0, 1, "it is not set");
 }
 
 #[test]
@@ -432,7 +419,7 @@ fn what_a_bad_file_does_not_say_is_told_as_it_is_in_force() {
         let expected =
             json!({ "path": "limits.queue", "value": 9, "from": "last good", "at": null, "waits_for": null });
         assert_eq!(told, expected, "{bad}");
-        let (status, said, why) = run(daemon.home(), &["config", "get", "limits.queue"]);
+        let (status, said, why) = daemon.run(&["config", "get", "limits.queue"]);
         assert!(status == 0 && said.contains("last good") && why.contains("bad: "), "{said}{why}");
         assert!(!said.contains("waits for"), "{said}");
     }
@@ -441,23 +428,23 @@ fn what_a_bad_file_does_not_say_is_told_as_it_is_in_force() {
 #[test]
 fn the_log_is_filtered_as_the_operator_says_until_the_next_reload() {
     let daemon = Daemon::with("[log]\nfilter = \"warn\"\n");
-    let filter = || json_of(&daemon, &["log", "--json"])["filter"].clone();
+    let filter = || daemon.json_of(&["log"])["filter"].clone();
     assert_eq!(filter(), "warn");
     let mut client = Client::connect(daemon.address);
     client.call("ping", json!({}));
     assert!(!daemon.log().contains("connection opened"), "{}", daemon.log());
-    let (status, stdout, _) = run(daemon.home(), &["log", "debug"]);
+    let (status, stdout, _) = daemon.run(&["log", "debug"]);
     assert!(status == 0 && stdout.contains("bring back warn"), "{stdout}");
     Client::connect(daemon.address);
     eventually("the log to say more", || daemon.log().contains("connection opened").then_some(()));
     for (bad, says) in [("loud", "there is no level"), ("a=b=c", "expected directives")] {
-        let (status, _, stderr) = run(daemon.home(), &["log", bad]);
+        let (status, _, stderr) = daemon.run(&["log", bad]);
         assert!(status == 1 && stderr.contains(says), "{bad}: {stderr}");
     }
     assert_eq!(filter(), "debug");
-    json_of(&daemon, &["config", "reload", "--json"]);
+    daemon.json_of(&["config", "reload"]);
     assert_eq!(filter(), "warn");
-    json_of(&daemon, &["config", "set", "log.filter", "info,clawmux=debug", "--json"]);
+    daemon.json_of(&["config", "set", "log.filter", "info,clawmux=debug"]);
     assert_eq!(filter(), "info,clawmux=debug");
 }
 
@@ -529,7 +516,7 @@ fn fifty_reloads_under_load_leave_nothing_behind() {
         let prompts: Vec<usize> = clients.into_iter().map(|client| client.join().unwrap()).collect();
         assert!(prompts.iter().all(|prompts| *prompts > 0), "{prompts:?}");
     });
-    let status = json_of(&daemon, &["status", "--json"]);
+    let status = daemon.json_of(&["status"]);
     assert_eq!((&status["plugins"], &status["sessions"]), (&json!(3), &json!(4)), "{status}");
     eventually("what was replaced to be gone", || {
         let (threads, files) = held(&daemon);
@@ -558,7 +545,7 @@ fn signals_and_changes_at_the_same_time_come_one_after_the_other() {
                     } else {
                         ("memory.episodic_turns", (20 + round).to_string())
                     };
-                    let answer = json_of(daemon, &["config", "set", key, &value, "--json"]);
+                    let answer = daemon.json_of(&["config", "set", key, &value]);
                     assert_eq!(answer["written"], true, "{answer}");
                 }
             });
@@ -633,7 +620,7 @@ fn a_call_finishes_in_the_module_it_began_in() {
     );
     // One that can't say what it is does not take the place of one that can.
     std::fs::write(folder_of(&daemon).join("count.wasm"), trap.unwrap()).unwrap();
-    let (status, _, stderr) = run(daemon.home(), &["config", "reload"]);
+    let (status, _, stderr) = daemon.run(&["config", "reload"]);
     assert!(status == 64 && stderr.contains("count"), "{status}: {stderr}");
     std::fs::write(folder_of(&daemon).join("count.wasm"), countdown(1)).unwrap();
     assert_eq!(reload(&daemon, config), ["plugins"], "the file is another");
@@ -660,7 +647,7 @@ fn a_file_that_does_not_answer_is_refused_and_holds_nobody_up() {
         (format!("[agents.main]\nsoul = \"{pipe}\"\n"), "is not a file"),
     ] {
         write(&daemon, &text);
-        let (status, _, said) = run(daemon.home(), &["check"]);
+        let (status, _, said) = daemon.run(&["check"]);
         assert!(status == 64 && said.contains(says), "{text}: {status} {said}");
         let refused = || daemon.log().matches("the configuration was not reloaded").count();
         let before = refused();
@@ -674,23 +661,23 @@ fn a_file_that_does_not_answer_is_refused_and_holds_nobody_up() {
     let file = daemon.home().join("gateway.toml");
     std::fs::remove_file(&file).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&file).status().unwrap().success());
-    let (status, _, said) = run(daemon.home(), &["check"]);
+    let (status, _, said) = daemon.run(&["check"]);
     assert!(status == 64 && said.contains("it is no regular file"), "{status} {said}");
 }
 
 #[test]
 fn what_waits_for_a_restart_is_a_problem_until_then() {
     let daemon = Daemon::start();
-    let problems = || json_of(&daemon, &["status", "--json"])["problems"].clone();
+    let problems = || daemon.json_of(&["status"])["problems"].clone();
     assert_eq!(problems(), json!([]));
-    let (_, stdout, stderr) = run(daemon.home(), &["config", "set", "store.path", "/nowhere/other.db"]);
+    let (_, stdout, stderr) = daemon.run(&["config", "set", "store.path", "/nowhere/other.db"]);
     assert!(stdout.contains("needs a restart: store.path"), "{stdout}{stderr}");
     assert_eq!(problems(), json!(["restart the daemon to apply the new value of store.path"]));
-    let (_, told, _) = run(daemon.home(), &["doctor", "--offline"]);
+    let (_, told, _) = daemon.run(&["doctor", "--offline"]);
     assert!(
         told.contains("new value of store.path\n                 -> `systemctl restart clawmux`"),
         "{told}"
     );
-    json_of(&daemon, &["config", "unset", "store.path", "--json"]);
+    daemon.json_of(&["config", "unset", "store.path"]);
     assert_eq!(problems(), json!([]), "it is as at the start again");
 }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
-use crate::support::daemon::{self, Daemon};
+use crate::support::daemon::Daemon;
 use crate::support::lines::Lines;
 use crate::support::{PATIENCE, eventually};
 
@@ -207,10 +207,10 @@ fn the_same_methods_are_spoken_on_admin() {
     open.send_text(&status(1));
     assert!(open.receive()["result"]["pid"].is_u64(), "on an open loopback nobody asks who it is");
 
-    let (_, secret, _) = run(&daemon, &["token", "create", "--yes", "--name", "bot", "--role", "user"]);
+    let (_, secret, _) = daemon.run(&["token", "create", "--yes", "--name", "bot", "--role", "user"]);
     open.send_text(&status(2));
     assert_eq!(open.receive()["method"], "admin.closing", "a credential is required from now on");
-    let (_, admin, _) = run(&daemon, &["token", "create", "--name", "ops", "--role", "admin"]);
+    let (_, admin, _) = daemon.run(&["token", "create", "--name", "ops", "--role", "admin"]);
     let auth = |token: &str| {
         json!({"jsonrpc": "2.0", "id": 1, "method": "admin.auth", "params": {"token": token.trim()}})
             .to_string()
@@ -233,11 +233,4 @@ fn the_same_methods_are_spoken_on_admin() {
     client.send_text(&status(2));
     assert!(client.receive()["result"]["pid"].is_u64());
     Lines::connect(daemon.home()).call("admin.status", json!({}));
-}
-
-/// Runs `clawmux` on the daemon's home: exit status, stdout, stderr.
-fn run(daemon: &Daemon, args: &[&str]) -> (i32, String, String) {
-    let output = daemon::command(daemon.home()).args(args).output().expect("it runs");
-    let text = |bytes| String::from_utf8(bytes).expect("it writes text");
-    (output.status.code().expect("it exits by itself"), text(output.stdout), text(output.stderr))
 }

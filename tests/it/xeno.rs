@@ -224,8 +224,7 @@ fn who_asks_is_seen_among_the_connections() {
     let context = json!({ "type": "rpc", "userId": "ada", "metadata": { "clientName": "pager\u{7}" } });
     client.call("gateway.query", json!({ "requestId": "two", "content": "hi", "context": context }));
     assert!(seen("pager\u{7}", json!("ada")));
-    let shown = crate::support::daemon::command(daemon.home()).arg("connections").output().expect("it runs");
-    let shown = String::from_utf8_lossy(&shown.stdout);
+    let shown = daemon.stdout_of(&["connections"]);
     assert!(shown.contains("pager") && shown.contains("ada") && !shown.contains('\u{7}'), "{shown}");
 }
 

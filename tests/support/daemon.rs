@@ -1,9 +1,9 @@
 //! A daemon of one's own.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, mpsc};
 
 use super::{PATIENCE, eventually};
@@ -170,9 +170,7 @@ impl Daemon {
 
     /// Runs `clawmux` on its home: exit status, stdout, stderr.
     pub fn run(&self, args: &[&str]) -> (i32, String, String) {
-        let ended = command(self.home()).args(args).output().expect("it runs");
-        let text = |bytes| String::from_utf8(bytes).expect("it writes text");
-        (ended.status.code().expect("it exits by itself"), text(ended.stdout), text(ended.stderr))
+        output(command(self.home()).args(args))
     }
 
     /// Runs `clawmux`, which must exit 0, and takes its stdout.
@@ -201,6 +199,21 @@ impl Daemon {
     pub fn get(&self, path: &str) -> (u16, String) {
         get(self.address, path)
     }
+}
+
+/// Runs it: exit status, stdout, stderr.
+pub fn output(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().expect("it runs");
+    let text = |bytes| String::from_utf8(bytes).expect("it writes text");
+    (status.code().expect("it exits by itself"), text(stdout), text(stderr))
+}
+
+/// Runs it with this piped in; one that refuses reads nothing.
+pub fn output_of(command: &mut Command, input: &[u8]) -> (i32, String, String) {
+    let mut file = tempfile::tempfile().expect("a temporary file");
+    file.write_all(input).expect("it is written");
+    file.rewind().expect("it is read from its beginning");
+    output(command.stdin(file))
 }
 
 /// A home whose daemon is not running.
