@@ -2,24 +2,20 @@
 //! does. It appends the deltas of an answer and never looks at the text of `final`, and it drops a
 //! frame whole where a field has another type than it expects.
 
-use std::net::TcpStream;
-
 use serde_json::{Value, json};
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
+use tokio_tungstenite::tungstenite::Message;
 
 use crate::npm::Generation;
 use crate::stage::{Auth, Stage, TOKEN};
-use crate::support::PATIENCE;
+use crate::support::socket::{Incoming, Socket};
 use crate::support::upstream::Turn;
 
 /// Words by which it takes a refusal for a fault of the network.
 const NETWORK: [&str; 6] = ["timeout", "websocket", "dns", "tls", "ssl", "certificate"];
 
 struct Desktop {
-    socket: WebSocket<TcpStream>,
+    socket: Socket,
     ids: u64,
-    seen: Vec<String>,
 }
 
 /// What it shows of one answer.
@@ -35,11 +31,7 @@ struct Shown {
 impl Desktop {
     /// Connects and shows the token; gives the answer to that too.
     fn connect(stage: &Stage, token: &str) -> (Self, Value) {
-        let request = format!("ws://{}/", stage.address()).into_client_request().unwrap();
-        let stream = TcpStream::connect(stage.address()).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let (socket, _) = tungstenite::client(request, stream).unwrap();
-        let mut desktop = Self { socket, ids: 0, seen: Vec::new() };
+        let mut desktop = Self { socket: Socket::open(stage.address(), "/"), ids: 0 };
         let challenge = desktop.next();
         assert_eq!(challenge["event"], "connect.challenge", "{challenge}");
         let client =
@@ -54,10 +46,9 @@ impl Desktop {
     /// The next frame that it understands.
     fn next(&mut self) -> Value {
         loop {
-            let message = self.socket.read().unwrap_or_else(|error| panic!("{error}; saw {:#?}", self.seen));
-            let Message::Text(text) = message else { continue };
-            self.seen.push(text.to_string());
-            let frame: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            let incoming =
+                self.socket.read().unwrap_or_else(|end| panic!("{end}; saw {:#?}", self.socket.seen()));
+            let Incoming::Frame(frame) = incoming else { continue };
             self.understands(&frame);
             return frame;
         }
@@ -86,7 +77,7 @@ impl Desktop {
         self.ids += 1;
         let id = format!("d{}", self.ids);
         let request = json!({"type": "req", "id": id, "method": method, "params": params});
-        self.socket.send(Message::text(request.to_string())).unwrap();
+        self.socket.send_text(&request.to_string()).unwrap();
         id
     }
 
@@ -166,7 +157,7 @@ fn appends_the_whole_answer_with_a_token_and_no_device() {
     let params = json!({"idempotencyKey": run, "message": "and then", "sessionKey": session});
     let sent = desktop.call("chat.send", &params);
     assert_eq!(sent["payload"]["runId"], run, "{sent}");
-    desktop.socket.send(Message::Ping(Vec::new().into())).unwrap();
+    desktop.socket.inner.send(Message::Ping(Vec::new().into())).unwrap();
     let aborted = desktop.call("chat.abort", &json!({"sessionKey": session, "runId": run}));
     assert_eq!(aborted["payload"]["aborted"], true, "{aborted}");
 }

@@ -7,15 +7,13 @@
 mod validator;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 
 use crate::npm::Generation;
-use crate::support::PATIENCE;
 use crate::support::daemon::Daemon;
+use crate::support::socket::{Incoming, Socket};
 use crate::support::tools::needs;
 
 const TOKEN: &str = "a-token-of-the-schema-7d21";
@@ -92,17 +90,14 @@ fn camel(name: &str) -> String {
 
 /// A connection that has every frame looked at.
 struct Connection {
-    socket: WebSocket<TcpStream>,
+    socket: Socket,
     asked: BTreeMap<String, String>,
     ids: usize,
 }
 
 impl Connection {
     fn open(address: SocketAddr, schema: &mut Schema) -> (Self, Value) {
-        let request = format!("ws://{address}/").into_client_request().unwrap();
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        let (socket, _) = tungstenite::client(request, stream).unwrap();
+        let socket = Socket::open(address, "/");
         let mut connection = Self { socket, asked: BTreeMap::new(), ids: 0 };
         let client = json!({"id": "cli", "version": "2026.9.6", "platform": "linux", "mode": "cli"});
         let scopes = ["admin", "read", "write", "approvals", "pairing", "questions"]
@@ -119,24 +114,16 @@ impl Connection {
         let id = format!("s{}", self.ids);
         let request = json!({"type": "req", "id": id, "method": method, "params": params});
         self.asked.insert(id.clone(), method.to_owned());
-        self.socket.send(Message::text(request.to_string())).unwrap();
+        self.socket.send_text(&request.to_string()).unwrap();
         id
     }
 
     /// The next frame, looked at.
     fn next(&mut self, schema: &mut Schema) -> Value {
-        loop {
-            match self.socket.read().unwrap() {
-                Message::Text(text) => {
-                    let frame: Value = serde_json::from_str(&text).unwrap();
-                    let method = frame["id"].as_str().and_then(|id| self.asked.get(id));
-                    schema.frame(&frame, method.map(String::as_str));
-                    return frame;
-                }
-                Message::Close(close) => panic!("closed: {close:?}"),
-                _ => {}
-            }
-        }
+        let Incoming::Frame(frame) = self.socket.read().unwrap() else { panic!("a binary frame") };
+        let method = frame["id"].as_str().and_then(|id| self.asked.get(id));
+        schema.frame(&frame, method.map(String::as_str));
+        frame
     }
 
     /// Everything until a frame that is wanted.

@@ -2,7 +2,7 @@
 //! refused, revoked. The client here is a few lines of WebSocket and JSON that sign for themselves.
 
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,11 +12,12 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ed25519_dalek::{Signer, SigningKey};
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 
+use crate::support::client::Client;
 use crate::support::daemon::{Daemon, address_in, command, home};
+use crate::support::eventually;
+use crate::support::openclaw;
 use crate::support::tools::needs;
-use crate::support::{PATIENCE, eventually};
 
 const TOKEN: &str = "the-shared-operator-token";
 const USER: &str = "the-key-of-some-user";
@@ -132,18 +133,16 @@ impl Hello {
         params
     }
 
-    fn send(&self, address: SocketAddr) -> Oc {
+    fn send(&self, address: SocketAddr) -> (Oc, Value) {
         let mut oc = Oc::open(address, self.is_forwarded);
-        let challenge = oc.receive().unwrap();
-        let nonce = challenge["payload"]["nonce"].as_str().unwrap();
-        oc.say("c", "connect", &self.params(nonce));
-        oc
+        let nonce = oc.nonce();
+        let answer = oc.call("connect", self.params(&nonce));
+        (oc, answer)
     }
 
     /// Comes in.
     fn connect(&self, address: SocketAddr) -> (Oc, Value) {
-        let mut oc = self.send(address);
-        let answer = oc.answer("c");
+        let (oc, answer) = self.send(address);
         assert_eq!(answer["ok"], true, "let in: {answer}");
         (oc, answer["payload"].clone())
     }
@@ -156,8 +155,7 @@ impl Hello {
 
     /// Is refused: the error, and the code and reason of the Close.
     fn refused(&self, address: SocketAddr) -> (Value, u16, String) {
-        let mut oc = self.send(address);
-        let answer = oc.answer("c");
+        let (mut oc, answer) = self.send(address);
         assert_eq!(answer["ok"], false, "not let in: {answer}");
         let (code, reason) = oc.end();
         (answer["error"].clone(), code, reason)
@@ -171,11 +169,7 @@ impl Hello {
 }
 
 /// A connection.
-struct Oc {
-    socket: WebSocket<TcpStream>,
-    events: Vec<Value>,
-    calls: u32,
-}
+struct Oc(Client, u32);
 
 impl Oc {
     fn open(address: SocketAddr, is_forwarded: bool) -> Self {
@@ -183,45 +177,17 @@ impl Oc {
         if is_forwarded {
             request.headers_mut().insert("x-forwarded-for", "203.0.113.7".parse().unwrap());
         }
-        let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        let (socket, _) = tungstenite::client::client(request, stream).unwrap();
-        Self { socket, events: Vec::new(), calls: 0 }
+        Self(Client::upgrade(address, request).unwrap(), 0)
     }
 
-    fn say(&mut self, id: &str, method: &str, params: &Value) {
-        let frame = json!({"type": "req", "id": id, "method": method, "params": params});
-        self.socket.send(Message::text(frame.to_string())).unwrap();
-    }
-
-    fn receive(&mut self) -> Result<Value, (u16, String)> {
-        loop {
-            match self.socket.read() {
-                Ok(Message::Text(text)) => return Ok(serde_json::from_str(&text).unwrap()),
-                Ok(Message::Close(Some(close))) => return Err((close.code.into(), close.reason.to_string())),
-                Ok(Message::Close(None)) => return Err((1005, String::new())),
-                Ok(_) => {}
-                Err(error) => return Err((0, error.to_string())),
-            }
-        }
-    }
-
-    fn answer(&mut self, id: &str) -> Value {
-        loop {
-            let frame = self.receive().unwrap_or_else(|end| panic!("it ended: {end:?}; {:?}", self.events));
-            match frame["type"].as_str() {
-                Some("res") if frame["id"] == id => return frame,
-                _ => self.events.push(frame),
-            }
-        }
+    /// What a device has to sign.
+    fn nonce(&mut self) -> String {
+        self.0.receive()["payload"]["nonce"].as_str().unwrap().to_owned()
     }
 
     fn call(&mut self, method: &str, params: Value) -> Value {
-        self.calls += 1;
-        let id = format!("r{}", self.calls);
-        self.say(&id, method, &params);
-        self.answer(&id)
+        self.1 += 1;
+        openclaw::ask(&mut self.0, &format!("r{}", self.1), method, params)
     }
 
     fn fine(&mut self, method: &str, params: Value) -> Value {
@@ -232,13 +198,7 @@ impl Oc {
 
     /// The next event of this name.
     fn event(&mut self, name: &str) -> Value {
-        loop {
-            if let Some(at) = self.events.iter().position(|event| event["event"] == name) {
-                return self.events.remove(at)["payload"].clone();
-            }
-            let frame = self.receive().unwrap_or_else(|end| panic!("no {name}: {end:?}; {:?}", self.events));
-            self.events.push(frame);
-        }
+        self.0.find(|frame| frame["event"] == name)["payload"].clone()
     }
 
     /// What is told of the decision about this request; others may be told before.
@@ -253,11 +213,8 @@ impl Oc {
 
     /// How it ends.
     fn end(&mut self) -> (u16, String) {
-        loop {
-            if let Err(end) = self.receive() {
-                return end;
-            }
-        }
+        let code = std::iter::repeat_with(|| self.0.receive_or_close()).find_map(Result::err).unwrap();
+        (code.parse().unwrap_or_default(), self.0.reason().to_owned())
     }
 }
 
@@ -621,8 +578,9 @@ fn from_elsewhere_somebody_with_the_pairing_scope_lets_a_device_in() {
     assert_eq!(pairer.event("node.pair.resolved")["nodeId"], node.id());
 
     user.fine("agents.list", json!({}));
-    let heard = user.events.iter().filter(|event| event["event"].as_str().unwrap().contains("pair")).count();
-    assert_eq!(heard, 0, "who may not pair hears nothing of it: {:?}", user.events);
+    let heard =
+        user.0.kept().iter().filter(|event| event["event"].as_str().unwrap().contains("pair")).count();
+    assert_eq!(heard, 0, "who may not pair hears nothing of it: {:?}", user.0.kept());
 }
 
 #[test]
@@ -639,7 +597,7 @@ fn a_device_belongs_to_the_credential_it_was_paired_with() {
     let sent = user.fine("chat.send", json!({"sessionKey": "mine", "message": "hi", "idempotencyKey": "k1"}));
     assert_eq!(sent["runId"], "k1");
     // The same session for the key itself, in another protocol: one owner.
-    let mut key = crate::support::client::Client::connect_with(at, USER);
+    let mut key = Client::connect_with(at, USER);
     let history = key.call("chat.history", json!({"session": "main:openclaw:mine:main"}));
     assert_eq!(history["result"]["messages"][0]["content"], "hi", "{history}");
 }
@@ -650,14 +608,11 @@ fn hostile_devices_are_refused_and_harm_nobody() {
     let at = daemon.address;
     // What was said on one connection, said again on another.
     let mut first = Oc::open(at, false);
-    let nonce = first.receive().unwrap()["payload"]["nonce"].as_str().unwrap().to_owned();
-    let said = hello(1, TOKEN).params(&nonce);
-    first.say("c", "connect", &said);
-    assert_eq!(first.answer("c")["ok"], true);
+    let said = hello(1, TOKEN).params(&first.nonce());
+    assert_eq!(first.call("connect", said.clone())["ok"], true);
     let mut second = Oc::open(at, false);
-    second.receive().unwrap();
-    second.say("c", "connect", &said);
-    assert_eq!(second.answer("c")["error"]["message"], "device nonce mismatch");
+    second.nonce();
+    assert_eq!(second.call("connect", said)["error"]["message"], "device nonce mismatch");
 
     let huge: [fn(&mut Value); 4] = [
         |p| p["device"]["publicKey"] = "A".repeat(60_000).into(),
@@ -702,7 +657,7 @@ fn hostile_devices_are_refused_and_harm_nobody() {
     assert_eq!(list["pending"].as_array().unwrap().len(), 32);
     let events = eventually("all requests to be told", || {
         admin.call("health", json!({}));
-        let told = admin.events.iter().filter(|event| event["event"] == "device.pair.requested").count();
+        let told = admin.0.kept().iter().filter(|event| event["event"] == "device.pair.requested").count();
         (told >= 32).then_some(told)
     });
     assert!(events <= 80, "{events}");

@@ -1,22 +1,18 @@
 //! An exoclaw client: plain WebSocket and JSON, no code of the daemon's.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
+use tokio_tungstenite::tungstenite::handshake::client::Request;
 
-use super::PATIENCE;
+use super::socket::{Incoming, Socket};
 
 /// One connection.
 pub struct Client {
-    socket: WebSocket<TcpStream>,
+    socket: Socket,
     next_id: u64,
     /// Frames that came while another one was waited for.
     kept: Vec<Value>,
-    /// Every text frame, for messages of failed tests.
-    seen: Vec<String>,
 }
 
 /// The frames of one streamed answer, without its id.
@@ -75,22 +71,19 @@ impl Client {
 
     /// Opens a path and takes nothing.
     pub fn open(address: SocketAddr, path: &str) -> Self {
-        let request = format!("ws://{address}{path}").into_client_request().expect("a request");
-        Self::upgrade(address, request).unwrap_or_else(|error| panic!("{path}: {error}"))
+        Self::on(Socket::open(address, path))
     }
 
     /// Opens with this request.
-    pub fn upgrade(
-        address: SocketAddr,
-        request: tungstenite::handshake::client::Request,
-    ) -> Result<Self, String> {
-        let stream = TcpStream::connect(address).expect("it accepts");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
-        stream.set_nodelay(true).expect("no delay");
-        let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
-        let (socket, _) = tungstenite::client::client_with_config(request, stream, Some(config))
-            .map_err(|error| error.to_string())?;
-        Ok(Self { socket, next_id: 0, kept: Vec::new(), seen: Vec::new() })
+    ///
+    /// # Errors
+    /// Why it is refused.
+    pub fn upgrade(address: SocketAddr, request: Request) -> Result<Self, String> {
+        Socket::upgrade(address, request).map(Self::on)
+    }
+
+    fn on(socket: Socket) -> Self {
+        Self { socket, next_id: 0, kept: Vec::new() }
     }
 
     /// The oldest frame that came while another one was waited for.
@@ -98,19 +91,29 @@ impl Client {
         (!self.kept.is_empty()).then(|| self.kept.remove(0))
     }
 
+    /// The frames that came while others were waited for.
+    pub fn kept(&self) -> &[Value] {
+        &self.kept
+    }
+
     /// Every text frame so far, as it came.
     pub fn seen(&self) -> &[String] {
-        &self.seen
+        self.socket.seen()
+    }
+
+    /// The reason of the Close.
+    pub fn reason(&self) -> &str {
+        self.socket.reason()
     }
 
     /// Sends a text frame as it is.
     pub fn send_text(&mut self, text: &str) {
-        self.socket.send(Message::text(text)).expect("it takes frames");
+        self.socket.send_text(text).expect("it takes frames");
     }
 
     /// Sends a binary frame.
     pub fn send_binary(&mut self, bytes: &[u8]) {
-        self.socket.send(Message::binary(bytes.to_vec())).expect("it takes frames");
+        self.socket.send_binary(bytes);
     }
 
     /// Sends a request; gives its id.
@@ -123,8 +126,7 @@ impl Client {
 
     /// Sends a request under this id; the connection may have ended.
     pub fn try_request(&mut self, id: &str, method: &str, params: Value) -> Result<(), String> {
-        let request = json!({"id": id, "method": method, "params": params}).to_string();
-        self.socket.send(Message::text(request)).map_err(|error| error.to_string())
+        self.socket.send_text(&json!({"id": id, "method": method, "params": params}).to_string())
     }
 
     /// Sends a prompt for an account of channel `websocket`; gives its id.
@@ -146,12 +148,17 @@ impl Client {
 
     /// The next frame with this id.
     pub fn reply(&mut self, id: &str) -> Value {
-        if let Some(index) = self.kept.iter().position(|frame| frame["id"] == id) {
+        self.find(|frame| frame["id"] == id)
+    }
+
+    /// The next frame for which this holds; others are kept.
+    pub fn find(&mut self, is_meant: impl Fn(&Value) -> bool) -> Value {
+        if let Some(index) = self.kept.iter().position(&is_meant) {
             return self.kept.remove(index);
         }
         loop {
             let frame = self.receive();
-            if frame["id"] == id {
+            if is_meant(&frame) {
                 return frame;
             }
             self.kept.push(frame);
@@ -184,22 +191,15 @@ impl Client {
     pub fn receive(&mut self) -> Value {
         match self.receive_or_close() {
             Ok(frame) => frame,
-            Err(end) => panic!("the connection ended ({end}) after {:#?}", self.seen),
+            Err(end) => panic!("the connection ended ({end}) after {:#?}", self.seen()),
         }
     }
 
     /// The next text frame, or how the connection ended: the close code, or why there is none.
     pub fn receive_or_close(&mut self) -> Result<Value, String> {
         loop {
-            match self.socket.read() {
-                Ok(Message::Text(text)) => {
-                    self.seen.push(text.to_string());
-                    return Ok(serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}")));
-                }
-                Ok(Message::Close(Some(close))) => return Err(u16::from(close.code).to_string()),
-                Ok(Message::Close(None)) => return Err("no code".into()),
-                Ok(_) => {}
-                Err(error) => return Err(error.to_string()),
+            if let Incoming::Frame(frame) = self.socket.read()? {
+                return Ok(frame);
             }
         }
     }

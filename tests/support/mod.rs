@@ -11,6 +11,7 @@ pub mod openclaw;
 pub mod pace;
 pub mod process;
 pub mod raw;
+pub mod socket;
 pub mod terminal;
 pub mod tools;
 pub mod upstream;

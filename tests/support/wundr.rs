@@ -3,36 +3,24 @@
 //! It looks at every event frame's `seq`: each is one more than the one before.
 
 use std::collections::VecDeque;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 
 use super::PATIENCE;
+pub use super::socket::Incoming;
+use super::socket::Socket;
 
 /// One connection.
 pub struct Wundr {
-    socket: WebSocket<TcpStream>,
+    socket: Socket,
     next_id: u64,
     /// The number of the last event frame.
     seq: u64,
     hello: Value,
     /// Frames that came while another one was waited for.
     kept: VecDeque<Incoming>,
-    /// Every text frame, for messages of failed tests.
-    seen: Vec<String>,
-}
-
-/// What the daemon sends.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Incoming {
-    /// A text frame.
-    Frame(Value),
-    /// A binary frame.
-    Binary(Vec<u8>),
 }
 
 impl Wundr {
@@ -82,14 +70,8 @@ impl Wundr {
 
     /// Opens a path and sends nothing.
     pub fn open(address: SocketAddr, path: &str) -> Self {
-        let request = format!("ws://{address}{path}").into_client_request().expect("a request");
-        let stream = TcpStream::connect(address).expect("it accepts");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
-        stream.set_nodelay(true).expect("no delay");
-        let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
-        let (socket, _) = tungstenite::client::client_with_config(request, stream, Some(config))
-            .unwrap_or_else(|error| panic!("{path}: {error}"));
-        Self { socket, next_id: 0, seq: 0, hello: Value::Null, kept: VecDeque::new(), seen: Vec::new() }
+        let socket = Socket::open(address, path);
+        Self { socket, next_id: 0, seq: 0, hello: Value::Null, kept: VecDeque::new() }
     }
 
     /// What `auth.connect` was answered.
@@ -99,17 +81,17 @@ impl Wundr {
 
     /// Every text frame so far, as it came.
     pub fn seen(&self) -> &[String] {
-        &self.seen
+        self.socket.seen()
     }
 
     /// Sends a text frame as it is.
     pub fn send_text(&mut self, text: &str) {
-        self.socket.send(Message::text(text)).expect("it takes frames");
+        self.socket.send_text(text).expect("it takes frames");
     }
 
     /// Sends a binary frame.
     pub fn send_binary(&mut self, bytes: impl Into<Vec<u8>>) {
-        self.socket.send(Message::binary(bytes.into())).expect("it takes frames");
+        self.socket.send_binary(bytes);
     }
 
     /// Sends a request; gives its id.
@@ -127,7 +109,7 @@ impl Wundr {
 
     /// Asks, and takes the payload of the answer.
     pub fn call(&mut self, method: &str, params: Value) -> Value {
-        self.try_call(method, params).unwrap_or_else(|error| panic!("{method}: {error}\n{:#?}", self.seen))
+        self.try_call(method, params).unwrap_or_else(|error| panic!("{method}: {error}\n{:#?}", self.seen()))
     }
 
     /// Asks, and takes the error it is refused with.
@@ -208,11 +190,11 @@ impl Wundr {
         // Heartbeats come for ever.
         let begin = Instant::now();
         loop {
-            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}, after {:#?}", self.seen);
+            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}, after {:#?}", self.seen());
             match self.read() {
                 Ok(Incoming::Frame(frame)) if is_meant(&frame) => return frame,
                 Ok(other) => self.kept.push_back(other),
-                Err(end) => panic!("the connection ended ({end}) before {what}, after {:#?}", self.seen),
+                Err(end) => panic!("the connection ended ({end}) before {what}, after {:#?}", self.seen()),
             }
         }
     }
@@ -221,7 +203,7 @@ impl Wundr {
     pub fn next(&mut self) -> Incoming {
         let kept = self.kept.pop_front();
         kept.unwrap_or_else(|| {
-            self.read().unwrap_or_else(|end| panic!("the connection ended ({end}) after {:#?}", self.seen))
+            self.read().unwrap_or_else(|end| panic!("the connection ended ({end}) after {:#?}", self.seen()))
         })
     }
 
@@ -235,11 +217,11 @@ impl Wundr {
         }
         let begin = Instant::now();
         loop {
-            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for a binary frame: {:#?}", self.seen);
+            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for a binary frame: {:#?}", self.seen());
             match self.read() {
                 Ok(Incoming::Binary(bytes)) => return bytes,
                 Ok(other) => self.kept.push_back(other),
-                Err(end) => panic!("the connection ended ({end}) before a binary frame: {:#?}", self.seen),
+                Err(end) => panic!("the connection ended ({end}) before a binary frame: {:#?}", self.seen()),
             }
         }
     }
@@ -248,7 +230,7 @@ impl Wundr {
     pub fn closed(&mut self) -> String {
         let begin = Instant::now();
         loop {
-            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for a close: {:#?}", self.seen);
+            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for a close: {:#?}", self.seen());
             match self.read() {
                 Ok(incoming) => self.kept.push_back(incoming),
                 Err(end) => return end,
@@ -262,23 +244,13 @@ impl Wundr {
     }
 
     fn read(&mut self) -> Result<Incoming, String> {
-        loop {
-            match self.socket.read() {
-                Ok(Message::Text(text)) => {
-                    self.seen.push(text.to_string());
-                    let frame: Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
-                    if let Some(seq) = frame["seq"].as_u64() {
-                        assert_eq!(seq, self.seq + 1, "a gap or a repeat: {frame}");
-                        self.seq = seq;
-                    }
-                    return Ok(Incoming::Frame(frame));
-                }
-                Ok(Message::Binary(bytes)) => return Ok(Incoming::Binary(bytes.to_vec())),
-                Ok(Message::Close(Some(close))) => return Err(u16::from(close.code).to_string()),
-                Ok(Message::Close(None)) => return Err("no code".into()),
-                Ok(_) => {}
-                Err(error) => return Err(error.to_string()),
-            }
+        let incoming = self.socket.read()?;
+        if let Incoming::Frame(frame) = &incoming
+            && let Some(seq) = frame["seq"].as_u64()
+        {
+            assert_eq!(seq, self.seq + 1, "a gap or a repeat: {frame}");
+            self.seq = seq;
         }
+        Ok(incoming)
     }
 }
