@@ -19,6 +19,7 @@ use clawmux_core::ids::SessionKey;
 use rusqlite::Connection;
 use support::daemon::{Daemon, home};
 use support::eventually;
+use support::process::resident_bytes;
 
 /// Those that had work when the daemon died, among few and among many.
 const UNFINISHED: u64 = 20;
@@ -93,12 +94,6 @@ fn bytes_read(process: &str) -> u64 {
     line.parse().unwrap()
 }
 
-fn resident_kib(pid: u32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches("kB").trim().parse().unwrap()
-}
-
 #[test]
 fn a_hundred_thousand_sessions_do_not_slow_the_start() {
     let _alone = ALONE.lock();
@@ -112,7 +107,7 @@ fn a_hundred_thousand_sessions_do_not_slow_the_start() {
         let daemon = Daemon::at(home, "[store]\nrecovery = \"interrupt\"\n", &[]);
         let ready = begin.elapsed();
         let idle_bytes = bytes_read(&daemon.pid().to_string());
-        let resident = resident_kib(daemon.pid());
+        let resident = resident_bytes(daemon.pid()) / 1024;
 
         leave_unfinished(&path, sessions);
         let daemon = daemon.kill_and_restart();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
-use crate::support::daemon::{self, Daemon};
+use crate::support::daemon::{self, Daemon, key_of};
 use crate::support::eventually;
 use crate::support::openclaw;
 use crate::support::wundr::{Incoming, Wundr};
@@ -249,29 +249,23 @@ fn of_many_who_decide_at_once_one_does() {
 
 #[test]
 fn an_approver_sees_calls_of_all_and_nothing_else_and_others_see_nothing() {
-    let key = |name: &str, what: &str| {
-        format!("[[auth.api_keys]]\nname = \"{name}\"\nkey_env = \"KEY_{name}\"\n{what}\n")
-    };
-    let config = key("ada", "role = \"user\"")
-        + &key("bob", "role = \"user\"")
-        + &key("ron", "role = \"readonly\"")
-        + &key("eve", "scopes = [\"daemon.approve\"]")
-        + &key("max", "scopes = [\"daemon.write\", \"daemon.approve\"]")
-        + ASK;
-    let names = ["ada", "bob", "ron", "eve", "max"];
-    let secret = |name: &str| format!("key-of-{name}-0123456789012345678901234567890");
-    let env: Vec<(String, String)> = names.iter().map(|name| (format!("KEY_{name}"), secret(name))).collect();
-    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (&**name, &**value)).collect();
-    let daemon = Daemon::with_env(&config, &env);
+    let people = [
+        ("ada", "user"),
+        ("bob", "user"),
+        ("ron", "readonly"),
+        ("eve", "daemon.approve"),
+        ("max", "daemon.write daemon.approve"),
+    ];
+    let daemon = Daemon::shared(ASK, &people, &[]);
     let [mut ada, mut bob, mut ron, mut eve, mut max] =
-        names.map(|name| Wundr::connect_with(daemon.address, &secret(name)));
+        people.map(|(name, _)| Wundr::connect_with(daemon.address, &key_of(name)));
     for client in [&mut ada, &mut bob, &mut ron, &mut eve, &mut max] {
         client.subscribe(&["*"], Value::Null);
         client.call("health.ping", json!({}));
     }
     assert_eq!(eve.refused("session.list", json!({}))["code"], "FORBIDDEN");
 
-    let mut client = Client::connect_with(daemon.address, &secret("ada"));
+    let mut client = Client::connect_with(daemon.address, &key_of("ada"));
     client.chat("ada", "the password is xyzzy");
     let prompt = client.prompt("ada", r#"/tool echo {"text":"plugh"}"#);
     let asked = request(&mut ada);
@@ -280,7 +274,7 @@ fn an_approver_sees_calls_of_all_and_nothing_else_and_others_see_nothing() {
 
     assert_eq!(approve(&mut bob, &asked).expect_err("not his")["code"], "NOT_FOUND");
     assert_eq!(approve(&mut ron, &asked).expect_err("he reads")["code"], "FORBIDDEN");
-    let mut late = Wundr::connect_with(daemon.address, &secret("eve"));
+    let mut late = Wundr::connect_with(daemon.address, &key_of("eve"));
     late.subscribe(&["tool.request"], json!({ "sessionId": asked["sessionId"] }));
     assert_eq!(request(&mut late)["requestId"], asked["requestId"]);
     approve(&mut eve, &asked).expect("that is what she is for");

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, key_of};
 use crate::support::lines::Lines;
 use crate::support::openclaw::{call, connect};
 
@@ -186,16 +186,10 @@ fn an_attach_begins_behind_the_last_clear_or_before_there_is_anything() {
 
 #[test]
 fn a_user_decides_about_his_own_calls_and_nobody_elses() {
-    let key = |name: &str, role: &str| {
-        format!("[[auth.api_keys]]\nname = \"{name}\"\nkey_env = \"KEY_{name}\"\nrole = \"{role}\"\n")
-    };
-    let config = key("ada", "user") + &key("bob", "user") + &key("ron", "readonly") + ASK;
-    let names = ["ada", "bob", "ron"];
-    let secret = |name: &str| format!("key-of-{name}-0123456789012345678901234567890");
-    let env: Vec<(String, String)> = names.iter().map(|name| (format!("KEY_{name}"), secret(name))).collect();
-    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (&**name, &**value)).collect();
-    let daemon = Daemon::with_env(&config, &env);
-    let [mut ada, mut bob, mut ron] = names.map(|name| Client::connect_with(daemon.address, &secret(name)));
+    let people = [("ada", "user"), ("bob", "user"), ("ron", "readonly")];
+    let daemon = Daemon::shared(ASK, &people, &[]);
+    let [mut ada, mut bob, mut ron] =
+        people.map(|(name, _)| Client::connect_with(daemon.address, &key_of(name)));
 
     let prompt = ada.prompt("ada", r#"/tool echo {"text":"hi"}"#);
     let waiting = crate::support::eventually("a call that waits", || {

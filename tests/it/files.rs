@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::shim::{Disk, FULL};
-use crate::support::daemon::{self, Daemon};
+use crate::support::daemon::{self, Daemon, key_of};
 use crate::support::eventually;
 use crate::support::process::resident_bytes;
 use crate::support::wundr::{Incoming, Wundr};
@@ -375,22 +375,13 @@ fn every_bad_frame_is_answered_and_the_connection_goes_on() {
 
 /// A daemon that two users and one who may only look have keys for.
 fn shared(limits: &str) -> Daemon {
-    let key = |name: &str, role: &str| {
-        format!("[[auth.api_keys]]\nname = \"{name}\"\nkey_env = \"KEY_{name}\"\nrole = \"{role}\"\n")
-    };
-    let config = [key("ada", "user"), key("bob", "user"), key("eve", "readonly"), limits.to_owned()].concat();
-    let keys = ["ada", "bob", "eve"].map(|name| (format!("KEY_{name}"), secret(name)));
-    Daemon::with_env(&config, &keys.each_ref().map(|(name, key)| (name.as_str(), key.as_str())))
-}
-
-fn secret(name: &str) -> String {
-    format!("{name}-key-that-is-long-enough-for-anybody")
+    Daemon::shared(limits, &[("ada", "user"), ("bob", "user"), ("eve", "readonly")], &[])
 }
 
 #[test]
 fn a_file_is_its_owners_and_the_quota_holds_whatever_comes_at_once() {
     let daemon = shared("[limits]\nrequests_burst = 0\nfile_quota_bytes = 1000000\n");
-    let connect = |name: &str| Wundr::connect_with(daemon.address, &secret(name));
+    let connect = |name: &str| Wundr::connect_with(daemon.address, &key_of(name));
     let (mut ada, mut bob, mut eve) = (connect("ada"), connect("bob"), connect("eve"));
     let hers = put(&mut ada, &id(1), b"hers").unwrap();
     let his = put(&mut bob, &id(1), b"his").unwrap();

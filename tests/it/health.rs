@@ -3,12 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
-use crate::support::daemon::{self, Daemon};
+use crate::support::daemon::{self, Daemon, key_of};
 use crate::support::eventually;
 use crate::support::wundr::Wundr;
-
-const BOSS: &str = "boss-sees-all-and-has-32-characters";
-const EYE: &str = "eye-reads-only-with-32-characters";
 
 fn health(client: &mut Wundr) -> Value {
     client.call("health.status", Value::Null)
@@ -16,11 +13,8 @@ fn health(client: &mut Wundr) -> Value {
 
 /// The configuration file with keys of an operator and of one who reads.
 fn guarded(more: &str) -> Daemon {
-    let key = |name: &str, role: &str| {
-        format!("[[auth.api_keys]]\nname = \"{name}\"\nkey_env = \"KEY_{name}\"\nrole = \"{role}\"\n")
-    };
-    let config = format!("# mine\n{more}\n{}{}", key("boss", "admin"), key("eye", "readonly"));
-    Daemon::with_env(&config, &[("KEY_boss", BOSS), ("KEY_eye", EYE), ("CLAWMUX__BUDGETS__DAILY", "1000000")])
+    let people = [("boss", "admin"), ("eye", "readonly")];
+    Daemon::shared(&format!("# mine\n{more}"), &people, &[("CLAWMUX__BUDGETS__DAILY", "1000000")])
 }
 
 #[test]
@@ -111,7 +105,7 @@ fn what_is_wrong_degrades_the_part_and_the_whole() {
 #[test]
 fn what_is_set_is_stored_and_holds_at_once() {
     let mut daemon = guarded("[limits]\nqueue = 3 # few");
-    let mut boss = Wundr::connect_with(daemon.address, BOSS);
+    let mut boss = Wundr::connect_with(daemon.address, &key_of("boss"));
     let asked = json!({ "keys": ["limits.queue", "budgets.daily", "memory"] });
     let before = boss.call("config.get", asked.clone());
     assert_eq!(
@@ -151,12 +145,12 @@ fn what_is_set_is_stored_and_holds_at_once() {
     assert_eq!(std::fs::read_to_string(&path).expect("it is there"), text);
     let all = boss.call("config.get", json!({ "all": true }));
     assert!(
-        !all.to_string().contains(BOSS) && all["values"]["auth"]["api_keys"][0]["name"] == "boss",
+        !all.to_string().contains(&key_of("boss")) && all["values"]["auth"]["api_keys"][0]["name"] == "boss",
         "{all}"
     );
 
     // Who only reads is told what concerns everybody.
-    let mut eye = Wundr::connect_with(daemon.address, EYE);
+    let mut eye = Wundr::connect_with(daemon.address, &key_of("eye"));
     let seen = eye.call("config.get", json!({ "all": true }));
     assert_eq!(
         (&seen["values"]["limits"]["queue"], seen["values"].get("auth"), seen.get("path"), seen.get("hash")),
@@ -170,7 +164,7 @@ fn what_is_set_is_stored_and_holds_at_once() {
     let back = json!({ "values": { "limits": { "queue": 3 }, "memory": null }, "merge": false });
     assert_eq!(boss.call("config.set", back)["pending"], json!([]));
     daemon = daemon.restart();
-    let mut boss = Wundr::connect_with(daemon.address, BOSS);
+    let mut boss = Wundr::connect_with(daemon.address, &key_of("boss"));
     let now = boss.call("config.get", asked);
     assert_eq!((&now["values"]["limits.queue"], &now["pending"]), (&json!(3), &json!([])), "{now}");
 }
@@ -178,7 +172,7 @@ fn what_is_set_is_stored_and_holds_at_once() {
 #[test]
 fn who_subscribed_is_told_when_something_changes() {
     let daemon = guarded("");
-    let mut eye = Wundr::connect_with(daemon.address, EYE);
+    let mut eye = Wundr::connect_with(daemon.address, &key_of("eye"));
     assert_eq!(health(&mut eye)["status"], "running");
     let subscription = eye.subscribe(&["health.*"], Value::Null);
     let drain = |args: &[&str]| daemon.stdout_of(&[&["drain"], args].concat());

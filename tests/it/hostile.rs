@@ -5,13 +5,7 @@ use serde_json::json;
 
 use crate::support::client::Client;
 use crate::support::daemon::Daemon;
-
-/// Resident memory of a process, in bytes.
-fn resident_bytes(daemon: &Daemon) -> usize {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid())).expect("it lives");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a line for it");
-    line.split_whitespace().next().and_then(|kib| kib.parse::<usize>().ok()).expect("a number") * 1024
-}
+use crate::support::process::resident_bytes;
 
 #[test]
 fn histories_of_large_prompts_that_nobody_reads_cost_little() {
@@ -22,7 +16,7 @@ fn histories_of_large_prompts_that_nobody_reads_cost_little() {
     for _ in 0..6 {
         assert_eq!(client.chat("large", &large).events().last(), Some(&"done"));
     }
-    let before = resident_bytes(&daemon);
+    let before = resident_bytes(daemon.pid());
     let place = json!({ "channel": "websocket", "account": "large", "limit": 1000 });
     let mut deaf: Vec<Client> = (0..4).map(|_| Client::connect(daemon.address)).collect();
     for client in &mut deaf {
@@ -33,7 +27,7 @@ fn histories_of_large_prompts_that_nobody_reads_cost_little() {
     // What they asked for is over 9 GB. A whole conversation later others have it as before.
     assert_eq!(client.chat("other", "/tool echo {\"text\":\"hi\"}").events().last(), Some(&"done"));
     assert_eq!(daemon.get("/healthz").0, 200);
-    let grown = resident_bytes(&daemon).saturating_sub(before);
+    let grown = resident_bytes(daemon.pid()).saturating_sub(before);
     assert!(grown < 200_000_000, "{grown} bytes for four clients that do not read");
     let history = client.call("chat.history", place);
     let messages = history["result"]["messages"].as_array().expect("messages").len();

@@ -3,21 +3,12 @@
 
 use serde_json::{Value, json};
 
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, key_of};
 use crate::support::wundr::Wundr;
 
-const ALICE: &str = "alice-has-a-key-of-32-characters";
-const BOB: &str = "bob-has-another-of-32-characters";
-const EYE: &str = "eye-reads-only-with-32-characters";
-const BOSS: &str = "boss-sees-all-and-has-32-characters";
-
 fn guarded() -> Daemon {
-    let key = |name: &str, role: &str| {
-        format!("[[auth.api_keys]]\nname = \"{name}\"\nkey_env = \"KEY_{name}\"\nrole = \"{role}\"\n")
-    };
-    let config = key("alice", "user") + &key("bob", "user") + &key("eye", "readonly") + &key("boss", "admin");
-    let keys = [("KEY_alice", ALICE), ("KEY_bob", BOB), ("KEY_eye", EYE), ("KEY_boss", BOSS)];
-    Daemon::with_env(&config, &keys)
+    let people = [("alice", "user"), ("bob", "user"), ("eye", "readonly"), ("boss", "admin")];
+    Daemon::shared("", &people, &[])
 }
 
 /// Stores a fact; gives its id.
@@ -82,8 +73,8 @@ fn what_was_acknowledged_is_found_after_sigkill_and_what_was_deleted_is_not() {
 #[test]
 fn two_principals_never_see_each_others_memories() {
     let daemon = guarded();
-    let mut alice = Wundr::connect_with(daemon.address, ALICE);
-    let mut bob = Wundr::connect_with(daemon.address, BOB);
+    let mut alice = Wundr::connect_with(daemon.address, &key_of("alice"));
+    let mut bob = Wundr::connect_with(daemon.address, &key_of("bob"));
     let hers = store(&mut alice, "green tea", json!({}));
     let before = alice.call("memory.query", about("green tea"));
     for n in 0..5 {
@@ -102,7 +93,7 @@ fn two_principals_never_see_each_others_memories() {
     );
     assert_eq!(error, unknown, "whose it is is not told");
 
-    let mut eye = Wundr::connect_with(daemon.address, EYE);
+    let mut eye = Wundr::connect_with(daemon.address, &key_of("eye"));
     assert_eq!(find(&mut eye, about("green tea")), [""; 0]);
     for (method, params) in [
         ("memory.store", json!({ "content": "x", "tier": "semantic" })),
@@ -112,7 +103,7 @@ fn two_principals_never_see_each_others_memories() {
     }
 
     // Operators see all.
-    let mut boss = Wundr::connect_with(daemon.address, BOSS);
+    let mut boss = Wundr::connect_with(daemon.address, &key_of("boss"));
     assert_eq!(boss.call("memory.query", about("green tea"))["total"], 6);
     boss.call("memory.delete", json!({ "memoryId": hers }));
     assert_eq!(find(&mut alice, about("green tea")), [""; 0]);

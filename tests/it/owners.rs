@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, key_of};
 use crate::support::eventually;
 use crate::support::lines::Lines;
 use crate::support::openclaw;
@@ -15,24 +15,10 @@ use crate::support::wundr::Wundr;
 const TOKEN: &str = "the-shared-operator-token-0123456789";
 const CALL: &str = r#"/tool echo {"text":"hi"}"#;
 
-fn secret(name: &str) -> String {
-    format!("key-of-{name}-0123456789012345678901234567890")
-}
-
 /// A daemon with an operator's token, users `ada` and `eve`, and `max`, who may approve.
 fn daemon(more: &str) -> Daemon {
-    let key = |name: &str, what: &str| {
-        format!("[[auth.api_keys]]\nname = \"{name}\"\nkey_env = \"KEY_{name}\"\n{what}\n")
-    };
-    let config = key("ada", "role = \"user\"")
-        + &key("eve", "role = \"user\"")
-        + &key("max", "scopes = [\"daemon.approve\"]")
-        + "[limits]\nrequests_burst = 0\n"
-        + more;
-    let env = ["ada", "eve", "max"].map(|name| (format!("KEY_{name}"), secret(name)));
-    let mut env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (&**name, &**value)).collect();
-    env.push(("CLAWMUX_TOKEN", TOKEN));
-    Daemon::with_env(&config, &env)
+    let people = [("ada", "user"), ("eve", "user"), ("max", "daemon.approve")];
+    Daemon::shared(&format!("[limits]\nrequests_burst = 0\n{more}"), &people, &[("CLAWMUX_TOKEN", TOKEN)])
 }
 
 /// An OpenClaw client that shows this token.
@@ -90,15 +76,15 @@ fn who_speaks_first_in_a_session_of_the_operators_has_another_one() {
     let daemon = daemon("[[plugins]]\nname = \"echo\"\napproval = \"ask\"\n");
     let address = daemon.address;
     // The attack: a user is first, in the sessions that operators' clients begin in, and listens.
-    let mut eve = Client::connect_with(address, &secret("eve"));
+    let mut eve = Client::connect_with(address, &key_of("eve"));
     for session in ["main:openclaw:main:main", "main:xeno:default:main"] {
         say(&mut eve, session, "EVE was here");
         let attach = eve.request("session.attach", json!({ "session": session }));
         assert_eq!(eve.reply(&attach)["result"]["session"], session);
     }
-    let mut eves_page = OpenClaw::connect(address, &secret("eve"));
+    let mut eves_page = OpenClaw::connect(address, &key_of("eve"));
     assert!(eves_page.history("main").contains("EVE was here"));
-    let mut eves_wundr = Wundr::connect_with(address, &secret("eve"));
+    let mut eves_wundr = Wundr::connect_with(address, &key_of("eve"));
     eves_wundr.subscribe(&["*"], Value::Null);
 
     // The operator says the same keys.
@@ -155,7 +141,7 @@ fn who_speaks_first_in_a_session_of_the_operators_has_another_one() {
     }
 
     // Nor does she lock out anybody else.
-    let mut ada = OpenClaw::connect(address, &secret("ada"));
+    let mut ada = OpenClaw::connect(address, &key_of("ada"));
     ada.prompt("main", "ADA speaks");
     assert!(ada.history("agent:main:main").contains("ADA speaks") && !ada.history("main").contains("EVE"));
     assert_eq!(ada.keys(), ["agent:main:main"]);
@@ -207,7 +193,7 @@ fn who_speaks_first_in_a_session_of_the_operators_has_another_one() {
 #[test]
 fn an_operator_who_errs_is_told_whose_it_is_and_others_are_not() {
     let daemon = daemon("");
-    let mut ada = Client::connect_with(daemon.address, &secret("ada"));
+    let mut ada = Client::connect_with(daemon.address, &key_of("ada"));
     say(&mut ada, "main:websocket:ada:main", "ADA speaks");
     let (status, _, said) = daemon.run(&["session", "show", "main:websocket:ada:main"]);
     assert!(status == 1 && said.contains("ada/main:websocket:ada:main belongs to ada"), "{said}");
@@ -219,7 +205,7 @@ fn an_operator_who_errs_is_told_whose_it_is_and_others_are_not() {
     let refused = operator.call("session.clear", json!({ "session": "main:websocket:ada:main" }));
     let why = refused["error"].as_str().unwrap_or_default().to_owned();
     assert!(why.contains("ada/main:websocket:ada:main belongs to ada"), "{refused}");
-    let mut eve = Client::connect_with(daemon.address, &secret("eve"));
+    let mut eve = Client::connect_with(daemon.address, &key_of("eve"));
     let refused = eve.call("session.clear", json!({ "session": "main:websocket:ada:main" }));
     assert_eq!(refused["error"], "no such session: main:websocket:ada:main");
 }
@@ -227,9 +213,9 @@ fn an_operator_who_errs_is_told_whose_it_is_and_others_are_not() {
 #[test]
 fn a_call_is_decided_by_who_prompted_the_run() {
     let daemon = daemon("[[plugins]]\nname = \"echo\"\napproval = \"ask\"\n");
-    let mut ada = Wundr::connect_with(daemon.address, &secret("ada"));
+    let mut ada = Wundr::connect_with(daemon.address, &key_of("ada"));
     ada.subscribe(&["tool.*"], Value::Null);
-    let mut hers = Client::connect_with(daemon.address, &secret("ada"));
+    let mut hers = Client::connect_with(daemon.address, &key_of("ada"));
     say(&mut hers, "main:websocket:ada:main", "hello");
     // The operator prompts in her session: she sees the call, and does not decide about it.
     let mut operator = Client::connect_with(daemon.address, TOKEN);
@@ -238,9 +224,9 @@ fn a_call_is_decided_by_who_prompted_the_run() {
     let asked = ada.event("tool.request")["payload"].clone();
     let about = json!({ "sessionId": asked["sessionId"], "requestId": asked["requestId"] });
     assert_eq!(ada.refused("tool.approve", about.clone())["code"], "FORBIDDEN");
-    let mut eve = Wundr::connect_with(daemon.address, &secret("eve"));
+    let mut eve = Wundr::connect_with(daemon.address, &key_of("eve"));
     assert_eq!(eve.refused("tool.approve", about.clone())["code"], "NOT_FOUND");
-    let mut max = Wundr::connect_with(daemon.address, &secret("max"));
+    let mut max = Wundr::connect_with(daemon.address, &key_of("max"));
     assert_eq!(max.call("tool.approve", about)["status"], "approved");
     assert!(operator.stream(&prompt).events().contains(&"done"));
     // Her own she decides about herself.
@@ -253,7 +239,7 @@ fn a_call_is_decided_by_who_prompted_the_run() {
 #[test]
 fn openclaw_agent_speaks_in_the_session_that_has_the_id() {
     let daemon = daemon("");
-    let mut ada = OpenClaw::connect(daemon.address, &secret("ada"));
+    let mut ada = OpenClaw::connect(daemon.address, &key_of("ada"));
     let agent = |client: &mut OpenClaw, id: &str, content: &str| {
         client.1 += 1;
         let request = format!("c{}", client.1);
@@ -294,7 +280,7 @@ fn openclaw_agent_speaks_in_the_session_that_has_the_id() {
     assert!(ada.history("agent:main:work").contains("fifth"));
     assert_eq!(ada.keys().len(), 2);
     // Another's is none of hers, nor hers an operator's.
-    for token in [secret("eve"), TOKEN.to_owned()] {
+    for token in [key_of("eve"), TOKEN.to_owned()] {
         let mut other = OpenClaw::connect(daemon.address, &token);
         agent(&mut other, &anew, "sixth");
         assert!(other.keys().contains(&format!("agent:main:{anew}")));
@@ -356,7 +342,7 @@ fn no_interleaving_lets_one_see_or_steer_another() {
         usize::try_from(state % sides as u64).expect("it fits")
     };
     let daemon = daemon("");
-    let who = [("ADA", secret("ada")), ("EVE", secret("eve")), ("OPS", TOKEN.to_owned())];
+    let who = [("ADA", key_of("ada")), ("EVE", key_of("eve")), ("OPS", TOKEN.to_owned())];
     let mut clients: Vec<_> = who
         .iter()
         .map(|(name, token)| {

@@ -5,21 +5,16 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, key_of};
 use crate::support::eventually;
 use crate::support::process::resident_bytes;
 use crate::support::upstream::{Turn, Upstream};
 
 const MIB: usize = 1 << 20;
-const ADA: (&str, &str) = ("KEY_ada", "key-of-ada-0123456789");
-const BOSS: (&str, &str) = ("KEY_boss", "key-of-boss-0123456789");
 
 /// A daemon with a user and an operator.
 fn shared(config: &str) -> Daemon {
-    let key = |name: &str, role: &str| {
-        format!("[[auth.api_keys]]\nname = \"{name}\"\nkey_env = \"KEY_{name}\"\nrole = \"{role}\"\n")
-    };
-    Daemon::with_env(&(config.to_owned() + &key("ada", "user") + &key("boss", "admin")), &[ADA, BOSS])
+    Daemon::shared(config, &[("ada", "user"), ("boss", "admin")], &[])
 }
 
 fn place(account: &str) -> Value {
@@ -43,7 +38,7 @@ fn is_in_files(home: &Path, text: &str) -> bool {
 #[test]
 fn an_owner_has_a_quota_is_told_what_to_delete_and_deletes_it() {
     let daemon = shared("[limits]\nrequests_burst = 0\nsessions = 3\nstore_bytes = 3500000\n");
-    let mut ada = Client::connect_with(daemon.address, ADA.1);
+    let mut ada = Client::connect_with(daemon.address, &key_of("ada"));
     let large = "x".repeat(MIB);
     assert_eq!(ada.chat("small", "hello").error(), "");
     assert_eq!(ada.chat("large", &large).error(), "");
@@ -75,7 +70,7 @@ fn an_owner_has_a_quota_is_told_what_to_delete_and_deletes_it() {
         assert!(fourth.contains("3 are allowed: delete some"), "{fourth}");
         assert!(fourth.contains("unused for longest are"), "{fourth}");
     }
-    let mut boss = Client::connect_with(daemon.address, BOSS.1);
+    let mut boss = Client::connect_with(daemon.address, &key_of("boss"));
     assert_eq!(boss.chat("other", "the quota of one is not another's").error(), "");
     let refused = ada.call("session.delete", place("other"));
     assert!(refused["result"]["deleted"] != true, "{refused}");

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, key_of};
 use crate::support::eventually;
 use crate::support::wundr::Wundr;
 
@@ -411,18 +411,10 @@ fn after_sigkill_everything_comes_to_its_end_exactly_once() {
 
 #[test]
 fn whoever_it_is_not_for_learns_nothing() {
-    let key = |name: &str, role: &str| {
-        format!("[[auth.api_keys]]\nname = \"{name}\"\nkey_env = \"KEY_{name}\"\nrole = \"{role}\"\n")
-    };
-    let config = key("ada", "user") + &key("bob", "user") + &key("eye", "readonly");
-    let env = [
-        ("KEY_ada", "key-of-ada-0123456789-0123456789-0123"),
-        ("KEY_bob", "key-of-bob-0123456789-0123456789-0123"),
-        ("KEY_eye", "key-of-eye-0123456789-0123456789-0123"),
-        ("CLAWMUX_TOKEN", "key-of-the-boss-0123456789-0123456789"),
-    ];
-    let daemon = Daemon::with_env(&config, &env);
-    let [mut ada, mut bob, mut eye, mut boss] = env.map(|(_, key)| Wundr::connect_with(daemon.address, key));
+    let people = [("ada", "user"), ("bob", "user"), ("eye", "readonly"), ("boss", "admin")];
+    let daemon = Daemon::shared("", &people, &[]);
+    let [mut ada, mut bob, mut eye, mut boss] =
+        people.map(|(name, _)| Wundr::connect_with(daemon.address, &key_of(name)));
     for client in [&mut bob, &mut eye, &mut boss] {
         client.subscribe(&["*"], Value::Null);
     }

@@ -6,24 +6,15 @@ use std::net::SocketAddr;
 use serde_json::{Value, json};
 
 use crate::support::client::Client;
-use crate::support::daemon::Daemon;
+use crate::support::daemon::{Daemon, key_of};
 use crate::support::wundr::{Incoming, Wundr};
 
-const ADA: &str = "ada-has-a-key-of-thirty-two-bytes-";
-const BOB: &str = "bob-has-a-key-of-thirty-two-bytes-";
 const OPERATOR: &str = "the-token-that-all-operators-share";
 
 /// A daemon that knows Ada, Bob and its operator.
 fn daemon() -> Daemon {
-    let key = |name: &str| {
-        format!("[[auth.api_keys]]\nname = \"{name}\"\nkey_env = \"KEY_{name}\"\nrole = \"user\"\n")
-    };
-    let config = format!(
-        "{}{}[agents.work]\n[limits]\nrequests_burst = 10000\nsubscriptions = 4\n",
-        key("ada"),
-        key("bob")
-    );
-    Daemon::with_env(&config, &[("KEY_ada", ADA), ("KEY_bob", BOB), ("CLAWMUX_TOKEN", OPERATOR)])
+    let config = "[agents.work]\n[limits]\nrequests_burst = 10000\nsubscriptions = 4\n";
+    Daemon::shared(config, &[("ada", "user"), ("bob", "user")], &[("CLAWMUX_TOKEN", OPERATOR)])
 }
 
 /// One of them, who takes all events in their order.
@@ -154,7 +145,7 @@ fn assert_in_order(events: &[Event]) {
 #[test]
 fn a_session_is_made_prompted_and_stopped() {
     let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     let task = json!({ "type": "code", "description": "sort it", "metadata": { "ticket": 7 } });
     let made = ada.call(
         "session.create",
@@ -255,7 +246,7 @@ fn a_session_is_made_prompted_and_stopped() {
     assert!(told.iter().any(|event| event.name == "session.stopped" && event.text("reason") == "enough"));
     assert_eq!(told.iter().filter(|event| event.name == "stream.end").count(), 1);
     let daemon = daemon.kill_and_restart();
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     let again = json!({ "sessionId": id, "prompt": "again" });
     let (code, error) = ada.refused("prompt.submit", again);
     assert!(code == "CONFLICT" && error["message"].as_str().unwrap().contains("was stopped"), "{error}");
@@ -282,14 +273,14 @@ fn cut_off(client: &mut Person, session: &str) -> (String, Vec<Event>) {
 #[test]
 fn who_resumes_is_told_exactly_what_it_missed() {
     let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     let (id, _) = ada.session();
     let (prompt, told) = cut_off(&mut ada, &id);
     let (last, known) = (told.last().unwrap().session_seq(), text_of(&told));
     drop(ada);
 
     // The daemon lives on: the rest of the text, in however many pieces.
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     let resumed = ada.call("session.resume", json!({ "sessionId": id, "lastSeq": last }));
     assert_eq!((&resumed["id"], &resumed["status"]), (&json!(id), &json!("running")));
     let rest = ada.until_end(&prompt);
@@ -300,7 +291,7 @@ fn who_resumes_is_told_exactly_what_it_missed() {
 
     // Between the end of the prompt and the status that follows it, and after both.
     for (from, left) in [(end, &["session.status"][..]), (status, &[])] {
-        let mut other = Person::connect(daemon.address, ADA);
+        let mut other = Person::connect(daemon.address, &key_of("ada"));
         other.call("session.resume", json!({ "sessionId": id, "lastSeq": from.session_seq() }));
         let next = other.prompt(&id, "next");
         let told = other.until(|event| event.text("promptId") == next);
@@ -309,7 +300,7 @@ fn who_resumes_is_told_exactly_what_it_missed() {
         other.until_end(&next);
     }
     // All of it, from the beginning: under the same numbers.
-    let mut other = Person::connect(daemon.address, ADA);
+    let mut other = Person::connect(daemon.address, &key_of("ada"));
     other.call("session.resume", json!({ "sessionId": id, "lastSeq": 0 }));
     let all = other.until_end(&prompt);
     assert_eq!(text_of(&all).trim(), "Slowly: 1 2 3 done.");
@@ -325,13 +316,13 @@ fn who_resumes_is_told_exactly_what_it_missed() {
 #[test]
 fn who_resumes_after_the_daemon_was_killed_is_told_that_the_step_starts_anew() {
     let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     let (id, _) = ada.session();
     let (prompt, told) = cut_off(&mut ada, &id);
     let last = told.last().unwrap().session_seq();
     let daemon = daemon.kill_and_restart();
 
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     ada.call("session.resume", json!({ "sessionId": id, "lastSeq": last }));
     let rest = ada.until_end(&prompt);
     assert_in_order(&rest);
@@ -354,12 +345,12 @@ fn stream_of(client: &mut Person, prompt: &str) -> Vec<Event> {
 #[test]
 fn who_resumes_without_a_number_is_told_the_answer_from_its_beginning() {
     let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     let (id, _) = ada.session();
     let (prompt, told) = cut_off(&mut ada, &id);
     let known = text_of(&told);
     drop(ada);
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     let resumed = ada.call("session.resume", json!({ "sessionId": id }));
     let first = ada.event();
     assert_eq!((&*first.name, first.text("promptId")), ("stream.start", &*prompt));
@@ -380,7 +371,7 @@ fn who_resumes_without_a_number_is_told_the_answer_from_its_beginning() {
     let (prompt, _) = cut_off(&mut ada, &id);
     drop(ada);
     let daemon = daemon.kill_and_restart();
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     ada.call("session.resume", json!({ "sessionId": id }));
     let told = stream_of(&mut ada, &prompt);
     assert_eq!(told[0].name, "stream.start", "{told:#?}");
@@ -389,7 +380,7 @@ fn who_resumes_without_a_number_is_told_the_answer_from_its_beginning() {
     assert_eq!(told.iter().filter(|event| event.name == "stream.start").count(), 1, "{told:#?}");
 
     // Where nothing is under way nothing is told.
-    let mut other = Person::connect(daemon.address, ADA);
+    let mut other = Person::connect(daemon.address, &key_of("ada"));
     other.call("session.resume", json!({ "sessionId": id }));
     assert!(other.rest().is_empty());
 }
@@ -397,7 +388,7 @@ fn who_resumes_without_a_number_is_told_the_answer_from_its_beginning() {
 #[test]
 fn a_connection_has_one_subscription_of_its_own_on_a_session() {
     let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     let (id, subscription) = ada.session();
     ada.event();
     let (prompt, told) = cut_off(&mut ada, &id);
@@ -428,7 +419,7 @@ fn a_connection_has_one_subscription_of_its_own_on_a_session() {
     assert!(ada.rest().is_empty(), "nothing follows");
 
     // On another connection several at once are one too.
-    let mut other = Person::connect(daemon.address, ADA);
+    let mut other = Person::connect(daemon.address, &key_of("ada"));
     let asked: Vec<_> = (0..6).map(|_| other.0.request("session.resume", resume(json!({})))).collect();
     let mut names: Vec<_> =
         asked.iter().map(|id| other.0.answer(id).unwrap()["subscriptionId"].clone()).collect();
@@ -446,7 +437,8 @@ fn a_connection_has_one_subscription_of_its_own_on_a_session() {
 #[test]
 fn what_is_not_to_be_streamed_is_told_once_at_the_end() {
     let daemon = daemon();
-    let (mut ada, mut eve) = (Person::connect(daemon.address, ADA), Person::connect(daemon.address, ADA));
+    let (mut ada, mut eve) =
+        (Person::connect(daemon.address, &key_of("ada")), Person::connect(daemon.address, &key_of("ada")));
     let (id, _) = ada.session();
     ada.event();
     eve.call("session.resume", json!({ "sessionId": id }));
@@ -467,7 +459,7 @@ fn what_is_not_to_be_streamed_is_told_once_at_the_end() {
         assert_eq!(text_of(&streamed), told[at].text("content"));
         assert!(streamed.iter().filter(is_text).count() > 1, "others are told as it comes: {streamed:#?}");
         // From the text on nothing is missing, and nothing is told again.
-        let mut late = Person::connect(daemon.address, ADA);
+        let mut late = Person::connect(daemon.address, &key_of("ada"));
         late.call("session.resume", json!({ "sessionId": id, "lastSeq": told[at].session_seq() }));
         assert_eq!(names(&late.until_end(&prompt)), ["stream.end", "session.status"]);
     }
@@ -483,7 +475,7 @@ fn what_is_not_to_be_streamed_is_told_once_at_the_end() {
 #[test]
 fn history_leads_back_to_the_whole_answer() {
     let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     let (id, _) = ada.session();
     let mut answers = Vec::new();
     for text in ["one", "two", "three"] {
@@ -495,7 +487,7 @@ fn history_leads_back_to_the_whole_answer() {
     ada.until(|event| event.name == "stream.start");
     drop(ada);
     let daemon = daemon.kill_and_restart();
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     assert!(ada.0.hello()["methods"].as_array().unwrap().contains(&json!("session.history")));
     let ask = |client: &mut Person, more: Value| {
         let mut params = json!({ "sessionId": id, "limit": 3 });
@@ -529,7 +521,7 @@ fn history_leads_back_to_the_whole_answer() {
     ada.call("prompt.cancel", json!({ "sessionId": id }));
     let end = ada.until(|event| event.name == "stream.end").pop().unwrap();
     assert_eq!(end.text("promptId"), slow);
-    let mut bob = Person::connect(daemon.address, BOB);
+    let mut bob = Person::connect(daemon.address, &key_of("bob"));
     let (code, _) = bob.refused("session.history", json!({ "sessionId": id }));
     assert_eq!(code, "NOT_FOUND");
 }
@@ -537,7 +529,8 @@ fn history_leads_back_to_the_whole_answer() {
 #[test]
 fn nobody_sees_what_is_another_s() {
     let daemon = daemon();
-    let (mut ada, mut bob) = (Person::connect(daemon.address, ADA), Person::connect(daemon.address, BOB));
+    let (mut ada, mut bob) =
+        (Person::connect(daemon.address, &key_of("ada")), Person::connect(daemon.address, &key_of("bob")));
     let mut operator = Person::connect(daemon.address, OPERATOR);
     bob.call("subscribe", json!({ "events": ["*"] }));
     operator.call("subscribe", json!({ "events": ["stream.end"] }));
@@ -572,7 +565,7 @@ fn nobody_sees_what_is_another_s() {
         assert_eq!(theirs.replace(&id, none), nobodys, "{method} tells one from the other");
     }
     // Nor can one be put in its place under another agent.
-    let mut exoclaw = Client::connect_with(daemon.address, BOB);
+    let mut exoclaw = Client::connect_with(daemon.address, &key_of("bob"));
     for key in [format!("work:wundr:{id}:main"), format!("main:wundr:{id}:main")] {
         let refused = exoclaw.call("chat.send", json!({ "session": key, "content": "mine now" }));
         assert!(refused["error"].is_string(), "{refused}");
@@ -594,7 +587,7 @@ fn nobody_sees_what_is_another_s() {
 #[test]
 fn each_subscription_is_told_once_of_what_it_asked_for() {
     let daemon = daemon();
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     let quiet = json!({ "orchestratorId": "main", "sessionType": "claude-code", "subscribe": false,
         "task": { "type": "custom", "description": "" } });
     let id = ada.call("session.create", quiet.clone())["id"].as_str().unwrap().to_owned();
@@ -632,7 +625,7 @@ fn each_subscription_is_told_once_of_what_it_asked_for() {
         assert!(told.iter().all(|event| event.text("promptId") == prompt || event.name == "session.status"));
     }
     // Only one's own, and once.
-    let mut second = Person::connect(daemon.address, ADA);
+    let mut second = Person::connect(daemon.address, &key_of("ada"));
     assert_eq!(second.refused("unsubscribe", json!({ "subscriptionId": all })).0, "NOT_FOUND");
     for subscription in [&all, &one, &texts] {
         assert_eq!(ada.call("unsubscribe", json!({ "subscriptionId": subscription })), json!({ "ok": true }));
@@ -651,9 +644,9 @@ fn each_subscription_is_told_once_of_what_it_asked_for() {
 #[test]
 fn sessions_of_other_protocols_are_sessions_here() {
     let daemon = daemon();
-    let mut exoclaw = Client::connect_with(daemon.address, ADA);
+    let mut exoclaw = Client::connect_with(daemon.address, &key_of("ada"));
     exoclaw.chat("parrots", "what do parrots eat?");
-    let mut ada = Person::connect(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
     let (own, _) = ada.session();
     ada.event();
     let list = ada.call("session.list", json!({ "status": "running" }));
@@ -676,8 +669,8 @@ fn sessions_of_other_protocols_are_sessions_here() {
 
     // The same UUID names it after a restart, and it can be gone on with from both sides.
     let daemon = daemon.kill_and_restart();
-    let mut ada = Person::connect(daemon.address, ADA);
-    let mut exoclaw = Client::connect_with(daemon.address, ADA);
+    let mut ada = Person::connect(daemon.address, &key_of("ada"));
+    let mut exoclaw = Client::connect_with(daemon.address, &key_of("ada"));
     ada.call("session.resume", json!({ "sessionId": id, "lastSeq": 0 }));
     let past = ada.until(|event| activity(event) == "idle");
     assert_eq!(past[0].name, "session.created");

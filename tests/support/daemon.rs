@@ -37,6 +37,23 @@ impl Daemon {
         Self::at(home(), config, env)
     }
 
+    /// With people who have a key each ([`key_of`]) and a role or scopes, and these environment variables
+    /// besides.
+    pub fn shared(config: &str, people: &[(&str, &str)], env: &[(&str, &str)]) -> Self {
+        let mut config = format!("{config}\n");
+        let mut env: Vec<_> = env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        for (name, rights) in people {
+            let scopes: Vec<&str> = rights.split(' ').collect();
+            let rights = match rights.contains('.') {
+                true => format!("scopes = {scopes:?}"),
+                false => format!("role = {rights:?}"),
+            };
+            config += &format!("[[auth.api_keys]]\nname = {name:?}\nkey_env = \"KEY_{name}\"\n{rights}\n");
+            env.push((format!("KEY_{name}"), key_of(name)));
+        }
+        Self::launch(Arc::new(home()), config, env, ANY_PORT)
+    }
+
     /// In this home, with this `gateway.toml` and these environment variables besides.
     pub fn at(home: tempfile::TempDir, config: &str, env: &[(&str, &str)]) -> Self {
         let env = env.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
@@ -199,6 +216,11 @@ impl Daemon {
     pub fn get(&self, path: &str) -> (u16, String) {
         get(self.address, path)
     }
+}
+
+/// The key of somebody on a [`Daemon::shared`].
+pub fn key_of(name: &str) -> String {
+    format!("key-of-{name}-0123456789012345678901234567890")
 }
 
 /// Runs it: exit status, stdout, stderr.
