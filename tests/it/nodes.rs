@@ -124,7 +124,7 @@ fn who_asks_for_health_is_heard_by_nobody_else() {
     let (start, mut calls) = (Instant::now(), 0);
     while start.elapsed() < Duration::from_millis(500) {
         for client in &mut clients {
-            ask(client, "h", "health", json!({}));
+            request(client, "h", "health", json!({}));
         }
         for client in &mut clients {
             let health = client.reply("h");

@@ -1,10 +1,12 @@
 //! An exoclaw client: plain WebSocket and JSON, no code of the daemon's.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::handshake::client::Request;
 
+use super::PATIENCE;
 use super::socket::{Incoming, Socket};
 
 /// One connection.
@@ -156,7 +158,10 @@ impl Client {
         if let Some(index) = self.kept.iter().position(&is_meant) {
             return self.kept.remove(index);
         }
+        // Ticks come for ever.
+        let begin = Instant::now();
         loop {
+            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?}, after {:#?}", self.seen());
             let frame = self.receive();
             if is_meant(&frame) {
                 return frame;
