@@ -233,7 +233,7 @@ fn strangers_by_the_thousand_are_closed_in_time_and_harm_nobody() {
     let each = each(Kind::ALL.len());
     let strangers = each * Kind::ALL.len();
     let config =
-        "[gateway]\nhandshake_timeout_ms = 1500\n[limits]\nunauthenticated = 100000\nrequests_burst = 0\n";
+        "[gateway]\nhandshake_timeout_ms = 4000\n[limits]\nunauthenticated = 100000\nrequests_burst = 0\n";
     let daemon = Daemon::with_env(config, &[("CLAWMUX_TOKEN", TOKEN)]);
     let mut steady = Client::connect_with(daemon.address, TOKEN);
     Welcome::while_it(daemon.address, |times| times < 60).print("before");
