@@ -3,7 +3,8 @@
 //! these tests have a process of their own.
 
 #![allow(unreachable_pub, reason = "a test exports nothing")]
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test says why it failed, and its figures")]
+#![allow(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test prints its figures")]
 
 #[allow(unused, reason = "the crate `it` uses all of it")]
 mod support;

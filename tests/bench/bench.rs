@@ -8,6 +8,7 @@
 
 #![allow(
     clippy::print_stdout,
+    clippy::print_stderr,
     clippy::unwrap_used,
     unreachable_pub,
     reason = "a program that prints its findings, in several files"

@@ -10,6 +10,7 @@
 
 #![allow(unreachable_pub, reason = "a test exports nothing")]
 #![allow(clippy::unwrap_used, reason = "a test says why it failed by failing")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a failed test shows the log of its daemon")]
 
 #[allow(unused, reason = "the crate `it` uses all of it")]
 #[path = "../support/mod.rs"]

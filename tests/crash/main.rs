@@ -12,7 +12,7 @@
 //! comes from the seed; how far the daemon gets between two kills is the machine's.
 
 #![allow(unreachable_pub, reason = "a test exports nothing")]
-#![allow(clippy::print_stdout, reason = "the test's figures")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the test prints its figures")]
 #![allow(clippy::unwrap_used, reason = "a test says why it failed by failing")]
 
 #[allow(unused, reason = "the crate `it` uses all of it")]

@@ -7,8 +7,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What can be asked for: its name, whether it is here, and how to get it.
-const TOOLS: [(&str, fn() -> bool, &str); 13] = [
+/// The name of something, whether it is here, and how to get it.
+type Tool = (&'static str, fn() -> bool, &'static str);
+
+/// What can be asked for.
+const TOOLS: [Tool; 13] = [
     ("chromium", || chromium().is_some(), "apt-get install chromium"),
     ("clients", || std::env::var("CLAWMUX_TEST_CLIENTS").is_ok_and(|asked| asked == "1"), CLIENTS),
     ("mounts", || works("unshare", &["-m", "mount", "-t", "tmpfs", "none", "/mnt"]), "run as root"),

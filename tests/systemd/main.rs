@@ -5,7 +5,7 @@
 //! `CLAWMUX_TEST_RESTARTS` is how often the daemon is started anew (10).
 
 #![allow(unreachable_pub, reason = "a test exports nothing")]
-#![allow(clippy::print_stderr, reason = "a failed test shows the journal")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a failed test shows the journal")]
 #![allow(clippy::unwrap_used, reason = "a test says why it failed by failing")]
 
 mod container;
