@@ -10,6 +10,7 @@ use actix::{Handler, Message, ResponseFuture};
 use clawmux_core::auth::Owner;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
+use clawmux_core::limit::Limit;
 use clawmux_core::memory::text::Index;
 use clawmux_core::memory::{ENTRIES_MAX, Embedding, Kind, OWNER_BYTES_MAX, Tier};
 use clawmux_core::time::Timestamp;
@@ -313,15 +314,15 @@ impl Writer {
         let (row, entries, kept): (i64, i64, i64) = self
             .cached("SELECT id, scratchpad + episodic + semantic, bytes FROM memory_owners WHERE owner = ?")?
             .query_row([memory.owner.as_str()], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
-        let full = |what: &str, name: &'static str, limit: u64| {
+        let full = |what: &str, name: Limit, limit: u64| {
             let why = format!("the memory is full: it may have {limit} {what}; delete some");
             Err(ErrorCode::TooLarge.error(why).with(Detail::Limit { name, limit }).into())
         };
         if number(entries) >= ENTRIES_MAX {
-            return full("entries", "memory_entries", ENTRIES_MAX);
+            return full("entries", Limit::MemoryEntries, ENTRIES_MAX);
         }
         if number(kept) + bytes > OWNER_BYTES_MAX {
-            return full("bytes", "memory_bytes", OWNER_BYTES_MAX);
+            return full("bytes", Limit::MemoryBytes, OWNER_BYTES_MAX);
         }
         Ok(row)
     }

@@ -22,11 +22,11 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::announcement::Announcement;
 use crate::auth::{Owner, Principal};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::Usage;
 use crate::ids::{AgentId, RunId, SessionKey, SubAgentId, TeamId};
+use crate::limit::Limit;
 use crate::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, Spawn, Task};
 use crate::team::{
     Create, MEMBERS_MAX, MESSAGE_BYTES_MAX, MESSAGES_MAX, Member, Message, NAME_BYTES_MAX, ROUNDS_MAX,
@@ -91,7 +91,16 @@ pub struct Step {
     /// To be done then.
     pub effects: Vec<Effect>,
     /// To be told then.
-    pub news: Vec<Announcement>,
+    pub news: Vec<News>,
+}
+
+/// Something that whoever may know of it is told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// About an agent.
+    Agent(Box<AgentNews>),
+    /// About a team.
+    Team(Box<TeamNews>),
 }
 
 /// All agents and teams.
@@ -160,12 +169,12 @@ impl Crew {
             let Some(agent) = self.agents.get(&id) else { continue };
             step.changes.push(Change::Agent(Box::new(agent.clone())));
             teams.extend(agent.seat.as_ref().map(|seat| seat.team.clone()));
-            news.push(Announcement::Agent(Box::new(AgentNews { what, status: self.status_of(agent) })));
+            news.push(News::Agent(Box::new(AgentNews { what, status: self.status_of(agent) })));
         }
         for id in teams {
             let Some(team) = self.teams.get(&id) else { continue };
             step.changes.push(Change::Team(Box::new(Team { said: Vec::new(), ..team.clone() })));
-            news.push(Announcement::Team(Box::new(TeamNews::Changed(self.team_status(team)))));
+            news.push(News::Team(Box::new(TeamNews::Changed(self.team_status(team)))));
         }
         // How everybody is now comes before what was decided: a team's end before its dissolution.
         news.append(&mut step.news);
@@ -233,14 +242,14 @@ impl Crew {
             let limit = self.setup.depth_max;
             return Err(ErrorCode::Conflict
                 .error(format!("the parent is {} agents deep, and no more than {limit} may be", depth - 1))
-                .with(Detail::Limit { name: "limits.agent_depth", limit: limit.into() }));
+                .with(Detail::Limit { name: Limit::AgentDepth, limit: limit.into() }));
         }
         // Those that wait for their turn were there first.
         if self.running_for(&owner) + self.waiting_for(&owner) >= self.setup.running_max {
             let limit = self.setup.running_max;
             return Err(ErrorCode::Unavailable
                 .error(format!("{limit} agents are at work for you, and no more may be: try again later"))
-                .with(Detail::Limit { name: "limits.agents", limit: limit as u64 }));
+                .with(Detail::Limit { name: Limit::Agents, limit: limit as u64 }));
         }
         let (kind, task) = (spawn.kind, spawn.task);
         let mut agent = self.new_agent(at, owner, kind, task, spawn.tokens_max)?;
@@ -470,7 +479,7 @@ impl Crew {
             self.step.changes.push(Change::Mail(mail.clone()));
             self.mail.insert(mail.number, mail);
         }
-        self.step.news.push(Announcement::Team(Box::new(TeamNews::Message(Relayed {
+        self.step.news.push(News::Team(Box::new(TeamNews::Message(Relayed {
             message: name.clone(),
             team,
             owner,
@@ -509,7 +518,7 @@ impl Crew {
             self.end(now, &member, "its team was dissolved", false);
         }
         let news = TeamNews::Dissolved { team: team.clone(), owner, reason };
-        self.step.news.push(Announcement::Team(Box::new(news)));
+        self.step.news.push(News::Team(Box::new(news)));
         self.schedule(now);
         self.status_of_team(by, team)
     }

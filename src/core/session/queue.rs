@@ -5,6 +5,7 @@ use crate::attachment::{self, Attachment};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Outcome, Usage};
 use crate::ids::{LaneName, RunId, Seq};
+use crate::limit::Limit;
 use crate::time::Timestamp;
 
 impl Session {
@@ -31,7 +32,7 @@ impl Session {
             let limit = self.limits.queue;
             return Err(ErrorCode::Unavailable
                 .error(format!("the session's queue is full ({limit} prompts wait): try again later"))
-                .with(Detail::Limit { name: "limits.queue", limit: limit as u64 }));
+                .with(Detail::Limit { name: Limit::Queue, limit: limit as u64 }));
         }
         let waiting: usize = self.queue.iter().map(Prompt::bytes).sum();
         let more = prompt_bytes(&submission.content, &submission.attachments);

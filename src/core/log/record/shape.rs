@@ -12,6 +12,7 @@ use super::ENDED;
 use crate::auth::Scope;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::Usage;
+use crate::limit::Limit;
 use crate::log::unreadable;
 
 #[derive(Serialize, Deserialize)]
@@ -208,29 +209,6 @@ pub(super) fn usage(tokens: &Tokens) -> Usage {
     Usage { input_tokens: tokens.input, output_tokens: tokens.output }
 }
 
-/// The names of limits a failed run can meet. Another name reads back without its detail; the
-/// message says it anyway.
-pub(super) const LIMIT_NAMES: [&str; 14] = [
-    "session",
-    "daily",
-    "monthly",
-    "queue",
-    "requests_burst",
-    "requests_per_second",
-    "subscriptions",
-    "agents",
-    "agent_depth",
-    "max_tokens",
-    "context_tokens",
-    "max_payload_bytes",
-    "max_buffered_bytes",
-    "file_quota_bytes",
-];
-
-pub(super) fn limit_name(name: &str) -> Option<&'static str> {
-    LIMIT_NAMES.into_iter().find(|known| *known == name)
-}
-
 pub(super) fn failure(error: &Error) -> Failure<'_> {
     let mut failure = Failure {
         code: error.code.name().into(),
@@ -248,7 +226,7 @@ pub(super) fn failure(error: &Error) -> Failure<'_> {
         Some(Detail::RetryAfter(wait)) => {
             failure.retry_after_ms = Some(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
         }
-        Some(Detail::Limit { name, limit }) => failure.limit = Some(((*name).into(), *limit)),
+        Some(Detail::Limit { name, limit }) => failure.limit = Some((name.name().into(), *limit)),
     }
     failure
 }
@@ -264,7 +242,7 @@ pub(super) fn error(failure: Failure<'_>) -> Result<Error, Error> {
     } else if let Some(wait) = failure.retry_after_ms {
         Some(Detail::RetryAfter(Duration::from_millis(wait)))
     } else {
-        failure.limit.and_then(|(name, limit)| Some(Detail::Limit { name: limit_name(&name)?, limit }))
+        failure.limit.and_then(|(name, limit)| Some(Detail::Limit { name: Limit::from_name(&name)?, limit }))
     };
     Ok(Error { code, message: failure.message.into_owned(), detail })
 }

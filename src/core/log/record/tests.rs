@@ -1,12 +1,11 @@
 //! Every event comes back from its record as it was.
 
-use super::shape::LIMIT_NAMES;
 use super::*;
 use crate::auth::Scope;
 use crate::error::{Detail, ErrorCode};
 use crate::event::Usage;
+use crate::limit::Limit;
 use proptest::prelude::*;
-use std::collections::BTreeMap;
 
 fn json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -30,7 +29,7 @@ fn failed() -> impl Strategy<Value = Error> {
         proptest::sample::select(Scope::ALL.to_vec()).prop_map(|s| Some(Detail::MissingScope(s))),
         Just(Some(Detail::KeyRefused)),
         any::<u64>().prop_map(|ms| Some(Detail::RetryAfter(Duration::from_millis(ms)))),
-        (proptest::sample::select(LIMIT_NAMES.to_vec()), any::<u64>())
+        (proptest::sample::select(Limit::ALL), any::<u64>())
             .prop_map(|(name, limit)| Some(Detail::Limit { name, limit })),
     ];
     (proptest::sample::select(ErrorCode::ALL.to_vec()), any::<String>(), detail)
@@ -222,13 +221,14 @@ fn a_tool_input_as_deep_as_the_parser_allows_reads_back() {
 
 #[test]
 fn a_limit_of_another_name_keeps_its_message() {
-    let detail = Some(Detail::Limit { name: "patience", limit: 3 });
+    let detail = Some(Detail::Limit { name: Limit::Queue, limit: 3 });
     let failed = Error { code: ErrorCode::RateLimited, message: "out of patience".into(), detail };
     let event = Event::Ended { outcome: Outcome::Failed(failed.clone()), usage: Usage::default() };
     let mut body = Vec::new();
     let kind = write(&event, &mut body);
+    let body = String::from_utf8(body).unwrap().replace("limits.queue", "patience");
     let outcome = Outcome::Failed(Error { detail: None, ..failed });
-    assert_eq!(read(kind, &body).unwrap(), Event::Ended { outcome, usage: Usage::default() });
+    assert_eq!(read(kind, body.as_bytes()).unwrap(), Event::Ended { outcome, usage: Usage::default() });
 }
 
 proptest! {
