@@ -371,6 +371,7 @@ fn firing(row: &Row<'_>) -> Result<Firing, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Store;
     use clawmux_core::auth::Owner;
     use clawmux_core::job::{NewJob, Order, Place};
 

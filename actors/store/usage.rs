@@ -149,7 +149,7 @@ impl Query for UsageSince {
                 )?
                 .query_row(
                     params![integer(day), integer(since.as_millis()), integer(day.saturating_mul(DAY_MS))],
-                    |row| Ok(row.usage(0, 1)?),
+                    |row| row.usage(0, 1),
                 )
             };
             Ok(UsageTotals { day: sum(self.day_start)?, month: sum(self.month_start)? })

@@ -18,7 +18,6 @@ use crate::auth::{About, Admitted, Claim, DeviceClaim, DeviceToken, Owner, Princ
 use crate::command::DeviceCommand;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::RunId;
-use crate::reply::Reply;
 use crate::time::Timestamp;
 
 /// How long a request waits for approval.
@@ -380,9 +379,9 @@ impl Registry {
         command: DeviceCommand,
         principal: &Principal,
         at: &mut Moment<'_>,
-    ) -> Step<Reply> {
+    ) -> Step<DeviceReply> {
         self.expire(at.now);
-        let step = match command {
+        match command {
             DeviceCommand::List => Step::of(Ok(DeviceReply::List(self.list(principal)))),
             DeviceCommand::Approve { request } => self.approve(&request, principal, at),
             DeviceCommand::Reject { request } => self.reject(&request, principal, at),
@@ -392,14 +391,6 @@ impl Registry {
             }
             DeviceCommand::Revoke { device, role } => self.revoke(&device, role, principal, at),
             DeviceCommand::Verify { device, role, token } => self.verify(&device, role, &token, principal),
-        };
-        Step {
-            answer: step.answer.map(|reply| Reply::Device(Box::new(reply))),
-            changes: step.changes,
-            is_idle: step.is_idle,
-            settles: step.settles,
-            news: step.news,
-            ends: step.ends,
         }
     }
 

@@ -22,12 +22,12 @@ use crate::time::Timestamp;
 const USED_RESOLUTION: Duration = Duration::from_secs(60);
 
 /// How many hold at once that come of one by renewal.
-const RENEWED_MAX: usize = 8;
+pub(super) const RENEWED_MAX: usize = 8;
 
 /// All that were given out, and when those of the configuration were used.
 #[derive(Debug, Default)]
 pub struct Ledger {
-    tokens: BTreeMap<Arc<str>, Token>,
+    pub(super) tokens: BTreeMap<Arc<str>, Token>,
     configured: BTreeMap<Arc<str>, Use>,
 }
 

@@ -1,7 +1,9 @@
 //! What operators do with credentials that the daemon gives out.
 
+use super::ledger::RENEWED_MAX;
 use super::*;
 use crate::auth::Credentials;
+use crate::auth::{Owner, Secret};
 use crate::config::{ApiKey, Auth, Jwt, LoopbackPolicy};
 
 const NOW: Timestamp = Timestamp::from_millis(1_700_000_000_500);
