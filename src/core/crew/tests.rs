@@ -9,7 +9,9 @@ use crate::auth::Scopes;
 use crate::event::{Cause, Outcome};
 use crate::limit::Limit;
 use crate::subagent::Priority;
-use crate::team::Coordination;
+use crate::team::{
+    Coordination, Create, MESSAGE_BYTES_MAX, MESSAGES_MAX, Member, Message, TEAMS_MAX, TeamState, TeamStatus,
+};
 
 fn at(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)

@@ -122,22 +122,15 @@ impl Ledger {
                 Ok((Vec::new(), TokenReply::List { tokens, configured, loopback_open, locked_out }))
             }
             TokenCommand::Create { name, kind, scopes, life, inherit: _ } => {
-                if by.grounds != Grounds::Socket {
-                    let why = "credentials are given out over the Unix socket alone: clawmux token create";
-                    return Err(ErrorCode::Forbidden.error(why));
-                }
+                over_socket(by, "create")?;
                 self.create(&name, kind, scopes, life, authority, at)
             }
             TokenCommand::Rotate { id, overlap, life } => {
-                if by.grounds != Grounds::Socket {
-                    let why = "credentials are given out over the Unix socket alone: clawmux token rotate";
-                    return Err(ErrorCode::Forbidden.error(why));
-                }
+                over_socket(by, "rotate")?;
                 self.rotate(&id, overlap.unwrap_or(OVERLAP), life, authority, at)
             }
             TokenCommand::Revoke { id } => {
-                let none = || ErrorCode::NotFound.error("no credential has this id");
-                let mut token = self.tokens.get(&*id).cloned().ok_or_else(none)?;
+                let mut token = self.known(&id)?;
                 let changes = match token.revoked {
                     Some(_) => Vec::new(),
                     None => {
@@ -242,10 +235,15 @@ impl Ledger {
         self.succeed(old, overlap, life, authority, at)
     }
 
+    /// One that was given out.
+    fn known(&self, id: &str) -> Result<Token, Error> {
+        let none = || ErrorCode::NotFound.error("no credential has this id");
+        self.tokens.get(id).cloned().ok_or_else(none)
+    }
+
     /// One that lets somebody in.
     fn living(&self, id: &str, at: &Moment<'_>) -> Result<Token, Error> {
-        let none = || ErrorCode::NotFound.error("no credential has this id");
-        let token = self.tokens.get(id).cloned().ok_or_else(none)?;
+        let token = self.known(id)?;
         if token.is_over(at.wall) {
             return Err(ErrorCode::Conflict.error(format!(
                 "{id} is revoked or has expired: give out another with clawmux token create"
@@ -382,6 +380,15 @@ impl Ledger {
             }
         }
     }
+}
+
+/// Refuses whom no socket of the home stands for.
+fn over_socket(by: &Principal, verb: &str) -> Result<(), Error> {
+    if by.grounds == Grounds::Socket {
+        return Ok(());
+    }
+    let why = format!("credentials are given out over the Unix socket alone: clawmux token {verb}");
+    Err(ErrorCode::Forbidden.error(why))
 }
 
 /// An id that nobody has; it need not be hard to guess.

@@ -17,21 +17,20 @@ use crate::log::unreadable;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Prompted<'a> {
-    #[serde(borrow)]
     pub(super) content: Cow<'a, str>,
-    #[serde(borrow, default)]
+    #[serde(default)]
     pub(super) owner: Cow<'a, str>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<Cow<'a, str>>,
-    #[serde(borrow, default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) attachments: Vec<Attached<'a>>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) thinking: Option<Cow<'a, str>>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) model: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) max_tokens: Option<u32>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) lane: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) timeout_ms: Option<u64>,
@@ -40,19 +39,18 @@ pub(super) struct Prompted<'a> {
 /// An attachment, but for its data: that is not JSON, and is kept beside the record.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Attached<'a> {
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<Cow<'a, str>>,
-    #[serde(borrow, rename = "type")]
+    #[serde(rename = "type")]
     pub(super) media_type: Cow<'a, str>,
     pub(super) bytes: usize,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) caption: Option<Cow<'a, str>>,
 }
 
 /// The seals of a step, in order.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Sealed<'a> {
-    #[serde(borrow)]
     pub(super) seals: Vec<Sealing<'a>>,
 }
 
@@ -60,9 +58,9 @@ pub(super) struct Sealed<'a> {
 pub(super) struct Sealing<'a> {
     pub(super) thought: usize,
     pub(super) text: usize,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) signature: Option<Cow<'a, str>>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) redacted: Option<Cow<'a, str>>,
 }
 
@@ -70,21 +68,15 @@ pub(super) struct Sealing<'a> {
 /// can be parsed again however deep it nests.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ToolCalled<'a> {
-    #[serde(borrow)]
     pub(super) id: Cow<'a, str>,
-    #[serde(borrow)]
     pub(super) name: Cow<'a, str>,
-    #[serde(borrow)]
     pub(super) input: Cow<'a, RawValue>,
 }
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct ApprovalAsked<'a> {
-    #[serde(borrow)]
     pub(super) id: Cow<'a, str>,
-    #[serde(borrow)]
     pub(super) name: Cow<'a, str>,
-    #[serde(borrow)]
     pub(super) input: Cow<'a, RawValue>,
     pub(super) asked: u64,
     pub(super) deadline: u64,
@@ -92,26 +84,21 @@ pub(super) struct ApprovalAsked<'a> {
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct ApprovalDecided<'a> {
-    #[serde(borrow)]
     pub(super) call: Cow<'a, str>,
-    #[serde(borrow)]
     pub(super) tool: Cow<'a, str>,
     /// `approved`, `denied`, `timed_out` or `withdrawn`.
-    #[serde(borrow)]
     pub(super) decision: Cow<'a, str>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) input: Option<Cow<'a, RawValue>>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<Cow<'a, str>>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) by: Option<Cow<'a, str>>,
 }
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct ToolReturned<'a> {
-    #[serde(borrow)]
     pub(super) call: Cow<'a, str>,
-    #[serde(borrow)]
     pub(super) content: Cow<'a, str>,
     #[serde(default)]
     pub(super) is_error: bool,
@@ -126,19 +113,17 @@ pub(super) struct Tokens {
 #[derive(Serialize, Deserialize)]
 pub(super) struct Ended<'a> {
     /// `completed`, `aborted` or `failed`.
-    #[serde(borrow)]
     pub(super) outcome: Cow<'a, str>,
     /// What aborted it: `stopped` or `timed_out`.
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) cause: Option<Cow<'a, str>>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<Failure<'a>>,
     pub(super) usage: Tokens,
 }
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Injected<'a> {
-    #[serde(borrow)]
     pub(super) content: Cow<'a, str>,
 }
 
@@ -154,15 +139,15 @@ pub(super) struct Cleared {
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Configured<'a> {
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) label: Option<Cow<'a, str>>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) model: Option<Cow<'a, str>>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) thinking: Option<Cow<'a, str>>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) assignment: Option<Assigned<'a>>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) closed: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) display: BTreeMap<String, Value>,
@@ -171,15 +156,10 @@ pub(super) struct Configured<'a> {
 /// What a session was made for.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Assigned<'a> {
-    #[serde(borrow)]
     pub(super) lead: Cow<'a, str>,
-    #[serde(borrow)]
     pub(super) kind: Cow<'a, str>,
-    #[serde(borrow)]
     pub(super) task: Cow<'a, str>,
-    #[serde(borrow)]
     pub(super) description: Cow<'a, str>,
-    #[serde(borrow)]
     pub(super) priority: Cow<'a, str>,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(super) metadata: Value,
@@ -187,15 +167,13 @@ pub(super) struct Assigned<'a> {
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct Failure<'a> {
-    #[serde(borrow)]
     pub(super) code: Cow<'a, str>,
-    #[serde(borrow)]
     pub(super) message: Cow<'a, str>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) missing_scope: Option<Cow<'a, str>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) retry_after_ms: Option<u64>,
-    #[serde(borrow, default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<(Cow<'a, str>, u64)>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) key_refused: bool,
