@@ -14,6 +14,7 @@ use clawmux_core::announcement::Announcement;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::config::{Config, Limits};
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::job::Job;
 
 use super::{Gateway, crew_rules, terms};
 use crate::ask::ask;
@@ -89,7 +90,8 @@ impl Gateway {
                 let wrong = |why| ErrorCode::InvalidRequest.error(format!("log.filter: {why}"));
                 filter.check(&config.log.filter).map_err(wrong)?;
             }
-            scheduler::built_in(&config.scheduler, &clock::zone())?;
+            let cron = config.scheduler.new_session_cron.as_deref();
+            Job::built_in(config.scheduler.heartbeat, cron, clock::wall(), &clock::zone())?;
             let authority = Authority::new(&config.auth);
             if !has_issued {
                 authority.may_listen(&addresses)?;

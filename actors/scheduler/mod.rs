@@ -202,7 +202,12 @@ impl Scheduler {
 
     /// Makes the built-in jobs what the configuration asks for; what is to be written of that.
     fn build_in(&mut self, config: &config::Scheduler) -> Result<Vec<JobChange>, Error> {
-        let wanted = built_in(config, &self.setup.zone)?;
+        let wanted = Job::built_in(
+            config.heartbeat,
+            config.new_session_cron.as_deref(),
+            clock::wall(),
+            &self.setup.zone,
+        )?;
         let mut changes = Vec::new();
         for entry in self.jobs.values_mut().filter(|entry| entry.job.is_built_in() && entry.job.is_enabled) {
             if !wanted.iter().any(|job| job.id == entry.job.id) {
@@ -328,14 +333,6 @@ fn is_same(kept: &Schedule, wanted: &Schedule) -> bool {
         }
         (kept, wanted) => kept == wanted,
     }
-}
-
-/// The built-in jobs that a configuration asks for.
-///
-/// # Errors
-/// As [`Job::built_in`]'s.
-pub(crate) fn built_in(config: &config::Scheduler, zone: &str) -> Result<Vec<Job>, Error> {
-    Job::built_in(config.heartbeat, config.new_session_cron.as_deref(), clock::wall(), zone)
 }
 
 impl Actor for Scheduler {

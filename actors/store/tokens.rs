@@ -12,12 +12,12 @@ use clawmux_core::auth::token::{self, Estate, Kind, Ledger, Token, Use};
 use clawmux_core::auth::{Owner, Scope, Scopes};
 use clawmux_core::error::Error;
 use clawmux_core::time::Timestamp;
-use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, Row, params};
+use rusqlite::{Connection, Row, params};
 
 use super::change::Change;
 use super::columns::{Columns, time};
 use super::failure::{Failure, is_unreadable};
+use super::files::{BUSY, look};
 use super::live::Live;
 use super::query::Query;
 use super::reader::Reader;
@@ -152,14 +152,8 @@ impl Query for ReadEstate {
 /// Whether the store in this file knows of any credential, whether a daemon has it open or not. One
 /// that can't be read knows of none.
 pub fn has_issued(path: &Path) -> bool {
-    let look = || -> rusqlite::Result<bool> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = Connection::open_with_flags(path, flags)?;
-        // The last to close a log moves its write-ahead log into it; not this one.
-        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        db.query_row("SELECT EXISTS (SELECT 1 FROM tokens)", [], |row| row.get(0))
-    };
-    look().unwrap_or(false)
+    let known = || look(path, BUSY)?.query_row("SELECT EXISTS (SELECT 1 FROM tokens)", [], |row| row.get(0));
+    known().unwrap_or(false)
 }
 
 /// The credentials that a store of any format knows of; those that can't be read let nobody in.

@@ -5,12 +5,11 @@ use actix::Message;
 use clawmux_core::auth::Owner;
 use clawmux_core::command::SessionFilter;
 use clawmux_core::error::Error;
-use clawmux_core::event::{Event, Outcome, Usage};
+use clawmux_core::event::{Event, Outcome};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::record;
 use clawmux_core::reply::{LastRun, SessionList, SessionRow, SessionState, SessionSummary};
 use clawmux_core::settings::Settings;
-use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
 
 use super::{Reader, session_row};
@@ -226,77 +225,46 @@ fn bytes(row: &SessionRow) -> usize {
 
 /// The session of a row of the table; what its next run will ask is not filled in.
 pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<SessionRow, Failure> {
-    struct Found {
-        key: String,
-        owner: String,
-        settings: Vec<u8>,
-        created: Timestamp,
-        updated: Timestamp,
-        head: Seq,
-        conversation: String,
-        usage: Usage,
-        title: String,
-        preview: String,
-        closed: bool,
-        paused: bool,
-        outcome: i64,
-        answered: u64,
-    }
-    let found = tx
-        .prepare_cached(
-            "SELECT key, owner, settings, created, updated, head, conversation, input_tokens - input_before,
+    let mut statement = tx.prepare_cached(
+        "SELECT key, owner, settings, created, updated, head, conversation, input_tokens - input_before,
                  output_tokens - output_before, title, preview, closed, outcome,
                  (SELECT count(*) FROM runs INDEXED BY runs_past
                   WHERE session = sessions.id AND progress = 2 AND ended IS NOT NULL),
                  EXISTS (SELECT 1 FROM runs INDEXED BY runs_unfinished
                   WHERE session = sessions.id AND ended IS NULL AND waits > 0)
              FROM sessions WHERE id = ?",
-        )?
-        .query_row([id], |row| {
-            Ok(Found {
-                key: row.get(0)?,
-                owner: row.get(1)?,
-                settings: row.get(2)?,
-                created: row.at(3)?,
-                updated: row.at(4)?,
-                head: row.seq(5)?,
-                conversation: row.get(6)?,
-                usage: row.usage(7, 8)?,
-                title: row.get(9)?,
-                preview: row.get(10)?,
-                closed: row.get(11)?,
-                outcome: row.get(12)?,
-                answered: row.number(13)?,
-                paused: row.get(14)?,
-            })
-        })?;
-    let session = SessionKey::parse(&found.key)?;
+    )?;
+    let mut rows = statement.query([id])?;
+    let row = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
     let running = running(tx, id)?;
-    let state = match found.outcome {
-        _ if found.closed => SessionState::Closed,
-        _ if found.paused => SessionState::Paused,
+    let (closed, outcome, paused): (bool, i64, bool) = (row.get(11)?, row.get(12)?, row.get(14)?);
+    let state = match outcome {
+        _ if closed => SessionState::Closed,
+        _ if paused => SessionState::Paused,
         _ if !running.is_empty() => SessionState::Running,
         0 => SessionState::New,
         2 => SessionState::Failed,
         _ => SessionState::Idle,
     };
-    let text = |text: String| Some(text).filter(|text| with_texts && !text.is_empty());
+    let text = |column: usize| -> rusqlite::Result<Option<String>> {
+        Ok(Some(row.get(column)?).filter(|text: &String| with_texts && !text.is_empty()))
+    };
     Ok(SessionRow {
-        session_id: found.conversation,
-        session,
-        owner: Owner::from_name(&found.owner),
-        settings: record::read_settings(&found.settings)?,
+        session_id: row.get(6)?,
+        session: row.session(0)?,
+        owner: row.owner(1)?,
+        settings: record::read_settings(row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?)?,
         state,
-        answered: found.answered,
+        answered: row.number(13)?,
         model: None,
-        created: found.created,
-        updated: found.updated,
+        created: row.at(3)?,
+        updated: row.at(4)?,
         running,
         last_run: last_run(tx, id)?,
-        usage: found.usage,
-        head: found.head,
-        title: text(found.title),
-        last_message: text(found.preview),
+        usage: row.usage(7, 8)?,
+        head: row.seq(5)?,
+        title: text(9)?,
+        last_message: text(10)?,
     })
 }
 
