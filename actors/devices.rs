@@ -18,6 +18,7 @@ use clawmux_core::auth::{Admitted, Principal, Role};
 use clawmux_core::command::DeviceCommand;
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::reply::Reply;
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -142,7 +143,9 @@ impl Devices {
             }
             Question::Manage(Manage { command, principal, asker }) => {
                 let step = self.registry.answer(command, &principal, &mut at);
-                Decision::new(step, move |_, answer| asker.reply(answer))
+                Decision::new(step, move |_, answer| {
+                    asker.reply(answer.map(|reply| Reply::Device(Box::new(reply))));
+                })
             }
         }
     }

@@ -417,7 +417,10 @@ impl Handler<Invoke> for Nodes {
         let bytes = invoke.params.as_ref().map_or(0, String::len);
         if bytes > PARAMS_BYTES_MAX {
             let why = format!("the parameters have {bytes} bytes (limit {PARAMS_BYTES_MAX})");
-            let limit = Detail::Limit { name: "params", limit: PARAMS_BYTES_MAX as u64 };
+            let limit = Detail::Limit {
+                name: clawmux_core::limit::Limit::NodeParams,
+                limit: PARAMS_BYTES_MAX as u64,
+            };
             return asker.reply(Err(ErrorCode::TooLarge.error(why).with(limit)));
         }
         let id = node.row.id.clone();

@@ -718,7 +718,7 @@ impl<T: Transport> Connection<T> {
 /// That a principal has as many connections as it may have.
 fn too_many(name: &str, max: usize) -> Error {
     let why = format!("{name} has {max} connections already (limits.connections): close one of them");
-    let limit = Detail::Limit { name: "connections", limit: max as u64 };
+    let limit = Detail::Limit { name: clawmux_core::limit::Limit::Connections, limit: max as u64 };
     ErrorCode::RateLimited.error(why).with(limit)
 }
 

@@ -19,10 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::announcement::Announcement;
 use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::command::{self, Submit, Target};
-use clawmux_core::crew::{self as rules, Change, Effect, Moment, Note, Phase, Step, TurnEnd};
+use clawmux_core::crew::{self as rules, Change, Effect, Moment, News, Note, Phase, Step, TurnEnd};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Cause, Event, Outcome, Published, Usage};
 use clawmux_core::ids::{RunId, SessionKey, SubAgentId, Ticket};
@@ -438,7 +437,7 @@ impl Crew {
     fn follow_up(
         &mut self,
         effects: Vec<Effect>,
-        news: Vec<Announcement>,
+        news: Vec<News>,
         promise: Option<&Rc<Promise>>,
         ctx: &mut Context<Self>,
     ) {
@@ -447,7 +446,7 @@ impl Crew {
             self.act(effect, 0, promise, ctx);
         }
         for news in news {
-            self.setup.hub.do_send(Announce(Arc::new(news)));
+            self.setup.hub.do_send(Announce(Arc::new(news.into())));
         }
     }
 

@@ -16,6 +16,7 @@ use bytes::Bytes;
 use clawmux_core::attachment::{self, ATTACHMENT_BYTES_MAX, ATTACHMENTS_MAX, Attachment};
 use clawmux_core::enclosure::Enclosure;
 use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::limit::Limit;
 
 use super::Files;
 
@@ -84,7 +85,7 @@ impl Files {
 
 fn read_all(roots: &[PathBuf], files: &[Enclosure]) -> Result<Vec<Attachment>, Error> {
     if files.len() > ATTACHMENTS_MAX {
-        let limit = Detail::Limit { name: "attachments", limit: ATTACHMENTS_MAX as u64 };
+        let limit = Detail::Limit { name: Limit::Attachments, limit: ATTACHMENTS_MAX as u64 };
         let why = format!("more than {ATTACHMENTS_MAX} attachments");
         return Err(ErrorCode::TooLarge.error(why).with(limit));
     }

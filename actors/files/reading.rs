@@ -13,6 +13,7 @@ use clawmux_core::attachment::{
 use clawmux_core::auth::Principal;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::file::{FileId, FileRef, FileReply, FileRow, PIECE_BYTES};
+use clawmux_core::limit::Limit;
 use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
 
@@ -145,7 +146,7 @@ impl Handler<Collect> for Files {
                 if each || bytes > ATTACHMENTS_BYTES_MAX as u64 {
                     let limit = if each { ATTACHMENT_BYTES_MAX } else { ATTACHMENTS_BYTES_MAX } as u64;
                     let why = format!("file {} makes attachments of more than {limit} bytes", row.id);
-                    let limit = Detail::Limit { name: "attachment_bytes", limit };
+                    let limit = Detail::Limit { name: Limit::AttachmentBytes, limit };
                     return Err(ErrorCode::TooLarge.error(why).with(limit));
                 }
                 rows.push(row);

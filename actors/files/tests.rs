@@ -1,11 +1,16 @@
 //! The actor with its store and its folder, without sockets.
 
+use super::uploads::UPLOADS_MAX;
 use super::*;
 use crate::connection::UNANSWERED_MARK;
 use crate::deliver::{Client, Deliver};
 use bytes::Bytes;
 use clawmux_core::auth::{Scope, Scopes};
+use clawmux_core::error::Detail;
+use clawmux_core::file::{Chunk, FileAbout, UploadId};
+use clawmux_core::ids::ConnectionId;
 use clawmux_core::ids::Ticket;
+use clawmux_core::limit::Limit;
 use sha2::{Digest, Sha256};
 use std::os::unix::fs::PermissionsExt;
 use tokio::sync::mpsc;
@@ -295,7 +300,7 @@ async fn a_quota_is_exact_under_uploads_side_by_side() {
         match ada.answer().await {
             Ok(FileReply::Received(4000)) => taken += 1,
             Err(error) => {
-                let limit = Some(Detail::Limit { name: "file_quota_bytes", limit: 100_000 });
+                let limit = Some(Detail::Limit { name: Limit::FileQuotaBytes, limit: 100_000 });
                 assert_eq!((error.code, error.detail), (ErrorCode::TooLarge, limit));
             }
             other => panic!("{other:?}"),

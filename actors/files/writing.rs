@@ -13,6 +13,7 @@ use std::sync::Arc;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::file::{Chunk, FileAbout, INFLATED_BYTES_MAX, UploadId, hex};
 use clawmux_core::inflate::{Fault, inflate};
+use clawmux_core::limit::Limit;
 use sha2::{Digest, Sha256};
 
 use super::allowance::Allowance;
@@ -202,7 +203,7 @@ impl Writing {
             Err(Fault::TooLarge) => {
                 let why =
                     format!("upload {}: a compressed chunk has more than {most} bytes inflated", self.upload);
-                let limit = Detail::Limit { name: "inflated_bytes", limit: most };
+                let limit = Detail::Limit { name: Limit::InflatedBytes, limit: most };
                 Err(ErrorCode::TooLarge.error(why).with(limit))
             }
         }
@@ -287,7 +288,7 @@ impl Writing {
 pub(super) fn over_quota(allowance: &Allowance) -> Error {
     let (used, quota) = (allowance.used(), allowance.quota());
     let why = format!("of {quota} bytes for files {used} are used, unfinished uploads included: delete some");
-    ErrorCode::TooLarge.error(why).with(Detail::Limit { name: "file_quota_bytes", limit: quota })
+    ErrorCode::TooLarge.error(why).with(Detail::Limit { name: Limit::FileQuotaBytes, limit: quota })
 }
 
 /// What the disk says.
@@ -356,7 +357,7 @@ mod tests {
         assert!(more.message.contains("more than the 8 bytes"), "{more}");
         let quota = writing.take(&chunk(b"defg")).unwrap_err().error;
         assert!(
-            matches!(quota.detail, Some(Detail::Limit { name: "file_quota_bytes", limit: 6 })),
+            matches!(quota.detail, Some(Detail::Limit { name: Limit::FileQuotaBytes, limit: 6 })),
             "{quota:?}"
         );
         let broken = writing.take(&Chunk { compressed: true, ..chunk(b"defg") }).unwrap_err().error;

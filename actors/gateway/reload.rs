@@ -90,7 +90,8 @@ impl Gateway {
                 let wrong = |why| ErrorCode::InvalidRequest.error(format!("log.filter: {why}"));
                 filter.check(&config.log.filter).map_err(wrong)?;
             }
-            Job::built_in(&config.scheduler, clock::wall(), &clock::zone())?;
+            let cron = config.scheduler.new_session_cron.as_deref();
+            Job::built_in(config.scheduler.heartbeat, cron, clock::wall(), &clock::zone())?;
             let authority = Authority::new(&config.auth);
             if !has_issued {
                 authority.may_listen(&addresses)?;

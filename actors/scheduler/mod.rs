@@ -202,7 +202,12 @@ impl Scheduler {
 
     /// Makes the built-in jobs what the configuration asks for; what is to be written of that.
     fn build_in(&mut self, config: &config::Scheduler) -> Result<Vec<JobChange>, Error> {
-        let wanted = Job::built_in(config, clock::wall(), &self.setup.zone)?;
+        let wanted = Job::built_in(
+            config.heartbeat,
+            config.new_session_cron.as_deref(),
+            clock::wall(),
+            &self.setup.zone,
+        )?;
         let mut changes = Vec::new();
         for entry in self.jobs.values_mut().filter(|entry| entry.job.is_built_in() && entry.job.is_enabled) {
             if !wanted.iter().any(|job| job.id == entry.job.id) {

@@ -691,7 +691,8 @@ impl Session {
     /// Tells that a quota is met, and which sessions could be deleted.
     fn refuse_over_quota(&self, asker: Asker, mut error: Error, ctx: &mut Context<Self>) {
         let (store, owner) = (self.colleagues.store.clone(), self.conversation.owner().clone());
-        let is_about_bytes = matches!(error.detail, Some(Detail::Limit { name: "limits.store_bytes", .. }));
+        let is_about_bytes =
+            matches!(error.detail, Some(Detail::Limit { name: clawmux_core::limit::Limit::StoreBytes, .. }));
         let told = async move {
             let named = ask(&store, ReadDispensable { owner, is_about_bytes }).await.flatten();
             let named: Vec<String> = named

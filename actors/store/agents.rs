@@ -2,78 +2,148 @@
 //!
 //! A row that can't be read is left out, with a word in the log.
 
-use std::fmt::Display;
-
-use clawmux_core::auth::Owner;
-use clawmux_core::crew::{Agent, Change, Kept, Mail, Note, Phase, Seat, Team};
+use actix::Message;
+use clawmux_core::crew::{self, Agent, Kept, Mail, Note, Phase, Seat, Team};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::Usage;
 use clawmux_core::ids::{SessionKey, SubAgentId, TeamId};
 use clawmux_core::subagent::{AgentState, Priority, Task};
 use clawmux_core::team::{Coordination, TeamState};
-use clawmux_core::time::Timestamp;
-use rusqlite::{Row, Transaction, params};
+use rusqlite::{Row, params};
 
-use super::KeptCrew;
-use super::reader::{Failure, Reader};
-use super::writer::{Writer, integer, time};
+use super::change::Change;
+use super::columns::{Columns, integer, readable, time, unreadable};
+use super::failure::Failure;
+use super::live::Live;
+use super::query::Query;
+use super::reader::Reader;
+use super::writer::Writer;
 
-impl Writer {
-    pub(super) fn write_crew(&mut self, changes: &[Change]) -> rusqlite::Result<()> {
-        for change in changes {
+/// What the log calls a row that can't be read.
+const KIND: &str = "agents and teams";
+
+/// Writes down what changed of agents and teams, durably, all of it or nothing.
+///
+/// Errors: as [`Append`]'s.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct WriteCrew(pub Vec<crew::Change>);
+
+/// Asks for all agents and teams that are remembered.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<KeptCrew, Error>")]
+pub struct ReadCrew;
+
+/// The agents and teams that are remembered.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeptCrew {
+    /// They.
+    pub kept: crew::Kept,
+    /// What each of their sessions, and of those whose budgets they spend, has spent in tokens.
+    pub spent: Vec<(SessionKey, u64)>,
+}
+
+impl Change for WriteCrew {
+    fn bytes(&self) -> usize {
+        self.0.iter().map(crew::Change::bytes).sum()
+    }
+
+    fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
+        for change in &self.0 {
             match change {
-                Change::Agent(agent) => self.put_agent(agent)?,
-                Change::ForgetAgent(id) => {
-                    self.cached("DELETE FROM agents WHERE agent = ?")?.execute([id.as_str()])?;
+                crew::Change::Agent(agent) => writer.put_agent(agent)?,
+                crew::Change::ForgetAgent(id) => {
+                    writer.cached("DELETE FROM agents WHERE agent = ?")?.execute([id.as_str()])?;
                 }
-                Change::Team(team) => self.put_team(team)?,
-                Change::ForgetTeam(id) => {
-                    self.cached("DELETE FROM team_said WHERE team = ?")?.execute([id.as_str()])?;
-                    self.cached("DELETE FROM teams WHERE team = ?")?.execute([id.as_str()])?;
+                crew::Change::Team(team) => writer.put_team(team)?,
+                crew::Change::ForgetTeam(id) => {
+                    writer.cached("DELETE FROM team_said WHERE team = ?")?.execute([id.as_str()])?;
+                    writer.cached("DELETE FROM teams WHERE team = ?")?.execute([id.as_str()])?;
                 }
-                Change::Said { team, number, place, text } => {
-                    self.cached("INSERT INTO team_said (team, number, place, text) VALUES (?, ?, ?, ?)")?
+                crew::Change::Said { team, number, place, text } => {
+                    writer
+                        .cached("INSERT INTO team_said (team, number, place, text) VALUES (?, ?, ?, ?)")?
                         .execute(params![team.as_str(), integer(*number as u64), place, text])?;
                 }
-                Change::ForgetSaid(id) => {
-                    self.cached("DELETE FROM team_said WHERE team = ?")?.execute([id.as_str()])?;
+                crew::Change::ForgetSaid(id) => {
+                    writer.cached("DELETE FROM team_said WHERE team = ?")?.execute([id.as_str()])?;
                 }
-                Change::Mail(mail) => {
-                    self.cached(
-                        "INSERT INTO team_mail (number, message, sender, recipient, content)
+                crew::Change::Mail(mail) => {
+                    writer
+                        .cached(
+                            "INSERT INTO team_mail (number, message, sender, recipient, content)
                          VALUES (?, ?, ?, ?, ?)",
-                    )?
-                    .execute(params![
-                        integer(mail.number),
-                        mail.message,
-                        mail.from.as_str(),
-                        mail.to.as_str(),
-                        mail.content
-                    ])?;
+                        )?
+                        .execute(params![
+                            integer(mail.number),
+                            mail.message,
+                            mail.from.as_str(),
+                            mail.to.as_str(),
+                            mail.content
+                        ])?;
                 }
-                Change::ForgetMail(number) => {
-                    self.cached("DELETE FROM team_mail WHERE number = ?")?.execute([integer(*number)])?;
+                crew::Change::ForgetMail(number) => {
+                    writer.cached("DELETE FROM team_mail WHERE number = ?")?.execute([integer(*number)])?;
                 }
-                Change::Note(note) => {
-                    self.cached(
-                        "INSERT OR REPLACE INTO agent_notes (note, session, owner, content)
+                crew::Change::Note(note) => {
+                    writer
+                        .cached(
+                            "INSERT OR REPLACE INTO agent_notes (note, session, owner, content)
                          VALUES (?, ?, ?, ?)",
-                    )?
-                    .execute(params![
-                        note.id,
-                        note.session.as_str(),
-                        note.owner.as_str(),
-                        note.content
-                    ])?;
+                        )?
+                        .execute(params![
+                            note.id,
+                            note.session.as_str(),
+                            note.owner.as_str(),
+                            note.content
+                        ])?;
                 }
-                Change::ForgetNote(id) => {
-                    self.cached("DELETE FROM agent_notes WHERE note = ?")?.execute([id])?;
+                crew::Change::ForgetNote(id) => {
+                    writer.cached("DELETE FROM agent_notes WHERE note = ?")?.execute([id])?;
                 }
             }
         }
         Ok(())
     }
+}
 
+impl Query for ReadCrew {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
+            let agents = readable(tx, KIND, "SELECT * FROM agents", [], agent)?;
+            let mut teams = readable(tx, KIND, "SELECT * FROM teams", [], team)?;
+            let mut said = tx.prepare("SELECT place, text FROM team_said WHERE team = ? ORDER BY number")?;
+            for team in &mut teams {
+                team.said = said
+                    .query_map([team.id.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?
+                    .collect::<Result<_, _>>()?;
+            }
+            let mail = readable(tx, KIND, "SELECT * FROM team_mail ORDER BY number", [], |row| {
+                Ok(Mail {
+                    number: row.number("number")?,
+                    message: row.get("message")?,
+                    from: row.id("sender")?,
+                    to: row.id("recipient")?,
+                    content: row.get("content")?,
+                })
+            })?;
+            let notes = readable(tx, KIND, "SELECT * FROM agent_notes", [], |row| {
+                let (session, owner) = (row.session("session")?, row.owner("owner")?);
+                Ok(Note { id: row.get("note")?, session, owner, content: row.get("content")? })
+            })?;
+            let spent = readable(
+                tx,
+                KIND,
+                "SELECT key, input_tokens + output_tokens AS spent FROM sessions
+                 WHERE key IN (SELECT session FROM agents UNION SELECT root FROM agents)",
+                [],
+                |row| Ok((row.session("key")?, row.number("spent")?)),
+            )?;
+            Ok(KeptCrew { kept: Kept { agents, teams, mail, notes }, spent })
+        })
+    }
+}
+
+impl Writer {
     fn put_agent(&mut self, agent: &Agent) -> rusqlite::Result<()> {
         let (phase, prompt, mail, why, settling) = match &agent.phase {
             Phase::Waiting => ("waiting", "", None, None, false),
@@ -145,65 +215,7 @@ impl Writer {
     }
 }
 
-impl Reader {
-    pub(super) fn crew(&mut self) -> Result<KeptCrew, Error> {
-        self.view(None, |tx, _| {
-            let agents = rows(tx, "SELECT * FROM agents", agent)?;
-            let mut teams = rows(tx, "SELECT * FROM teams", team)?;
-            let mut said = tx.prepare("SELECT place, text FROM team_said WHERE team = ? ORDER BY number")?;
-            for team in &mut teams {
-                team.said = said
-                    .query_map([team.id.as_str()], |row| Ok((row.get(0)?, row.get(1)?)))?
-                    .collect::<Result<_, _>>()?;
-            }
-            let mail = rows(tx, "SELECT * FROM team_mail ORDER BY number", |row| {
-                Ok(Ok(Mail {
-                    number: count(row, "number")?,
-                    message: row.get("message")?,
-                    from: SubAgentId::from(row.get::<_, String>("sender")?),
-                    to: SubAgentId::from(row.get::<_, String>("recipient")?),
-                    content: row.get("content")?,
-                }))
-            })?;
-            let notes = rows(tx, "SELECT * FROM agent_notes", |row| {
-                let (id, owner, content) = (row.get("note")?, owner(row)?, row.get("content")?);
-                Ok(session(row, "session")?.map(|session| Note { id, session, owner, content }))
-            })?;
-            let spent = rows(
-                tx,
-                "SELECT key, input_tokens + output_tokens AS spent FROM sessions
-                 WHERE key IN (SELECT session FROM agents UNION SELECT root FROM agents)",
-                |row| {
-                    let spent = count(row, "spent")?;
-                    Ok(session(row, "key")?.map(|session| (session, spent)))
-                },
-            )?;
-            Ok(KeptCrew { kept: Kept { agents, teams, mail, notes }, spent })
-        })
-    }
-}
-
-/// The rows that can be read.
-fn rows<T>(
-    tx: &Transaction<'_>,
-    sql: &str,
-    mut read: impl FnMut(&Row<'_>) -> rusqlite::Result<Result<T, Error>>,
-) -> Result<Vec<T>, Failure> {
-    let mut statement = tx.prepare(sql)?;
-    let mut rows = statement.query([])?;
-    let mut all = Vec::new();
-    while let Some(row) = rows.next()? {
-        match read(row)? {
-            Ok(one) => all.push(one),
-            Err(error) => {
-                tracing::warn!(%error, "something kept of agents and teams can't be read: left out")
-            }
-        }
-    }
-    Ok(all)
-}
-
-fn agent(row: &Row<'_>) -> rusqlite::Result<Result<Agent, Error>> {
+fn agent(row: &Row<'_>) -> Result<Agent, Failure> {
     let settling: bool = row.get("settling")?;
     let (code, why): (Option<String>, Option<String>) = (row.get("code")?, row.get("why")?);
     let why = code.map(|code| {
@@ -214,52 +226,36 @@ fn agent(row: &Row<'_>) -> rusqlite::Result<Result<Agent, Error>> {
     let phase = match (&*name, over.into_iter().find(|state| state.name() == name)) {
         (_, Some(state)) => Phase::Over { state, why, settling },
         ("waiting", _) => Phase::Waiting,
-        ("turn", _) => {
-            let mail: Option<i64> = row.get("mail")?;
-            Phase::Turn { content: row.get("prompt")?, mail: mail.and_then(|mail| u64::try_from(mail).ok()) }
-        }
-        _ => return Ok(Err(unreadable(format_args!("an agent is {name:?}")))),
-    };
-    let parent: Option<String> = row.get("parent")?;
-    let parent = parent.map(|key| SessionKey::parse(&key)).transpose();
-    let (parent, session, root) = match (parent, session(row, "session")?, session(row, "root")?) {
-        (Ok(parent), Ok(session), Ok(root)) => (parent, session, root),
-        (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => return Ok(Err(error)),
+        ("turn", _) => Phase::Turn { content: row.get("prompt")?, mail: row.number_if_any("mail")? },
+        _ => return Err(unreadable(format_args!("an agent is {name:?}"))),
     };
     let (place, role) = (row.get("place")?, row.get("role")?);
     let team: Option<String> = row.get("team")?;
-    let tokens_max: Option<i64> = row.get("tokens_max")?;
-    Ok(Ok(Agent {
-        id: SubAgentId::from(row.get::<_, String>("agent")?),
-        owner: owner(row)?,
-        session,
-        parent,
-        root,
+    Ok(Agent {
+        id: row.id("agent")?,
+        owner: row.owner("owner")?,
+        session: row.session("session")?,
+        parent: row.session_if_any("parent")?,
+        root: row.session("root")?,
         depth: row.get("depth")?,
         seat: team.map(|team| Seat { team: TeamId::from(team), place, role }),
         kind: row.get("kind")?,
         task: task(row)?,
-        tokens_max: tokens_max.and_then(|tokens| u64::try_from(tokens).ok()),
+        tokens_max: row.number_if_any("tokens_max")?,
         phase,
         turns: row.get("turns")?,
         turns_completed: row.get("completed")?,
         task_turns: row.get("at_task")?,
         answer: row.get("answer")?,
-        usage: Usage {
-            input_tokens: count(row, "input_tokens")?,
-            output_tokens: count(row, "output_tokens")?,
-        },
-        created: at(row, "created")?,
-        updated: at(row, "updated")?,
-    }))
+        usage: row.usage("input_tokens", "output_tokens")?,
+        created: row.at("created")?,
+        updated: row.at("updated")?,
+    })
 }
 
-fn team(row: &Row<'_>) -> rusqlite::Result<Result<Team, Error>> {
+fn team(row: &Row<'_>) -> Result<Team, Failure> {
     let (name, rounds): (String, u32) = (row.get("strategy")?, row.get("rounds")?);
-    let strategy = match Coordination::from_name(&name, Some(rounds)) {
-        Ok(strategy) => strategy,
-        Err(error) => return Ok(Err(error)),
-    };
+    let strategy = Coordination::from_name(&name, Some(rounds))?;
     let name: String = row.get("state")?;
     let states = [
         TeamState::Forming,
@@ -269,12 +265,12 @@ fn team(row: &Row<'_>) -> rusqlite::Result<Result<Team, Error>> {
         TeamState::Dissolved,
     ];
     let Some(state) = states.into_iter().find(|state| state.name() == name) else {
-        return Ok(Err(unreadable(format_args!("a team is {name:?}"))));
+        return Err(unreadable(format_args!("a team is {name:?}")));
     };
     let members: String = row.get("members")?;
-    Ok(Ok(Team {
-        id: TeamId::from(row.get::<_, String>("team")?),
-        owner: owner(row)?,
+    Ok(Team {
+        id: row.id("team")?,
+        owner: row.owner("owner")?,
         name: row.get("name")?,
         description: row.get("description")?,
         strategy,
@@ -283,13 +279,9 @@ fn team(row: &Row<'_>) -> rusqlite::Result<Result<Team, Error>> {
         state,
         why: row.get("why")?,
         said: Vec::new(),
-        created: at(row, "created")?,
-        updated: at(row, "updated")?,
-    }))
-}
-
-fn owner(row: &Row<'_>) -> rusqlite::Result<Owner> {
-    Ok(Owner::from_name(&row.get::<_, String>("owner")?))
+        created: row.at("created")?,
+        updated: row.at("updated")?,
+    })
 }
 
 fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
@@ -298,26 +290,14 @@ fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
     Ok(Task { description: row.get("task")?, priority })
 }
 
-fn session(row: &Row<'_>, column: &str) -> rusqlite::Result<Result<SessionKey, Error>> {
-    Ok(SessionKey::parse(&row.get::<_, String>(column)?))
-}
-
-fn count(row: &Row<'_>, column: &str) -> rusqlite::Result<u64> {
-    Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or(0))
-}
-
-fn at(row: &Row<'_>, column: &str) -> rusqlite::Result<Timestamp> {
-    count(row, column).map(Timestamp::from_millis)
-}
-
-fn unreadable(why: impl Display) -> Error {
-    ErrorCode::Internal.error(why.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{ReadCrew, Store, WriteCrew};
+    use crate::store::Store;
+    use clawmux_core::auth::Owner;
+    use clawmux_core::crew::Change;
+    use clawmux_core::event::Usage;
+    use clawmux_core::time::Timestamp;
 
     fn agent(id: &str, phase: Phase) -> Agent {
         let session = SessionKey::new("main", "agent", id, "main").unwrap();

@@ -14,21 +14,26 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use actix::{Handler, Message, ResponseFuture};
 use clawmux_core::error::{Error, ErrorCode};
-use rusqlite::backup::{Backup, StepResult};
+use rusqlite::backup::{self, StepResult};
 use rusqlite::{Connection, OpenFlags};
+use serde_json::{Value, json};
+use tokio::sync::oneshot::{self, error::TryRecvError};
 
-use super::BackupReport;
+use super::failure::sql;
 use super::figures::Figures;
 use super::files::Files;
-use super::sql;
+use super::{Store, Thread, closed, spawn};
 
 /// How long one may take.
-pub(super) const BACKUP_TIMEOUT: Duration = Duration::from_secs(15 * 60);
+const BACKUP_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 /// How much is copied at once.
 const STEP_PAGES: i32 = 128;
 /// So many steps are brought to the disk together.
@@ -36,8 +41,126 @@ const STEPS_PER_SYNC: usize = 16;
 /// The longest rest after a step; else it is as long as the step.
 const REST_MAX: Duration = Duration::from_millis(100);
 
+/// Makes a consistent copy of the log in a file that must not exist yet, while the log is written to:
+/// everything acknowledged before this message is in it. One at a time; it may take 15 minutes.
+///
+/// Errors: `Conflict` where the file exists or another copy is being made, `Unavailable` where the
+/// file can't be written, `Internal` where the log is damaged, `Timeout`. No file is left then.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<BackupReport, Error>")]
+pub struct Backup {
+    /// Where the copy goes; relative to the daemon's working directory.
+    pub to: PathBuf,
+}
+
+/// What a copy holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackupReport {
+    /// The size of the file.
+    pub bytes: u64,
+    /// How many sessions.
+    pub sessions: u64,
+    /// How many runs, in all of them.
+    pub runs: u64,
+    /// How long it took.
+    pub took_ms: u64,
+}
+
+impl BackupReport {
+    /// What an operator is told of the copy in `file`.
+    pub fn to_json(&self, file: &Path) -> Value {
+        json!({
+            "file": file.display().to_string(),
+            "bytes": self.bytes,
+            "sessions": self.sessions,
+            "runs": self.runs,
+            "took_ms": self.took_ms,
+        })
+    }
+}
+
+/// A copy that is being made.
+#[derive(Debug)]
+pub(super) struct RunningBackup {
+    thread: Thread,
+    /// Ends it.
+    cancel: Arc<AtomicBool>,
+    /// Whether its result is there; the thread may still be about to end.
+    done: Arc<AtomicBool>,
+}
+
+impl RunningBackup {
+    /// Has it end early; its thread, which may take a moment for that.
+    pub(super) fn cancel(self) -> Thread {
+        self.cancel.store(true, Relaxed);
+        self.thread
+    }
+
+    fn goes_on(&mut self) -> bool {
+        !self.done.load(Relaxed) && matches!(self.thread.over.try_recv(), Err(TryRecvError::Empty))
+    }
+}
+
+impl Handler<Backup> for Store {
+    type Result = ResponseFuture<Result<BackupReport, Error>>;
+
+    fn handle(&mut self, asked: Backup, _: &mut Self::Context) -> Self::Result {
+        let answer = self.back_up(asked.to);
+        Box::pin(async move {
+            answer?.await.map_err(|_| ErrorCode::Internal.error("the store failed over this copy"))?
+        })
+    }
+}
+
+impl Store {
+    /// Starts to make a copy.
+    fn back_up(&mut self, to: PathBuf) -> Result<oneshot::Receiver<Result<BackupReport, Error>>, Error> {
+        let files = self.files.clone().ok_or_else(closed)?;
+        if self.backup.as_mut().is_some_and(RunningBackup::goes_on) {
+            return Err(ErrorCode::Conflict.error("a copy is being made already: wait until it is done"));
+        }
+        let (done, answer) = oneshot::channel();
+        let (cancel, is_done) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let (canceled, now_done, figures) = (cancel.clone(), is_done.clone(), self.figures.clone());
+        let began = Instant::now();
+        let goes_on =
+            move || match () {
+                () if canceled.load(Relaxed) => Err(closed()),
+                () if began.elapsed() > BACKUP_TIMEOUT => Err(ErrorCode::Timeout
+                    .error("the copy was not done in time and was given up: is the disk slow?")),
+                () => Ok(()),
+            };
+        let thread = spawn("clawmux-log-copy", move || {
+            tracing::info!(to = %to.display(), "a copy of the store is being made");
+            let result = write_copy(&files, &to, &figures, goes_on);
+            figures.backup_pages_left.store(0, Relaxed);
+            match &result {
+                Ok(report) => tracing::info!(to = %to.display(), ?report, "the copy of the store is there"),
+                Err(error) => tracing::warn!(to = %to.display(), %error, "no copy of the store was made"),
+            }
+            drop(files);
+            now_done.store(true, Relaxed);
+            let _ = done.send(result);
+        })?;
+        self.backup = Some(RunningBackup { thread, cancel, done: is_done });
+        Ok(answer)
+    }
+}
+
+/// Copies a store that no daemon has open, as [`Backup`] does; it stays of the format it is of. Blocks.
+///
+/// # Errors
+/// As [`Backup`]'s; `NotFound` where there is no store, `Conflict` where a daemon has it open.
+pub fn copy(path: &Path, to: &Path) -> Result<BackupReport, Error> {
+    if !path.is_file() {
+        return Err(ErrorCode::NotFound.error(format!("there is no store at {}", path.display())));
+    }
+    let files = Files::claim(path)?;
+    write_copy(&files, to, &Figures::default(), || Ok(()))
+}
+
 /// Copies the log to `to`, which must not exist. `goes_on` says why not, if it does not.
-pub(super) fn copy(
+pub(super) fn write_copy(
     files: &Files,
     to: &Path,
     figures: &Figures,
@@ -94,7 +217,7 @@ fn copy_pages(
     goes_on: &impl Fn() -> Result<(), Error>,
 ) -> Result<(), Error> {
     let failed = |e: &rusqlite::Error| target.failed_sql(e);
-    let backup = Backup::new(source, db).map_err(|e| failed(&e))?;
+    let backup = backup::Backup::new(source, db).map_err(|e| failed(&e))?;
     for step in 1.. {
         goes_on()?;
         let begin = Instant::now();

@@ -5,16 +5,94 @@
 
 use std::sync::Arc;
 
-use clawmux_core::auth::pairing::{Change, Device, Grant};
+use actix::Message;
+use clawmux_core::auth::pairing::{self, Device, Grant};
 use clawmux_core::auth::{About, Role, Scope, Scopes};
 use clawmux_core::error::Error;
-use clawmux_core::time::Timestamp;
 use rusqlite::{Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 
-use super::Devices;
-use super::reader::{Failure, Reader};
-use super::writer::{Writer, time};
+use super::change::Change;
+use super::columns::{Columns, time};
+use super::failure::{Failure, is_unreadable};
+use super::live::Live;
+use super::query::Query;
+use super::reader::Reader;
+use super::writer::Writer;
+
+/// What a changed device counts, in bytes.
+const DEVICE_BYTES: usize = 2048;
+
+/// Changes paired devices, all or none. Answered when that will survive the end of the process, or,
+/// where `durable`, a power cut.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct WriteDevices {
+    /// What changes.
+    pub changes: Vec<pairing::Change>,
+    /// Whether a power cut must not take it.
+    pub durable: bool,
+}
+
+/// Asks for all paired devices.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Devices, Error>")]
+pub struct ReadDevices;
+
+/// The paired devices.
+pub struct Devices {
+    /// What their tokens are made of, besides their salts.
+    pub secret: Vec<u8>,
+    /// They.
+    pub devices: Vec<Device>,
+}
+
+impl Change for WriteDevices {
+    fn bytes(&self) -> usize {
+        self.changes.len() * DEVICE_BYTES
+    }
+
+    fn is_durable(&self, _: &Writer) -> bool {
+        self.durable
+    }
+
+    fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
+        for change in &self.changes {
+            match change {
+                pairing::Change::Put(device) => writer.put_device(device)?,
+                pairing::Change::Remove(id) => {
+                    writer.cached("DELETE FROM device_grants WHERE device = ?")?.execute([&**id])?;
+                    writer.cached("DELETE FROM devices WHERE device = ?")?.execute([&**id])?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Query for ReadDevices {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
+            let secret = tx.query_row("SELECT device_secret FROM meta", [], |row| row.get(0))?;
+            let mut statement = tx.prepare(
+                "SELECT device, public_key, about, peer, credential, created, approved FROM devices",
+            )?;
+            let mut devices = Vec::new();
+            let mut rows = statement.query([])?;
+            while let Some(row) = rows.next()? {
+                let id: String = row.get(0)?;
+                match device(tx, row, &id) {
+                    Ok(device) => devices.push(device),
+                    Err(Failure::Database(error)) if !is_unreadable(&error) => {
+                        return Err(Failure::Database(error));
+                    }
+                    Err(_) => tracing::warn!(device = %id, "a paired device can't be read: pair it anew"),
+                }
+            }
+            Ok(Devices { secret, devices })
+        })
+    }
+}
 
 /// What a device says of itself.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -30,17 +108,6 @@ struct Said {
 }
 
 impl Writer {
-    pub(super) fn write_devices(&mut self, changes: &[Change]) -> rusqlite::Result<()> {
-        changes.iter().try_for_each(|change| match change {
-            Change::Put(device) => self.put_device(device),
-            Change::Remove(id) => {
-                self.cached("DELETE FROM device_grants WHERE device = ?")?.execute([&**id])?;
-                self.cached("DELETE FROM devices WHERE device = ?")?.execute([&**id])?;
-                Ok(())
-            }
-        })
-    }
-
     fn put_device(&mut self, device: &Device) -> rusqlite::Result<()> {
         let About { client_id, version, mode, platform, .. } = device.about.clone();
         let said = Said {
@@ -93,40 +160,6 @@ impl Writer {
     }
 }
 
-impl Reader {
-    pub(super) fn devices(&mut self) -> Result<Devices, Error> {
-        self.view(None, |tx, _| {
-            let secret = tx.query_row("SELECT device_secret FROM meta", [], |row| row.get(0))?;
-            let mut statement = tx.prepare(
-                "SELECT device, public_key, about, peer, credential, created, approved FROM devices",
-            )?;
-            let mut devices = Vec::new();
-            let mut rows = statement.query([])?;
-            while let Some(row) = rows.next()? {
-                let id: String = row.get(0)?;
-                match device(tx, row, &id) {
-                    Ok(device) => devices.push(device),
-                    Err(Failure::Database(error)) if !is_unreadable(&error) => {
-                        return Err(Failure::Database(error));
-                    }
-                    Err(_) => tracing::warn!(device = %id, "a paired device can't be read: pair it anew"),
-                }
-            }
-            Ok(Devices { secret, devices })
-        })
-    }
-}
-
-/// Whether the row is at fault, and not the database.
-pub(super) fn is_unreadable(error: &rusqlite::Error) -> bool {
-    matches!(
-        error,
-        rusqlite::Error::FromSqlConversionFailure(..)
-            | rusqlite::Error::IntegralValueOutOfRange(..)
-            | rusqlite::Error::InvalidColumnType(..)
-    )
-}
-
 fn device(tx: &Transaction<'_>, row: &Row<'_>, id: &str) -> Result<Device, Failure> {
     let said: Said = serde_json::from_str(&row.get::<_, String>(2)?).unwrap_or_default();
     let peer: String = row.get(3)?;
@@ -152,8 +185,8 @@ fn device(tx: &Transaction<'_>, row: &Row<'_>, id: &str) -> Result<Device, Failu
         },
         peer: peer.parse().unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED)),
         credential: Arc::from(row.get::<_, String>(4)?),
-        created: at(row, 5)?.unwrap_or_default(),
-        approved: at(row, 6)?.unwrap_or_default(),
+        created: row.at_if_any(5)?.unwrap_or_default(),
+        approved: row.at_if_any(6)?.unwrap_or_default(),
         grants: grants.into_iter().flatten().collect(),
     })
 }
@@ -169,23 +202,20 @@ fn grant(row: &Row<'_>) -> rusqlite::Result<Option<Grant>> {
         role,
         scopes: Scopes::of(&scopes),
         salt: row.get(2)?,
-        issued: at(row, 3)?.unwrap_or_default(),
-        rotated: at(row, 4)?,
-        revoked: at(row, 5)?,
-        used: at(row, 6)?,
+        issued: row.at_if_any(3)?.unwrap_or_default(),
+        rotated: row.at_if_any(4)?,
+        revoked: row.at_if_any(5)?,
+        used: row.at_if_any(6)?,
         origin: origin.and_then(|origin| origin.parse().ok()),
     }))
-}
-
-pub(super) fn at(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
-    let millis: Option<i64> = row.get(column)?;
-    Ok(millis.map(|millis| Timestamp::from_millis(u64::try_from(millis).unwrap_or(0))))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::{ReadDevices, Store, WriteDevices};
+    use crate::store::Store;
+    use clawmux_core::auth::pairing::Change;
+    use clawmux_core::time::Timestamp;
 
     fn device(seed: u8) -> Device {
         let grant = |role, scopes, revoked| Grant {

@@ -56,6 +56,47 @@ fn about_the_disk(code: Sqlite) -> bool {
     )
 }
 
+/// Why something was not written or read.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// It is at fault itself, and nothing else is concerned.
+    Refused(Error),
+    /// The database is.
+    Database(rusqlite::Error),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Database(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl Failure {
+    /// The error that whoever asked is told.
+    pub(super) fn into_error(self) -> Error {
+        match self {
+            Self::Refused(error) => error,
+            Self::Database(error) => sql(&error),
+        }
+    }
+}
+
+/// Whether the row is at fault, and not the database.
+pub(super) fn is_unreadable(error: &rusqlite::Error) -> bool {
+    matches!(
+        error,
+        rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::InvalidColumnType(..)
+    )
+}
+
 /// A fault of this module or of its caller: nothing of the append was applied.
 pub(super) fn refused(why: impl std::fmt::Display) -> Error {
     ErrorCode::Internal.error(format!("the store refused an append: {why}"))

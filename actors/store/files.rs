@@ -25,6 +25,16 @@ pub(super) const BUSY: Duration = Duration::from_secs(5);
 /// How much room there has to be before work is taken again after an outage.
 const ROOM_BYTES: usize = 1 << 20;
 
+/// The database at `path`, whoever has it open, to be looked at alone.
+pub(super) fn look(path: &Path, busy: Duration) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let db = Connection::open_with_flags(path, flags)?;
+    db.busy_timeout(busy)?;
+    // The last to close a store moves its write-ahead log into it; not this one.
+    db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    Ok(db)
+}
+
 /// The claim on a database. Whoever holds it is the only daemon on it.
 #[derive(Debug)]
 pub(super) struct Files {

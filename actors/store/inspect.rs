@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use clawmux_core::ids::SessionKey;
 use clawmux_core::log::page;
-use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::Connection;
 
+use super::files::{BUSY, look};
 use super::schema::{self, FORMAT, Kind};
 
 /// Less free space than this is an error: the next writes may fail.
@@ -255,7 +255,7 @@ impl Inspection<'_> {
             return self
                 .damage(format!("the beginning of {path} says that only a newer SQLite may write it"));
         }
-        let mut db = match self.open() {
+        let mut db = match look(self.path, self.within.min(BUSY)) {
             Ok(db) => db,
             Err(error) => return self.failed("can't open the store", &error),
         };
@@ -289,15 +289,6 @@ impl Inspection<'_> {
         if !self.damaged {
             self.consistency(&db);
         }
-    }
-
-    fn open(&self) -> rusqlite::Result<Connection> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = Connection::open_with_flags(self.path, flags)?;
-        db.busy_timeout(self.within.min(Duration::from_secs(5)))?;
-        // The last to close a log moves its write-ahead log into it; not this one.
-        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        Ok(db)
     }
 
     /// Whether SQLite finds it whole.

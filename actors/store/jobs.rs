@@ -4,11 +4,9 @@
 //! told so, and nothing of what came with it is done. A row that can't be read is left out, with a word
 //! in the log.
 
-use std::fmt::Display;
 use std::time::Duration;
 
-use actix::{Handler, Message, ResponseFuture};
-use clawmux_core::auth::Owner;
+use actix::Message;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Usage;
 use clawmux_core::ids::{JobId, RunId, SessionKey};
@@ -17,11 +15,15 @@ use clawmux_core::manner::Manner;
 use clawmux_core::schedule::{Misfire, Plan, Schedule};
 use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
-use rusqlite::{OptionalExtension, Row, Transaction, params};
+use rusqlite::{OptionalExtension, Row, params};
 
-use super::Store;
-use super::reader::{self, Reader};
-use super::writer::{Failure, Write, Writer, integer, time};
+use super::change::Change;
+use super::columns::{Columns, integer, readable, time, unreadable};
+use super::failure::Failure;
+use super::live::Live;
+use super::query::Query;
+use super::reader::Reader;
+use super::writer::Writer;
 
 /// What a change counts besides its text, in bytes.
 const CHANGE_BYTES: usize = 512;
@@ -93,46 +95,17 @@ pub struct ReadJobTokens {
     pub day: Timestamp,
 }
 
-impl Handler<WriteJobs> for Store {
-    type Result = ResponseFuture<Result<(), Error>>;
-
-    fn handle(&mut self, WriteJobs(changes): WriteJobs, _: &mut Self::Context) -> Self::Result {
-        let bytes = changes.iter().map(JobChange::bytes).sum();
-        self.pen.write(Write::Jobs(changes), bytes)
+impl Change for WriteJobs {
+    fn bytes(&self) -> usize {
+        self.0.iter().map(JobChange::bytes).sum()
     }
-}
 
-impl Handler<ReadJobs> for Store {
-    type Result = ResponseFuture<Result<KeptJobs, Error>>;
-
-    fn handle(&mut self, _: ReadJobs, _: &mut Self::Context) -> Self::Result {
-        self.ask(Reader::jobs)
-    }
-}
-
-impl Handler<ReadFirings> for Store {
-    type Result = ResponseFuture<Result<Vec<Firing>, Error>>;
-
-    fn handle(&mut self, asked: ReadFirings, _: &mut Self::Context) -> Self::Result {
-        self.ask(move |reader| reader.firings(&asked))
-    }
-}
-
-impl Handler<ReadJobTokens> for Store {
-    type Result = ResponseFuture<Result<u64, Error>>;
-
-    fn handle(&mut self, asked: ReadJobTokens, _: &mut Self::Context) -> Self::Result {
-        self.ask(move |reader| reader.job_tokens(&asked))
-    }
-}
-
-impl Writer {
-    pub(super) fn write_jobs(&mut self, changes: &[JobChange]) -> Result<(), Failure> {
+    fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
         // Looked at first: what is refused leaves nothing behind.
-        for change in changes {
+        for change in &self.0 {
             if let JobChange::Enter(firing) = change {
                 let there = "SELECT 1 FROM firings WHERE job = ? AND scheduled = ?";
-                let there = self
+                let there = writer
                     .cached(there)?
                     .query_row(params![firing.job.as_str(), time(firing.scheduled)], |_| Ok(()))
                     .optional()?;
@@ -142,16 +115,16 @@ impl Writer {
                 }
             }
         }
-        for change in changes {
+        for change in &self.0 {
             match change {
-                JobChange::Put(job) => self.put_job(job)?,
+                JobChange::Put(job) => writer.put_job(job)?,
                 JobChange::Remove(job) => {
-                    self.cached("DELETE FROM jobs WHERE job = ?")?.execute([job.as_str()])?;
-                    self.cached("DELETE FROM firings WHERE job = ?")?.execute([job.as_str()])?;
-                    self.cached("DELETE FROM job_days WHERE job = ?")?.execute([job.as_str()])?;
+                    writer.cached("DELETE FROM jobs WHERE job = ?")?.execute([job.as_str()])?;
+                    writer.cached("DELETE FROM firings WHERE job = ?")?.execute([job.as_str()])?;
+                    writer.cached("DELETE FROM job_days WHERE job = ?")?.execute([job.as_str()])?;
                 }
                 JobChange::Enter(firing) => {
-                    self.cached(
+                    writer.cached(
                         "INSERT INTO firings (job, scheduled, manual, begun, state) VALUES (?, ?, ?, ?, '')",
                     )?
                     .execute(params![
@@ -160,16 +133,70 @@ impl Writer {
                         firing.is_manual,
                         time(firing.begun)
                     ])?;
-                    self.settle_firing(firing)?;
+                    writer.settle_firing(firing)?;
                 }
-                JobChange::Settle(firing) => self.settle_firing(firing)?,
+                JobChange::Settle(firing) => writer.settle_firing(firing)?,
             }
         }
         Ok(())
     }
+}
 
+impl Query for ReadJobs {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
+            Ok(KeptJobs {
+                jobs: readable(tx, "jobs", "SELECT * FROM jobs", [], job)?,
+                open: readable(
+                    tx,
+                    "jobs",
+                    "SELECT * FROM firings WHERE ended IS NULL ORDER BY begun",
+                    [],
+                    firing,
+                )?,
+                last: readable(
+                    tx,
+                    "jobs",
+                    "SELECT * FROM firings f WHERE ended IS NOT NULL AND scheduled = (
+                         SELECT max(scheduled) FROM firings l WHERE l.job = f.job AND l.ended IS NOT NULL)",
+                    [],
+                    firing,
+                )?,
+            })
+        })
+    }
+}
+
+impl Query for ReadFirings {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
+            let mut all = Vec::new();
+            for job in &self.jobs {
+                let limit = integer(self.limit);
+                let sql = "SELECT * FROM firings WHERE job = ? ORDER BY scheduled DESC LIMIT ?";
+                all.extend(readable(tx, "jobs", sql, params![job.as_str(), limit], firing)?);
+            }
+            all.sort_by_key(|firing| std::cmp::Reverse(firing.scheduled));
+            all.truncate(self.limit);
+            Ok(all)
+        })
+    }
+}
+
+impl Query for ReadJobTokens {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
+            let day = integer(self.day.as_millis() / super::DAY_MS);
+            let asked = params![self.job.as_str(), day];
+            let sql = "SELECT tokens FROM job_days WHERE job = ? AND day = ?";
+            Ok(tx.query_row(sql, asked, |row| row.number(0)).optional()?.unwrap_or(0))
+        })
+    }
+}
+
+impl Writer {
     fn put_job(&mut self, job: &Job) -> rusqlite::Result<()> {
-        let millis = |span: Duration| integer(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+        let millis = |span: Duration| integer(span.as_millis());
         let (kind, first, every, expression, zone) = match job.schedule.plan() {
             Plan::At(at) => ("at", Some(time(at)), None, None, None),
             Plan::Every { every, anchor } => ("every", anchor.map(time), Some(millis(every)), None, None),
@@ -262,74 +289,9 @@ impl Writer {
     }
 }
 
-impl Reader {
-    fn jobs(&mut self) -> Result<KeptJobs, Error> {
-        self.view(None, |tx, _| {
-            Ok(KeptJobs {
-                jobs: rows(tx, "SELECT * FROM jobs", [], job)?,
-                open: rows(tx, "SELECT * FROM firings WHERE ended IS NULL ORDER BY begun", [], firing)?,
-                last: rows(
-                    tx,
-                    "SELECT * FROM firings f WHERE ended IS NOT NULL AND scheduled = (
-                         SELECT max(scheduled) FROM firings l WHERE l.job = f.job AND l.ended IS NOT NULL)",
-                    [],
-                    firing,
-                )?,
-            })
-        })
-    }
-
-    fn firings(&mut self, asked: &ReadFirings) -> Result<Vec<Firing>, Error> {
-        self.view(None, |tx, _| {
-            let mut all = Vec::new();
-            for job in &asked.jobs {
-                let limit = i64::try_from(asked.limit).unwrap_or(i64::MAX);
-                let sql = "SELECT * FROM firings WHERE job = ? ORDER BY scheduled DESC LIMIT ?";
-                all.extend(rows(tx, sql, params![job.as_str(), limit], firing)?);
-            }
-            all.sort_by_key(|firing| std::cmp::Reverse(firing.scheduled));
-            all.truncate(asked.limit);
-            Ok(all)
-        })
-    }
-
-    fn job_tokens(&mut self, asked: &ReadJobTokens) -> Result<u64, Error> {
-        self.view(None, |tx, _| {
-            let day = integer(asked.day.as_millis() / super::DAY_MS);
-            let tokens: Option<i64> = tx
-                .query_row(
-                    "SELECT tokens FROM job_days WHERE job = ? AND day = ?",
-                    params![asked.job.as_str(), day],
-                    |row| row.get(0),
-                )
-                .optional()?;
-            Ok(tokens.and_then(|tokens| u64::try_from(tokens).ok()).unwrap_or(0))
-        })
-    }
-}
-
-/// The rows that can be read.
-fn rows<T>(
-    tx: &Transaction<'_>,
-    sql: &str,
-    values: impl rusqlite::Params,
-    read: impl Fn(&Row<'_>) -> rusqlite::Result<Result<T, Error>>,
-) -> Result<Vec<T>, reader::Failure> {
-    let mut statement = tx.prepare_cached(sql)?;
-    let mut rows = statement.query(values)?;
-    let mut all = Vec::new();
-    while let Some(row) = rows.next()? {
-        match read(row)? {
-            Ok(one) => all.push(one),
-            Err(error) => tracing::warn!(%error, "something kept of jobs can't be read: left out"),
-        }
-    }
-    Ok(all)
-}
-
-fn job(row: &Row<'_>) -> rusqlite::Result<Result<Job, Error>> {
+fn job(row: &Row<'_>) -> Result<Job, Failure> {
     let kind: String = row.get("kind")?;
-    let (first, every) = (at(row, "first")?, at(row, "every")?);
+    let (first, every) = (row.at_if_any("first")?, row.at_if_any("every")?);
     let plan = match kind.as_str() {
         "at" => Plan::At(first.unwrap_or_default()),
         "every" => {
@@ -339,23 +301,13 @@ fn job(row: &Row<'_>) -> rusqlite::Result<Result<Job, Error>> {
             expression: row.get::<_, Option<String>>("expression")?.unwrap_or_default(),
             zone: row.get("zone")?,
         },
-        other => return Ok(Err(unreadable(format_args!("a job is {other:?}")))),
+        other => return Err(unreadable(format_args!("a job is {other:?}"))),
     };
-    let created = at(row, "created")?.unwrap_or_default();
-    let schedule = match Schedule::new(&plan, created, "UTC") {
-        Ok(schedule) => schedule,
-        Err(error) => return Ok(Err(error)),
-    };
+    let created = row.at("created")?;
+    let schedule = Schedule::new(&plan, created, "UTC")?;
     let misfire: String = row.get("misfire")?;
     let Some(misfire) = Misfire::from_name(&misfire) else {
-        return Ok(Err(unreadable(format_args!("a job makes up for what it missed by {misfire:?}"))));
-    };
-    let session = SessionKey::parse(&row.get::<_, String>("session")?);
-    let result_to: Option<String> = row.get("result_to")?;
-    let result_to = result_to.map(|key| SessionKey::parse(&key)).transpose();
-    let (session, result_to) = match (session, result_to) {
-        (Ok(session), Ok(result_to)) => (session, result_to),
-        (Err(error), _) | (_, Err(error)) => return Ok(Err(error)),
+        return Err(unreadable(format_args!("a job makes up for what it missed by {misfire:?}")));
     };
     let thinking: Option<String> = row.get("thinking")?;
     let manner = Manner {
@@ -366,24 +318,29 @@ fn job(row: &Row<'_>) -> rusqlite::Result<Result<Job, Error>> {
         lane: None,
         timeout: None,
     };
-    Ok(Ok(Job {
-        id: JobId::new(row.get::<_, String>("job")?),
+    Ok(Job {
+        id: row.id("job")?,
         name: row.get("name")?,
         description: row.get("description")?,
-        owner: Owner::from_name(&row.get::<_, String>("owner")?),
+        owner: row.owner("owner")?,
         is_enabled: row.get("enabled")?,
         schedule,
-        task: Task { session, prompt: row.get("prompt")?, manner, result_to },
+        task: Task {
+            session: row.session("session")?,
+            prompt: row.get("prompt")?,
+            manner,
+            result_to: row.session_if_any("result_to")?,
+        },
         misfire,
         is_deleted_after: row.get("once")?,
         note: row.get("note")?,
         created,
-        updated: at(row, "updated")?.unwrap_or_default(),
-        settled: at(row, "settled")?.unwrap_or_default(),
-    }))
+        updated: row.at("updated")?,
+        settled: row.at("settled")?,
+    })
 }
 
-fn firing(row: &Row<'_>) -> rusqlite::Result<Result<Firing, Error>> {
+fn firing(row: &Row<'_>) -> Result<Firing, Failure> {
     let name: String = row.get("state")?;
     let (code, why): (Option<String>, Option<String>) = (row.get("code")?, row.get("why")?);
     let why = why.unwrap_or_default();
@@ -395,35 +352,27 @@ fn firing(row: &Row<'_>) -> rusqlite::Result<Result<Firing, Error>> {
             FiringState::Failed(code.error(why))
         }
         "skipped" => FiringState::Skipped(why),
-        other => return Ok(Err(unreadable(format_args!("a firing is {other:?}")))),
+        other => return Err(unreadable(format_args!("a firing is {other:?}"))),
     };
-    let count = |column: &str| Ok::<_, rusqlite::Error>(row.get::<_, i64>(column)?.try_into().unwrap_or(0));
-    Ok(Ok(Firing {
-        job: JobId::new(row.get::<_, String>("job")?),
-        scheduled: at(row, "scheduled")?.unwrap_or_default(),
+    Ok(Firing {
+        job: row.id("job")?,
+        scheduled: row.at("scheduled")?,
         is_manual: row.get("manual")?,
-        begun: at(row, "begun")?.unwrap_or_default(),
-        ended: at(row, "ended")?,
+        begun: row.at("begun")?,
+        ended: row.at_if_any("ended")?,
         state,
-        missed: count("missed")?,
+        missed: row.number("missed")?,
         run: row.get::<_, Option<String>>("run")?.map(RunId::from),
         text: row.get("text")?,
-        usage: Usage { input_tokens: count("input_tokens")?, output_tokens: count("output_tokens")? },
-    }))
-}
-
-fn at(row: &Row<'_>, column: &str) -> rusqlite::Result<Option<Timestamp>> {
-    let millis: Option<i64> = row.get(column)?;
-    Ok(millis.map(|millis| Timestamp::from_millis(u64::try_from(millis).unwrap_or(0))))
-}
-
-fn unreadable(why: impl Display) -> Error {
-    ErrorCode::Internal.error(why.to_string())
+        usage: row.usage("input_tokens", "output_tokens")?,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Store;
+    use clawmux_core::auth::Owner;
     use clawmux_core::job::{NewJob, Order, Place};
 
     const DAY: u64 = 24 * 60 * 60 * 1000;

@@ -2,16 +2,19 @@
 
 use std::collections::HashSet;
 
-use actix::{Handler, Message, ResponseFuture};
+use actix::Message;
 use clawmux_core::auth::Owner;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::file::{FileAbout, FileId, FileRow, UploadId};
-use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::Store;
-use super::reader::{Failure as Unread, Reader};
-use super::writer::{Failure, Write, Writer, time};
+use super::change::Change;
+use super::columns::{Columns, integer, time};
+use super::failure::Failure;
+use super::live::Live;
+use super::query::Query;
+use super::reader::Reader;
+use super::writer::Writer;
 
 /// What a changed file counts, in bytes.
 const FILE_BYTES: usize = 512;
@@ -78,18 +81,25 @@ pub struct FileTotals {
 #[rtype(result = "Result<HashSet<FileId>, Error>")]
 pub struct ReadFileIds;
 
-impl Writer {
-    pub(super) fn write_file(&mut self, change: &FileChange) -> Result<(), Failure> {
-        let row = match change {
+impl Change for WriteFile {
+    fn bytes(&self) -> usize {
+        FILE_BYTES
+    }
+
+    fn is_durable(&self, _: &Writer) -> bool {
+        self.durable
+    }
+
+    fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
+        let row = match &self.change {
             FileChange::Begin(row) | FileChange::Put(row) => row,
             FileChange::Remove(id) => {
-                self.cached("DELETE FROM files WHERE id = ?")?.execute([id.as_bytes()])?;
+                writer.cached("DELETE FROM files WHERE id = ?")?.execute([id.as_bytes()])?;
                 return Ok(());
             }
         };
         let FileRow { id, upload, owner, about, size, is_complete, created, updated } = row;
-        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        let statement = match change {
+        let statement = match &self.change {
             FileChange::Begin(_) => {
                 "INSERT INTO files (id, upload, owner, name, media_type, total, sha256, size, complete, created, updated)
                  VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
@@ -99,65 +109,63 @@ impl Writer {
                     complete = ?9, created = ?10, updated = ?11 WHERE id = ?1"
             }
         };
-        let written = self.cached(statement)?.execute(params![
+        let written = writer.cached(statement)?.execute(params![
             id.as_bytes(),
             upload.as_bytes(),
             owner.as_str(),
             about.name,
             about.media_type,
-            about.total.map(number),
+            about.total.map(integer),
             about.sha256,
-            number(*size),
+            integer(*size),
             is_complete,
             time(*created),
             time(*updated),
         ])?;
-        if written == 0 && matches!(change, FileChange::Begin(_)) {
+        if written == 0 && matches!(self.change, FileChange::Begin(_)) {
             return Err(Failure::Refused(ErrorCode::Conflict.error(format!("file {id} is there already"))));
         }
         Ok(())
     }
 }
 
-impl Reader {
-    fn file(&mut self, id: FileId) -> Result<Option<FileRow>, Error> {
-        self.view(None, |tx, _| {
+impl Query for ReadFile {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
             let found = tx
                 .prepare_cached(&format!("SELECT {COLUMNS} FROM files WHERE id = ?"))?
-                .query_row([id.as_bytes()], row)
+                .query_row([self.0.as_bytes()], row)
                 .optional()?;
             Ok(found)
         })
     }
+}
 
-    fn files(&mut self, asked: &ReadFiles) -> Result<(Vec<FileRow>, u64), Error> {
-        self.view(None, |tx, _| {
-            let owner = asked.owner.as_ref().map(Owner::as_str);
+impl Query for ReadFiles {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
+            let owner = self.owner.as_ref().map(Owner::as_str);
             let files = tx
                 .prepare_cached(&format!(
                     "SELECT {COLUMNS} FROM files WHERE ?1 IS NULL OR owner = ?1
                      ORDER BY created DESC, id LIMIT ?2 OFFSET ?3"
                 ))?
-                .query_map(
-                    params![owner, asked.limit as i64, i64::try_from(asked.offset).unwrap_or(i64::MAX)],
-                    row,
-                )?
+                .query_map(params![owner, integer(self.limit), integer(self.offset)], row)?
                 .collect::<Result<_, _>>()?;
-            let total: i64 = tx
+            let total = tx
                 .prepare_cached("SELECT count(*) FROM files WHERE ?1 IS NULL OR owner = ?1")?
-                .query_row([owner], |row| row.get(0))?;
-            Ok((files, u64::try_from(total).unwrap_or(0)))
+                .query_row([owner], |row| row.number(0))?;
+            Ok((files, total))
         })
     }
+}
 
-    fn file_totals(&mut self) -> Result<FileTotals, Error> {
-        self.view(None, |tx, _| {
+impl Query for ReadFileTotals {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
             let owners = tx
                 .prepare_cached("SELECT owner, count(*), sum(size) FROM files GROUP BY owner")?
-                .query_map([], |row| {
-                    let owner = Owner::from_name(&row.get::<_, String>(0)?);
-                    Ok((owner, number(row, 1)?, number(row, 2)?))
-                })?
+                .query_map([], |row| Ok((row.owner(0)?, row.number(1)?, row.number(2)?)))?
                 .collect::<Result<_, _>>()?;
             let unfinished = tx
                 .prepare_cached(&format!("SELECT {COLUMNS} FROM files WHERE complete = 0"))?
@@ -166,84 +174,43 @@ impl Reader {
             Ok(FileTotals { owners, unfinished })
         })
     }
+}
 
-    fn file_ids(&mut self) -> Result<HashSet<FileId>, Error> {
-        self.view(None, |tx, _| {
+impl Query for ReadFileIds {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
             let ids = tx
                 .prepare_cached("SELECT id FROM files")?
                 .query_map([], |row| row.get(0).map(FileId::from_bytes))?
                 .collect::<Result<_, _>>();
-            ids.map_err(Unread::Database)
+            ids.map_err(Failure::Database)
         })
     }
 }
 
-fn number(row: &Row<'_>, column: usize) -> rusqlite::Result<u64> {
-    Ok(u64::try_from(row.get::<_, i64>(column)?).unwrap_or(0))
-}
-
 fn row(row: &Row<'_>) -> rusqlite::Result<FileRow> {
-    let total: Option<i64> = row.get(5)?;
     Ok(FileRow {
         id: FileId::from_bytes(row.get(0)?),
         upload: UploadId::from_bytes(row.get(1)?),
-        owner: Owner::from_name(&row.get::<_, String>(2)?),
+        owner: row.owner(2)?,
         about: FileAbout {
             name: row.get(3)?,
             media_type: row.get(4)?,
-            total: total.and_then(|total| u64::try_from(total).ok()),
+            total: row.number_if_any(5)?,
             sha256: row.get(6)?,
         },
-        size: number(row, 7)?,
+        size: row.number(7)?,
         is_complete: row.get(8)?,
-        created: Timestamp::from_millis(number(row, 9)?),
-        updated: Timestamp::from_millis(number(row, 10)?),
+        created: row.at(9)?,
+        updated: row.at(10)?,
     })
-}
-
-impl Handler<WriteFile> for Store {
-    type Result = ResponseFuture<Result<(), Error>>;
-
-    fn handle(&mut self, asked: WriteFile, _: &mut Self::Context) -> Self::Result {
-        self.pen.write(Write::File(asked), FILE_BYTES)
-    }
-}
-
-impl Handler<ReadFile> for Store {
-    type Result = ResponseFuture<Result<Option<FileRow>, Error>>;
-
-    fn handle(&mut self, ReadFile(id): ReadFile, _: &mut Self::Context) -> Self::Result {
-        self.ask(move |reader| reader.file(id))
-    }
-}
-
-impl Handler<ReadFiles> for Store {
-    type Result = ResponseFuture<Result<(Vec<FileRow>, u64), Error>>;
-
-    fn handle(&mut self, asked: ReadFiles, _: &mut Self::Context) -> Self::Result {
-        self.ask(move |reader| reader.files(&asked))
-    }
-}
-
-impl Handler<ReadFileTotals> for Store {
-    type Result = ResponseFuture<Result<FileTotals, Error>>;
-
-    fn handle(&mut self, _: ReadFileTotals, _: &mut Self::Context) -> Self::Result {
-        self.ask(Reader::file_totals)
-    }
-}
-
-impl Handler<ReadFileIds> for Store {
-    type Result = ResponseFuture<Result<HashSet<FileId>, Error>>;
-
-    fn handle(&mut self, _: ReadFileIds, _: &mut Self::Context) -> Self::Result {
-        self.ask(Reader::file_ids)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Store;
+    use clawmux_core::time::Timestamp;
 
     fn file(byte: u8, owner: &str, size: u64, is_complete: bool) -> FileRow {
         FileRow {

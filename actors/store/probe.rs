@@ -4,7 +4,10 @@ use actix::{Handler, Message, ResponseFuture};
 use clawmux_core::error::{Error, ErrorCode};
 
 use super::Store;
-use super::writer::Write;
+use super::change::Change;
+use super::failure::Failure;
+use super::live::Live;
+use super::writer::Writer;
 
 /// Asks both threads of the log for an answer, of whatever kind: that a full disk refuses writes is
 /// one, that a disk never comes back is none. It waits its turn behind what waits already.
@@ -14,11 +17,26 @@ use super::writer::Write;
 #[rtype(result = "Result<(), Error>")]
 pub struct Probe;
 
+/// Changes nothing.
+impl Change for Probe {
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    fn is_durable(&self, _: &Writer) -> bool {
+        false
+    }
+
+    fn apply(&self, _: &mut Writer, _: &mut Live) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
 impl Handler<Probe> for Store {
     type Result = ResponseFuture<Result<(), Error>>;
 
     fn handle(&mut self, _: Probe, _: &mut Self::Context) -> Self::Result {
-        let (writer, reader) = (self.pen.write(Write::Probe, 0), self.ask(|_| Ok(())));
+        let (writer, reader) = (self.pen.write(Probe), self.ask(None, |_| Ok(())));
         let health = self.pen.health();
         Box::pin(async move {
             let (written, read) = futures::join!(writer, reader);
@@ -49,7 +67,26 @@ pub(crate) mod tests {
         type Result = ();
 
         fn handle(&mut self, Stick(until): Stick, _: &mut Self::Context) {
-            drop(self.pen.write(Write::Stuck(Mutex::new(until)), 0));
+            drop(self.pen.write(Stuck(Mutex::new(until))));
+        }
+    }
+
+    /// A disk that does not answer until the sender is dropped.
+    #[derive(Debug)]
+    struct Stuck(Mutex<Receiver<()>>);
+
+    impl Change for Stuck {
+        fn bytes(&self) -> usize {
+            0
+        }
+
+        fn is_durable(&self, _: &Writer) -> bool {
+            false
+        }
+
+        fn apply(&self, _: &mut Writer, _: &mut Live) -> Result<(), Failure> {
+            let _ = self.0.lock().map(|until| until.recv());
+            Ok(())
         }
     }
 

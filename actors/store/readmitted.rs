@@ -6,11 +6,9 @@ use std::path::Path;
 
 use clawmux_core::auth::token::Token;
 use clawmux_core::time::Timestamp;
-use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags};
 use serde_json::{Value, json};
 
-use super::files::BUSY;
+use super::files::{BUSY, look};
 use super::tokens;
 
 /// What changes for clients.
@@ -105,11 +103,7 @@ struct Doors {
 
 impl Doors {
     fn read(path: &Path) -> rusqlite::Result<Self> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = Connection::open_with_flags(path, flags)?;
-        db.busy_timeout(BUSY)?;
-        // The last to close a store moves its write-ahead log into it; not this one.
-        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        let db = look(path, BUSY)?;
         let tokens = tokens::issued(&db)?.into_iter().map(|token| (token.id.to_string(), token)).collect();
         let mut devices = BTreeMap::new();
         if db.table_exists(None, "devices")? && db.table_exists(None, "device_grants")? {
@@ -147,6 +141,7 @@ fn of_device(((id, _), name): (&(String, String), &String)) -> Credential {
 mod tests {
     use super::*;
     use crate::store::Store;
+    use rusqlite::Connection;
 
     fn store(path: &Path, rows: &str) {
         actix::System::new().block_on(async {

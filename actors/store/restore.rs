@@ -16,11 +16,12 @@ use clawmux_core::time::Timestamp;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use serde_json::{Value, json};
 
+use super::backup;
+use super::failure::sql;
 use super::figures::Figures;
 use super::files::{BUSY, Files};
 use super::readmitted::{self, Readmitted};
 use super::schema::{self, FORMAT, Kind};
-use super::{backup, sql};
 
 /// So many names are tried for the store that was there.
 const NAMES_MAX: usize = 100;
@@ -152,7 +153,7 @@ fn examine(from: &Path) -> Result<i64, Error> {
 
 /// A copy that needs no other file beside it.
 fn copy(from: &Path, to: &Path) -> Result<super::BackupReport, Error> {
-    backup::copy(&Files::unclaimed(from), to, &Figures::default(), || Ok(()))
+    backup::write_copy(&Files::unclaimed(from), to, &Figures::default(), || Ok(()))
 }
 
 /// Keeps the store that is there under another name; afterwards nothing is beside it that belongs to it.

@@ -7,28 +7,65 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use clawmux_core::auth::token::{Change, Estate, Kind, Ledger, Token, Use};
+use actix::Message;
+use clawmux_core::auth::token::{self, Estate, Kind, Ledger, Token, Use};
 use clawmux_core::auth::{Owner, Scope, Scopes};
 use clawmux_core::error::Error;
 use clawmux_core::time::Timestamp;
-use rusqlite::config::DbConfig;
-use rusqlite::{Connection, OpenFlags, Row, params};
+use rusqlite::{Connection, Row, params};
 
-use super::devices::{at, is_unreadable};
-use super::reader::{Failure, Reader};
-use super::writer::{Writer, time};
+use super::change::Change;
+use super::columns::{Columns, time};
+use super::failure::{Failure, is_unreadable};
+use super::files::{BUSY, look};
+use super::live::Live;
+use super::query::Query;
+use super::reader::Reader;
+use super::writer::Writer;
 
-impl Writer {
-    pub(super) fn write_tokens(&mut self, changes: &[Change]) -> rusqlite::Result<()> {
-        for change in changes {
+/// What a changed credential counts, in bytes.
+const TOKEN_BYTES: usize = 512;
+
+/// Changes the credentials that the daemon gave out, all or none. Answered when that will survive the
+/// end of the process, or, where `durable`, a power cut.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<(), Error>")]
+pub struct WriteTokens {
+    /// What changes.
+    pub changes: Vec<token::Change>,
+    /// Whether a power cut must not take it.
+    pub durable: bool,
+}
+
+/// Asks for all credentials that the daemon gave out, and when those of the configuration were used.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "Result<Ledger, Error>")]
+pub struct ReadTokens;
+
+/// Asks what belongs to an owner.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Estate, Error>")]
+pub struct ReadEstate(pub Owner);
+
+impl Change for WriteTokens {
+    fn bytes(&self) -> usize {
+        self.changes.len() * TOKEN_BYTES
+    }
+
+    fn is_durable(&self, _: &Writer) -> bool {
+        self.durable
+    }
+
+    fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
+        for change in &self.changes {
             match change {
-                Change::Forget(id) => {
-                    self.cached("DELETE FROM tokens WHERE token = ?")?.execute([&**id])?;
+                token::Change::Forget(id) => {
+                    writer.cached("DELETE FROM tokens WHERE token = ?")?.execute([&**id])?;
                 }
-                Change::Put(token) => {
+                token::Change::Put(token) => {
                     let Token { id, name, kind, sha256, scopes, created, since, .. } = token;
                     let Token { expires, revoked, used, origin, .. } = token;
-                    self.cached(
+                    writer.cached(
                         "INSERT OR REPLACE INTO tokens
                             (token, name, kind, sha256, scopes, created, expires, revoked, used, origin, since)
                          VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -47,11 +84,12 @@ impl Writer {
                         (since != created).then(|| time(*since)),
                     ])?;
                 }
-                Change::Used(name, Use { at, origin }) => {
-                    self.cached(
-                        "INSERT OR REPLACE INTO credential_uses (name, used, origin) VALUES (?, ?, ?)",
-                    )?
-                    .execute(params![&**name, time(*at), origin.to_string()])?;
+                token::Change::Used(name, Use { at, origin }) => {
+                    writer
+                        .cached(
+                            "INSERT OR REPLACE INTO credential_uses (name, used, origin) VALUES (?, ?, ?)",
+                        )?
+                        .execute(params![&**name, time(*at), origin.to_string()])?;
                 }
             }
         }
@@ -59,9 +97,9 @@ impl Writer {
     }
 }
 
-impl Reader {
-    pub(super) fn tokens(&mut self) -> Result<Ledger, Error> {
-        self.view(None, |tx, _| {
+impl Query for ReadTokens {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
             let mut statement = tx.prepare(
                 "SELECT token, name, kind, sha256, scopes, created, expires, revoked, used, origin, since
                  FROM tokens",
@@ -84,7 +122,7 @@ impl Reader {
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
                 let origin: String = row.get(2)?;
-                if let (Some(at), Ok(origin)) = (at(row, 1)?, origin.parse()) {
+                if let (Some(at), Ok(origin)) = (row.at_if_any(1)?, origin.parse()) {
                     uses.push((Arc::from(row.get::<_, String>(0)?), Use { at, origin }));
                 }
             }
@@ -93,12 +131,11 @@ impl Reader {
     }
 }
 
-impl Reader {
-    pub(super) fn estate(&mut self, owner: &Owner) -> Result<Estate, Error> {
-        self.view(None, |tx, _| {
+impl Query for ReadEstate {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
             let count = |sql: &str| -> rusqlite::Result<u64> {
-                let count: i64 = tx.prepare_cached(sql)?.query_row([owner.as_str()], |row| row.get(0))?;
-                Ok(u64::try_from(count).unwrap_or(0))
+                tx.prepare_cached(sql)?.query_row([self.0.as_str()], |row| row.number(0))
             };
             Ok(Estate {
                 sessions: count("SELECT count(*) FROM sessions WHERE owner = ?")?,
@@ -115,14 +152,8 @@ impl Reader {
 /// Whether the store in this file knows of any credential, whether a daemon has it open or not. One
 /// that can't be read knows of none.
 pub fn has_issued(path: &Path) -> bool {
-    let look = || -> rusqlite::Result<bool> {
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let db = Connection::open_with_flags(path, flags)?;
-        // The last to close a log moves its write-ahead log into it; not this one.
-        db.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        db.query_row("SELECT EXISTS (SELECT 1 FROM tokens)", [], |row| row.get(0))
-    };
-    look().unwrap_or(false)
+    let known = || look(path, BUSY)?.query_row("SELECT EXISTS (SELECT 1 FROM tokens)", [], |row| row.get(0));
+    known().unwrap_or(false)
 }
 
 /// The credentials that a store of any format knows of; those that can't be read let nobody in.
@@ -169,7 +200,7 @@ fn token(row: &Row<'_>, id: &str) -> rusqlite::Result<Option<Token>> {
     let names: String = row.get(4)?;
     let scopes: Vec<Scope> = names.split(' ').filter_map(Scope::from_name).collect();
     let origin: Option<String> = row.get(9)?;
-    let created = at(row, 5)?.unwrap_or_default();
+    let created = row.at_if_any(5)?.unwrap_or_default();
     Ok(Some(Token {
         id: id.into(),
         name: Arc::from(row.get::<_, String>(1)?),
@@ -177,10 +208,10 @@ fn token(row: &Row<'_>, id: &str) -> rusqlite::Result<Option<Token>> {
         sha256,
         scopes: Scopes::of(&scopes),
         created,
-        since: at(row, 10)?.unwrap_or(created),
-        expires: at(row, 6)?,
-        revoked: at(row, 7)?,
-        used: at(row, 8)?,
+        since: row.at_if_any(10)?.unwrap_or(created),
+        expires: row.at_if_any(6)?,
+        revoked: row.at_if_any(7)?,
+        used: row.at_if_any(8)?,
         origin: origin.and_then(|origin| origin.parse().ok()),
     }))
 }
@@ -188,9 +219,9 @@ fn token(row: &Row<'_>, id: &str) -> rusqlite::Result<Option<Token>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clawmux_core::auth::token::Shown;
+    use clawmux_core::auth::token::{Change, Shown};
 
-    use crate::store::{ReadTokens, Store, WriteTokens};
+    use crate::store::Store;
 
     fn token(n: u8, kind: Kind) -> Token {
         Token {

@@ -11,6 +11,7 @@ use crate::approval;
 use crate::auth::pairing::News;
 use crate::auth::{Owner, Principal, Scope};
 use crate::catalog::Catalog;
+use crate::crew;
 use crate::event::{Event, Logged};
 use crate::health::Report;
 use crate::ids::{Seq, SessionKey};
@@ -42,6 +43,15 @@ pub enum Announcement {
     Job(Box<JobNews>),
     /// There are other agents or models to choose from.
     Catalog(Arc<Catalog>),
+}
+
+impl From<crew::News> for Announcement {
+    fn from(news: crew::News) -> Self {
+        match news {
+            crew::News::Agent(news) => Self::Agent(news),
+            crew::News::Team(news) => Self::Team(news),
+        }
+    }
 }
 
 impl Announcement {

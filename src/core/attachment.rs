@@ -16,6 +16,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::error::{Detail, Error, ErrorCode};
+use crate::limit::Limit;
 
 /// The most attachments of one prompt.
 pub const ATTACHMENTS_MAX: usize = 16;
@@ -112,7 +113,7 @@ impl Attachment {
             |why: String| ErrorCode::InvalidRequest.error(format!("attachment {}: {why}", said(&name)));
         if data.len() > ATTACHMENT_BYTES_MAX {
             let why = format!("it has {} bytes, more than {ATTACHMENT_BYTES_MAX}", data.len());
-            let limit = Detail::Limit { name: "attachment_bytes", limit: ATTACHMENT_BYTES_MAX as u64 };
+            let limit = Detail::Limit { name: Limit::AttachmentBytes, limit: ATTACHMENT_BYTES_MAX as u64 };
             return Err(Error { code: ErrorCode::TooLarge, ..refuse(why) }.with(limit));
         }
         if data.is_empty() {
@@ -187,7 +188,7 @@ impl Attachment {
         let name = name.and_then(file_name);
         let why =
             format!("attachment {}: it has {bytes} bytes, more than {ATTACHMENT_BYTES_MAX}", said(&name));
-        let limit = Detail::Limit { name: "attachment_bytes", limit: ATTACHMENT_BYTES_MAX as u64 };
+        let limit = Detail::Limit { name: Limit::AttachmentBytes, limit: ATTACHMENT_BYTES_MAX as u64 };
         Err(ErrorCode::TooLarge.error(why).with(limit))
     }
 
@@ -374,13 +375,13 @@ pub fn check(attachments: &[Attachment]) -> Result<(), Error> {
     };
     if attachments.len() > ATTACHMENTS_MAX {
         let what = format!("{} attachments, at most {ATTACHMENTS_MAX} are taken", attachments.len());
-        return over("attachments", ATTACHMENTS_MAX, what);
+        return over(Limit::Attachments, ATTACHMENTS_MAX, what);
     }
     let bytes: usize = attachments.iter().map(Attachment::counted_bytes).sum();
     if bytes > ATTACHMENTS_BYTES_MAX {
         let what =
             format!("the attachments have {bytes} bytes together, at most {ATTACHMENTS_BYTES_MAX} are taken");
-        return over("attachments_bytes", ATTACHMENTS_BYTES_MAX, what);
+        return over(Limit::AttachmentsBytes, ATTACHMENTS_BYTES_MAX, what);
     }
     Ok(())
 }
@@ -515,7 +516,10 @@ mod tests {
         let large = Bytes::from(vec![b'x'; ATTACHMENT_BYTES_MAX + 1]);
         let error = Attachment::new(None, Some("text/plain"), large).unwrap_err();
         assert_eq!(error.code, ErrorCode::TooLarge);
-        assert!(matches!(error.detail, Some(Detail::Limit { name: "attachment_bytes", .. })), "{error:?}");
+        assert!(
+            matches!(error.detail, Some(Detail::Limit { name: Limit::AttachmentBytes, .. })),
+            "{error:?}"
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::auth::Scope;
 use crate::auth::pairing::{CredentialFault, PairingRequired};
+use crate::limit::Limit;
 
 /// What kind of failure it is. Closed: a dialect's `match` over it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -103,8 +104,8 @@ pub enum Detail {
     RetryAfter(Duration),
     /// Which bound was met.
     Limit {
-        /// The bound's name in the configuration.
-        name: &'static str,
+        /// The bound.
+        name: Limit,
         /// Its value.
         limit: u64,
     },

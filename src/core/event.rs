@@ -325,8 +325,8 @@ pub struct Logged {
     pub event: Event,
 }
 
-/// How many dialects there are; each has a slot for its encoding of an event.
-pub const DIALECTS: usize = 4;
+/// How many dialects keep their encoding of an event for all their connections, each in a slot of its own.
+pub const ENCODINGS: usize = 2;
 
 /// An event on its way to clients: shared by all connections, its payload encoded at most once
 /// per dialect.
@@ -338,7 +338,7 @@ pub struct Published {
     pub logged: Logged,
     bytes: usize,
     is_clipped: bool,
-    wire: [OnceLock<Bytes>; DIALECTS],
+    wire: [OnceLock<Bytes>; ENCODINGS],
 }
 
 impl Published {
@@ -368,10 +368,10 @@ impl Published {
         self.is_clipped
     }
 
-    /// The payload in the words of the dialect with this index (below [`DIALECTS`]), encoded by
+    /// The payload in the words of the dialect with this slot (below [`ENCODINGS`]), encoded by
     /// the first connection that asks.
-    pub fn wire(&self, dialect: usize, encode: impl FnOnce(&Self) -> Bytes) -> &Bytes {
-        self.wire[dialect].get_or_init(|| encode(self))
+    pub fn wire(&self, slot: usize, encode: impl FnOnce(&Self) -> Bytes) -> &Bytes {
+        self.wire[slot].get_or_init(|| encode(self))
     }
 }
 

@@ -6,7 +6,7 @@
 //!
 //! | module | what it knows |
 //! |---|---|
-//! | [`ids`], [`time`], [`error`] | the words everything else is said in |
+//! | [`ids`], [`time`], [`error`], [`limit`] | the words everything else is said in |
 //! | [`command`], [`reply`], [`event`] | what a client can ask, what it is answered, what happens in a session |
 //! | [`announcement`] | what happens to the daemon as a whole |
 //! | [`attachment`], [`manner`], [`thinking`], [`settings`] | what a prompt brings along, how it is answered, how much is thought over it, what a session is set to |
@@ -64,6 +64,7 @@ pub mod inflate;
 pub mod job;
 pub mod jsonrpc;
 pub mod lane;
+pub mod limit;
 pub mod log;
 pub mod manner;
 pub mod memory;

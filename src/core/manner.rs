@@ -5,6 +5,9 @@ use std::time::Duration;
 use crate::ids::LaneName;
 use crate::thinking::Thinking;
 
+/// What a prompt costs of `limits.requests_burst`, in every dialect.
+pub const PROMPT_COST: u32 = 5;
+
 /// What a prompt asks of its answer; what it does not say is as its session is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manner {

@@ -14,6 +14,7 @@ use jiff::tz::TimeZone;
 use crate::config::Budgets;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::Usage;
+use crate::limit::Limit;
 use crate::log::usage::UsageTotals;
 use crate::reply::{Budget, Period};
 use crate::time::Timestamp;
@@ -118,7 +119,7 @@ impl Meter {
                 let (name, limit) = (budget.period.name(), budget.limit);
                 return Err(ErrorCode::BudgetExceeded
                     .error(format!("token budget exceeded ({name}: {taken}/{limit})"))
-                    .with(Detail::Limit { name, limit }));
+                    .with(Detail::Limit { name: bound(budget.period), limit }));
             }
             output = output.min(u32::try_from(room).unwrap_or(u32::MAX));
         }
@@ -171,6 +172,15 @@ impl Meter {
             self.month = month_start(now);
             self.used_month = 0;
         }
+    }
+}
+
+/// The bound that a period's budget is.
+const fn bound(period: Period) -> Limit {
+    match period {
+        Period::Session => Limit::SessionTokens,
+        Period::Daily => Limit::DailyTokens,
+        Period::Monthly => Limit::MonthlyTokens,
     }
 }
 

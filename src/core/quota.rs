@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use crate::auth::Owner;
 use crate::error::{Detail, Error, ErrorCode};
+use crate::limit::Limit;
 
 /// What a row of the log takes besides what is in it, about, in bytes.
 pub const ROW_BYTES: u64 = 64;
@@ -60,7 +61,7 @@ impl Quota {
             let most = self.sessions;
             return Err(ErrorCode::TooLarge
                 .error(format!("there are {} sessions and {most} are allowed: delete some", kept.sessions))
-                .with(Detail::Limit { name: "limits.sessions", limit: most }));
+                .with(Detail::Limit { name: Limit::Sessions, limit: most }));
         }
         if over(kept.bytes, more.bytes, self.bytes) {
             let (has, more, most) = (kept.bytes, more.bytes, self.bytes);
@@ -69,7 +70,7 @@ impl Quota {
                     "the sessions have {has} bytes, and with {more} more they would have more than the {most} that \
                      are allowed: delete some"
                 ))
-                .with(Detail::Limit { name: "limits.store_bytes", limit: most }));
+                .with(Detail::Limit { name: Limit::StoreBytes, limit: most }));
         }
         Ok(())
     }
@@ -129,11 +130,11 @@ mod tests {
         let kept = |sessions, bytes| Kept { sessions, bytes };
         quota.admit(kept(1, 90), kept(1, 10)).unwrap();
         let error = quota.admit(kept(2, 0), kept(1, 1)).unwrap_err();
-        assert_eq!(error.detail, Some(Detail::Limit { name: "limits.sessions", limit: 2 }));
+        assert_eq!(error.detail, Some(Detail::Limit { name: Limit::Sessions, limit: 2 }));
         assert!(error.message.contains("delete some"), "{error}");
         let error = quota.admit(kept(2, 90), kept(0, 11)).unwrap_err();
         assert_eq!(error.code, ErrorCode::TooLarge);
-        assert_eq!(error.detail, Some(Detail::Limit { name: "limits.store_bytes", limit: 100 }));
+        assert_eq!(error.detail, Some(Detail::Limit { name: Limit::StoreBytes, limit: 100 }));
         assert!(error.message.contains("90 bytes") && error.message.contains("delete some"), "{error}");
         quota.admit(kept(9, 900), kept(0, 0)).unwrap();
         Quota::default().admit(kept(9, u64::MAX), kept(1, 11)).unwrap();

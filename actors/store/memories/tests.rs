@@ -3,8 +3,10 @@
 use super::*;
 use crate::observe::Observe;
 use crate::store::{Append, Delete, Stop};
+use actix::Addr;
 use clawmux_core::event::{Event, Logged};
 use clawmux_core::ids::Seq;
+use clawmux_core::memory::{Found, Question, Remembered};
 use futures::future::join_all;
 use std::path::Path;
 
@@ -240,9 +242,10 @@ async fn who_has_as_much_as_one_may_is_refused_and_keeps_what_he_has() {
     let store = Store::start(&path).await.unwrap();
     remember(&store, memory("1", &ci(), "tea")).await.unwrap();
     stop(store).await;
-    for (column, limit, name) in
-        [("semantic", ENTRIES_MAX, "memory_entries"), ("bytes", OWNER_BYTES_MAX, "memory_bytes")]
-    {
+    for (column, limit, name) in [
+        ("semantic", ENTRIES_MAX, clawmux_core::limit::Limit::MemoryEntries),
+        ("bytes", OWNER_BYTES_MAX, clawmux_core::limit::Limit::MemoryBytes),
+    ] {
         let set = |value: u64| {
             let db = rusqlite::Connection::open(&path).unwrap();
             db.execute(

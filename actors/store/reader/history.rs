@@ -9,6 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use clawmux_core::answer::Answer;
 use clawmux_core::approval::Asked;
+use clawmux_core::auth::Owner;
 use clawmux_core::command::Before;
 use clawmux_core::config::ModelRef;
 use clawmux_core::error::{Error, ErrorCode};
@@ -19,10 +20,88 @@ use clawmux_core::log::segment::Segment;
 use clawmux_core::reply::{Entry, History, Message, Preview, Role, Said, Transcript, UnderWay};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
-use super::{
-    Failure, Reader, Span, Text, events_of, integer, logged, number, rows, seq, session_row, span, time,
-};
-use crate::store::{Cut, FindCut, FindTurn, ReadHistory, ReadPreviews, ReadTranscript};
+use super::{Reader, Span, Text, events_of, logged, session_row, sessions, span};
+use crate::store::columns::{Columns, integer};
+use crate::store::failure::Failure;
+use crate::store::query::Query;
+
+/// Asks for the newest messages since the conversation was last cleared, oldest first: each run's
+/// prompt and then its answer, which is what clients saw of it. A run that goes on has no answer
+/// yet.
+#[derive(Clone, Debug, actix::Message)]
+#[rtype(result = "Result<History, Error>")]
+pub struct ReadHistory {
+    /// The session.
+    pub session: SessionKey,
+    /// At most so many.
+    pub limit: usize,
+    /// Only those before this one.
+    pub before: Option<Before>,
+    /// At most so many bytes as JSON: the newest message is given all the same, as far as it fits.
+    pub max_bytes: usize,
+}
+
+/// Asks for the newest messages of a conversation in full, with the run under way. None where there is
+/// no such session; what its next run will ask is not filled in.
+#[derive(Clone, Debug, actix::Message)]
+#[rtype(result = "Result<Option<Transcript>, Error>")]
+pub struct ReadTranscript {
+    /// The session.
+    pub session: SessionKey,
+    /// At most so many messages.
+    pub limit: usize,
+    /// At most so many bytes of them as JSON: the newest message is given all the same, as far as it fits.
+    pub bytes_max: usize,
+    /// As of which number the run under way is told; none = now.
+    pub at: Option<Seq>,
+}
+
+/// Asks for the last messages of some sessions, in short.
+#[derive(Clone, Debug, actix::Message)]
+#[rtype(result = "Result<Vec<Preview>, Error>")]
+pub struct ReadPreviews {
+    /// The sessions.
+    pub sessions: Vec<SessionKey>,
+    /// Only this owner's; none = all.
+    pub owner: Option<Owner>,
+    /// At most so many messages of each.
+    pub limit: usize,
+    /// At most so many characters of each message.
+    pub chars_max: usize,
+}
+
+/// Asks after which number one has to begin to be told of the last turns that are not forgotten, and of
+/// all that runs or waits: so that the prompt of each of these is told. None where nothing has to be told.
+#[derive(Clone, Debug, actix::Message)]
+#[rtype(result = "Result<Option<Seq>, Error>")]
+pub struct FindTurn {
+    /// The session.
+    pub session: SessionKey,
+    /// How many turns.
+    pub turns: usize,
+}
+
+/// Asks up to where a conversation is to be forgotten so that this many messages are kept, or a few
+/// more: what belongs to one run is kept together. None where nothing is to be forgotten.
+#[derive(Clone, Debug, actix::Message)]
+#[rtype(result = "Result<Option<Cut>, Error>")]
+pub struct FindCut {
+    /// The session.
+    pub session: SessionKey,
+    /// How many.
+    pub keep: usize,
+}
+
+/// Where a conversation is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Runs that ended up to this number are forgotten.
+    pub up_to: Seq,
+    /// Messages that are kept.
+    pub kept: usize,
+    /// Messages that are forgotten.
+    pub forgotten: usize,
+}
 
 /// Runs that are remembered, newest first, from the one prompted with a number on; the columns are
 /// those of [`Told`].
@@ -43,35 +122,35 @@ fn told(row: &Row<'_>) -> rusqlite::Result<Told> {
         (Some(provider), Some(model)) => Some(ModelRef { provider, model }),
         _ => None,
     };
-    Ok(Told { span: span(row)?, messages: number(row, 4)?, model })
+    Ok(Told { span: span(row)?, messages: row.number(4)?, model })
 }
 
-impl Reader {
-    pub(in crate::store) fn history(&mut self, asked: &ReadHistory) -> Result<History, Error> {
+impl Query for ReadHistory {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
         let history = |messages: VecDeque<Message>, more| History {
-            session: asked.session.clone(),
+            session: self.session.clone(),
             messages: messages.into(),
             more,
         };
-        self.view(None, |tx, _| {
-            let Some(session) = session_row(tx, &asked.session)? else {
+        reader.view(None, |tx, _| {
+            let Some(session) = session_row(tx, &self.session)? else {
                 return Ok(history(VecDeque::new(), false));
             };
             let mut last = i64::MAX;
-            if let Some(before) = &asked.before {
+            if let Some(before) = &self.before {
                 last = tx
                     .prepare_cached("SELECT prompted FROM runs WHERE session = ? AND run = ?")?
                     .query_row(params![session, before.run.as_str()], |row| row.get(0))
                     .optional()?
-                    .ok_or_else(|| no_such_run(&asked.session, &before.run))?;
+                    .ok_or_else(|| no_such_run(&self.session, &before.run))?;
             }
             let mut statement = tx.prepare_cached(REMEMBERED)?;
             let mut runs = statement.query(params![session, last])?;
             // Newest first, until there are enough.
-            let (mut messages, mut left) = (VecDeque::new(), asked.max_bytes);
+            let (mut messages, mut left) = (VecDeque::new(), self.max_bytes);
             while let Some(row) = runs.next()? {
                 let told = told(row)?;
-                let is_asked = |role| match &asked.before {
+                let is_asked = |role| match &self.before {
                     Some(Before { run, role: before }) if *run == told.span.run => {
                         *before == Role::Assistant && role == Role::User
                     }
@@ -81,11 +160,11 @@ impl Reader {
                 let said = entries.into_iter().rev().filter_map(|entry| message(entry, &told.span.run));
                 for mut message in said.filter(|message| is_asked(message.role)) {
                     if messages.is_empty() {
-                        message.clip(asked.max_bytes);
+                        message.clip(self.max_bytes);
                     }
                     // At a glance first: a message may have megabytes.
                     let fits = || message.content.len() <= left && message.json_bytes() <= left;
-                    if messages.len() == asked.limit || !(messages.is_empty() || fits()) {
+                    if messages.len() == self.limit || !(messages.is_empty() || fits()) {
                         return Ok(history(messages, true));
                     }
                     left = left.saturating_sub(message.json_bytes());
@@ -95,48 +174,49 @@ impl Reader {
             Ok(history(messages, false))
         })
     }
+}
 
-    pub(in crate::store) fn transcript(
-        &mut self,
-        asked: &ReadTranscript,
-    ) -> Result<Option<Transcript>, Error> {
-        let text = Text { up_to: asked.at.unwrap_or(Seq(u64::MAX)), ..Text::all_of(&asked.session) };
-        self.view(Some(text), |tx, streaming| {
-            let Some(session) = session_row(tx, &asked.session)? else { return Ok(None) };
-            let row = rows::one(tx, session, true)?;
+impl Query for ReadTranscript {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        let text = Text { up_to: self.at.unwrap_or(Seq(u64::MAX)), ..Text::all_of(&self.session) };
+        reader.view(Some(text), |tx, streaming| {
+            let Some(session) = session_row(tx, &self.session)? else { return Ok(None) };
+            let row = sessions::one(tx, session, true)?;
             let total = tx
                 .prepare_cached("SELECT messages FROM sessions WHERE id = ?")?
-                .query_row([session], |row| number(row, 0))?;
+                .query_row([session], |row| row.number(0))?;
             let head = row.head.max(streaming.head);
-            let entries = newest(tx, session, total, asked)?;
-            let under_way = under_way(tx, session, asked.at, head, streaming.events)?;
-            let queued = queued(tx, session, asked.at.unwrap_or(head).min(head), under_way.as_ref())?;
+            let entries = newest(tx, session, total, &self)?;
+            let under_way = under_way(tx, session, self.at, head, streaming.events)?;
+            let queued = queued(tx, session, self.at.unwrap_or(head).min(head), under_way.as_ref())?;
             Ok(Some(Transcript { row: Some(row), entries: entries.into(), total, head, under_way, queued }))
         })
     }
+}
 
-    pub(in crate::store) fn previews(&mut self, asked: &ReadPreviews) -> Result<Vec<Preview>, Error> {
-        self.view(None, |tx, _| {
+impl Query for ReadPreviews {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
             let preview = |key: &SessionKey| -> Result<Preview, Failure> {
                 let found = tx
                     .prepare_cached("SELECT id, owner FROM sessions WHERE key = ?")?
                     .query_row([key.as_str()], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))
                     .optional()?;
-                let mine = |owner: &str| asked.owner.as_ref().is_none_or(|asked| asked.as_str() == owner);
+                let mine = |owner: &str| self.owner.as_ref().is_none_or(|asked| asked.as_str() == owner);
                 let Some((session, _)) = found.filter(|(_, owner)| mine(owner)) else {
                     return Ok(Preview { messages: None });
                 };
                 let mut statement = tx.prepare_cached(REMEMBERED)?;
                 let mut runs = statement.query(params![session, i64::MAX])?;
                 let mut messages = VecDeque::new();
-                while messages.len() < asked.limit
+                while messages.len() < self.limit
                     && let Some(row) = runs.next()?
                 {
                     let told = told(row)?;
                     let entries = entries(tx, session, &told)?;
                     let said = entries.into_iter().rev().filter_map(|entry| message(entry, &told.span.run));
-                    for Message { role, mut content, .. } in said.take(asked.limit - messages.len()) {
-                        if let Some((end, _)) = content.char_indices().nth(asked.chars_max) {
+                    for Message { role, mut content, .. } in said.take(self.limit - messages.len()) {
+                        if let Some((end, _)) = content.char_indices().nth(self.chars_max) {
                             content.truncate(end);
                         }
                         content.shrink_to_fit();
@@ -145,14 +225,16 @@ impl Reader {
                 }
                 Ok(Preview { messages: Some(messages.into()) })
             };
-            asked.sessions.iter().map(preview).collect()
+            self.sessions.iter().map(preview).collect()
         })
     }
+}
 
-    pub(in crate::store) fn turn(&mut self, asked: &FindTurn) -> Result<Option<Seq>, Error> {
-        let turns = i64::try_from(asked.turns).unwrap_or(i64::MAX);
-        self.view(None, |tx, _| {
-            let Some(session) = session_row(tx, &asked.session)? else { return Ok(None) };
+impl Query for FindTurn {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        let turns = integer(self.turns);
+        reader.view(None, |tx, _| {
+            let Some(session) = session_row(tx, &self.session)? else { return Ok(None) };
             let first: Option<i64> = tx
                 .prepare_cached(
                     "SELECT min(prompted) FROM (
@@ -169,10 +251,12 @@ impl Reader {
             Ok(first.map(|first| Seq(u64::try_from(first).unwrap_or(1).saturating_sub(1))))
         })
     }
+}
 
-    pub(in crate::store) fn cut(&mut self, asked: &FindCut) -> Result<Option<Cut>, Error> {
-        self.view(None, |tx, _| {
-            let Some(session) = session_row(tx, &asked.session)? else { return Ok(None) };
+impl Query for FindCut {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| {
+            let Some(session) = session_row(tx, &self.session)? else { return Ok(None) };
             let mut statement = tx.prepare_cached(
                 "SELECT r.ended, r.messages FROM sessions s JOIN runs r ON r.session = s.id
                  WHERE s.id = ? AND r.prompted >= s.kept_from AND (r.ended IS NULL OR r.ended > s.cleared)
@@ -181,12 +265,12 @@ impl Reader {
             let mut runs = statement.query([session])?;
             let (mut kept, mut forgotten, mut up_to) = (0, 0, None);
             while let Some(row) = runs.next()? {
-                let (ended, messages) = (row.get::<_, Option<i64>>(0)?, number(row, 1)?);
+                let (ended, messages) = (row.get::<_, Option<i64>>(0)?, row.number(1)?);
                 let messages = usize::try_from(messages).unwrap_or(usize::MAX);
                 match ended {
-                    Some(_) if kept >= asked.keep => {
+                    Some(_) if kept >= self.keep => {
                         // The first of them is the last that ended.
-                        up_to = up_to.or(Some(seq(row, 0)?));
+                        up_to = up_to.or(Some(row.seq(0)?));
                         forgotten += messages;
                     }
                     _ => kept += messages,
@@ -318,7 +402,7 @@ fn under_way(
         let kind = row.get_ref(3)?.as_str().map_err(rusqlite::Error::from)?;
         if let Some(of) = record::streamed(kind) {
             let body = row.get_ref(4)?.as_blob().map_err(rusqlite::Error::from)?;
-            events.extend(Segment::read(of, seq(row, 1)?, time(row, 2)?, body)?.between(&run, Seq(0), at));
+            events.extend(Segment::read(of, row.seq(1)?, row.at(2)?, body)?.between(&run, Seq(0), at));
         } else if let Some(logged) = logged(row, Some(run.clone()), Seq(0))?.filter(|logged| logged.seq <= at)
         {
             events.push(logged);
@@ -362,7 +446,7 @@ fn queued(
          ) WHERE ended IS NULL OR ended > ?2 ORDER BY prompted",
     )?;
     let rows = statement.query_map(params![session, integer(at.0), QUEUED_MAX], |row| {
-        Ok((RunId::new(row.get::<_, String>(0)?), row.get::<_, i64>(1)?))
+        Ok((row.id(0)?, row.get::<_, i64>(1)?))
     })?;
     let mut queued = Vec::new();
     for row in rows {

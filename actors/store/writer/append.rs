@@ -3,22 +3,22 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use clawmux_core::attachment::Attachment;
-use clawmux_core::auth::Owner;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Streamed};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::segment::Segment;
-use clawmux_core::log::usage::UsageRecord;
 use clawmux_core::log::{page, record};
 use clawmux_core::quota::ROW_BYTES;
 use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, params, params_from_iter};
 
-use super::{Failure, OpenRun, State, Writer, integer, number, time};
-use crate::store::failure::refused;
+use super::{OpenRun, State, Writer};
+use crate::store::Append;
+use crate::store::columns::{Columns, integer, number, time};
+use crate::store::failure::{Failure, refused};
 use crate::store::live::{Live, Place};
+use crate::store::pen::Deletion;
 use crate::store::schema::{HAS_ANSWER, Progress};
-use crate::store::{Append, DAY_MS};
 
 /// How many characters of the first prompt and of the last message lists have.
 const TITLE_CHARS: usize = 120;
@@ -26,9 +26,6 @@ const PREVIEW_CHARS: usize = 240;
 
 /// Room for a record that is kept for the next one.
 const BODY_BYTES_KEPT: usize = 1 << 20;
-
-/// The most tokens one usage row counts, so that no sum overflows.
-const TOKENS_MAX: u64 = 1 << 44;
 
 const INSERT_EVENT: &str =
     "INSERT INTO events (session, seq, first, run, at, kind, body) VALUES (?, ?, ?, ?, ?, ?, ?)";
@@ -44,7 +41,7 @@ struct Settled {
 
 impl Writer {
     /// Checks first and applies then, so that a refused append leaves no trace.
-    pub(super) fn append(&mut self, live: &mut Live, append: &Append) -> Result<(), Failure> {
+    pub(in crate::store) fn append(&mut self, live: &mut Live, append: &Append) -> Result<(), Failure> {
         self.grown = 0;
         let known = self.session(live, &append.session)?;
         let was_current = known.as_ref().is_some_and(|state| state.current);
@@ -418,7 +415,7 @@ impl Writer {
             .execute([seq, row])?;
             let created = self
                 .cached("SELECT created FROM sessions WHERE id = ?")?
-                .query_row([row], |row| Ok(number(row.get(0)?)))?;
+                .query_row([row], |row| row.number(0))?;
             self.cached("UPDATE sessions SET conversation = ? WHERE id = ?")?
                 .execute(params![session.conversation_id(created, Seq(number(seq))), row])?;
         }
@@ -428,11 +425,10 @@ impl Writer {
     /// Removes a session with its log, its runs and their idempotency keys; what it cost stays. The rows
     /// of its log go a few at a time, after this. Where `unused_since` is given it must not have been used
     /// after that.
-    pub(super) fn delete(
+    pub(in crate::store) fn delete(
         &mut self,
         live: &Live,
-        session: &SessionKey,
-        unused_since: Option<Timestamp>,
+        Deletion { session, unused_since }: &Deletion,
     ) -> Result<(), Failure> {
         let Some(state) = self.session(live, session)? else {
             return Err(ErrorCode::NotFound.error(format!("no such session: {session}")).into());
@@ -440,7 +436,7 @@ impl Writer {
         if self.runs.values().any(|open| open.session == state.row) {
             return Err(ErrorCode::Conflict.error(format!("session {session} has runs that go on")).into());
         }
-        if let Some(since) = unused_since {
+        if let Some(since) = *unused_since {
             let updated: i64 = self
                 .cached("SELECT updated FROM sessions WHERE id = ?")?
                 .query_row([state.row], |row| row.get(0))?;
@@ -520,42 +516,6 @@ impl Writer {
         Ok(self.db.last_insert_rowid())
     }
 
-    pub(super) fn record_usage(&mut self, record: &UsageRecord) -> rusqlite::Result<()> {
-        let input = integer(record.usage.input_tokens.min(TOKENS_MAX));
-        let output = integer(record.usage.output_tokens.min(TOKENS_MAX));
-        self.figures.tokens_used.fetch_add(record.usage.total(), Relaxed);
-        self.cached(
-            "INSERT INTO usage (session, run, agent, provider, model, input_tokens, output_tokens, at)
-             VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        )?
-        .execute(params![
-            record.session.as_str(),
-            record.run.as_str(),
-            record.agent.as_str(),
-            record.provider,
-            record.model,
-            input,
-            output,
-            time(record.at),
-        ])?;
-        self.cached(
-            "INSERT INTO usage_days (day, input_tokens, output_tokens) VALUES (?1, ?2, ?3)
-             ON CONFLICT (day) DO UPDATE SET input_tokens = input_tokens + ?2, output_tokens = output_tokens + ?3",
-        )?
-        .execute(params![integer(record.at.as_millis() / DAY_MS), input, output])?;
-        self.cached("UPDATE runs SET provider = ?1, model = ?2 WHERE run = ?3")?.execute(params![
-            record.provider,
-            record.model,
-            record.run.as_str()
-        ])?;
-        self.cached(
-            "UPDATE sessions SET input_tokens = input_tokens + ?1, output_tokens = output_tokens + ?2
-             WHERE key = ?3",
-        )?
-        .execute(params![input, output, record.session.as_str()])?;
-        Ok(())
-    }
-
     /// The session, from memory or from the database.
     fn session(&mut self, live: &Live, key: &SessionKey) -> rusqlite::Result<Option<State>> {
         if let Some(state) = self.sessions.get(key) {
@@ -567,9 +527,9 @@ impl Writer {
             .query_row([key.as_str()], |row| {
                 Ok(State {
                     row: row.get(0)?,
-                    owner: Owner::from_name(&row.get::<_, String>(4)?),
-                    head: number(row.get(1)?).max(live.head(key)),
-                    reserved: number(row.get(2)?),
+                    owner: row.owner(4)?,
+                    head: row.number(1)?.max(live.head(key)),
+                    reserved: row.number(2)?,
                     current: row.get::<_, i64>(3)? == opened,
                 })
             })

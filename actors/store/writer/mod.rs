@@ -34,21 +34,21 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use clawmux_core::auth::Owner;
-use clawmux_core::crew;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::page;
-use clawmux_core::log::usage::UsageRecord;
 use clawmux_core::time::Timestamp;
 use rusqlite::{CachedStatement, Connection, params};
 use tokio::sync::oneshot;
 
-use crate::store::failure::{is_about_the_disk, sql};
-use crate::store::files::Files;
-use crate::store::holdings::Holdings;
-use crate::store::live::{Live, Place, Shared};
-use crate::store::memories::{Forget, Kept};
-use crate::store::{Append, Figures, JobChange, WriteDevices, WriteFile, WriteTokens, schema};
+use super::change::Change;
+use super::columns::{Columns, integer};
+use super::failure::{Failure, is_about_the_disk, sql};
+use super::figures::Figures;
+use super::files::Files;
+use super::holdings::Holdings;
+use super::live::{Live, Place, Shared};
+use super::schema;
 use room::Room;
 use trouble::{Trouble, Unsure, frames, leave_wal, secure};
 
@@ -69,58 +69,12 @@ const FRAMES_MAX: u64 = 8192;
 /// Sessions remembered besides those with a run that goes on.
 const SESSIONS_MAX: usize = 16_384;
 
-/// Something to write.
-#[derive(Debug)]
-pub(super) enum Write {
-    Append(Append),
-    Usage(UsageRecord),
-    Delete {
-        session: SessionKey,
-        /// Only where it was not used after this.
-        unused_since: Option<Timestamp>,
-    },
-    Devices(WriteDevices),
-    Remember(Box<Kept>),
-    Forget(Forget),
-    Crew(Vec<crew::Change>),
-    Tokens(WriteTokens),
-    File(WriteFile),
-    /// Nothing: asks whether the writer gets there.
-    Probe,
-    Jobs(Vec<JobChange>),
-    #[cfg(test)]
-    Panic,
-    /// Stands for a disk that does not answer, until the other end is dropped.
-    #[cfg(test)]
-    Stuck(std::sync::Mutex<Receiver<()>>),
-}
-
-/// A write and who waits for it.
+/// A change and who waits for it.
 #[derive(Debug)]
 pub(super) struct Waiting {
-    pub(super) write: Write,
+    pub(super) change: Box<dyn Change>,
     pub(super) bytes: usize,
     pub(super) done: oneshot::Sender<Result<(), Error>>,
-}
-
-/// Why a write was not applied.
-pub(super) enum Failure {
-    /// It is at fault; the others of its group are not concerned.
-    Refused(Error),
-    /// The database is; nothing of the group is applied.
-    Database(rusqlite::Error),
-}
-
-impl From<rusqlite::Error> for Failure {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Database(error)
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Refused(error)
-    }
 }
 
 /// A session, as far as the writer needs it.
@@ -151,7 +105,7 @@ pub(super) struct Writer {
     db: Connection,
     files: Arc<Files>,
     shared: Arc<Shared>,
-    figures: Arc<Figures>,
+    pub(super) figures: Arc<Figures>,
     /// How often the log was opened, this time included.
     opened: i64,
     full: bool,
@@ -276,18 +230,14 @@ impl Writer {
     /// Takes out of a mixed group what has to be synced, and what comes after that in the same
     /// session: the text of other sessions does not wait for the disk then.
     fn split_off_durable(&self, group: &mut Vec<Waiting>) -> Vec<Waiting> {
-        if !group.iter().any(|waiting| self.is_durable(&waiting.write)) {
+        if !group.iter().any(|waiting| waiting.change.is_durable(self)) {
             return Vec::new();
         }
         let mut behind = HashSet::new();
         group
             .extract_if(.., |waiting| {
-                let durable = self.is_durable(&waiting.write);
-                let session = match &waiting.write {
-                    Write::Append(append) => &append.session,
-                    Write::Delete { session, .. } => session,
-                    _ => return durable,
-                };
+                let durable = waiting.change.is_durable(self);
+                let Some(session) = waiting.change.session() else { return durable };
                 if durable {
                     behind.insert(session.clone());
                 }
@@ -387,31 +337,11 @@ impl Writer {
         live: &mut Live,
         group: &[Waiting],
     ) -> Result<Vec<Result<(), Error>>, rusqlite::Error> {
-        self.set_durability(group.iter().any(|waiting| self.is_durable(&waiting.write)))?;
+        self.set_durability(group.iter().any(|waiting| waiting.change.is_durable(self)))?;
         self.cached("BEGIN IMMEDIATE")?.execute([])?;
         let mut results = Vec::with_capacity(group.len());
         for waiting in group {
-            let result = match &waiting.write {
-                Write::Append(append) => self.append(live, append),
-                Write::Usage(usage) => self.record_usage(usage).map_err(Failure::Database),
-                Write::Delete { session, unused_since } => self.delete(live, session, *unused_since),
-                Write::Devices(devices) => self.write_devices(&devices.changes).map_err(Failure::Database),
-                Write::Remember(kept) => self.remember(kept),
-                Write::Forget(asked) => self.forget_memory(asked),
-                Write::Crew(changes) => self.write_crew(changes).map_err(Failure::Database),
-                Write::Tokens(tokens) => self.write_tokens(&tokens.changes).map_err(Failure::Database),
-                Write::File(file) => self.write_file(&file.change),
-                Write::Probe => Ok(()),
-                Write::Jobs(changes) => self.write_jobs(changes),
-                #[cfg(test)]
-                Write::Panic => panic!("as asked"),
-                #[cfg(test)]
-                Write::Stuck(until) => {
-                    let _ = until.lock().map(|until| until.recv());
-                    Ok(())
-                }
-            };
-            match result {
+            match waiting.change.apply(self, live) {
                 Ok(()) => results.push(Ok(())),
                 Err(Failure::Refused(error)) => results.push(Err(error)),
                 Err(Failure::Database(error)) => return Err(error),
@@ -433,30 +363,6 @@ impl Writer {
         }
         self.tell_holdings()?;
         Ok(results)
-    }
-
-    /// Whether a write has to be on the disk before it is acknowledged.
-    fn is_durable(&self, write: &Write) -> bool {
-        match write {
-            Write::Append(append) => {
-                let last = append.events.last().map_or(0, |logged| logged.seq.0);
-                append.durable
-                    || append.reserve.is_some()
-                    || self.sessions.get(&append.session).is_none_or(|state| last > state.reserved)
-            }
-            Write::Usage(_)
-            | Write::Delete { .. }
-            | Write::Crew(_)
-            | Write::Remember(_)
-            | Write::Forget(_)
-            | Write::Jobs(_) => true,
-            Write::Devices(devices) => devices.durable,
-            Write::Tokens(tokens) => tokens.durable,
-            Write::File(file) => file.durable,
-            Write::Probe => false,
-            #[cfg(test)]
-            Write::Panic | Write::Stuck(_) => false,
-        }
     }
 
     /// Deletes some of the pages that nobody needs, in the transaction that is open.
@@ -496,6 +402,11 @@ impl Writer {
         true
     }
 
+    /// Up to which number of a session clients may have seen any, where it is remembered.
+    pub(super) fn reserved(&self, session: &SessionKey) -> Option<u64> {
+        self.sessions.get(session).map(|state| state.reserved)
+    }
+
     pub(super) fn cached(&self, sql: &str) -> rusqlite::Result<CachedStatement<'_>> {
         self.db.prepare_cached(sql)
     }
@@ -513,34 +424,34 @@ impl Writer {
         if !self.db.is_autocommit() {
             self.db.execute_batch("ROLLBACK").map_err(|e| sql(&e))?;
         }
-        self.read_holdings().map_err(|e| sql(&e))?;
+        self.read_open(live).map_err(Failure::into_error)?;
+        self.stale = false;
+        live.broken = false;
+        Ok(())
+    }
+
+    /// Reads what goes on: what owners hold, the runs that have not ended, and their text.
+    fn read_open(&mut self, live: &mut Live) -> Result<(), Failure> {
+        self.read_holdings()?;
         let mut open: HashMap<u64, (SessionKey, RunId, Seq)> = HashMap::new();
-        let mut statement = self
-            .db
-            .prepare_cached(
-                "SELECT r.id, r.run, r.settled, r.session, s.key, r.prompted
-                 FROM runs r INDEXED BY runs_unfinished JOIN sessions s ON s.id = r.session
-                 WHERE r.ended IS NULL",
-            )
-            .map_err(|e| sql(&e))?;
-        let mut rows = statement.query([]).map_err(|e| sql(&e))?;
-        while let Some(row) = rows.next().map_err(|e| sql(&e))? {
-            let text = |index| row.get::<_, String>(index).map_err(|e| sql(&e));
-            let integer = |index| row.get::<_, i64>(index).map_err(|e| sql(&e));
-            let (id, run, session) = (integer(0)?, RunId::from(text(1)?), SessionKey::parse(&text(4)?)?);
-            self.runs.insert(
-                run.clone(),
-                OpenRun { row: id, session: integer(3)?, prompted: integer(5)?, asked: None },
-            );
-            open.insert(number(id), (session, run, Seq(number(integer(2)?))));
+        let mut statement = self.db.prepare_cached(
+            "SELECT r.id, r.run, r.settled, r.session, s.key, r.prompted
+             FROM runs r INDEXED BY runs_unfinished JOIN sessions s ON s.id = r.session
+             WHERE r.ended IS NULL",
+        )?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let run: RunId = row.id(1)?;
+            let known =
+                OpenRun { row: row.get(0)?, session: row.get(3)?, prompted: row.get(5)?, asked: None };
+            open.insert(row.number(0)?, (row.session(4)?, run.clone(), row.seq(2)?));
+            self.runs.insert(run, known);
         }
-        let mut statement =
-            self.db.prepare_cached("SELECT id, page FROM deltas ORDER BY id").map_err(|e| sql(&e))?;
-        let mut rows = statement.query([]).map_err(|e| sql(&e))?;
-        while let Some(row) = rows.next().map_err(|e| sql(&e))? {
-            let id: i64 = row.get(0).map_err(|e| sql(&e))?;
-            let bytes = row.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(|e| sql(&e))?;
-            for piece in page::read(bytes)? {
+        let mut statement = self.db.prepare_cached("SELECT id, page FROM deltas ORDER BY id")?;
+        let mut rows = statement.query([])?;
+        while let Some(row) = rows.next()? {
+            let id: i64 = row.get(0)?;
+            for piece in page::read(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?)? {
                 let Some((session, run, settled)) = open.get(&piece.run) else { continue };
                 let place = Place { session, row: integer(piece.run), run, page: id };
                 if piece.seq > *settled && live.push(place, (piece.seq, piece.at), (piece.of, piece.text)) {
@@ -552,8 +463,6 @@ impl Writer {
             }
             self.page_id = self.page_id.max(id + 1);
         }
-        self.stale = false;
-        live.broken = false;
         Ok(())
     }
 
@@ -595,19 +504,6 @@ impl Writer {
     fn checkpoint(&self, mode: &str) -> rusqlite::Result<()> {
         self.db.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |_| Ok(()))
     }
-}
-
-/// As SQLite keeps it. What is checked to fit, or was read from there, does; a time beyond is cut.
-pub(super) fn integer(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-pub(super) fn time(at: Timestamp) -> i64 {
-    integer(at.as_millis())
-}
-
-pub(super) fn number(integer: i64) -> u64 {
-    u64::try_from(integer).unwrap_or(0)
 }
 
 /// The ranges that sorted numbers form.

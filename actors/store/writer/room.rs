@@ -16,9 +16,10 @@ use clawmux_core::auth::Owner;
 use clawmux_core::quota::Kept;
 use rusqlite::{OptionalExtension, params};
 
-use super::{Writer, number};
+use super::Writer;
 use crate::clock;
 use crate::store::DAY_MS;
+use crate::store::columns::{Columns, integer, number};
 
 /// The most bytes of deleted sessions that one transaction removes, but for a single row that has more.
 const STEP_BYTES: u64 = 1 << 20;
@@ -192,9 +193,9 @@ impl Writer {
 
     /// Notes how large the database is as a day begins, in the transaction that is open.
     pub(super) fn note_size(&mut self) -> rusqlite::Result<()> {
-        let day = i64::try_from(clock::wall().as_millis() / DAY_MS).unwrap_or(i64::MAX);
+        let day = integer(clock::wall().as_millis() / DAY_MS);
         if day != self.room.day {
-            let bytes = super::integer(self.sizes()?.0);
+            let bytes = integer(self.sizes()?.0);
             self.cached("INSERT OR IGNORE INTO sizes (day, bytes) VALUES (?, ?)")?.execute([day, bytes])?;
             self.cached("DELETE FROM sizes WHERE day < ?")?.execute([day - SIZES_DAYS])?;
             self.room.day = day;
@@ -208,7 +209,7 @@ impl Writer {
             let kept = self
                 .cached("SELECT sessions, bytes FROM holdings WHERE owner = ?")?
                 .query_row([owner.as_str()], |row| {
-                    Ok(Kept { sessions: number(row.get(0)?), bytes: number(row.get(1)?) })
+                    Ok(Kept { sessions: row.number(0)?, bytes: row.number(1)? })
                 })
                 .optional()?;
             self.holdings.set(&owner, kept.unwrap_or_default());
@@ -223,8 +224,8 @@ impl Writer {
             .db
             .prepare_cached("SELECT owner, sessions, bytes FROM holdings")?
             .query_map([], |row| {
-                let kept = Kept { sessions: number(row.get(1)?), bytes: number(row.get(2)?) };
-                Ok((Owner::from_name(&row.get::<_, String>(0)?), kept))
+                let kept = Kept { sessions: row.number(1)?, bytes: row.number(2)? };
+                Ok((row.owner(0)?, kept))
             })?
             .collect::<Result<_, _>>()?;
         self.holdings.set_all(kept);

@@ -1,8 +1,10 @@
 //! What goes wrong, and what text costs.
 
 use super::*;
+use crate::store::pen::Deletion;
+use crate::store::query::Query;
 use crate::store::reader::Reader;
-use crate::store::{Load, ReadEvents};
+use crate::store::{Append, Load, ReadEvents};
 use clawmux_core::auth::Owner;
 use clawmux_core::event::Outcome;
 use clawmux_core::event::{Event, Logged};
@@ -35,20 +37,28 @@ impl Log {
     }
 
     fn waiting(&self, events: &[(u64, Event)]) -> Waiting {
+        self.waiting_in(&self.session, events)
+    }
+
+    fn waiting_in(&self, session: &SessionKey, events: &[(u64, Event)]) -> Waiting {
         let reserve = matches!(events, [(1, _), ..]).then_some(Seq(100));
         let events = events.iter().map(|(seq, event)| {
             let (seq, run) = (Seq(*seq), Some("r".into()));
             Logged { first_seq: seq, seq, run, at: Timestamp::default(), event: event.clone() }
         });
-        let session = self.session.clone();
-        let append = Append { session, events: events.collect(), durable: false, reserve };
-        waiting(Write::Append(append))
+        let session = session.clone();
+        waiting(Append { session, events: events.collect(), durable: false, reserve })
     }
 
     fn read(&mut self) -> Vec<(u64, Event)> {
         let asked =
             ReadEvents { session: self.session.clone(), after: Seq(0), run: None, max_bytes: usize::MAX };
-        self.reader.events(&asked).unwrap().into_iter().map(|logged| (logged.seq.0, logged.event)).collect()
+        asked
+            .answer(&mut self.reader)
+            .unwrap()
+            .into_iter()
+            .map(|logged| (logged.seq.0, logged.event))
+            .collect()
     }
 
     fn pages(&self) -> i64 {
@@ -56,8 +66,26 @@ impl Log {
     }
 }
 
-fn waiting(write: Write) -> Waiting {
-    Waiting { write, bytes: 0, done: oneshot::channel().0 }
+fn waiting(change: impl Change) -> Waiting {
+    Waiting { change: Box::new(change), bytes: 0, done: oneshot::channel().0 }
+}
+
+/// A change that panics.
+#[derive(Debug)]
+struct Panic;
+
+impl Change for Panic {
+    fn bytes(&self) -> usize {
+        0
+    }
+
+    fn is_durable(&self, _: &Writer) -> bool {
+        false
+    }
+
+    fn apply(&self, _: &mut Writer, _: &mut Live) -> Result<(), Failure> {
+        panic!("as asked")
+    }
 }
 
 fn prompt() -> (u64, Event) {
@@ -146,7 +174,7 @@ fn after_a_failed_sync_nothing_is_tried_before_the_log_was_written_anew() {
 #[test]
 fn a_panic_concerns_nobody_but_who_caused_it() {
     let mut log = Log::new();
-    let group = [log.waiting(&[text(2, "a")]), waiting(Write::Panic), log.waiting(&[text(3, "b")])];
+    let group = [log.waiting(&[text(2, "a")]), waiting(Panic), log.waiting(&[text(3, "b")])];
     let results = log.writer.group(&group);
     assert!(results[0].is_ok() && results[2].is_ok(), "{results:?}");
     assert!(results[1].as_ref().unwrap_err().message.contains("panicked"), "{results:?}");
@@ -173,23 +201,17 @@ fn text_is_durable_only_past_the_reserve() {
 fn text_does_not_wait_for_the_sync_of_another_session() {
     let log = Log::new();
     let other = SessionKey::new("main", "test", "b", "main").unwrap();
-    let of_other = |mut waiting: Waiting| {
-        if let Write::Append(append) = &mut waiting.write {
-            append.session = other.clone();
-        }
-        waiting
-    };
-    let group = |log: &Log| vec![log.waiting(&[text(2, "a")]), of_other(log.waiting(&[prompt()]))];
+    let group = |log: &Log| vec![log.waiting(&[text(2, "a")]), log.waiting_in(&other, &[prompt()])];
     let mut first = group(&log);
     let late = log.writer.split_off_durable(&mut first);
     assert_eq!((first.len(), late.len()), (1, 1));
     // Behind a durable write of its own session it stays.
     let mut first = group(&log);
     first.insert(0, log.waiting(&[text(101, "past the reserve")]));
-    first.push(waiting(Write::Panic));
+    first.push(waiting(Panic));
     let late = log.writer.split_off_durable(&mut first);
     assert_eq!((first.len(), late.len()), (1, 3));
-    assert!(matches!(first[0].write, Write::Panic));
+    assert_eq!(format!("{:?}", first[0].change), "Panic");
     let mut texts = vec![log.waiting(&[text(2, "a")]), log.waiting(&[text(3, "a")])];
     assert!(log.writer.split_off_durable(&mut texts).is_empty());
     assert_eq!(texts.len(), 2);
@@ -224,7 +246,7 @@ fn pages_live_as_long_as_a_step_that_streams_needs_them() {
     log.write(&[&[text(12, "b"), end.clone()]]).remove(0).unwrap();
     assert_eq!(log.read(), [prompt(), text(10, &"a".repeat(9)), (11, step_ended()), text(12, "b"), end]);
     let asked = Load { session: log.session.clone(), runs: 0 };
-    assert_eq!(log.reader.load(&asked).unwrap().unwrap().head, Seq(13));
+    assert_eq!(asked.answer(&mut log.reader).unwrap().unwrap().head, Seq(13));
     assert!(log.writer.runs.is_empty() && log.writer.pages.is_empty());
 }
 
@@ -263,12 +285,12 @@ fn whole_run(session: &str, owner: &str, run: &str, first: u64, content: String)
         let seq = Seq(seq);
         Logged { first_seq: seq, seq, run: Some(run.into()), at: Timestamp::from_millis(seq.0), event }
     });
-    waiting(Write::Append(Append {
+    waiting(Append {
         session: SessionKey::new("main", "test", session, "main").unwrap().in_space(&Owner::from_name(owner)),
         events: events.collect(),
         durable: true,
         reserve: None,
-    }))
+    })
 }
 
 fn of_ada(session: &str) -> SessionKey {
@@ -282,7 +304,7 @@ fn ended() -> Event {
 /// The deletion of a session of ada's.
 fn deletion(session: &str, unused_since: Option<u64>) -> Waiting {
     let session = of_ada(session);
-    waiting(Write::Delete { session, unused_since: unused_since.map(Timestamp::from_millis) })
+    waiting(Deletion { session, unused_since: unused_since.map(Timestamp::from_millis) })
 }
 
 impl Log {
@@ -292,8 +314,8 @@ impl Log {
                    JOIN events e ON e.session = s.id GROUP BY s.owner ORDER BY 3 DESC, 1";
         let mut statement = self.writer.db.prepare(sql).unwrap();
         let rows = statement.query_map([], |row| {
-            let kept = Kept { sessions: number(row.get(1)?), bytes: number(row.get(2)?) };
-            Ok((Owner::from_name(&row.get::<_, String>(0)?), kept))
+            let kept = Kept { sessions: row.number(1)?, bytes: row.number(2)? };
+            Ok((row.owner(0)?, kept))
         });
         rows.unwrap().collect::<Result<_, _>>().unwrap()
     }
@@ -314,7 +336,7 @@ fn what_owners_hold_is_what_there_is_whatever_happens() {
     // One that is refused, alone and among others, counts nothing.
     let repeated = || whole_run("s0", "", "r0", 4, "x".into());
     log.writer.group(&[repeated()]).remove(0).unwrap_err();
-    let group = [repeated(), whole_run("new", "ada", "n", 1, "y".into()), waiting(Write::Panic)];
+    let group = [repeated(), whole_run("new", "ada", "n", 1, "y".into()), waiting(Panic)];
     assert_eq!(log.writer.group(&group).iter().filter(|result| result.is_ok()).count(), 1);
     assert_eq!(told(&log), log.holdings());
     log.writer.group(&[deletion("new", None)]).remove(0).unwrap();
@@ -356,7 +378,7 @@ fn a_deleted_session_goes_a_little_at_a_time_and_no_other_takes_its_place() {
     }
     assert!(steps >= 5 && before == 0, "{steps} steps");
     let asked = ReadEvents { session: of_ada("large"), after: Seq(0), run: None, max_bytes: usize::MAX };
-    assert_eq!(log.reader.events(&asked).unwrap().len(), 3, "the new one is whole");
+    assert_eq!(asked.answer(&mut log.reader).unwrap().len(), 3, "the new one is whole");
     log.writer.rest();
     let files =
         ["clawmux.db", "clawmux.db-wal"].map(|name| std::fs::read(log._folder.path().join(name)).unwrap());

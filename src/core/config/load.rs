@@ -20,15 +20,13 @@ use super::{
 use crate::auth::authority::Authority;
 use crate::auth::token;
 use crate::ids::{AgentId, PluginName};
+use crate::manner::PROMPT_COST;
 use crate::plugin::Capability;
 use crate::router::Binding;
 use crate::schedule::Cron;
 
 /// The plugins that ship in the binary.
 pub const EMBEDDED_PLUGINS: [&str; 2] = ["echo", "clock"];
-
-/// What a prompt costs of `limits.requests_burst`, in every dialect.
-const PROMPT_COST: u32 = 5;
 
 /// All that a configuration is made of.
 pub struct Sources<'a> {

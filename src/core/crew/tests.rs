@@ -7,8 +7,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::auth::Scopes;
 use crate::event::{Cause, Outcome};
+use crate::limit::Limit;
 use crate::subagent::Priority;
-use crate::team::Coordination;
+use crate::team::{
+    Coordination, Create, MESSAGE_BYTES_MAX, MESSAGES_MAX, Member, Message, TEAMS_MAX, TeamState, TeamStatus,
+};
 
 fn at(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
@@ -49,7 +52,7 @@ struct World {
     clock: u64,
     ids: u128,
     effects: VecDeque<Effect>,
-    news: Vec<Announcement>,
+    news: Vec<News>,
     /// By idempotency key: whose run it is, what it was prompted with, and how it ended.
     runs: BTreeMap<String, (SubAgentId, String, Option<TurnEnd>)>,
     /// What was put into conversations.
@@ -257,13 +260,14 @@ fn an_agent_does_its_task_and_its_parent_is_told() {
     let [note] = world.notes.values().collect::<Vec<_>>()[..] else { panic!("{:?}", world.notes) };
     assert_eq!(note.session, session("s"));
     assert!(note.content.contains("completed") && note.content.ends_with("\n\n1 to 10"), "{}", note.content);
-    let whats: Vec<_> = world
-        .news
-        .iter()
-        .filter_map(|news| {
-            if let Announcement::Agent(news) = news { Some((news.what, news.status.state)) } else { None }
-        })
-        .collect();
+    let whats: Vec<_> =
+        world
+            .news
+            .iter()
+            .filter_map(|news| {
+                if let News::Agent(news) = news { Some((news.what, news.status.state)) } else { None }
+            })
+            .collect();
     assert_eq!(
         whats,
         [(AgentChange::Spawned, AgentState::Running), (AgentChange::Changed, AgentState::Completed)]
@@ -281,11 +285,11 @@ fn number_and_depth_are_limited_and_strangers_see_nothing() {
     }
     let deep = world.spawn(parent.clone(), "dig").unwrap_err();
     assert_eq!(deep.code, ErrorCode::Conflict);
-    assert_eq!(deep.detail, Some(Detail::Limit { name: "limits.agent_depth", limit: 3 }));
+    assert_eq!(deep.detail, Some(Detail::Limit { name: Limit::AgentDepth, limit: 3 }));
     let last = world.spawn(None, "dig").unwrap();
     let many = world.spawn(None, "dig").unwrap_err();
     assert_eq!(many.code, ErrorCode::Unavailable);
-    assert_eq!(many.detail, Some(Detail::Limit { name: "limits.agents", limit: 4 }));
+    assert_eq!(many.detail, Some(Detail::Limit { name: Limit::Agents, limit: 4 }));
     let bob = principal("bob");
     assert_eq!(world.crew.status(&bob, &last.agent).unwrap_err().code, ErrorCode::NotFound);
     let stop = world.crew.stop(at(99), &bob, &last.agent, None, true);
@@ -406,7 +410,7 @@ fn messages_are_read_in_order_and_answered_to_who_sent_them() {
         .news
         .iter()
         .filter_map(|news| match news {
-            Announcement::Team(news) => match &**news {
+            News::Team(news) => match &**news {
                 TeamNews::Message(relayed) => Some((&*relayed.content, relayed.answers.as_deref())),
                 _ => None,
             },

@@ -4,8 +4,7 @@ use std::cmp::Reverse;
 
 use super::record::{Agent, Change, Note, Phase, Team};
 use super::words::{self, ANSWER_BYTES_MAX, SHORT_BYTES_MAX, clip};
-use super::{Crew, Effect};
-use crate::announcement::Announcement;
+use super::{Crew, Effect, News};
 use crate::auth::Owner;
 use crate::error::{Error, ErrorCode};
 use crate::event::{Outcome, Usage};
@@ -203,7 +202,7 @@ impl Crew {
         if !from.is_over() {
             self.note(note);
         }
-        let news = relayed.map(|relayed| Announcement::Team(Box::new(TeamNews::Message(relayed))));
+        let news = relayed.map(|relayed| News::Team(Box::new(TeamNews::Message(relayed))));
         self.step.news.extend(news);
     }
 

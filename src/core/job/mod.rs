@@ -16,7 +16,6 @@ use std::time::Duration;
 pub use heartbeat::{FILE_BYTES_MAX as HEARTBEAT_BYTES_MAX, has_tasks, is_well, prompt as heartbeat_prompt};
 
 use crate::auth::{Owner, Principal, Scope};
-use crate::config;
 use crate::error::{Error, ErrorCode};
 use crate::event::Usage;
 use crate::ids::{AgentId, JobId, RunId, SessionKey};
@@ -297,11 +296,17 @@ impl Job {
         job.checked()
     }
 
-    /// The built-in jobs that a configuration asks for, at `now`.
+    /// The built-in jobs that a configuration asks for, at `now`: how often the heart beats, and when a
+    /// new session is begun.
     ///
     /// # Errors
     /// As [`Schedule::new`].
-    pub fn built_in(config: &config::Scheduler, now: Timestamp, host_zone: &str) -> Result<Vec<Self>, Error> {
+    pub fn built_in(
+        heartbeat: Option<Duration>,
+        new_session_cron: Option<&str>,
+        now: Timestamp,
+        host_zone: &str,
+    ) -> Result<Vec<Self>, Error> {
         let session = SessionKey::parse(BUILT_IN_SESSION)?;
         let make = |id: &str, plan: Plan, prompt: &str, misfire| {
             let order = Order {
@@ -323,12 +328,12 @@ impl Job {
             Self::new(new, JobId::new(id), Owner::Admins, now, host_zone)
         };
         let mut jobs = Vec::new();
-        if let Some(every) = config.heartbeat {
+        if let Some(every) = heartbeat {
             let plan = Plan::Every { every, anchor: None };
             jobs.push(make(HEARTBEAT, plan, "what HEARTBEAT.md says", Misfire::Skip)?);
         }
-        if let Some(expression) = &config.new_session_cron {
-            let plan = Plan::Cron { expression: expression.clone(), zone: None };
+        if let Some(expression) = new_session_cron {
+            let plan = Plan::Cron { expression: expression.to_owned(), zone: None };
             jobs.push(make(NEW_SESSION, plan, NEW_SESSION_PROMPT, Misfire::Once)?);
         }
         Ok(jobs)

@@ -95,17 +95,14 @@ fn a_job_that_is_enabled_anew_missed_nothing() {
 
 #[test]
 fn the_configuration_makes_the_built_in_jobs() {
-    let mut config = config::Scheduler { heartbeat: None, heartbeat_tokens: 0, new_session_cron: None };
-    assert!(Job::built_in(&config, NOW, "UTC").unwrap().is_empty());
-    config.heartbeat = Some(Duration::from_secs(1800));
-    config.new_session_cron = Some("0 0 * * 1".into());
-    let jobs = Job::built_in(&config, NOW, "Europe/Berlin").unwrap();
+    assert!(Job::built_in(None, None, NOW, "UTC").unwrap().is_empty());
+    let heartbeat = Some(Duration::from_secs(1800));
+    let jobs = Job::built_in(heartbeat, Some("0 0 * * 1"), NOW, "Europe/Berlin").unwrap();
     assert_eq!(jobs.iter().map(|job| job.id.as_str()).collect::<Vec<_>>(), [HEARTBEAT, NEW_SESSION]);
     assert!(jobs.iter().all(|job| job.is_built_in() && job.task.session.as_str() == BUILT_IN_SESSION));
     let user = Principal::new("ada", crate::auth::Scopes::USER);
     assert!(!jobs[0].is_seen_by(&user) && jobs[0].is_seen_by(&Principal::local()));
-    config.new_session_cron = Some("0 0 * *".into());
-    assert!(Job::built_in(&config, NOW, "UTC").unwrap_err().message.contains("4 fields"));
+    assert!(Job::built_in(heartbeat, Some("0 0 * *"), NOW, "UTC").unwrap_err().message.contains("4 fields"));
 }
 
 #[test]

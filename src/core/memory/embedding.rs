@@ -4,6 +4,7 @@
 //! Vectors of different lengths come from different models and are never compared.
 
 use crate::error::{Detail, Error, ErrorCode};
+use crate::limit::Limit;
 
 /// The most numbers of one.
 pub const DIMENSIONS_MAX: usize = 4096;
@@ -31,7 +32,7 @@ impl Embedding {
         }
         if numbers.len() > DIMENSIONS_MAX {
             let why = format!("embedding: {} numbers are more than {DIMENSIONS_MAX}", numbers.len());
-            let limit = Detail::Limit { name: "memory_dimensions", limit: DIMENSIONS_MAX as u64 };
+            let limit = Detail::Limit { name: Limit::MemoryDimensions, limit: DIMENSIONS_MAX as u64 };
             return Err(ErrorCode::TooLarge.error(why).with(limit));
         }
         if let Some(at) = numbers.iter().position(|number| !number.is_finite()) {

@@ -26,6 +26,7 @@ use crate::auth::Owner;
 use crate::command::Target;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::SessionKey;
+use crate::limit::Limit;
 use crate::time::Timestamp;
 pub use embedding::Embedding;
 pub use rank::Question;
@@ -136,10 +137,10 @@ impl NewMemory {
         if self.content.trim().is_empty() {
             return Err(ErrorCode::InvalidRequest.error("content: there is nothing to remember"));
         }
-        within("content", self.content.len(), "memory_content_bytes", CONTENT_BYTES_MAX)?;
+        within("content", self.content.len(), Limit::MemoryContentBytes, CONTENT_BYTES_MAX)?;
         if let Some(metadata) = &self.metadata {
             let bytes = serde_json::to_string(metadata).map_or(usize::MAX, |text| text.len());
-            within("metadata", bytes, "memory_metadata_bytes", METADATA_BYTES_MAX)?;
+            within("metadata", bytes, Limit::MemoryMetadataBytes, METADATA_BYTES_MAX)?;
         }
         if self.tier == Tier::Scratchpad && self.session.is_none() {
             return Err(no_session());
@@ -148,7 +149,7 @@ impl NewMemory {
     }
 }
 
-fn within(what: &str, bytes: usize, name: &'static str, limit: usize) -> Result<(), Error> {
+fn within(what: &str, bytes: usize, name: Limit, limit: usize) -> Result<(), Error> {
     if bytes <= limit {
         return Ok(());
     }
@@ -329,7 +330,7 @@ mod tests {
         assert!(empty.message.starts_with("content:"), "{empty}");
         let content = "x".repeat(CONTENT_BYTES_MAX + 1);
         let large = NewMemory { content, ..new(Tier::Semantic) }.check().unwrap_err();
-        let limit = Detail::Limit { name: "memory_content_bytes", limit: CONTENT_BYTES_MAX as u64 };
+        let limit = Detail::Limit { name: Limit::MemoryContentBytes, limit: CONTENT_BYTES_MAX as u64 };
         assert_eq!((large.code, large.detail), (ErrorCode::TooLarge, Some(limit)));
         let metadata = Map::from_iter([("k".into(), "x".repeat(METADATA_BYTES_MAX).into())]);
         let large = NewMemory { metadata: Some(metadata), ..new(Tier::Semantic) }.check().unwrap_err();

@@ -79,7 +79,7 @@ impl Decoder {
             let provider = &self.progress.provider;
             return Err(ErrorCode::Provider
                 .error(format!("{provider}: the answer's stream has more than {STREAM_BYTES_MAX} bytes"))
-                .with(Detail::Limit { name: "stream_bytes_max", limit: STREAM_BYTES_MAX }));
+                .with(Detail::Limit { name: crate::limit::Limit::StreamBytes, limit: STREAM_BYTES_MAX }));
         }
         let Self { parser, progress, answer, .. } = self;
         parser.push(bytes, |event| answer.take(&event, deltas, progress))
@@ -156,7 +156,11 @@ mod tests {
             }
             let error = decoder.push(event.as_bytes(), &mut deltas).unwrap_err();
             let limit = STREAM_BYTES_MAX;
-            assert_eq!(error.detail, Some(Detail::Limit { name: "stream_bytes_max", limit }), "{kind}");
+            assert_eq!(
+                error.detail,
+                Some(Detail::Limit { name: crate::limit::Limit::StreamBytes, limit }),
+                "{kind}"
+            );
         }
     }
 }

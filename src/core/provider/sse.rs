@@ -182,7 +182,7 @@ impl Parser {
         }
         Err(ErrorCode::Provider
             .error(format!("the stream holds {IDLE_LINES_MAX} lines in a row that lead to no event"))
-            .with(Detail::Limit { name: "idle_lines_max", limit: IDLE_LINES_MAX as u64 }))
+            .with(Detail::Limit { name: crate::limit::Limit::IdleLines, limit: IDLE_LINES_MAX as u64 }))
     }
 
     fn check_size(&self, bytes: usize) -> Result<(), Error> {
@@ -192,7 +192,7 @@ impl Parser {
         let limit = self.event_bytes_max;
         Err(ErrorCode::Provider
             .error(format!("the stream holds an event larger than {limit} bytes"))
-            .with(Detail::Limit { name: "event_bytes_max", limit: limit as u64 }))
+            .with(Detail::Limit { name: crate::limit::Limit::EventBytes, limit: limit as u64 }))
     }
 }
 
@@ -251,7 +251,10 @@ mod tests {
                 pushed = pushed.and_then(|()| parser.push(&[*byte], |_| Ok(())));
             }
             let error = pushed.expect_err(stream);
-            assert_eq!(error.detail, Some(Detail::Limit { name: "event_bytes_max", limit: 16 }));
+            assert_eq!(
+                error.detail,
+                Some(Detail::Limit { name: crate::limit::Limit::EventBytes, limit: 16 })
+            );
             let whole = Parser::with_limit(16).push(stream.as_bytes(), |_| Ok(()));
             assert!(whole.is_err() || stream.starts_with("data: 0123456789"), "{stream:?}");
         }
@@ -274,7 +277,7 @@ mod tests {
             assert_eq!(events, 3, "{idle:?}");
             let error = parser.push(idle.repeat(2).as_bytes(), |_| Ok(())).expect_err(idle);
             let limit = IDLE_LINES_MAX as u64;
-            assert_eq!(error.detail, Some(Detail::Limit { name: "idle_lines_max", limit }));
+            assert_eq!(error.detail, Some(Detail::Limit { name: crate::limit::Limit::IdleLines, limit }));
             assert_eq!(error.code, ErrorCode::Provider);
         }
     }

@@ -55,6 +55,7 @@ use crate::command::{Command, Target};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Outcome, Published};
 use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::manner::PROMPT_COST;
 use crate::reply::Reply;
 use crate::time::Timestamp;
 
@@ -75,7 +76,7 @@ const MISFIT: &str = "internal error: the reply does not fit the request";
 pub const TURNS_MAX: u64 = 100;
 
 /// Cost of a prompt, of other writes, and of reads, in units of `[limits]`.
-const PROMPT: u32 = 5;
+const PROMPT: u32 = PROMPT_COST;
 const WRITE: u32 = 1;
 const READ: u32 = 0;
 

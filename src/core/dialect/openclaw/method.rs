@@ -14,6 +14,7 @@ use super::{
 use crate::auth::{Role, Scope, Scopes};
 use crate::dialect::json::{Params, clip};
 use crate::error::Error;
+use crate::manner::PROMPT_COST;
 
 /// One method.
 pub(super) struct Method {
@@ -57,7 +58,7 @@ const fn node(name: &'static str, handle: Handle) -> Method {
 }
 
 /// What a prompt costs.
-const PROMPT: u32 = 5;
+const PROMPT: u32 = PROMPT_COST;
 
 /// All of them, by topic. `connect` is the handshake's and has no row.
 pub(super) static METHODS: &[Method] = &[

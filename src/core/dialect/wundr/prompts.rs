@@ -13,11 +13,11 @@ use super::{Call, Request, Turn, Wundr, files, misfit};
 use crate::command::{Command, Submit};
 use crate::error::Error;
 use crate::ids::RunId;
-use crate::manner::Manner;
+use crate::manner::{Manner, PROMPT_COST};
 use crate::reply::{Accepted, Reply};
 
 /// What a prompt costs, in units of `[limits]`.
-pub(super) const COST: u32 = 5;
+pub(super) const COST: u32 = PROMPT_COST;
 
 /// `prompt.submit`
 pub(super) const SUBMIT: &[Field] = &[

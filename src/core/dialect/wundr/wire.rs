@@ -177,7 +177,7 @@ impl Failure {
             }
             Some(Detail::Limit { name, limit }) => {
                 let details = failure.details.get_or_insert_with(|| json!({}));
-                details["limit"] = (*name).into();
+                details["limit"] = name.name().into();
                 details["max"] = (*limit).into();
             }
             Some(Detail::Credential(fault)) => {

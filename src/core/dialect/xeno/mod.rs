@@ -42,7 +42,7 @@ use crate::event::Published;
 use crate::ids::Ticket;
 use crate::job::{self, JobCommand, JobReply, Ran};
 use crate::lane;
-use crate::manner::Manner;
+use crate::manner::{Manner, PROMPT_COST};
 use crate::provider::ProviderKind;
 use crate::reply::{Accepted, Reply, Said, Transcript};
 use crate::time::Timestamp;
@@ -61,7 +61,7 @@ const HISTORY_MAX: usize = 1000;
 const HISTORY_BYTES_MAX: usize = 256 * 1024;
 
 /// Cost of a prompt, of other writes, and of reads, in units of `[limits]`.
-const PROMPT: u32 = 5;
+const PROMPT: u32 = PROMPT_COST;
 const WRITE: u32 = 1;
 const READ: u32 = 0;
 

@@ -1,32 +1,96 @@
 //! Sessions as lists show them. What a row says is kept beside the log, so that a list of a hundred
 //! among a hundred thousand looks at a hundred.
 
+use actix::Message;
 use clawmux_core::auth::Owner;
+use clawmux_core::command::SessionFilter;
 use clawmux_core::error::Error;
-use clawmux_core::event::{Event, Outcome, Usage};
+use clawmux_core::event::{Event, Outcome};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::record;
-use clawmux_core::reply::{LastRun, SessionList, SessionRow, SessionState};
-use clawmux_core::time::Timestamp;
-use rusqlite::{OptionalExtension, ToSql, Transaction, params, params_from_iter};
+use clawmux_core::reply::{LastRun, SessionList, SessionRow, SessionState, SessionSummary};
+use clawmux_core::settings::Settings;
+use rusqlite::{OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
 
-use super::{Failure, Reader, integer, number, seq, session_row, time};
-use crate::store::{ReadRow, ReadRows};
+use super::{Reader, session_row};
+use crate::store::columns::{Columns, integer};
+use crate::store::failure::Failure;
+use crate::store::query::Query;
 
 /// What a row takes besides its texts, roughly, in bytes.
 const ROW_BYTES: usize = 512;
 
-impl Reader {
-    pub(in crate::store) fn row(&mut self, ReadRow(key): &ReadRow) -> Result<Option<SessionRow>, Error> {
-        self.view(None, |tx, _| session_row(tx, key)?.map(|session| one(tx, session, true)).transpose())
-    }
+/// Asks for one session as lists show it; what its next run will ask is not filled in.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Option<SessionRow>, Error>")]
+pub struct ReadRow(pub SessionKey);
 
-    pub(in crate::store) fn rows(&mut self, asked: &ReadRows) -> Result<SessionList, Error> {
-        let filter = &asked.filter;
+/// Asks for the sessions that fit a filter, the latest used first, and how many fit it in all. What
+/// their next runs will ask is not filled in.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<SessionList, Error>")]
+pub struct ReadRows {
+    /// The filter.
+    pub filter: SessionFilter,
+    /// Only this owner's; none = all.
+    pub owner: Option<Owner>,
+    /// No more once they take so many bytes, roughly.
+    pub bytes_max: usize,
+}
+
+/// Asks for sessions, the latest used first.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "Result<Vec<Listed>, Error>")]
+pub struct ListSessions {
+    /// At most so many.
+    pub limit: usize,
+    /// Only this owner's; none = all.
+    pub owner: Option<Owner>,
+    /// Only those whose key begins with this, of whatever owner; none = all.
+    pub prefix: Option<String>,
+    /// Only those that come after this place; none = from the first on.
+    pub before: Option<Place>,
+}
+
+/// A session in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// What clients are told of it.
+    pub summary: SessionSummary,
+    /// Whose it is.
+    pub owner: Owner,
+    /// The last number in its log; text that streams may be further.
+    pub head: Seq,
+    /// How many prompts it ever took.
+    pub prompts: u64,
+    /// What it is set to.
+    pub settings: Settings,
+    /// Its place in the list.
+    pub place: Place,
+}
+
+/// Where a session stands among all, by when it was last used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// When, in milliseconds.
+    pub updated_ms: u64,
+    /// Which of those used at that moment.
+    pub row: i64,
+}
+
+impl Query for ReadRow {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        reader.view(None, |tx, _| session_row(tx, &self.0)?.map(|session| one(tx, session, true)).transpose())
+    }
+}
+
+impl Query for ReadRows {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        let filter = &self.filter;
         let (mut conditions, mut values): (Vec<&str>, Vec<Box<dyn ToSql>>) = (Vec::new(), Vec::new());
-        // The latest first are found by when they were used, whatever else is asked.
+        // The latest first are found by when they were used, whatever else is self.
         let mut index = "sessions_updated";
-        if let Some(owner) = &asked.owner {
+        if let Some(owner) = &self.owner {
             index = "sessions_owner";
             conditions.push("owner = ?");
             values.push(Box::new(owner.as_str().to_owned()));
@@ -36,7 +100,7 @@ impl Reader {
             values.push(Box::new(integer(since.as_millis())));
         }
         if let Some(agent) = &filter.agent {
-            if asked.owner.is_none() && filter.active_since.is_none() {
+            if self.owner.is_none() && filter.active_since.is_none() {
                 index = "sessions_agent";
             }
             conditions.push("agent = ?");
@@ -66,7 +130,7 @@ impl Reader {
         };
         let order = "ORDER BY updated DESC, id DESC";
         let offset = filter.offset as u64;
-        self.view(None, |tx, _| {
+        reader.view(None, |tx, _| {
             let mut ids = Vec::new();
             let total;
             if let Some(search) = filter.search.as_deref().map(str::to_lowercase) {
@@ -98,7 +162,7 @@ impl Reader {
             } else {
                 total = tx
                     .prepare_cached(&format!("SELECT count(*) {from}"))?
-                    .query_row(params_from_iter(&values), |row| number(row, 0))?;
+                    .query_row(params_from_iter(&values), |row| row.number(0))?;
                 let limit = filter.limit;
                 let order = if is_open { "ORDER BY +updated DESC, id DESC" } else { order };
                 ids = tx
@@ -106,7 +170,7 @@ impl Reader {
                     .query_map(params_from_iter(&values), |row| row.get::<_, i64>(0))?
                     .collect::<Result<_, _>>()?;
             }
-            let (mut rows, mut left) = (Vec::with_capacity(ids.len()), asked.bytes_max);
+            let (mut rows, mut left) = (Vec::with_capacity(ids.len()), self.bytes_max);
             for id in ids {
                 let row = one(tx, id, filter.with_texts)?;
                 let Some(rest) = left.checked_sub(bytes(&row)) else { break };
@@ -114,6 +178,36 @@ impl Reader {
                 rows.push(row);
             }
             Ok(SessionList { rows, total })
+        })
+    }
+}
+
+impl Query for ListSessions {
+    fn answer(self, reader: &mut Reader) -> Self::Result {
+        const COLUMNS: &str = "SELECT key, owner, created, updated,
+            EXISTS (SELECT 1 FROM runs WHERE session = sessions.id AND ended IS NULL),
+            head, (SELECT count(*) FROM runs WHERE session = sessions.id AND progress < 3), id, settings
+            FROM sessions";
+        const ORDER: &str = "(updated, id) < (?, ?) ORDER BY updated DESC, id DESC LIMIT ?";
+        let limit = integer(self.limit);
+        let (updated, row) =
+            self.before.map_or((i64::MAX, i64::MAX), |place| (integer(place.updated_ms), place.row));
+        reader.view(None, |tx, _| match (&self.prefix, &self.owner) {
+            (Some(prefix), _) => tx
+                .prepare_cached(&format!("{COLUMNS} WHERE key >= ? AND key < ? AND {ORDER}"))?
+                .query_and_then(
+                    params![prefix, format!("{prefix}{}", char::MAX), updated, row, limit],
+                    listed,
+                )?
+                .collect(),
+            (None, Some(owner)) => tx
+                .prepare_cached(&format!("{COLUMNS} WHERE owner = ? AND {ORDER}"))?
+                .query_and_then(params![owner.as_str(), updated, row, limit], listed)?
+                .collect(),
+            (None, None) => tx
+                .prepare_cached(&format!("{COLUMNS} WHERE {ORDER}"))?
+                .query_and_then(params![updated, row, limit], listed)?
+                .collect(),
         })
     }
 }
@@ -131,77 +225,46 @@ fn bytes(row: &SessionRow) -> usize {
 
 /// The session of a row of the table; what its next run will ask is not filled in.
 pub(super) fn one(tx: &Transaction<'_>, id: i64, with_texts: bool) -> Result<SessionRow, Failure> {
-    struct Found {
-        key: String,
-        owner: String,
-        settings: Vec<u8>,
-        created: Timestamp,
-        updated: Timestamp,
-        head: Seq,
-        conversation: String,
-        usage: Usage,
-        title: String,
-        preview: String,
-        closed: bool,
-        paused: bool,
-        outcome: i64,
-        answered: u64,
-    }
-    let found = tx
-        .prepare_cached(
-            "SELECT key, owner, settings, created, updated, head, conversation, input_tokens - input_before,
+    let mut statement = tx.prepare_cached(
+        "SELECT key, owner, settings, created, updated, head, conversation, input_tokens - input_before,
                  output_tokens - output_before, title, preview, closed, outcome,
                  (SELECT count(*) FROM runs INDEXED BY runs_past
                   WHERE session = sessions.id AND progress = 2 AND ended IS NOT NULL),
                  EXISTS (SELECT 1 FROM runs INDEXED BY runs_unfinished
                   WHERE session = sessions.id AND ended IS NULL AND waits > 0)
              FROM sessions WHERE id = ?",
-        )?
-        .query_row([id], |row| {
-            Ok(Found {
-                key: row.get(0)?,
-                owner: row.get(1)?,
-                settings: row.get(2)?,
-                created: time(row, 3)?,
-                updated: time(row, 4)?,
-                head: seq(row, 5)?,
-                conversation: row.get(6)?,
-                usage: Usage { input_tokens: number(row, 7)?, output_tokens: number(row, 8)? },
-                title: row.get(9)?,
-                preview: row.get(10)?,
-                closed: row.get(11)?,
-                outcome: row.get(12)?,
-                answered: number(row, 13)?,
-                paused: row.get(14)?,
-            })
-        })?;
-    let session = SessionKey::parse(&found.key)?;
+    )?;
+    let mut rows = statement.query([id])?;
+    let row = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
     let running = running(tx, id)?;
-    let state = match found.outcome {
-        _ if found.closed => SessionState::Closed,
-        _ if found.paused => SessionState::Paused,
+    let (closed, outcome, paused): (bool, i64, bool) = (row.get(11)?, row.get(12)?, row.get(14)?);
+    let state = match outcome {
+        _ if closed => SessionState::Closed,
+        _ if paused => SessionState::Paused,
         _ if !running.is_empty() => SessionState::Running,
         0 => SessionState::New,
         2 => SessionState::Failed,
         _ => SessionState::Idle,
     };
-    let text = |text: String| Some(text).filter(|text| with_texts && !text.is_empty());
+    let text = |column: usize| -> rusqlite::Result<Option<String>> {
+        Ok(Some(row.get(column)?).filter(|text: &String| with_texts && !text.is_empty()))
+    };
     Ok(SessionRow {
-        session_id: found.conversation,
-        session,
-        owner: Owner::from_name(&found.owner),
-        settings: record::read_settings(&found.settings)?,
+        session_id: row.get(6)?,
+        session: row.session(0)?,
+        owner: row.owner(1)?,
+        settings: record::read_settings(row.get_ref(2)?.as_blob().map_err(rusqlite::Error::from)?)?,
         state,
-        answered: found.answered,
+        answered: row.number(13)?,
         model: None,
-        created: found.created,
-        updated: found.updated,
+        created: row.at(3)?,
+        updated: row.at(4)?,
         running,
         last_run: last_run(tx, id)?,
-        usage: found.usage,
-        head: found.head,
-        title: text(found.title),
-        last_message: text(found.preview),
+        usage: row.usage(7, 8)?,
+        head: row.seq(5)?,
+        title: text(9)?,
+        last_message: text(10)?,
     })
 }
 
@@ -238,7 +301,7 @@ fn running(tx: &Transaction<'_>, session: i64) -> rusqlite::Result<Vec<RunId>> {
         "SELECT {NAME} FROM runs r INDEXED BY runs_unfinished
          WHERE r.session = ? AND r.ended IS NULL ORDER BY r.started IS NULL, r.prompted"
     ))?
-    .query_map([session], |row| row.get::<_, String>(0).map(RunId::new))?
+    .query_map([session], |row| row.id(0))?
     .collect()
 }
 
@@ -251,9 +314,9 @@ fn last_run(tx: &Transaction<'_>, session: i64) -> Result<Option<LastRun>, Failu
              WHERE r.session = ? AND r.started IS NOT NULL ORDER BY r.prompted DESC LIMIT 1"
         ))?
         .query_row(params![session], |row| {
-            let ended = row.get::<_, Option<i64>>(2)?.map(|_| time(row, 2)).transpose()?;
+            let ended = row.get::<_, Option<i64>>(2)?.map(|_| row.at(2)).transpose()?;
             let end = (row.get::<_, Option<String>>(3)?, row.get::<_, Option<Vec<u8>>>(4)?);
-            Ok((RunId::new(row.get::<_, String>(0)?), time(row, 1)?, ended, end))
+            Ok((row.id(0)?, row.at(1)?, ended, end))
         })
         .optional()?;
     let Some((run, started, ended, end)) = found else { return Ok(None) };
@@ -264,4 +327,17 @@ fn last_run(tx: &Transaction<'_>, session: i64) -> Result<Option<LastRun>, Failu
         _ => false,
     };
     Ok(Some(LastRun { run, started, ended, is_aborted }))
+}
+
+/// The session of a row `key, owner, created, updated, running, head, prompts, id, settings`.
+fn listed(row: &Row<'_>) -> Result<Listed, Failure> {
+    let (session, created, updated) = (row.session(0)?, row.at(2)?, row.at(3)?);
+    Ok(Listed {
+        summary: SessionSummary { session, created, updated, running: row.get(4)? },
+        owner: row.owner(1)?,
+        head: row.seq(5)?,
+        prompts: row.number(6)?,
+        settings: record::read_settings(row.get_ref(8)?.as_blob().map_err(rusqlite::Error::from)?)?,
+        place: Place { updated_ms: updated.as_millis(), row: row.get(7)? },
+    })
 }

@@ -1,0 +1,46 @@
+//! What can be written to the store: a change that says how the writer applies it.
+
+use std::fmt::Debug;
+
+use actix::{Handler, ResponseFuture};
+use clawmux_core::error::Error;
+use clawmux_core::ids::SessionKey;
+
+use super::failure::Failure;
+use super::live::Live;
+use super::writer::Writer;
+use super::{Append, Forget, RecordUsage, Store, WriteCrew, WriteDevices, WriteFile, WriteJobs, WriteTokens};
+
+/// A change, which stands beside the table it is about.
+pub(super) trait Change: Debug + Send + 'static {
+    /// What it counts of the room for changes that wait.
+    fn bytes(&self) -> usize;
+
+    /// Whether it has to be on the disk before it is acknowledged.
+    fn is_durable(&self, _: &Writer) -> bool {
+        true
+    }
+
+    /// The session among whose changes it keeps its place.
+    fn session(&self) -> Option<&SessionKey> {
+        None
+    }
+
+    /// Applies it in the transaction that is open.
+    fn apply(&self, writer: &mut Writer, live: &mut Live) -> Result<(), Failure>;
+}
+
+/// Changes that are messages to the store.
+macro_rules! written {
+    ($($change:ty),*) => {$(
+        impl Handler<$change> for Store {
+            type Result = ResponseFuture<Result<(), Error>>;
+
+            fn handle(&mut self, change: $change, _: &mut Self::Context) -> Self::Result {
+                self.pen.write(change)
+            }
+        }
+    )*};
+}
+
+written!(Append, Forget, RecordUsage, WriteCrew, WriteDevices, WriteFile, WriteJobs, WriteTokens);

@@ -1,0 +1,108 @@
+//! How values of the core stand in columns. SQLite knows signed numbers alone: a number beyond them is cut
+//! as it is written, and one below zero, which nobody writes, is read as 0.
+
+use clawmux_core::auth::Owner;
+use clawmux_core::error::ErrorCode;
+use clawmux_core::event::Usage;
+use clawmux_core::ids::{Seq, SessionKey};
+use clawmux_core::time::Timestamp;
+use rusqlite::types::FromSql;
+use rusqlite::{Params, Row, RowIndex, Transaction};
+
+use super::failure::Failure;
+
+/// A number as SQLite keeps it.
+pub(super) fn integer(number: impl TryInto<i64>) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}
+
+/// A time as SQLite keeps it, in milliseconds.
+pub(super) fn time(at: Timestamp) -> i64 {
+    integer(at.as_millis())
+}
+
+/// A number that SQLite kept.
+pub(super) fn number(integer: i64) -> u64 {
+    u64::try_from(integer).unwrap_or(0)
+}
+
+/// The columns of a row as values of the core.
+pub(super) trait Columns {
+    fn value<T: FromSql>(&self, column: impl RowIndex) -> rusqlite::Result<T>;
+
+    fn number(&self, column: impl RowIndex) -> rusqlite::Result<u64> {
+        self.value(column).map(number)
+    }
+
+    fn number_if_any(&self, column: impl RowIndex) -> rusqlite::Result<Option<u64>> {
+        Ok(self.value::<Option<i64>>(column)?.map(number))
+    }
+
+    fn seq(&self, column: impl RowIndex) -> rusqlite::Result<Seq> {
+        self.number(column).map(Seq)
+    }
+
+    fn at(&self, column: impl RowIndex) -> rusqlite::Result<Timestamp> {
+        self.number(column).map(Timestamp::from_millis)
+    }
+
+    fn at_if_any(&self, column: impl RowIndex) -> rusqlite::Result<Option<Timestamp>> {
+        Ok(self.number_if_any(column)?.map(Timestamp::from_millis))
+    }
+
+    fn usage(&self, input: impl RowIndex, output: impl RowIndex) -> rusqlite::Result<Usage> {
+        Ok(Usage { input_tokens: self.number(input)?, output_tokens: self.number(output)? })
+    }
+
+    fn owner(&self, column: impl RowIndex) -> rusqlite::Result<Owner> {
+        Ok(Owner::from_name(&self.value::<String>(column)?))
+    }
+
+    /// An id, which is kept as text.
+    fn id<T: From<String>>(&self, column: impl RowIndex) -> rusqlite::Result<T> {
+        self.value::<String>(column).map(T::from)
+    }
+
+    fn session(&self, column: impl RowIndex) -> Result<SessionKey, Failure> {
+        Ok(SessionKey::parse(&self.value::<String>(column)?)?)
+    }
+
+    fn session_if_any(&self, column: impl RowIndex) -> Result<Option<SessionKey>, Failure> {
+        let key: Option<String> = self.value(column)?;
+        Ok(key.map(|key| SessionKey::parse(&key)).transpose()?)
+    }
+}
+
+impl Columns for Row<'_> {
+    fn value<T: FromSql>(&self, column: impl RowIndex) -> rusqlite::Result<T> {
+        self.get(column)
+    }
+}
+
+/// The rows that can be read; the others are left out, with a word in the log.
+pub(super) fn readable<T>(
+    tx: &Transaction<'_>,
+    what: &str,
+    sql: &str,
+    values: impl Params,
+    mut read: impl FnMut(&Row<'_>) -> Result<T, Failure>,
+) -> Result<Vec<T>, Failure> {
+    let mut statement = tx.prepare_cached(sql)?;
+    let mut rows = statement.query(values)?;
+    let mut all = Vec::new();
+    while let Some(row) = rows.next()? {
+        match read(row) {
+            Ok(one) => all.push(one),
+            Err(Failure::Refused(error)) => {
+                tracing::warn!(%error, "something kept of {what} can't be read: left out");
+            }
+            Err(failure @ Failure::Database(_)) => return Err(failure),
+        }
+    }
+    Ok(all)
+}
+
+/// The error of a row that says what nobody knows.
+pub(super) fn unreadable(why: impl std::fmt::Display) -> Failure {
+    ErrorCode::Internal.error(why.to_string()).into()
+}
