@@ -49,11 +49,11 @@ pub(crate) struct Link {
     begun: Vec<u8>,
 }
 
-/// What came of waiting for what the daemon tells.
+/// What came of waiting for a notification.
 #[derive(Debug)]
-pub(crate) enum Told {
-    /// This: a method and its parameters.
-    This(String, Value),
+pub(crate) enum Notice {
+    /// A notification: its method and its parameters.
+    Of(String, Value),
     /// Nothing in that time.
     Nothing,
     /// The daemon closed the connection.
@@ -163,18 +163,18 @@ impl Link {
     ///
     /// # Errors
     /// Where the connection breaks.
-    pub(crate) fn next_within(&mut self, patience: Option<Duration>) -> Result<Told, Refused> {
+    pub(crate) fn next_within(&mut self, patience: Option<Duration>) -> Result<Notice, Refused> {
         self.wait_for(patience)?;
         loop {
             match self.line() {
                 Ok(Some(line)) => {
                     if let Some((method, params)) = notification(&line) {
-                        return Ok(Told::This(method, params));
+                        return Ok(Notice::Of(method, params));
                     }
                 }
-                Ok(None) => return Ok(Told::Closed),
+                Ok(None) => return Ok(Notice::Closed),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    return Ok(Told::Nothing);
+                    return Ok(Notice::Nothing);
                 }
                 Err(error) => return Err(self.broken(&error)),
             }
@@ -218,6 +218,14 @@ fn notification(line: &[u8]) -> Option<(String, Value)> {
     }
     let method = value.get("method")?.as_str()?.to_owned();
     Some((method, value.get_mut("params").map(Value::take).unwrap_or_else(|| json!({}))))
+}
+
+/// Asks the daemon one thing. Blocks.
+///
+/// # Errors
+/// As [`call`].
+pub(crate) fn ask(global: &Global, method: &str, params: &Value) -> Result<Value, Failure> {
+    call(&home_of(global)?, method, params)
 }
 
 /// Asks the daemon of `home` one thing. Blocks.

@@ -13,7 +13,7 @@ use clawmux_actors::sandbox::source;
 use clawmux_core::config::{self, Complaint, Config, Examined, Origin, url_variable};
 use serde_json::{Value, json};
 
-use crate::cli::{Check, Global};
+use crate::cli::Global;
 use crate::exit::{CONFIG, Failure};
 use crate::home;
 use crate::logging;
@@ -24,8 +24,8 @@ use crate::terminal::{json_line, say, tell};
 ///
 /// # Errors
 /// Status 64 with every complaint.
-pub(crate) fn run(global: &Global, options: &Check) -> Result<(), Failure> {
-    if options.json {
+pub(crate) fn run(global: &Global) -> Result<(), Failure> {
+    if global.json {
         return tell_json(global);
     }
     let Checked { layers, files, found } = examine(global)?;

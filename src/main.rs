@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod admin_client;
+mod answer;
 mod chat;
 mod check;
 mod cli;
@@ -13,6 +14,7 @@ mod home;
 mod journal;
 mod logging;
 mod manual;
+mod naming;
 mod operator;
 mod question;
 mod reference;
@@ -22,6 +24,7 @@ mod strays;
 mod systemd;
 mod terminal;
 mod unit;
+mod when;
 mod xeno_home;
 
 use std::process::ExitCode;
@@ -60,37 +63,37 @@ fn main() -> ExitCode {
         Command::Chat(options) => chat::run(&global, &options),
         Command::Setup(options) => setup::run(&global, &options),
         Command::Models(options) => operator::models::run(&global, &options),
-        Command::Check(options) => check::run(&global, &options),
-        Command::Status(options) => operator::status::run(&global, options.json),
+        Command::Check => check::run(&global),
+        Command::Status => operator::status::run(&global),
         Command::Sessions(options) => operator::sessions::run(&global, &options),
+        Command::Session(command) => operator::session::run(&global, &command),
         Command::Connections(options) => operator::connections::list(&global, &options),
-        Command::Connection(command) => operator::connections::run(&global, &command.command),
+        Command::Connection(command) => operator::connections::run(&global, &command),
         Command::Actors(options) => operator::actors::run(&global, &options),
         Command::Plugins(options) => operator::plugins::list(&global, &options),
-        Command::Plugin(command) => operator::plugins::run(&global, &command.command),
+        Command::Plugin(command) => operator::plugins::run(&global, &command),
         Command::Usage(options) => operator::usage::run(&global, &options),
         Command::Events(options) => operator::events::run(&global, &options),
-        Command::Completions(options) => manual::complete(&options),
-        Command::Man(options) => manual::pages(&options),
-        Command::Session(command) => operator::session::run(&global, &command.command),
-        Command::Devices(options) => operator::devices::list(&global, &options),
-        Command::Device(command) => operator::devices::run(&global, &command.command),
-        Command::Tokens(options) => operator::tokens::list(&global, &options),
-        Command::Token(command) => operator::tokens::run(&global, &command.command),
+        Command::Devices => operator::devices::list(&global),
+        Command::Device(command) => operator::devices::run(&global, &command),
+        Command::Tokens => operator::tokens::list(&global),
+        Command::Token(command) => operator::tokens::run(&global, &command),
         Command::Approvals(options) => operator::approvals::list(&global, &options),
-        Command::Approval(command) => operator::approvals::run(&global, &command.command),
-        Command::Jobs(options) => operator::jobs::list(&global, &options),
-        Command::Job(command) => operator::jobs::run(&global, &command.command),
+        Command::Approval(command) => operator::approvals::run(&global, &command),
+        Command::Jobs => operator::jobs::list(&global),
+        Command::Job(command) => operator::jobs::run(&global, &command),
         Command::Memory(options) => operator::memory::run(&global, &options),
         Command::Backup(options) => operator::backup::run(&global, &options),
         Command::Restore(options) => operator::restore::run(&global, &options),
         Command::Doctor(options) => doctor::run(&global, &options),
-        Command::Config(command) => operator::config::run(&global, &command.command),
+        Command::Config(command) => operator::config::run(&global, &command),
         Command::Log(options) => operator::log::run(&global, &options),
-        Command::Reference(options) => reference::run(&options),
-        Command::Unit(options) => unit::run(&global, &options),
-        Command::CompilePlugin(options) => compile_plugin(&options),
         Command::Drain(options) => operator::drain::run(&global, &options),
+        Command::Reference(options) => reference::run(&global, &options),
+        Command::Unit(options) => unit::run(&global, &options),
+        Command::Completions(options) => manual::complete(&options),
+        Command::Man(options) => manual::pages(&options),
+        Command::CompilePlugin(options) => compile_plugin(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

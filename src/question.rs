@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
 
-use crate::exit::{FAILED, Failure, INTERRUPTED};
+use crate::exit::{FAILED, Failure, INTERRUPTED, USAGE};
+use crate::terminal::tell;
 
 /// The longest line that is taken, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
@@ -43,6 +44,20 @@ pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
             _ => write("Please answer y or n.\n")?,
         }
     }
+}
+
+/// Tells what would happen and asks whether it shall; Enter alone is no. `option` is what to give where
+/// nobody can be asked, `no` what the failure says where the answer is no.
+///
+/// # Errors
+/// Status 2 where nobody can be asked, 1 where the answer is no.
+pub(crate) fn agree(what: &str, question: &str, option: &str, no: &str) -> Result<(), Failure> {
+    if !is_possible() {
+        let why = format!("{what}\nthere is no terminal to ask on. {option}");
+        return Err(Failure::new(USAGE, why));
+    }
+    tell(what);
+    if confirm(question)? { Ok(()) } else { Err(Failure::new(FAILED, no)) }
 }
 
 /// Asks for a secret, which is not shown while it is typed or pasted; empty for Enter alone.

@@ -172,8 +172,7 @@ impl Installation {
             })?,
         };
         let home = if user { global.home.clone() } else { Some(SYSTEM_HOME.into()) };
-        let (home, config_there) = match settings::read(&Global { home, config: global.config.clone() }, &[])
-        {
+        let (home, config_there) = match settings::read(&Global { home, ..global.clone() }, &[]) {
             Ok(settings) => (settings.home, settings.config),
             // What it refers to, such as credentials, may be there under systemd only.
             Err(failure) => {

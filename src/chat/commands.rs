@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::local::{self, Local};
 use super::talk::{Flow, NEW, Talk, Trouble};
-use crate::operator::when::{ago, now_ms};
 use crate::terminal::one_line;
+use crate::when::{ago, now_ms};
 
 /// So many sessions are listed, the latest used first.
 const SESSIONS_SHOWN_MAX: usize = 20;

@@ -24,7 +24,6 @@ mod leaving;
 mod link;
 mod local;
 mod message;
-mod naming;
 mod plain;
 mod retelling;
 mod talk;
@@ -42,12 +41,12 @@ use self::console::{Arguments, Completions, Console, Typed};
 use self::door::Found;
 use self::events::Events;
 use self::face::Face;
-pub(crate) use self::naming::Namer;
 use self::plain::Plain;
 use self::talk::Talk;
 use crate::admin_client::home_of;
 use crate::cli::{Chat, Global};
 use crate::exit::{Failure, USAGE};
+use crate::naming::Namer;
 
 /// What is said where the daemon lives in this process.
 const EMBEDDED: &str = "no daemon runs on this home, so one runs inside this chat: other chats can join it, and it \

@@ -25,8 +25,8 @@ use super::deciding::Deciding;
 use super::face::{End, Face, Outcome};
 use super::link::{Door, Link, NotOpen, closing};
 use super::local::{self, Line};
-use super::naming::{Named, Namer, chosen};
 use crate::exit::{FAILED, Failure, INTERRUPTED};
+use crate::naming::{Named, Namer, chosen};
 use crate::terminal::one_line;
 
 /// How many turns are shown where a session is opened.

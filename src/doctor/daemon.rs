@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 
 use super::{Findings, LOG};
 use crate::admin_client::{Link, Refused};
+use crate::answer::Members;
 use crate::home;
 use crate::operator::tokens::expiring;
-use crate::operator::when::{ago, now_ms, span};
+use crate::when::{ago, now_ms, span};
 
 /// How long a daemon that is well takes at most to say how it is.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -75,7 +76,7 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
     } else {
         found.fine("daemon", who);
     }
-    for problem in status["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    for problem in status.texts("problems") {
         // Told with the credentials.
         if problem != LOCKED_OUT {
             found.add("daemon", Severity::Warning, problem, remedy(problem));
@@ -136,7 +137,7 @@ fn locked(tokens: &Value, found: &mut Findings) {
     if tokens["locked_out"] != true {
         return;
     }
-    let over = tokens["tokens"].as_array().map_or(0, Vec::len);
+    let over = tokens.list("tokens").len();
     let what = format!(
         "clients need a credential, and none is valid: there is no shared token, and {} revoked or expired. Nobody \
          gets in over TCP",
@@ -159,25 +160,23 @@ pub(super) fn waiting(home: &Path, found: &mut Findings) {
     }
     let mut ask = |method: &str| link.call(method, &json!({}), |_, _| {}).unwrap_or_default();
     let (tokens, devices, approvals) = (ask("admin.tokens"), ask("admin.devices"), ask("admin.approvals"));
-    let list = |answer: &Value, name: &str| answer[name].as_array().cloned().unwrap_or_default();
     let text = |row: &Value, name: &str| row[name].as_str().unwrap_or("?").to_owned();
     locked(&tokens, found);
     let now_ms = now_ms();
-    let tokens = list(&tokens, "tokens");
-    for token in expiring(&tokens, now_ms) {
-        let left = span(token["expires_ms"].as_u64().unwrap_or(0).saturating_sub(now_ms));
+    for token in expiring(tokens.list("tokens"), now_ms) {
+        let left = span(token.number("expires_ms").saturating_sub(now_ms));
         let (id, name) = (text(token, "token"), text(token, "name"));
         let advice = format!("`clawmux token rotate {id}` gives out another while it holds");
         found.add("token", Severity::Warning, format!("{id} of {name} expires in {left}"), advice);
     }
-    for device in list(&devices, "pending") {
-        let since = ago(device["requested_ms"].as_u64().unwrap_or(0), now_ms);
-        let (id, name) = (text(&device, "request"), text(&device, "name"));
+    for device in devices.list("pending") {
+        let since = ago(device.number("requested_ms"), now_ms);
+        let (id, name) = (text(device, "request"), text(device, "name"));
         let advice =
             format!("`clawmux device approve {id}` lets it in, `clawmux device reject {id}` does not");
         found.add("device", Severity::Warning, format!("{name} waits to be paired, asked {since}"), advice);
     }
-    let calls = list(&approvals, "approvals");
+    let calls = approvals.list("approvals");
     if !calls.is_empty() {
         let what = format!("calls of tools that wait for approval: {}", calls.len());
         found.add("daemon", Severity::Warning, what, "`clawmux approvals` lists them");

@@ -65,11 +65,11 @@ pub(crate) fn run(global: &Global, options: &Doctor) -> Result<(), Failure> {
     let mut found = Findings::default();
     look(&home, global, options, &mut found);
     let errors = found.count(Severity::Error);
-    say(&if options.json { json_line(&found.to_json(errors)) } else { found.to_text() });
+    say(&if global.json { json_line(&found.to_json(errors)) } else { found.to_text() });
     match errors {
         0 => Ok(()),
         // A script has been told.
-        _ if options.json => Err(Failure::new(FAILED, "")),
+        _ if global.json => Err(Failure::new(FAILED, "")),
         _ => Err(Failure::new(FAILED, found.total())),
     }
 }

@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
+use super::print;
 use super::table::{Cell, table_within};
-use crate::admin_client::{call, home_of};
+use crate::answer::Members;
 use crate::cli::{Actors, Global};
 use crate::exit::Failure;
-use crate::terminal::{Tone, columns, json_line, say};
+use crate::terminal::{Tone, columns};
 
 /// A mailbox that is so far behind is worth a look, in microseconds.
 const BEHIND_US: u64 = 100_000;
@@ -14,20 +15,16 @@ const BEHIND_US: u64 = 100_000;
 /// From this width on there is room for all columns.
 const WIDE: usize = 60;
 
-/// Runs it.
+/// Runs `actors`.
 ///
 /// # Errors
-/// As [`call`].
+/// As [`print::done`].
 pub(crate) fn run(global: &Global, options: &Actors) -> Result<(), Failure> {
-    let tree = call(&home_of(global)?, "admin.actors", &json!({ "children": options.children }))?;
-    if options.json {
-        say(&json_line(&tree));
-        return Ok(());
-    }
-    let mut rows = Vec::new();
-    rows_of(&tree, "", "", options.figures, &mut rows);
-    say(&fitting(&rows, columns()));
-    Ok(())
+    print::done(global, "admin.actors", &json!({ "children": options.children }), |tree| {
+        let mut rows = Vec::new();
+        rows_of(tree, "", "", options.figures, &mut rows);
+        fitting(&rows, columns())
+    })
 }
 
 /// The table as a terminal of this width has room for it.
@@ -44,7 +41,7 @@ fn fitting(rows: &[[Cell; 5]], columns: Option<usize>) -> String {
 /// The rows of an actor and its children: the first begins with `lead`, those below with `indent`.
 fn rows_of(actor: &Value, lead: &str, indent: &str, with_figures: bool, rows: &mut Vec<[Cell; 5]>) {
     let number = |name: &str| actor[name].as_u64().map_or_else(|| "-".to_owned(), |n| n.to_string());
-    let name = format!("{lead}{}", actor["actor"].as_str().unwrap_or("-"));
+    let name = format!("{lead}{}", actor.text("actor"));
     let silent = actor["silent"].as_str();
     let wait = match actor["mailbox_wait_us"].as_u64() {
         Some(us) if us >= BEHIND_US => Cell::toned(micros(us), Tone::Warn),
@@ -63,8 +60,8 @@ fn rows_of(actor: &Value, lead: &str, indent: &str, with_figures: bool, rows: &m
             None => figures(&actor["state"], with_figures).into(),
         },
     ]);
-    let children = actor["children"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let left_out = actor["children_total"].as_u64().unwrap_or(0).saturating_sub(children.len() as u64);
+    let children = actor.list("children");
+    let left_out = actor.number("children_total").saturating_sub(children.len() as u64);
     for (at, child) in children.iter().enumerate() {
         let is_last = at + 1 == children.len() && left_out == 0;
         let (branch, below) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };

@@ -7,15 +7,16 @@ use std::path::Path;
 use clawmux_actors::store;
 use serde_json::{Value, json};
 
-use super::status::counted;
-use super::when::span;
+use super::amount::{counted, file_size, took};
+use super::print;
 use crate::admin_client::{Link, Refused, home_of};
+use crate::answer::Members;
 use crate::cli::{Backup, Global};
 use crate::exit::{FAILED, Failure};
 use crate::settings;
-use crate::terminal::{json_line, say, tell};
+use crate::terminal::tell;
 
-/// Runs it.
+/// Runs `backup`.
 ///
 /// # Errors
 /// Status 1 where no copy could be made; nothing is left of it then.
@@ -28,20 +29,17 @@ pub(crate) fn run(global: &Global, options: &Backup) -> Result<(), Failure> {
         Err(Refused::Unreachable(_)) => alone(global, &file)?,
         Err(refused) => return Err(refused.into()),
     };
-    if options.json {
-        say(&json_line(&report));
-        return Ok(());
-    }
-    let number = |name: &str| report[name].as_u64().unwrap_or(0);
-    say(&format!(
-        "wrote {}: {}, {}, {}, in {}\nto put it back: stop the daemon, then `clawmux restore {}`",
-        file.display(),
-        size(number("bytes")),
-        counted(number("sessions"), "session"),
-        counted(number("runs"), "run"),
-        took(number("took_ms")),
-        file.display(),
-    ));
+    print::answer(global, &report, |report| {
+        format!(
+            "wrote {}: {}, {}, {}, in {}\nto put it back: stop the daemon, then `clawmux restore {}`",
+            file.display(),
+            file_size(report.number("bytes")),
+            counted(report.number("sessions"), "session"),
+            counted(report.number("runs"), "run"),
+            took(report.number("took_ms")),
+            file.display(),
+        )
+    });
     Ok(())
 }
 
@@ -89,16 +87,4 @@ impl Progress {
             let _ = writeln!(stderr().lock());
         }
     }
-}
-
-/// How long it took, in milliseconds where that is less than a second.
-fn took(ms: u64) -> String {
-    if ms < 1000 { format!("{ms} ms") } else { span(ms) }
-}
-
-/// A size in units that people read.
-pub(super) fn size(bytes: u64) -> String {
-    const KIB: u64 = 1 << 10;
-    const MIB: u64 = 1 << 20;
-    if bytes < 10 * MIB { format!("{} KiB", bytes / KIB) } else { format!("{} MiB", bytes / MIB) }
 }

@@ -20,7 +20,7 @@ use crate::terminal::{json_line, one_line, put, say, tell};
 /// How long a provider may take.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Runs it.
+/// Runs `models`.
 ///
 /// # Errors
 /// Status 64 where the configuration can't be read at all, 1 where any provider does not answer: each is one that the
@@ -51,7 +51,7 @@ pub(crate) fn run(global: &Global, options: &Models) -> Result<(), Failure> {
     }
     let listed = actix::System::new().block_on(list(&providers));
     let failed = listed.iter().filter(|(_, models)| models.is_err()).count();
-    if options.json {
+    if global.json {
         for (name, models) in &listed {
             match models {
                 Ok(models) => {

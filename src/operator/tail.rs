@@ -3,35 +3,34 @@
 //! It reads as fast as whoever watches does. Should it fall so far behind that the daemon gives it up,
 //! it comes back with the last number it showed, and nothing is missing.
 
-use std::path::Path;
-
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::transcript;
-use crate::admin_client::{Link, Refused};
-use crate::cli::Tail;
+use crate::admin_client::{Link, Refused, home_of};
+use crate::cli::{Global, Tail};
 use crate::exit::{FAILED, Failure, UNREACHABLE};
 use crate::terminal::{json_line, put, tell, visible, write};
 
 /// How often in a row it comes back without having been told anything.
 const RETURNS_MAX: usize = 3;
 
-/// Runs it.
+/// Runs `session tail`.
 ///
 /// # Errors
 /// Status 69 where the daemon is not reachable or stops, 1 where there is no such session.
-pub(super) fn run(home: &Path, options: &Tail, key: &str) -> Result<(), Failure> {
+pub(super) fn run(global: &Global, options: &Tail, key: &str) -> Result<(), Failure> {
     leave_on_interrupt()?;
-    let mut view = View { as_json: options.named.json, within: None };
+    let home = home_of(global)?;
+    let mut view = View { as_json: global.json, within: None };
     let (mut after, mut returns) = (options.after, 0);
     loop {
-        let mut link = Link::open(home).map_err(|refused| gone(refused, key, after))?;
+        let mut link = Link::open(&home).map_err(|refused| gone(refused, key, after))?;
         let params = json!({ "session": key, "after_seq": after });
         let answer = link
             .call("admin.session.tail", &params, |_, _| {})
             .map_err(|refused| gone(refused, key, after))?;
-        if returns == 0 && !options.named.json {
+        if returns == 0 && !global.json {
             let from = answer["after_seq"].as_u64().unwrap_or(0);
             tell(&format!("following {} after number {from}; Ctrl-C ends it", visible(key)));
         }

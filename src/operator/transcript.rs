@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::when::utc;
 use crate::terminal::visible;
+use crate::when::utc;
 
 /// How much of a run's id is shown.
 const RUN_CHARS: usize = 8;

@@ -11,7 +11,7 @@ use clawmux_core::config::{self, Complaint};
 use serde_json::{Value, json};
 
 use crate::exit::{CONFIG, FAILED, Failure};
-use crate::operator::when::{now_ms, stamp};
+use crate::when::{now_ms, stamp};
 
 /// What is to be written.
 #[derive(Debug)]

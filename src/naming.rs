@@ -22,7 +22,7 @@ pub(crate) struct Namer {
 
 /// A session, as it was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Named {
+pub(crate) enum Named {
     /// This one, whether it is there or not.
     Key(SessionKey),
     /// The one whose key begins so.
@@ -50,7 +50,7 @@ impl Namer {
     ///
     /// # Errors
     /// Status 2 where none can be meant by it.
-    pub(super) fn named(&self, text: Option<&str>, agent: Option<&str>) -> Result<Named, Failure> {
+    pub(crate) fn named(&self, text: Option<&str>, agent: Option<&str>) -> Result<Named, Failure> {
         let Some(text) = text.filter(|text| text.contains(':')) else {
             return Ok(Named::Key(self.session(text, agent)?));
         };
@@ -58,7 +58,7 @@ impl Namer {
         let text = text.trim_end_matches('…');
         if let Some(agent) = agent {
             let why = format!(
-                "--agent {} names the agent of a session NAME; {} is a key, which names its agent itself",
+                "--agent {} namer the agent of a session NAME; {} is a key, which namer its agent itself",
                 one_line(agent, QUOTED_CHARS_MAX),
                 one_line(text, QUOTED_CHARS_MAX)
             );
@@ -75,7 +75,7 @@ impl Namer {
     }
 
     /// What people call this session: its name where it is one of this user's, else its key.
-    pub(super) fn called(&self, key: &str) -> String {
+    pub(crate) fn called(&self, key: &str) -> String {
         match SessionKey::parse(key) {
             Ok(parsed) if parsed.as_str() == key => {
                 let (agent, peer) = (parsed.agent().to_string(), parsed.peer().into_owned());
@@ -91,7 +91,7 @@ impl Namer {
 ///
 /// # Errors
 /// Status 1 where there is none, or where there are several, with what there is.
-pub(super) fn chosen(beginning: &str, keys: &[String]) -> Result<SessionKey, Failure> {
+pub(crate) fn chosen(beginning: &str, keys: &[String]) -> Result<SessionKey, Failure> {
     let begin: Vec<&String> = keys.iter().filter(|key| key.starts_with(beginning)).collect();
     let quoted = one_line(beginning, QUOTED_CHARS_MAX);
     let failed = |why: String| Err(Failure::new(FAILED, why));
@@ -148,7 +148,7 @@ mod tests {
         for (text, agent, says) in [
             ("a:b:c:d:e", None, "agent:channel:account:peer"),
             ("a:b:c:%zz", None, "%25"),
-            ("a:b:c:d", Some("work"), "names its agent itself"),
+            ("a:b:c:d", Some("work"), "namer its agent itself"),
             ("", None, "peer is empty"),
         ] {
             let failure = namer().named(Some(text), agent).unwrap_err();
