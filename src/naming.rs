@@ -16,20 +16,20 @@ const QUOTED_CHARS_MAX: usize = 200;
 
 /// Who chats, and with which agent where none is named.
 #[derive(Clone, Debug)]
-pub(crate) struct Namer {
+pub(crate) struct SessionNames {
     user: String,
 }
 
 /// A session, as it was named.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Named {
+pub(crate) enum SessionRef {
     /// This one, whether it is there or not.
     Key(SessionKey),
     /// The one whose key begins so.
-    Beginning(String),
+    Prefix(String),
 }
 
-impl Namer {
+impl SessionNames {
     /// `env` reads a variable.
     pub(crate) fn new(env: impl Fn(&str) -> Option<String>) -> Self {
         let set = |name| env(name).filter(|user| !user.is_empty());
@@ -50,27 +50,27 @@ impl Namer {
     ///
     /// # Errors
     /// Status 2 where none can be meant by it.
-    pub(crate) fn named(&self, text: Option<&str>, agent: Option<&str>) -> Result<Named, Failure> {
+    pub(crate) fn named(&self, text: Option<&str>, agent: Option<&str>) -> Result<SessionRef, Failure> {
         let Some(text) = text.filter(|text| text.contains(':')) else {
-            return Ok(Named::Key(self.session(text, agent)?));
+            return Ok(SessionRef::Key(self.session(text, agent)?));
         };
         // As a table shows what is too long for it.
         let text = text.trim_end_matches('…');
         if let Some(agent) = agent {
             let why = format!(
-                "--agent {} namer the agent of a session NAME; {} is a key, which namer its agent itself",
+                "--agent {} names the agent of a session NAME; {} is a key, which names its agent itself",
                 one_line(agent, QUOTED_CHARS_MAX),
                 one_line(text, QUOTED_CHARS_MAX)
             );
             return Err(Failure::new(USAGE, why));
         }
         match SessionKey::parse(text) {
-            Ok(key) => Ok(Named::Key(key)),
+            Ok(key) => Ok(SessionRef::Key(key)),
             // Four parts and wrong, or more than any key has.
             Err(error) if text.matches(':').count() >= 3 && !text.ends_with(':') => {
                 Err(Failure::new(USAGE, error.message))
             }
-            Err(_) => Ok(Named::Beginning(text.to_owned())),
+            Err(_) => Ok(SessionRef::Prefix(text.to_owned())),
         }
     }
 
@@ -120,8 +120,8 @@ fn some<T: AsRef<str>>(keys: &[T]) -> String {
 mod tests {
     use super::*;
 
-    fn namer() -> Namer {
-        Namer::new(|name| (name == "USER").then(|| "ada".into()))
+    fn names() -> SessionNames {
+        SessionNames::new(|name| (name == "USER").then(|| "ada".into()))
     }
 
     fn key(text: &str) -> SessionKey {
@@ -139,23 +139,27 @@ mod tests {
             (Some("main:telegram:bot:bob"), None, "main:telegram:bot:bob"),
             (Some("ada/main:websocket:ada:main"), None, "ada/main:websocket:ada:main"),
         ] {
-            assert_eq!(namer().named(text, agent).unwrap(), Named::Key(key(meant)), "{text:?} {agent:?}");
+            assert_eq!(
+                names().named(text, agent).unwrap(),
+                SessionRef::Key(key(meant)),
+                "{text:?} {agent:?}"
+            );
         }
         for text in ["main:cli", "main:cli:ada:", "ada/main:", "main:telegram:b…"] {
-            let beginning = Named::Beginning(text.trim_end_matches('…').into());
-            assert_eq!(namer().named(Some(text), None).unwrap(), beginning);
+            let beginning = SessionRef::Prefix(text.trim_end_matches('…').into());
+            assert_eq!(names().named(Some(text), None).unwrap(), beginning);
         }
         for (text, agent, says) in [
             ("a:b:c:d:e", None, "agent:channel:account:peer"),
             ("a:b:c:%zz", None, "%25"),
-            ("a:b:c:d", Some("work"), "namer its agent itself"),
+            ("a:b:c:d", Some("work"), "names its agent itself"),
             ("", None, "peer is empty"),
         ] {
-            let failure = namer().named(Some(text), agent).unwrap_err();
+            let failure = names().named(Some(text), agent).unwrap_err();
             assert!(failure.status == USAGE && failure.message.contains(says), "{text}: {failure:?}");
         }
-        let nobody = Namer::new(|_| None).named(None, None).unwrap();
-        assert_eq!(nobody, Named::Key(key("main:cli:user:main")));
+        let nobody = SessionNames::new(|_| None).named(None, None).unwrap();
+        assert_eq!(nobody, SessionRef::Key(key("main:cli:user:main")));
     }
 
     #[test]
@@ -178,7 +182,7 @@ mod tests {
             ("bob/main:cli:ada:plan", "bob/main:cli:ada:plan"),
             ("what is no key", "what is no key"),
         ] {
-            assert_eq!(namer().called(key), called);
+            assert_eq!(names().called(key), called);
         }
     }
 }

@@ -15,7 +15,7 @@
 use serde_json::{Value, json};
 
 use super::conversation::QUEUED;
-use super::face::{Call, Decision, End, Face, Outcome};
+use super::renderer::{Call, Decision, End, Outcome, Renderer};
 use crate::terminal::{json_line, one_line, put, tell};
 
 /// Lines of JSON.
@@ -41,7 +41,7 @@ impl Events {
     }
 }
 
-impl Face for Events {
+impl Renderer for Events {
     fn banner(&mut self, _text: &str) {}
 
     fn accepted(&mut self, session: &str, run: &str) {

@@ -5,10 +5,10 @@ use std::future::pending;
 use std::io::{IsTerminal, Read, stdin};
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::signals::Signals;
 use crate::daemon::Embedded;
 use crate::terminal::tell;
 
@@ -34,15 +34,9 @@ pub(super) async fn stop(embedded: Embedded) {
 
 /// Waits for a signal to end.
 async fn hurry() {
-    let (Ok(mut interrupt), Ok(mut terminate), Ok(mut hang_up)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()), signal(SignalKind::hangup()))
-    else {
-        return pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-        _ = hang_up.recv() => {}
+    match Signals::new() {
+        Ok(mut signals) => _ = signals.next().await,
+        Err(_) => pending().await,
     }
 }
 

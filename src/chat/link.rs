@@ -21,7 +21,7 @@ const FRAME_BYTES_MAX: usize = 10 << 20;
 
 /// Where a daemon is.
 #[derive(Clone, Debug)]
-pub(super) enum Door {
+pub(super) enum Endpoint {
     /// At its Unix socket.
     Unix(PathBuf),
     /// At a WebSocket, with a credential where one is at hand.
@@ -30,24 +30,24 @@ pub(super) enum Door {
 
 /// Why there is no connection.
 #[derive(Debug)]
-pub(super) enum NotOpen {
+pub(super) enum LinkError {
     /// It may be otherwise in a moment.
-    Passing(Failure),
+    Temporary(Failure),
     /// It won't be otherwise before somebody does something.
     Refused(Failure),
 }
 
-impl NotOpen {
+impl LinkError {
     /// Nobody is there.
     pub(super) fn unreachable(why: String) -> Self {
-        Self::Passing(Failure::new(UNREACHABLE, why))
+        Self::Temporary(Failure::new(UNREACHABLE, why))
     }
 }
 
-impl From<NotOpen> for Failure {
-    fn from(not_open: NotOpen) -> Self {
-        match not_open {
-            NotOpen::Passing(failure) | NotOpen::Refused(failure) => failure,
+impl From<LinkError> for Failure {
+    fn from(error: LinkError) -> Self {
+        match error {
+            LinkError::Temporary(failure) | LinkError::Refused(failure) => failure,
         }
     }
 }
@@ -63,9 +63,9 @@ impl Link {
     ///
     /// # Errors
     /// Where nobody answers, or who answers does not let this client in.
-    pub(super) async fn open(door: &Door) -> Result<Self, NotOpen> {
-        match door {
-            Door::Unix(path) => match Unix::open(path).await {
+    pub(super) async fn open(endpoint: &Endpoint) -> Result<Self, LinkError> {
+        match endpoint {
+            Endpoint::Unix(path) => match Unix::open(path).await {
                 Ok(link) => Ok(Self::Unix(link)),
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     let why = format!(
@@ -73,14 +73,14 @@ impl Link {
                          member of gateway.socket_group; or with a token over --url",
                         path.display()
                     );
-                    Err(NotOpen::Refused(Failure::new(UNREACHABLE, why)))
+                    Err(LinkError::Refused(Failure::new(UNREACHABLE, why)))
                 }
                 Err(error) => {
                     let why = format!("no daemon is reachable at {}: {error}", path.display());
-                    Err(NotOpen::unreachable(why))
+                    Err(LinkError::unreachable(why))
                 }
             },
-            Door::Web(url, token) => Ok(Self::Web(Box::new(Web::open(url, token.as_ref()).await?))),
+            Endpoint::Web(url, token) => Ok(Self::Web(Box::new(Web::open(url, token.as_ref()).await?))),
         }
     }
 
@@ -128,11 +128,11 @@ pub(super) fn lost(why: &str) -> Failure {
 }
 
 /// What the daemon means by the word it says before it closes.
-pub(super) fn closing(word: &str) -> NotOpen {
-    let refused = |why: &str| NotOpen::Refused(Failure::new(FAILED, why));
+pub(super) fn closing(word: &str) -> LinkError {
+    let refused = |why: &str| LinkError::Refused(Failure::new(FAILED, why));
     match word {
         exoclaw::AUTH_FAILED => refused("the daemon does not accept this token"),
-        exoclaw::DRAINING => NotOpen::unreachable("the daemon is stopping".into()),
+        exoclaw::DRAINING => LinkError::unreachable("the daemon is stopping".into()),
         "credential_revoked" => refused("the token was revoked (credential_revoked): ask for another one"),
         "credential_expired" => refused("the token has expired (credential_expired): ask for another one"),
         "frame_too_large" => refused("the prompt is larger than the daemon takes (frame_too_large)"),
@@ -143,7 +143,7 @@ pub(super) fn closing(word: &str) -> NotOpen {
         | "message_timeout"
         | "rate_limited"
         | "too_many_connections" => {
-            NotOpen::Passing(Failure::new(FAILED, format!("the daemon closed the connection: {word}")))
+            LinkError::Temporary(Failure::new(FAILED, format!("the daemon closed the connection: {word}")))
         }
         word => refused(&format!("the daemon closed the connection: {}", one_line(word, 200))),
     }

@@ -6,8 +6,8 @@ use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use serde_json::Value;
 
 use super::conversation::QUEUED;
-use super::face::{Call, Decision, End, Face, Outcome};
-use super::retelling::{self, Retelling};
+use super::renderer::{Call, Decision, End, Outcome, Renderer};
+use super::replay::{self, Replay};
 use crate::exit::FAILED;
 use crate::terminal::{columns, cut, harmless, may_color, one_line};
 
@@ -42,7 +42,7 @@ pub(super) struct Plain {
     is_status_shown: bool,
     /// Whether the answer so far ends within a line.
     is_within_line: bool,
-    retelling: Retelling,
+    replay: Replay,
     /// The exit status, once stdout takes nothing any more.
     gone: Option<u8>,
 }
@@ -61,7 +61,7 @@ impl Plain {
                 && std::env::var_os("TERM").is_some_and(|term| term != "dumb"),
             is_status_shown: false,
             is_within_line: false,
-            retelling: Retelling::default(),
+            replay: Replay::default(),
             gone: None,
         }
     }
@@ -144,7 +144,7 @@ impl Plain {
     }
 }
 
-impl Face for Plain {
+impl Renderer for Plain {
     fn banner(&mut self, text: &str) {
         self.aside(text);
     }
@@ -155,10 +155,10 @@ impl Face for Plain {
     }
 
     fn answer(&mut self, piece: &str) {
-        match self.retelling.text(piece) {
-            retelling::Write::Nothing => {}
-            retelling::Write::Text(text) => self.write(&text),
-            retelling::Write::Instead(text) => {
+        match self.replay.text(piece) {
+            replay::Write::Nothing => {}
+            replay::Write::Text(text) => self.write(&text),
+            replay::Write::Instead(text) => {
                 self.end_line();
                 self.write(&text);
             }
@@ -172,11 +172,11 @@ impl Face for Plain {
     }
 
     fn void_step(&mut self) {
-        self.retelling.void();
+        self.replay.void();
     }
 
     fn tool_call(&mut self, call: &Call) {
-        self.retelling.begin();
+        self.replay.begin();
         let name = one_line(&call.name, NAME_CHARS_MAX);
         self.aside(&format!("→ {name} {}", one_line(&call.input.to_string(), TOOL_CHARS_MAX)));
         if let Some(id) = &call.approval
@@ -190,7 +190,7 @@ impl Face for Plain {
     }
 
     fn tool_result(&mut self, content: &str, is_error: bool) {
-        self.retelling.begin();
+        self.replay.begin();
         let mark = if is_error { "✗" } else { "←" };
         self.aside(&format!("{mark} {}", one_line(content, TOOL_CHARS_MAX)));
     }
@@ -200,7 +200,7 @@ impl Face for Plain {
     }
 
     fn end_answer(&mut self, end: &End) {
-        self.retelling.begin();
+        self.replay.begin();
         self.end_line();
         if self.is_typed {
             match &end.outcome {

@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
-use super::link::{MESSAGE_BYTES_MAX, NotOpen, closing, lost};
+use super::link::{LinkError, MESSAGE_BYTES_MAX, closing, lost};
 use crate::exit::{FAILED, Failure};
 use crate::terminal::one_line;
 
@@ -52,7 +52,7 @@ impl Web {
     ///
     /// # Errors
     /// Where nobody answers, or who answers does not let this client in.
-    pub(super) async fn open(url: &str, token: Option<&Secret>) -> Result<Self, NotOpen> {
+    pub(super) async fn open(url: &str, token: Option<&Secret>) -> Result<Self, LinkError> {
         let request = Client::builder().timeout(HANDSHAKE).finish().ws(url).max_frame_size(MESSAGE_BYTES_MAX);
         let socket = match request.connect().await {
             Ok((_, socket)) => socket,
@@ -70,19 +70,19 @@ impl Web {
             fragments: BytesMut::new(),
         };
         if let Some(token) = token {
-            link.send(exoclaw::token(token.expose())).await.map_err(NotOpen::Passing)?;
+            link.send(exoclaw::token(token.expose())).await.map_err(LinkError::Temporary)?;
         }
         let patience = if token.is_some() { HANDSHAKE } else { HELLO };
         let mut is_strange = false;
         match timeout(patience, link.greeting(&mut is_strange)).await {
             Ok(greeted) => greeted.map(|()| link),
-            Err(_) if is_strange => Err(NotOpen::Refused(Failure::new(
+            Err(_) if is_strange => Err(LinkError::Refused(Failure::new(
                 FAILED,
                 format!(
                     "what answers at {url} speaks another protocol: clawmux has its WebSocket for chats at /ws"
                 ),
             ))),
-            Err(_) if token.is_none() => Err(NotOpen::Refused(Failure::new(
+            Err(_) if token.is_none() => Err(LinkError::Refused(Failure::new(
                 FAILED,
                 "the daemon wants a credential: set CLAWMUX_TOKEN or give --token-file",
             ))),
@@ -91,9 +91,9 @@ impl Web {
     }
 
     /// Waits to be let in; `is_strange` says whether something came that means nothing here.
-    async fn greeting(&mut self, is_strange: &mut bool) -> Result<(), NotOpen> {
+    async fn greeting(&mut self, is_strange: &mut bool) -> Result<(), LinkError> {
         loop {
-            match self.next().await.map_err(NotOpen::Passing)? {
+            match self.next().await.map_err(LinkError::Temporary)? {
                 Told::Hello => return Ok(()),
                 Told::Closing { error, .. } => return Err(closing(&error)),
                 _ => *is_strange = true,
@@ -184,13 +184,13 @@ impl Web {
     }
 }
 
-fn unreachable(url: &str, why: &str) -> NotOpen {
-    NotOpen::unreachable(format!("no daemon is reachable at {url}: {why}"))
+fn unreachable(url: &str, why: &str) -> LinkError {
+    LinkError::unreachable(format!("no daemon is reachable at {url}: {why}"))
 }
 
 /// Why there is no WebSocket: nobody is there, or who is there does not want one.
-async fn refused(url: &str, error: WsClientError) -> NotOpen {
-    let failed = |why: String| NotOpen::Refused(Failure::new(FAILED, why));
+async fn refused(url: &str, error: WsClientError) -> LinkError {
+    let failed = |why: String| LinkError::Refused(Failure::new(FAILED, why));
     let no_clawmux = |why: &str| {
         failed(format!("what answers at {url} is no clawmux, or not its /ws: {}", one_line(why, 200)))
     };
@@ -202,7 +202,7 @@ async fn refused(url: &str, error: WsClientError) -> NotOpen {
                 StatusCode::BAD_GATEWAY
                 | StatusCode::SERVICE_UNAVAILABLE
                 | StatusCode::GATEWAY_TIMEOUT
-                | StatusCode::TOO_MANY_REQUESTS => NotOpen::Passing(Failure::new(FAILED, why)),
+                | StatusCode::TOO_MANY_REQUESTS => LinkError::Temporary(Failure::new(FAILED, why)),
                 StatusCode::NOT_FOUND => failed(format!("{why}; clawmux has its WebSocket at /ws")),
                 _ => failed(why),
             }

@@ -9,7 +9,7 @@ use crate::admin_client::home_of;
 use crate::answer::Members;
 use crate::cli::{Export, Global, SessionCommand, Show};
 use crate::exit::{FAILED, Failure};
-use crate::naming::Namer;
+use crate::naming::SessionNames;
 use crate::terminal::{json_line, one_line, put, tell};
 
 /// Events asked for at once.
@@ -82,9 +82,9 @@ fn resolve(source: &Source, text: &str) -> Result<String, Failure> {
         return Ok(text.to_owned());
     }
     // The session that `clawmux chat --session NAME` opens.
-    let namer = Namer::new(|name| std::env::var(name).ok());
+    let names = SessionNames::new(|name| std::env::var(name).ok());
     if !text.contains(':')
-        && let Ok(own) = namer.session(Some(text), None)
+        && let Ok(own) = names.session(Some(text), None)
         && beginning(source, own.as_str())?.iter().any(|key| key == own.as_str())
     {
         return Ok(own.as_str().to_owned());

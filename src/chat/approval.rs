@@ -6,8 +6,8 @@ use std::time::Instant;
 use clawmux_core::dialect::exoclaw::client as exoclaw;
 use serde_json::Value;
 
-use super::conversation::Asked;
-use super::talk::{Flow, Talk, Trouble};
+use super::client::{ChatError, Client, Flow};
+use super::conversation::PendingApproval;
 use crate::terminal::{json_line, json_pretty, one_line};
 
 /// An input of so many characters is shown in the question; a longer one above it.
@@ -17,23 +17,23 @@ const LONG_CHARS_MAX: usize = 8000;
 
 /// What is being decided.
 #[derive(Debug, Default)]
-pub(super) struct Deciding {
+pub(super) struct ApprovalPrompt {
     /// The approval that is asked for.
     question: Option<String>,
     /// The call whose input is being edited.
-    editing: Option<Asked>,
+    editing: Option<PendingApproval>,
     /// Decisions that are on their way: the request and the tool.
     sent: Vec<(String, String)>,
 }
 
-impl Deciding {
+impl ApprovalPrompt {
     /// Whether what is typed next is the input of a call.
     pub(super) fn is_editing(&self) -> bool {
         self.editing.is_some()
     }
 }
 
-impl Talk {
+impl Client {
     /// Shows the question there is, if any.
     pub(super) fn ask_what_waits(&mut self) {
         if self.deciding.is_editing() {
@@ -43,9 +43,9 @@ impl Talk {
         if asked.map(|asked| &asked.id) == self.deciding.question.as_ref() {
             return;
         }
-        let Some(Asked { id, name, input, .. }) = asked.cloned() else {
+        let Some(PendingApproval { id, name, input, .. }) = asked.cloned() else {
             self.deciding.question = None;
-            return self.face.ask(None);
+            return self.renderer.ask(None);
         };
         self.deciding.question = Some(id);
         let short = json_line(&input);
@@ -58,14 +58,15 @@ impl Talk {
             if hidden > 0 {
                 shown.push_str(&format!("\n[{hidden} more characters are not shown: e shows all of them]"));
             }
-            self.face.note(&format!("{name} is to be called with\n{shown}"));
+            self.renderer.note(&format!("{name} is to be called with\n{shown}"));
             if hidden > 0 {
                 format!("{name} with an input of which {hidden} characters are not shown")
             } else {
                 name
             }
         };
-        self.face.ask(Some(&format!("call {}? y = yes, n = no, e = edit the input", one_line(&what, 200))));
+        self.renderer
+            .ask(Some(&format!("call {}? y = yes, n = no, e = edit the input", one_line(&what, 200))));
     }
 
     /// The key that a line stands for, while a question is asked.
@@ -80,7 +81,7 @@ impl Talk {
     }
 
     /// A key while a question is asked.
-    pub(super) async fn decide(&mut self, key: char) -> Result<Flow, Trouble> {
+    pub(super) async fn decide(&mut self, key: char) -> Result<Flow, ChatError> {
         let asked = self.conversation.question(Instant::now()).cloned();
         let Some(asked) = asked.filter(|asked| self.deciding.question.as_ref() == Some(&asked.id)) else {
             return Ok(Flow::Stay);
@@ -90,12 +91,12 @@ impl Talk {
             'n' | 'N' => self.send_decision(&asked, |id| exoclaw::deny(id, &asked.id, None)).await?,
             'e' | 'E' => {
                 self.deciding.question = None;
-                self.face.ask(None);
-                self.face.note(&format!(
+                self.renderer.ask(None);
+                self.renderer.note(&format!(
                     "edit the input of {}; Enter sends it, Ctrl-C goes back to the question",
                     one_line(&asked.name, 64)
                 ));
-                self.face.edit(&json_pretty(&asked.input));
+                self.renderer.edit(&json_pretty(&asked.input));
                 self.deciding.editing = Some(asked);
             }
             _ => {}
@@ -104,11 +105,11 @@ impl Talk {
     }
 
     /// The input of a call, edited.
-    pub(super) async fn edited(&mut self, text: &str) -> Result<Flow, Trouble> {
+    pub(super) async fn edited(&mut self, text: &str) -> Result<Flow, ChatError> {
         let Some(asked) = self.deciding.editing.take() else { return Ok(Flow::Stay) };
         if !self.conversation.is_asked(&asked.id) {
             let name = one_line(&asked.name, 64);
-            self.face
+            self.renderer
                 .note(&format!("the call of {name} was decided meanwhile: the edited input is not sent"));
             return Ok(Flow::Stay);
         }
@@ -121,10 +122,10 @@ impl Talk {
             }
             outcome => {
                 match outcome {
-                    Ok(_) => self.face.error("an input is a JSON object, such as {\"text\":\"hi\"}"),
-                    Err(error) => self.face.error(&format!("the input is no JSON: {error}")),
+                    Ok(_) => self.renderer.error("an input is a JSON object, such as {\"text\":\"hi\"}"),
+                    Err(error) => self.renderer.error(&format!("the input is no JSON: {error}")),
                 }
-                self.face.edit(text);
+                self.renderer.edit(text);
                 self.deciding.editing = Some(asked);
             }
         }
@@ -138,16 +139,16 @@ impl Talk {
 
     async fn send_decision(
         &mut self,
-        asked: &Asked,
+        asked: &PendingApproval,
         request: impl FnOnce(&str) -> String,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ChatError> {
         let id = self.new_id();
         let request = request(&id);
         self.conversation.decides(&asked.id);
         self.deciding.question = None;
-        self.face.ask(None);
+        self.renderer.ask(None);
         self.deciding.sent.push((id, asked.name.clone()));
-        self.link.send(request).await.map_err(Trouble::Lost)
+        self.link.send(request).await.map_err(ChatError::Lost)
     }
 
     /// What came of a decision. That it was made is told to all who look.
@@ -155,7 +156,7 @@ impl Talk {
         let Some(at) = self.deciding.sent.iter().position(|(id, _)| id == request) else { return };
         let (_, name) = self.deciding.sent.swap_remove(at);
         if let Err(why) = outcome {
-            self.face.error(&format!("{}: {why}", one_line(&name, 64)));
+            self.renderer.error(&format!("{}: {why}", one_line(&name, 64)));
         }
     }
 }

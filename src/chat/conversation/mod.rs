@@ -13,12 +13,16 @@
 //!
 //! Pure: no clock, no connection.
 
+mod run;
+mod show;
+
 use std::time::{Duration, Instant};
 
-use clawmux_core::dialect::exoclaw::client::{ABORTED, Place, StreamEvent};
+use clawmux_core::dialect::exoclaw::client::{Place, StreamEvent};
 use serde_json::Value;
 
-use super::face::{Call, Decision, End, Face, Outcome, span};
+use self::run::{Doing, Run};
+use super::renderer::{Outcome, Renderer, span};
 
 /// After so long without a frame all is told that was there: the last numbers may be of what exoclaw has no
 /// word for.
@@ -32,7 +36,7 @@ pub(super) const QUEUED: &str = "queued behind another prompt";
 
 /// What a frame made happen that is more than something to see.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Happened {
+pub(super) enum Change {
     /// A run of this chat is over.
     Ended(Outcome),
     /// The session is gone.
@@ -41,7 +45,7 @@ pub(super) enum Happened {
 
 /// A call that waits for somebody to decide.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Asked {
+pub(super) struct PendingApproval {
     /// What it is decided by.
     pub(super) id: String,
     /// The tool.
@@ -49,6 +53,21 @@ pub(super) struct Asked {
     /// With what.
     pub(super) input: Value,
     run: Option<String>,
+}
+
+/// What the daemon tells of the attached session.
+#[derive(Debug)]
+pub(super) struct SessionEvent {
+    /// Where in the session it stands; none for what is in no place of its own.
+    pub(super) place: Option<Place>,
+    /// What happened.
+    pub(super) event: StreamEvent,
+}
+
+/// Where and when a conversation is shown.
+pub(super) struct Output<'a> {
+    pub(super) renderer: &'a mut dyn Renderer,
+    pub(super) now: Instant,
 }
 
 /// One session.
@@ -65,41 +84,16 @@ pub(super) struct Conversation {
     /// The runs of this chat.
     own: Vec<String>,
     /// Calls that wait, in order.
-    asked: Vec<Asked>,
+    asked: Vec<PendingApproval>,
     /// Calls that were decided here and are not yet told of as decided.
-    deciding: Vec<Asked>,
+    deciding: Vec<PendingApproval>,
     /// Whether a prompt of this chat waits to be accepted.
     is_sending: bool,
-    held: Vec<(Option<Place>, StreamEvent)>,
+    held: Vec<SessionEvent>,
     /// Whether the runs of others are of no interest.
     is_private: bool,
     /// The runs of others, there, that were prompted before any of this chat and are not over.
     ahead: Vec<Option<String>>,
-}
-
-#[derive(Debug)]
-struct Run {
-    id: Option<String>,
-    is_own: bool,
-    /// A prompt of somebody else that waits and is shown when its turn comes, and whose it is.
-    unshown: Option<(String, Option<String>)>,
-    /// When it was seen first; none where that was before this chat came.
-    since: Option<Instant>,
-    /// When it began to do what it does.
-    doing_since: Instant,
-    doing: Doing,
-    failure: Option<String>,
-    tokens: Option<(u64, u64)>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Doing {
-    /// Nothing is heard of its answer yet.
-    Waiting,
-    Thinking,
-    Answering,
-    /// Calls that did not answer yet.
-    Calling(Vec<(String, String)>),
 }
 
 impl Conversation {
@@ -134,233 +128,38 @@ impl Conversation {
     }
 
     /// It is accepted as this run.
-    pub(super) fn accepted(&mut self, run: &str, now: Instant, face: &mut dyn Face) -> Vec<Happened> {
+    pub(super) fn accepted(&mut self, run: &str, output: &mut Output<'_>) -> Vec<Change> {
         self.own.push(run.to_owned());
         for known in self.runs.iter_mut().filter(|known| known.id.as_deref() == Some(run)) {
             known.is_own = true;
         }
-        self.go_on(now, face)
+        self.release(output)
     }
 
     /// It was refused.
-    pub(super) fn refused(&mut self, now: Instant, face: &mut dyn Face) -> Vec<Happened> {
-        self.go_on(now, face)
+    pub(super) fn refused(&mut self, output: &mut Output<'_>) -> Vec<Change> {
+        self.release(output)
     }
 
-    fn go_on(&mut self, now: Instant, face: &mut dyn Face) -> Vec<Happened> {
+    /// Shows what was held back.
+    fn release(&mut self, output: &mut Output<'_>) -> Vec<Change> {
         self.is_sending = false;
         let held = std::mem::take(&mut self.held);
-        held.into_iter().filter_map(|(place, event)| self.see(place, event, now, face)).collect()
+        held.into_iter().filter_map(|frame| self.show(frame, output)).collect()
     }
 
     /// Takes a frame of the attached session.
-    pub(super) fn told(
-        &mut self,
-        place: Option<Place>,
-        event: StreamEvent,
-        now: Instant,
-        face: &mut dyn Face,
-    ) -> Option<Happened> {
-        self.heard = Some(now);
+    pub(super) fn take(&mut self, frame: SessionEvent, output: &mut Output<'_>) -> Option<Change> {
+        self.heard = Some(output.now);
         if self.is_sending && self.held.len() < HELD_MAX {
-            self.held.push((place, event));
+            self.held.push(frame);
             return None;
         }
-        self.see(place, event, now, face)
-    }
-
-    fn see(
-        &mut self,
-        place: Option<Place>,
-        event: StreamEvent,
-        now: Instant,
-        face: &mut dyn Face,
-    ) -> Option<Happened> {
-        let is_past = match &place {
-            Some(place) => {
-                // Where it was attached anew nothing comes twice; should it, it is not shown twice.
-                let is_known = place.seq < self.seq;
-                self.seq = self.seq.max(place.seq);
-                if is_known {
-                    return None;
-                }
-                place.seq <= self.past
-            }
-            None => false,
-        };
-        let id = place.as_ref().and_then(|place| place.run.clone());
-        let is_own = id.as_ref().is_some_and(|id| self.own.contains(id));
-        if self.is_private && !is_own && event != StreamEvent::Deleted {
-            self.pass_over(id, &event, now);
-            return None;
-        }
-        match event {
-            StreamEvent::Prompt { content, by, attachments } => {
-                let mut unshown = None;
-                if is_own {
-                    if self.runs.is_empty() {
-                        face.own_turn();
-                    }
-                } else {
-                    let mut text = content;
-                    if place.as_ref().is_some_and(|place| place.is_clipped) {
-                        text.push('…');
-                    }
-                    for file in &attachments {
-                        text.push_str(&format!("\n[{file}]"));
-                    }
-                    if self.runs.is_empty() {
-                        face.prompted(&text, by.as_deref());
-                    } else {
-                        unshown = Some((text, by));
-                    }
-                }
-                let since = (!is_past).then_some(now);
-                let doing = Doing::Waiting;
-                let (failure, tokens) = (None, None);
-                self.runs.push(Run { id, is_own, unshown, since, doing_since: now, doing, failure, tokens });
-                return None;
-            }
-            StreamEvent::Message(text) => {
-                face.answer(&text);
-                face.end_answer(&End { outcome: Outcome::Completed, elapsed: None, tokens: None });
-                return None;
-            }
-            StreamEvent::Clear => {
-                face.note("cleared: the conversation begins anew");
-                return None;
-            }
-            StreamEvent::Deleted => {
-                let is_awaited = !self.is_private || !self.runs.is_empty() || !self.own.is_empty();
-                (self.runs, self.asked, self.deciding) = (Vec::new(), Vec::new(), Vec::new());
-                (self.seq, self.past) = (0, 0);
-                self.ahead.clear();
-                return is_awaited.then_some(Happened::Deleted);
-            }
-            StreamEvent::Accepted { .. } | StreamEvent::Unknown => return None,
-            StreamEvent::Approval { id, name, decision, by } => {
-                self.asked.retain(|asked| asked.id != id);
-                let is_own = self.deciding.iter().any(|deciding| deciding.id == id);
-                self.deciding.retain(|deciding| deciding.id != id);
-                face.decided(&Decision { id, name, decision, by, is_own });
-                return None;
-            }
-            _ => {}
-        }
-        let at = self.run(id, is_own, is_past, now);
-        match event {
-            StreamEvent::Text(text) => {
-                self.runs[at].does(Doing::Answering, now);
-                face.answer(&text);
-            }
-            StreamEvent::Thought(text) => {
-                self.runs[at].does(Doing::Thinking, now);
-                face.thought(&text);
-            }
-            StreamEvent::ToolUse { call, name, input, approval } => {
-                let run = &mut self.runs[at];
-                let mut calls = match &run.doing {
-                    Doing::Calling(calls) => calls.clone(),
-                    _ => Vec::new(),
-                };
-                calls.push((call, name.clone()));
-                run.does(Doing::Calling(calls), now);
-                if let Some(id) = &approval {
-                    let (run, name, input) = (run.id.clone(), name.clone(), input.clone());
-                    self.asked.push(Asked { id: id.clone(), name, input, run });
-                }
-                face.tool_call(&Call { name, input, approval });
-            }
-            StreamEvent::ToolResult { call, content, is_error } => {
-                let run = &mut self.runs[at];
-                if let Doing::Calling(calls) = &run.doing {
-                    let left: Vec<_> = calls.iter().filter(|(id, _)| *id != call).cloned().collect();
-                    run.does(if left.is_empty() { Doing::Waiting } else { Doing::Calling(left) }, now);
-                }
-                face.tool_result(&content, is_error);
-            }
-            StreamEvent::Usage { input_tokens, output_tokens } => {
-                self.runs[at].tokens = Some((input_tokens, output_tokens));
-            }
-            StreamEvent::Restart => {
-                self.runs[at].does(Doing::Waiting, now);
-                if !is_past {
-                    face.note("the daemon was restarted and goes on with the answer");
-                }
-                face.void_step();
-            }
-            StreamEvent::Error(why) => self.runs[at].failure = Some(why),
-            StreamEvent::Done => {
-                let run = self.runs.remove(at);
-                self.asked.retain(|asked| asked.run != run.id);
-                self.deciding.retain(|asked| asked.run != run.id);
-                let outcome = match run.failure {
-                    None => Outcome::Completed,
-                    Some(why) if why == ABORTED => Outcome::Aborted,
-                    Some(why) => Outcome::Failed(why),
-                };
-                let elapsed =
-                    run.since.filter(|_| !is_past).map(|since| now.saturating_duration_since(since));
-                if at == 0 {
-                    face.end_answer(&End { outcome: outcome.clone(), elapsed, tokens: run.tokens });
-                } else {
-                    if run.is_own {
-                        face.own_turn();
-                    }
-                    match &outcome {
-                        Outcome::Failed(why) => face.error(why),
-                        _ => face.note("a prompt that was queued is not answered any more"),
-                    }
-                }
-                self.own.retain(|own| Some(own) != run.id.as_ref());
-                if let Some(next) = self.runs.first_mut().filter(|_| at == 0) {
-                    next.doing_since = now;
-                    if next.is_own {
-                        face.own_turn();
-                    }
-                    if let Some((text, by)) = next.unshown.take() {
-                        face.prompted(&text, by.as_deref());
-                    }
-                }
-                return run.is_own.then_some(Happened::Ended(outcome));
-            }
-            _ => {}
-        }
-        None
-    }
-
-    /// What is told of a run of somebody else, where that is of no interest.
-    fn pass_over(&mut self, id: Option<String>, event: &StreamEvent, now: Instant) {
-        match event {
-            StreamEvent::Prompt { .. } if self.runs.is_empty() && !self.ahead.contains(&id) => {
-                self.ahead.push(id);
-            }
-            StreamEvent::Done if !self.ahead.is_empty() => {
-                self.ahead.retain(|run| *run != id);
-                if let Some(run) = self.runs.first_mut().filter(|_| self.ahead.is_empty()) {
-                    run.doing_since = now;
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Where the run is of which something is told; one that was prompted before is joined in its midst.
-    fn run(&mut self, id: Option<String>, is_own: bool, is_past: bool, now: Instant) -> usize {
-        if let Some(at) = self.runs.iter().position(|run| run.id == id) {
-            return at;
-        }
-        let since = (!is_past).then_some(now);
-        let doing = Doing::Waiting;
-        self.runs.insert(
-            0,
-            Run { id, is_own, unshown: None, since, doing_since: now, doing, failure: None, tokens: None },
-        );
-        0
+        self.show(frame, output)
     }
 
     /// The call to be decided first. None while the past is being told.
-    pub(super) fn question(&self, now: Instant) -> Option<&Asked> {
+    pub(super) fn question(&self, now: Instant) -> Option<&PendingApproval> {
         self.asked.first().filter(|_| self.is_caught_up(now))
     }
 
@@ -411,7 +210,7 @@ impl Conversation {
                 format!("{} {}", if waits { "waiting for approval of" } else { "calling" }, names.join(", "))
             }
         };
-        let elapsed: Duration = now.saturating_duration_since(run.doing_since);
+        let elapsed = run.elapsed(now);
         if self.is_queued() {
             return Some(format!("{QUEUED}, {}", span(elapsed)));
         }
@@ -426,24 +225,18 @@ impl Conversation {
     }
 }
 
-impl Run {
-    fn does(&mut self, doing: Doing, now: Instant) {
-        if self.doing != doing {
-            (self.doing, self.doing_since) = (doing, now);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::renderer::{Call, Decision, End};
+    use clawmux_core::dialect::exoclaw::client::ABORTED;
     use serde_json::json;
 
     /// Writes down what it is shown.
     #[derive(Default)]
     struct Notes(Vec<String>);
 
-    impl Face for Notes {
+    impl Renderer for Notes {
         fn banner(&mut self, _text: &str) {}
         fn prompted(&mut self, text: &str, by: Option<&str>) {
             self.0.push(format!("{}> {text}", by.unwrap_or_default()));
@@ -489,11 +282,16 @@ mod tests {
             Self { conversation, notes: Notes::default(), now: Instant::now(), seq: 0 }
         }
 
-        fn told(&mut self, run: &str, event: StreamEvent) -> Option<Happened> {
+        fn told(&mut self, run: &str, event: StreamEvent) -> Option<Change> {
             self.seq += 1;
             self.now += Duration::from_secs(1);
-            let place = Place { seq: self.seq, run: Some(run.into()), is_clipped: false };
-            self.conversation.told(Some(place), event, self.now, &mut self.notes)
+            let place = Some(Place { seq: self.seq, run: Some(run.into()), is_clipped: false });
+            let output = &mut Output { renderer: &mut self.notes, now: self.now };
+            self.conversation.take(SessionEvent { place, event }, output)
+        }
+
+        fn accepted(&mut self, run: &str) -> Vec<Change> {
+            self.conversation.accepted(run, &mut Output { renderer: &mut self.notes, now: self.now })
         }
 
         fn prompt(&mut self, run: &str, text: &str) {
@@ -512,7 +310,7 @@ mod tests {
             self.told(run, StreamEvent::ToolUse { call: "c".into(), name: name.into(), input, approval });
         }
 
-        fn question(&self) -> Option<Asked> {
+        fn question(&self) -> Option<PendingApproval> {
             self.conversation.question(self.now).cloned()
         }
 
@@ -532,14 +330,13 @@ mod tests {
         seen.prompt("r", "mine");
         seen.text("r", "hi");
         assert!(seen.take().is_empty(), "until it is known whose it is");
-        let now = seen.now;
-        assert!(seen.conversation.accepted("r", now, &mut seen.notes).is_empty());
+        assert!(seen.accepted("r").is_empty());
         assert_eq!(seen.take(), ["hi"]);
         seen.prompt("other", "theirs");
         assert!(seen.take().is_empty(), "their turn has not come");
         seen.told("r", StreamEvent::Usage { input_tokens: 5, output_tokens: 2 });
         let ended = seen.told("r", StreamEvent::Done);
-        assert_eq!(ended, Some(Happened::Ended(Outcome::Completed)));
+        assert_eq!(ended, Some(Change::Ended(Outcome::Completed)));
         assert_eq!(seen.take(), ["Completed 3.0 s, 5 tokens in, 2 out", "ada> theirs"]);
         assert_eq!(seen.told("other", StreamEvent::Done), None, "nobody here waits for it");
     }
@@ -604,7 +401,7 @@ mod tests {
         seen.call("mine", "rm", Some("a"));
         assert_eq!(seen.status(), "waiting for approval of rm, 0 s");
         seen.told("mine", StreamEvent::Error(ABORTED.into()));
-        assert_eq!(seen.told("mine", StreamEvent::Done), Some(Happened::Ended(Outcome::Aborted)));
+        assert_eq!(seen.told("mine", StreamEvent::Done), Some(Change::Ended(Outcome::Aborted)));
         assert_eq!(seen.question(), None, "nothing waits in what is over");
         assert_eq!(seen.status(), "");
     }
@@ -635,9 +432,8 @@ mod tests {
         seen.conversation.sends();
         seen.prompt("mine", "mine");
         seen.text("r", "theirs");
-        let now = seen.now;
         assert!(!seen.conversation.is_queued());
-        seen.conversation.accepted("mine", now, &mut seen.notes);
+        seen.accepted("mine");
         assert!(seen.conversation.is_queued());
         assert_eq!(seen.status(), "queued behind another prompt, 0 s");
         seen.prompt("later", "waits for it");
@@ -645,7 +441,7 @@ mod tests {
         assert_eq!(seen.status(), "waiting, 0 s");
         seen.text("mine", "hi");
         assert_eq!(seen.take(), ["hi"]);
-        assert_eq!(seen.told("mine", StreamEvent::Done), Some(Happened::Ended(Outcome::Completed)));
+        assert_eq!(seen.told("mine", StreamEvent::Done), Some(Change::Ended(Outcome::Completed)));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 /// The text of the present step.
 #[derive(Debug, Default)]
-pub(super) struct Retelling {
+pub(super) struct Replay {
     /// What was said in it.
     step: String,
     /// What was said before the restart and was not repeated yet.
@@ -23,7 +23,7 @@ pub(super) enum Write {
     Instead(String),
 }
 
-impl Retelling {
+impl Replay {
     /// A step begins.
     pub(super) fn begin(&mut self) {
         *self = Self::default();
@@ -64,13 +64,13 @@ mod tests {
     use super::*;
 
     fn written(events: &[&str]) -> String {
-        let mut retelling = Retelling::default();
+        let mut replay = Replay::default();
         let mut written = String::new();
         for event in events {
             match *event {
-                "RESTART" => retelling.void(),
-                "STEP" => retelling.begin(),
-                text => match retelling.text(text) {
+                "RESTART" => replay.void(),
+                "STEP" => replay.begin(),
+                text => match replay.text(text) {
                     Write::Nothing => {}
                     Write::Text(text) => written.push_str(&text),
                     Write::Instead(text) => written.push_str(&format!("<{text}>")),

@@ -35,11 +35,11 @@ const LETTERS_PER_SLIP: usize = 3;
 
 /// A line, or several that were typed as one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum Input {
     /// For the model.
     Prompt(String),
     /// For the chat.
-    Command(Local),
+    Command(ChatCommand),
     /// For nobody: what to say instead.
     Refused(String),
     /// Nothing was typed.
@@ -48,7 +48,7 @@ pub(super) enum Line {
 
 /// A command of the chat.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Local {
+pub(super) enum ChatCommand {
     /// `/help`
     Help,
     /// `/new [NAME]`
@@ -72,26 +72,26 @@ pub(super) enum Local {
 }
 
 /// Reads what was typed. `is_offline`: whether the offline model answers.
-pub(super) fn read(typed: &str, is_offline: bool) -> Line {
+pub(super) fn read(typed: &str, is_offline: bool) -> Input {
     let text = typed.trim();
     let is_letter = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_alphabetic);
     match text.as_bytes() {
-        [] => return Line::Nothing,
+        [] => return Input::Nothing,
         // As programs comment.
-        [b'/', b'*', ..] => return Line::Prompt(typed.to_owned()),
-        [b'/', b'/', ..] if is_letter(2) => return Line::Prompt(text[1..].to_owned()),
-        [b'/', b'/', ..] => return Line::Prompt(typed.to_owned()),
+        [b'/', b'*', ..] => return Input::Prompt(typed.to_owned()),
+        [b'/', b'/', ..] if is_letter(2) => return Input::Prompt(text[1..].to_owned()),
+        [b'/', b'/', ..] => return Input::Prompt(typed.to_owned()),
         [b'/', ..] => {}
-        _ => return Line::Prompt(typed.to_owned()),
+        _ => return Input::Prompt(typed.to_owned()),
     }
     let (word, rest) = text[1..].split_once(char::is_whitespace).unwrap_or((&text[1..], ""));
     if is_offline && OFFLINE.iter().any(|(name, ..)| *name == word) {
-        return Line::Prompt(text.to_owned());
+        return Input::Prompt(text.to_owned());
     }
     let rest = rest.trim();
     let usage = |name: &str| {
         let takes = COMMANDS.iter().find(|(known, ..)| *known == name).map_or("", |(_, takes, _)| *takes);
-        Line::Refused(if takes.is_empty() {
+        Input::Refused(if takes.is_empty() {
             format!("/{name} takes no arguments")
         } else {
             format!("usage: /{name} {takes}")
@@ -100,18 +100,18 @@ pub(super) fn read(typed: &str, is_offline: bool) -> Line {
     let given = Some(rest.to_owned()).filter(|rest| !rest.is_empty());
     let is_one_word = !rest.contains(char::is_whitespace);
     match (word, given) {
-        ("help", None) => Line::Command(Local::Help),
-        ("new", name) if is_one_word => Line::Command(Local::New(name)),
-        ("sessions", None) => Line::Command(Local::Sessions),
-        ("switch", Some(name)) if is_one_word => Line::Command(Local::Switch(name)),
-        ("model", model) if is_one_word => Line::Command(Local::Model(model)),
-        ("agent", name) if is_one_word => Line::Command(Local::Agent(name)),
-        ("abort", None) => Line::Command(Local::Abort),
-        ("usage", None) => Line::Command(Local::Usage),
-        ("attach", Some(file)) => Line::Command(Local::Attach(file)),
-        ("quit", None) => Line::Command(Local::Quit),
+        ("help", None) => Input::Command(ChatCommand::Help),
+        ("new", name) if is_one_word => Input::Command(ChatCommand::New(name)),
+        ("sessions", None) => Input::Command(ChatCommand::Sessions),
+        ("switch", Some(name)) if is_one_word => Input::Command(ChatCommand::Switch(name)),
+        ("model", model) if is_one_word => Input::Command(ChatCommand::Model(model)),
+        ("agent", name) if is_one_word => Input::Command(ChatCommand::Agent(name)),
+        ("abort", None) => Input::Command(ChatCommand::Abort),
+        ("usage", None) => Input::Command(ChatCommand::Usage),
+        ("attach", Some(file)) => Input::Command(ChatCommand::Attach(file)),
+        ("quit", None) => Input::Command(ChatCommand::Quit),
         (word, _) if COMMANDS.iter().any(|(name, ..)| *name == word) => usage(word),
-        _ => Line::Refused(unknown(word, is_offline)),
+        _ => Input::Refused(unknown(word, is_offline)),
     }
 }
 
@@ -205,8 +205,8 @@ mod tests {
 
     #[test]
     fn commands_are_told_from_prompts() {
-        let prompt = |text: &str| Line::Prompt(text.into());
-        let command = Line::Command;
+        let prompt = |text: &str| Input::Prompt(text.into());
+        let command = Input::Command;
         for (typed, line) in [
             ("hello", prompt("hello")),
             ("  indented\nlines ", prompt("  indented\nlines ")),
@@ -215,19 +215,19 @@ mod tests {
             ("//tool echo", prompt("/tool echo")),
             ("// a comment\ncode();", prompt("// a comment\ncode();")),
             ("/* a comment */", prompt("/* a comment */")),
-            (" \n ", Line::Nothing),
-            ("/help", command(Local::Help)),
-            ("/new", command(Local::New(None))),
-            ("/new work ", command(Local::New(Some("work".into())))),
-            (" /sessions", command(Local::Sessions)),
-            ("/switch main:cli:ada:x", command(Local::Switch("main:cli:ada:x".into()))),
-            ("/model", command(Local::Model(None))),
-            ("/model openai/gpt-4o", command(Local::Model(Some("openai/gpt-4o".into())))),
-            ("/agent work", command(Local::Agent(Some("work".into())))),
-            ("/abort", command(Local::Abort)),
-            ("/usage", command(Local::Usage)),
-            ("/attach my notes.txt", command(Local::Attach("my notes.txt".into()))),
-            ("/quit", command(Local::Quit)),
+            (" \n ", Input::Nothing),
+            ("/help", command(ChatCommand::Help)),
+            ("/new", command(ChatCommand::New(None))),
+            ("/new work ", command(ChatCommand::New(Some("work".into())))),
+            (" /sessions", command(ChatCommand::Sessions)),
+            ("/switch main:cli:ada:x", command(ChatCommand::Switch("main:cli:ada:x".into()))),
+            ("/model", command(ChatCommand::Model(None))),
+            ("/model openai/gpt-4o", command(ChatCommand::Model(Some("openai/gpt-4o".into())))),
+            ("/agent work", command(ChatCommand::Agent(Some("work".into())))),
+            ("/abort", command(ChatCommand::Abort)),
+            ("/usage", command(ChatCommand::Usage)),
+            ("/attach my notes.txt", command(ChatCommand::Attach("my notes.txt".into()))),
+            ("/quit", command(ChatCommand::Quit)),
         ] {
             assert_eq!(read(typed, false), line, "{typed}");
         }
@@ -252,7 +252,7 @@ mod tests {
             ("/help\nand more", "/help takes no arguments"),
         ] {
             match read(typed, false) {
-                Line::Refused(why) => assert!(why.contains(says), "{typed}: {why}"),
+                Input::Refused(why) => assert!(why.contains(says), "{typed}: {why}"),
                 other => panic!("{typed}: {other:?}"),
             }
         }
@@ -261,12 +261,12 @@ mod tests {
     #[test]
     fn the_offline_model_has_commands_of_its_own() {
         for typed in ["/tool echo {\"text\":\"hi\"}", "/slow 3", "/fail"] {
-            assert_eq!(read(typed, true), Line::Prompt(typed.into()));
-            assert!(matches!(read(typed, false), Line::Refused(_)), "{typed}");
+            assert_eq!(read(typed, true), Input::Prompt(typed.into()));
+            assert!(matches!(read(typed, false), Input::Refused(_)), "{typed}");
         }
         assert!(help(true).contains("/slow") && !help(false).contains("/slow"));
         match read("/foo", true) {
-            Line::Refused(why) => assert!(!why.contains("did you mean"), "{why}"),
+            Input::Refused(why) => assert!(!why.contains("did you mean"), "{why}"),
             other => panic!("{other:?}"),
         }
         for name in names() {

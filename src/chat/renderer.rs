@@ -1,4 +1,4 @@
-//! What a chat shows, in the words of a conversation; how it looks is each face's own: a terminal
+//! What a chat shows, in the words of a conversation; how it looks is each renderer's own: a terminal
 //! with an editor, plain lines, or JSON.
 
 use std::time::Duration;
@@ -9,8 +9,8 @@ use serde_json::Value;
 const OPERATOR: &str = "socket";
 
 /// Somewhere to show a conversation. Texts of models, tools and other people come as they are: it is
-/// the face that makes them harmless.
-pub(super) trait Face {
+/// the renderer that makes them harmless.
+pub(super) trait Renderer {
     /// Where one is: agent, model, session.
     fn banner(&mut self, text: &str);
     /// The daemon has the prompt of this chat: it is durable.
