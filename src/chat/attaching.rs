@@ -72,9 +72,6 @@ impl Client {
     }
 
     /// The keys of all sessions this client may see.
-    ///
-    /// # Errors
-    /// As [`Self::ask`].
     pub(super) async fn keys(&mut self) -> Result<Vec<String>, ChatError> {
         let list = self.ask(exoclaw::sessions).await?;
         let key = |session: &Value| session["session"].as_str().map(str::to_owned);
@@ -110,9 +107,6 @@ impl Client {
     }
 
     /// Goes over to this session; stays where it was where that is refused.
-    ///
-    /// # Errors
-    /// As [`Self::ask`].
     pub(super) async fn switch(&mut self, key: SessionKey) -> Result<(), ChatError> {
         let old = self.attach.clone();
         self.attach_to(key, Since::Turns(TURNS)).await?;
@@ -121,9 +115,6 @@ impl Client {
     }
 
     /// Attaches to a session, from there on.
-    ///
-    /// # Errors
-    /// As [`Self::ask`].
     pub(super) async fn attach_to(&mut self, key: SessionKey, since: Since) -> Result<(), ChatError> {
         let thoughts = self.renderer.wants_thoughts();
         let answer = self.ask(|id: &str| exoclaw::attach(id, &key, since, thoughts)).await?;

@@ -35,9 +35,6 @@ pub(super) struct Attachments(Vec<Attachment>);
 
 impl Attachments {
     /// Reads these files.
-    ///
-    /// # Errors
-    /// As [`Self::add`].
     pub(super) fn read(paths: &[PathBuf]) -> Result<Self, Failure> {
         let mut files = Self::default();
         for path in paths {

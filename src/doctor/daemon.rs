@@ -7,7 +7,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use clawmux_actors::admin::{LOCKED_OUT, read_without_daemon, socket_path};
-use clawmux_actors::store::Severity;
 use clawmux_core::config::Config;
 use serde_json::{Value, json};
 
@@ -31,7 +30,7 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
     let status = match asked {
         Ok(status) => status,
         Err(Refused::Error(error)) => {
-            found.add("daemon", Severity::Error, format!("it refuses to say how it is: {error}"), LOG);
+            found.error("daemon", format!("it refuses to say how it is: {error}"), LOG);
             return None;
         }
         Err(Refused::Unreachable(why)) => {
@@ -40,22 +39,20 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
                 let what = format!("this user may not use the socket {}", socket.display());
                 let advice =
                     "run it as the user whose home it is, as root, or as a member of gateway.socket_group";
-                found.add("daemon", Severity::Error, what, advice);
+                found.error("daemon", what, advice);
                 return None;
             }
             match (home::holder(home), fs::symlink_metadata(&socket).is_ok()) {
-                (Some(pid), _) => found.add(
+                (Some(pid), _) => found.error(
                     "daemon",
-                    Severity::Error,
                     format!("a daemon ({pid}) holds this home and does not answer: {why}"),
                     format!(
                         "it may be starting, stopping or stuck; {LOG}. Stop it with SIGTERM, at last with SIGKILL: \
                          nothing acknowledged is lost"
                     ),
                 ),
-                (None, true) => found.add(
+                (None, true) => found.warning(
                     "daemon",
-                    Severity::Warning,
                     format!("none runs; the socket {} was left by one that died", socket.display()),
                     format!("the next start removes the socket; {LOG}"),
                 ),
@@ -69,17 +66,17 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
         format!("version {} (process {}) answers on {}", text("version"), status["pid"], socket.display());
     if text("version") != env!("CARGO_PKG_VERSION") {
         let what = format!("{who}, this is version {}", env!("CARGO_PKG_VERSION"));
-        found.add("daemon", Severity::Warning, what, "restart it, so that both are of one version");
+        found.warning("daemon", what, "restart it, so that both are of one version");
     } else if status["draining"] == true {
         let advice = "`clawmux drain --off` takes them again";
-        found.add("daemon", Severity::Warning, format!("{who}; it drains: new prompts are refused"), advice);
+        found.warning("daemon", format!("{who}; it drains: new prompts are refused"), advice);
     } else {
         found.fine("daemon", who);
     }
     for problem in status.texts("problems") {
         // Told with the credentials.
         if problem != LOCKED_OUT {
-            found.add("daemon", Severity::Warning, problem, remedy(problem));
+            found.warning("daemon", problem, remedy(problem));
         }
     }
     if let Some(pid) = status["pid"].as_u64()
@@ -87,7 +84,7 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
             .is_ok_and(|exe| exe.to_string_lossy().ends_with(" (deleted)"))
     {
         let what = "the program of the running daemon was replaced on the disk";
-        found.add("daemon", Severity::Warning, what, "restart it, so that the new one runs");
+        found.warning("daemon", what, "restart it, so that the new one runs");
     }
     Some(status)
 }
@@ -149,7 +146,7 @@ fn locked(tokens: &Value, found: &mut Findings) {
     );
     let advice = "clawmux token create --name NAME --role admin makes one (it needs none itself), or set \
                   auth.token_file. It stays locked until then: a door that was closed does not open by itself";
-    found.add("token", Severity::Error, what, advice);
+    found.error("token", what, advice);
 }
 
 /// Credentials that end soon, devices and calls that wait.
@@ -167,18 +164,18 @@ pub(super) fn waiting(home: &Path, found: &mut Findings) {
         let left = span(token.number("expires_ms").saturating_sub(now_ms));
         let (id, name) = (text(token, "token"), text(token, "name"));
         let advice = format!("`clawmux token rotate {id}` gives out another while it holds");
-        found.add("token", Severity::Warning, format!("{id} of {name} expires in {left}"), advice);
+        found.warning("token", format!("{id} of {name} expires in {left}"), advice);
     }
     for device in devices.list("pending") {
         let since = ago(device.number("requested_ms"), now_ms);
         let (id, name) = (text(device, "request"), text(device, "name"));
         let advice =
             format!("`clawmux device approve {id}` lets it in, `clawmux device reject {id}` does not");
-        found.add("device", Severity::Warning, format!("{name} waits to be paired, asked {since}"), advice);
+        found.warning("device", format!("{name} waits to be paired, asked {since}"), advice);
     }
     let calls = approvals.list("approvals");
     if !calls.is_empty() {
         let what = format!("calls of tools that wait for approval: {}", calls.len());
-        found.add("daemon", Severity::Warning, what, "`clawmux approvals` lists them");
+        found.warning("daemon", what, "`clawmux approvals` lists them");
     }
 }

@@ -90,9 +90,9 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let (settings, is_fine) = settings.map_or((None, false), |(settings, is_fine)| (Some(settings), is_fine));
     let known = settings.as_ref().map(|Settings { config, .. }| config.clone());
     let (folder, of_home) = (home.to_owned(), known.clone());
-    let stands = found.within(PATIENCE, "home", move |found| {
-        let stands = home::folder(&folder, found);
-        if stands == Stands::Ours {
+    let owner = found.within(PATIENCE, "home", move |found| {
+        let owner = home::folder(&folder, found);
+        if owner == HomeOwner::Us {
             let has_group = of_home.as_ref().is_some_and(|config| config.gateway.socket_group.is_some());
             home::socket(&folder, has_group, found);
             home::secrets(&folder, &files, found);
@@ -100,9 +100,9 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
         if let Some(config) = &of_home {
             home::heartbeat(&folder, config, found);
         }
-        stands
+        owner
     });
-    let stands = stands.unwrap_or(Stands::Nowhere);
+    let owner = owner.unwrap_or(HomeOwner::Missing);
     if let Some(config) = known.clone() {
         let folder = home.to_owned();
         // One after the other, and as many as may be.
@@ -110,7 +110,7 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
         found.within(patience, "plugin", move |found| plugins::look(&config, &folder, is_fine, found));
     }
     let mut status = Value::Null;
-    if stands != Stands::Nowhere {
+    if owner != HomeOwner::Missing {
         let (folder, of_store) = (home.to_owned(), known.clone());
         let answer = found.within(PATIENCE, "daemon", move |found| {
             let status = daemon::look(&folder, found);
@@ -145,7 +145,7 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let store = store.unwrap_or_else(|| home.join("clawmux.db"));
     let (folder, log) = (home.to_owned(), store.clone());
     found.within(PATIENCE, "disk", move |found| {
-        if stands == Stands::Ours {
+        if owner == HomeOwner::Us {
             home::disk(&folder, found);
         }
         system::limits(&process, found);
@@ -158,9 +158,9 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
             found.within(upstream::patience(&config), "model", move |found| upstream::ask(&config, found));
         }
     }
-    if stands == Stands::Theirs {
+    if owner == HomeOwner::Other {
         let what = format!("{} was not looked into: it is the daemon's user's", store.display());
-        found.add("store", Severity::Warning, what, "run clawmux doctor as that user, or as root");
+        found.warning("store", what, "run clawmux doctor as that user, or as root");
         return;
     }
     let within = Duration::from_secs(options.within);
@@ -173,13 +173,13 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
 
 /// Whose the home is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stands {
+enum HomeOwner {
     /// There is none yet, or it can't be looked at.
-    Nowhere,
+    Missing,
     /// Of the user who looks, or root looks.
-    Ours,
+    Us,
     /// Another user's, so what this one may and may not do says nothing of the daemon.
-    Theirs,
+    Other,
 }
 
 #[derive(Default)]
@@ -216,16 +216,24 @@ impl Findings {
                 Some(answer)
             }
             Ok(Err(mpsc::RecvTimeoutError::Disconnected)) => {
-                self.add(part, Severity::Error, "looking at it failed", "please report this");
+                self.error(part, "looking at it failed", "please report this");
                 None
             }
             _ => {
                 let what = format!("looking at it did not end within {} s", patience.as_secs());
                 let advice = "see whether a disk or a file system it is on hangs";
-                self.add(part, Severity::Error, what, advice);
+                self.error(part, what, advice);
                 None
             }
         }
+    }
+
+    fn error(&mut self, part: &'static str, what: impl Into<String>, advice: impl Into<String>) {
+        self.add(part, Severity::Error, what, advice);
+    }
+
+    fn warning(&mut self, part: &'static str, what: impl Into<String>, advice: impl Into<String>) {
+        self.add(part, Severity::Warning, what, advice);
     }
 
     fn fine(&mut self, part: &'static str, what: impl Into<String>) {
@@ -291,7 +299,7 @@ mod tests {
     fn findings_are_told_with_what_to_do() {
         let mut found = Findings::default();
         found.fine("config", "built-in defaults");
-        found.add("home", Severity::Error, "two\nlines\u{1b}[2J", "do this");
+        found.error("home", "two\nlines\u{1b}[2J", "do this");
         assert_eq!(
             found.to_text(),
             "ok       config  built-in defaults\nerror    home    two\n                 lines\\u{1b}[2J\n                 -> do this"
