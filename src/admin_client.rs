@@ -221,9 +221,6 @@ fn notification(line: &[u8]) -> Option<(String, Value)> {
 }
 
 /// Asks the daemon one thing. Blocks.
-///
-/// # Errors
-/// As [`call`].
 pub(crate) fn ask(global: &Global, method: &str, params: &Value) -> Result<Value, Failure> {
     call(&home_of(global)?, method, params)
 }

@@ -94,9 +94,6 @@ impl LogFilter for Filter {
 }
 
 /// Starts to write them.
-///
-/// # Errors
-/// As [`check`].
 pub(crate) fn start(log: &Log) -> Result<(), Failure> {
     let wants_journal = match log.format {
         LogFormat::Journald => true,

@@ -10,7 +10,7 @@ use std::path::Path;
 use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man as Page;
 
-use crate::cli::{self, Cli, Completions, Man, Shell};
+use crate::cli::{self, Cli, Man, Shell};
 use crate::exit::{FAILED, Failure, USAGE};
 use crate::terminal::{tell, write};
 
@@ -41,8 +41,8 @@ fn with_examples(command: Command, words: &str) -> Command {
 ///
 /// # Errors
 /// Status 1 where the output can't be written.
-pub(crate) fn complete(options: &Completions) -> Result<(), Failure> {
-    let shell = match options.shell {
+pub(crate) fn complete(shell: Shell) -> Result<(), Failure> {
+    let shell = match shell {
         Shell::Bash => clap_complete::Shell::Bash,
         Shell::Zsh => clap_complete::Shell::Zsh,
         Shell::Fish => clap_complete::Shell::Fish,

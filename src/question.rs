@@ -33,9 +33,6 @@ pub(crate) fn line(question: &str) -> Result<String, Failure> {
 }
 
 /// Asks a question that is answered by yes or no; Enter alone is no.
-///
-/// # Errors
-/// As [`line`].
 pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
     loop {
         match line(&format!("{question} [y/N] "))?.to_lowercase().as_str() {

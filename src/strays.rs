@@ -4,124 +4,91 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::exit::{Failure, USAGE};
 
-/// What people try, and what does it.
-const KNOWN: &[(&[&str], &str)] = &[
-    (
-        &["ps", "ls", "list", "conversations", "chats"],
-        "`clawmux sessions` lists the conversations and what runs; `clawmux status` shows the daemon",
-    ),
-    (
-        &["logs", "journal"],
-        "`clawmux events` shows what happens as it happens and `clawmux session show KEY` what happened in one session; \
-         the daemon's own log goes to its stderr, under systemd `journalctl -u clawmux -f`",
-    ),
-    (
-        &["start", "run", "up", "daemon", "server", "launch"],
-        "`clawmux serve` runs the daemon in the foreground; `clawmux unit` prints systemd units that keep it running",
-    ),
-    (
-        &["stop", "kill", "shutdown", "halt", "down", "quit", "exit"],
-        "stop the daemon with Ctrl-C, `systemctl stop clawmux`, or SIGTERM to the process that `clawmux status` names; \
-         `clawmux drain` first lets it finish what runs; `clawmux session abort KEY` ends a single run",
-    ),
-    (
-        &["restart"],
-        "stop the daemon and start it again: `systemctl restart clawmux`, or Ctrl-C and `clawmux serve`; a changed \
-         configuration only needs `clawmux config reload`",
-    ),
-    (
-        &["reload"],
-        "`clawmux config reload` has the daemon read its configuration again; `clawmux plugin reload NAME` a plugin",
-    ),
-    (&["version", "ver"], "`clawmux --version` says it; `clawmux status` says which version the daemon is"),
-    (
-        &["dashboard", "ui", "web", "console", "gui"],
-        "`clawmux status` and `clawmux events` show what goes on; for a web page, install OpenClaw's Control UI and set \
-         openclaw.control_ui",
-    ),
-    (
-        &[
-            "attach", "connect", "join", "resume", "open", "new", "talk", "ask", "prompt", "send", "message",
-            "tui",
-        ],
-        "`clawmux chat` opens a conversation; `clawmux chat --session KEY` one that is there already",
-    ),
-    (
-        &["init", "install", "onboard", "onboarding", "wizard", "login", "configure"],
-        "`clawmux setup` finds models and writes a configuration; without one, `clawmux serve` and `clawmux chat` work too",
-    ),
-    (
-        &["agents", "agent"],
-        "`clawmux config get agents` lists the agents; `clawmux status` shows the model of each",
-    ),
-    (
-        &["providers", "provider"],
-        "`clawmux config get providers` lists the model providers; `clawmux status` shows their last errors, and \
-         `clawmux doctor` asks each whether it works",
-    ),
-    (
-        &["model"],
-        "`clawmux models` lists the models; `clawmux config set agents.main.model NAME` chooses one",
-    ),
-    (
-        &["health", "ping", "diagnose", "test"],
-        "`clawmux status` shows how the daemon is; `clawmux doctor` looks for what is wrong",
-    ),
-    (
-        &["top", "stats", "info", "metrics"],
-        "`clawmux status` and `clawmux actors` show the daemon, `clawmux usage` the tokens; /metrics is for Prometheus",
-    ),
-    (
-        &["tail", "follow", "watch", "monitor"],
-        "`clawmux events` follows everything; `clawmux session tail KEY` one session",
-    ),
-    (
-        &["show", "history", "transcript", "export"],
-        "`clawmux session show KEY` shows a session; `clawmux session export KEY` writes it as JSON",
-    ),
-    (&["abort", "cancel", "interrupt"], "`clawmux session abort KEY` ends the run of a session"),
-    (&["clear", "reset"], "`clawmux session clear KEY` has the agent start over in a session"),
-    (
-        &["delete", "remove", "rm"],
-        "`clawmux session delete KEY` removes a session; `clawmux job remove JOB` a job",
-    ),
-    (
-        &["approve", "allow"],
-        "`clawmux approval approve ID` approves a tool call; `clawmux device approve ID` pairs a device",
-    ),
-    (
-        &["deny", "reject"],
-        "`clawmux approval deny ID` denies a tool call; `clawmux device reject ID` refuses a device",
-    ),
-    (&["tools", "tool"], "`clawmux plugins` lists the tools; `clawmux plugin call NAME` tries one"),
-    (
-        &["cron", "schedule", "task", "tasks"],
-        "`clawmux jobs` lists what is done at set times; `clawmux job add` adds to it",
-    ),
-    (
-        &["pair", "pairing", "nodes", "node"],
-        "`clawmux devices` lists devices; `clawmux device approve ID` pairs one",
-    ),
-    (
-        &["auth", "key", "keys", "credentials", "users", "user"],
-        "`clawmux tokens` lists the credentials; `clawmux token create` makes one",
-    ),
-    (
-        &["cost", "costs", "budget", "budgets", "spend"],
-        "`clawmux usage` shows the tokens spent and what the budgets leave",
-    ),
-    (&["validate", "lint", "verify"], "`clawmux check` looks at the configuration without starting"),
-    (
-        &["set", "get", "edit", "settings"],
-        "`clawmux config get` shows the configuration; `clawmux config set KEY VALUE` changes it",
-    ),
-    (&["dump", "snapshot", "save"], "`clawmux backup FILE` makes a copy of the store"),
-    (
-        &["protocol", "protocols", "docs", "api"],
-        "`clawmux reference` prints every protocol; `clawmux man` the manual",
-    ),
-    (&["update", "upgrade"], "replace the program, then restart the daemon; `clawmux backup FILE` first"),
-];
+/// What people try, and below it what does it.
+const KNOWN: &str = "\
+ps ls list conversations chats:
+    `clawmux sessions` lists the conversations and what runs; `clawmux status` shows the daemon
+logs journal:
+    `clawmux events` shows what happens as it happens and `clawmux session show KEY` what happened in one
+    session; the daemon's own log goes to its stderr, under systemd `journalctl -u clawmux -f`
+start run up daemon server launch:
+    `clawmux serve` runs the daemon in the foreground; `clawmux unit` prints systemd units that keep it
+    running
+stop kill shutdown halt down quit exit:
+    stop the daemon with Ctrl-C, `systemctl stop clawmux`, or SIGTERM to the process that `clawmux status`
+    names; `clawmux drain` first lets it finish what runs; `clawmux session abort KEY` ends a single run
+restart:
+    stop the daemon and start it again: `systemctl restart clawmux`, or Ctrl-C and `clawmux serve`; a
+    changed configuration only needs `clawmux config reload`
+reload:
+    `clawmux config reload` has the daemon read its configuration again; `clawmux plugin reload NAME` a
+    plugin
+version ver:
+    `clawmux --version` says it; `clawmux status` says which version the daemon is
+dashboard ui web console gui:
+    `clawmux status` and `clawmux events` show what goes on; for a web page, install OpenClaw's Control UI
+    and set openclaw.control_ui
+attach connect join resume open new talk ask prompt send message tui:
+    `clawmux chat` opens a conversation; `clawmux chat --session KEY` one that is there already
+init install onboard onboarding wizard login configure:
+    `clawmux setup` finds models and writes a configuration; without one, `clawmux serve` and `clawmux
+    chat` work too
+agents agent:
+    `clawmux config get agents` lists the agents; `clawmux status` shows the model of each
+providers provider:
+    `clawmux config get providers` lists the model providers; `clawmux status` shows their last errors,
+    and `clawmux doctor` asks each whether it works
+model:
+    `clawmux models` lists the models; `clawmux config set agents.main.model NAME` chooses one
+health ping diagnose test:
+    `clawmux status` shows how the daemon is; `clawmux doctor` looks for what is wrong
+top stats info metrics:
+    `clawmux status` and `clawmux actors` show the daemon, `clawmux usage` the tokens; /metrics is for
+    Prometheus
+tail follow watch monitor:
+    `clawmux events` follows everything; `clawmux session tail KEY` one session
+show history transcript export:
+    `clawmux session show KEY` shows a session; `clawmux session export KEY` writes it as JSON
+abort cancel interrupt:
+    `clawmux session abort KEY` ends the run of a session
+clear reset:
+    `clawmux session clear KEY` has the agent start over in a session
+delete remove rm:
+    `clawmux session delete KEY` removes a session; `clawmux job remove JOB` a job
+approve allow:
+    `clawmux approval approve ID` approves a tool call; `clawmux device approve ID` pairs a device
+deny reject:
+    `clawmux approval deny ID` denies a tool call; `clawmux device reject ID` refuses a device
+tools tool:
+    `clawmux plugins` lists the tools; `clawmux plugin call NAME` tries one
+cron schedule task tasks:
+    `clawmux jobs` lists what is done at set times; `clawmux job add` adds to it
+pair pairing nodes node:
+    `clawmux devices` lists devices; `clawmux device approve ID` pairs one
+auth key keys credentials users user:
+    `clawmux tokens` lists the credentials; `clawmux token create` makes one
+cost costs budget budgets spend:
+    `clawmux usage` shows the tokens spent and what the budgets leave
+validate lint verify:
+    `clawmux check` looks at the configuration without starting
+set get edit settings:
+    `clawmux config get` shows the configuration; `clawmux config set KEY VALUE` changes it
+dump snapshot save:
+    `clawmux backup FILE` makes a copy of the store
+protocol protocols docs api:
+    `clawmux reference` prints every protocol; `clawmux man` the manual
+update upgrade:
+    replace the program, then restart the daemon; `clawmux backup FILE` first
+";
+
+/// The entries of [`KNOWN`]: the names that people try, and what does it.
+fn known() -> impl Iterator<Item = (Vec<&'static str>, String)> {
+    KNOWN.split(":\n").zip(KNOWN.split(":\n").skip(1)).map(|(names, does)| {
+        let names = names.lines().last().unwrap_or_default().split(' ').collect();
+        let does = does.lines().take_while(|line| line.starts_with(' ')).map(str::trim);
+        (names, does.collect::<Vec<_>>().join(" "))
+    })
+}
 
 /// What follows the name of something, and the command that lists such things.
 const LISTS: &[(&str, &str)] = &[
@@ -145,9 +112,7 @@ pub(crate) fn answer(error: &clap::Error, words: impl IntoIterator<Item = String
     let parent = parent.filter(|word| LISTS.iter().any(|(name, _)| name == word));
     let does = match parent {
         Some(parent) => listing(&parent, tried)?,
-        None => {
-            KNOWN.iter().find(|(names, _)| names.contains(&&**tried)).map(|(_, does)| (*does).to_owned())?
-        }
+        None => known().find(|(names, _)| names.contains(&&**tried)).map(|(_, does)| does)?,
     };
     let tried: String = tried.chars().filter(|c| !c.is_control()).collect();
     Some(Failure::new(
@@ -211,12 +176,10 @@ mod tests {
 
     #[test]
     fn what_is_named_is_there_and_nothing_is_answered_twice() {
-        /// Commands that come with the same version.
-        const COMING: [&str; 3] = ["setup", "models", "restore"];
         let root = Cli::command();
         let mut seen = std::collections::HashSet::new();
-        for (names, does) in KNOWN {
-            for name in *names {
+        for (names, does) in known() {
+            for name in names {
                 assert!(seen.insert(name), "{name} is answered twice");
                 assert!(root.find_subcommand(name).is_none(), "{name} is a command");
             }
@@ -224,7 +187,7 @@ mod tests {
                 let named = named.split('`').next().unwrap_or_default();
                 let mut at = &root;
                 for word in named.split(' ').filter(|word| word.chars().all(|c| c.is_ascii_lowercase())) {
-                    if COMING.contains(&word) || at.get_subcommands().next().is_none() {
+                    if at.get_subcommands().next().is_none() {
                         break;
                     }
                     at = at.find_subcommand(word).unwrap_or_else(|| panic!("{named}: {word}"));

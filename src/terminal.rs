@@ -23,9 +23,6 @@ pub(crate) fn put(line: &str) -> Result<bool, Failure> {
 }
 
 /// Writes text to stdout, at once; says whether anybody still reads.
-///
-/// # Errors
-/// As [`put`].
 pub(crate) fn write(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -7,21 +7,12 @@ use clap::{ArgGroup, Args, Subcommand};
 
 use super::value::{duration, duration_or_zero};
 
-/// `approvals`
-#[derive(Args, Debug)]
-pub(crate) struct Approvals {
-    /// Show only this one, with its whole input: its id, or the beginning of it
-    #[arg(value_name = "ID")]
-    pub(crate) id: Option<String>,
-}
-
 /// What can be decided about a tool call that waits.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ApprovalCommand {
     /// Run the call
     Approve {
         /// The id of the approval, or its beginning; `clawmux approvals` lists them
-        #[arg(value_name = "ID")]
         id: String,
         /// Run it with the JSON object in this file (`-`: stdin) instead of the model's input
         #[arg(long, value_name = "FILE")]
@@ -30,7 +21,6 @@ pub(crate) enum ApprovalCommand {
     /// Refuse the call; the model is told
     Deny {
         /// The id of the approval, or its beginning; `clawmux approvals` lists them
-        #[arg(value_name = "ID")]
         id: String,
         /// Tell the model why
         #[arg(long, value_name = "TEXT")]
@@ -53,7 +43,6 @@ pub(crate) enum DeviceCommand {
 #[derive(Args, Debug)]
 pub(crate) struct DeviceArg {
     /// The id of the request or of the device, or its beginning; `clawmux devices` lists them
-    #[arg(value_name = "ID")]
     pub(crate) id: String,
 }
 
@@ -82,13 +71,13 @@ pub(crate) enum TokenCommand {
 #[command(group = ArgGroup::new("allowed").required(true))]
 pub(crate) struct CreateToken {
     /// Its name: what is made with it belongs to that
-    #[arg(long, value_name = "NAME")]
+    #[arg(long)]
     pub(crate) name: String,
     /// What it allows
     #[arg(long, value_name = "ROLE", group = "allowed", value_parser = ["admin", "user", "readonly"])]
     pub(crate) role: Option<String>,
     /// Instead of a role: a scope such as daemon.read or operator.approvals; may be given several times
-    #[arg(long, value_name = "SCOPE", group = "allowed")]
+    #[arg(long, group = "allowed")]
     pub(crate) scope: Vec<String>,
     /// A JWT instead of an API key; takes a secret under auth.jwt, and lives 30 days unless --expires says else
     #[arg(long)]

@@ -18,7 +18,7 @@ pub(crate) struct Chat {
     #[arg(long, value_name = "NAME")]
     pub(crate) agent: Option<String>,
     /// Send this file with the prompt (an image, or text in UTF-8); may be repeated
-    #[arg(long, value_name = "FILE")]
+    #[arg(long)]
     pub(crate) file: Vec<PathBuf>,
     /// Write the turn as JSON Lines, one event a line
     ///
@@ -36,7 +36,7 @@ pub(crate) struct Chat {
     #[arg(long, verbatim_doc_comment)]
     pub(crate) json: bool,
     /// WebSocket of a daemon, such as ws://127.0.0.1:18789/ws [default: the daemon of the home]
-    #[arg(long, value_name = "URL")]
+    #[arg(long)]
     pub(crate) url: Option<String>,
     /// File that holds the token for --url [default: the token in $CLAWMUX_TOKEN]
     #[arg(long, value_name = "FILE")]

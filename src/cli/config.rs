@@ -8,7 +8,6 @@ pub(crate) enum ConfigCommand {
     /// Show every key with its value and where that was written; secrets are never shown
     Get {
         /// Show only this key, such as limits.queue, or this section
-        #[arg(value_name = "PATH")]
         path: Option<String>,
     },
     /// Set a key; the running daemon applies it at once, or says that it needs a restart
@@ -17,16 +16,14 @@ pub(crate) enum ConfigCommand {
     /// key yet, that is gateway.toml in the home (or --config FILE).
     Set {
         /// The key, such as limits.queue
-        #[arg(value_name = "PATH")]
         path: String,
         /// The value as in TOML, or a bare text; a list also as a,b,c
-        #[arg(value_name = "VALUE", allow_hyphen_values = true)]
+        #[arg(allow_hyphen_values = true)]
         value: String,
     },
     /// Remove a key, so that its default applies again, or what another file says
     Unset {
         /// The key, such as limits.queue, or a section
-        #[arg(value_name = "PATH")]
         path: String,
     },
     /// Have the daemon read its configuration again, as SIGHUP does

@@ -28,21 +28,13 @@ pub(crate) struct Actors {
     pub(crate) figures: bool,
 }
 
-/// `connections`
-#[derive(Args, Debug)]
-pub(crate) struct Connections {
-    /// Show at most N
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = positive)]
-    pub(crate) limit: usize,
-}
-
 /// What can be done with one connection.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ConnectionCommand {
     /// Close a connection; its client may connect again, and what it asked for goes on
     Close {
         /// The number of the connection; `clawmux connections` lists them
-        #[arg(value_name = "ID", value_parser = connection_number)]
+        #[arg(value_parser = connection_number)]
         id: u64,
     },
 }
@@ -54,7 +46,7 @@ pub(crate) struct Events {
     #[arg(long, value_name = "KEY")]
     pub(crate) session: Option<String>,
     /// Show only this kind, such as prompt, tool_call, end or approval; can be given several times
-    #[arg(long, value_name = "KIND")]
+    #[arg(long)]
     pub(crate) kind: Vec<String>,
     /// Wait for a daemon if none is reachable, or if it goes away
     #[arg(long)]
@@ -88,14 +80,6 @@ pub(crate) enum UsageBy {
     Session,
 }
 
-/// `memory`
-#[derive(Args, Debug)]
-pub(crate) struct Memory {
-    /// Show the memories of this owner, the latest first: the name of a credential, or `operators`
-    #[arg(long, value_name = "NAME")]
-    pub(crate) owner: Option<String>,
-}
-
 /// `drain`
 #[derive(Args, Debug)]
 pub(crate) struct Drain {
@@ -105,20 +89,4 @@ pub(crate) struct Drain {
     /// Accept prompts again
     #[arg(long, conflicts_with = "timeout")]
     pub(crate) off: bool,
-}
-
-/// `backup`
-#[derive(Args, Debug)]
-pub(crate) struct Backup {
-    /// The copy; the file must not exist yet
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
-}
-
-/// `log`
-#[derive(Args, Debug)]
-pub(crate) struct Log {
-    /// off, error, warn, info, debug or trace; or directives such as info,clawmux=debug [default: show the present one]
-    #[arg(value_name = "LEVEL")]
-    pub(crate) level: Option<String>,
 }

@@ -15,14 +15,6 @@ pub(crate) struct Setup {
     pub(crate) force: bool,
 }
 
-/// `models`
-#[derive(Args, Debug)]
-pub(crate) struct Models {
-    /// Only those of this provider
-    #[arg(value_name = "PROVIDER")]
-    pub(crate) provider: Option<String>,
-}
-
 /// `doctor`
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
@@ -38,7 +30,6 @@ pub(crate) struct Doctor {
 #[derive(Args, Debug)]
 pub(crate) struct Restore {
     /// A file that `clawmux backup` wrote
-    #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
     /// Do not ask, even where revoked credentials become valid again or loopback needs none any more
     #[arg(long)]
@@ -86,14 +77,6 @@ pub(crate) enum Protocol {
     Xeno,
     /// The operator's, on /admin and on the Unix socket
     Admin,
-}
-
-/// `completions`
-#[derive(Args, Debug)]
-pub(crate) struct Completions {
-    /// The shell
-    #[arg(value_enum)]
-    pub(crate) shell: Shell,
 }
 
 /// A shell that completes.

@@ -47,13 +47,13 @@ pub(crate) struct AddJob {
     #[arg(long, value_name = "EXPR", group = "schedule")]
     pub(crate) cron: Option<String>,
     /// The time zone of the expression, such as Europe/Berlin
-    #[arg(long, value_name = "ZONE", requires = "cron")]
+    #[arg(long, requires = "cron")]
     pub(crate) zone: Option<String>,
     /// The prompt [default: read from stdin]
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
     /// Its name [default: the beginning of the prompt]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long)]
     pub(crate) name: Option<String>,
     /// The session, as AGENT:CHANNEL:ACCOUNT:PEER [default: one of its own]
     #[arg(long, value_name = "KEY")]
@@ -69,7 +69,7 @@ pub(crate) struct AddJob {
     #[arg(long, value_name = "POLICY")]
     pub(crate) misfire: Option<String>,
     /// The model that answers, as PROVIDER/MODEL
-    #[arg(long, value_name = "MODEL")]
+    #[arg(long)]
     pub(crate) model: Option<String>,
     /// How much it thinks: off, minimal, low, medium, high or xhigh
     #[arg(long, value_name = "LEVEL")]

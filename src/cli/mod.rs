@@ -25,21 +25,16 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub(crate) use self::access::{
-    ApprovalCommand, Approvals, CreateToken, DeviceCommand, RotateToken, TokenCommand,
-};
+pub(crate) use self::access::{ApprovalCommand, CreateToken, DeviceCommand, RotateToken, TokenCommand};
 pub(crate) use self::chat::Chat;
 pub(crate) use self::config::ConfigCommand;
-pub(crate) use self::daemon::{
-    Actors, Backup, ConnectionCommand, Connections, Drain, Events, Log, Memory, Serve, Usage,
-};
-pub(crate) use self::host::{
-    Completions, Doctor, Man, Models, Protocol, Reference, Restore, Setup, Shell, Unit,
-};
+pub(crate) use self::daemon::{Actors, ConnectionCommand, Drain, Events, Serve, Usage};
+pub(crate) use self::host::{Doctor, Man, Protocol, Reference, Restore, Setup, Shell, Unit};
 pub(crate) use self::job::{AddJob, JobCommand, RunJob};
-pub(crate) use self::plugin::{CallPlugin, CompilePlugin, PluginArg, PluginCommand, Plugins};
+pub(crate) use self::plugin::{CallPlugin, CompilePlugin, PluginArg, PluginCommand};
 pub(crate) use self::session::{Export, SessionCommand, Sessions, Show, Tail};
 pub(crate) use self::value::millis;
+use self::value::positive;
 
 /// Commands that write nothing a script would read as JSON.
 const WITHOUT_JSON: [&str; 6] = ["serve", "setup", "unit", "completions", "man", "compile-plugin"];
@@ -142,7 +137,10 @@ pub(crate) enum Command {
     ///
     /// Asks the providers of the configuration and those whose keys are in the environment. Exit status 1 if any of them
     /// does not answer; name a PROVIDER to ask only that one.
-    Models(Models),
+    Models {
+        /// Only those of this provider
+        provider: Option<String>,
+    },
     /// Check the configuration without starting: every mistake at once, with file and line
     Check,
     /// Show how the running daemon is, and what waits for somebody
@@ -150,7 +148,11 @@ pub(crate) enum Command {
     /// List the sessions, the latest used first
     Sessions(Sessions),
     /// List who is connected, the latest first
-    Connections(Connections),
+    Connections {
+        /// Show at most N
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = positive)]
+        limit: usize,
+    },
     /// Show the parts of the daemon (its actors), and how far each is behind
     ///
     /// WAIT is how long a message waits in the actor's mailbox, QUEUED how much waits in its own queues, RESTARTS how
@@ -158,13 +160,23 @@ pub(crate) enum Command {
     /// object.
     Actors(Actors),
     /// List the plugins, and whether they work
-    Plugins(Plugins),
+    Plugins {
+        /// Show only this plugin, in full
+        name: Option<String>,
+    },
     /// Show the tokens spent, and what the budgets leave
     Usage(Usage),
     /// Show the memories besides conversations: how many each owner has, or those of one owner
-    Memory(Memory),
+    Memory {
+        /// Show the memories of this owner, the latest first: the name of a credential, or `operators`
+        #[arg(long, value_name = "NAME")]
+        owner: Option<String>,
+    },
     /// List the tool calls that wait for approval
-    Approvals(Approvals),
+    Approvals {
+        /// Show only this one, with its whole input: its id, or the beginning of it
+        id: Option<String>,
+    },
     /// List the paired devices, and those that wait to be paired
     Devices,
     /// List the API keys and JWTs
@@ -198,7 +210,10 @@ pub(crate) enum Command {
     /// Show or set how much the running daemon logs
     ///
     /// A level lasts until the next reload or restart. To keep it, set log.filter in the configuration.
-    Log(Log),
+    Log {
+        /// off, error, warn, info, debug or trace; or directives such as info,clawmux=debug [default: show the present one]
+        level: Option<String>,
+    },
     /// Follow what happens in all sessions and to the daemon, until Ctrl-C
     ///
     /// Answers are shown by the sentence; with --json every piece is an object of its own. What happened before is not
@@ -214,7 +229,10 @@ pub(crate) enum Command {
     ///
     /// The daemon writes the copy, so its user must be allowed to write there; if no daemon runs, the command does it. The
     /// copy is one file, checked and safely on the disk when the command ends. `clawmux restore FILE` puts it back.
-    Backup(Backup),
+    Backup {
+        /// The copy; the file must not exist yet
+        file: PathBuf,
+    },
     /// Put a backup in the place of the store, where no daemon runs
     ///
     /// FILE is checked first, and copied. The store that was there is kept beside it, as
@@ -239,7 +257,11 @@ pub(crate) enum Command {
     /// Print what can be said in each protocol: frames, methods, events, with examples
     Reference(Reference),
     /// Print what makes a shell complete commands and options
-    Completions(Completions),
+    Completions {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
     /// Print the manual page, for `man -l -`, or write those of all commands
     Man(Man),
     /// What the daemon starts to compile one plugin: the module on standard input, the code in a folder

@@ -4,14 +4,6 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-/// `plugins`
-#[derive(Args, Debug)]
-pub(crate) struct Plugins {
-    /// Show only this plugin, in full
-    #[arg(value_name = "NAME")]
-    pub(crate) name: Option<String>,
-}
-
 /// What can be done with one plugin.
 #[derive(Debug, Subcommand)]
 pub(crate) enum PluginCommand {
@@ -35,7 +27,6 @@ pub(crate) enum PluginCommand {
 #[derive(Args, Debug)]
 pub(crate) struct PluginArg {
     /// The name of the plugin; `clawmux plugins` lists them
-    #[arg(value_name = "NAME")]
     pub(crate) name: String,
 }
 
@@ -56,7 +47,7 @@ pub(crate) struct CallPlugin {
     #[command(flatten)]
     pub(crate) plugin: PluginArg,
     /// A JSON object, such as '{"text":"hi"}' (`-`: from stdin) [default: {}]
-    #[arg(value_name = "INPUT", conflicts_with = "input_file")]
+    #[arg(conflicts_with = "input_file")]
     pub(crate) input: Option<String>,
     /// File with the JSON object
     #[arg(long, value_name = "FILE")]

@@ -16,9 +16,6 @@ const BEHIND_US: u64 = 100_000;
 const WIDE: usize = 60;
 
 /// Runs `actors`.
-///
-/// # Errors
-/// As [`print::done`].
 pub(crate) fn run(global: &Global, options: &Actors) -> Result<(), Failure> {
     print::done(global, "admin.actors", &json!({ "children": options.children }), |tree| {
         let mut rows = Vec::new();

@@ -7,7 +7,7 @@ use super::input;
 use super::print::{self, List};
 use crate::admin_client::ask;
 use crate::answer::Members;
-use crate::cli::{ApprovalCommand, Approvals, Global};
+use crate::cli::{ApprovalCommand, Global};
 use crate::exit::{FAILED, Failure, USAGE};
 use crate::terminal::{one_line, tell};
 use crate::when::{ago, now_ms, span};
@@ -20,10 +20,10 @@ const INPUT_CHARS: usize = 60;
 ///
 /// # Errors
 /// As [`ask`]; status 1 where no call waits under this id.
-pub(crate) fn list(global: &Global, options: &Approvals) -> Result<(), Failure> {
+pub(crate) fn list(global: &Global, id: Option<&str>) -> Result<(), Failure> {
     let answer = ask(global, "admin.approvals", &json!({}))?;
     let waiting = answer.list("approvals");
-    if let Some(id) = &options.id {
+    if let Some(id) = id {
         let id = whole(id, waiting)?;
         let Some(row) = waiting.iter().find(|row| row["approval"] == *id) else {
             let why = format!("no approval {id} is waiting: `clawmux approvals` lists those that are");

@@ -11,7 +11,7 @@ use super::amount::{counted, file_size, took};
 use super::print;
 use crate::admin_client::{Link, Refused, home_of};
 use crate::answer::Members;
-use crate::cli::{Backup, Global};
+use crate::cli::Global;
 use crate::exit::{FAILED, Failure};
 use crate::settings;
 use crate::terminal::tell;
@@ -20,10 +20,10 @@ use crate::terminal::tell;
 ///
 /// # Errors
 /// Status 1 where no copy could be made; nothing is left of it then.
-pub(crate) fn run(global: &Global, options: &Backup) -> Result<(), Failure> {
+pub(crate) fn run(global: &Global, file: &Path) -> Result<(), Failure> {
     let home = home_of(global)?;
-    let file = std::path::absolute(&options.file)
-        .map_err(|error| Failure::new(FAILED, format!("{}: {error}", options.file.display())))?;
+    let file = std::path::absolute(file)
+        .map_err(|error| Failure::new(FAILED, format!("{}: {error}", file.display())))?;
     let report = match Link::open(&home) {
         Ok(mut link) => by_daemon(&mut link, &file)?,
         Err(Refused::Unreachable(_)) => alone(global, &file)?,

@@ -7,7 +7,7 @@ use super::print::{self, List};
 use super::table::Cell;
 use crate::admin_client::ask;
 use crate::answer::Members;
-use crate::cli::{ConnectionCommand, Connections, Global};
+use crate::cli::{ConnectionCommand, Global};
 use crate::exit::Failure;
 use crate::terminal::{Tone, one_line, tell};
 use crate::when::{ago, span};
@@ -16,11 +16,8 @@ use crate::when::{ago, span};
 const SILENT_MS: u64 = 60_000;
 
 /// Runs `connections`.
-///
-/// # Errors
-/// As [`ask`].
-pub(crate) fn list(global: &Global, options: &Connections) -> Result<(), Failure> {
-    let answer = ask(global, "admin.connections", &json!({ "limit": options.limit }))?;
+pub(crate) fn list(global: &Global, limit: usize) -> Result<(), Failure> {
+    let answer = ask(global, "admin.connections", &json!({ "limit": limit }))?;
     let list = List {
         rows: answer.list("connections"),
         head: ["ID", "PROTOCOL", "WHO", "PEER", "SINCE", "IN", "OUT", "BUFFER", "FOLLOWS", "STATE"],

@@ -15,9 +15,6 @@ use crate::when::ago;
 const SHOWN_CHARS: usize = 12;
 
 /// Runs `devices`.
-///
-/// # Errors
-/// As [`ask`].
 pub(crate) fn list(global: &Global) -> Result<(), Failure> {
     let answer = ask(global, "admin.devices", &json!({}))?;
     let (pending, paired) = (answer.list("pending"), answer.list("paired"));

@@ -33,9 +33,6 @@ const ID_CHARS: usize = 12;
 const ANSWER_CHARS: usize = 60;
 
 /// Runs `jobs`.
-///
-/// # Errors
-/// As [`ask`].
 pub(crate) fn list(global: &Global) -> Result<(), Failure> {
     let answer = ask(global, "admin.jobs", &json!({}))?;
     if let Some(why) = answer["heartbeat_halted"].as_str() {

@@ -4,16 +4,13 @@ use serde_json::{Value, json};
 
 use super::print;
 use crate::answer::Members;
-use crate::cli::{Global, Log};
+use crate::cli::Global;
 use crate::exit::Failure;
 use crate::terminal::one_line;
 
 /// Runs `log`.
-///
-/// # Errors
-/// As [`print::done`].
-pub(crate) fn run(global: &Global, options: &Log) -> Result<(), Failure> {
-    let params = match options.level.as_deref() {
+pub(crate) fn run(global: &Global, level: Option<&str>) -> Result<(), Failure> {
+    let params = match level {
         None => json!({}),
         Some(filter) if filter.contains(['=', ',', '[']) => json!({ "filter": filter }),
         Some(level) => json!({ "level": level }),

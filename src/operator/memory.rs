@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::print::List;
 use crate::admin_client::ask;
 use crate::answer::Members;
-use crate::cli::{Global, Memory};
+use crate::cli::Global;
 use crate::exit::Failure;
 use crate::when::ago;
 
@@ -16,22 +16,19 @@ const OPERATORS: &str = "operators";
 const SHOWN_CHARS: usize = 60;
 
 /// Runs `memory`.
-///
-/// # Errors
-/// As [`ask`].
-pub(crate) fn run(global: &Global, options: &Memory) -> Result<(), Failure> {
-    let Some(wanted) = &options.owner else {
+pub(crate) fn run(global: &Global, owner: Option<&str>) -> Result<(), Failure> {
+    let Some(owner) = owner else {
         let answer = ask(global, "admin.memory", &json!({}))?;
         let list = List {
             rows: answer.list("owners"),
             head: ["OWNER", "SCRATCHPAD", "EPISODIC", "SEMANTIC", "EMBEDDED", "BYTES", "STORED"],
             gives_way: &["OWNER"],
-            cells: owner,
+            cells: owner_row,
             none: "no memories yet: clients add them with memory.store",
         };
         return list.print(global).map(drop);
     };
-    let name = if wanted == OPERATORS { "" } else { wanted };
+    let name = if owner == OPERATORS { "" } else { owner };
     let answer = ask(global, "admin.memory", &json!({ "owner": name }))?;
     let list = List {
         rows: answer.list("entries"),
@@ -43,7 +40,7 @@ pub(crate) fn run(global: &Global, options: &Memory) -> Result<(), Failure> {
     list.print(global).map(drop)
 }
 
-fn owner(row: &Value, now_ms: u64) -> [String; 7] {
+fn owner_row(row: &Value, now_ms: u64) -> [String; 7] {
     let number = |name: &str| row.number(name);
     [
         row["owner"].as_str().unwrap_or(OPERATORS).to_owned(),
@@ -81,7 +78,7 @@ mod tests {
     fn rows_say_whose_and_what() {
         let row = json!({"owner": null, "scratchpad": 1, "episodic": 2, "semantic": 3, "embedded": 4, "bytes": 5,
                          "stored_ms": 0});
-        assert_eq!(owner(&row, 60_000), ["operators", "1", "2", "3", "4", "5", "1m ago"]);
+        assert_eq!(owner_row(&row, 60_000), ["operators", "1", "2", "3", "4", "5", "1m ago"]);
         let row = json!({"memory": "m", "tier": "semantic", "type": "decision", "session": null, "bytes": 9,
                          "created_ms": 0, "content": "İ".repeat(61)});
         let shown = entry(&row, 60_000);

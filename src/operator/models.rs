@@ -12,7 +12,7 @@ use futures::future::join_all;
 use serde_json::json;
 
 use super::table::table;
-use crate::cli::{Global, Models};
+use crate::cli::Global;
 use crate::exit::{CONFIG, FAILED, Failure};
 use crate::settings;
 use crate::terminal::{json_line, one_line, put, say, tell};
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// # Errors
 /// Status 64 where the configuration can't be read at all, 1 where any provider does not answer: each is one that the
 /// configuration or a variable names, or that was asked for.
-pub(crate) fn run(global: &Global, options: &Models) -> Result<(), Failure> {
+pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure> {
     let layers = settings::layers(global, &[])?;
     let files = layers.files().map_err(|why| Failure::new(CONFIG, why))?;
     let found = layers.with(&files, config::examine);
@@ -41,7 +41,7 @@ pub(crate) fn run(global: &Global, options: &Models) -> Result<(), Failure> {
             providers.entry(offer.name.to_owned()).or_insert(offer.provider);
         }
     }
-    if let Some(wanted) = &options.provider {
+    if let Some(wanted) = provider {
         if !providers.contains_key(wanted) {
             let known: Vec<&str> = providers.keys().map(String::as_str).collect();
             let why = format!("there is no provider {wanted:?}; there are: {}", known.join(", "));

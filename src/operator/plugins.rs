@@ -9,7 +9,7 @@ use super::print::{self, List};
 use super::table::Cell;
 use crate::admin_client::{Link, ask, home_of};
 use crate::answer::Members;
-use crate::cli::{CallPlugin, Global, PluginArg, PluginCommand, Plugins};
+use crate::cli::{CallPlugin, Global, PluginArg, PluginCommand};
 use crate::exit::{FAILED, Failure, USAGE};
 use crate::terminal::{Tone, json_line, one_line, say, tell, visible, write};
 use crate::when::{ago, now_ms};
@@ -21,11 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(660);
 ///
 /// # Errors
 /// As [`ask`]; status 1 where there is no plugin of this name.
-pub(crate) fn list(global: &Global, options: &Plugins) -> Result<(), Failure> {
+pub(crate) fn list(global: &Global, name: Option<&str>) -> Result<(), Failure> {
     let answer = ask(global, "admin.plugins", &json!({}))?;
     let listed = answer.list("plugins");
-    if let Some(name) = &options.name {
-        let Some(plugin) = listed.iter().find(|plugin| plugin["plugin"] == **name) else {
+    if let Some(name) = name {
+        let Some(plugin) = listed.iter().find(|plugin| plugin["plugin"] == *name) else {
             let why = format!("there is no plugin {}: `clawmux plugins` lists them", one_line(name, 100));
             return Err(Failure::new(FAILED, why));
         };

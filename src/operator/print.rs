@@ -16,9 +16,6 @@ pub(super) fn answer(global: &Global, answer: &Value, words: impl FnOnce(&Value)
 }
 
 /// Asks the daemon to do something and prints its answer.
-///
-/// # Errors
-/// As [`ask`].
 pub(super) fn done(
     global: &Global,
     method: &str,
@@ -58,9 +55,6 @@ pub(super) struct List<'a, const N: usize, C> {
 
 impl<const N: usize, C: Clone + Into<Cell>> List<'_, N, C> {
     /// Prints the list; says whether people got a table.
-    ///
-    /// # Errors
-    /// As [`objects`].
     pub(super) fn print(&self, global: &Global) -> Result<bool, Failure> {
         if global.json {
             objects(self.rows)?;

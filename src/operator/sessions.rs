@@ -14,9 +14,6 @@ use crate::when::{ago, now_ms};
 const PAGE: usize = 500;
 
 /// Runs `sessions`. As JSON it is one object a line, and a page at a time, however many there are.
-///
-/// # Errors
-/// As [`Source`]'s.
 pub(crate) fn run(global: &Global, options: &Sessions) -> Result<(), Failure> {
     let source = Source::open(global)?;
     let wanted = if options.all { usize::MAX } else { options.limit };

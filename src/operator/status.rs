@@ -14,9 +14,6 @@ use crate::when::{ago, now_ms, span};
 const AGENTS_SHOWN: usize = 5;
 
 /// Runs `status`.
-///
-/// # Errors
-/// As [`print::done`].
 pub(crate) fn run(global: &Global) -> Result<(), Failure> {
     print::done(global, "admin.status", &json!({}), |status| {
         screen(status, now_ms(), may_color(&std::io::stdout()))

@@ -24,9 +24,6 @@ const WIDE: usize = 70;
 const DAY_MS: u64 = 86_400_000;
 
 /// Runs `usage`.
-///
-/// # Errors
-/// As [`Source`]'s.
 pub(crate) fn run(global: &Global, options: &Usage) -> Result<(), Failure> {
     let by = options.by.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let params = json!({ "by": by, "days": options.days, "limit": options.limit });
