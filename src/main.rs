@@ -16,6 +16,7 @@ mod logging;
 mod manual;
 mod naming;
 mod operator;
+mod preflight;
 mod question;
 mod reference;
 mod settings;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clawmux_core::config::Config;
 
 use super::Findings;
-use crate::check;
 use crate::cli::Global;
+use crate::preflight;
 use crate::settings::{self, Settings};
 
 /// Variables clawmux looks at by itself; the configuration may name others.
@@ -22,7 +22,7 @@ pub(super) fn read(global: &Global, found: &mut Findings) -> Option<(Settings, b
             return None;
         }
     };
-    let (complaints, warnings) = check::look(&settings.config, &settings.home);
+    let (complaints, warnings) = preflight::look(&settings.config, &settings.home);
     let fine = complaints.is_empty();
     for complaint in complaints {
         found.error(

@@ -6,12 +6,12 @@ use clawmux_actors::sandbox::cache;
 use clawmux_core::config::Config;
 
 use super::Findings;
-use crate::check;
+use crate::preflight;
 
 /// Tries those that are configured as a start would, and looks at what is kept. Those that can't be read are told
 /// of with the configuration, which is not `is_fine` then.
 pub(super) fn look(config: &Config, home: &Path, is_fine: bool, found: &mut Findings) {
-    let broken = check::plugins(config, home);
+    let broken = preflight::plugins(config, home);
     if broken.is_empty() && is_fine && !config.plugins.is_empty() {
         found.fine("plugin", format!("{} configured, and all of them can be loaded", config.plugins.len()));
     }
