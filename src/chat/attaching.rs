@@ -7,12 +7,13 @@ use clawmux_core::ids::SessionKey;
 use serde_json::Value;
 
 use super::approval::ApprovalPrompt;
-use super::client::{ChatError, Client, Flow};
+use super::client::{ChatError, Client, Flow, OrNone};
 use super::commands::no_agent;
 use super::console::Arguments;
 use super::conversation::Conversation;
 use super::input;
-use super::link::{Link, LinkError};
+use super::link::Link;
+use super::link_error::LinkError;
 use super::renderer::{End, Outcome};
 use crate::exit::{FAILED, Failure};
 use crate::naming::{SessionRef, chosen};
@@ -191,20 +192,5 @@ impl Client {
         let since = self.conversation.lost().map_or_else(|| self.first_turns(), Since::Seq);
         self.aborting = None;
         self.attach_to(self.session.clone(), since).await
-    }
-}
-
-/// An answer that can be done without.
-pub(super) trait OrNone<T> {
-    /// Nothing where the daemon refuses it.
-    fn or_none(self) -> Result<T, ChatError>;
-}
-
-impl<T: Default> OrNone<T> for Result<T, ChatError> {
-    fn or_none(self) -> Self {
-        match self {
-            Err(ChatError::Refused(_)) => Ok(T::default()),
-            other => other,
-        }
     }
 }

@@ -20,7 +20,8 @@ use super::console::{Completions, UserInput};
 use super::conversation::{Change, Conversation, Output, SessionEvent};
 use super::input::{self, Input};
 use super::keyboard::Keyboard;
-use super::link::{Endpoint, Link, LinkError, closing};
+use super::link::{Endpoint, Link};
+use super::link_error::{LinkError, closing};
 use super::prompting::PromptOutcome;
 use super::renderer::{End, Outcome, Renderer};
 use super::signals::{Signal, Signals};
@@ -442,6 +443,21 @@ impl ChatError {
         match self {
             Self::Refused(why) => failed(&why),
             Self::Lost(failure) | Self::Fatal(failure) => failure,
+        }
+    }
+}
+
+/// An answer that can be done without.
+pub(super) trait OrNone<T> {
+    /// Nothing where the daemon refuses it.
+    fn or_none(self) -> Result<T, ChatError>;
+}
+
+impl<T: Default> OrNone<T> for Result<T, ChatError> {
+    fn or_none(self) -> Self {
+        match self {
+            Err(ChatError::Refused(_)) => Ok(T::default()),
+            other => other,
         }
     }
 }

@@ -7,8 +7,7 @@ use clawmux_core::dialect::exoclaw::client as exoclaw;
 use clawmux_core::ids::SessionKey;
 use serde_json::Value;
 
-use super::attaching::OrNone;
-use super::client::{ChatError, Client, Flow, NEW};
+use super::client::{ChatError, Client, Flow, NEW, OrNone};
 use super::input::{self, ChatCommand};
 use crate::exit::Failure;
 use crate::terminal::one_line;

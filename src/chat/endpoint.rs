@@ -9,7 +9,8 @@ use clawmux_core::auth::Secret;
 use clawmux_core::config::{Log, LogFormat};
 use clawmux_core::dialect::exoclaw::client as exoclaw;
 
-use super::link::{Endpoint, Link, LinkError};
+use super::link::{Endpoint, Link};
+use super::link_error::LinkError;
 use crate::cli::{Chat, Global};
 use crate::daemon::Embedded;
 use crate::exit::{FAILED, Failure, USAGE};

@@ -4,15 +4,12 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use clawmux_core::auth::Secret;
-use clawmux_core::dialect::exoclaw::client::{self as exoclaw, Told};
+use clawmux_core::dialect::exoclaw::client::Told;
 
+use super::link_error::LinkError;
 use super::unix::Unix;
 use super::web::Web;
-use crate::exit::{FAILED, Failure, UNREACHABLE};
-use crate::terminal::one_line;
-
-/// The largest message taken from a daemon, in bytes.
-pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 20;
+use crate::exit::{Failure, UNREACHABLE};
 
 /// The largest request that daemons take as they come, in bytes: `xeno.max_line_bytes` and
 /// `gateway.max_payload_bytes`.
@@ -26,30 +23,6 @@ pub(super) enum Endpoint {
     Unix(PathBuf),
     /// At a WebSocket, with a credential where one is at hand.
     Web(String, Option<Secret>),
-}
-
-/// Why there is no connection.
-#[derive(Debug)]
-pub(super) enum LinkError {
-    /// It may be otherwise in a moment.
-    Temporary(Failure),
-    /// It won't be otherwise before somebody does something.
-    Refused(Failure),
-}
-
-impl LinkError {
-    /// Nobody is there.
-    pub(super) fn unreachable(why: String) -> Self {
-        Self::Temporary(Failure::new(UNREACHABLE, why))
-    }
-}
-
-impl From<LinkError> for Failure {
-    fn from(error: LinkError) -> Self {
-        match error {
-            LinkError::Temporary(failure) | LinkError::Refused(failure) => failure,
-        }
-    }
 }
 
 /// A connection.
@@ -119,32 +92,5 @@ impl Link {
         if let Self::Web(link) = self {
             link.close().await;
         }
-    }
-}
-
-/// The connection is gone.
-pub(super) fn lost(why: &str) -> Failure {
-    Failure::new(FAILED, format!("the connection to the daemon is lost: {why}"))
-}
-
-/// What the daemon means by the word it says before it closes.
-pub(super) fn closing(word: &str) -> LinkError {
-    let refused = |why: &str| LinkError::Refused(Failure::new(FAILED, why));
-    match word {
-        exoclaw::AUTH_FAILED => refused("the daemon does not accept this token"),
-        exoclaw::DRAINING => LinkError::unreachable("the daemon is stopping".into()),
-        "credential_revoked" => refused("the token was revoked (credential_revoked): ask for another one"),
-        "credential_expired" => refused("the token has expired (credential_expired): ask for another one"),
-        "frame_too_large" => refused("the prompt is larger than the daemon takes (frame_too_large)"),
-        "slow_consumer"
-        | "idle_timeout"
-        | "overloaded"
-        | "message_crowded_out"
-        | "message_timeout"
-        | "rate_limited"
-        | "too_many_connections" => {
-            LinkError::Temporary(Failure::new(FAILED, format!("the daemon closed the connection: {word}")))
-        }
-        word => refused(&format!("the daemon closed the connection: {}", one_line(word, 200))),
     }
 }

@@ -24,6 +24,7 @@ mod input;
 mod keyboard;
 mod leaving;
 mod link;
+mod link_error;
 mod message;
 mod plain;
 mod prompting;

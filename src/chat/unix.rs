@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::link::{MESSAGE_BYTES_MAX, lost};
+use super::link_error::{MESSAGE_BYTES_MAX, lost};
 use crate::exit::Failure;
 
 /// How long a line may take to leave.

@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
-use super::link::{LinkError, MESSAGE_BYTES_MAX, closing, lost};
+use super::link_error::{LinkError, MESSAGE_BYTES_MAX, closing, lost};
 use crate::exit::{FAILED, Failure};
 use crate::terminal::one_line;
 
