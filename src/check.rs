@@ -1,5 +1,5 @@
-//! `clawmux check`: everything that can be said about the configuration without starting; what a start
-//! would try is tried, as far as that changes nothing.
+//! `clawmux check`: everything that is wrong with the configuration, found without starting the daemon or
+//! changing anything.
 
 use std::path::PathBuf;
 
@@ -57,14 +57,14 @@ fn tell_json(global: &Global) -> Result<(), Failure> {
     if ok { Ok(()) } else { Err(Failure::new(CONFIG, "")) }
 }
 
-/// Everything that was found out.
+/// The configuration, and what is wrong with it.
 struct Checked {
     layers: Layers,
     files: Vec<PathBuf>,
     found: Examined,
 }
 
-/// Reads the files and looks at what they speak of, all of it whatever is wrong.
+/// Reads the files and checks everything they refer to, whatever else is wrong.
 ///
 /// # Errors
 /// Where a file can't be read, or nothing says where the home is.

@@ -40,7 +40,7 @@ fn with_examples(command: Command, words: &str) -> Command {
 /// Runs `completions`.
 ///
 /// # Errors
-/// Status 1 where the output can't be written.
+/// Status 1 if the output can't be written.
 pub(crate) fn complete(shell: Shell) -> Result<(), Failure> {
     let shell = match shell {
         Shell::Bash => clap_complete::Shell::Bash,
@@ -55,7 +55,7 @@ pub(crate) fn complete(shell: Shell) -> Result<(), Failure> {
 /// Runs `man`.
 ///
 /// # Errors
-/// Status 2 where there is no such command, 1 where a page can't be written.
+/// Status 2 if there is no such command, 1 if a page can't be written.
 pub(crate) fn pages(options: &Man) -> Result<(), Failure> {
     let root = definition();
     if let Some(folder) = &options.out {

@@ -5,27 +5,27 @@ use clawmux_core::ids::SessionKey;
 use crate::exit::{FAILED, Failure, USAGE};
 use crate::terminal::one_line;
 
-/// The agent of a session that is named and whose agent is not.
+/// The agent of a session NAME if none is given.
 const AGENT: &str = "main";
-/// Who chats, where the environment does not say.
+/// The user's name if the environment has none.
 const USER: &str = "user";
-/// So many sessions are named where several may be meant.
+/// How many of several matching sessions are named.
 const SHOWN_MAX: usize = 8;
 /// The longest key that is quoted, in characters.
 const QUOTED_CHARS_MAX: usize = 200;
 
-/// Who chats, and with which agent where none is named.
+/// Translates names of sessions into keys, for one user.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionNames {
     user: String,
 }
 
-/// A session, as it was named.
+/// A session as it was given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SessionRef {
-    /// This one, whether it is there or not.
+    /// The session with this key, whether it exists or not.
     Key(SessionKey),
-    /// The one whose key begins so.
+    /// The session whose key begins with this.
     Prefix(String),
 }
 
@@ -36,20 +36,20 @@ impl SessionNames {
         Self { user: set("USER").or_else(|| set("LOGNAME")).unwrap_or_else(|| USER.into()) }
     }
 
-    /// The session of this agent's that is called `name`; the user's main one where it is called nothing.
+    /// The user's session `name` of this agent; without a name the main one.
     ///
     /// # Errors
-    /// Status 2 where such a session can't be.
+    /// Status 2 if such a session can't be.
     pub(crate) fn session(&self, name: Option<&str>, agent: Option<&str>) -> Result<SessionKey, Failure> {
         let name = name.unwrap_or(SessionKey::DEFAULT_PEER);
         SessionKey::new(agent.unwrap_or(AGENT), "cli", &self.user, name)
             .map_err(|error| Failure::new(USAGE, error.message))
     }
 
-    /// The session that is meant by `text`: a name has no colon, and is one of `agent`'s.
+    /// The session that `text` refers to. Without a colon it is the name of a session of `agent`.
     ///
     /// # Errors
-    /// Status 2 where none can be meant by it.
+    /// Status 2 if none can be meant by it.
     pub(crate) fn named(&self, text: Option<&str>, agent: Option<&str>) -> Result<SessionRef, Failure> {
         let Some(text) = text.filter(|text| text.contains(':')) else {
             return Ok(SessionRef::Key(self.session(text, agent)?));
@@ -74,7 +74,7 @@ impl SessionNames {
         }
     }
 
-    /// What people call this session: its name where it is one of this user's, else its key.
+    /// The session's name if it is one of this user's, else its key.
     pub(crate) fn called(&self, key: &str) -> String {
         match SessionKey::parse(key) {
             Ok(parsed) if parsed.as_str() == key => {
@@ -90,7 +90,7 @@ impl SessionNames {
 /// The one key of `keys` that begins with `beginning`.
 ///
 /// # Errors
-/// Status 1 where there is none, or where there are several, with what there is.
+/// Status 1 if there is none, or where there are several, with what there is.
 pub(crate) fn chosen(beginning: &str, keys: &[String]) -> Result<SessionKey, Failure> {
     let begin: Vec<&String> = keys.iter().filter(|key| key.starts_with(beginning)).collect();
     let quoted = one_line(beginning, QUOTED_CHARS_MAX);

@@ -1,5 +1,5 @@
-//! What would keep a daemon from starting, besides what the files of the configuration say: looked at
-//! and tried as far as that changes nothing.
+//! Checks what could keep a daemon from starting, besides errors in the files of the configuration. Changes
+//! nothing.
 
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
@@ -13,9 +13,9 @@ use clawmux_core::config::Config;
 
 use crate::{home, logging};
 
-/// What a start would come to grief over besides, tried as far as that changes nothing: whether the home
-/// can be written to, the operator's socket can be made, and each plugin can be compiled and says what it
-/// is. Takes as long as compiling them.
+/// Tries what a start does, without changing anything: whether the home is writable, the operator's socket
+/// can be created, and each plugin compiles and describes itself. Takes as long as compiling
+/// them.
 pub(crate) fn attempt(config: &Config, home: &Path) -> Vec<String> {
     let mut complaints: Vec<String> = home::usable(home).err().into_iter().collect();
     complaints.extend(socket(config, home));
@@ -23,7 +23,7 @@ pub(crate) fn attempt(config: &Config, home: &Path) -> Vec<String> {
     complaints
 }
 
-/// Why the operator's socket can't be made.
+/// Why the operator's socket can't be created.
 fn socket(config: &Config, home: &Path) -> Vec<String> {
     let mut complaints = Vec::new();
     if let Some(Err(error)) = config.gateway.socket_group.as_deref().map(Group::named) {
@@ -39,13 +39,13 @@ fn socket(config: &Config, home: &Path) -> Vec<String> {
     complaints
 }
 
-/// Why plugins can't be loaded that can be read.
+/// Why plugins that can be read can't be loaded.
 pub(crate) fn plugins(config: &Config, home: &Path) -> Vec<String> {
     let cache = Cache::temporary().compiled_by(Compiler::child());
     plugin::attempt(&config.plugins, home, &cache).into_iter().map(|error| error.message).collect()
 }
 
-/// What only the file system knows, with what is in the files: first complaints, then warnings.
+/// Checks the configuration against the file system: first complaints, then warnings.
 pub(crate) fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
     let (mut complaints, mut warnings) = (Vec::new(), Vec::new());
     if let Err(failure) = logging::check(&config.log) {

@@ -1,5 +1,5 @@
-//! Asking whoever sits at the terminal. Questions go to stderr, so that what a command says on stdout can be
-//! kept; what is typed is read a line at a time, a secret without showing it.
+//! Asks the user at the terminal. Questions go to stderr, so that stdout can be redirected; answers are read
+//! line by line, secrets without echo.
 
 use std::io::{self, BufRead, IsTerminal, Read, Write, stderr, stdin};
 use std::os::fd::AsFd;
@@ -12,15 +12,15 @@ use crate::terminal::tell;
 /// The longest line that is taken, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Whether there is somebody to ask.
+/// Whether there is a terminal to ask on.
 pub(crate) fn is_possible() -> bool {
     stdin().is_terminal() && stderr().is_terminal()
 }
 
-/// Asks, and gives what was typed, without white space around it; empty for Enter alone.
+/// Asks for a line and returns it trimmed; empty for Enter alone.
 ///
 /// # Errors
-/// Status 1 where the terminal is gone.
+/// Status 1 if the terminal is gone.
 pub(crate) fn line(question: &str) -> Result<String, Failure> {
     write(question)?;
     let mut typed = String::new();
@@ -32,7 +32,7 @@ pub(crate) fn line(question: &str) -> Result<String, Failure> {
     Ok(typed.trim().to_owned())
 }
 
-/// Asks a question that is answered by yes or no; Enter alone is no.
+/// Asks a yes-or-no question; Enter alone is no.
 pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
     loop {
         match line(&format!("{question} [y/N] "))?.to_lowercase().as_str() {
@@ -47,7 +47,7 @@ pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
 /// nobody can be asked, `no` what the failure says where the answer is no.
 ///
 /// # Errors
-/// Status 2 where nobody can be asked, 1 where the answer is no.
+/// Status 2 if nobody can be asked, 1 if the answer is no.
 pub(crate) fn agree(what: &str, question: &str, option: &str, no: &str) -> Result<(), Failure> {
     if !is_possible() {
         let why = format!("{what}\nthere is no terminal to ask on. {option}");
@@ -57,10 +57,10 @@ pub(crate) fn agree(what: &str, question: &str, option: &str, no: &str) -> Resul
     if confirm(question)? { Ok(()) } else { Err(Failure::new(FAILED, no)) }
 }
 
-/// Asks for a secret, which is not shown while it is typed or pasted; empty for Enter alone.
+/// Asks for a secret without echo; empty for Enter alone.
 ///
 /// # Errors
-/// Status 130 on Ctrl-C, 1 where the terminal is gone.
+/// Status 130 on Ctrl-C, 1 if the terminal is gone.
 pub(crate) fn secret(question: &str) -> Result<String, Failure> {
     write(question)?;
     let typed = Unseen::begin().map_err(|error| gone(&error)).and_then(|_unseen| typed());
@@ -86,7 +86,7 @@ fn typed() -> Result<String, Failure> {
     Ok(text.trim().to_owned())
 }
 
-/// The terminal while it does not show what is typed; as it was once this is dropped.
+/// The terminal without echo; restored when dropped.
 struct Unseen(Termios);
 
 impl Unseen {

@@ -16,7 +16,7 @@ const ALL: [Protocol; 5] =
 /// Runs `reference`. Asks no daemon.
 ///
 /// # Errors
-/// Status 1 where it can't be written.
+/// Status 1 if it can't be written.
 pub(crate) fn run(global: &Global, options: &Reference) -> Result<(), Failure> {
     let wanted = options.protocol.as_ref().map_or(&ALL[..], std::slice::from_ref);
     let colored = may_color(&std::io::stdout());

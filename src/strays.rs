@@ -1,10 +1,10 @@
-//! Commands that people try and that are called otherwise here: each is answered with the one that does it.
+//! Names that people try for commands that are called otherwise here: each is answered with the right one.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::exit::{Failure, USAGE};
 
-/// What people try, and below it what does it.
+/// Names that people try, and below them the command that does it.
 const KNOWN: &str = "\
 ps ls list conversations chats:
     `clawmux sessions` lists the conversations and what runs; `clawmux status` shows the daemon
@@ -81,7 +81,7 @@ update upgrade:
     replace the program, then restart the daemon; `clawmux backup FILE` first
 ";
 
-/// The entries of [`KNOWN`]: the names that people try, and what does it.
+/// The entries of [`KNOWN`]: names, and the command that does it.
 fn known() -> impl Iterator<Item = (Vec<&'static str>, String)> {
     KNOWN.split(":\n").zip(KNOWN.split(":\n").skip(1)).map(|(names, does)| {
         let names = names.lines().last().unwrap_or_default().split(' ').collect();
@@ -90,7 +90,7 @@ fn known() -> impl Iterator<Item = (Vec<&'static str>, String)> {
     })
 }
 
-/// What follows the name of something, and the command that lists such things.
+/// Commands for one thing, and the commands that list such things.
 const LISTS: &[(&str, &str)] = &[
     ("session", "sessions"),
     ("connection", "connections"),
@@ -102,7 +102,7 @@ const LISTS: &[(&str, &str)] = &[
     ("config", "config get"),
 ];
 
-/// What to tell somebody whose command is not there; none where nothing better is known than what the parser says.
+/// The answer to a command that does not exist; none if the parser's own message is all there is to say.
 pub(crate) fn answer(error: &clap::Error, words: impl IntoIterator<Item = String>) -> Option<Failure> {
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
@@ -121,7 +121,7 @@ pub(crate) fn answer(error: &clap::Error, words: impl IntoIterator<Item = String
     ))
 }
 
-/// An error about an unknown option, without the one that it suggests where that is hardly what was meant.
+/// An error about an unknown option without its suggestion if that is far from what was typed.
 pub(crate) fn without_wild_guess(mut error: clap::Error) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.trim_start_matches('-').to_owned()),

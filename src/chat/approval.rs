@@ -1,5 +1,5 @@
-//! Approvals, asked where the call is seen: y, n, or e to edit the input first. What somebody else
-//! decides meanwhile is not asked any more.
+//! Asks for approval of a tool call as it is shown: y, n, or e to edit the input first. A question is
+//! withdrawn when somebody else decides it.
 
 use std::time::Instant;
 
@@ -10,31 +10,31 @@ use super::client::{ChatError, Client, Flow};
 use super::conversation::PendingApproval;
 use crate::terminal::{json_line, json_pretty, one_line};
 
-/// An input of so many characters is shown in the question; a longer one above it.
+/// An input of up to this many characters is part of the question; a longer one is shown above it.
 const SHORT_CHARS_MAX: usize = 60;
-/// How much of a longer one, in characters.
+/// How many characters of a longer input are shown.
 const LONG_CHARS_MAX: usize = 8000;
 
-/// What is being decided.
+/// The approval that is being asked for.
 #[derive(Debug, Default)]
 pub(super) struct ApprovalPrompt {
-    /// The approval that is asked for.
+    /// The id of the approval whose question is shown.
     question: Option<String>,
     /// The call whose input is being edited.
     editing: Option<PendingApproval>,
-    /// Decisions that are on their way: the request and the tool.
+    /// Decisions sent and not yet answered: id of the request, name of the tool.
     sent: Vec<(String, String)>,
 }
 
 impl ApprovalPrompt {
-    /// Whether what is typed next is the input of a call.
+    /// Whether the user is editing the input of a call.
     pub(super) fn is_editing(&self) -> bool {
         self.editing.is_some()
     }
 }
 
 impl Client {
-    /// Shows the question there is, if any.
+    /// Shows the question for the first call that waits, if any.
     pub(super) fn ask_what_waits(&mut self) {
         if self.deciding.is_editing() {
             return;
@@ -69,7 +69,7 @@ impl Client {
             .ask(Some(&format!("call {}? y = yes, n = no, e = edit the input", one_line(&what, 200))));
     }
 
-    /// The key that a line stands for, while a question is asked.
+    /// The key that a typed line stands for while a question is shown.
     pub(super) fn key_of(&self, line: &str) -> Option<char> {
         self.deciding.question.as_ref()?;
         match line.trim() {
@@ -80,7 +80,7 @@ impl Client {
         }
     }
 
-    /// A key while a question is asked.
+    /// Handles a key pressed while a question is shown.
     pub(super) async fn decide(&mut self, key: char) -> Result<Flow, ChatError> {
         let asked = self.conversation.question(Instant::now()).cloned();
         let Some(asked) = asked.filter(|asked| self.deciding.question.as_ref() == Some(&asked.id)) else {
@@ -104,7 +104,7 @@ impl Client {
         Ok(Flow::Stay)
     }
 
-    /// The input of a call, edited.
+    /// Sends the edited input of a call.
     pub(super) async fn edited(&mut self, text: &str) -> Result<Flow, ChatError> {
         let Some(asked) = self.deciding.editing.take() else { return Ok(Flow::Stay) };
         if !self.conversation.is_asked(&asked.id) {
@@ -132,7 +132,7 @@ impl Client {
         Ok(Flow::Stay)
     }
 
-    /// Goes back to the question.
+    /// Stops editing and shows the question again.
     pub(super) fn stop_editing(&mut self) {
         self.deciding.editing = None;
     }
@@ -151,7 +151,7 @@ impl Client {
         self.link.send(request).await.map_err(ChatError::Lost)
     }
 
-    /// What came of a decision. That it was made is told to all who look.
+    /// Handles the answer to a decision. A success is reported by an event that every client gets.
     pub(super) fn decided(&mut self, request: &str, outcome: Result<Value, String>) {
         let Some(at) = self.deciding.sent.iter().position(|(id, _)| id == request) else { return };
         let (_, name) = self.deciding.sent.swap_remove(at);

@@ -1,4 +1,4 @@
-//! Which session a chat is attached to, and attaching again where the connection was lost.
+//! Attaching to a session, and reattaching after the connection was lost.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use crate::terminal::one_line;
 
 /// How many turns are shown where a session is opened.
 const TURNS: u64 = 10;
-/// How long a daemon that is gone is waited for, and how often it is looked for.
+/// How long to wait for a daemon that went away, and how often to try to connect.
 const PATIENCE: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -29,7 +29,7 @@ impl Client {
     /// Attaches to the first session of this chat.
     ///
     /// # Errors
-    /// Where there is none that could be meant, or the daemon refuses it.
+    /// If no session matches, or the daemon refuses it.
     pub(super) async fn open(&mut self, named: &SessionRef) -> Result<(), Failure> {
         let opened = async {
             let unknown = |trouble| match trouble {
@@ -49,15 +49,15 @@ impl Client {
         opened.await.map_err(ChatError::into_failure)
     }
 
-    /// What of the past is shown first.
+    /// How much of the past to show first.
     fn first_turns(&self) -> Since {
         Since::Turns(if self.is_private() { 0 } else { TURNS })
     }
 
-    /// The key of the session that is meant.
+    /// The key of the session that `named` refers to.
     ///
     /// # Errors
-    /// Refused where none or several are meant.
+    /// Refused if no session or more than one matches.
     pub(super) async fn resolve(&mut self, named: &SessionRef) -> Result<SessionKey, ChatError> {
         match named {
             SessionRef::Key(key) => Ok(key.clone()),
@@ -79,10 +79,10 @@ impl Client {
         Ok(list.as_array().into_iter().flatten().filter_map(key).collect())
     }
 
-    /// Has names of sessions, agents and models completed. What the daemon does not tell is not.
+    /// Sets up completion of session, agent and model names, as far as the daemon lists them.
     ///
     /// # Errors
-    /// As [`Self::ask`], but where it is refused.
+    /// As [`Self::ask`]; a refusal is no error.
     pub(super) async fn learn_names(&mut self) -> Result<(), ChatError> {
         let Some(completions) = self.completions.clone() else { return Ok(()) };
         let sessions = self.keys().await.or_none()?;
@@ -95,7 +95,7 @@ impl Client {
         Ok(())
     }
 
-    /// Has the offline model's commands completed while it answers.
+    /// Completes the offline model's commands while that model answers.
     pub(super) fn complete_offline(&self) {
         let Some(completions) = &self.completions else { return };
         for command in input::offline_names() {
@@ -107,7 +107,7 @@ impl Client {
         }
     }
 
-    /// Goes over to this session; stays where it was where that is refused.
+    /// Switches to this session; stays with the old one if that is refused.
     pub(super) async fn switch(&mut self, key: SessionKey) -> Result<(), ChatError> {
         let old = self.attach.clone();
         self.attach_to(key, Since::Turns(TURNS)).await?;
@@ -115,7 +115,7 @@ impl Client {
         self.link.send(exoclaw::detach(&id, &old)).await.map_err(ChatError::Lost)
     }
 
-    /// Attaches to a session, from there on.
+    /// Attaches to a session and shows it from `since` on.
     pub(super) async fn attach_to(&mut self, key: SessionKey, since: Since) -> Result<(), ChatError> {
         let thoughts = self.renderer.wants_thoughts();
         let answer = self.ask(|id: &str| exoclaw::attach(id, &key, since, thoughts)).await?;
@@ -145,10 +145,10 @@ impl Client {
         Ok(())
     }
 
-    /// Waits for the daemon where the connection is lost.
+    /// Reconnects and reattaches if the connection is lost.
     ///
     /// # Errors
-    /// Where there is no going on: status 69 where the daemon is not back in time.
+    /// If the error is fatal; status 69 if the daemon does not come back in time.
     pub(super) async fn recover(&mut self, trouble: ChatError) -> Result<Flow, Failure> {
         let mut lost = match trouble {
             ChatError::Lost(failure) => failure,
@@ -187,7 +187,7 @@ impl Client {
         }
     }
 
-    /// Goes on after the last that was seen.
+    /// Reattaches after the last event seen.
     async fn attach_again(&mut self) -> Result<(), ChatError> {
         let since = self.conversation.lost().map_or_else(|| self.first_turns(), Since::Seq);
         self.aborting = None;

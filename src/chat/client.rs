@@ -1,9 +1,9 @@
-//! A chat at work: one session attached, prompts sent, what is told shown, and the daemon waited for
+//! The chat client: attaches to one session, sends prompts, shows what happens, and waits for the daemon
 //! when it is gone.
 //!
-//! Whatever is told comes under one `session.attach`. Where the connection is lost, the session is
-//! attached again after the last number that was seen, and a prompt is sent again under its
-//! idempotency key only where nobody knows whether it arrived.
+//! All events arrive under one `session.attach`. When the connection is lost, the client reattaches after
+//! the last event it saw. It repeats a prompt, under the same idempotency key, only if it can't know
+//! whether that prompt arrived.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -31,11 +31,11 @@ use crate::terminal::one_line;
 
 /// How long the daemon may take to answer.
 const ANSWER: Duration = Duration::from_secs(15);
-/// How often the status is told anew.
+/// How often the status is refreshed.
 const TICK: Duration = Duration::from_millis(500);
-/// What the first Ctrl-C says where nothing is under way.
+/// Shown at the first Ctrl-C while nothing is running.
 const ONCE_MORE: &str = "Ctrl-C once more leaves, as Ctrl-D does; the session stays";
-/// What is said of a session that is not there yet.
+/// Shown for a session that does not exist yet.
 pub(super) const NEW: &str = "new session: the first prompt begins it";
 
 /// A chat.
@@ -46,14 +46,14 @@ pub(super) struct Client {
     pub(super) conversation: Conversation,
     pub(super) names: SessionNames,
     pub(super) session: SessionKey,
-    /// The model that answers where no other is chosen, `PROVIDER/MODEL`.
+    /// The session's own model, `PROVIDER/MODEL`.
     pub(super) model: Option<String>,
-    /// The model chosen here.
+    /// The model chosen in this chat.
     pub(super) chosen_model: Option<String>,
-    /// What goes along with the next prompt.
+    /// Files to send with the next prompt.
     pub(super) files: Attachments,
     pub(super) deciding: ApprovalPrompt,
-    /// The id of the attach whose frames are shown.
+    /// The id of the current `session.attach`; events of others are ignored.
     pub(super) attach: String,
     pub(super) last_id: u64,
     pub(super) keyboard: Keyboard,
@@ -63,7 +63,7 @@ pub(super) struct Client {
     tick: Interval,
     /// The status that is shown.
     pub(super) status: Option<String>,
-    /// Changes that were not heeded yet.
+    /// Changes that are not handled yet.
     pub(super) changes: VecDeque<Change>,
     /// The run that was asked to end.
     pub(super) aborting: Option<String>,
@@ -71,14 +71,14 @@ pub(super) struct Client {
     is_leaving: bool,
 }
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Debug)]
 pub(super) enum ChatError {
     /// The daemon says no.
     Refused(String),
-    /// The connection is lost: it may be done once that is back.
+    /// The connection is lost; it may work after reconnecting.
     Lost(Failure),
-    /// There is no going on.
+    /// The chat can't continue.
     Fatal(Failure),
 }
 
@@ -100,10 +100,10 @@ pub(super) enum ClientEvent {
 }
 
 impl Client {
-    /// With a daemon that was found. `typed`: what is typed, where somebody types.
+    /// A client of a connected daemon. `typed` is the user's input in an interactive chat.
     ///
     /// # Errors
-    /// Status 1 where signals can't be waited for.
+    /// Status 1 if signals can't be waited for.
     pub(super) fn new(
         found: (Endpoint, Link),
         renderer: Box<dyn Renderer>,
@@ -141,10 +141,10 @@ impl Client {
         })
     }
 
-    /// One prompt and its answer.
+    /// Sends one prompt and shows its answer.
     ///
     /// # Errors
-    /// Status 1 where it is refused or fails, 130 where it is aborted, 69 where the daemon is gone.
+    /// Status 1 if it is refused or fails, 130 if it is aborted, 69 if the daemon is gone.
     pub(super) async fn one_turn(mut self, named: &SessionRef, message: &str) -> Result<(), Failure> {
         let ended = self.turn(named, message).await;
         self.link.close().await;
@@ -202,10 +202,10 @@ impl Client {
         }
     }
 
-    /// Prompts and answers until whoever sits here leaves.
+    /// Runs an interactive chat until the user leaves.
     ///
     /// # Errors
-    /// Where the session can't be opened, or the daemon is gone or does not let this client in any more.
+    /// If the session can't be opened, or the daemon is gone or no longer accepts this client.
     pub(super) async fn sit(mut self, named: &SessionRef) -> Result<(), Failure> {
         let ended = self.turns(named).await;
         self.link.close().await;
@@ -248,7 +248,7 @@ impl Client {
         }
     }
 
-    /// What is under way and what is asked, as it is now.
+    /// Shows the current status and question.
     fn show_state(&mut self) {
         let status = self.conversation.status(Instant::now());
         if status != self.status {
@@ -273,7 +273,7 @@ impl Client {
         }
     }
 
-    /// The same, while what is typed has to wait.
+    /// Like [`Self::next`], but keeps what is typed for later.
     pub(super) async fn next_but_typed(&mut self) -> ClientEvent {
         tokio::select! {
             told = self.link.next() => ClientEvent::Told(told),
@@ -283,7 +283,7 @@ impl Client {
         }
     }
 
-    /// What the daemon says, and what has to be done for it.
+    /// Shows what the daemon says and acts on it.
     async fn heed(&mut self, told: Told) -> Result<Flow, ChatError> {
         self.hear(told)?;
         while let Some(changes) = self.changes.pop_front() {
@@ -300,7 +300,7 @@ impl Client {
         Ok(Flow::Stay)
     }
 
-    /// What the daemon says.
+    /// Shows what the daemon says.
     pub(super) fn hear(&mut self, told: Told) -> Result<(), ChatError> {
         match told {
             Told::Event { id, place, event } if id == self.attach => {
@@ -324,10 +324,10 @@ impl Client {
         self.last_id.to_string()
     }
 
-    /// Asks the daemon one thing; shows what is told meanwhile.
+    /// Sends one request and waits for its answer; shows what happens meanwhile.
     ///
     /// # Errors
-    /// Where the daemon refuses it, the connection is lost, or no answer comes.
+    /// If the daemon refuses it, the connection is lost, or no answer comes.
     pub(super) async fn ask(&mut self, request: impl FnOnce(&str) -> String) -> Result<Value, ChatError> {
         let id = self.new_id();
         self.link.send(request(&id)).await.map_err(ChatError::Lost)?;
@@ -355,7 +355,7 @@ impl Client {
         self.chosen_model.as_deref().or(self.model.as_deref())
     }
 
-    /// Whether only the runs of this chat are of interest.
+    /// Whether to show only this chat's own runs.
     pub(super) fn is_private(&self) -> bool {
         !self.keyboard.is_there()
     }
@@ -377,7 +377,7 @@ impl Client {
         }
     }
 
-    /// What was typed, and what is to be done for it.
+    /// Handles what was typed.
     async fn take(&mut self, typed: UserInput) -> Result<Flow, ChatError> {
         if !matches!(typed, UserInput::Interrupt { .. }) {
             self.is_leaving = false;
@@ -403,8 +403,8 @@ impl Client {
         }
     }
 
-    /// Ctrl-C: it ends the answer under way; where none is, or it was told to end already, it leaves the
-    /// second time. `dropped`: it dropped a line, which is a first time.
+    /// Handles Ctrl-C: it aborts the answer under way; if there is none, or it is being aborted already, a
+    /// second Ctrl-C leaves. `dropped`: it cleared a line, which counts as the first.
     async fn interrupted(&mut self, dropped: bool) -> Result<Flow, ChatError> {
         if self.deciding.is_editing() {
             self.stop_editing();
@@ -427,7 +427,7 @@ impl Client {
         }
     }
 
-    /// Has this run end.
+    /// Aborts this run.
     pub(super) async fn abort(&mut self, run: String) -> Result<Flow, ChatError> {
         let id = self.new_id();
         let abort = exoclaw::abort_run(&id, &self.session, Some(&run));
@@ -438,7 +438,7 @@ impl Client {
 }
 
 impl ChatError {
-    /// Where there is no going on with it.
+    /// As the reason why the chat ends.
     pub(super) fn into_failure(self) -> Failure {
         match self {
             Self::Refused(why) => failed(&why),
@@ -447,9 +447,9 @@ impl ChatError {
     }
 }
 
-/// An answer that can be done without.
+/// An answer that the chat can do without.
 pub(super) trait OrNone<T> {
-    /// Nothing where the daemon refuses it.
+    /// The default if the daemon refuses it.
     fn or_none(self) -> Result<T, ChatError>;
 }
 

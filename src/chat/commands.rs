@@ -1,4 +1,4 @@
-//! What the commands of a chat do.
+//! The commands of a chat.
 
 use std::path::Path;
 
@@ -13,13 +13,13 @@ use crate::exit::Failure;
 use crate::terminal::one_line;
 use crate::when::{ago, now_ms};
 
-/// So many sessions are listed, the latest used first.
+/// How many sessions are listed, the latest used first.
 const SESSIONS_SHOWN_MAX: usize = 20;
 /// What stands for the agent's own model.
 const DEFAULT: &str = "default";
 
 impl Client {
-    /// Does what a command says.
+    /// Runs a command.
     pub(super) async fn obey(&mut self, command: ChatCommand) -> Result<Flow, ChatError> {
         let said = match command {
             ChatCommand::Help => Ok(Some(input::help(self.is_offline()))),
@@ -112,7 +112,7 @@ impl Client {
         self.new_or(name).await
     }
 
-    /// Says that this session is new where it is, and which one `name` may have been meant for.
+    /// A note if this session is new, with the existing session that `name` may have been meant for.
     async fn new_or(&mut self, name: &str) -> Result<Option<String>, ChatError> {
         if !self.conversation.is_new() {
             return Ok(None);
@@ -126,7 +126,7 @@ impl Client {
         Ok(Some(format!("{NEW}{hint}")))
     }
 
-    /// The same, where it was meant.
+    /// A note if this session is new.
     fn said_if_new(&self) -> Option<String> {
         self.conversation.is_new().then(|| NEW.to_owned())
     }
@@ -217,7 +217,7 @@ fn unusable(failure: Failure) -> ChatError {
     ChatError::Refused(failure.message)
 }
 
-/// Says that there is no such agent, and which there are; none where there is.
+/// Why `agent` can't be used, with the agents that exist; none if it exists.
 pub(super) fn no_agent(agent: &str, known: &[exoclaw::Agent]) -> Option<String> {
     if known.is_empty() || known.iter().any(|known| known.name == agent) {
         return None;
@@ -226,7 +226,7 @@ pub(super) fn no_agent(agent: &str, known: &[exoclaw::Agent]) -> Option<String> 
     Some(format!("there is no agent {}; there are: {}", one_line(agent, 64), names.join(", ")))
 }
 
-/// What `budget.status` says, a line a period.
+/// The answer of `budget.status`, one line per period.
 fn usage(budgets: &Value) -> String {
     let line = |name: &str, said: &str| {
         let budget = budgets.get(name)?;

@@ -1,4 +1,4 @@
-//! Where the daemon is: the one of the home, the one that `--url` names, or one inside this process.
+//! Finding the daemon: the one of the home, the one at `--url`, or one started inside this process.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::Path;
@@ -18,9 +18,9 @@ use crate::settings::Settings;
 use crate::terminal::tell;
 use crate::{home, logging, settings};
 
-/// How long it may take to see whether somebody listens.
+/// How long to wait for a connection when checking whether a port is in use.
 const PROBE: Duration = Duration::from_secs(2);
-/// How long a daemon that begins at the same moment may take, and how often it is looked for.
+/// How long to wait for a daemon that is just starting, and how often to try to connect.
 const BEGINNING: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(100);
 
@@ -40,11 +40,11 @@ impl Connected {
     }
 }
 
-/// Finds the daemon and connects to it; where none runs on the home, one is started in this process,
-/// whoever listens where the configuration says.
+/// Finds the daemon and connects to it. If none runs on the home, starts one inside this process, even if
+/// another program listens on its addresses.
 ///
 /// # Errors
-/// Status 69 where the daemon of `--url` is not reachable, 64 where one would have to be started and the
+/// Status 69 if the daemon of `--url` is not reachable, 64 if one would have to be started and the
 /// configuration is bad, 2 for a `--url` that is none, 1 else.
 pub(super) async fn find(global: &Global, options: &Chat) -> Result<Connected, Failure> {
     let token = match &options.token_file {
@@ -87,7 +87,7 @@ pub(super) async fn find(global: &Global, options: &Chat) -> Result<Connected, F
     embed(&settings, at_home).await
 }
 
-/// Starts a daemon in this process, or joins the one that began meanwhile.
+/// Starts a daemon in this process, or joins one that has just started.
 async fn embed(settings: &Settings, endpoint: Endpoint) -> Result<Connected, Failure> {
     let embedded = match Embedded::start(settings).await {
         Ok(embedded) => Some(embedded),
@@ -116,7 +116,7 @@ fn token_in(path: &Path) -> Result<Secret, Failure> {
     Ok(Secret::new(token))
 }
 
-/// Where a socket bound to `address` is reached from this host.
+/// The address at which this host reaches a socket bound to `address`.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address.ip() {

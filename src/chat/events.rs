@@ -10,7 +10,7 @@
 //! | `tool_result` | `content`, `is_error` |
 //! | `done` | the last one: `outcome` (`completed`, `aborted`, `failed`), `error`?, `elapsed_ms`?, `input_tokens`?, `output_tokens`? |
 //!
-//! Other events and fields may come to be: pass over those you don't know.
+//! More events and fields may be added: skip those you don't know.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ use crate::terminal::{json_line, one_line, put, tell};
 /// Lines of JSON.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    /// The exit status, once stdout takes nothing any more.
+    /// The exit status, once stdout can't be written to.
     gone: Option<u8>,
 }
 

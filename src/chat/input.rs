@@ -1,8 +1,8 @@
-//! What is typed, told apart: a prompt for the model, or a command for this chat.
+//! Parsing what is typed: a prompt for the model, or a command for this chat.
 //!
-//! A command begins with `/` and a letter. What looks like one and is none is refused and never
-//! sent, so that a slip of the finger costs no tokens; `//x` sends `/x`. While the offline model
-//! answers, its own commands go through to it.
+//! A command begins with `/` and a letter. An unknown command is refused and never sent, so that a typo
+//! costs no tokens; `//x` sends `/x`. While the offline model answers, its own commands are sent
+//! to it.
 
 /// A command of the chat: its name, what it takes, what it does.
 const COMMANDS: [(&str, &str, &str); 10] = [
@@ -18,7 +18,7 @@ const COMMANDS: [(&str, &str, &str); 10] = [
     ("quit", "", "leave; the session stays (also Ctrl-D)"),
 ];
 
-/// What the offline model offers, in the same words.
+/// The commands of the offline model, in the same format.
 const OFFLINE: [(&str, &str, &str); 3] = [
     ("tool", "NAME {\"text\":\"hi\"}", "offline model: call a tool"),
     ("slow", "SECONDS", "offline model: take your time"),
@@ -28,19 +28,18 @@ const OFFLINE: [(&str, &str, &str); 3] = [
 /// The longest misspelled command that is quoted back, in characters.
 const QUOTED_CHARS_MAX: usize = 40;
 
-/// How far a word may be from a command to be taken for it, and how many letters it has for each of
-/// those.
+/// How many typos a word may have to be taken for a command, and how many letters it needs per typo.
 const DISTANCE_MAX: usize = 2;
 const LETTERS_PER_SLIP: usize = 3;
 
-/// A line, or several that were typed as one.
+/// One input of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Input {
     /// For the model.
     Prompt(String),
     /// For the chat.
     Command(ChatCommand),
-    /// For nobody: what to say instead.
+    /// Neither: why it is refused.
     Refused(String),
     /// Nothing was typed.
     Nothing,
@@ -128,7 +127,7 @@ fn unknown(word: &str, is_offline: bool) -> String {
     format!("unknown command /{shown}, not sent: {hint} (//{shown} sends it to the model)")
 }
 
-/// The command that somebody who wrote `word` meant, if there is one that is near.
+/// The command that `word` most likely stands for.
 fn meant<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // What people know from other programs.
     let word = match word {
@@ -144,7 +143,7 @@ fn meant<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str
     nearest(word, known)
 }
 
-/// The one of `known` that `word` is a slip of the finger away from, or the beginning of.
+/// The one of `known` that `word` is a typo or a prefix of.
 pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let near = |name: &&str| {
         let is_beginning = word.len() >= 2 && name.starts_with(word);
@@ -154,7 +153,7 @@ pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
     known.map(|name| (near(&name), name)).filter(|(far, _)| *far <= most).min().map(|(_, name)| name)
 }
 
-/// How many letters differ: one too many, too few, another, or two that changed places.
+/// The edit distance: letters added, missing, changed or swapped.
 fn distance(one: &str, other: &str) -> usize {
     let letters = |word: &str| -> Vec<char> { word.chars().take(QUOTED_CHARS_MAX).collect() };
     let (one, other) = (letters(one), letters(other));

@@ -1,4 +1,4 @@
-//! What somebody types: handed out as it comes, kept for later while the daemon is waited for.
+//! The user's input: delivered as it comes, kept for later while the chat waits for the daemon.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -10,10 +10,10 @@ use super::console::UserInput;
 
 /// How many lines are read ahead where there is no editor.
 const AHEAD: usize = 16;
-/// How much is kept that is typed while nobody has time for it.
+/// How many inputs are kept while the chat waits for the daemon.
 const EARLY_MAX: usize = 64;
 
-/// What is typed, if anybody types.
+/// The input of an interactive chat; never any in others.
 #[derive(Debug)]
 pub(super) struct Keyboard {
     typed: Option<mpsc::Receiver<UserInput>>,
@@ -21,7 +21,7 @@ pub(super) struct Keyboard {
 }
 
 impl Keyboard {
-    /// With what is typed; none where nobody types.
+    /// A keyboard with this input; none if the chat is not interactive.
     pub(super) fn new(typed: Option<mpsc::Receiver<UserInput>>) -> Self {
         Self { typed, early: VecDeque::new() }
     }
@@ -31,13 +31,12 @@ impl Keyboard {
         self.typed.is_some()
     }
 
-    /// What was typed while the daemon was waited for.
+    /// An input that was kept while the chat waited for the daemon.
     pub(super) fn early(&mut self) -> Option<UserInput> {
         self.early.pop_front()
     }
 
-    /// What is typed next; never anything where nobody types, none at the end. May be dropped while it
-    /// waits and called again.
+    /// The next input; none at the end. Never returns if the chat is not interactive. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<UserInput> {
         match &mut self.typed {
             Some(typed) => typed.recv().await,
@@ -45,7 +44,7 @@ impl Keyboard {
         }
     }
 
-    /// Waits until whoever types wants to leave; what else is typed is kept for later.
+    /// Waits until the user wants to leave; keeps other input for later.
     pub(super) async fn leave(&mut self) {
         loop {
             match self.next().await {

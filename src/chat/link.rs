@@ -1,4 +1,4 @@
-//! A connection to a daemon, whichever way: over its Unix socket or a WebSocket. Both speak exoclaw.
+//! A connection to a daemon over its Unix socket or a WebSocket. Both speak exoclaw.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::unix::Unix;
 use super::web::Web;
 use crate::exit::{Failure, UNREACHABLE};
 
-/// The largest request that daemons take as they come, in bytes: `xeno.max_line_bytes` and
+/// The largest request that a daemon accepts by default, in bytes: `xeno.max_line_bytes` and
 /// `gateway.max_payload_bytes`.
 const LINE_BYTES_MAX: usize = 16 << 20;
 const FRAME_BYTES_MAX: usize = 10 << 20;
@@ -21,7 +21,7 @@ const FRAME_BYTES_MAX: usize = 10 << 20;
 pub(super) enum Endpoint {
     /// At its Unix socket.
     Unix(PathBuf),
-    /// At a WebSocket, with a credential where one is at hand.
+    /// At a WebSocket, with a credential if there is one.
     Web(String, Option<Secret>),
 }
 
@@ -32,10 +32,10 @@ pub(super) enum Link {
 }
 
 impl Link {
-    /// Connects and is let in.
+    /// Connects and authenticates.
     ///
     /// # Errors
-    /// Where nobody answers, or who answers does not let this client in.
+    /// If nobody answers, or the daemon does not accept this client.
     pub(super) async fn open(endpoint: &Endpoint) -> Result<Self, LinkError> {
         match endpoint {
             Endpoint::Unix(path) => match Unix::open(path).await {
@@ -60,7 +60,7 @@ impl Link {
     /// Sends a request.
     ///
     /// # Errors
-    /// Where the connection is lost.
+    /// If the connection is lost.
     pub(super) async fn send(&mut self, text: String) -> Result<(), Failure> {
         match self {
             Self::Unix(link) => link.send(text).await,
@@ -68,10 +68,10 @@ impl Link {
         }
     }
 
-    /// What the daemon says next. May be dropped while it waits and called anew.
+    /// The next message of the daemon. Cancel safe.
     ///
     /// # Errors
-    /// Where the connection is lost.
+    /// If the connection is lost.
     pub(super) async fn next(&mut self) -> Result<Told, Failure> {
         match self {
             Self::Unix(link) => link.next().await,
@@ -79,7 +79,7 @@ impl Link {
         }
     }
 
-    /// The most bytes a request may have here.
+    /// The largest request on this connection, in bytes.
     pub(super) fn request_bytes_max(&self) -> usize {
         match self {
             Self::Unix(_) => LINE_BYTES_MAX,
@@ -87,7 +87,7 @@ impl Link {
         }
     }
 
-    /// Says goodbye.
+    /// Closes the connection.
     pub(super) async fn close(&mut self) {
         if let Self::Web(link) = self {
             link.close().await;

@@ -1,4 +1,4 @@
-//! Why there is no connection to a daemon, or none any more.
+//! Why a connection to a daemon failed.
 
 use clawmux_core::dialect::exoclaw::client as exoclaw;
 
@@ -11,14 +11,14 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 20;
 /// Why there is no connection.
 #[derive(Debug)]
 pub(super) enum LinkError {
-    /// It may be otherwise in a moment.
+    /// Trying again may help.
     Temporary(Failure),
-    /// It won't be otherwise before somebody does something.
+    /// Trying again does not help.
     Refused(Failure),
 }
 
 impl LinkError {
-    /// Nobody is there.
+    /// No daemon is reachable.
     pub(super) fn unreachable(why: String) -> Self {
         Self::Temporary(Failure::new(UNREACHABLE, why))
     }
@@ -37,7 +37,7 @@ pub(super) fn lost(why: &str) -> Failure {
     Failure::new(FAILED, format!("the connection to the daemon is lost: {why}"))
 }
 
-/// What the daemon means by the word it says before it closes.
+/// The error for the reason that the daemon gave before it closed the connection.
 pub(super) fn closing(word: &str) -> LinkError {
     let refused = |why: &str| LinkError::Refused(Failure::new(FAILED, why));
     match word {

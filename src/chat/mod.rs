@@ -62,7 +62,7 @@ const HISTORY: &str = "chat-history";
 /// Runs it.
 ///
 /// # Errors
-/// Status 1 where the run fails, 130 where it is aborted, 69 where the daemon is not reachable, 2 where the
+/// Status 1 if the run fails, 130 if it is aborted, 69 if the daemon is not reachable, 2 if the
 /// command line makes no sense.
 pub(crate) fn run(global: &Global, options: &Chat) -> Result<(), Failure> {
     let names = SessionNames::new(|name| std::env::var(name).ok());

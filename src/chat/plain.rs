@@ -32,7 +32,7 @@ pub(super) struct Plain {
     is_answer_shown: bool,
     /// Whether stderr is a terminal that may be coloured.
     is_colored: bool,
-    /// Whether somebody sits here and types.
+    /// Whether the chat is interactive.
     is_typed: bool,
     /// Whether the line is there in which something may be typed.
     is_prompted: bool,
@@ -43,7 +43,7 @@ pub(super) struct Plain {
     /// Whether the answer so far ends within a line.
     is_within_line: bool,
     replay: Replay,
-    /// The exit status, once stdout takes nothing any more.
+    /// The exit status, once stdout can't be written to.
     gone: Option<u8>,
 }
 

@@ -1,5 +1,5 @@
-//! Sending a prompt until it is durable or refused. One whose fate is not known, because the connection
-//! was lost, is sent again under the same idempotency key.
+//! Sending a prompt until it is durable or refused. If the connection is lost before the answer comes,
+//! the prompt is sent again under the same idempotency key.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,13 @@ use crate::exit::{FAILED, Failure};
 /// How long the daemon may take to put a prompt on its disk.
 const ACCEPT: Duration = Duration::from_secs(60);
 
-/// What came of a prompt.
+/// The outcome of sending a prompt.
 pub(super) enum PromptOutcome {
-    /// It is durable, as this run.
+    /// It is durable, under this run id.
     Accepted(String),
-    /// It is not, and why.
+    /// The daemon refused it: why.
     Refused(String),
-    /// Whoever sent it does not want to wait.
+    /// The user left before it was accepted.
     Left,
 }
 
@@ -28,7 +28,7 @@ impl Client {
     /// Sends a prompt until it is durable or refused.
     ///
     /// # Errors
-    /// Where the daemon is gone, or says nothing.
+    /// If the daemon is gone or does not answer.
     pub(super) async fn prompt(&mut self, text: &str) -> Result<PromptOutcome, Failure> {
         let key = RunId::from_random(clock::random());
         let files = std::mem::take(&mut self.files);
@@ -76,7 +76,7 @@ impl Client {
         Ok(sent)
     }
 
-    /// Waits for what becomes of the prompt that was sent under this id.
+    /// Waits for the answer to the prompt that was sent under this id.
     async fn acceptance(&mut self, id: &str, begun: Instant) -> Result<PromptOutcome, ChatError> {
         loop {
             if begun.elapsed() > ACCEPT {

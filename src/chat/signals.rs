@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::signal::unix::{self, SignalKind, signal};
 
-/// A signal, by what it asks for.
+/// A signal, by its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     /// Ctrl-C.
@@ -34,7 +34,7 @@ impl Signals {
         })
     }
 
-    /// The next one. May be dropped while it waits and called again.
+    /// Waits for the next signal. Cancel safe.
     pub(super) async fn next(&mut self) -> Signal {
         tokio::select! {
             _ = self.interrupt.recv() => Signal::Interrupt,

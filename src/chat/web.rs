@@ -1,4 +1,4 @@
-//! The WebSocket to a daemon: let in, kept alive, and either understood or given up.
+//! The WebSocket to a daemon: authentication, keepalive, and errors in words.
 
 use std::io;
 use std::pin::Pin;
@@ -25,9 +25,9 @@ use crate::terminal::one_line;
 
 /// How long the handshake may take with a credential.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a daemon that wants no credential may take to say so.
+/// How long to wait for the greeting without a credential.
 const HELLO: Duration = Duration::from_secs(3);
-/// How often a silent daemon is asked whether it lives, and how many times.
+/// How often a silent daemon is pinged, and how many pings may stay without an answer.
 const BEAT: Duration = Duration::from_secs(30);
 const BEATS_MAX: u32 = 3;
 /// How long a frame may take to leave, and the Close frame to be answered.
@@ -48,10 +48,10 @@ pub(super) struct Web {
 }
 
 impl Web {
-    /// Connects and is let in.
+    /// Connects and authenticates.
     ///
     /// # Errors
-    /// Where nobody answers, or who answers does not let this client in.
+    /// If nobody answers, or the daemon does not accept this client.
     pub(super) async fn open(url: &str, token: Option<&Secret>) -> Result<Self, LinkError> {
         let request = Client::builder().timeout(HANDSHAKE).finish().ws(url).max_frame_size(MESSAGE_BYTES_MAX);
         let socket = match request.connect().await {
@@ -90,7 +90,7 @@ impl Web {
         }
     }
 
-    /// Waits to be let in; `is_strange` says whether something came that means nothing here.
+    /// Waits for the greeting; sets `is_strange` if anything came that is not exoclaw.
     async fn greeting(&mut self, is_strange: &mut bool) -> Result<(), LinkError> {
         loop {
             match self.next().await.map_err(LinkError::Temporary)? {
@@ -104,7 +104,7 @@ impl Web {
     /// Sends a text frame.
     ///
     /// # Errors
-    /// Where the connection is lost.
+    /// If the connection is lost.
     pub(super) async fn send(&mut self, text: String) -> Result<(), Failure> {
         match timeout(WRITE, self.sink.send(Message::Text(text.into()))).await {
             Ok(Ok(())) => Ok(()),
@@ -113,10 +113,10 @@ impl Web {
         }
     }
 
-    /// What the daemon says next. May be dropped while it waits and called anew.
+    /// The next message of the daemon. Cancel safe.
     ///
     /// # Errors
-    /// Where the connection is lost.
+    /// If the connection is lost.
     pub(super) async fn next(&mut self) -> Result<Told, Failure> {
         loop {
             let frame = tokio::select! {
@@ -169,7 +169,7 @@ impl Web {
         Ok(last.then(|| self.fragments.split().freeze()))
     }
 
-    /// Says goodbye; does not wait long for the answer.
+    /// Closes the connection; does not wait long for the answer.
     pub(super) async fn close(&mut self) {
         let goodbye = async {
             if self.sink.send(Message::Close(None)).await.is_ok() {
@@ -188,7 +188,7 @@ fn unreachable(url: &str, why: &str) -> LinkError {
     LinkError::unreachable(format!("no daemon is reachable at {url}: {why}"))
 }
 
-/// Why there is no WebSocket: nobody is there, or who is there does not want one.
+/// Why the WebSocket could not be opened.
 async fn refused(url: &str, error: WsClientError) -> LinkError {
     let failed = |why: String| LinkError::Refused(Failure::new(FAILED, why));
     let no_clawmux = |why: &str| {

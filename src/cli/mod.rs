@@ -131,7 +131,7 @@ pub(crate) enum Command {
     /// Looks for API keys in the environment (ANTHROPIC_API_KEY, OPENAI_API_KEY) and for a server of Ollama
     /// (OLLAMA_HOST, or port 11434) or llama.cpp (port 8080) on this machine, asks what it can't find, has the model
     /// answer one short prompt, and writes gateway.toml. Keys are not written there: it names the variable, or a file
-    /// that only you can read. Exit status 1 where nothing was written.
+    /// that only you can read. Exit status 1 if nothing was written.
     Setup(Setup),
     /// The models that each provider has, as it says itself
     ///
@@ -252,7 +252,7 @@ pub(crate) enum Command {
     ///
     /// Looks at the configuration, the home, its secrets and its disk, the daemon and what waits for its operator, ports,
     /// limits of the system, keys, model providers (by a request that costs nothing), the clock, and the store, whether a
-    /// daemon runs or not. Changes nothing. Exit status 1 where something is wrong; warnings are not.
+    /// daemon runs or not. Changes nothing. Exit status 1 if something is wrong; warnings are not.
     Doctor(Doctor),
     /// Print what can be said in each protocol: frames, methods, events, with examples
     Reference(Reference),

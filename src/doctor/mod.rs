@@ -59,7 +59,7 @@ struct Finding {
 /// Runs it.
 ///
 /// # Errors
-/// Status 1 where something is wrong; warnings are not.
+/// Status 1 if something is wrong; warnings are not.
 pub(crate) fn run(global: &Global, options: &Doctor) -> Result<(), Failure> {
     let home = home_of(global)?;
     let mut found = Findings::default();

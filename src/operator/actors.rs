@@ -9,10 +9,10 @@ use crate::cli::{Actors, Global};
 use crate::exit::Failure;
 use crate::terminal::{Tone, columns};
 
-/// A mailbox that is so far behind is worth a look, in microseconds.
+/// A mailbox whose messages wait longer than this is highlighted, in microseconds.
 const BEHIND_US: u64 = 100_000;
 
-/// From this width on there is room for all columns.
+/// Terminals of at least this width show all columns.
 const WIDE: usize = 60;
 
 /// Runs `actors`.
@@ -24,7 +24,7 @@ pub(crate) fn run(global: &Global, options: &Actors) -> Result<(), Failure> {
     })
 }
 
-/// The table as a terminal of this width has room for it.
+/// The table for a terminal of this width.
 fn fitting(rows: &[[Cell; 5]], columns: Option<usize>) -> String {
     if columns.is_none_or(|columns| columns >= WIDE) {
         let head = ["ACTOR", "WAIT", "QUEUED", "RESTARTS", "FIGURES"];
@@ -70,7 +70,7 @@ fn rows_of(actor: &Value, lead: &str, indent: &str, with_figures: bool, rows: &m
     }
 }
 
-/// What it says of itself: numbers above 0 and words, or all of it.
+/// An actor's own figures: numbers above 0 and short texts, or all of them.
 fn figures(state: &Value, all: bool) -> String {
     let Value::Object(state) = state else { return String::new() };
     let shown = state.iter().filter_map(|(name, value)| {

@@ -12,14 +12,14 @@ use crate::exit::{FAILED, Failure, USAGE};
 use crate::terminal::{one_line, tell};
 use crate::when::{ago, now_ms, span};
 
-/// So much of an id is shown.
+/// How many characters of an id are shown.
 const SHOWN_CHARS: usize = 12;
-/// So much of an input is shown.
+/// How many characters of an input are shown.
 const INPUT_CHARS: usize = 60;
 /// Runs `approvals`.
 ///
 /// # Errors
-/// As [`ask`]; status 1 where no call waits under this id.
+/// As [`ask`]; status 1 if no call waits under this id.
 pub(crate) fn list(global: &Global, id: Option<&str>) -> Result<(), Failure> {
     let answer = ask(global, "admin.approvals", &json!({}))?;
     let waiting = answer.list("approvals");
@@ -51,8 +51,8 @@ pub(crate) fn list(global: &Global, id: Option<&str>) -> Result<(), Failure> {
 /// Runs `approval approve` and `approval deny`.
 ///
 /// # Errors
-/// As [`ask`]; status 1 where no call, or more than one, waits under such an id, or somebody decided
-/// before; 2 where the input is no JSON object.
+/// As [`ask`]; status 1 if no call, or more than one, waits under such an id, or somebody decided
+/// before; 2 if the input is no JSON object.
 pub(crate) fn run(global: &Global, command: &ApprovalCommand) -> Result<(), Failure> {
     let mut params = json!({});
     let (id, method, says) = match command {
@@ -75,8 +75,8 @@ pub(crate) fn run(global: &Global, command: &ApprovalCommand) -> Result<(), Fail
     })
 }
 
-/// The id that is, or begins with, `id`. One that is not in the list may have been decided: the daemon
-/// says so.
+/// The approval whose id is, or begins with, `id`. One that is not in the list may have been decided
+/// already: the daemon says so.
 fn whole(id: &str, waiting: &[Value]) -> Result<String, Failure> {
     match matching(waiting, "approval", id, PREFIX_CHARS_MIN, |_| false)[..] {
         [] => Ok(id.to_owned()),
@@ -97,7 +97,7 @@ fn read_input(path: &std::path::Path) -> Result<Value, Failure> {
     input::read(Some(path)).and_then(|text| input::object(&text)).map_err(bad)
 }
 
-/// All of one.
+/// All details of one call.
 fn described(row: &Value, now_ms: u64) -> String {
     let [_, session, tool, _, waits, left, by] = cells(row, now_ms);
     let input = serde_json::to_string_pretty(&row["input"]).unwrap_or_default();

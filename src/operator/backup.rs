@@ -19,7 +19,7 @@ use crate::terminal::tell;
 /// Runs `backup`.
 ///
 /// # Errors
-/// Status 1 where no copy could be made; nothing is left of it then.
+/// Status 1 if no copy could be made; nothing is left of it then.
 pub(crate) fn run(global: &Global, file: &Path) -> Result<(), Failure> {
     let home = home_of(global)?;
     let file = std::path::absolute(file)
@@ -53,7 +53,7 @@ fn by_daemon(link: &mut Link, file: &Path) -> Result<Value, Failure> {
     Ok(report?)
 }
 
-/// Nobody else has the store open, and nobody gets it while it is copied.
+/// Copies the store directly. Nobody else has it open.
 fn alone(global: &Global, file: &Path) -> Result<Value, Failure> {
     let settings = settings::read(global, &[])?;
     tell("no daemon runs on this home: copying its store directly");
@@ -61,10 +61,10 @@ fn alone(global: &Global, file: &Path) -> Result<Value, Failure> {
     Ok(report.to_json(file))
 }
 
-/// How far it is, for who watches.
+/// Shows the progress on a terminal.
 struct Progress {
     shown: bool,
-    /// The most there ever were.
+    /// The highest number of pages seen.
     pages: u64,
     within_line: bool,
 }

@@ -1,5 +1,5 @@
-//! `clawmux config get|set|unset|reload`: through the running daemon, which then goes over to what was
-//! changed; where none runs, on the files themselves, as well checked.
+//! `clawmux config get|set|unset|reload`: through the running daemon, which applies changes at once; if none
+//! runs, on the files themselves, with the same checks.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::exit::{CONFIG, FAILED, Failure};
 use crate::settings;
 use crate::terminal::{one_line, tell};
 
-/// How long the daemon may take to go over to another configuration.
+/// How long the daemon may take to apply a configuration.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Runs `config`.
 ///
 /// # Errors
-/// Status 64 where the configuration is bad, or would be; 69 where no daemon is reachable that could
+/// Status 64 if the configuration is bad, or would be; 69 if no daemon is reachable that could
 /// reload it.
 pub(crate) fn run(global: &Global, command: &ConfigCommand) -> Result<(), Failure> {
     match command {
@@ -72,7 +72,7 @@ fn get(global: &Global, path: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Status 64 where this is no key and no section.
+/// Status 64 if this is no key and no section.
 fn is_key(path: &str) -> Result<(), Failure> {
     no_such_key(path).map_or(Ok(()), |why| Err(Failure::new(CONFIG, one_line(&why, 2000))))
 }
@@ -117,7 +117,7 @@ fn change(global: &Global, path: &str, value: &Value) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a change has come to, for people.
+/// The outcome of a change, in words.
 fn changed(path: &str, answer: &Value) -> String {
     let now: Vec<String> = answer
         .list("settings")
@@ -137,7 +137,7 @@ fn changed(path: &str, answer: &Value) -> String {
     format!("{}\n{what}", now.lines().map(|line| one_line(line, 2000)).collect::<Vec<_>>().join("\n"))
 }
 
-/// What the daemon went over to, for people.
+/// What the daemon applied, in words.
 fn outcome(answer: &Value) -> String {
     let named =
         |name: &str| answer.texts(name).iter().map(|text| one_line(text, 200)).collect::<Vec<_>>().join(", ");

@@ -12,7 +12,7 @@ use crate::exit::Failure;
 use crate::terminal::{Tone, one_line, tell};
 use crate::when::{ago, span};
 
-/// Silent for longer than this is worth a word, in milliseconds.
+/// A connection that is silent for longer than this is marked, in milliseconds.
 const SILENT_MS: u64 = 60_000;
 
 /// Runs `connections`.
@@ -36,7 +36,7 @@ pub(crate) fn list(global: &Global, limit: usize) -> Result<(), Failure> {
 /// Runs `connection close`.
 ///
 /// # Errors
-/// As [`ask`]; status 1 where there is no such connection.
+/// As [`ask`]; status 1 if there is no such connection.
 pub(crate) fn run(global: &Global, command: &ConnectionCommand) -> Result<(), Failure> {
     let ConnectionCommand::Close { id } = command;
     print::done(global, "admin.connection.close", &json!({ "connection": id }), |answer| {
@@ -72,7 +72,7 @@ fn row(connection: &Value, now_ms: u64) -> [Cell; 10] {
     ]
 }
 
-/// Who it is, and what it says of itself.
+/// The principal, and what the client says of itself.
 fn who(connection: &Value) -> String {
     let name = connection.text("principal");
     let said = ["client", "user"].map(|member| connection[member].as_str().unwrap_or_default());

@@ -11,7 +11,7 @@ use crate::exit::{FAILED, Failure};
 use crate::terminal::tell;
 use crate::when::ago;
 
-/// So much of a device's id is shown.
+/// How many characters of a device's id are shown.
 const SHOWN_CHARS: usize = 12;
 
 /// Runs `devices`.
@@ -54,7 +54,7 @@ const DEVICES: [(&str, &str); 3] = [("paired", "device"), REQUESTS[0], REQUESTS[
 /// Runs `device approve`, `device reject` and `device revoke`.
 ///
 /// # Errors
-/// As [`ask`]; status 1 where no device, or more than one, has such an id.
+/// As [`ask`]; status 1 if no device, or more than one, has such an id.
 pub(crate) fn run(global: &Global, command: &DeviceCommand) -> Result<(), Failure> {
     let list = ask(global, "admin.devices", &json!({}))?;
     let (device, places) = match command {
@@ -82,7 +82,7 @@ pub(crate) fn run(global: &Global, command: &DeviceCommand) -> Result<(), Failur
     }
 }
 
-/// The one in these lists whose id is, or begins with, `id`.
+/// The entry of these lists whose id is, or begins with, `id`.
 fn find<'a>(id: &str, places: &[(&str, &str)], list: &'a Value) -> Result<&'a Value, Failure> {
     let fail = |why: String| Failure::new(FAILED, why);
     for (rows, member) in places {

@@ -1,4 +1,4 @@
-//! `clawmux drain`: the daemon takes no new prompts; waits until what it accepted has run.
+//! `clawmux drain`: has the daemon refuse new prompts, and waits until all accepted ones have run.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use crate::cli::{Drain, Global};
 use crate::exit::{FAILED, Failure};
 use crate::terminal::{json_line, one_line, say, tell};
 
-/// How often the daemon is asked how far it is.
+/// How often to ask the daemon for its progress.
 const POLL: Duration = Duration::from_millis(200);
 
 /// Runs `drain`.
 ///
 /// # Errors
-/// As [`ask`]; status 1 where runs are left after `--timeout`.
+/// As [`ask`]; status 1 if runs are left after `--timeout`.
 pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
     if options.off {
         let words = |_: &Value| "the daemon accepts new prompts again".to_owned();
@@ -68,7 +68,7 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is left to do; empty where nothing is.
+/// What is left to do; empty if nothing is.
 fn left(answer: &Value) -> String {
     let counted = [("running", "running"), ("queued", "queued"), ("waking", "being read from the store")]
         .into_iter()

@@ -20,7 +20,7 @@ use crate::exit::{Failure, UNREACHABLE};
 use crate::terminal::{Tone, columns, cut, json_line, may_color, put, tell, visible};
 use crate::when::{now_ms, utc};
 
-/// How often a daemon that is away is looked for.
+/// How often to look for a daemon that is gone.
 const RETRY: Duration = Duration::from_secs(1);
 /// Room for a session's key; what is longer takes more.
 const SESSION_CHARS: usize = 20;
@@ -32,7 +32,7 @@ const CLOCK: std::ops::Range<usize> = 11..19;
 /// Runs `events`.
 ///
 /// # Errors
-/// Status 69 where the daemon is not reachable or goes away, unless it is to be waited for.
+/// Status 69 if the daemon is not reachable or goes away, unless it is to be waited for.
 pub(crate) fn run(global: &Global, options: &Events) -> Result<(), Failure> {
     leave_on_interrupt()?;
     let home = home_of(global)?;
@@ -57,7 +57,7 @@ pub(crate) fn run(global: &Global, options: &Events) -> Result<(), Failure> {
     }
 }
 
-/// Why it follows no more.
+/// Why following ended.
 enum Ended {
     /// Nobody reads.
     Unread,
@@ -127,7 +127,7 @@ fn as_json(mut event: Value) -> String {
     json_line(&event)
 }
 
-/// How lines look.
+/// The layout of lines.
 #[derive(Clone, Copy)]
 struct Look {
     columns: Option<usize>,

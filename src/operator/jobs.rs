@@ -14,22 +14,22 @@ use crate::exit::{FAILED, Failure, USAGE};
 use crate::terminal::{one_line, tell};
 use crate::when::{ago, now_ms, span, utc};
 
-/// Of several that may be meant so many are named.
+/// How many of several matches are named.
 const MEANT_MAX: usize = 10;
 
 /// The job that is the heartbeat.
 const HEARTBEAT: &str = "heartbeat";
 
-/// How often is asked whether a job is done.
+/// How often to ask whether a job is done.
 const POLL: Duration = Duration::from_millis(200);
 
 /// How long the daemon may take to record a run that was just begun, in milliseconds.
 const RECORD_MS: u64 = 30_000;
 
-/// So much of an id is shown in a table.
+/// How many characters of an id a table shows.
 const ID_CHARS: usize = 12;
 
-/// So much of an answer is shown in a table, in characters.
+/// How many characters of an answer a table shows.
 const ANSWER_CHARS: usize = 60;
 
 /// Runs `jobs`.
@@ -58,7 +58,7 @@ pub(crate) fn list(global: &Global) -> Result<(), Failure> {
 /// Runs `job`.
 ///
 /// # Errors
-/// As [`ask`]; status 1 where no job, or more than one, has such a name, or where a job that was run
+/// As [`ask`]; status 1 if no job, or more than one, has such a name, or where a job that was run
 /// was not done.
 pub(crate) fn run(global: &Global, command: &JobCommand) -> Result<(), Failure> {
     match command {

@@ -1,4 +1,4 @@
-//! `clawmux memory`: how much is remembered for whom, or what for one owner.
+//! `clawmux memory`: how many memories each owner has, or the memories of one owner.
 
 use serde_json::{Value, json};
 
@@ -9,10 +9,10 @@ use crate::cli::Global;
 use crate::exit::Failure;
 use crate::when::ago;
 
-/// How operators are named, who share what they remember.
+/// The name under which operators share their memories.
 const OPERATORS: &str = "operators";
 
-/// How much of an entry's text is shown in a table.
+/// How many characters of an entry a table shows.
 const SHOWN_CHARS: usize = 60;
 
 /// Runs `memory`.

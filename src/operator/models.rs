@@ -1,5 +1,5 @@
-//! `clawmux models`: the models that each provider has, as it says itself. No daemon is asked: each provider
-//! is, with the key that the configuration or the environment has for it.
+//! `clawmux models`: the models of each provider. It asks the providers themselves, not a daemon, with the
+//! keys of the configuration or the environment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::exit::{CONFIG, FAILED, Failure};
 use crate::settings;
 use crate::terminal::{json_line, one_line, put, say, tell};
 
-/// How long a provider may take.
+/// How long a provider may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Runs `models`.
 ///
 /// # Errors
-/// Status 64 where the configuration can't be read at all, 1 where any provider does not answer: each is one that the
+/// Status 64 if the configuration can't be read at all, 1 if any provider does not answer: each is one that the
 /// configuration or a variable names, or that was asked for.
 pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure> {
     let layers = settings::layers(global, &[])?;
@@ -92,7 +92,7 @@ pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure
     }
 }
 
-/// What each of them has, all asked at once.
+/// The models of each provider; all are asked at once.
 async fn list(providers: &BTreeMap<String, Provider>) -> Vec<(String, Result<Vec<String>, Error>)> {
     let asked = providers.iter().map(async |(name, provider)| {
         let models = probe::models(name, provider, PATIENCE).await;
@@ -101,7 +101,7 @@ async fn list(providers: &BTreeMap<String, Provider>) -> Vec<(String, Result<Vec
     join_all(asked).await
 }
 
-/// The agents that use this model, or fall back to it.
+/// The agents that use this model, or fall back on it.
 fn agents_with<'a>(config: &'a Config, provider: &str, model: &str) -> Vec<&'a str> {
     let uses = |agent: &&config::Agent| {
         agent.models.iter().any(|known| known.provider == provider && known.model == model)

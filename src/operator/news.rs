@@ -1,14 +1,14 @@
-//! What happens to the daemon and is in no session's log, in words for people.
+//! Events of the daemon that belong to no session, in words.
 
 use serde_json::Value;
 
 use crate::answer::Members;
 use crate::when::{now_ms, span, utc};
 
-/// How much of an id is shown: enough to name it.
+/// How many characters of an id are shown: enough to name it.
 const ID_CHARS: usize = 12;
 
-/// What it is about, in a word.
+/// The subject of an event, in one word.
 pub(super) fn what(event: &Value) -> &str {
     match event["event"].as_str() {
         Some("presence") => "clients",
@@ -20,7 +20,7 @@ pub(super) fn what(event: &Value) -> &str {
     }
 }
 
-/// What there is to say about it, in a sentence. Not made harmless yet.
+/// The event in a sentence, not escaped yet.
 pub(super) fn said(event: &Value) -> String {
     let text = |name: &str| event.text(name);
     let short = |name: &str| text(name).chars().take(ID_CHARS).collect::<String>();

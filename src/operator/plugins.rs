@@ -14,13 +14,13 @@ use crate::exit::{FAILED, Failure, USAGE};
 use crate::terminal::{Tone, json_line, one_line, say, tell, visible, write};
 use crate::when::{ago, now_ms};
 
-/// The daemon ends loading and calling by deadlines of its own, which are shorter.
+/// How long the daemon may take; its own deadlines for loads and calls are shorter.
 const PATIENCE: Duration = Duration::from_secs(660);
 
 /// Runs `plugins`.
 ///
 /// # Errors
-/// As [`ask`]; status 1 where there is no plugin of this name.
+/// As [`ask`]; status 1 if there is no plugin of this name.
 pub(crate) fn list(global: &Global, name: Option<&str>) -> Result<(), Failure> {
     let answer = ask(global, "admin.plugins", &json!({}))?;
     let listed = answer.list("plugins");
@@ -56,7 +56,7 @@ pub(crate) fn list(global: &Global, name: Option<&str>) -> Result<(), Failure> {
 /// Runs `plugin`.
 ///
 /// # Errors
-/// As [`ask`]; status 1 where a called plugin says that it failed, 2 where the input is no JSON object.
+/// As [`ask`]; status 1 if a called plugin says that it failed, 2 if the input is no JSON object.
 pub(crate) fn run(global: &Global, command: &PluginCommand) -> Result<(), Failure> {
     let (plugin, method, params) = match command {
         PluginCommand::Load(options) => {
@@ -82,7 +82,7 @@ pub(crate) fn run(global: &Global, command: &PluginCommand) -> Result<(), Failur
     if answer["is_error"] == true { Err(Failure::new(FAILED, "")) } else { Ok(()) }
 }
 
-/// What came of it. The output of a plugin goes to stdout, what is said about it to stderr.
+/// Prints the outcome. The output of a plugin goes to stdout, everything about it to stderr.
 fn show(answer: &Value, plugin: &PluginArg, command: &PluginCommand) -> Result<(), Failure> {
     let name = one_line(&plugin.name, 100);
     match command {
@@ -122,7 +122,7 @@ fn granted(answer: &Value) -> String {
     }
 }
 
-/// Which agents use it; or that one must be given it, and how. None where the daemon does not say.
+/// The agents that use it, or how to give it to one. None if the daemon does not say.
 fn given(answer: &Value, name: &str) -> Option<String> {
     let agents = answer["agents"].as_array()?;
     let given = agents.iter().filter(|agent| agent["given"] == true);
@@ -143,7 +143,7 @@ fn given(answer: &Value, name: &str) -> Option<String> {
     ))
 }
 
-/// What the plugin is given.
+/// The input of the call.
 fn input_of(options: &CallPlugin) -> Result<Value, Failure> {
     let bad = |why: String| Failure::new(USAGE, format!("the input: {why}"));
     let text = match (options.input.as_deref(), &options.input_file) {
@@ -191,7 +191,7 @@ fn under_way(plugin: &Value) -> String {
     }
 }
 
-/// All there is to say about one.
+/// All details of one plugin.
 fn described(plugin: &Value, now_ms: u64) -> String {
     let number = |name: &str| plugin[name].as_u64();
     let text = |name: &str| plugin[name].as_str().map(str::to_owned);

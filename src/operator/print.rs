@@ -29,7 +29,7 @@ pub(super) fn done(
 /// Prints a list for scripts: one object a line.
 ///
 /// # Errors
-/// Status 1 where it can't be written.
+/// Status 1 if it can't be written.
 pub(super) fn objects<'a>(rows: impl IntoIterator<Item = &'a Value>) -> Result<(), Failure> {
     for row in rows {
         if !put(&json_line(row))? {

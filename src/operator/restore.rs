@@ -14,13 +14,13 @@ use crate::terminal::{json_line, one_line, say, tell};
 use crate::when::{now_ms, stamp};
 use crate::{home, question, settings};
 
-/// So many credentials are named of each kind.
+/// How many credentials of each kind are named.
 const SHOWN_MAX: usize = 20;
 
 /// Runs `restore`.
 ///
 /// # Errors
-/// Status 1 where a daemon runs, FILE is no whole store, or the answer is no; 2 where it has to ask and there is
+/// Status 1 if a daemon runs, FILE is no whole store, or the answer is no; 2 if it has to ask and there is
 /// no terminal. Nothing is changed then.
 pub(crate) fn run(global: &Global, options: &Restore) -> Result<(), Failure> {
     let settings = settings::read(global, &[])?;
@@ -66,7 +66,7 @@ pub(crate) fn run(global: &Global, options: &Restore) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says what changes for clients, and asks where it lets in whom the store does not.
+/// Tells what changes for clients, and asks if the copy admits clients that the store does not.
 fn agree(changed: &Readmitted, config: &Config, is_agreed: bool) -> Result<(), Failure> {
     let opens = changed.forgets_all && !Authority::new(&config.auth).credentials_required(true, false);
     let said = described(changed, opens);
@@ -80,7 +80,7 @@ fn agree(changed: &Readmitted, config: &Config, is_agreed: bool) -> Result<(), F
     Ok(())
 }
 
-/// One change a line; nothing where nothing changes.
+/// One change per line; empty if nothing changes.
 fn described(changed: &Readmitted, opens: bool) -> String {
     let mut lines = Vec::new();
     if changed.is_unread {

@@ -12,15 +12,15 @@ use crate::exit::{FAILED, Failure};
 use crate::naming::SessionNames;
 use crate::terminal::{json_line, one_line, put, tell};
 
-/// Events asked for at once.
+/// How many events are asked for at once.
 const PAGE: u64 = 500;
-/// So many are named where several may be meant.
+/// How many of several matches are named.
 const MEANT_MAX: usize = 5;
 
 /// Runs `session`.
 ///
 /// # Errors
-/// Status 69 where the daemon is not reachable; 1 where it refuses, or there is no such session.
+/// Status 69 if the daemon is not reachable; 1 if it refuses, or there is no such session.
 pub(crate) fn run(global: &Global, command: &SessionCommand) -> Result<(), Failure> {
     let daemon = || Ok::<_, Failure>(Source::Daemon(home_of(global)?));
     let key_of = |text: &str| resolve(&daemon()?, text);
@@ -73,8 +73,8 @@ pub(crate) fn run(global: &Global, command: &SessionCommand) -> Result<(), Failu
     }
 }
 
-/// The key of the user's own session that is called `text`, or else the key that is, or alone begins with, `text`. One
-/// that does not begin any is left to the daemon, which knows what may have been meant.
+/// The key of the user's own session of this name, else the only key that is, or begins with, `text`. If
+/// there is none, returns `text`: the daemon knows what may have been meant.
 fn resolve(source: &Source, text: &str) -> Result<String, Failure> {
     // As a table shows what is too long for it.
     let text = text.trim_end_matches('…');
@@ -93,7 +93,7 @@ fn resolve(source: &Source, text: &str) -> Result<String, Failure> {
     chosen(text, &keys.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// The first keys that begin with `text`, itself first where it is one.
+/// The first keys that begin with `text`, an exact match first.
 fn beginning(source: &Source, text: &str) -> Result<Vec<String>, Failure> {
     let page = source.ask("admin.sessions", &json!({ "prefix": text, "limit": MEANT_MAX + 1 }))?;
     Ok(page
@@ -119,8 +119,7 @@ fn chosen(text: &str, keys: &[&str]) -> Result<String, Failure> {
     }
 }
 
-/// Shows the events page by page, so that a long one is never in memory as a whole; whoever reads may
-/// take the time they want.
+/// Shows the events page by page, so that a long session is never in memory as a whole.
 fn show(global: &Global, source: &Source, options: &Show, key: &str) -> Result<(), Failure> {
     let (mut after, mut left) = (options.after, options.limit.unwrap_or(u64::MAX));
     let mut shown = 0_u64;
@@ -151,7 +150,7 @@ fn show(global: &Global, source: &Source, options: &Show, key: &str) -> Result<(
     Ok(())
 }
 
-/// Writes the whole log down part by part, so that a long one is never in memory as a whole.
+/// Writes all events part by part, so that a long session is never in memory as a whole.
 fn export(source: &Source, options: &Export, key: &str) -> Result<(), Failure> {
     let mut after = Some(options.after);
     while let Some(from) = after {

@@ -1,7 +1,7 @@
 //! `clawmux session tail`: what happens in a session, as it happens, until Ctrl-C.
 //!
-//! It reads as fast as whoever watches does. Should it fall so far behind that the daemon gives it up,
-//! it comes back with the last number it showed, and nothing is missing.
+//! It reads as fast as its output is read. If it falls so far behind that the daemon closes the connection,
+//! it reconnects and continues after the last event it showed.
 
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
@@ -12,13 +12,13 @@ use crate::cli::{Global, Tail};
 use crate::exit::{FAILED, Failure, UNREACHABLE};
 use crate::terminal::{json_line, put, tell, visible, write};
 
-/// How often in a row it comes back without having been told anything.
+/// How often in a row it reconnects without having got an event.
 const RETURNS_MAX: usize = 3;
 
 /// Runs `session tail`.
 ///
 /// # Errors
-/// Status 69 where the daemon is not reachable or stops, 1 where there is no such session.
+/// Status 69 if the daemon is not reachable or stops, 1 if there is no such session.
 pub(super) fn run(global: &Global, options: &Tail, key: &str) -> Result<(), Failure> {
     leave_on_interrupt()?;
     let home = home_of(global)?;
@@ -61,8 +61,8 @@ pub(super) fn run(global: &Global, options: &Tail, key: &str) -> Result<(), Fail
     }
 }
 
-/// Ctrl-C is the way this ends. A thread of its own, because the other may wait for a terminal that
-/// takes nothing.
+/// Exits on Ctrl-C. In a thread of its own, because the main thread may wait for a terminal that takes no
+/// output.
 pub(super) fn leave_on_interrupt() -> Result<(), Failure> {
     let unable = |error: std::io::Error| Failure::new(FAILED, format!("cannot wait for Ctrl-C: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(unable)?;
@@ -76,7 +76,7 @@ pub(super) fn leave_on_interrupt() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The daemon went away: with how to go on later.
+/// The failure if the daemon went away, with how to continue.
 fn gone(refused: Refused, key: &str, after: Option<u64>) -> Failure {
     match (refused, after) {
         (Refused::Unreachable(why), Some(after)) => Failure::new(
@@ -87,7 +87,7 @@ fn gone(refused: Refused, key: &str, after: Option<u64>) -> Failure {
     }
 }
 
-/// What is shown. Pieces of text of one run follow each other on the screen as they do in the answer.
+/// The output. Pieces of text of one run are joined as they are in the answer.
 struct View {
     as_json: bool,
     /// The run whose text the line shows that is not ended yet, and the line ends at the end of that

@@ -18,7 +18,7 @@ use crate::terminal::{json_line, one_line, say, tell};
 use crate::when::{ago, now_ms, span, utc};
 use crate::{home, question, settings};
 
-/// What the first credential changes, and what it does not.
+/// Shown before the first credential is created.
 const FIRST: &str = "\
 This is the first credential. With it, every client that connects over TCP needs one, also from this machine: \
 OpenClaw (/), exoclaw (/ws), Wundr (/v2) and the admin RPC (/admin). Clients that are connected without one are \
@@ -26,16 +26,16 @@ disconnected.
 Nothing changes for you: clawmux chat, the other clawmux commands and xeno's clients use the Unix socket and need \
 no credential.";
 
-/// An id may be cut to so many characters, where no other begins with them.
+/// How many characters the beginning of a credential's id needs at least.
 const PREFIX_CHARS_MIN: usize = 6;
 
-/// Of several with one name so many ids are shown.
+/// How many ids are shown if several credentials have one name.
 const IDS_SHOWN_MAX: usize = 5;
 
-/// One that ends within so long is warned of, in milliseconds.
+/// A credential that expires within this time is warned of, in milliseconds.
 const SOON_MS: u64 = 7 * 86_400_000;
 
-/// Asks the daemon; where none runs, does what it would do.
+/// Asks the daemon; if none runs, works on its store directly.
 fn ask(global: &Global, method: &str, params: &Value) -> Result<Value, Failure> {
     let home = home_of(global)?;
     let unreachable = match Link::open(&home).and_then(|mut link| link.call(method, params, |_, _| {})) {
@@ -59,7 +59,7 @@ fn ask(global: &Global, method: &str, params: &Value) -> Result<Value, Failure> 
 /// Runs `tokens`.
 ///
 /// # Errors
-/// Status 69 where a daemon runs and is not reachable, 1 where it refuses or fails.
+/// Status 69 if a daemon runs and is not reachable, 1 if it refuses or fails.
 pub(crate) fn list(global: &Global) -> Result<(), Failure> {
     let answer = Source::open(global)?.ask("admin.tokens", &json!({}))?;
     let (tokens, configured) = (answer.list("tokens"), answer.list("configured"));
@@ -90,7 +90,7 @@ pub(crate) fn list(global: &Global) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Those that let in and will not for long, and that no newer one goes on from.
+/// Valid credentials that expire soon and have no newer successor.
 pub(crate) fn expiring(tokens: &[Value], now_ms: u64) -> impl Iterator<Item = &Value> {
     let lets_in = move |token: &Value| {
         token["revoked_ms"].is_null() && token["expires_ms"].as_u64().is_none_or(|at| at > now_ms)
@@ -107,7 +107,7 @@ pub(crate) fn expiring(tokens: &[Value], now_ms: u64) -> impl Iterator<Item = &V
 /// Runs `token create`, `token revoke` and `token rotate`.
 ///
 /// # Errors
-/// As [`list`]; status 1 where no credential, or more than one, has such an id.
+/// As [`list`]; status 1 if no credential, or more than one, has such an id.
 pub(crate) fn run(global: &Global, command: &TokenCommand) -> Result<(), Failure> {
     match command {
         TokenCommand::Create(options) => create(global, options),
@@ -149,7 +149,7 @@ fn show(global: &Global, made: &Value, described: &str) {
     say(made.text("secret"));
 }
 
-/// Whether nobody needs a credential until now.
+/// Whether clients need no credential yet.
 fn is_first(global: &Global) -> Result<bool, Failure> {
     match ask(global, "admin.tokens", &json!({})) {
         Ok(known) => Ok(known["loopback_open"] == true),
@@ -162,7 +162,7 @@ fn is_first(global: &Global) -> Result<bool, Failure> {
     }
 }
 
-/// A credential that was given out.
+/// A new credential in words.
 fn described(made: &Value) -> String {
     let expires = made["expires_ms"].as_u64();
     let kind = if made["kind"] == "jwt" { "JWT" } else { "API key" };
@@ -254,7 +254,7 @@ fn row(token: &Value, now_ms: u64) -> [String; 8] {
     ]
 }
 
-/// One of the configuration.
+/// The row of a credential of the configuration.
 fn configured_row(known: &Value, now_ms: u64) -> [String; 8] {
     [
         "-".into(),

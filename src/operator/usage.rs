@@ -15,10 +15,10 @@ use crate::exit::Failure;
 use crate::terminal::{Tone, columns, cut, json_line, say, tell};
 use crate::when::{ago, now_ms, utc};
 
-/// A budget is near its end from here on, in percent.
+/// A budget is highlighted from here on, in percent.
 const NEAR_PERCENT: u64 = 80;
 
-/// How long a bar is at most, and from which width of a terminal on there is room for bars.
+/// The longest bar, and the least width of a terminal that shows bars.
 const BAR: usize = 12;
 const WIDE: usize = 70;
 const DAY_MS: u64 = 86_400_000;
@@ -89,7 +89,7 @@ fn tokens(share: &Value) -> u64 {
     share.number("tokens")
 }
 
-/// Today and this month, each against its budget.
+/// Today and this month, each with its budget.
 fn totals(answer: &Value) -> [[Cell; 7]; 2] {
     [("today", "today", "daily"), ("this month", "month", "monthly")].map(|(words, name, period)| {
         let (spent, budget) = (&answer[name], budget(answer, period));

@@ -52,7 +52,7 @@ pub(super) fn existing(layers: &Layers) -> Option<&Path> {
 /// Writes it; `None` is an agent that takes what its environment has, when it has something.
 ///
 /// # Errors
-/// Status 64 where the rest of the configuration does not go with it, 1 where it can't be written. Nothing is
+/// Status 64 if the rest of the configuration does not go with it, 1 if it can't be written. Nothing is
 /// changed then.
 pub(super) fn write(layers: &Layers, choice: Option<&Choice>) -> Result<Written, Failure> {
     let file = layers.file.clone();
@@ -85,7 +85,7 @@ pub(super) fn write(layers: &Layers, choice: Option<&Choice>) -> Result<Written,
 /// Keeps a key in a file of the home that its owner alone can read; gives its name there.
 ///
 /// # Errors
-/// Status 1 where it can't be written.
+/// Status 1 if it can't be written.
 pub(super) fn keep_key(home: &Path, provider: &str, key: &str) -> Result<String, Failure> {
     let name = format!("{provider}.key");
     let path = home.join(&name);

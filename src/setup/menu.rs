@@ -30,7 +30,7 @@ enum Pick<'a> {
 /// Asks until there is a model that answers, or that is wanted all the same; none for the offline one.
 ///
 /// # Errors
-/// Status 1 where nothing is chosen, 130 on Ctrl-C.
+/// Status 1 if nothing is chosen, 130 on Ctrl-C.
 pub(super) fn ask(
     found: &[Found],
     env: &[(String, String)],

@@ -57,7 +57,7 @@ struct Candidate {
 /// Runs it.
 ///
 /// # Errors
-/// Status 2 where there is nobody to ask, 64 where the configuration there is is bad, 1 where nothing was written.
+/// Status 2 if there is nobody to ask, 64 if the configuration there is is bad, 1 if nothing was written.
 pub(crate) fn run(global: &Global, options: &Setup) -> Result<(), Failure> {
     if !options.yes && !question::is_possible() {
         let why =

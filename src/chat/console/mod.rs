@@ -83,7 +83,7 @@ impl Console {
     /// To be called within a runtime.
     ///
     /// # Errors
-    /// Status 1 where stdin is no terminal, or a thread or a signal can't be had.
+    /// Status 1 if stdin is no terminal, or a thread or a signal can't be had.
     pub(super) fn open(
         history: Option<PathBuf>,
         completions: Completions,

@@ -1,4 +1,4 @@
-//! A session as one who attached to it sees it: what runs, what waits, what was asked.
+//! A session as an attached client sees it: what runs, what waits, what needs approval.
 //!
 //! ```text
 //!   prompt ──► waiting ──► thinking, answering, calling a tool ──► done
@@ -6,10 +6,9 @@
 //!                 └── restart: the step ◄──┘
 //! ```
 //!
-//! All that happens in the session is told under one `session.attach`, whoever began it, with a
-//! number each: so what was seen is known, and who comes back asks for the rest. Prompts of this chat
-//! are told there too; which run is its own it knows when the prompt is accepted, and until then what
-//! is told is held back.
+//! All events of the session arrive under one `session.attach`, numbered, whoever caused them. A client that
+//! reconnects asks for those after the last number it saw. Events of this chat's own prompts arrive there too;
+//! which run is its own is known once the prompt is accepted, so events are held back until then.
 //!
 //! Pure: no clock, no connection.
 
@@ -24,17 +23,17 @@ use serde_json::Value;
 use self::run::{Doing, Run};
 use super::renderer::{Outcome, Renderer, span};
 
-/// After so long without a frame all is told that was there: the last numbers may be of what exoclaw has no
-/// word for.
+/// After this time without an event the past is complete: the last numbers may belong to events that exoclaw
+/// does not send.
 const QUIET: Duration = Duration::from_millis(300);
 
-/// So many frames are held back at most while a prompt waits to be accepted.
+/// How many events are held back at most while a prompt waits to be accepted.
 const HELD_MAX: usize = 1000;
 
-/// What is said of a prompt while others are answered.
+/// Shown for a prompt while others are answered.
 pub(super) const QUEUED: &str = "queued behind another prompt";
 
-/// What a frame made happen that is more than something to see.
+/// A change that the chat has to act on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// A run of this chat is over.
@@ -43,28 +42,28 @@ pub(super) enum Change {
     Deleted,
 }
 
-/// A call that waits for somebody to decide.
+/// A tool call that waits for approval.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PendingApproval {
-    /// What it is decided by.
+    /// The id of the approval.
     pub(super) id: String,
     /// The tool.
     pub(super) name: String,
-    /// With what.
+    /// Its input.
     pub(super) input: Value,
     run: Option<String>,
 }
 
-/// What the daemon tells of the attached session.
+/// An event of the attached session.
 #[derive(Debug)]
 pub(super) struct SessionEvent {
-    /// Where in the session it stands; none for what is in no place of its own.
+    /// Its number and run, if it has any.
     pub(super) place: Option<Place>,
     /// What happened.
     pub(super) event: StreamEvent,
 }
 
-/// Where and when a conversation is shown.
+/// Where a conversation is shown, and the present time.
 pub(super) struct Output<'a> {
     pub(super) renderer: &'a mut dyn Renderer,
     pub(super) now: Instant,
@@ -75,45 +74,45 @@ pub(super) struct Output<'a> {
 pub(super) struct Conversation {
     /// The last number seen.
     seq: u64,
-    /// What has no higher number was said before this chat came.
+    /// Events up to this number happened before this chat attached.
     past: u64,
-    /// When something was told last.
+    /// When the last event came.
     heard: Option<Instant>,
-    /// Prompted and not over, in order: the first is under way.
+    /// Runs that are not over, in order: the first is under way.
     runs: Vec<Run>,
     /// The runs of this chat.
     own: Vec<String>,
     /// Calls that wait, in order.
     asked: Vec<PendingApproval>,
-    /// Calls that were decided here and are not yet told of as decided.
+    /// Calls that were decided here and not yet confirmed by an event.
     deciding: Vec<PendingApproval>,
     /// Whether a prompt of this chat waits to be accepted.
     is_sending: bool,
     held: Vec<SessionEvent>,
-    /// Whether the runs of others are of no interest.
+    /// Whether to ignore the runs of others.
     is_private: bool,
-    /// The runs of others, there, that were prompted before any of this chat and are not over.
+    /// In a private conversation: runs of others that are ahead of this chat's first.
     ahead: Vec<Option<String>>,
 }
 
 impl Conversation {
-    /// One in which only what this chat asks for is of interest.
+    /// A conversation that shows only this chat's own runs.
     pub(super) fn private() -> Self {
         Self { is_private: true, ..Self::default() }
     }
 
-    /// It was attached for the first time: what has numbers up to `head` is the past.
+    /// The session was attached for the first time: events up to number `head` are the past.
     pub(super) fn begins(&mut self, head: u64, now: Instant) {
         (self.past, self.seq, self.heard) = (head, 0, Some(now));
     }
 
-    /// Whether what was there is told.
+    /// Whether the past is complete.
     pub(super) fn is_caught_up(&self, now: Instant) -> bool {
         self.seq >= self.past || self.heard.is_none_or(|at| now.saturating_duration_since(at) >= QUIET)
     }
 
-    /// The connection was lost: what is held back will be told again. Gives the last number seen, to go
-    /// on from; none where nothing was seen of what is there.
+    /// The connection was lost: events that are held back will be sent again. Returns the last number seen, to
+    /// continue from; none if nothing was seen yet.
     pub(super) fn lost(&mut self) -> Option<u64> {
         self.held.clear();
         // Nor is it known what was decided.
@@ -148,7 +147,7 @@ impl Conversation {
         held.into_iter().filter_map(|frame| self.show(frame, output)).collect()
     }
 
-    /// Takes a frame of the attached session.
+    /// Handles an event of the attached session.
     pub(super) fn take(&mut self, frame: SessionEvent, output: &mut Output<'_>) -> Option<Change> {
         self.heard = Some(output.now);
         if self.is_sending && self.held.len() < HELD_MAX {
@@ -158,7 +157,7 @@ impl Conversation {
         self.show(frame, output)
     }
 
-    /// The call to be decided first. None while the past is being told.
+    /// The first call that waits for approval. None until the past is complete.
     pub(super) fn question(&self, now: Instant) -> Option<&PendingApproval> {
         self.asked.first().filter(|_| self.is_caught_up(now))
     }
@@ -180,24 +179,23 @@ impl Conversation {
         !self.runs.is_empty()
     }
 
-    /// Whether prompts of others are answered before the one of this chat. Known where nothing else of
-    /// theirs is of interest.
+    /// Whether prompts of others are answered before this chat's. Known in a private conversation only.
     pub(super) fn is_queued(&self) -> bool {
         !self.ahead.is_empty() && !self.runs.is_empty()
     }
 
-    /// Whether nothing was ever said in it.
+    /// Whether the session is empty.
     pub(super) fn is_new(&self) -> bool {
         self.past == 0 && self.seq == 0 && self.runs.is_empty()
     }
 
-    /// The run that somebody means who wants it ended: the first of his own, else the one under way.
+    /// The run that an abort ends: the first of this chat, else the one under way.
     pub(super) fn abortable(&self) -> Option<String> {
         let own = self.runs.iter().find(|run| run.is_own);
         own.or_else(|| self.runs.first())?.id.clone()
     }
 
-    /// What is under way, in words; none where nothing is.
+    /// The current status in words; none if nothing is running.
     pub(super) fn status(&self, now: Instant) -> Option<String> {
         let run = self.runs.first()?;
         let doing = match &run.doing {

@@ -1,4 +1,4 @@
-//! One run of a session: whose it is, what it does, since when.
+//! One run of a session: whose it is, what it does, and since when.
 
 use std::time::{Duration, Instant};
 
@@ -21,9 +21,9 @@ pub(super) struct Run {
     pub(super) is_own: bool,
     /// The prompt of somebody else that waits; it is shown when its turn comes.
     pub(super) unshown: Option<Prompt>,
-    /// When it was seen first; none where that was before this chat came.
+    /// When it began; none if that was before this chat attached.
     since: Option<Instant>,
-    /// When it began to do what it does.
+    /// Since when it does what it does.
     pub(super) doing_since: Instant,
     pub(super) doing: Doing,
     pub(super) failure: Option<String>,
@@ -33,16 +33,16 @@ pub(super) struct Run {
 /// What a run does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Doing {
-    /// Nothing is heard of its answer yet.
+    /// It has not answered yet.
     Waiting,
     Thinking,
     Answering,
-    /// Calls that did not answer yet: id and tool.
+    /// Calls without a result yet: id and tool.
     Calling(Vec<(String, String)>),
 }
 
 impl Run {
-    /// One of which nothing but its prompt is known. `is_past`: it began before this chat came.
+    /// A run that has just been prompted. `is_past`: before this chat attached.
     pub(super) fn new(id: Option<String>, is_own: bool, is_past: bool, now: Instant) -> Self {
         Self {
             id,
@@ -56,7 +56,7 @@ impl Run {
         }
     }
 
-    /// It does this from now on, or still does.
+    /// Records what it does now.
     pub(super) fn does(&mut self, doing: Doing, now: Instant) {
         if self.doing != doing {
             (self.doing, self.doing_since) = (doing, now);
@@ -73,7 +73,7 @@ impl Run {
         self.does(Doing::Calling(calls), now);
     }
 
-    /// A call of its was answered.
+    /// One of its calls has a result.
     pub(super) fn called(&mut self, call: &str, now: Instant) {
         if let Doing::Calling(calls) = &self.doing {
             let left: Vec<_> = calls.iter().filter(|(id, _)| id != call).cloned().collect();
@@ -81,7 +81,7 @@ impl Run {
         }
     }
 
-    /// How it ended. `is_past`: before this chat came.
+    /// How it ended. `is_past`: before this chat attached.
     pub(super) fn end(self, is_past: bool, now: Instant) -> End {
         let outcome = match self.failure {
             None => Outcome::Completed,

@@ -1,4 +1,4 @@
-//! What a frame changes in a conversation, and how that is shown.
+//! How an event changes a conversation, and how it is shown.
 
 use clawmux_core::dialect::exoclaw::client::StreamEvent;
 
@@ -6,17 +6,17 @@ use super::run::{Doing, Prompt, Run};
 use super::{Change, Conversation, Output, PendingApproval, SessionEvent};
 use crate::chat::renderer::{Call, Decision, End, Outcome};
 
-/// Which run a frame is about, and when it was.
+/// The run that an event is about.
 #[derive(Clone, Debug)]
 struct About {
     run: Option<String>,
     is_own: bool,
-    /// It was before this chat came.
+    /// The event happened before this chat attached.
     is_past: bool,
 }
 
 impl Conversation {
-    /// Heeds a frame and shows what it says.
+    /// Applies an event and shows it.
     pub(super) fn show(&mut self, frame: SessionEvent, output: &mut Output<'_>) -> Option<Change> {
         let SessionEvent { place, event } = frame;
         let mut is_past = false;
@@ -160,7 +160,7 @@ impl Conversation {
         is_own.then_some(Change::Ended(end.outcome))
     }
 
-    /// What is told of a run of somebody else, where that is of no interest.
+    /// Counts runs of others in a private conversation.
     fn pass_over(&mut self, id: Option<String>, event: &StreamEvent, output: &Output<'_>) {
         match event {
             StreamEvent::Prompt { .. } if self.runs.is_empty() && !self.ahead.contains(&id) => {
@@ -176,7 +176,7 @@ impl Conversation {
         }
     }
 
-    /// Where the run is of which something is told; one that was prompted before is joined in its midst.
+    /// The index of this run; a run that began earlier is added.
     fn run(&mut self, about: About, output: &Output<'_>) -> usize {
         self.runs.iter().position(|run| run.id == about.run).unwrap_or_else(|| {
             self.runs.insert(0, Run::new(about.run, about.is_own, about.is_past, output.now));
