@@ -77,6 +77,8 @@ pub(crate) enum Tone {
     Plain,
     /// The head of something.
     Head,
+    /// Beside the matter.
+    Dim,
     /// At work, or well.
     Good,
     /// Waits for somebody, or soon will.
@@ -91,6 +93,7 @@ impl Tone {
         let code = match self {
             Self::Plain => return text.to_owned(),
             Self::Head => "1",
+            Self::Dim => "2",
             Self::Good => "32",
             Self::Warn => "33",
             Self::Bad => "31",

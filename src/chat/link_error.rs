@@ -18,6 +18,11 @@ pub(super) enum LinkError {
 }
 
 impl LinkError {
+    /// It is refused, with status 1.
+    pub(super) fn refused(why: impl Into<String>) -> Self {
+        Self::Refused(Failure::new(FAILED, why))
+    }
+
     /// No daemon is reachable.
     pub(super) fn unreachable(why: String) -> Self {
         Self::Temporary(Failure::new(UNREACHABLE, why))
@@ -39,7 +44,7 @@ pub(super) fn lost(why: &str) -> Failure {
 
 /// The error for the reason that the daemon gave before it closed the connection.
 pub(super) fn closing(word: &str) -> LinkError {
-    let refused = |why: &str| LinkError::Refused(Failure::new(FAILED, why));
+    let refused = |why: &str| LinkError::refused(why);
     match word {
         exoclaw::AUTH_FAILED => refused("the daemon does not accept this token"),
         exoclaw::DRAINING => LinkError::unreachable("the daemon is stopping".into()),

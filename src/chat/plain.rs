@@ -9,7 +9,7 @@ use super::conversation::QUEUED;
 use super::renderer::{Call, Decision, End, Outcome, Renderer};
 use super::replay::{self, Replay};
 use crate::exit::FAILED;
-use crate::terminal::{columns, cut, harmless, may_color, one_line};
+use crate::terminal::{Tone, columns, cut, harmless, may_color, one_line};
 
 /// How much of a tool's name, and of its input or result, is shown, in characters.
 const NAME_CHARS_MAX: usize = 64;
@@ -19,7 +19,7 @@ const NOTE_CHARS_MAX: usize = 400;
 /// How much of an error.
 const ERROR_CHARS_MAX: usize = 1000;
 /// Back to the first column, and empty from there on.
-const CLEAR: &[u8] = b"\r\x1b[K";
+const CLEAR: &str = "\r\x1b[K";
 /// How wide a terminal is that does not say.
 const COLUMNS: usize = 80;
 /// An approval's id is a UUID.
@@ -95,10 +95,9 @@ impl Plain {
 
     fn aside(&mut self, text: &str) {
         self.break_line();
-        let (dim, plain) = if self.is_colored { ("\u{1b}[2m", "\u{1b}[0m") } else { ("", "") };
-        let mut err = stderr().lock();
         for line in text.lines() {
-            let _ = writeln!(err, "{dim}{}{plain}", one_line(line, NOTE_CHARS_MAX));
+            let line = Tone::Dim.paint(&one_line(line, NOTE_CHARS_MAX), self.is_colored);
+            write_stderr(&format!("{line}\n"));
         }
     }
 
@@ -107,16 +106,14 @@ impl Plain {
         self.leave_prompt();
         self.clear_status();
         if self.is_within_line && self.is_answer_shown && stderr().is_terminal() {
-            let _ = writeln!(stderr().lock());
+            write_stderr("\n");
             self.is_within_line = false;
         }
     }
 
     fn clear_status(&mut self) {
         if std::mem::take(&mut self.is_status_shown) {
-            let mut err = stderr().lock();
-            let _ = err.write_all(CLEAR);
-            let _ = err.flush();
+            write_stderr(CLEAR);
         }
     }
 
@@ -129,9 +126,7 @@ impl Plain {
     /// Says that a line may be typed.
     fn prompt(&mut self) {
         if self.is_typed && !self.is_prompted {
-            let mut err = stderr().lock();
-            let _ = err.write_all(b"> ");
-            let _ = err.flush();
+            write_stderr("> ");
             self.is_prompted = true;
         }
     }
@@ -139,9 +134,15 @@ impl Plain {
     /// Leaves the line where something may be typed, for what is told meanwhile.
     fn leave_prompt(&mut self) {
         if std::mem::take(&mut self.is_prompted) {
-            let _ = writeln!(stderr().lock());
+            write_stderr("\n");
         }
     }
+}
+
+/// Writes to stderr at once. There is nobody to tell if that fails.
+fn write_stderr(text: &str) {
+    let mut err = stderr().lock();
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
 }
 
 impl Renderer for Plain {
@@ -239,7 +240,7 @@ impl Renderer for Plain {
 
     fn error(&mut self, text: &str) {
         self.break_line();
-        let _ = writeln!(stderr().lock(), "error: {}", one_line(text, ERROR_CHARS_MAX));
+        write_stderr(&format!("error: {}\n", one_line(text, ERROR_CHARS_MAX)));
     }
 
     fn status(&mut self, text: Option<String>) {
@@ -247,9 +248,7 @@ impl Renderer for Plain {
         // What streams is a sign of life itself, where it is seen.
         let Some(text) = text.filter(|_| self.is_drawn && !self.is_within_line) else { return };
         let wide = columns().unwrap_or(COLUMNS).saturating_sub(1);
-        let mut err = stderr().lock();
-        let _ = err.write_all(cut(&one_line(&text, NOTE_CHARS_MAX), wide).as_bytes());
-        let _ = err.flush();
+        write_stderr(&cut(&one_line(&text, NOTE_CHARS_MAX), wide));
         self.is_status_shown = true;
     }
 

@@ -76,16 +76,12 @@ impl Web {
         let mut is_strange = false;
         match timeout(patience, link.greeting(&mut is_strange)).await {
             Ok(greeted) => greeted.map(|()| link),
-            Err(_) if is_strange => Err(LinkError::Refused(Failure::new(
-                FAILED,
-                format!(
-                    "what answers at {url} speaks another protocol: clawmux has its WebSocket for chats at /ws"
-                ),
+            Err(_) if is_strange => Err(LinkError::refused(format!(
+                "what answers at {url} speaks another protocol: clawmux has its WebSocket for chats at /ws"
             ))),
-            Err(_) if token.is_none() => Err(LinkError::Refused(Failure::new(
-                FAILED,
+            Err(_) if token.is_none() => Err(LinkError::refused(
                 "the daemon wants a credential: set CLAWMUX_TOKEN or give --token-file",
-            ))),
+            )),
             Err(_) => Err(unreachable(url, &format!("no greeting within {} s", patience.as_secs()))),
         }
     }
@@ -190,7 +186,7 @@ fn unreachable(url: &str, why: &str) -> LinkError {
 
 /// Why the WebSocket could not be opened.
 async fn refused(url: &str, error: WsClientError) -> LinkError {
-    let failed = |why: String| LinkError::Refused(Failure::new(FAILED, why));
+    let failed = |why: String| LinkError::refused(why);
     let no_clawmux = |why: &str| {
         failed(format!("what answers at {url} is no clawmux, or not its /ws: {}", one_line(why, 200)))
     };
