@@ -146,19 +146,6 @@ impl Link {
         self.stream.get_ref().set_read_timeout(patience).map_err(|error| self.broken(&error))
     }
 
-    /// The next notification, method and parameters; none when the daemon closes the connection.
-    ///
-    /// # Errors
-    /// If the connection breaks.
-    pub(crate) fn next(&mut self) -> Result<Option<(String, Value)>, Refused> {
-        while let Some(line) = self.read()? {
-            if let Some(told) = notification(&line) {
-                return Ok(Some(told));
-            }
-        }
-        Ok(None)
-    }
-
     /// The next notification within `patience`; none for no limit.
     ///
     /// # Errors

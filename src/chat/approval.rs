@@ -36,18 +36,18 @@ impl ApprovalPrompt {
 impl Client {
     /// Shows the question for the first call that waits, if any.
     pub(super) fn ask_what_waits(&mut self) {
-        if self.deciding.is_editing() {
+        if self.approval.is_editing() {
             return;
         }
         let asked = self.conversation.question(Instant::now());
-        if asked.map(|asked| &asked.id) == self.deciding.question.as_ref() {
+        if asked.map(|asked| &asked.id) == self.approval.question.as_ref() {
             return;
         }
         let Some(PendingApproval { id, name, input, .. }) = asked.cloned() else {
-            self.deciding.question = None;
+            self.approval.question = None;
             return self.renderer.ask(None);
         };
-        self.deciding.question = Some(id);
+        self.approval.question = Some(id);
         let short = json_line(&input);
         let what = if short.chars().count() <= SHORT_CHARS_MAX {
             format!("{name} {short}")
@@ -71,7 +71,7 @@ impl Client {
 
     /// The key that a typed line stands for while a question is shown.
     pub(super) fn key_of(&self, line: &str) -> Option<char> {
-        self.deciding.question.as_ref()?;
+        self.approval.question.as_ref()?;
         match line.trim() {
             "y" | "yes" => Some('y'),
             "n" | "no" => Some('n'),
@@ -83,21 +83,21 @@ impl Client {
     /// Handles a key pressed while a question is shown.
     pub(super) async fn decide(&mut self, key: char) -> Result<Flow, ChatError> {
         let asked = self.conversation.question(Instant::now()).cloned();
-        let Some(asked) = asked.filter(|asked| self.deciding.question.as_ref() == Some(&asked.id)) else {
+        let Some(asked) = asked.filter(|asked| self.approval.question.as_ref() == Some(&asked.id)) else {
             return Ok(Flow::Stay);
         };
         match key {
             'y' | 'Y' => self.send_decision(&asked, |id| exoclaw::approve(id, &asked.id, None)).await?,
             'n' | 'N' => self.send_decision(&asked, |id| exoclaw::deny(id, &asked.id, None)).await?,
             'e' | 'E' => {
-                self.deciding.question = None;
+                self.approval.question = None;
                 self.renderer.ask(None);
                 self.renderer.note(&format!(
                     "edit the input of {}; Enter sends it, Ctrl-C goes back to the question",
                     one_line(&asked.name, 64)
                 ));
                 self.renderer.edit(&json_pretty(&asked.input));
-                self.deciding.editing = Some(asked);
+                self.approval.editing = Some(asked);
             }
             _ => {}
         }
@@ -106,7 +106,7 @@ impl Client {
 
     /// Sends the edited input of a call.
     pub(super) async fn edited(&mut self, text: &str) -> Result<Flow, ChatError> {
-        let Some(asked) = self.deciding.editing.take() else { return Ok(Flow::Stay) };
+        let Some(asked) = self.approval.editing.take() else { return Ok(Flow::Stay) };
         if !self.conversation.is_asked(&asked.id) {
             let name = one_line(&asked.name, 64);
             self.renderer
@@ -126,7 +126,7 @@ impl Client {
                     Err(error) => self.renderer.error(&format!("the input is no JSON: {error}")),
                 }
                 self.renderer.edit(text);
-                self.deciding.editing = Some(asked);
+                self.approval.editing = Some(asked);
             }
         }
         Ok(Flow::Stay)
@@ -134,7 +134,7 @@ impl Client {
 
     /// Stops editing and shows the question again.
     pub(super) fn stop_editing(&mut self) {
-        self.deciding.editing = None;
+        self.approval.editing = None;
     }
 
     async fn send_decision(
@@ -145,16 +145,16 @@ impl Client {
         let id = self.new_id();
         let request = request(&id);
         self.conversation.decides(&asked.id);
-        self.deciding.question = None;
+        self.approval.question = None;
         self.renderer.ask(None);
-        self.deciding.sent.push((id, asked.name.clone()));
+        self.approval.sent.push((id, asked.name.clone()));
         self.link.send(request).await.map_err(ChatError::Lost)
     }
 
     /// Handles the answer to a decision. A success is reported by an event that every client gets.
     pub(super) fn decided(&mut self, request: &str, outcome: Result<Value, String>) {
-        let Some(at) = self.deciding.sent.iter().position(|(id, _)| id == request) else { return };
-        let (_, name) = self.deciding.sent.swap_remove(at);
+        let Some(at) = self.approval.sent.iter().position(|(id, _)| id == request) else { return };
+        let (_, name) = self.approval.sent.swap_remove(at);
         if let Err(why) = outcome {
             self.renderer.error(&format!("{}: {why}", one_line(&name, 64)));
         }

@@ -32,7 +32,7 @@ impl Client {
     /// If no session matches, or the daemon refuses it.
     pub(super) async fn open(&mut self, named: &SessionRef) -> Result<(), Failure> {
         let opened = async {
-            let unknown = |trouble| match trouble {
+            let unknown = |error| match error {
                 ChatError::Refused(why) => ChatError::Fatal(Failure::new(FAILED, why)),
                 other => other,
             };
@@ -62,7 +62,7 @@ impl Client {
         match named {
             SessionRef::Key(key) => Ok(key.clone()),
             SessionRef::Prefix(text) => {
-                let shortened = |trouble| match trouble {
+                let shortened = |error| match error {
                     ChatError::Refused(why) => ChatError::Refused(one_line(&why, 1000)),
                     other => other,
                 };
@@ -132,7 +132,7 @@ impl Client {
             self.conversation =
                 if self.is_private() { Conversation::private() } else { Conversation::default() };
             self.conversation.begins(seq, Instant::now());
-            (self.aborting, self.deciding) = (None, ApprovalPrompt::default());
+            (self.aborting, self.approval) = (None, ApprovalPrompt::default());
             self.renderer.ask(None);
             let agent = agent.unwrap_or_else(|| key.agent().into_owned());
             let shown = model.as_deref().map(|model| format!(", model {model}")).unwrap_or_default();
@@ -149,10 +149,10 @@ impl Client {
     ///
     /// # Errors
     /// If the error is fatal; status 69 if the daemon does not come back in time.
-    pub(super) async fn recover(&mut self, trouble: ChatError) -> Result<Flow, Failure> {
-        let mut lost = match trouble {
+    pub(super) async fn recover(&mut self, error: ChatError) -> Result<Flow, Failure> {
+        let mut lost = match error {
             ChatError::Lost(failure) => failure,
-            trouble => return Err(trouble.into_failure()),
+            error => return Err(error.into_failure()),
         };
         let begun = Instant::now();
         self.status = None;
@@ -170,7 +170,7 @@ impl Client {
                     match self.attach_again().await {
                         Ok(()) => return Ok(Flow::Stay),
                         Err(ChatError::Lost(failure)) => lost = failure,
-                        Err(trouble) => return Err(trouble.into_failure()),
+                        Err(error) => return Err(error.into_failure()),
                     }
                 }
                 Err(LinkError::Refused(failure)) => return Err(failure),

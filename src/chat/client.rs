@@ -52,7 +52,7 @@ pub(super) struct Client {
     pub(super) chosen_model: Option<String>,
     /// Files to send with the next prompt.
     pub(super) files: Attachments,
-    pub(super) deciding: ApprovalPrompt,
+    pub(super) approval: ApprovalPrompt,
     /// The id of the current `session.attach`; events of others are ignored.
     pub(super) attach: String,
     pub(super) last_id: u64,
@@ -127,7 +127,7 @@ impl Client {
             model: None,
             chosen_model: None,
             files,
-            deciding: ApprovalPrompt::default(),
+            approval: ApprovalPrompt::default(),
             attach: String::new(),
             last_id: 0,
             keyboard: Keyboard::new(typed),
@@ -194,8 +194,8 @@ impl Client {
                 }
                 ClientEvent::UserInput(_) => Ok(()),
             };
-            if let Err(trouble) = done
-                && self.recover(trouble).await? == Flow::Leave
+            if let Err(error) = done
+                && self.recover(error).await? == Flow::Leave
             {
                 return Err(left());
             }
@@ -206,7 +206,7 @@ impl Client {
     ///
     /// # Errors
     /// If the session can't be opened, or the daemon is gone or no longer accepts this client.
-    pub(super) async fn sit(mut self, named: &SessionRef) -> Result<(), Failure> {
+    pub(super) async fn interactive(mut self, named: &SessionRef) -> Result<(), Failure> {
         let ended = self.turns(named).await;
         self.link.close().await;
         self.renderer.status(None);
@@ -220,8 +220,8 @@ impl Client {
             self.renderer.note(NEW);
         }
         self.renderer.note("/help lists the commands");
-        if let Err(trouble) = self.learn_names().await
-            && self.recover(trouble).await? == Flow::Leave
+        if let Err(error) = self.learn_names().await
+            && self.recover(error).await? == Flow::Leave
         {
             return Ok(());
         }
@@ -240,7 +240,7 @@ impl Client {
             };
             let flow = match done {
                 Ok(flow) => flow,
-                Err(trouble) => self.recover(trouble).await?,
+                Err(error) => self.recover(error).await?,
             };
             if flow == Flow::Leave || self.renderer.gone().is_some() {
                 return Ok(());
@@ -387,7 +387,7 @@ impl Client {
             UserInput::Interrupt { dropped } => self.interrupted(dropped).await,
             UserInput::Leave => Ok(Flow::Leave),
             UserInput::Key(key) => self.decide(key).await,
-            UserInput::Prompt(text) if self.deciding.is_editing() => self.edited(&text).await,
+            UserInput::Prompt(text) if self.approval.is_editing() => self.edited(&text).await,
             UserInput::Prompt(text) => match self.key_of(&text) {
                 Some(key) => self.decide(key).await,
                 None => match input::read(&text, self.is_offline()) {
@@ -406,7 +406,7 @@ impl Client {
     /// Handles Ctrl-C: it aborts the answer under way; if there is none, or it is being aborted already, a
     /// second Ctrl-C leaves. `dropped`: it cleared a line, which counts as the first.
     async fn interrupted(&mut self, dropped: bool) -> Result<Flow, ChatError> {
-        if self.deciding.is_editing() {
+        if self.approval.is_editing() {
             self.stop_editing();
             return Ok(Flow::Stay);
         }

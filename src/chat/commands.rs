@@ -35,8 +35,8 @@ impl Client {
                 .map_err(|failure| ChatError::Refused(failure.message)),
             ChatCommand::Sessions => self.list_sessions().await.map(Some),
             ChatCommand::Usage => self.usage().await.map(Some),
-            ChatCommand::New(name) => self.begin(name).await,
-            ChatCommand::Switch(name) => self.go_to(&name).await,
+            ChatCommand::New(name) => self.open_new(name).await,
+            ChatCommand::Switch(name) => self.switch_to(&name).await,
             ChatCommand::Model(None) => self.list_models().await.map(Some),
             ChatCommand::Model(Some(model)) => self.choose_model(&model).await.map(Some),
             ChatCommand::Agent(None) => self.list_agents().await.map(Some),
@@ -46,7 +46,7 @@ impl Client {
             Ok(None) => {}
             Ok(Some(said)) => self.renderer.note(&said),
             Err(ChatError::Refused(why)) => self.renderer.error(&why),
-            Err(trouble) => return Err(trouble),
+            Err(error) => return Err(error),
         }
         Ok(Flow::Stay)
     }
@@ -89,7 +89,7 @@ impl Client {
     }
 
     /// `/new [NAME]`
-    async fn begin(&mut self, name: Option<String>) -> Result<Option<String>, ChatError> {
+    async fn open_new(&mut self, name: Option<String>) -> Result<Option<String>, ChatError> {
         let name = name.unwrap_or_else(|| jiff::Zoned::now().strftime("%m%d-%H%M%S").to_string());
         if name.contains(':') {
             return refuse(format!("/new takes a name without a colon, not {}", one_line(&name, 200)));
@@ -101,11 +101,11 @@ impl Client {
         }
         let switched = self.switch(key).await;
         self.learn_names().await?;
-        switched.map(|()| self.said_if_new())
+        switched.map(|()| self.note_if_new())
     }
 
     /// `/switch NAME`
-    async fn go_to(&mut self, name: &str) -> Result<Option<String>, ChatError> {
+    async fn switch_to(&mut self, name: &str) -> Result<Option<String>, ChatError> {
         let named = self.names.named(Some(name), None).map_err(unusable)?;
         let key = self.resolve(&named).await?;
         self.switch(key).await?;
@@ -127,7 +127,7 @@ impl Client {
     }
 
     /// A note if this session is new.
-    fn said_if_new(&self) -> Option<String> {
+    fn note_if_new(&self) -> Option<String> {
         self.conversation.is_new().then(|| NEW.to_owned())
     }
 
@@ -205,7 +205,7 @@ impl Client {
         // Its own model answers.
         self.chosen_model = None;
         self.switch(key).await?;
-        Ok(self.said_if_new())
+        Ok(self.note_if_new())
     }
 }
 

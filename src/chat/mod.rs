@@ -87,7 +87,9 @@ pub(crate) fn run(global: &Global, options: &Chat) -> Result<(), Failure> {
                     if embedded.is_some() {
                         renderer.note(EMBEDDED);
                     }
-                    Client::new(here, renderer, names, files, Some(typed), completions)?.sit(&named).await
+                    Client::new(here, renderer, names, files, Some(typed), completions)?
+                        .interactive(&named)
+                        .await
                 }
             }
         };

@@ -53,14 +53,14 @@ impl Client {
                 ));
             }
             self.conversation.sends();
-            let trouble = match self.link.send(frame).await {
+            let error = match self.link.send(frame).await {
                 Ok(()) => match self.acceptance(&id, begun).await {
                     Ok(sent) => break sent,
-                    Err(trouble) => trouble,
+                    Err(error) => error,
                 },
                 Err(lost) => ChatError::Lost(lost),
             };
-            if self.recover(trouble).await? == Flow::Leave {
+            if self.recover(error).await? == Flow::Leave {
                 break PromptOutcome::Left;
             }
         };

@@ -285,6 +285,23 @@ mod tests {
     }
 
     #[test]
+    fn json_goes_before_or_behind_every_command_that_writes_it() {
+        let parsed = |line: &str| parse(definition(), line.split(' ').map(Into::into));
+        for line in ["clawmux --json status", "clawmux status --json", "clawmux job runs --json"] {
+            assert!(parsed(line).is_ok_and(|cli| cli.global.json), "{line}");
+        }
+        let chat = parsed("clawmux --json chat hi").map(|cli| cli.command);
+        assert!(matches!(chat, Ok(Command::Chat(Chat { json: true, .. }))));
+        for name in WITHOUT_JSON {
+            for line in [format!("clawmux {name} --json"), format!("clawmux --json {name}")] {
+                let refused = parsed(&line).map(drop).unwrap_err().kind();
+                let expected = [ErrorKind::UnknownArgument, ErrorKind::MissingRequiredArgument];
+                assert!(expected.contains(&refused), "{line}: {refused:?}");
+            }
+        }
+    }
+
+    #[test]
     fn what_contradicts_itself_is_refused() {
         assert!(Cli::try_parse_from(["clawmux", "nothing"]).is_err());
         let create = |rest: &str| {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::transcript;
-use crate::admin_client::{Link, Refused, home_of};
+use crate::admin_client::{Link, Notice, Refused, home_of};
 use crate::cli::{Global, Tail};
 use crate::exit::{FAILED, Failure, UNREACHABLE};
 use crate::terminal::{json_line, put, tell, visible, write};
@@ -36,8 +36,7 @@ pub(super) fn run(global: &Global, options: &Tail, key: &str) -> Result<(), Fail
         }
         // From here on it comes back without a gap.
         after = after.or(answer["after_seq"].as_u64());
-        link.wait_for(None)?;
-        while let Some((method, params)) = link.next()? {
+        while let Notice::Of(method, params) = link.next_within(None)? {
             match method.as_str() {
                 "admin.session.event" => {
                     returns = 0;
