@@ -21,10 +21,10 @@ mod question;
 mod reference;
 mod settings;
 mod setup;
-mod strays;
 mod systemd;
 mod terminal;
 mod unit;
+mod unknown_command;
 mod when;
 mod xeno_home;
 
@@ -43,12 +43,12 @@ fn main() -> ExitCode {
     // Wrong usage, --help and --version end here, with the statuses clap gives them: 2, 0, 0.
     let Cli { global, command } = match manual::parse() {
         Ok(parsed) => parsed,
-        Err(error) => match strays::answer(&error, std::env::args()) {
+        Err(error) => match unknown_command::answer(&error, std::env::args()) {
             Some(Failure { status, message }) => {
                 terminal::tell(&terminal::visible(&message));
                 return ExitCode::from(status);
             }
-            None => strays::without_wild_guess(error).exit(),
+            None => unknown_command::without_wild_guess(error).exit(),
         },
     };
     let outcome = match command {

@@ -63,7 +63,7 @@ pub(crate) fn agree(what: &str, question: &str, option: &str, no: &str) -> Resul
 /// Status 130 on Ctrl-C, 1 if the terminal is gone.
 pub(crate) fn secret(question: &str) -> Result<String, Failure> {
     write(question)?;
-    let typed = Unseen::begin().map_err(|error| gone(&error)).and_then(|_unseen| typed());
+    let typed = EchoOff::begin().map_err(|error| gone(&error)).and_then(|_echo_off| typed());
     write("\n")?;
     typed
 }
@@ -87,9 +87,9 @@ fn typed() -> Result<String, Failure> {
 }
 
 /// The terminal without echo; restored when dropped.
-struct Unseen(Termios);
+struct EchoOff(Termios);
 
-impl Unseen {
+impl EchoOff {
     fn begin() -> io::Result<Self> {
         let before = tcgetattr(stdin().as_fd())?;
         let mut unseen = before.clone();
@@ -101,7 +101,7 @@ impl Unseen {
     }
 }
 
-impl Drop for Unseen {
+impl Drop for EchoOff {
     fn drop(&mut self) {
         let _ = tcsetattr(stdin().as_fd(), OptionalActions::Now, &self.0);
     }

@@ -19,8 +19,8 @@ mod commands;
 mod console;
 mod conversation;
 mod endpoint;
-mod events;
 mod input;
+mod json;
 mod keyboard;
 mod leaving;
 mod link;
@@ -43,7 +43,7 @@ use self::attachments::Attachments;
 use self::client::Client;
 use self::console::{Arguments, Completions, Console, UserInput};
 use self::endpoint::Connected;
-use self::events::Events;
+use self::json::JsonLines;
 use self::plain::Plain;
 use self::renderer::Renderer;
 use crate::admin_client::home_of;
@@ -78,8 +78,11 @@ pub(crate) fn run(global: &Global, options: &Chat) -> Result<(), Failure> {
             let here = (endpoint, link);
             match message {
                 Some(message) => {
-                    let renderer: Box<dyn Renderer> =
-                        if options.json { Box::new(Events::default()) } else { Box::new(Plain::new(false)) };
+                    let renderer: Box<dyn Renderer> = if options.json {
+                        Box::new(JsonLines::default())
+                    } else {
+                        Box::new(Plain::new(false))
+                    };
                     Client::new(here, renderer, names, files, None, None)?.one_turn(&named, &message).await
                 }
                 None => {

@@ -36,14 +36,14 @@ const CLOCK: std::ops::Range<usize> = 11..19;
 pub(crate) fn run(global: &Global, options: &Events) -> Result<(), Failure> {
     leave_on_interrupt()?;
     let home = home_of(global)?;
-    let look = Look { columns: columns(), colored: may_color(&std::io::stdout()) };
+    let look = LineStyle { columns: columns(), colored: may_color(&std::io::stdout()) };
     let mut told_away = false;
     loop {
         let followed = Link::open(&home).and_then(|link| follow(global, link, options, look, &mut told_away));
         let why = match followed {
-            Ok(Ended::Unread) => return Ok(()),
-            Ok(Ended::Failed(failure)) => return Err(failure),
-            Ok(Ended::Closed) => "the daemon closed the connection".to_owned(),
+            Ok(FollowEnd::Unread) => return Ok(()),
+            Ok(FollowEnd::Failed(failure)) => return Err(failure),
+            Ok(FollowEnd::Closed) => "the daemon closed the connection".to_owned(),
             Err(Refused::Unreachable(why)) => why,
             Err(refused) => return Err(refused.into()),
         };
@@ -58,7 +58,7 @@ pub(crate) fn run(global: &Global, options: &Events) -> Result<(), Failure> {
 }
 
 /// Why following ended.
-enum Ended {
+enum FollowEnd {
     /// Nobody reads.
     Unread,
     /// It can't be written.
@@ -71,9 +71,9 @@ fn follow(
     global: &Global,
     mut link: Link,
     options: &Events,
-    look: Look,
+    look: LineStyle,
     told_away: &mut bool,
-) -> Result<Ended, Refused> {
+) -> Result<FollowEnd, Refused> {
     link.call("admin.events", &json!({}), |_, _| {})?;
     *told_away = false;
     if !global.json {
@@ -99,12 +99,12 @@ fn follow(
             let line = if global.json { as_json(event) } else { look.line(&event) };
             match put(&line) {
                 Ok(true) => {}
-                Ok(false) => return Ok(Ended::Unread),
-                Err(failure) => return Ok(Ended::Failed(failure)),
+                Ok(false) => return Ok(FollowEnd::Unread),
+                Err(failure) => return Ok(FollowEnd::Failed(failure)),
             }
         }
         if is_over {
-            return Ok(Ended::Closed);
+            return Ok(FollowEnd::Closed);
         }
     }
 }
@@ -129,12 +129,12 @@ fn as_json(mut event: Value) -> String {
 
 /// The layout of lines.
 #[derive(Clone, Copy)]
-struct Look {
+struct LineStyle {
     columns: Option<usize>,
     colored: bool,
 }
 
-impl Look {
+impl LineStyle {
     /// One event on one line: when, where, what.
     fn line(self, event: &Value) -> String {
         let at = utc(event["at_ms"].as_u64().unwrap_or_else(now_ms));
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn an_event_is_one_line() {
-        let look = |columns| Look { columns, colored: false };
+        let look = |columns| LineStyle { columns, colored: false };
         let prompt = json!({"event": "prompt", "session": "main:cli:ada:main", "seq": 3, "at_ms": 3_661_000, "follow": 1,
                             "content": "two\nlines\u{1b}[2J", "owner": null});
         assert_eq!(

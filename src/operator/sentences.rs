@@ -13,18 +13,18 @@ const OPEN_MAX: usize = 256;
 
 /// Sentences that are not complete yet.
 #[derive(Debug, Default)]
-pub(super) struct Sentences(Vec<Open>);
+pub(super) struct Sentences(Vec<Sentence>);
 
 /// A sentence that is not complete yet.
 #[derive(Debug)]
-struct Open {
+struct Sentence {
     /// The event with its first piece.
     first: Value,
     text: String,
     since: Instant,
 }
 
-impl Open {
+impl Sentence {
     fn is_of(&self, event: &Value) -> bool {
         ["run", "event", "session"].iter().all(|name| self.first[*name] == event[*name])
     }
@@ -62,7 +62,7 @@ impl Sentences {
                     let oldest = self.0.remove(0);
                     told.extend(oldest.told(&oldest.text));
                 }
-                self.0.push(Open { first: event.clone(), text: String::new(), since: now });
+                self.0.push(Sentence { first: event.clone(), text: String::new(), since: now });
                 self.0.len() - 1
             }
         };
@@ -82,7 +82,7 @@ impl Sentences {
 
     /// How long to wait until a begun sentence has to be shown; none if there is none.
     pub(super) fn patience(&self, now: Instant) -> Option<Duration> {
-        let left = |open: &Open| PATIENCE.saturating_sub(now.saturating_duration_since(open.since));
+        let left = |open: &Sentence| PATIENCE.saturating_sub(now.saturating_duration_since(open.since));
         // The system takes 0 for no bound.
         self.0.iter().map(left).min().map(|left| left.max(Duration::from_millis(10)))
     }
@@ -107,7 +107,7 @@ impl Sentences {
         self.end(|_| true)
     }
 
-    fn end(&mut self, which: impl Fn(&Open) -> bool) -> Vec<Value> {
+    fn end(&mut self, which: impl Fn(&Sentence) -> bool) -> Vec<Value> {
         let mut told = Vec::new();
         self.0.retain(|open| {
             let ends = which(open);

@@ -20,12 +20,12 @@ use crate::terminal::{json_line, one_line, put, tell};
 
 /// Lines of JSON.
 #[derive(Debug, Default)]
-pub(super) struct Events {
+pub(super) struct JsonLines {
     /// The exit status, once stdout can't be written to.
     gone: Option<u8>,
 }
 
-impl Events {
+impl JsonLines {
     fn put(&mut self, event: &Value) {
         if self.gone.is_some() {
             return;
@@ -41,7 +41,7 @@ impl Events {
     }
 }
 
-impl Renderer for Events {
+impl Renderer for JsonLines {
     fn banner(&mut self, _text: &str) {}
 
     fn accepted(&mut self, session: &str, run: &str) {
