@@ -126,10 +126,10 @@ impl TerminalThread {
     fn press(&mut self, key: Key) {
         if self.screen.is_asking() && self.editor.text().is_empty() {
             match meant(&key) {
-                Meant::Answer(c) => return self.tell(UserInput::Key(c)),
-                Meant::Interrupt => return self.tell(UserInput::Interrupt { dropped: false }),
-                Meant::Nothing => return,
-                Meant::Text => {}
+                KeyMeaning::Answer(c) => return self.tell(UserInput::Key(c)),
+                KeyMeaning::Interrupt => return self.tell(UserInput::Interrupt { dropped: false }),
+                KeyMeaning::Nothing => return,
+                KeyMeaning::Text => {}
             }
         }
         match self.editor.key(key) {
@@ -168,7 +168,7 @@ impl TerminalThread {
 
 /// What a key is while a question is asked and the line is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meant {
+enum KeyMeaning {
     Answer(char),
     Interrupt,
     Nothing,
@@ -176,12 +176,12 @@ enum Meant {
     Text,
 }
 
-fn meant(key: &Key) -> Meant {
+fn meant(key: &Key) -> KeyMeaning {
     match key {
-        Key::Char(c @ ('y' | 'n' | 'e' | 'Y' | 'N' | 'E')) => Meant::Answer(c.to_ascii_lowercase()),
-        Key::Esc | Key::Ctrl('c') => Meant::Interrupt,
-        Key::Enter => Meant::Nothing,
-        _ => Meant::Text,
+        Key::Char(c @ ('y' | 'n' | 'e' | 'Y' | 'N' | 'E')) => KeyMeaning::Answer(c.to_ascii_lowercase()),
+        Key::Esc | Key::Ctrl('c') => KeyMeaning::Interrupt,
+        Key::Enter => KeyMeaning::Nothing,
+        _ => KeyMeaning::Text,
     }
 }
 
@@ -192,14 +192,14 @@ mod tests {
     #[test]
     fn a_key_answers_and_other_keys_begin_a_prompt() {
         for (key, is) in [
-            (Key::Char('y'), Meant::Answer('y')),
-            (Key::Char('N'), Meant::Answer('n')),
-            (Key::Char('x'), Meant::Text),
-            (Key::Enter, Meant::Nothing),
-            (Key::Paste("y".into()), Meant::Text),
-            (Key::Ctrl('c'), Meant::Interrupt),
-            (Key::Esc, Meant::Interrupt),
-            (Key::Ctrl('d'), Meant::Text),
+            (Key::Char('y'), KeyMeaning::Answer('y')),
+            (Key::Char('N'), KeyMeaning::Answer('n')),
+            (Key::Char('x'), KeyMeaning::Text),
+            (Key::Enter, KeyMeaning::Nothing),
+            (Key::Paste("y".into()), KeyMeaning::Text),
+            (Key::Ctrl('c'), KeyMeaning::Interrupt),
+            (Key::Esc, KeyMeaning::Interrupt),
+            (Key::Ctrl('d'), KeyMeaning::Text),
         ] {
             assert_eq!(meant(&key), is, "{key:?}");
         }
