@@ -13,7 +13,7 @@ use crate::preflight::{attempt, look};
 use crate::settings;
 use crate::terminal::{json_line, say, tell};
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// Status 64 with every complaint.

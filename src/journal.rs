@@ -100,7 +100,7 @@ fn put(entry: &mut Vec<u8>, name: &str, value: &str) {
     entry.push(b'\n');
 }
 
-/// What an event says.
+/// The text and the fields of an event.
 #[derive(Default)]
 struct EventFields {
     message: String,

@@ -141,7 +141,7 @@ pub(crate) fn kept() -> Arc<DaemonLog> {
     RECENT.clone()
 }
 
-/// Keeps the latest lines, each a JSON object as readers of OpenClaw's log files know them.
+/// Keeps the latest log lines, each a JSON object in the format of OpenClaw's log files.
 struct RecentLines(Arc<DaemonLog>);
 
 impl<S: Subscriber> Layer<S> for RecentLines {
@@ -156,7 +156,7 @@ impl<S: Subscriber> Layer<S> for RecentLines {
     }
 }
 
-/// What an event says: its message, then its fields.
+/// The text of an event: its message, then its fields.
 #[derive(Default)]
 struct EventText {
     message: String,

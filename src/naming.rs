@@ -39,7 +39,7 @@ impl SessionNames {
     /// The user's session `name` of this agent; without a name the main one.
     ///
     /// # Errors
-    /// Status 2 if such a session can't be.
+    /// Status 2 if the name makes no valid key.
     pub(crate) fn session(&self, name: Option<&str>, agent: Option<&str>) -> Result<SessionKey, Failure> {
         let name = name.unwrap_or(SessionKey::DEFAULT_PEER);
         SessionKey::new(agent.unwrap_or(AGENT), "cli", &self.user, name)
@@ -49,7 +49,7 @@ impl SessionNames {
     /// The session that `text` refers to. Without a colon it is the name of a session of `agent`.
     ///
     /// # Errors
-    /// Status 2 if none can be meant by it.
+    /// Status 2 if it is no valid key or beginning of one.
     pub(crate) fn named(&self, text: Option<&str>, agent: Option<&str>) -> Result<SessionRef, Failure> {
         let Some(text) = text.filter(|text| text.contains(':')) else {
             return Ok(SessionRef::Key(self.session(text, agent)?));
@@ -90,7 +90,7 @@ impl SessionNames {
 /// The one key of `keys` that begins with `beginning`.
 ///
 /// # Errors
-/// Status 1 if there is none, or where there are several, with what there is.
+/// Status 1 if no key or more than one matches; the message lists them.
 pub(crate) fn chosen(beginning: &str, keys: &[String]) -> Result<SessionKey, Failure> {
     let begin: Vec<&String> = keys.iter().filter(|key| key.starts_with(beginning)).collect();
     let quoted = one_line(beginning, QUOTED_CHARS_MAX);

@@ -77,7 +77,7 @@ pub(crate) enum Tone {
     Plain,
     /// The head of something.
     Head,
-    /// Beside the matter.
+    /// Of minor importance.
     Dim,
     /// At work, or well.
     Good,

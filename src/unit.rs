@@ -122,7 +122,7 @@ struct Installation {
     stop_secs: u64,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// Where the binary is not known or the units can't be written.

@@ -103,7 +103,7 @@ impl Client {
     /// A client of a connected daemon. `typed` is the user's input in an interactive chat.
     ///
     /// # Errors
-    /// Status 1 if signals can't be waited for.
+    /// Status 1 if signals can't be listened to.
     pub(super) fn new(
         found: (Endpoint, Link),
         renderer: Box<dyn Renderer>,

@@ -26,11 +26,11 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// A daemon that was found.
 pub(super) struct Connected {
-    /// Where.
+    /// Where it is.
     pub(super) endpoint: Endpoint,
     /// The connection to it.
     pub(super) link: Link,
-    /// It, where this process runs it.
+    /// The daemon itself, if this process runs it.
     pub(super) embedded: Option<Embedded>,
 }
 

@@ -18,7 +18,7 @@ use super::conversation::QUEUED;
 use super::renderer::{Call, Decision, End, Outcome, Renderer};
 use crate::terminal::{json_line, one_line, put, tell};
 
-/// Lines of JSON.
+/// Renders one turn as JSON Lines.
 #[derive(Debug, Default)]
 pub(super) struct JsonLines {
     /// The exit status, once stdout can't be written to.

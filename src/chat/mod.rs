@@ -51,15 +51,15 @@ use crate::cli::{Chat, Global};
 use crate::exit::{Failure, USAGE};
 use crate::naming::SessionNames;
 
-/// What is said where the daemon lives in this process.
+/// Shown if the daemon runs inside this process.
 const EMBEDDED: &str = "no daemon runs on this home, so one runs inside this chat: other chats can join it, and it \
                         ends when you leave; what is unfinished then is stored and goes on at the next start\n\
                         `clawmux serve` keeps sessions running";
 
-/// Where the prompts typed are kept, in the home.
+/// The file in the home that keeps the prompts that were typed.
 const HISTORY: &str = "chat-history";
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// Status 1 if the run fails, 130 if it is aborted, 69 if the daemon is not reachable, 2 if the
@@ -86,7 +86,7 @@ pub(crate) fn run(global: &Global, options: &Chat) -> Result<(), Failure> {
                     Client::new(here, renderer, names, files, None, None)?.one_turn(&named, &message).await
                 }
                 None => {
-                    let (mut renderer, typed, completions) = seat(global)?;
+                    let (mut renderer, typed, completions) = open_terminal(global)?;
                     if embedded.is_some() {
                         renderer.note(EMBEDDED);
                     }
@@ -104,11 +104,11 @@ pub(crate) fn run(global: &Global, options: &Chat) -> Result<(), Failure> {
     })
 }
 
-/// What is shown, what is typed, and what is completed where that is possible.
-type Seat = (Box<dyn Renderer>, mpsc::Receiver<UserInput>, Option<Completions>);
+/// The renderer, the input, and the completions of an editor.
+type Terminal = (Box<dyn Renderer>, mpsc::Receiver<UserInput>, Option<Completions>);
 
-/// Where somebody sits and types: an editor where there is a terminal that can be drawn on, else lines.
-fn seat(global: &Global) -> Result<Seat, Failure> {
+/// Opens an editor if the terminal can be drawn on; else reads and writes lines.
+fn open_terminal(global: &Global) -> Result<Terminal, Failure> {
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     if is_dumb || !stdout().is_terminal() {
         return Ok((Box::new(Plain::new(true)), keyboard::lines(), None));

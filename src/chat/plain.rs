@@ -16,16 +16,16 @@ const NAME_CHARS_MAX: usize = 64;
 const TOOL_CHARS_MAX: usize = 200;
 /// How much of a line of a note, in characters.
 const NOTE_CHARS_MAX: usize = 400;
-/// How much of an error.
+/// How many characters of an error are shown.
 const ERROR_CHARS_MAX: usize = 1000;
 /// Back to the first column, and empty from there on.
 const CLEAR: &str = "\r\x1b[K";
-/// How wide a terminal is that does not say.
+/// The width of a terminal that does not tell it.
 const COLUMNS: usize = 80;
 /// An approval's id is a UUID.
 const APPROVAL_CHARS: usize = 36;
 
-/// Lines.
+/// Renders a chat as lines.
 #[derive(Debug)]
 pub(super) struct Plain {
     /// Whether stdout is a terminal, which obeys control characters.
@@ -34,11 +34,11 @@ pub(super) struct Plain {
     is_colored: bool,
     /// Whether the chat is interactive.
     is_typed: bool,
-    /// Whether the line is there in which something may be typed.
+    /// Whether the input prompt is shown.
     is_prompted: bool,
-    /// Whether what is under way may be told in a line that is drawn over.
+    /// Whether the status may be shown on a line that is drawn over.
     is_drawn: bool,
-    /// Whether that line is there.
+    /// Whether that line is shown.
     is_status_shown: bool,
     /// Whether the answer so far ends within a line.
     is_within_line: bool,
@@ -48,7 +48,7 @@ pub(super) struct Plain {
 }
 
 impl Plain {
-    /// For one answer, or for somebody who types lines.
+    /// For one answer, or for an interactive chat without an editor.
     pub(super) fn new(is_typed: bool) -> Self {
         Self {
             is_answer_shown: stdout().is_terminal(),
@@ -66,7 +66,7 @@ impl Plain {
         }
     }
 
-    /// Into a pipe or a file it goes byte by byte.
+    /// Writes a piece of the answer; unchanged into a pipe or a file.
     fn write(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -101,7 +101,7 @@ impl Plain {
         }
     }
 
-    /// On a screen that shows both, what is said beside the answer starts on a line of its own.
+    /// Begins a new line, if stdout and stderr are the same terminal.
     fn break_line(&mut self) {
         self.leave_prompt();
         self.clear_status();
@@ -123,7 +123,7 @@ impl Plain {
         }
     }
 
-    /// Says that a line may be typed.
+    /// Shows the input prompt.
     fn prompt(&mut self) {
         if self.is_typed && !self.is_prompted {
             write_stderr("> ");
@@ -131,7 +131,7 @@ impl Plain {
         }
     }
 
-    /// Leaves the line where something may be typed, for what is told meanwhile.
+    /// Leaves the line of the input prompt, so that something can be shown.
     fn leave_prompt(&mut self) {
         if std::mem::take(&mut self.is_prompted) {
             write_stderr("\n");

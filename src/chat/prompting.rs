@@ -70,7 +70,7 @@ impl Client {
                 output.renderer.accepted(self.session.as_str(), run);
                 self.conversation.accepted(run, output)
             }
-            PromptOutcome::Refused(_) | PromptOutcome::Left => self.conversation.refused(output),
+            PromptOutcome::Refused(_) | PromptOutcome::Left => self.conversation.release(output),
         };
         self.changes.extend(changes);
         Ok(sent)

@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOG: &str =
     "its log says why: journalctl -u clawmux where systemd runs it, else what it wrote to its terminal";
 
-/// One thing that was looked at.
+/// The result of one check.
 struct Finding {
     /// Which part, such as `config` or `disk`.
     part: &'static str,
@@ -56,7 +56,7 @@ struct Finding {
     advice: String,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// Status 1 if something is wrong; warnings are not.
@@ -74,7 +74,7 @@ pub(crate) fn run(global: &Global, options: &Doctor) -> Result<(), Failure> {
     }
 }
 
-/// Looks at everything.
+/// Runs all checks.
 fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let global = global.clone();
     let settings = found.within(PATIENCE, "config", move |found| {
@@ -196,7 +196,7 @@ impl Findings {
         self.0.push(Finding { part, severity, what: what.into(), advice: advice.into() });
     }
 
-    /// Has something looked at elsewhere, for so long at most.
+    /// Runs a check on a thread of its own, for this long at most.
     fn within<T: Send + 'static>(
         &mut self,
         patience: Duration,

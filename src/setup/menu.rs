@@ -16,7 +16,7 @@ use crate::terminal::{one_line, tell};
 /// So many models are shown to choose from.
 const SHOWN_MAX: usize = 20;
 
-/// What can be chosen.
+/// An item of the menu.
 enum MenuItem<'a> {
     Found(&'a FoundProvider),
     /// A service whose key is not in the environment.
@@ -179,7 +179,7 @@ fn offer(name: &'static str, title: &'static str, kind: ProviderKind, base_url: 
     Offer { name, title, provider, url_variable: None, key_variable: None, is_server: false }
 }
 
-/// Asked for its models; says where it does not tell.
+/// Asks a provider for its models; tells the user if that fails.
 fn looked(offer: Offer, system: &SystemRunner) -> FoundProvider {
     let asked = probe::models(offer.name, &offer.provider, PATIENCE);
     let models = system.block_on(asked);

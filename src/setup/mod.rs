@@ -54,7 +54,7 @@ struct Candidate {
     awaited: Option<String>,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// Status 2 if there is nobody to ask, 64 if the configuration there is is bad, 1 if nothing was written.

@@ -83,7 +83,7 @@ pub(super) struct Conversation {
     /// The runs of this chat.
     own: Vec<String>,
     /// Calls that wait, in order.
-    asked: Vec<PendingApproval>,
+    pending: Vec<PendingApproval>,
     /// Calls that were decided here and not yet confirmed by an event.
     deciding: Vec<PendingApproval>,
     /// Whether a prompt of this chat waits to be accepted.
@@ -116,7 +116,7 @@ impl Conversation {
     pub(super) fn lost(&mut self) -> Option<u64> {
         self.held.clear();
         // Nor is it known what was decided.
-        self.asked.splice(0..0, self.deciding.drain(..));
+        self.pending.splice(0..0, self.deciding.drain(..));
         let seen = if self.is_private { self.seq.max(self.past) } else { self.seq };
         (seen > 0 || self.past == 0).then_some(seen)
     }
@@ -126,7 +126,7 @@ impl Conversation {
         self.is_sending = true;
     }
 
-    /// It is accepted as this run.
+    /// The prompt is accepted as this run: shows what was held back.
     pub(super) fn accepted(&mut self, run: &str, output: &mut Output<'_>) -> Vec<Change> {
         self.own.push(run.to_owned());
         for known in self.runs.iter_mut().filter(|known| known.id.as_deref() == Some(run)) {
@@ -135,43 +135,38 @@ impl Conversation {
         self.release(output)
     }
 
-    /// It was refused.
-    pub(super) fn refused(&mut self, output: &mut Output<'_>) -> Vec<Change> {
-        self.release(output)
-    }
-
-    /// Shows what was held back.
-    fn release(&mut self, output: &mut Output<'_>) -> Vec<Change> {
+    /// No prompt is on its way any more: shows what was held back.
+    pub(super) fn release(&mut self, output: &mut Output<'_>) -> Vec<Change> {
         self.is_sending = false;
         let held = std::mem::take(&mut self.held);
-        held.into_iter().filter_map(|frame| self.show(frame, output)).collect()
+        held.into_iter().filter_map(|event| self.show(event, output)).collect()
     }
 
     /// Handles an event of the attached session.
-    pub(super) fn take(&mut self, frame: SessionEvent, output: &mut Output<'_>) -> Option<Change> {
+    pub(super) fn take(&mut self, event: SessionEvent, output: &mut Output<'_>) -> Option<Change> {
         self.heard = Some(output.now);
         if self.is_sending && self.held.len() < HELD_MAX {
-            self.held.push(frame);
+            self.held.push(event);
             return None;
         }
-        self.show(frame, output)
+        self.show(event, output)
     }
 
     /// The first call that waits for approval. None until the past is complete.
     pub(super) fn question(&self, now: Instant) -> Option<&PendingApproval> {
-        self.asked.first().filter(|_| self.is_caught_up(now))
+        self.pending.first().filter(|_| self.is_caught_up(now))
     }
 
     /// It is decided here.
     pub(super) fn decides(&mut self, id: &str) {
-        if let Some(at) = self.asked.iter().position(|asked| asked.id == id) {
-            self.deciding.push(self.asked.remove(at));
+        if let Some(at) = self.pending.iter().position(|asked| asked.id == id) {
+            self.deciding.push(self.pending.remove(at));
         }
     }
 
     /// Whether this call still waits.
     pub(super) fn is_asked(&self, id: &str) -> bool {
-        self.asked.iter().any(|asked| asked.id == id)
+        self.pending.iter().any(|asked| asked.id == id)
     }
 
     /// Whether anything is under way or waits.
@@ -204,7 +199,7 @@ impl Conversation {
             Doing::Answering => "answering".to_owned(),
             Doing::Calling(calls) => {
                 let names: Vec<&str> = calls.iter().map(|(_, name)| name.as_str()).collect();
-                let waits = self.asked.iter().any(|asked| asked.run == run.id);
+                let waits = self.pending.iter().any(|asked| asked.run == run.id);
                 format!("{} {}", if waits { "waiting for approval of" } else { "calling" }, names.join(", "))
             }
         };

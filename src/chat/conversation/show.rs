@@ -17,8 +17,8 @@ struct About {
 
 impl Conversation {
     /// Applies an event and shows it.
-    pub(super) fn show(&mut self, frame: SessionEvent, output: &mut Output<'_>) -> Option<Change> {
-        let SessionEvent { place, event } = frame;
+    pub(super) fn show(&mut self, event: SessionEvent, output: &mut Output<'_>) -> Option<Change> {
+        let SessionEvent { place, event } = event;
         let mut is_past = false;
         if let Some(place) = &place {
             // Where it was attached anew nothing comes twice; should it, it is not shown twice.
@@ -51,7 +51,7 @@ impl Conversation {
             StreamEvent::Clear => output.renderer.note("cleared: the conversation begins anew"),
             StreamEvent::Deleted => return self.deleted(),
             StreamEvent::Approval { id, name, decision, by } => {
-                self.asked.retain(|asked| asked.id != id);
+                self.pending.retain(|asked| asked.id != id);
                 let is_own = self.deciding.iter().any(|deciding| deciding.id == id);
                 self.deciding.retain(|deciding| deciding.id != id);
                 output.renderer.decided(&Decision { id, name, decision, by, is_own });
@@ -78,7 +78,7 @@ impl Conversation {
     /// The session is gone.
     fn deleted(&mut self) -> Option<Change> {
         let is_awaited = !self.is_private || !self.runs.is_empty() || !self.own.is_empty();
-        (self.runs, self.asked, self.deciding) = (Vec::new(), Vec::new(), Vec::new());
+        (self.runs, self.pending, self.deciding) = (Vec::new(), Vec::new(), Vec::new());
         (self.seq, self.past) = (0, 0);
         self.ahead.clear();
         is_awaited.then_some(Change::Deleted)
@@ -103,7 +103,7 @@ impl Conversation {
                 run.calls(call, name.clone(), now);
                 if let Some(id) = approval.clone() {
                     let (name, input) = (name.clone(), input.clone());
-                    self.asked.push(PendingApproval { id, name, input, run: run.id.clone() });
+                    self.pending.push(PendingApproval { id, name, input, run: run.id.clone() });
                 }
                 output.renderer.tool_call(&Call { name, input, approval });
             }
@@ -132,7 +132,7 @@ impl Conversation {
         let is_past = about.is_past;
         let at = self.run(about, output);
         let run = self.runs.remove(at);
-        self.asked.retain(|asked| asked.run != run.id);
+        self.pending.retain(|asked| asked.run != run.id);
         self.deciding.retain(|asked| asked.run != run.id);
         self.own.retain(|own| Some(own) != run.id.as_ref());
         let is_own = run.is_own;
