@@ -17,13 +17,13 @@ use crate::terminal::one_line;
 
 /// How long the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The most bytes of a line of the daemon's.
+/// The longest line of the daemon, in bytes.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub(crate) enum Refused {
-    /// No daemon is there, or it went away: with what to tell people.
+    /// No daemon is reachable, or it went away: the message for people.
     Unreachable(String),
     /// The daemon says no.
     Error(Error),
@@ -45,16 +45,16 @@ pub(crate) struct Link {
     socket: PathBuf,
     stream: BufReader<UnixStream>,
     last_id: u64,
-    /// What has come of a line that is not whole yet.
+    /// The beginning of a line that is not complete yet.
     begun: Vec<u8>,
 }
 
-/// What came of waiting for what the daemon tells.
+/// The outcome of waiting for a notification.
 #[derive(Debug)]
-pub(crate) enum Told {
-    /// This: a method and its parameters.
-    This(String, Value),
-    /// Nothing in that time.
+pub(crate) enum Notice {
+    /// A notification: its method and its parameters.
+    Of(String, Value),
+    /// None came in time.
     Nothing,
     /// The daemon closed the connection.
     Closed,
@@ -64,7 +64,7 @@ impl Link {
     /// Connects to the daemon of `home`.
     ///
     /// # Errors
-    /// Where none is reachable.
+    /// If none is reachable.
     pub(crate) fn open(home: &Path) -> Result<Self, Refused> {
         let socket = socket_path(home);
         let stream = UnixStream::connect(&socket).map_err(|error| match error.kind() {
@@ -80,10 +80,10 @@ impl Link {
         Self::over(socket, stream)
     }
 
-    /// Connects to the daemon of `home`, where one runs.
+    /// Connects to the daemon of `home`; none if there is none.
     ///
     /// # Errors
-    /// Where one may run and is not reachable.
+    /// If one may run and is not reachable.
     pub(crate) fn open_if_there(home: &Path) -> Result<Option<Self>, Refused> {
         let socket = socket_path(home);
         match UnixStream::connect(&socket) {
@@ -103,10 +103,10 @@ impl Link {
         Ok(Self { socket, stream: BufReader::new(stream), last_id: 0, begun: Vec::new() })
     }
 
-    /// Asks, and gives what is told on the way (method and parameters) to `told`.
+    /// Sends a request and waits for its answer; passes notifications (method and parameters) to `told`.
     ///
     /// # Errors
-    /// Where the daemon refuses or goes away.
+    /// If the daemon refuses or goes away.
     pub(crate) fn call(
         &mut self,
         method: &str,
@@ -138,43 +138,30 @@ impl Link {
         }
     }
 
-    /// From here on the daemon may be silent for so long; for as long as it likes where none.
+    /// Sets how long the daemon may be silent from now on; none for no limit.
     ///
     /// # Errors
-    /// Where the connection is gone.
+    /// If the connection is gone.
     pub(crate) fn wait_for(&mut self, patience: Option<Duration>) -> Result<(), Refused> {
         self.stream.get_ref().set_read_timeout(patience).map_err(|error| self.broken(&error))
     }
 
-    /// What the daemon tells next, method and parameters; none when it closes.
+    /// The next notification within `patience`; none for no limit.
     ///
     /// # Errors
-    /// Where the connection breaks.
-    pub(crate) fn next(&mut self) -> Result<Option<(String, Value)>, Refused> {
-        while let Some(line) = self.read()? {
-            if let Some(told) = notification(&line) {
-                return Ok(Some(told));
-            }
-        }
-        Ok(None)
-    }
-
-    /// What the daemon tells next, within `patience`; none = however long it takes.
-    ///
-    /// # Errors
-    /// Where the connection breaks.
-    pub(crate) fn next_within(&mut self, patience: Option<Duration>) -> Result<Told, Refused> {
+    /// If the connection breaks.
+    pub(crate) fn next_within(&mut self, patience: Option<Duration>) -> Result<Notice, Refused> {
         self.wait_for(patience)?;
         loop {
             match self.line() {
                 Ok(Some(line)) => {
                     if let Some((method, params)) = notification(&line) {
-                        return Ok(Told::This(method, params));
+                        return Ok(Notice::Of(method, params));
                     }
                 }
-                Ok(None) => return Ok(Told::Closed),
+                Ok(None) => return Ok(Notice::Closed),
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                    return Ok(Told::Nothing);
+                    return Ok(Notice::Nothing);
                 }
                 Err(error) => return Err(self.broken(&error)),
             }
@@ -185,7 +172,7 @@ impl Link {
         self.line().map_err(|error| self.broken(&error))
     }
 
-    /// The next line; none at the end. What has come of it stays where it takes too long.
+    /// The next line; none at the end. After a timeout the part that came is kept.
     fn line(&mut self) -> std::io::Result<Option<Vec<u8>>> {
         match self.stream.by_ref().take(BYTES_MAX).read_until(b'\n', &mut self.begun) {
             Ok(_) if self.begun.ends_with(b"\n") => Ok(Some(std::mem::take(&mut self.begun))),
@@ -210,7 +197,7 @@ fn unreachable(socket: &Path, why: &str) -> Refused {
     Refused::Unreachable(format!("no daemon is reachable at {}: {why}{advice}", socket.display()))
 }
 
-/// What a line tells that answers nothing.
+/// The notification in this line, if it is one.
 fn notification(line: &[u8]) -> Option<(String, Value)> {
     let mut value: Value = serde_json::from_slice(line).ok()?;
     if value.get("id").is_some() {
@@ -220,10 +207,15 @@ fn notification(line: &[u8]) -> Option<(String, Value)> {
     Some((method, value.get_mut("params").map(Value::take).unwrap_or_else(|| json!({}))))
 }
 
-/// Asks the daemon of `home` one thing. Blocks.
+/// Sends the daemon one request. Blocks.
+pub(crate) fn ask(global: &Global, method: &str, params: &Value) -> Result<Value, Failure> {
+    call(&home_of(global)?, method, params)
+}
+
+/// Sends the daemon of `home` one request. Blocks.
 ///
 /// # Errors
-/// Status 69 where none is reachable, 1 where it refuses or fails.
+/// Status 69 if none is reachable, 1 if it refuses or fails.
 pub(crate) fn call(home: &Path, method: &str, params: &Value) -> Result<Value, Failure> {
     Ok(Link::open(home)?.call(method, params, |_, _| {})?)
 }
@@ -231,7 +223,7 @@ pub(crate) fn call(home: &Path, method: &str, params: &Value) -> Result<Value, F
 /// Where the daemon's home is.
 ///
 /// # Errors
-/// Where nothing says so.
+/// If nothing says so.
 pub(crate) fn home_of(global: &Global) -> Result<PathBuf, Failure> {
     home::resolve(global.home.as_deref(), |name| std::env::var(name).ok())
 }

@@ -1,31 +1,24 @@
-//! `clawmux check`: everything that can be said about the configuration without starting; what a start
-//! would try is tried, as far as that changes nothing.
+//! `clawmux check`: everything that is wrong with the configuration, found without starting the daemon or
+//! changing anything.
 
-use std::os::unix::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use clawmux_actors::admin::{Group, socket_path};
 use clawmux_actors::configuration::Layers;
-use clawmux_actors::plugin;
-use clawmux_actors::sandbox::cache::Cache;
-use clawmux_actors::sandbox::compiler::Compiler;
-use clawmux_actors::sandbox::source;
 use clawmux_core::config::{self, Complaint, Config, Examined, Origin, url_variable};
 use serde_json::{Value, json};
 
-use crate::cli::{Check, Global};
+use crate::cli::Global;
 use crate::exit::{CONFIG, Failure};
-use crate::home;
-use crate::logging;
+use crate::preflight::{attempt, look};
 use crate::settings;
 use crate::terminal::{json_line, say, tell};
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// Status 64 with every complaint.
-pub(crate) fn run(global: &Global, options: &Check) -> Result<(), Failure> {
-    if options.json {
+pub(crate) fn run(global: &Global) -> Result<(), Failure> {
+    if global.json {
         return tell_json(global);
     }
     let Checked { layers, files, found } = examine(global)?;
@@ -64,14 +57,14 @@ fn tell_json(global: &Global) -> Result<(), Failure> {
     if ok { Ok(()) } else { Err(Failure::new(CONFIG, "")) }
 }
 
-/// Everything that was found out.
+/// The configuration, and what is wrong with it.
 struct Checked {
     layers: Layers,
     files: Vec<PathBuf>,
     found: Examined,
 }
 
-/// Reads the files and looks at what they speak of, all of it whatever is wrong.
+/// Reads the files and checks everything they refer to, whatever else is wrong.
 ///
 /// # Errors
 /// Where a file can't be read, or nothing says where the home is.
@@ -105,63 +98,6 @@ fn entry(complaint: &Complaint) -> Value {
         "key": key,
         "message": message,
     })
-}
-
-/// What a start would come to grief over besides, tried as far as that changes nothing: whether the home
-/// can be written to, the operator's socket can be made, and each plugin can be compiled and says what it
-/// is. Takes as long as compiling them.
-pub(crate) fn attempt(config: &Config, home: &Path) -> Vec<String> {
-    let mut complaints: Vec<String> = home::usable(home).err().into_iter().collect();
-    complaints.extend(socket(config, home));
-    complaints.extend(plugins(config, home));
-    complaints
-}
-
-/// Why the operator's socket can't be made.
-fn socket(config: &Config, home: &Path) -> Vec<String> {
-    let mut complaints = Vec::new();
-    if let Some(Err(error)) = config.gateway.socket_group.as_deref().map(Group::named) {
-        complaints.push(error.message);
-    }
-    let path = socket_path(home);
-    if let Err(error) = SocketAddr::from_pathname(&path) {
-        complaints.push(format!("the socket {} can't be made: {error}", path.display()));
-    }
-    if let Some(folder) = path.parent().filter(|folder| folder.exists()) {
-        complaints.extend(home::usable(folder).err());
-    }
-    complaints
-}
-
-/// Why plugins can't be loaded that can be read.
-pub(crate) fn plugins(config: &Config, home: &Path) -> Vec<String> {
-    let cache = Cache::temporary().compiled_by(Compiler::child());
-    plugin::attempt(&config.plugins, home, &cache).into_iter().map(|error| error.message).collect()
-}
-
-/// What only the file system knows, with what is in the files: first complaints, then warnings.
-pub(crate) fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
-    let (mut complaints, mut warnings) = (Vec::new(), Vec::new());
-    if let Err(failure) = logging::check(&config.log) {
-        complaints.push(failure.message);
-    }
-    for (name, provider) in &config.providers {
-        if let Some(path) = provider.ca_file.as_ref().filter(|path| !path.is_file()) {
-            complaints.push(format!("providers.{name}.ca_file: {} is not there", path.display()));
-        }
-    }
-    complaints.extend(source::check(&config.plugins, home).into_iter().map(|error| error.message));
-    for agent in config.agents.values() {
-        if agent.soul.exists() && !agent.soul.is_file() {
-            complaints.push(format!("agents.{}.soul: {} is not a file", agent.id, agent.soul.display()));
-            continue;
-        }
-        // Nobody has to have a SOUL.md; who names another file means one.
-        if !agent.soul.is_file() && !agent.soul.ends_with("SOUL.md") {
-            warnings.push(format!("agents.{}.soul: {} is not there", agent.id, agent.soul.display()));
-        }
-    }
-    (complaints, warnings)
 }
 
 fn summary(layers: &Layers, files: &[PathBuf], config: &Config) -> String {

@@ -31,7 +31,7 @@ pub(crate) fn resolve(flag: Option<&Path>, env: impl Fn(&str) -> Option<String>)
 /// Makes it, for its owner only, where it is not there.
 ///
 /// # Errors
-/// Where it can't be made.
+/// If it can't be made.
 pub(crate) fn create(home: &Path) -> Result<(), Failure> {
     if home.exists() && !home.is_dir() {
         return Err(Failure::new(FAILED, format!("the home {} is not a folder", home.display())));

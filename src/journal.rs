@@ -60,7 +60,7 @@ impl<S: Subscriber> Layer<S> for Journal {
 /// An event in the journal's own format.
 fn entry(event: &Event<'_>) -> Vec<u8> {
     let about = event.metadata();
-    let mut said = Said::default();
+    let mut said = EventFields::default();
     event.record(&mut said);
     let mut entry = Vec::with_capacity(256);
     let line = said.message + &said.line;
@@ -100,16 +100,16 @@ fn put(entry: &mut Vec<u8>, name: &str, value: &str) {
     entry.push(b'\n');
 }
 
-/// What an event says.
+/// The text and the fields of an event.
 #[derive(Default)]
-struct Said {
+struct EventFields {
     message: String,
     /// The fields, as they follow the message.
     line: String,
     fields: Vec<(String, String)>,
 }
 
-impl Visit for Said {
+impl Visit for EventFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }

@@ -94,9 +94,6 @@ impl LogFilter for Filter {
 }
 
 /// Starts to write them.
-///
-/// # Errors
-/// As [`check`].
 pub(crate) fn start(log: &Log) -> Result<(), Failure> {
     let wants_journal = match log.format {
         LogFormat::Journald => true,
@@ -111,7 +108,7 @@ pub(crate) fn start(log: &Log) -> Result<(), Failure> {
     // A line that can't be written is lost: to complain of it, to the same full disk, would panic.
     let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(|| Stderr);
     let (filter, handle) = reload::Layer::new(check(log)?);
-    let all = tracing_subscriber::registry().with(filter).with(Kept(kept()));
+    let all = tracing_subscriber::registry().with(filter).with(RecentLines(kept()));
     let _ = FILTER.set(Arc::new(Filter { handle, directives: Mutex::new(log.filter.clone()) }));
     // That a subscriber is there already is the case in tests only.
     let _ = match (journal, log.format) {
@@ -140,16 +137,16 @@ fn is_journal(stream: Option<&str>, file: impl AsRef<Path>) -> bool {
 
 /// The latest lines of this process.
 pub(crate) fn kept() -> Arc<DaemonLog> {
-    static KEPT: LazyLock<Arc<DaemonLog>> = LazyLock::new(Arc::default);
-    KEPT.clone()
+    static RECENT: LazyLock<Arc<DaemonLog>> = LazyLock::new(Arc::default);
+    RECENT.clone()
 }
 
-/// Keeps the latest lines, each a JSON object as readers of OpenClaw's log files know them.
-struct Kept(Arc<DaemonLog>);
+/// Keeps the latest log lines, each a JSON object in the format of OpenClaw's log files.
+struct RecentLines(Arc<DaemonLog>);
 
-impl<S: Subscriber> Layer<S> for Kept {
+impl<S: Subscriber> Layer<S> for RecentLines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let mut said = Said::default();
+        let mut said = EventText::default();
         event.record(&mut said);
         let at = jiff::Timestamp::now();
         let time = at.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string();
@@ -159,14 +156,14 @@ impl<S: Subscriber> Layer<S> for Kept {
     }
 }
 
-/// What an event says: its message, then its fields.
+/// The text of an event: its message, then its fields.
 #[derive(Default)]
-struct Said {
+struct EventText {
     message: String,
     fields: String,
 }
 
-impl Said {
+impl EventText {
     fn line(mut self) -> String {
         self.message.push_str(&self.fields);
         self.message.truncate(self.message.floor_char_boundary(KEPT_BYTES_MAX));
@@ -174,7 +171,7 @@ impl Said {
     }
 }
 
-impl Visit for Said {
+impl Visit for EventText {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         // Writing to a text can't fail.
         let _ = match field.name() {
@@ -232,7 +229,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_json_that_readers_of_log_files_know() {
         let log = Arc::new(DaemonLog::default());
-        let subscriber = tracing_subscriber::registry().with(Kept(log.clone()));
+        let subscriber = tracing_subscriber::registry().with(RecentLines(log.clone()));
         tracing::subscriber::with_default(subscriber, || {
             tracing::warn!(peer = "me", count = 3, "a\nline {}", "x".repeat(KEPT_BYTES_MAX));
             tracing::info!("short");

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod admin_client;
+mod answer;
 mod chat;
 mod check;
 mod cli;
@@ -13,15 +14,18 @@ mod home;
 mod journal;
 mod logging;
 mod manual;
+mod naming;
 mod operator;
+mod preflight;
 mod question;
 mod reference;
 mod settings;
 mod setup;
-mod strays;
 mod systemd;
 mod terminal;
 mod unit;
+mod unknown_command;
+mod when;
 mod xeno_home;
 
 use std::process::ExitCode;
@@ -39,12 +43,12 @@ fn main() -> ExitCode {
     // Wrong usage, --help and --version end here, with the statuses clap gives them: 2, 0, 0.
     let Cli { global, command } = match manual::parse() {
         Ok(parsed) => parsed,
-        Err(error) => match strays::answer(&error, std::env::args()) {
+        Err(error) => match unknown_command::answer(&error, std::env::args()) {
             Some(Failure { status, message }) => {
                 terminal::tell(&terminal::visible(&message));
                 return ExitCode::from(status);
             }
-            None => strays::without_wild_guess(error).exit(),
+            None => unknown_command::without_wild_guess(error).exit(),
         },
     };
     let outcome = match command {
@@ -59,38 +63,38 @@ fn main() -> ExitCode {
         }
         Command::Chat(options) => chat::run(&global, &options),
         Command::Setup(options) => setup::run(&global, &options),
-        Command::Models(options) => operator::models::run(&global, &options),
-        Command::Check(options) => check::run(&global, &options),
-        Command::Status(options) => operator::status::run(&global, options.json),
+        Command::Models { provider } => operator::models::run(&global, provider.as_deref()),
+        Command::Check => check::run(&global),
+        Command::Status => operator::status::run(&global),
         Command::Sessions(options) => operator::sessions::run(&global, &options),
-        Command::Connections(options) => operator::connections::list(&global, &options),
-        Command::Connection(command) => operator::connections::run(&global, &command.command),
+        Command::Session(command) => operator::session::run(&global, &command),
+        Command::Connections { limit } => operator::connections::list(&global, limit),
+        Command::Connection(command) => operator::connections::run(&global, &command),
         Command::Actors(options) => operator::actors::run(&global, &options),
-        Command::Plugins(options) => operator::plugins::list(&global, &options),
-        Command::Plugin(command) => operator::plugins::run(&global, &command.command),
+        Command::Plugins { name } => operator::plugins::list(&global, name.as_deref()),
+        Command::Plugin(command) => operator::plugins::run(&global, &command),
         Command::Usage(options) => operator::usage::run(&global, &options),
         Command::Events(options) => operator::events::run(&global, &options),
-        Command::Completions(options) => manual::complete(&options),
-        Command::Man(options) => manual::pages(&options),
-        Command::Session(command) => operator::session::run(&global, &command.command),
-        Command::Devices(options) => operator::devices::list(&global, &options),
-        Command::Device(command) => operator::devices::run(&global, &command.command),
-        Command::Tokens(options) => operator::tokens::list(&global, &options),
-        Command::Token(command) => operator::tokens::run(&global, &command.command),
-        Command::Approvals(options) => operator::approvals::list(&global, &options),
-        Command::Approval(command) => operator::approvals::run(&global, &command.command),
-        Command::Jobs(options) => operator::jobs::list(&global, &options),
-        Command::Job(command) => operator::jobs::run(&global, &command.command),
-        Command::Memory(options) => operator::memory::run(&global, &options),
-        Command::Backup(options) => operator::backup::run(&global, &options),
+        Command::Devices => operator::devices::list(&global),
+        Command::Device(command) => operator::devices::run(&global, &command),
+        Command::Tokens => operator::tokens::list(&global),
+        Command::Token(command) => operator::tokens::run(&global, &command),
+        Command::Approvals { id } => operator::approvals::list(&global, id.as_deref()),
+        Command::Approval(command) => operator::approvals::run(&global, &command),
+        Command::Jobs => operator::jobs::list(&global),
+        Command::Job(command) => operator::jobs::run(&global, &command),
+        Command::Memory { owner } => operator::memory::run(&global, owner.as_deref()),
+        Command::Backup { file } => operator::backup::run(&global, &file),
         Command::Restore(options) => operator::restore::run(&global, &options),
         Command::Doctor(options) => doctor::run(&global, &options),
-        Command::Config(command) => operator::config::run(&global, &command.command),
-        Command::Log(options) => operator::log::run(&global, &options),
-        Command::Reference(options) => reference::run(&options),
-        Command::Unit(options) => unit::run(&global, &options),
-        Command::CompilePlugin(options) => compile_plugin(&options),
+        Command::Config(command) => operator::config::run(&global, &command),
+        Command::Log { level } => operator::log::run(&global, level.as_deref()),
         Command::Drain(options) => operator::drain::run(&global, &options),
+        Command::Reference(options) => reference::run(&global, &options),
+        Command::Unit(options) => unit::run(&global, &options),
+        Command::Completions { shell } => manual::complete(shell),
+        Command::Man(options) => manual::pages(&options),
+        Command::CompilePlugin(options) => compile_plugin(&options),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -7,10 +7,10 @@ mod sections;
 use std::io::Write;
 use std::path::Path;
 
-use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgAction, Command};
 use clap_mangen::Man as Page;
 
-use crate::cli::{Cli, Completions, Man, Shell};
+use crate::cli::{self, Cli, Man, Shell};
 use crate::exit::{FAILED, Failure, USAGE};
 use crate::terminal::{tell, write};
 
@@ -19,7 +19,7 @@ use crate::terminal::{tell, write};
 /// # Errors
 /// What is wrong with it; `--help` and `--version` as well.
 pub(crate) fn parse() -> Result<Cli, clap::Error> {
-    Cli::from_arg_matches(&with_examples(Cli::command(), "").try_get_matches()?)
+    cli::parse(with_examples(cli::definition(), ""), std::env::args_os())
 }
 
 /// A command and those below it, with examples where they say nothing of their own. `words` is how it is called.
@@ -40,9 +40,9 @@ fn with_examples(command: Command, words: &str) -> Command {
 /// Runs `completions`.
 ///
 /// # Errors
-/// Status 1 where the output can't be written.
-pub(crate) fn complete(options: &Completions) -> Result<(), Failure> {
-    let shell = match options.shell {
+/// Status 1 if the output can't be written.
+pub(crate) fn complete(shell: Shell) -> Result<(), Failure> {
+    let shell = match shell {
         Shell::Bash => clap_complete::Shell::Bash,
         Shell::Zsh => clap_complete::Shell::Zsh,
         Shell::Fish => clap_complete::Shell::Fish,
@@ -55,7 +55,7 @@ pub(crate) fn complete(options: &Completions) -> Result<(), Failure> {
 /// Runs `man`.
 ///
 /// # Errors
-/// Status 2 where there is no such command, 1 where a page can't be written.
+/// Status 2 if there is no such command, 1 if a page can't be written.
 pub(crate) fn pages(options: &Man) -> Result<(), Failure> {
     let root = definition();
     if let Some(folder) = &options.out {
@@ -83,7 +83,7 @@ pub(crate) fn pages(options: &Man) -> Result<(), Failure> {
 
 /// The commands as they are called, without those that only say `help` again.
 fn definition() -> Command {
-    Cli::command().disable_help_subcommand(true)
+    cli::definition().disable_help_subcommand(true)
 }
 
 /// A page for each command, named as pages of subcommands are: `clawmux-session-tail`.
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_help_ends_with_examples() {
-        let root = with_examples(Cli::command(), "");
+        let root = with_examples(cli::definition(), "");
         let tail = root.find_subcommand("session").and_then(|session| session.find_subcommand("tail"));
         let help = tail.expect("it is there").clone().render_help().to_string();
         assert!(help.contains("Examples:\n  clawmux session tail main:cli:ada\n      from now on"), "{help}");

@@ -1,25 +1,26 @@
-//! Asking whoever sits at the terminal. Questions go to stderr, so that what a command says on stdout can be
-//! kept; what is typed is read a line at a time, a secret without showing it.
+//! Asks the user at the terminal. Questions go to stderr, so that stdout can be redirected; answers are read
+//! line by line, secrets without echo.
 
 use std::io::{self, BufRead, IsTerminal, Read, Write, stderr, stdin};
 use std::os::fd::AsFd;
 
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr};
 
-use crate::exit::{FAILED, Failure, INTERRUPTED};
+use crate::exit::{FAILED, Failure, INTERRUPTED, USAGE};
+use crate::terminal::tell;
 
 /// The longest line that is taken, in bytes.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// Whether there is somebody to ask.
+/// Whether there is a terminal to ask on.
 pub(crate) fn is_possible() -> bool {
     stdin().is_terminal() && stderr().is_terminal()
 }
 
-/// Asks, and gives what was typed, without white space around it; empty for Enter alone.
+/// Asks for a line and returns it trimmed; empty for Enter alone.
 ///
 /// # Errors
-/// Status 1 where the terminal is gone.
+/// Status 1 if the terminal is gone.
 pub(crate) fn line(question: &str) -> Result<String, Failure> {
     write(question)?;
     let mut typed = String::new();
@@ -31,7 +32,7 @@ pub(crate) fn line(question: &str) -> Result<String, Failure> {
     Ok(typed.trim().to_owned())
 }
 
-/// Asks a question that is answered by yes or no; Enter alone is no.
+/// Asks a yes-or-no question; Enter alone is no.
 ///
 /// # Errors
 /// As [`line()`].
@@ -45,13 +46,27 @@ pub(crate) fn confirm(question: &str) -> Result<bool, Failure> {
     }
 }
 
-/// Asks for a secret, which is not shown while it is typed or pasted; empty for Enter alone.
+/// Tells what would happen and asks whether it shall; Enter alone is no. `option` is what to give where
+/// nobody can be asked, `no` what the failure says where the answer is no.
 ///
 /// # Errors
-/// Status 130 on Ctrl-C, 1 where the terminal is gone.
+/// Status 2 if nobody can be asked, 1 if the answer is no.
+pub(crate) fn agree(what: &str, question: &str, option: &str, no: &str) -> Result<(), Failure> {
+    if !is_possible() {
+        let why = format!("{what}\nthere is no terminal to ask on. {option}");
+        return Err(Failure::new(USAGE, why));
+    }
+    tell(what);
+    if confirm(question)? { Ok(()) } else { Err(Failure::new(FAILED, no)) }
+}
+
+/// Asks for a secret without echo; empty for Enter alone.
+///
+/// # Errors
+/// Status 130 on Ctrl-C, 1 if the terminal is gone.
 pub(crate) fn secret(question: &str) -> Result<String, Failure> {
     write(question)?;
-    let typed = Unseen::begin().map_err(|error| gone(&error)).and_then(|_unseen| typed());
+    let typed = EchoOff::begin().map_err(|error| gone(&error)).and_then(|_echo_off| typed());
     write("\n")?;
     typed
 }
@@ -74,10 +89,10 @@ fn typed() -> Result<String, Failure> {
     Ok(text.trim().to_owned())
 }
 
-/// The terminal while it does not show what is typed; as it was once this is dropped.
-struct Unseen(Termios);
+/// The terminal without echo; restored when dropped.
+struct EchoOff(Termios);
 
-impl Unseen {
+impl EchoOff {
     fn begin() -> io::Result<Self> {
         let before = tcgetattr(stdin().as_fd())?;
         let mut unseen = before.clone();
@@ -89,7 +104,7 @@ impl Unseen {
     }
 }
 
-impl Drop for Unseen {
+impl Drop for EchoOff {
     fn drop(&mut self) {
         let _ = tcsetattr(stdin().as_fd(), OptionalActions::Now, &self.0);
     }

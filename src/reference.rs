@@ -4,7 +4,8 @@ use clawmux_actors::admin;
 use clawmux_core::dialect::{exoclaw, openclaw, wundr, xeno};
 use serde_json::Value;
 
-use crate::cli::{Protocol, Reference};
+use crate::answer::Members;
+use crate::cli::{Global, Protocol, Reference};
 use crate::exit::Failure;
 use crate::terminal::{Tone, json_line, may_color, put};
 
@@ -15,13 +16,13 @@ const ALL: [Protocol; 5] =
 /// Runs `reference`. Asks no daemon.
 ///
 /// # Errors
-/// Status 1 where it can't be written.
-pub(crate) fn run(options: &Reference) -> Result<(), Failure> {
+/// Status 1 if it can't be written.
+pub(crate) fn run(global: &Global, options: &Reference) -> Result<(), Failure> {
     let wanted = options.protocol.as_ref().map_or(&ALL[..], std::slice::from_ref);
     let colored = may_color(&std::io::stdout());
     for protocol in wanted {
         let reference = of(*protocol);
-        let text = if options.json { json_line(&reference) } else { page(&reference, colored) };
+        let text = if global.json { json_line(&reference) } else { page(&reference, colored) };
         if !put(&text)? {
             // Nobody reads any more.
             break;
@@ -46,14 +47,14 @@ fn page(reference: &Value, colored: bool) -> String {
     let mut lines = vec![head(&format!("{}: {}", text(reference, "protocol"), text(reference, "where")))];
     lines.extend(reference["session"].as_str().map(str::to_owned));
     lines.extend([String::new(), head("FRAMES")]);
-    for frame in rows(reference, "frames") {
+    for frame in reference.list("frames") {
         // As recorded conversations have it.
         let arrow = if frame["from"] == "client" { '>' } else { '<' };
         lines.push(text(frame, "name").to_owned());
         lines.push(format!("  {arrow} {}", frame["example"]));
     }
     lines.extend([String::new(), head("METHODS")]);
-    for method in rows(reference, "methods") {
+    for method in reference.list("methods") {
         lines.push(format!(
             "{}({}){}",
             head(text(method, "name")),
@@ -63,13 +64,13 @@ fn page(reference: &Value, colored: bool) -> String {
         lines.push(format!("  > {}", method["example"]));
     }
     lines.extend([String::new(), head("EVENTS")]);
-    for event in rows(reference, "events") {
+    for event in reference.list("events") {
         lines.push(format!("{}{}", head(text(event, "name")), about(event)));
         if !event["example"].is_null() {
             lines.push(format!("  < {}", event["example"]));
         }
     }
-    let errors: Vec<&str> = rows(reference, "errors").iter().filter_map(Value::as_str).collect();
+    let errors = reference.texts("errors");
     if !errors.is_empty() {
         lines.extend([String::new(), head("ERRORS"), errors.join(", ")]);
     }
@@ -79,16 +80,12 @@ fn page(reference: &Value, colored: bool) -> String {
 
 /// What it does, and who may have it done.
 fn about(row: &Value) -> String {
-    let scopes: Vec<&str> = rows(row, "scopes").iter().filter_map(Value::as_str).collect();
+    let scopes = row.texts("scopes");
     let scopes = if scopes.is_empty() { String::new() } else { format!(" [{}]", scopes.join(" or ")) };
     match row["description"].as_str() {
         Some(description) => format!("{scopes}: {description}"),
         None => scopes,
     }
-}
-
-fn rows<'a>(value: &'a Value, name: &str) -> &'a [Value] {
-    value[name].as_array().map_or(&[], Vec::as_slice)
 }
 
 fn text<'a>(value: &'a Value, name: &str) -> &'a str {
@@ -101,7 +98,7 @@ fn members(params: &Value) -> String {
         return text.trim_matches(['{', '}']).replace('"', "");
     }
     let Some(properties) = params["properties"].as_object() else { return "any".into() };
-    let is_required = |name: &str| rows(params, "required").iter().any(|required| required == name);
+    let is_required = |name: &str| params.list("required").iter().any(|required| required == name);
     let names =
         properties.keys().map(|name| if is_required(name) { name.clone() } else { format!("{name}?") });
     names.collect::<Vec<_>>().join(", ")

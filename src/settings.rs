@@ -7,10 +7,9 @@ use clawmux_actors::activation::Passed;
 use clawmux_actors::configuration::Layers;
 use clawmux_core::config::{self, Complaint, Config};
 
-use crate::check;
 use crate::cli::Global;
 use crate::exit::{CONFIG, Failure};
-use crate::home;
+use crate::{home, preflight};
 
 /// The file for all users of a machine.
 const SYSTEM_FILE: &str = "/etc/clawmux/gateway.toml";
@@ -73,6 +72,6 @@ pub(crate) fn layers(global: &Global, listen: &[String]) -> Result<Layers, Failu
         home: home.clone(),
         env,
         listen: listen.to_vec(),
-        look: Some(|config, home| check::look(config, home).0),
+        look: Some(|config, home| preflight::look(config, home).0),
     })
 }

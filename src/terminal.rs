@@ -1,5 +1,5 @@
-//! Writing for people: stdout carries results, stderr everything else. What others wrote is made
-//! harmless first, because a terminal obeys control characters.
+//! Output for people: results go to stdout, everything else to stderr. Text of others is escaped first,
+//! because a terminal obeys control characters.
 
 use std::io::{self, IsTerminal, Write, stdout};
 use std::sync::{Mutex, PoisonError};
@@ -9,23 +9,20 @@ use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 use crate::exit::{FAILED, Failure};
 
-/// Writes a line to stdout. That nobody reads it any more is no failure.
+/// Writes a line to stdout. It is no failure if nobody reads it any more.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout().lock(), "{line}");
 }
 
-/// Writes a line to stdout, for whoever has many to write; says whether anybody still reads.
+/// Writes one of many lines to stdout; returns whether anybody still reads.
 ///
 /// # Errors
-/// Status 1 where it can't be written, such as for want of space.
+/// Status 1 if it can't be written, such as for want of space.
 pub(crate) fn put(line: &str) -> Result<bool, Failure> {
     write(&format!("{line}\n"))
 }
 
-/// Writes text to stdout, at once; says whether anybody still reads.
-///
-/// # Errors
-/// As [`put`].
+/// Writes text to stdout and flushes it; returns whether anybody still reads.
 pub(crate) fn write(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -40,13 +37,13 @@ pub(crate) fn tell(line: &str) {
     let _ = Stderr.write_all(format!("{line}\n").as_bytes());
 }
 
-/// What takes text that would go to stderr.
+/// Takes text that would go to stderr.
 pub(crate) type Shown = Box<dyn Fn(&str) + Send>;
 
 static INSTEAD: Mutex<Option<Shown>> = Mutex::new(None);
 
-/// While something draws on the terminal, what goes to stderr is given to it; with none, stderr is as
-/// it was. Where stderr is not a terminal, nothing changes.
+/// Redirects stderr to whatever draws on the terminal; none ends that. If stderr is not a terminal, nothing
+/// changes.
 pub(crate) fn show_instead(shown: Option<Shown>) {
     let shown = shown.filter(|_| io::stderr().is_terminal());
     *INSTEAD.lock().unwrap_or_else(PoisonError::into_inner) = shown;
@@ -72,7 +69,7 @@ impl Write for Stderr {
     }
 }
 
-/// What a piece of text stands for, as colours tell it.
+/// The meaning of a text that its colour shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
     /// Nothing in particular.
@@ -80,6 +77,8 @@ pub(crate) enum Tone {
     Plain,
     /// The head of something.
     Head,
+    /// Of minor importance.
+    Dim,
     /// At work, or well.
     Good,
     /// Waits for somebody, or soon will.
@@ -94,6 +93,7 @@ impl Tone {
         let code = match self {
             Self::Plain => return text.to_owned(),
             Self::Head => "1",
+            Self::Dim => "2",
             Self::Good => "32",
             Self::Warn => "33",
             Self::Bad => "31",
@@ -102,25 +102,25 @@ impl Tone {
     }
 }
 
-/// Whether what goes to `stream` may be coloured: a terminal, and nobody objects.
+/// Whether output to `stream` may be coloured: it is a terminal, and NO_COLOR and TERM allow it.
 pub(crate) fn may_color(stream: &impl IsTerminal) -> bool {
     let objects = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
         || std::env::var_os("TERM").is_some_and(|value| value == "dumb");
     stream.is_terminal() && !objects
 }
 
-/// How wide the terminal behind stdout is; none where there is none, or it does not say.
+/// The width of the terminal behind stdout, if it is one and has a known width.
 pub(crate) fn columns() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// How wide `text` stands on a terminal.
+/// The width of `text` on a terminal, in columns.
 pub(crate) fn width(text: &str) -> usize {
     text.width()
 }
 
-/// `text`, with an ellipsis in place of what is wider than `columns`.
+/// `text` cut to this many columns, with an ellipsis.
 pub(crate) fn cut(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();

@@ -122,7 +122,7 @@ struct Installation {
     stop_secs: u64,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// Where the binary is not known or the units can't be written.
@@ -172,8 +172,7 @@ impl Installation {
             })?,
         };
         let home = if user { global.home.clone() } else { Some(SYSTEM_HOME.into()) };
-        let (home, config_there) = match settings::read(&Global { home, config: global.config.clone() }, &[])
-        {
+        let (home, config_there) = match settings::read(&Global { home, ..global.clone() }, &[]) {
             Ok(settings) => (settings.home, settings.config),
             // What it refers to, such as credentials, may be there under systemd only.
             Err(failure) => {

@@ -1,4 +1,4 @@
-//! Files that go along with a prompt: read whole, bounded, and looked at before anything is sent.
+//! Files attached to a prompt: read whole, limited in size, and checked before anything is sent.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -11,7 +11,7 @@ use clawmux_core::dialect::exoclaw::client;
 
 use crate::exit::{FAILED, Failure};
 
-/// Media types that are told by the end of a name; the rest is text or an image, by its bytes.
+/// Media types known by file extension; all others are told from the content: text or an image.
 const BY_EXTENSION: [(&str, &str); 14] = [
     ("md", "text/markdown"),
     ("csv", "text/csv"),
@@ -35,9 +35,6 @@ pub(super) struct Attachments(Vec<Attachment>);
 
 impl Attachments {
     /// Reads these files.
-    ///
-    /// # Errors
-    /// As [`Self::add`].
     pub(super) fn read(paths: &[PathBuf]) -> Result<Self, Failure> {
         let mut files = Self::default();
         for path in paths {
@@ -46,10 +43,10 @@ impl Attachments {
         Ok(files)
     }
 
-    /// Reads one more file; gives what to say of it.
+    /// Reads one more file and returns its description.
     ///
     /// # Errors
-    /// Status 1 where it can't be read, is no regular file, is empty, too large, or nothing a model
+    /// Status 1 if it can't be read, is no regular file, is empty, too large, or nothing a model
     /// can be shown; where it would be one too many. All name it.
     pub(super) fn add(&mut self, path: &Path) -> Result<String, Failure> {
         let refuse = |why: String| Failure::new(FAILED, format!("{}: {why}", path.display()));
@@ -71,7 +68,7 @@ impl Attachments {
         Ok(said)
     }
 
-    /// As a prompt takes them.
+    /// The files as a prompt sends them.
     pub(super) fn files(&self) -> Vec<client::File<'_>> {
         let file = |file| {
             let file: &Attachment = file;

@@ -1,4 +1,4 @@
-//! What the commands of a chat do.
+//! The commands of a chat.
 
 use std::path::Path;
 
@@ -7,52 +7,52 @@ use clawmux_core::dialect::exoclaw::client as exoclaw;
 use clawmux_core::ids::SessionKey;
 use serde_json::Value;
 
-use super::local::{self, Local};
-use super::talk::{Flow, NEW, Talk, Trouble};
-use crate::operator::when::{ago, now_ms};
+use super::client::{ChatError, Client, Flow, NEW, OrNone};
+use super::input::{self, ChatCommand};
+use crate::exit::Failure;
 use crate::terminal::one_line;
+use crate::when::{ago, now_ms};
 
-/// So many sessions are listed, the latest used first.
+/// How many sessions are listed, the latest used first.
 const SESSIONS_SHOWN_MAX: usize = 20;
 /// What stands for the agent's own model.
 const DEFAULT: &str = "default";
 
-impl Talk {
-    /// Does what a command says.
-    pub(super) async fn obey(&mut self, command: Local) -> Result<Flow, Trouble> {
+impl Client {
+    /// Runs a command.
+    pub(super) async fn obey(&mut self, command: ChatCommand) -> Result<Flow, ChatError> {
         let said = match command {
-            Local::Help => Ok(Some(local::help(self.is_offline()))),
-            Local::Quit => return Ok(Flow::Leave),
-            Local::Abort => match self.conversation.abortable() {
+            ChatCommand::Help => Ok(Some(input::help(self.is_offline()))),
+            ChatCommand::Quit => return Ok(Flow::Leave),
+            ChatCommand::Abort => match self.conversation.abortable() {
                 Some(run) => return self.abort(run).await,
                 None => Ok(Some("nothing to abort: no answer is under way".into())),
             },
-            Local::Attach(file) => self.files.add(Path::new(&file)).map_or_else(
-                |failure| Err(failure.message),
-                |file| Ok(Some(format!("{file} goes with the next prompt"))),
-            ),
-            Local::Sessions => self.list_sessions().await?.map(Some),
-            Local::Usage => self.usage().await?.map(Some),
-            Local::New(name) => self.begin(name).await?,
-            Local::Switch(name) => self.go_to(&name).await?,
-            Local::Model(None) => self.list_models().await?.map(Some),
-            Local::Model(Some(model)) => self.choose_model(&model).await?.map(Some),
-            Local::Agent(None) => self.list_agents().await?.map(Some),
-            Local::Agent(Some(agent)) => self.choose_agent(&agent).await?,
+            ChatCommand::Attach(file) => self
+                .files
+                .add(Path::new(&file))
+                .map(|file| Some(format!("{file} goes with the next prompt")))
+                .map_err(|failure| ChatError::Refused(failure.message)),
+            ChatCommand::Sessions => self.list_sessions().await.map(Some),
+            ChatCommand::Usage => self.usage().await.map(Some),
+            ChatCommand::New(name) => self.open_new(name).await,
+            ChatCommand::Switch(name) => self.switch_to(&name).await,
+            ChatCommand::Model(None) => self.list_models().await.map(Some),
+            ChatCommand::Model(Some(model)) => self.choose_model(&model).await.map(Some),
+            ChatCommand::Agent(None) => self.list_agents().await.map(Some),
+            ChatCommand::Agent(Some(agent)) => self.choose_agent(&agent).await,
         };
         match said {
             Ok(None) => {}
-            Ok(Some(said)) => self.face.note(&said),
-            Err(why) => self.face.error(&why),
+            Ok(Some(said)) => self.renderer.note(&said),
+            Err(ChatError::Refused(why)) => self.renderer.error(&why),
+            Err(error) => return Err(error),
         }
         Ok(Flow::Stay)
     }
 
-    async fn list_sessions(&mut self) -> Result<Result<String, String>, Trouble> {
-        let list = match self.ask(exoclaw::sessions).await? {
-            Ok(list) => list,
-            Err(why) => return Ok(Err(why)),
-        };
+    async fn list_sessions(&mut self) -> Result<String, ChatError> {
+        let list = self.ask(exoclaw::sessions).await?;
         let rows = list.as_array().map(Vec::as_slice).unwrap_or_default();
         let is_here = |session: &Value| session["session"] == self.session.as_str();
         let row = |session: &Value| {
@@ -62,13 +62,13 @@ impl Talk {
                 Some(true) => "running".to_owned(),
                 _ => session["updated"].as_u64().map(|at| ago(at, now_ms())).unwrap_or_default(),
             };
-            format!("{mark} {:<40} {state}", one_line(&self.namer.called(key), 200))
+            format!("{mark} {:<40} {state}", one_line(&self.names.called(key), 200))
         };
         let mut lines: Vec<String> = rows.iter().take(SESSIONS_SHOWN_MAX).map(row).collect();
         let mut hidden = rows.len() - lines.len();
         match rows.iter().position(is_here) {
             None => {
-                let here = one_line(&self.namer.called(self.session.as_str()), 200);
+                let here = one_line(&self.names.called(self.session.as_str()), 200);
                 lines.insert(0, format!("* {here:<40} new"));
             }
             Some(at) if at >= SESSIONS_SHOWN_MAX => {
@@ -80,168 +80,144 @@ impl Talk {
         if hidden > 0 {
             lines.push(format!("  and {hidden} more: `clawmux sessions` lists all"));
         }
-        Ok(Ok(lines.join("\n")))
+        Ok(lines.join("\n"))
     }
 
-    async fn usage(&mut self) -> Result<Result<String, String>, Trouble> {
+    async fn usage(&mut self) -> Result<String, ChatError> {
         let session = self.session.clone();
-        Ok(self.ask(|id| exoclaw::budget(id, &session)).await?.map(|budgets| usage(&budgets)))
+        Ok(usage(&self.ask(|id| exoclaw::budget(id, &session)).await?))
     }
 
     /// `/new [NAME]`
-    async fn begin(&mut self, name: Option<String>) -> Result<Result<Option<String>, String>, Trouble> {
+    async fn open_new(&mut self, name: Option<String>) -> Result<Option<String>, ChatError> {
         let name = name.unwrap_or_else(|| jiff::Zoned::now().strftime("%m%d-%H%M%S").to_string());
         if name.contains(':') {
-            return Ok(Err(format!("/new takes a name without a colon, not {}", one_line(&name, 200))));
+            return refuse(format!("/new takes a name without a colon, not {}", one_line(&name, 200)));
         }
         let agent = self.session.agent().into_owned();
-        let key = match self.namer.session(Some(&name), Some(&agent)) {
-            Ok(key) => key,
-            Err(failure) => return Ok(Err(failure.message)),
-        };
-        match self.keys().await? {
-            Ok(keys) if keys.iter().any(|known| known == key.as_str()) => {
-                Ok(Err(format!("the session {name} is there already: /switch {name}")))
-            }
-            Ok(_) => {
-                let switched = self.switch(key).await?;
-                self.learn_names().await?;
-                Ok(switched.map(|()| self.said_if_new()))
-            }
-            Err(why) => Ok(Err(why)),
+        let key = self.names.session(Some(&name), Some(&agent)).map_err(unusable)?;
+        if self.keys().await?.iter().any(|known| known == key.as_str()) {
+            return refuse(format!("the session {name} is there already: /switch {name}"));
         }
+        let switched = self.switch(key).await;
+        self.learn_names().await?;
+        switched.map(|()| self.note_if_new())
     }
 
     /// `/switch NAME`
-    async fn go_to(&mut self, name: &str) -> Result<Result<Option<String>, String>, Trouble> {
-        let named = match self.namer.named(Some(name), None) {
-            Ok(named) => named,
-            Err(failure) => return Ok(Err(failure.message)),
-        };
-        match self.resolve(&named).await? {
-            Ok(key) => match self.switch(key).await? {
-                Ok(()) => Ok(Ok(self.new_or(name).await?)),
-                Err(why) => Ok(Err(why)),
-            },
-            Err(failure) => Ok(Err(failure.message)),
-        }
+    async fn switch_to(&mut self, name: &str) -> Result<Option<String>, ChatError> {
+        let named = self.names.named(Some(name), None).map_err(unusable)?;
+        let key = self.resolve(&named).await?;
+        self.switch(key).await?;
+        self.new_or(name).await
     }
 
-    /// Says that this session is new where it is, and which one `name` may have been meant for.
-    async fn new_or(&mut self, name: &str) -> Result<Option<String>, Trouble> {
+    /// A note if this session is new, with the existing session that `name` may have been meant for.
+    async fn new_or(&mut self, name: &str) -> Result<Option<String>, ChatError> {
         if !self.conversation.is_new() {
             return Ok(None);
         }
-        let keys = self.keys().await?.unwrap_or_default();
-        let called: Vec<String> = keys.iter().map(|key| self.namer.called(key)).collect();
+        let keys = self.keys().await.or_none()?;
+        let called: Vec<String> = keys.iter().map(|key| self.names.called(key)).collect();
         let others = called.iter().map(String::as_str).filter(|called| *called != name);
-        let hint = local::nearest(name, others)
+        let hint = input::nearest(name, others)
             .map(|near| format!("; did you mean /switch {}?", one_line(near, 200)))
             .unwrap_or_default();
         Ok(Some(format!("{NEW}{hint}")))
     }
 
-    /// The same, where it was meant.
-    fn said_if_new(&self) -> Option<String> {
+    /// A note if this session is new.
+    fn note_if_new(&self) -> Option<String> {
         self.conversation.is_new().then(|| NEW.to_owned())
     }
 
-    async fn list_models(&mut self) -> Result<Result<String, String>, Trouble> {
+    async fn list_models(&mut self) -> Result<String, ChatError> {
         let answering = self.answering().unwrap_or("unknown").to_owned();
-        Ok(self.ask(exoclaw::models).await?.map(|list| {
-            let mut lines: Vec<String> = exoclaw::models_of(&list)
-                .iter()
-                .map(|known| {
-                    let mark = if known.model == answering { '*' } else { ' ' };
-                    let note = if known.is_available { "" } else { " (its provider has no key)" };
-                    format!("{mark} {}{note}", one_line(&known.model, 200))
-                })
-                .collect();
-            if !lines.iter().any(|line| line.starts_with('*')) {
-                lines.insert(0, format!("* {}", one_line(&answering, 200)));
-            }
-            lines.join("\n")
-        }))
+        let models = exoclaw::models_of(&self.ask(exoclaw::models).await?);
+        let line = |known: &exoclaw::Model| {
+            let mark = if known.model == answering { '*' } else { ' ' };
+            let note = if known.is_available { "" } else { " (its provider has no key)" };
+            format!("{mark} {}{note}", one_line(&known.model, 200))
+        };
+        let mut lines: Vec<String> = models.iter().map(line).collect();
+        if !lines.iter().any(|line| line.starts_with('*')) {
+            lines.insert(0, format!("* {}", one_line(&answering, 200)));
+        }
+        Ok(lines.join("\n"))
     }
 
     /// `/model PROVIDER/MODEL`
-    async fn choose_model(&mut self, model: &str) -> Result<Result<String, String>, Trouble> {
+    async fn choose_model(&mut self, model: &str) -> Result<String, ChatError> {
         if model == DEFAULT {
             self.chosen_model = None;
             self.complete_offline();
             let own = self.model.clone().unwrap_or_else(|| "its own model".into());
-            return Ok(Ok(format!("the agent answers with {own} again")));
+            return Ok(format!("the agent answers with {own} again"));
         }
-        let list = match self.ask(exoclaw::models).await? {
-            Ok(list) => exoclaw::models_of(&list),
-            Err(why) => return Ok(Err(why)),
-        };
+        let list = exoclaw::models_of(&self.ask(exoclaw::models).await?);
         let shown = one_line(model, 200);
         if !list.iter().any(|known| known.model == model) {
             let meant =
                 list.iter().find(|known| known.model.split_once('/').is_some_and(|(_, name)| name == model));
             if let Some(meant) = meant {
-                return Ok(Err(format!("expected PROVIDER/MODEL: did you mean /model {}?", meant.model)));
+                return refuse(format!("expected PROVIDER/MODEL: did you mean /model {}?", meant.model));
             }
             let provider =
                 model.split_once('/').filter(|(_, name)| !name.is_empty()).map(|(provider, _)| provider);
             let Some(provider) = provider else {
-                return Ok(Err(format!(
-                    "expected PROVIDER/MODEL, not {shown}: /model lists those there are"
-                )));
+                return refuse(format!("expected PROVIDER/MODEL, not {shown}: /model lists those there are"));
             };
             let begins = format!("{provider}/");
             // What a provider has besides what agents name is its own to say.
             if !list.iter().any(|known| known.model.starts_with(&begins)) {
-                return Ok(Err(format!(
-                    "no agent uses a provider {}: /model lists those there are",
-                    one_line(provider, 64)
-                )));
+                let provider = one_line(provider, 64);
+                return refuse(format!("no agent uses a provider {provider}: /model lists those there are"));
             }
         }
         self.chosen_model = Some(model.to_owned());
         self.complete_offline();
-        Ok(Ok(format!("{shown} answers from the next prompt on; /model {DEFAULT} goes back")))
+        Ok(format!("{shown} answers from the next prompt on; /model {DEFAULT} goes back"))
     }
 
-    async fn list_agents(&mut self) -> Result<Result<String, String>, Trouble> {
+    async fn list_agents(&mut self) -> Result<String, ChatError> {
         let here = self.session.agent().into_owned();
-        Ok(self.ask(exoclaw::agents).await?.map(|list| {
-            let lines = exoclaw::agents_of(&list).into_iter().map(|agent| {
-                let mark = if agent.name == here { '*' } else { ' ' };
-                format!("{mark} {:<20} {}", one_line(&agent.name, 64), one_line(&agent.model, 200))
-            });
-            lines.collect::<Vec<_>>().join("\n")
-        }))
+        let agents = exoclaw::agents_of(&self.ask(exoclaw::agents).await?);
+        let lines = agents.into_iter().map(|agent| {
+            let mark = if agent.name == here { '*' } else { ' ' };
+            format!("{mark} {:<20} {}", one_line(&agent.name, 64), one_line(&agent.model, 200))
+        });
+        Ok(lines.collect::<Vec<_>>().join("\n"))
     }
 
     /// `/agent NAME`
-    async fn choose_agent(&mut self, agent: &str) -> Result<Result<Option<String>, String>, Trouble> {
-        let agents = match self.ask(exoclaw::agents).await? {
-            Ok(list) => exoclaw::agents_of(&list),
-            Err(why) => return Ok(Err(why)),
-        };
+    async fn choose_agent(&mut self, agent: &str) -> Result<Option<String>, ChatError> {
+        let agents = exoclaw::agents_of(&self.ask(exoclaw::agents).await?);
         if let Some(why) = no_agent(agent, &agents) {
-            return Ok(Err(why));
+            return refuse(why);
         }
         let (channel, account, peer) = (self.session.channel(), self.session.account(), self.session.peer());
         let key = if self.session.owner() == Owner::Admins {
-            SessionKey::new(agent, &channel, &account, &peer).map_err(|error| error.message)
+            SessionKey::new(agent, &channel, &account, &peer)
+                .map_err(|error| ChatError::Refused(error.message))?
         } else {
-            self.namer.session(None, Some(agent)).map_err(|failure| failure.message)
+            self.names.session(None, Some(agent)).map_err(unusable)?
         };
-        match key {
-            Ok(key) => {
-                // Its own model answers.
-                self.chosen_model = None;
-                Ok(self.switch(key).await?.map(|()| self.said_if_new()))
-            }
-            Err(why) => Ok(Err(why)),
-        }
+        // Its own model answers.
+        self.chosen_model = None;
+        self.switch(key).await?;
+        Ok(self.note_if_new())
     }
 }
 
-/// Says that there is no such agent, and which there are; none where there is.
+fn refuse<T>(why: String) -> Result<T, ChatError> {
+    Err(ChatError::Refused(why))
+}
+
+fn unusable(failure: Failure) -> ChatError {
+    ChatError::Refused(failure.message)
+}
+
+/// Why `agent` can't be used, with the agents that exist; none if it exists.
 pub(super) fn no_agent(agent: &str, known: &[exoclaw::Agent]) -> Option<String> {
     if known.is_empty() || known.iter().any(|known| known.name == agent) {
         return None;
@@ -250,7 +226,7 @@ pub(super) fn no_agent(agent: &str, known: &[exoclaw::Agent]) -> Option<String> 
     Some(format!("there is no agent {}; there are: {}", one_line(agent, 64), names.join(", ")))
 }
 
-/// What `budget.status` says, a line a period.
+/// The answer of `budget.status`, one line per period.
 fn usage(budgets: &Value) -> String {
     let line = |name: &str, said: &str| {
         let budget = budgets.get(name)?;

@@ -1,22 +1,22 @@
-//! The end of a chat that has the daemon in it: what runs may finish its step, unless whoever leaves is
-//! in a hurry.
+//! The end of a chat with an embedded daemon: running steps may finish, unless the user wants to leave
+//! at once.
 
 use std::future::pending;
 use std::io::{IsTerminal, Read, stdin};
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::signals::Signals;
 use crate::daemon::Embedded;
 use crate::terminal::tell;
 
-/// So long nobody is told that it takes time.
+/// How long stopping may take before the user is told.
 const SHORT: Duration = Duration::from_millis(300);
 
-/// Stops it. Ctrl-C, Ctrl-D on a terminal, or a signal to end has it left as a crash would leave it: what
-/// runs is stored and goes on at the next start.
+/// Stops the daemon. Ctrl-C, Ctrl-D on a terminal, or a signal leaves at once, as in a crash: what is
+/// running is stored and continues at the next start.
 pub(super) async fn stop(embedded: Embedded) {
     let stopped = embedded.stop();
     tokio::pin!(stopped);
@@ -34,15 +34,9 @@ pub(super) async fn stop(embedded: Embedded) {
 
 /// Waits for a signal to end.
 async fn hurry() {
-    let (Ok(mut interrupt), Ok(mut terminate), Ok(mut hang_up)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()), signal(SignalKind::hangup()))
-    else {
-        return pending().await;
-    };
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-        _ = hang_up.recv() => {}
+    match Signals::new() {
+        Ok(mut signals) => _ = signals.next().await,
+        Err(_) => pending().await,
     }
 }
 

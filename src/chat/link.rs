@@ -1,55 +1,28 @@
-//! A connection to a daemon, whichever way: over its Unix socket or a WebSocket. Both speak exoclaw.
+//! A connection to a daemon over its Unix socket or a WebSocket. Both speak exoclaw.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use clawmux_core::auth::Secret;
-use clawmux_core::dialect::exoclaw::client::{self as exoclaw, Told};
+use clawmux_core::dialect::exoclaw::client::Told;
 
+use super::link_error::LinkError;
 use super::unix::Unix;
 use super::web::Web;
-use crate::exit::{FAILED, Failure, UNREACHABLE};
-use crate::terminal::one_line;
+use crate::exit::{Failure, UNREACHABLE};
 
-/// The largest message taken from a daemon, in bytes.
-pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 20;
-
-/// The largest request that daemons take as they come, in bytes: `xeno.max_line_bytes` and
+/// The largest request that a daemon accepts by default, in bytes: `xeno.max_line_bytes` and
 /// `gateway.max_payload_bytes`.
 const LINE_BYTES_MAX: usize = 16 << 20;
 const FRAME_BYTES_MAX: usize = 10 << 20;
 
 /// Where a daemon is.
 #[derive(Clone, Debug)]
-pub(super) enum Door {
+pub(super) enum Endpoint {
     /// At its Unix socket.
     Unix(PathBuf),
-    /// At a WebSocket, with a credential where one is at hand.
+    /// At a WebSocket, with a credential if there is one.
     Web(String, Option<Secret>),
-}
-
-/// Why there is no connection.
-#[derive(Debug)]
-pub(super) enum NotOpen {
-    /// It may be otherwise in a moment.
-    Passing(Failure),
-    /// It won't be otherwise before somebody does something.
-    Refused(Failure),
-}
-
-impl NotOpen {
-    /// Nobody is there.
-    pub(super) fn unreachable(why: String) -> Self {
-        Self::Passing(Failure::new(UNREACHABLE, why))
-    }
-}
-
-impl From<NotOpen> for Failure {
-    fn from(not_open: NotOpen) -> Self {
-        match not_open {
-            NotOpen::Passing(failure) | NotOpen::Refused(failure) => failure,
-        }
-    }
 }
 
 /// A connection.
@@ -59,13 +32,13 @@ pub(super) enum Link {
 }
 
 impl Link {
-    /// Connects and is let in.
+    /// Connects and authenticates.
     ///
     /// # Errors
-    /// Where nobody answers, or who answers does not let this client in.
-    pub(super) async fn open(door: &Door) -> Result<Self, NotOpen> {
-        match door {
-            Door::Unix(path) => match Unix::open(path).await {
+    /// If nobody answers, or the daemon does not accept this client.
+    pub(super) async fn open(endpoint: &Endpoint) -> Result<Self, LinkError> {
+        match endpoint {
+            Endpoint::Unix(path) => match Unix::open(path).await {
                 Ok(link) => Ok(Self::Unix(link)),
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     let why = format!(
@@ -73,21 +46,21 @@ impl Link {
                          member of gateway.socket_group; or with a token over --url",
                         path.display()
                     );
-                    Err(NotOpen::Refused(Failure::new(UNREACHABLE, why)))
+                    Err(LinkError::Refused(Failure::new(UNREACHABLE, why)))
                 }
                 Err(error) => {
                     let why = format!("no daemon is reachable at {}: {error}", path.display());
-                    Err(NotOpen::unreachable(why))
+                    Err(LinkError::unreachable(why))
                 }
             },
-            Door::Web(url, token) => Ok(Self::Web(Box::new(Web::open(url, token.as_ref()).await?))),
+            Endpoint::Web(url, token) => Ok(Self::Web(Box::new(Web::open(url, token.as_ref()).await?))),
         }
     }
 
     /// Sends a request.
     ///
     /// # Errors
-    /// Where the connection is lost.
+    /// If the connection is lost.
     pub(super) async fn send(&mut self, text: String) -> Result<(), Failure> {
         match self {
             Self::Unix(link) => link.send(text).await,
@@ -95,10 +68,10 @@ impl Link {
         }
     }
 
-    /// What the daemon says next. May be dropped while it waits and called anew.
+    /// The next message of the daemon. Cancel safe.
     ///
     /// # Errors
-    /// Where the connection is lost.
+    /// If the connection is lost.
     pub(super) async fn next(&mut self) -> Result<Told, Failure> {
         match self {
             Self::Unix(link) => link.next().await,
@@ -106,7 +79,7 @@ impl Link {
         }
     }
 
-    /// The most bytes a request may have here.
+    /// The largest request on this connection, in bytes.
     pub(super) fn request_bytes_max(&self) -> usize {
         match self {
             Self::Unix(_) => LINE_BYTES_MAX,
@@ -114,37 +87,10 @@ impl Link {
         }
     }
 
-    /// Says goodbye.
+    /// Closes the connection.
     pub(super) async fn close(&mut self) {
         if let Self::Web(link) = self {
             link.close().await;
         }
-    }
-}
-
-/// The connection is gone.
-pub(super) fn lost(why: &str) -> Failure {
-    Failure::new(FAILED, format!("the connection to the daemon is lost: {why}"))
-}
-
-/// What the daemon means by the word it says before it closes.
-pub(super) fn closing(word: &str) -> NotOpen {
-    let refused = |why: &str| NotOpen::Refused(Failure::new(FAILED, why));
-    match word {
-        exoclaw::AUTH_FAILED => refused("the daemon does not accept this token"),
-        exoclaw::DRAINING => NotOpen::unreachable("the daemon is stopping".into()),
-        "credential_revoked" => refused("the token was revoked (credential_revoked): ask for another one"),
-        "credential_expired" => refused("the token has expired (credential_expired): ask for another one"),
-        "frame_too_large" => refused("the prompt is larger than the daemon takes (frame_too_large)"),
-        "slow_consumer"
-        | "idle_timeout"
-        | "overloaded"
-        | "message_crowded_out"
-        | "message_timeout"
-        | "rate_limited"
-        | "too_many_connections" => {
-            NotOpen::Passing(Failure::new(FAILED, format!("the daemon closed the connection: {word}")))
-        }
-        word => refused(&format!("the daemon closed the connection: {}", one_line(word, 200))),
     }
 }

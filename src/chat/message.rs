@@ -10,10 +10,10 @@ const MESSAGE_BYTES_MAX: u64 = 8 << 20;
 /// Stands for the input among the words.
 const INPUT: &str = "-";
 
-/// The message; none where there is neither and somebody can type one.
+/// The message; none if there is neither words nor input and stdin is a terminal.
 ///
 /// # Errors
-/// Status 2 where it is empty, 1 where the input can't be read.
+/// Status 2 if it is empty, 1 if the input can't be read.
 pub(super) fn read(words: &[String]) -> Result<Option<String>, Failure> {
     if words.iter().filter(|word| *word == INPUT).count() > 1 {
         return Err(Failure::new(USAGE, "the input (-) can be named once"));
@@ -30,7 +30,7 @@ pub(super) fn read(words: &[String]) -> Result<Option<String>, Failure> {
     Ok(Some(message))
 }
 
-/// Words in a line, then a blank line, then the input; where `-` names its place, that comes there.
+/// The words on one line, a blank line, and the input; a `-` among the words is replaced by the input.
 fn composed(words: &[String], input: &str) -> String {
     let at = words.iter().position(|word| word == INPUT).unwrap_or(words.len());
     let after = words.get(at + 1..).unwrap_or_default();

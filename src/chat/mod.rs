@@ -11,24 +11,26 @@
 //!
 //! When the connection is lost, the daemon is waited for and the answer goes on where it was.
 
+mod approval;
+mod attaching;
 mod attachments;
+mod client;
 mod commands;
 mod console;
 mod conversation;
-mod deciding;
-mod door;
-mod drawn;
-mod events;
-mod face;
+mod endpoint;
+mod input;
+mod json;
+mod keyboard;
 mod leaving;
 mod link;
-mod local;
+mod link_error;
 mod message;
-mod naming;
 mod plain;
-mod retelling;
-mod talk;
-mod typed;
+mod prompting;
+mod renderer;
+mod replay;
+mod signals;
 mod unix;
 mod web;
 
@@ -38,54 +40,59 @@ use std::path::PathBuf;
 use tokio::sync::mpsc;
 
 use self::attachments::Attachments;
-use self::console::{Arguments, Completions, Console, Typed};
-use self::door::Found;
-use self::events::Events;
-use self::face::Face;
-pub(crate) use self::naming::Namer;
+use self::client::Client;
+use self::console::{Arguments, Completions, Console, UserInput};
+use self::endpoint::Connected;
+use self::json::JsonLines;
 use self::plain::Plain;
-use self::talk::Talk;
+use self::renderer::Renderer;
 use crate::admin_client::home_of;
 use crate::cli::{Chat, Global};
 use crate::exit::{Failure, USAGE};
+use crate::naming::SessionNames;
 
-/// What is said where the daemon lives in this process.
+/// Shown if the daemon runs inside this process.
 const EMBEDDED: &str = "no daemon runs on this home, so one runs inside this chat: other chats can join it, and it \
                         ends when you leave; what is unfinished then is stored and goes on at the next start\n\
                         `clawmux serve` keeps sessions running";
 
-/// Where the prompts typed are kept, in the home.
+/// The file in the home that keeps the prompts that were typed.
 const HISTORY: &str = "chat-history";
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
-/// Status 1 where the run fails, 130 where it is aborted, 69 where the daemon is not reachable, 2 where the
+/// Status 1 if the run fails, 130 if it is aborted, 69 if the daemon is not reachable, 2 if the
 /// command line makes no sense.
 pub(crate) fn run(global: &Global, options: &Chat) -> Result<(), Failure> {
-    let namer = Namer::new(|name| std::env::var(name).ok());
-    let named = namer.named(options.session.as_deref(), options.agent.as_deref())?;
+    let names = SessionNames::new(|name| std::env::var(name).ok());
+    let named = names.named(options.session.as_deref(), options.agent.as_deref())?;
     let files = Attachments::read(&options.file)?;
     let message = message::read(&options.message)?;
     if message.is_none() && options.json {
         return Err(Failure::new(USAGE, "--json is for a single turn: give a MESSAGE, or pipe one in"));
     }
     actix_web::rt::System::new().block_on(async {
-        let Found { door, link, embedded } = door::find(global, options).await?;
+        let Connected { endpoint, link, embedded } = endpoint::find(global, options).await?;
         let talked = async {
-            let here = (door, link);
+            let here = (endpoint, link);
             match message {
                 Some(message) => {
-                    let face: Box<dyn Face> =
-                        if options.json { Box::new(Events::default()) } else { Box::new(Plain::new(false)) };
-                    Talk::new(here, face, namer, files, None, None)?.one_turn(&named, &message).await
+                    let renderer: Box<dyn Renderer> = if options.json {
+                        Box::new(JsonLines::default())
+                    } else {
+                        Box::new(Plain::new(false))
+                    };
+                    Client::new(here, renderer, names, files, None, None)?.one_turn(&named, &message).await
                 }
                 None => {
-                    let (mut face, typed, completions) = seat(global)?;
+                    let (mut renderer, typed, completions) = open_terminal(global)?;
                     if embedded.is_some() {
-                        face.note(EMBEDDED);
+                        renderer.note(EMBEDDED);
                     }
-                    Talk::new(here, face, namer, files, Some(typed), completions)?.sit(&named).await
+                    Client::new(here, renderer, names, files, Some(typed), completions)?
+                        .interactive(&named)
+                        .await
                 }
             }
         };
@@ -97,17 +104,17 @@ pub(crate) fn run(global: &Global, options: &Chat) -> Result<(), Failure> {
     })
 }
 
-/// What is shown, what is typed, and what is completed where that is possible.
-type Seat = (Box<dyn Face>, mpsc::Receiver<Typed>, Option<Completions>);
+/// The renderer, the input, and the completions of an editor.
+type Terminal = (Box<dyn Renderer>, mpsc::Receiver<UserInput>, Option<Completions>);
 
-/// Where somebody sits and types: an editor where there is a terminal that can be drawn on, else lines.
-fn seat(global: &Global) -> Result<Seat, Failure> {
+/// Opens an editor if the terminal can be drawn on; else reads and writes lines.
+fn open_terminal(global: &Global) -> Result<Terminal, Failure> {
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
     if is_dumb || !stdout().is_terminal() {
-        return Ok((Box::new(Plain::new(true)), typed::lines(), None));
+        return Ok((Box::new(Plain::new(true)), keyboard::lines(), None));
     }
     let completions = Completions::default();
-    for command in local::names() {
+    for command in input::names() {
         completions.set(&command, Arguments::Words(Vec::new()));
     }
     completions.set("/attach", Arguments::Files);

@@ -6,49 +6,49 @@ use std::io::{ErrorKind, IsTerminal, Write, stderr, stdout};
 use serde_json::Value;
 
 use super::conversation::QUEUED;
-use super::face::{Call, Decision, End, Face, Outcome};
-use super::retelling::{self, Retelling};
+use super::renderer::{Call, Decision, End, Outcome, Renderer};
+use super::replay::{self, Replay};
 use crate::exit::FAILED;
-use crate::terminal::{columns, cut, harmless, may_color, one_line};
+use crate::terminal::{Tone, columns, cut, harmless, may_color, one_line};
 
 /// How much of a tool's name, and of its input or result, is shown, in characters.
 const NAME_CHARS_MAX: usize = 64;
 const TOOL_CHARS_MAX: usize = 200;
 /// How much of a line of a note, in characters.
 const NOTE_CHARS_MAX: usize = 400;
-/// How much of an error.
+/// How many characters of an error are shown.
 const ERROR_CHARS_MAX: usize = 1000;
 /// Back to the first column, and empty from there on.
-const CLEAR: &[u8] = b"\r\x1b[K";
-/// How wide a terminal is that does not say.
+const CLEAR: &str = "\r\x1b[K";
+/// The width of a terminal that does not tell it.
 const COLUMNS: usize = 80;
 /// An approval's id is a UUID.
 const APPROVAL_CHARS: usize = 36;
 
-/// Lines.
+/// Renders a chat as lines.
 #[derive(Debug)]
 pub(super) struct Plain {
     /// Whether stdout is a terminal, which obeys control characters.
     is_answer_shown: bool,
     /// Whether stderr is a terminal that may be coloured.
     is_colored: bool,
-    /// Whether somebody sits here and types.
+    /// Whether the chat is interactive.
     is_typed: bool,
-    /// Whether the line is there in which something may be typed.
+    /// Whether the input prompt is shown.
     is_prompted: bool,
-    /// Whether what is under way may be told in a line that is drawn over.
+    /// Whether the status may be shown on a line that is drawn over.
     is_drawn: bool,
-    /// Whether that line is there.
+    /// Whether that line is shown.
     is_status_shown: bool,
     /// Whether the answer so far ends within a line.
     is_within_line: bool,
-    retelling: Retelling,
-    /// The exit status, once stdout takes nothing any more.
+    replay: Replay,
+    /// The exit status, once stdout can't be written to.
     gone: Option<u8>,
 }
 
 impl Plain {
-    /// For one answer, or for somebody who types lines.
+    /// For one answer, or for an interactive chat without an editor.
     pub(super) fn new(is_typed: bool) -> Self {
         Self {
             is_answer_shown: stdout().is_terminal(),
@@ -61,12 +61,12 @@ impl Plain {
                 && std::env::var_os("TERM").is_some_and(|term| term != "dumb"),
             is_status_shown: false,
             is_within_line: false,
-            retelling: Retelling::default(),
+            replay: Replay::default(),
             gone: None,
         }
     }
 
-    /// Into a pipe or a file it goes byte by byte.
+    /// Writes a piece of the answer; unchanged into a pipe or a file.
     fn write(&mut self, text: &str) {
         if text.is_empty() {
             return;
@@ -95,28 +95,25 @@ impl Plain {
 
     fn aside(&mut self, text: &str) {
         self.break_line();
-        let (dim, plain) = if self.is_colored { ("\u{1b}[2m", "\u{1b}[0m") } else { ("", "") };
-        let mut err = stderr().lock();
         for line in text.lines() {
-            let _ = writeln!(err, "{dim}{}{plain}", one_line(line, NOTE_CHARS_MAX));
+            let line = Tone::Dim.paint(&one_line(line, NOTE_CHARS_MAX), self.is_colored);
+            write_stderr(&format!("{line}\n"));
         }
     }
 
-    /// On a screen that shows both, what is said beside the answer starts on a line of its own.
+    /// Begins a new line, if stdout and stderr are the same terminal.
     fn break_line(&mut self) {
         self.leave_prompt();
         self.clear_status();
         if self.is_within_line && self.is_answer_shown && stderr().is_terminal() {
-            let _ = writeln!(stderr().lock());
+            write_stderr("\n");
             self.is_within_line = false;
         }
     }
 
     fn clear_status(&mut self) {
         if std::mem::take(&mut self.is_status_shown) {
-            let mut err = stderr().lock();
-            let _ = err.write_all(CLEAR);
-            let _ = err.flush();
+            write_stderr(CLEAR);
         }
     }
 
@@ -126,25 +123,29 @@ impl Plain {
         }
     }
 
-    /// Says that a line may be typed.
+    /// Shows the input prompt.
     fn prompt(&mut self) {
         if self.is_typed && !self.is_prompted {
-            let mut err = stderr().lock();
-            let _ = err.write_all(b"> ");
-            let _ = err.flush();
+            write_stderr("> ");
             self.is_prompted = true;
         }
     }
 
-    /// Leaves the line where something may be typed, for what is told meanwhile.
+    /// Leaves the line of the input prompt, so that something can be shown.
     fn leave_prompt(&mut self) {
         if std::mem::take(&mut self.is_prompted) {
-            let _ = writeln!(stderr().lock());
+            write_stderr("\n");
         }
     }
 }
 
-impl Face for Plain {
+/// Writes to stderr at once. There is nobody to tell if that fails.
+fn write_stderr(text: &str) {
+    let mut err = stderr().lock();
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}
+
+impl Renderer for Plain {
     fn banner(&mut self, text: &str) {
         self.aside(text);
     }
@@ -155,10 +156,10 @@ impl Face for Plain {
     }
 
     fn answer(&mut self, piece: &str) {
-        match self.retelling.text(piece) {
-            retelling::Write::Nothing => {}
-            retelling::Write::Text(text) => self.write(&text),
-            retelling::Write::Instead(text) => {
+        match self.replay.text(piece) {
+            replay::Write::Nothing => {}
+            replay::Write::Text(text) => self.write(&text),
+            replay::Write::Instead(text) => {
                 self.end_line();
                 self.write(&text);
             }
@@ -172,11 +173,11 @@ impl Face for Plain {
     }
 
     fn void_step(&mut self) {
-        self.retelling.void();
+        self.replay.void();
     }
 
     fn tool_call(&mut self, call: &Call) {
-        self.retelling.begin();
+        self.replay.begin();
         let name = one_line(&call.name, NAME_CHARS_MAX);
         self.aside(&format!("→ {name} {}", one_line(&call.input.to_string(), TOOL_CHARS_MAX)));
         if let Some(id) = &call.approval
@@ -190,7 +191,7 @@ impl Face for Plain {
     }
 
     fn tool_result(&mut self, content: &str, is_error: bool) {
-        self.retelling.begin();
+        self.replay.begin();
         let mark = if is_error { "✗" } else { "←" };
         self.aside(&format!("{mark} {}", one_line(content, TOOL_CHARS_MAX)));
     }
@@ -200,7 +201,7 @@ impl Face for Plain {
     }
 
     fn end_answer(&mut self, end: &End) {
-        self.retelling.begin();
+        self.replay.begin();
         self.end_line();
         if self.is_typed {
             match &end.outcome {
@@ -239,7 +240,7 @@ impl Face for Plain {
 
     fn error(&mut self, text: &str) {
         self.break_line();
-        let _ = writeln!(stderr().lock(), "error: {}", one_line(text, ERROR_CHARS_MAX));
+        write_stderr(&format!("error: {}\n", one_line(text, ERROR_CHARS_MAX)));
     }
 
     fn status(&mut self, text: Option<String>) {
@@ -247,9 +248,7 @@ impl Face for Plain {
         // What streams is a sign of life itself, where it is seen.
         let Some(text) = text.filter(|_| self.is_drawn && !self.is_within_line) else { return };
         let wide = columns().unwrap_or(COLUMNS).saturating_sub(1);
-        let mut err = stderr().lock();
-        let _ = err.write_all(cut(&one_line(&text, NOTE_CHARS_MAX), wide).as_bytes());
-        let _ = err.flush();
+        write_stderr(&cut(&one_line(&text, NOTE_CHARS_MAX), wide));
         self.is_status_shown = true;
     }
 

@@ -1,5 +1,5 @@
-//! The Unix socket of a daemon: who may open it is the operator, so that there is nothing to show and
-//! no greeting; requests and what is told are lines.
+//! The Unix socket of a daemon. Whoever may open it is the operator, so there is no authentication;
+//! requests and answers are lines.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::link::{MESSAGE_BYTES_MAX, lost};
+use super::link_error::{MESSAGE_BYTES_MAX, lost};
 use crate::exit::Failure;
 
 /// How long a line may take to leave.
@@ -21,7 +21,7 @@ const WRITE: Duration = Duration::from_secs(30);
 pub(super) struct Unix {
     stream: UnixStream,
     buffer: BytesMut,
-    /// So much of the buffer is known to hold no line end.
+    /// How much of the buffer was searched for a line end.
     searched: usize,
 }
 
@@ -37,7 +37,7 @@ impl Unix {
     /// Sends a request.
     ///
     /// # Errors
-    /// Where the connection is lost.
+    /// If the connection is lost.
     pub(super) async fn send(&mut self, mut line: String) -> Result<(), Failure> {
         line.push('\n');
         match timeout(WRITE, self.stream.write_all(line.as_bytes())).await {
@@ -47,10 +47,10 @@ impl Unix {
         }
     }
 
-    /// What the daemon says next. May be dropped while it waits and called anew.
+    /// The next message of the daemon. Cancel safe.
     ///
     /// # Errors
-    /// Where the connection is lost.
+    /// If the connection is lost.
     pub(super) async fn next(&mut self) -> Result<Told, Failure> {
         loop {
             if let Some(at) = self.buffer[self.searched..].iter().position(|byte| *byte == b'\n') {

@@ -1,4 +1,4 @@
-//! The WebSocket to a daemon: let in, kept alive, and either understood or given up.
+//! The WebSocket to a daemon: authentication, keepalive, and errors in words.
 
 use std::io;
 use std::pin::Pin;
@@ -19,15 +19,15 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 
-use super::link::{MESSAGE_BYTES_MAX, NotOpen, closing, lost};
+use super::link_error::{LinkError, MESSAGE_BYTES_MAX, closing, lost};
 use crate::exit::{FAILED, Failure};
 use crate::terminal::one_line;
 
 /// How long the handshake may take with a credential.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// How long a daemon that wants no credential may take to say so.
+/// How long to wait for the greeting without a credential.
 const HELLO: Duration = Duration::from_secs(3);
-/// How often a silent daemon is asked whether it lives, and how many times.
+/// How often a silent daemon is pinged, and how many pings may stay without an answer.
 const BEAT: Duration = Duration::from_secs(30);
 const BEATS_MAX: u32 = 3;
 /// How long a frame may take to leave, and the Close frame to be answered.
@@ -48,11 +48,11 @@ pub(super) struct Web {
 }
 
 impl Web {
-    /// Connects and is let in.
+    /// Connects and authenticates.
     ///
     /// # Errors
-    /// Where nobody answers, or who answers does not let this client in.
-    pub(super) async fn open(url: &str, token: Option<&Secret>) -> Result<Self, NotOpen> {
+    /// If nobody answers, or the daemon does not accept this client.
+    pub(super) async fn open(url: &str, token: Option<&Secret>) -> Result<Self, LinkError> {
         let request = Client::builder().timeout(HANDSHAKE).finish().ws(url).max_frame_size(MESSAGE_BYTES_MAX);
         let socket = match request.connect().await {
             Ok((_, socket)) => socket,
@@ -70,30 +70,26 @@ impl Web {
             fragments: BytesMut::new(),
         };
         if let Some(token) = token {
-            link.send(exoclaw::token(token.expose())).await.map_err(NotOpen::Passing)?;
+            link.send(exoclaw::token(token.expose())).await.map_err(LinkError::Temporary)?;
         }
         let patience = if token.is_some() { HANDSHAKE } else { HELLO };
         let mut is_strange = false;
         match timeout(patience, link.greeting(&mut is_strange)).await {
             Ok(greeted) => greeted.map(|()| link),
-            Err(_) if is_strange => Err(NotOpen::Refused(Failure::new(
-                FAILED,
-                format!(
-                    "what answers at {url} speaks another protocol: clawmux has its WebSocket for chats at /ws"
-                ),
+            Err(_) if is_strange => Err(LinkError::refused(format!(
+                "what answers at {url} speaks another protocol: clawmux has its WebSocket for chats at /ws"
             ))),
-            Err(_) if token.is_none() => Err(NotOpen::Refused(Failure::new(
-                FAILED,
+            Err(_) if token.is_none() => Err(LinkError::refused(
                 "the daemon wants a credential: set CLAWMUX_TOKEN or give --token-file",
-            ))),
+            )),
             Err(_) => Err(unreachable(url, &format!("no greeting within {} s", patience.as_secs()))),
         }
     }
 
-    /// Waits to be let in; `is_strange` says whether something came that means nothing here.
-    async fn greeting(&mut self, is_strange: &mut bool) -> Result<(), NotOpen> {
+    /// Waits for the greeting; sets `is_strange` if anything came that is not exoclaw.
+    async fn greeting(&mut self, is_strange: &mut bool) -> Result<(), LinkError> {
         loop {
-            match self.next().await.map_err(NotOpen::Passing)? {
+            match self.next().await.map_err(LinkError::Temporary)? {
                 Told::Hello => return Ok(()),
                 Told::Closing { error, .. } => return Err(closing(&error)),
                 _ => *is_strange = true,
@@ -104,7 +100,7 @@ impl Web {
     /// Sends a text frame.
     ///
     /// # Errors
-    /// Where the connection is lost.
+    /// If the connection is lost.
     pub(super) async fn send(&mut self, text: String) -> Result<(), Failure> {
         match timeout(WRITE, self.sink.send(Message::Text(text.into()))).await {
             Ok(Ok(())) => Ok(()),
@@ -113,10 +109,10 @@ impl Web {
         }
     }
 
-    /// What the daemon says next. May be dropped while it waits and called anew.
+    /// The next message of the daemon. Cancel safe.
     ///
     /// # Errors
-    /// Where the connection is lost.
+    /// If the connection is lost.
     pub(super) async fn next(&mut self) -> Result<Told, Failure> {
         loop {
             let frame = tokio::select! {
@@ -169,7 +165,7 @@ impl Web {
         Ok(last.then(|| self.fragments.split().freeze()))
     }
 
-    /// Says goodbye; does not wait long for the answer.
+    /// Closes the connection; does not wait long for the answer.
     pub(super) async fn close(&mut self) {
         let goodbye = async {
             if self.sink.send(Message::Close(None)).await.is_ok() {
@@ -184,13 +180,13 @@ impl Web {
     }
 }
 
-fn unreachable(url: &str, why: &str) -> NotOpen {
-    NotOpen::unreachable(format!("no daemon is reachable at {url}: {why}"))
+fn unreachable(url: &str, why: &str) -> LinkError {
+    LinkError::unreachable(format!("no daemon is reachable at {url}: {why}"))
 }
 
-/// Why there is no WebSocket: nobody is there, or who is there does not want one.
-async fn refused(url: &str, error: WsClientError) -> NotOpen {
-    let failed = |why: String| NotOpen::Refused(Failure::new(FAILED, why));
+/// Why the WebSocket could not be opened.
+async fn refused(url: &str, error: WsClientError) -> LinkError {
+    let failed = |why: String| LinkError::refused(why);
     let no_clawmux = |why: &str| {
         failed(format!("what answers at {url} is no clawmux, or not its /ws: {}", one_line(why, 200)))
     };
@@ -202,7 +198,7 @@ async fn refused(url: &str, error: WsClientError) -> NotOpen {
                 StatusCode::BAD_GATEWAY
                 | StatusCode::SERVICE_UNAVAILABLE
                 | StatusCode::GATEWAY_TIMEOUT
-                | StatusCode::TOO_MANY_REQUESTS => NotOpen::Passing(Failure::new(FAILED, why)),
+                | StatusCode::TOO_MANY_REQUESTS => LinkError::Temporary(Failure::new(FAILED, why)),
                 StatusCode::NOT_FOUND => failed(format!("{why}; clawmux has its WebSocket at /ws")),
                 _ => failed(why),
             }

@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
-use clawmux_actors::store::Severity;
 use clawmux_core::config::Config;
 
 use super::Findings;
-use crate::check;
 use crate::cli::Global;
+use crate::preflight;
 use crate::settings::{self, Settings};
 
 /// Variables clawmux looks at by itself; the configuration may name others.
@@ -19,22 +18,21 @@ pub(super) fn read(global: &Global, found: &mut Findings) -> Option<(Settings, b
         Ok(settings) => settings,
         Err(failure) => {
             let advice = "correct it; `clawmux check` says the same without starting anything";
-            found.add("config", Severity::Error, failure.message, advice);
+            found.error("config", failure.message, advice);
             return None;
         }
     };
-    let (complaints, warnings) = check::look(&settings.config, &settings.home);
+    let (complaints, warnings) = preflight::look(&settings.config, &settings.home);
     let fine = complaints.is_empty();
     for complaint in complaints {
-        found.add(
+        found.error(
             "config",
-            Severity::Error,
             complaint,
             "correct it: the daemon does not start with it, or ignores it, and does not reload it",
         );
     }
     for warning in settings.warnings.iter().map(ToString::to_string).chain(warnings) {
-        found.add("config", Severity::Warning, warning, "");
+        found.warning("config", warning, "");
     }
     if fine {
         let files: Vec<String> = settings.files.iter().map(|path| path.display().to_string()).collect();
@@ -67,9 +65,8 @@ pub(super) fn environment(names: &[String], files: &[(PathBuf, String)], found: 
     let is_named = |name: &str| files.iter().any(|(_, text)| text.contains(name));
     for name in names.iter().filter(|name| name.starts_with("CLAWMUX_") && !name.starts_with("CLAWMUX__")) {
         if !VARIABLES.contains(&name.as_str()) && !is_named(name) {
-            found.add(
+            found.warning(
                 "config",
-                Severity::Warning,
                 format!("nothing looks at the variable {name}"),
                 format!("keys of the configuration are set as CLAWMUX__SECTION__KEY; or remove {name}"),
             );

@@ -7,15 +7,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use clawmux_actors::admin::{LOCKED_OUT, read_without_daemon, socket_path};
-use clawmux_actors::store::Severity;
 use clawmux_core::config::Config;
 use serde_json::{Value, json};
 
 use super::{Findings, LOG};
 use crate::admin_client::{Link, Refused};
+use crate::answer::Members;
 use crate::home;
 use crate::operator::tokens::expiring;
-use crate::operator::when::{ago, now_ms, span};
+use crate::when::{ago, now_ms, span};
 
 /// How long a daemon that is well takes at most to say how it is.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
     let status = match asked {
         Ok(status) => status,
         Err(Refused::Error(error)) => {
-            found.add("daemon", Severity::Error, format!("it refuses to say how it is: {error}"), LOG);
+            found.error("daemon", format!("it refuses to say how it is: {error}"), LOG);
             return None;
         }
         Err(Refused::Unreachable(why)) => {
@@ -39,22 +39,20 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
                 let what = format!("this user may not use the socket {}", socket.display());
                 let advice =
                     "run it as the user whose home it is, as root, or as a member of gateway.socket_group";
-                found.add("daemon", Severity::Error, what, advice);
+                found.error("daemon", what, advice);
                 return None;
             }
             match (home::holder(home), fs::symlink_metadata(&socket).is_ok()) {
-                (Some(pid), _) => found.add(
+                (Some(pid), _) => found.error(
                     "daemon",
-                    Severity::Error,
                     format!("a daemon ({pid}) holds this home and does not answer: {why}"),
                     format!(
                         "it may be starting, stopping or stuck; {LOG}. Stop it with SIGTERM, at last with SIGKILL: \
                          nothing acknowledged is lost"
                     ),
                 ),
-                (None, true) => found.add(
+                (None, true) => found.warning(
                     "daemon",
-                    Severity::Warning,
                     format!("none runs; the socket {} was left by one that died", socket.display()),
                     format!("the next start removes the socket; {LOG}"),
                 ),
@@ -68,17 +66,17 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
         format!("version {} (process {}) answers on {}", text("version"), status["pid"], socket.display());
     if text("version") != env!("CARGO_PKG_VERSION") {
         let what = format!("{who}, this is version {}", env!("CARGO_PKG_VERSION"));
-        found.add("daemon", Severity::Warning, what, "restart it, so that both are of one version");
+        found.warning("daemon", what, "restart it, so that both are of one version");
     } else if status["draining"] == true {
         let advice = "`clawmux drain --off` takes them again";
-        found.add("daemon", Severity::Warning, format!("{who}; it drains: new prompts are refused"), advice);
+        found.warning("daemon", format!("{who}; it drains: new prompts are refused"), advice);
     } else {
         found.fine("daemon", who);
     }
-    for problem in status["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+    for problem in status.texts("problems") {
         // Told with the credentials.
         if problem != LOCKED_OUT {
-            found.add("daemon", Severity::Warning, problem, remedy(problem));
+            found.warning("daemon", problem, remedy(problem));
         }
     }
     if let Some(pid) = status["pid"].as_u64()
@@ -86,7 +84,7 @@ pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
             .is_ok_and(|exe| exe.to_string_lossy().ends_with(" (deleted)"))
     {
         let what = "the program of the running daemon was replaced on the disk";
-        found.add("daemon", Severity::Warning, what, "restart it, so that the new one runs");
+        found.warning("daemon", what, "restart it, so that the new one runs");
     }
     Some(status)
 }
@@ -136,7 +134,7 @@ fn locked(tokens: &Value, found: &mut Findings) {
     if tokens["locked_out"] != true {
         return;
     }
-    let over = tokens["tokens"].as_array().map_or(0, Vec::len);
+    let over = tokens.list("tokens").len();
     let what = format!(
         "clients need a credential, and none is valid: there is no shared token, and {} revoked or expired. Nobody \
          gets in over TCP",
@@ -148,7 +146,7 @@ fn locked(tokens: &Value, found: &mut Findings) {
     );
     let advice = "clawmux token create --name NAME --role admin makes one (it needs none itself), or set \
                   auth.token_file. It stays locked until then: a door that was closed does not open by itself";
-    found.add("token", Severity::Error, what, advice);
+    found.error("token", what, advice);
 }
 
 /// Credentials that end soon, devices and calls that wait.
@@ -159,27 +157,25 @@ pub(super) fn waiting(home: &Path, found: &mut Findings) {
     }
     let mut ask = |method: &str| link.call(method, &json!({}), |_, _| {}).unwrap_or_default();
     let (tokens, devices, approvals) = (ask("admin.tokens"), ask("admin.devices"), ask("admin.approvals"));
-    let list = |answer: &Value, name: &str| answer[name].as_array().cloned().unwrap_or_default();
     let text = |row: &Value, name: &str| row[name].as_str().unwrap_or("?").to_owned();
     locked(&tokens, found);
     let now_ms = now_ms();
-    let tokens = list(&tokens, "tokens");
-    for token in expiring(&tokens, now_ms) {
-        let left = span(token["expires_ms"].as_u64().unwrap_or(0).saturating_sub(now_ms));
+    for token in expiring(tokens.list("tokens"), now_ms) {
+        let left = span(token.number("expires_ms").saturating_sub(now_ms));
         let (id, name) = (text(token, "token"), text(token, "name"));
         let advice = format!("`clawmux token rotate {id}` gives out another while it holds");
-        found.add("token", Severity::Warning, format!("{id} of {name} expires in {left}"), advice);
+        found.warning("token", format!("{id} of {name} expires in {left}"), advice);
     }
-    for device in list(&devices, "pending") {
-        let since = ago(device["requested_ms"].as_u64().unwrap_or(0), now_ms);
-        let (id, name) = (text(&device, "request"), text(&device, "name"));
+    for device in devices.list("pending") {
+        let since = ago(device.number("requested_ms"), now_ms);
+        let (id, name) = (text(device, "request"), text(device, "name"));
         let advice =
             format!("`clawmux device approve {id}` lets it in, `clawmux device reject {id}` does not");
-        found.add("device", Severity::Warning, format!("{name} waits to be paired, asked {since}"), advice);
+        found.warning("device", format!("{name} waits to be paired, asked {since}"), advice);
     }
-    let calls = list(&approvals, "approvals");
+    let calls = approvals.list("approvals");
     if !calls.is_empty() {
         let what = format!("calls of tools that wait for approval: {}", calls.len());
-        found.add("daemon", Severity::Warning, what, "`clawmux approvals` lists them");
+        found.warning("daemon", what, "`clawmux approvals` lists them");
     }
 }

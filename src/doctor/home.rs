@@ -10,7 +10,7 @@ use clawmux_actors::regular_file;
 use clawmux_actors::store::Severity;
 use clawmux_core::config::Config;
 
-use super::{Findings, Stands};
+use super::{Findings, HomeOwner};
 
 /// So much of the heartbeat's file is looked at, in bytes.
 const HEARTBEAT_BYTES_MAX: u64 = 1 << 20;
@@ -19,24 +19,24 @@ const HEARTBEAT_BYTES_MAX: u64 = 1 << 20;
 const SYNC_SLOW: Duration = Duration::from_millis(250);
 
 /// The home; says whose it is.
-pub(super) fn folder(home: &Path, found: &mut Findings) -> Stands {
+pub(super) fn folder(home: &Path, found: &mut Findings) -> HomeOwner {
     let name = home.display();
     let meta = match fs::metadata(home) {
         Ok(meta) => meta,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             found.fine("home", format!("{name} is not there yet: `clawmux serve` makes it"));
-            return Stands::Nowhere;
+            return HomeOwner::Missing;
         }
         Err(error) => {
             let advice = "see to the permissions of the folders above it";
-            found.add("home", Severity::Error, format!("can't look at {name}: {error}"), advice);
-            return Stands::Nowhere;
+            found.error("home", format!("can't look at {name}: {error}"), advice);
+            return HomeOwner::Missing;
         }
     };
     if !meta.is_dir() {
         let advice = "move it away, or name another home with --home or CLAWMUX_HOME";
-        found.add("home", Severity::Error, format!("{name} is not a folder"), advice);
-        return Stands::Nowhere;
+        found.error("home", format!("{name} is not a folder"), advice);
+        return HomeOwner::Missing;
     }
     let us = fs::metadata("/proc/self").map(|own| own.uid()).ok();
     match us {
@@ -48,20 +48,20 @@ pub(super) fn folder(home: &Path, found: &mut Findings) -> Stands {
             );
             let severity = if us == 0 { Severity::Warning } else { Severity::Error };
             found.add("home", severity, what, advice);
-            return if us == 0 { Stands::Ours } else { Stands::Theirs };
+            return if us == 0 { HomeOwner::Us } else { HomeOwner::Other };
         }
         _ if meta.mode() & 0o022 != 0 => {
             let what =
                 format!("others than its owner may write into {name} (mode {:o})", meta.mode() & 0o777);
-            found.add("home", Severity::Error, what, format!("chmod 700 {name}"));
+            found.error("home", what, format!("chmod 700 {name}"));
         }
         _ if meta.mode() & 0o077 != 0 => {
             let what = format!("others than its owner may look into {name} (mode {:o})", meta.mode() & 0o777);
-            found.add("home", Severity::Warning, what, format!("chmod 700 {name}"));
+            found.warning("home", what, format!("chmod 700 {name}"));
         }
         _ => found.fine("home", format!("{name}, for its owner only")),
     }
-    Stands::Ours
+    HomeOwner::Us
 }
 
 /// The operator's socket and its folder, for their owner and perhaps a group.
@@ -75,7 +75,7 @@ pub(super) fn socket(home: &Path, has_group: bool, found: &mut Findings) {
         let Ok(meta) = fs::metadata(&path) else { continue };
         if meta.mode() & 0o077 & !more != 0 {
             let what = format!("others may reach {} (mode {:o})", path.display(), meta.mode() & 0o777);
-            found.add("home", Severity::Error, what, format!("chmod {right} {}", path.display()));
+            found.error("home", what, format!("chmod {right} {}", path.display()));
         }
     }
 }
@@ -87,14 +87,14 @@ pub(super) fn secrets(home: &Path, files: &[(PathBuf, String)], found: &mut Find
             && meta.mode() & 0o022 != 0
         {
             let what = format!("others may change {} (mode {:o})", path.display(), meta.mode() & 0o777);
-            found.add("secret", Severity::Error, what, format!("chmod go-w {}", path.display()));
+            found.error("secret", what, format!("chmod go-w {}", path.display()));
         }
         for secret in text.lines().filter_map(secret_file) {
             let path = home.join(secret);
             match fs::metadata(&path) {
                 Ok(meta) if meta.mode() & 0o077 != 0 => {
                     let what = format!("others may read {} (mode {:o})", path.display(), meta.mode() & 0o777);
-                    found.add("secret", Severity::Error, what, format!("chmod 600 {}", path.display()));
+                    found.error("secret", what, format!("chmod 600 {}", path.display()));
                 }
                 Ok(_) => found.fine("secret", format!("{} is for its owner only", path.display())),
                 // The configuration is complained of.
@@ -127,7 +127,7 @@ pub(super) fn heartbeat(home: &Path, config: &Config, found: &mut Findings) {
             let what =
                 format!("scheduler.heartbeat_minutes is set and {} {why}: no heartbeat runs", path.display());
             let advice = "write into it what is to be looked after, or set heartbeat_minutes = 0";
-            found.add("home", Severity::Warning, what, advice);
+            found.warning("home", what, advice);
         }
     }
 }
@@ -146,11 +146,10 @@ pub(super) fn disk(home: &Path, found: &mut Findings) {
     match written {
         Err(error) => {
             let advice = "make room, remount it writable, or see to the permissions; without it new work is refused";
-            found.add("disk", Severity::Error, format!("can't write into {}: {error}", home.display()), advice);
+            found.error("disk", format!("can't write into {}: {error}", home.display()), advice);
         }
-        Ok(()) if took > SYNC_SLOW => found.add(
+        Ok(()) if took > SYNC_SLOW => found.warning(
             "disk",
-            Severity::Warning,
             format!("writing 4 KiB into {} took {} ms", home.display(), took.as_millis()),
             "every prompt waits as long before it is acknowledged: put the home on a faster disk, or see what else uses it",
         ),
@@ -171,7 +170,7 @@ mod tests {
         {
             fs::set_permissions(home.path(), fs::Permissions::from_mode(mode)).unwrap();
             let mut found = Findings::default();
-            assert_eq!(folder(home.path(), &mut found), Stands::Ours);
+            assert_eq!(folder(home.path(), &mut found), HomeOwner::Us);
             assert_eq!(found.0[0].severity, severity, "{mode:o}: {}", found.0[0].what);
         }
         let mut found = Findings::default();

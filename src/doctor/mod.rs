@@ -46,7 +46,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOG: &str =
     "its log says why: journalctl -u clawmux where systemd runs it, else what it wrote to its terminal";
 
-/// One thing that was looked at.
+/// The result of one check.
 struct Finding {
     /// Which part, such as `config` or `disk`.
     part: &'static str,
@@ -56,25 +56,25 @@ struct Finding {
     advice: String,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
-/// Status 1 where something is wrong; warnings are not.
+/// Status 1 if something is wrong; warnings are not.
 pub(crate) fn run(global: &Global, options: &Doctor) -> Result<(), Failure> {
     let home = home_of(global)?;
     let mut found = Findings::default();
     look(&home, global, options, &mut found);
     let errors = found.count(Severity::Error);
-    say(&if options.json { json_line(&found.to_json(errors)) } else { found.to_text() });
+    say(&if global.json { json_line(&found.to_json(errors)) } else { found.to_text() });
     match errors {
         0 => Ok(()),
         // A script has been told.
-        _ if options.json => Err(Failure::new(FAILED, "")),
+        _ if global.json => Err(Failure::new(FAILED, "")),
         _ => Err(Failure::new(FAILED, found.total())),
     }
 }
 
-/// Looks at everything.
+/// Runs all checks.
 fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let global = global.clone();
     let settings = found.within(PATIENCE, "config", move |found| {
@@ -90,9 +90,9 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let (settings, is_fine) = settings.map_or((None, false), |(settings, is_fine)| (Some(settings), is_fine));
     let known = settings.as_ref().map(|Settings { config, .. }| config.clone());
     let (folder, of_home) = (home.to_owned(), known.clone());
-    let stands = found.within(PATIENCE, "home", move |found| {
-        let stands = home::folder(&folder, found);
-        if stands == Stands::Ours {
+    let owner = found.within(PATIENCE, "home", move |found| {
+        let owner = home::folder(&folder, found);
+        if owner == HomeOwner::Us {
             let has_group = of_home.as_ref().is_some_and(|config| config.gateway.socket_group.is_some());
             home::socket(&folder, has_group, found);
             home::secrets(&folder, &files, found);
@@ -100,9 +100,9 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
         if let Some(config) = &of_home {
             home::heartbeat(&folder, config, found);
         }
-        stands
+        owner
     });
-    let stands = stands.unwrap_or(Stands::Nowhere);
+    let owner = owner.unwrap_or(HomeOwner::Missing);
     if let Some(config) = known.clone() {
         let folder = home.to_owned();
         // One after the other, and as many as may be.
@@ -110,7 +110,7 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
         found.within(patience, "plugin", move |found| plugins::look(&config, &folder, is_fine, found));
     }
     let mut status = Value::Null;
-    if stands != Stands::Nowhere {
+    if owner != HomeOwner::Missing {
         let (folder, of_store) = (home.to_owned(), known.clone());
         let answer = found.within(PATIENCE, "daemon", move |found| {
             let status = daemon::look(&folder, found);
@@ -145,7 +145,7 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let store = store.unwrap_or_else(|| home.join("clawmux.db"));
     let (folder, log) = (home.to_owned(), store.clone());
     found.within(PATIENCE, "disk", move |found| {
-        if stands == Stands::Ours {
+        if owner == HomeOwner::Us {
             home::disk(&folder, found);
         }
         system::limits(&process, found);
@@ -158,9 +158,9 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
             found.within(upstream::patience(&config), "model", move |found| upstream::ask(&config, found));
         }
     }
-    if stands == Stands::Theirs {
+    if owner == HomeOwner::Other {
         let what = format!("{} was not looked into: it is the daemon's user's", store.display());
-        found.add("store", Severity::Warning, what, "run clawmux doctor as that user, or as root");
+        found.warning("store", what, "run clawmux doctor as that user, or as root");
         return;
     }
     let within = Duration::from_secs(options.within);
@@ -173,13 +173,13 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
 
 /// Whose the home is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stands {
+enum HomeOwner {
     /// There is none yet, or it can't be looked at.
-    Nowhere,
+    Missing,
     /// Of the user who looks, or root looks.
-    Ours,
+    Us,
     /// Another user's, so what this one may and may not do says nothing of the daemon.
-    Theirs,
+    Other,
 }
 
 #[derive(Default)]
@@ -196,7 +196,7 @@ impl Findings {
         self.0.push(Finding { part, severity, what: what.into(), advice: advice.into() });
     }
 
-    /// Has something looked at elsewhere, for so long at most.
+    /// Runs a check on a thread of its own, for this long at most.
     fn within<T: Send + 'static>(
         &mut self,
         patience: Duration,
@@ -216,16 +216,24 @@ impl Findings {
                 Some(answer)
             }
             Ok(Err(mpsc::RecvTimeoutError::Disconnected)) => {
-                self.add(part, Severity::Error, "looking at it failed", "please report this");
+                self.error(part, "looking at it failed", "please report this");
                 None
             }
             _ => {
                 let what = format!("looking at it did not end within {} s", patience.as_secs());
                 let advice = "see whether a disk or a file system it is on hangs";
-                self.add(part, Severity::Error, what, advice);
+                self.error(part, what, advice);
                 None
             }
         }
+    }
+
+    fn error(&mut self, part: &'static str, what: impl Into<String>, advice: impl Into<String>) {
+        self.add(part, Severity::Error, what, advice);
+    }
+
+    fn warning(&mut self, part: &'static str, what: impl Into<String>, advice: impl Into<String>) {
+        self.add(part, Severity::Warning, what, advice);
     }
 
     fn fine(&mut self, part: &'static str, what: impl Into<String>) {
@@ -291,7 +299,7 @@ mod tests {
     fn findings_are_told_with_what_to_do() {
         let mut found = Findings::default();
         found.fine("config", "built-in defaults");
-        found.add("home", Severity::Error, "two\nlines\u{1b}[2J", "do this");
+        found.error("home", "two\nlines\u{1b}[2J", "do this");
         assert_eq!(
             found.to_text(),
             "ok       config  built-in defaults\nerror    home    two\n                 lines\\u{1b}[2J\n                 -> do this"

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use clawmux_actors::listener;
 use clawmux_actors::socket_owner::Means;
-use clawmux_actors::store::Severity;
 
 use super::{Findings, LOG};
 
@@ -23,16 +22,15 @@ pub(super) fn free(addresses: &[SocketAddr], found: &mut Findings) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 let who =
                     holder(address.port()).unwrap_or_else(|| "a process that can't be looked at".into());
-                found.add(
+                found.error(
                     "port",
-                    Severity::Error,
                     format!("{address} is taken by {who}: clawmux can't start there"),
                     "stop it, or set another address with gateway.listen or --listen",
                 );
             }
             Err(error) => {
                 let advice = "set another address with gateway.listen or --listen";
-                found.add("port", Severity::Error, format!("can't listen on {error}"), advice);
+                found.error("port", format!("can't listen on {error}"), advice);
             }
         }
     }
@@ -49,11 +47,10 @@ pub(super) fn answering(addresses: &[SocketAddr], found: &mut Findings) {
             Ok(text) => {
                 let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body).trim();
                 let what = format!("{address} answers and takes no work: {body}");
-                found.add("port", Severity::Warning, what, LOG);
+                found.warning("port", what, LOG);
             }
-            Err(error) => found.add(
+            Err(error) => found.error(
                 "port",
-                Severity::Error,
                 format!("{address} does not answer: {error}"),
                 format!("see whether a firewall is in the way; {LOG}"),
             ),
@@ -79,9 +76,8 @@ pub(super) fn neighbours(means: Option<Means>, addresses: &[SocketAddr], found: 
                 }
             ),
         ),
-        None => found.add(
+        None => found.warning(
             "port",
-            Severity::Warning,
             "the system does not say whose programs connect over loopback (neither sock_diag nor /proc/net/tcp does): \
              while no credential is configured, programs of every user of this host get in",
             "clawmux token create, or auth.token_file: with a credential nobody comes in without one; in a \
@@ -93,9 +89,8 @@ pub(super) fn neighbours(means: Option<Means>, addresses: &[SocketAddr], found: 
 /// Off loopback everything can be read on the way.
 fn exposed(addresses: &[SocketAddr], found: &mut Findings) {
     for address in addresses.iter().filter(|address| !address.ip().to_canonical().is_loopback()) {
-        found.add(
+        found.warning(
             "port",
-            Severity::Warning,
             format!(
                 "{address} can be reached from elsewhere, by plain HTTP: credentials can be read on the way"
             ),
@@ -154,6 +149,7 @@ fn listening(table: &str, port: u16) -> impl Iterator<Item = u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clawmux_actors::store::Severity;
 
     #[test]
     fn the_process_that_has_a_port_is_named() {

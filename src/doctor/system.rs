@@ -4,8 +4,6 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use clawmux_actors::store::Severity;
-
 use super::Findings;
 
 /// With fewer open files than this there are few connections.
@@ -27,10 +25,10 @@ pub(super) fn limits(process: &str, found: &mut Findings) {
     let what = format!("{open} of {most} files open");
     if most < FILES_MIN {
         let advice = "LimitNOFILE=65536 in the unit, or `ulimit -Hn`: each connection takes two";
-        found.add("limits", Severity::Warning, what, advice);
+        found.warning("limits", what, advice);
     } else if open.saturating_mul(100) / most >= FULL {
         let advice = "raise LimitNOFILE in the unit, or see who connects so often: clawmux connections";
-        found.add("limits", Severity::Warning, what, advice);
+        found.warning("limits", what, advice);
     } else {
         found.fine("limits", what);
     }
@@ -47,7 +45,7 @@ fn memory(used: u64, most: u64, found: &mut Findings) {
     let what = format!("{} of {} MiB of memory in use", used >> 20, most >> 20);
     if most < MEMORY_MIN || used.saturating_mul(100) / most.max(1) >= FULL {
         let advice = "raise MemoryMax in the unit: what needs more is ended, and goes on from its log";
-        found.add("limits", Severity::Warning, what, advice);
+        found.warning("limits", what, advice);
     } else {
         found.fine("limits", what);
     }
@@ -66,9 +64,8 @@ pub(super) fn clock(store: &Path, found: &mut Findings) {
     if let Ok(ahead) = written.duration_since(SystemTime::now())
         && ahead > AHEAD
     {
-        found.add(
+        found.error(
             "clock",
-            Severity::Error,
             format!("the store was written {} s ahead of now: the clock went back", ahead.as_secs()),
             "set the time right; what is dated by it, such as the end of credentials, is wrong until then",
         );
@@ -78,6 +75,7 @@ pub(super) fn clock(store: &Path, found: &mut Findings) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clawmux_actors::store::Severity;
 
     #[test]
     fn limits_that_are_near_are_told() {

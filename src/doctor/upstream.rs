@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clawmux_actors::provider::probe::{Probed, probe};
-use clawmux_actors::store::Severity;
 use clawmux_core::config::{Config, Provider, key_variable};
 use clawmux_core::provider::ProviderKind;
 
@@ -28,9 +27,8 @@ pub(super) fn keys(config: &Config, found: &mut Findings) {
     for (name, provider) in &config.providers {
         if provider.lacks_key() {
             if used.contains(name.as_str()) {
-                found.add(
+                found.error(
                     "key",
-                    Severity::Error,
                     format!("provider {name} wants a key and has none: its models can't be asked"),
                     format!(
                         "set {}, or providers.{name}.api_key_env or api_key_file; `clawmux setup` asks for it",
@@ -42,9 +40,8 @@ pub(super) fn keys(config: &Config, found: &mut Findings) {
         }
         if let Some(key) = &provider.api_key {
             match misshapen(provider, key.expose()) {
-                Some(why) => found.add(
+                Some(why) => found.warning(
                     "key",
-                    Severity::Warning,
                     format!("the key of provider {name} {why}"),
                     "see whether all of it, and nothing else, was copied",
                 ),
@@ -55,9 +52,8 @@ pub(super) fn keys(config: &Config, found: &mut Findings) {
     if let Some(token) = &config.auth.token
         && token.expose().len() < TOKEN_BYTES_MIN
     {
-        found.add(
+        found.warning(
             "key",
-            Severity::Warning,
             format!(
                 "the shared operator token has less than {TOKEN_BYTES_MIN} characters: it can be guessed"
             ),
@@ -99,9 +95,8 @@ pub(super) fn ask(config: &Config, found: &mut Findings) {
                 skew =
                     skew.or(probed.date.as_deref().and_then(|date| off(date, now())).map(|off| (name, off)));
             }
-            Err(error) => found.add(
+            Err(error) => found.error(
                 "model",
-                Severity::Error,
                 format!("provider {name} can't be reached: {}", error.message),
                 format!(
                     "see to the network, the proxy and providers.{name}.base_url; --offline leaves this out"
@@ -127,13 +122,13 @@ fn answered(name: &str, probed: &Probed, found: &mut Findings) {
         200..=299 => found.fine("model", what),
         401 | 403 => {
             let advice = "the key is not accepted: see whether all of it was copied, or make another at the provider's";
-            found.add("model", Severity::Error, what, advice);
+            found.error("model", what, advice);
         }
         404 | 405 => {
             found.fine("model", format!("{what}: it is there, whether it takes the key is not known"))
         }
-        429 => found.add("model", Severity::Warning, what, "the limits of the account are reached"),
-        _ => found.add("model", Severity::Warning, what, "see whether it is out of order"),
+        429 => found.warning("model", what, "the limits of the account are reached"),
+        _ => found.warning("model", what, "see whether it is out of order"),
     }
 }
 
@@ -155,8 +150,8 @@ fn clock(name: &str, off: i64, found: &mut Findings) {
     let advice = "have the time set by the network, such as by `timedatectl set-ntp true`; JWTs and certificates \
                   fail where clocks differ";
     match seconds {
-        SKEW_MAX.. => found.add("clock", Severity::Error, what, advice),
-        SKEW_WARN.. => found.add("clock", Severity::Warning, what, advice),
+        SKEW_MAX.. => found.error("clock", what, advice),
+        SKEW_WARN.. => found.warning("clock", what, advice),
         _ => found.fine("clock", format!("within {SKEW_WARN} s of that of provider {name}")),
     }
 }
@@ -164,6 +159,7 @@ fn clock(name: &str, off: i64, found: &mut Findings) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clawmux_actors::store::Severity;
     use clawmux_core::auth::Secret;
 
     #[test]

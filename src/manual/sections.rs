@@ -86,7 +86,7 @@ pub(super) fn of(words: &str) -> Vec<Section> {
         let more: &[(&str, &str)] = if is_whole { more } else { &[] };
         [own, more].concat()
     };
-    let mut sections: Vec<Section> = vec![("EXAMPLES", examples::of(words).to_vec())];
+    let mut sections: Vec<Section> = vec![("EXAMPLES", examples::of(words))];
     if words.is_empty() {
         sections.push(("OUTPUT", OUTPUT.to_vec()));
     }

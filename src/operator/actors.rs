@@ -2,35 +2,29 @@
 
 use serde_json::{Value, json};
 
+use super::print;
 use super::table::{Cell, table_within};
-use crate::admin_client::{call, home_of};
+use crate::answer::Members;
 use crate::cli::{Actors, Global};
 use crate::exit::Failure;
-use crate::terminal::{Tone, columns, json_line, say};
+use crate::terminal::{Tone, columns};
 
-/// A mailbox that is so far behind is worth a look, in microseconds.
+/// A mailbox whose messages wait longer than this is highlighted, in microseconds.
 const BEHIND_US: u64 = 100_000;
 
-/// From this width on there is room for all columns.
+/// Terminals of at least this width show all columns.
 const WIDE: usize = 60;
 
-/// Runs it.
-///
-/// # Errors
-/// As [`call`].
+/// Runs `actors`.
 pub(crate) fn run(global: &Global, options: &Actors) -> Result<(), Failure> {
-    let tree = call(&home_of(global)?, "admin.actors", &json!({ "children": options.children }))?;
-    if options.json {
-        say(&json_line(&tree));
-        return Ok(());
-    }
-    let mut rows = Vec::new();
-    rows_of(&tree, "", "", options.figures, &mut rows);
-    say(&fitting(&rows, columns()));
-    Ok(())
+    print::done(global, "admin.actors", &json!({ "children": options.children }), |tree| {
+        let mut rows = Vec::new();
+        rows_of(tree, "", "", options.figures, &mut rows);
+        fitting(&rows, columns())
+    })
 }
 
-/// The table as a terminal of this width has room for it.
+/// The table for a terminal of this width.
 fn fitting(rows: &[[Cell; 5]], columns: Option<usize>) -> String {
     if columns.is_none_or(|columns| columns >= WIDE) {
         let head = ["ACTOR", "WAIT", "QUEUED", "RESTARTS", "FIGURES"];
@@ -44,7 +38,7 @@ fn fitting(rows: &[[Cell; 5]], columns: Option<usize>) -> String {
 /// The rows of an actor and its children: the first begins with `lead`, those below with `indent`.
 fn rows_of(actor: &Value, lead: &str, indent: &str, with_figures: bool, rows: &mut Vec<[Cell; 5]>) {
     let number = |name: &str| actor[name].as_u64().map_or_else(|| "-".to_owned(), |n| n.to_string());
-    let name = format!("{lead}{}", actor["actor"].as_str().unwrap_or("-"));
+    let name = format!("{lead}{}", actor.text("actor"));
     let silent = actor["silent"].as_str();
     let wait = match actor["mailbox_wait_us"].as_u64() {
         Some(us) if us >= BEHIND_US => Cell::toned(micros(us), Tone::Warn),
@@ -63,8 +57,8 @@ fn rows_of(actor: &Value, lead: &str, indent: &str, with_figures: bool, rows: &m
             None => figures(&actor["state"], with_figures).into(),
         },
     ]);
-    let children = actor["children"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let left_out = actor["children_total"].as_u64().unwrap_or(0).saturating_sub(children.len() as u64);
+    let children = actor.list("children");
+    let left_out = actor.number("children_total").saturating_sub(children.len() as u64);
     for (at, child) in children.iter().enumerate() {
         let is_last = at + 1 == children.len() && left_out == 0;
         let (branch, below) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
@@ -76,7 +70,7 @@ fn rows_of(actor: &Value, lead: &str, indent: &str, with_figures: bool, rows: &m
     }
 }
 
-/// What it says of itself: numbers above 0 and words, or all of it.
+/// An actor's own figures: numbers above 0 and short texts, or all of them.
 fn figures(state: &Value, all: bool) -> String {
     let Value::Object(state) = state else { return String::new() };
     let shown = state.iter().filter_map(|(name, value)| {

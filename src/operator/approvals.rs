@@ -1,104 +1,87 @@
 //! `clawmux approvals`, `approval approve`, `approval deny`: tool calls that wait until somebody decides.
 
-use std::io::Read;
-
 use serde_json::{Value, json};
 
-use super::table::table;
-use super::when::{ago, now_ms, span};
-use crate::admin_client::{call, home_of};
-use crate::cli::{ApprovalCommand, Approvals, Global};
+use super::find::{PREFIX_CHARS_MIN, matching};
+use super::input;
+use super::print::{self, List};
+use crate::admin_client::ask;
+use crate::answer::Members;
+use crate::cli::{ApprovalCommand, Global};
 use crate::exit::{FAILED, Failure, USAGE};
-use crate::terminal::{json_line, one_line, say, tell};
+use crate::terminal::{one_line, tell};
+use crate::when::{ago, now_ms, span};
 
-/// An id may be cut to so many characters, where no other begins with them.
-const PREFIX_CHARS_MIN: usize = 4;
-/// So much of an id is shown.
+/// How many characters of an id are shown.
 const SHOWN_CHARS: usize = 12;
-/// So much of an input is shown.
+/// How many characters of an input are shown.
 const INPUT_CHARS: usize = 60;
-/// An input has at most so many bytes.
-const INPUT_BYTES_MAX: u64 = 1024 * 1024;
-
 /// Runs `approvals`.
 ///
 /// # Errors
-/// As [`call`].
-pub(crate) fn list(global: &Global, options: &Approvals) -> Result<(), Failure> {
-    let answer = call(&home_of(global)?, "admin.approvals", &json!({}))?;
-    let now_ms = now_ms();
-    if let Some(id) = &options.id {
-        let id = whole(id, &answer)?;
-        let Some(row) = waiting(&answer).iter().find(|row| row["approval"] == *id) else {
+/// As [`ask`]; status 1 if no call waits under this id.
+pub(crate) fn list(global: &Global, id: Option<&str>) -> Result<(), Failure> {
+    let answer = ask(global, "admin.approvals", &json!({}))?;
+    let waiting = answer.list("approvals");
+    if let Some(id) = id {
+        let id = whole(id, waiting)?;
+        let Some(row) = waiting.iter().find(|row| row["approval"] == *id) else {
             let why = format!("no approval {id} is waiting: `clawmux approvals` lists those that are");
             return Err(Failure::new(FAILED, why));
         };
-        say(&if options.json { json_line(row) } else { described(row, now_ms) });
+        print::answer(global, row, |row| described(row, now_ms()));
         return Ok(());
     }
-    if options.json {
-        return super::objects(waiting(&answer));
+    let list = List {
+        rows: waiting,
+        head: ["ID", "SESSION", "TOOL", "INPUT", "WAITS", "LEFT", "PROMPTED BY"],
+        gives_way: &["INPUT", "PROMPTED BY"],
+        cells,
+        none: "no tool call waits for approval",
+    };
+    if list.print(global)? {
+        tell(
+            "`clawmux approvals ID` shows the whole of an input; decide with `clawmux approval approve ID` or \
+             `clawmux approval deny ID`",
+        );
     }
-    let rows: Vec<_> = waiting(&answer).iter().map(|row| cells(row, now_ms)).collect();
-    if rows.is_empty() {
-        tell("no tool call waits for approval");
-        return Ok(());
-    }
-    say(&table(
-        ["ID", "SESSION", "TOOL", "INPUT", "WAITS", "LEFT", "PROMPTED BY"],
-        &["INPUT", "PROMPTED BY"],
-        &rows,
-    ));
-    tell(
-        "`clawmux approvals ID` shows the whole of an input; decide with `clawmux approval approve ID` or \
-         `clawmux approval deny ID`",
-    );
     Ok(())
 }
 
 /// Runs `approval approve` and `approval deny`.
 ///
 /// # Errors
-/// As [`call`]; status 1 where no call, or more than one, waits under such an id, or somebody decided
-/// before; 2 where the input is no JSON object.
+/// As [`ask`]; status 1 if no call, or more than one, waits under such an id, or somebody decided
+/// before; 2 if the input is no JSON object.
 pub(crate) fn run(global: &Global, command: &ApprovalCommand) -> Result<(), Failure> {
-    let home = home_of(global)?;
-    let (id, as_json, method, mut params) = match command {
-        ApprovalCommand::Approve(options) => {
-            let input = options.input_file.as_deref().map(read_input).transpose()?;
-            let params = input.map_or_else(|| json!({}), |input| json!({ "input": input }));
-            (&options.id, options.json, "admin.approval.approve", params)
+    let mut params = json!({});
+    let (id, method, says) = match command {
+        ApprovalCommand::Approve { id, input_file } => {
+            if let Some(path) = input_file {
+                params["input"] = read_input(path)?;
+            }
+            (id, "admin.approval.approve", ("approved", ""))
         }
-        ApprovalCommand::Deny(options) => {
-            let reason = options.reason.as_ref();
-            let params = reason.map_or_else(|| json!({}), |reason| json!({ "reason": reason }));
-            (&options.id, options.json, "admin.approval.deny", params)
+        ApprovalCommand::Deny { id, reason } => {
+            if let Some(reason) = reason {
+                params["reason"] = json!(reason);
+            }
+            (id, "admin.approval.deny", ("denied", "; the model was told"))
         }
     };
-    params["approval"] = json!(whole(id, &call(&home, "admin.approvals", &json!({}))?)?);
-    let answer = call(&home, method, &params)?;
-    if as_json {
-        say(&json_line(&answer));
-        return Ok(());
-    }
-    let (tool, session) = (text(&answer["tool"]), text(&answer["session"]));
-    say(&match command {
-        ApprovalCommand::Approve(_) => format!("approved {tool} in {session}"),
-        ApprovalCommand::Deny(_) => format!("denied {tool} in {session}; the model was told"),
-    });
-    Ok(())
+    params["approval"] = json!(whole(id, ask(global, "admin.approvals", &json!({}))?.list("approvals"))?);
+    print::done(global, method, &params, |answer| {
+        format!("{} {} in {}{}", says.0, answer.text("tool"), answer.text("session"), says.1)
+    })
 }
 
-/// The id that is, or begins with, `id`. One that is not in the list may have been decided: the daemon
-/// says so.
-fn whole(id: &str, list: &Value) -> Result<String, Failure> {
-    let known = || waiting(list).iter().map(|row| text(&row["approval"]));
-    let begins = |known: &&str| id.chars().count() >= PREFIX_CHARS_MIN && known.starts_with(id);
-    let found: Vec<&str> = known().filter(|known| *known == id || begins(known)).collect();
-    match &found[..] {
+/// The approval whose id is, or begins with, `id`. One that is not in the list may have been decided
+/// already: the daemon says so.
+fn whole(id: &str, waiting: &[Value]) -> Result<String, Failure> {
+    match matching(waiting, "approval", id, PREFIX_CHARS_MIN, |_| false)[..] {
         [] => Ok(id.to_owned()),
-        [one] => Ok((*one).to_owned()),
-        several => Err(Failure::new(
+        [one] => Ok(one.text("approval").to_owned()),
+        ref several => Err(Failure::new(
             FAILED,
             format!(
                 "{} approvals begin with this id: give more of it (`clawmux approvals --json` shows the whole ids)",
@@ -111,23 +94,15 @@ fn whole(id: &str, list: &Value) -> Result<String, Failure> {
 /// What the tool is to be given instead.
 fn read_input(path: &std::path::Path) -> Result<Value, Failure> {
     let bad = |why: String| Failure::new(USAGE, format!("the input {}: {why}", path.display()));
-    let mut text = String::new();
-    let source: Box<dyn Read> = if path.as_os_str() == "-" {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(std::fs::File::open(path).map_err(|error| bad(error.to_string()))?)
-    };
-    source.take(INPUT_BYTES_MAX).read_to_string(&mut text).map_err(|error| bad(error.to_string()))?;
-    let input: Value = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
-    if input.is_object() { Ok(input) } else { Err(bad("expected a JSON object".into())) }
+    input::read(Some(path)).and_then(|text| input::object(&text)).map_err(bad)
 }
 
-/// All of one.
+/// All details of one call.
 fn described(row: &Value, now_ms: u64) -> String {
     let [_, session, tool, _, waits, left, by] = cells(row, now_ms);
     let input = serde_json::to_string_pretty(&row["input"]).unwrap_or_default();
     let lines: Vec<String> = input.lines().map(|line| one_line(line, usize::MAX)).collect();
-    let id = text(&row["approval"]);
+    let id = row.text("approval");
     format!(
         "id           {id}\nsession      {}\nprompted by  {}\nwaits        {waits}, {left} left\n{} {}",
         one_line(&session, usize::MAX),
@@ -138,25 +113,16 @@ fn described(row: &Value, now_ms: u64) -> String {
 }
 
 fn cells(row: &Value, now_ms: u64) -> [String; 7] {
-    let at = |name: &str| row[name].as_u64().unwrap_or_default();
-    let left = at("deadline_ms").saturating_sub(now_ms);
+    let left = row.number("deadline_ms").saturating_sub(now_ms);
     [
-        text(&row["approval"]).chars().take(SHOWN_CHARS).collect(),
-        text(&row["session"]).to_owned(),
-        text(&row["tool"]).to_owned(),
+        row.text("approval").chars().take(SHOWN_CHARS).collect(),
+        row.text("session").to_owned(),
+        row.text("tool").to_owned(),
         one_line(&row["input"].to_string(), INPUT_CHARS),
-        ago(at("asked_ms"), now_ms),
+        ago(row.number("asked_ms"), now_ms),
         span(left),
         row["prompted_by"].as_str().unwrap_or("operators").to_owned(),
     ]
-}
-
-fn waiting(answer: &Value) -> &[Value] {
-    answer["approvals"].as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("-")
 }
 
 #[cfg(test)]
@@ -174,7 +140,7 @@ mod tests {
 
     #[test]
     fn one_is_found_by_the_beginning_of_its_id_and_two_are_not() {
-        let list = json!({ "approvals": [{"approval": "abcd1"}, {"approval": "abcd2"}, {"approval": "ab"}] });
+        let list = [json!({"approval": "abcd1"}), json!({"approval": "abcd2"}), json!({"approval": "ab"})];
         let of = |id: &str| whole(id, &list).ok();
         assert_eq!(of("abcd1").as_deref(), Some("abcd1"));
         assert_eq!(of("abcd"), None, "two begin with it");

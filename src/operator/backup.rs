@@ -7,41 +7,39 @@ use std::path::Path;
 use clawmux_actors::store;
 use serde_json::{Value, json};
 
-use super::status::counted;
-use super::when::span;
+use super::amount::{counted, file_size, took};
+use super::print;
 use crate::admin_client::{Link, Refused, home_of};
-use crate::cli::{Backup, Global};
+use crate::answer::Members;
+use crate::cli::Global;
 use crate::exit::{FAILED, Failure};
 use crate::settings;
-use crate::terminal::{json_line, say, tell};
+use crate::terminal::tell;
 
-/// Runs it.
+/// Runs `backup`.
 ///
 /// # Errors
-/// Status 1 where no copy could be made; nothing is left of it then.
-pub(crate) fn run(global: &Global, options: &Backup) -> Result<(), Failure> {
+/// Status 1 if no copy could be made; nothing is left of it then.
+pub(crate) fn run(global: &Global, file: &Path) -> Result<(), Failure> {
     let home = home_of(global)?;
-    let file = std::path::absolute(&options.file)
-        .map_err(|error| Failure::new(FAILED, format!("{}: {error}", options.file.display())))?;
+    let file = std::path::absolute(file)
+        .map_err(|error| Failure::new(FAILED, format!("{}: {error}", file.display())))?;
     let report = match Link::open(&home) {
         Ok(mut link) => by_daemon(&mut link, &file)?,
         Err(Refused::Unreachable(_)) => alone(global, &file)?,
         Err(refused) => return Err(refused.into()),
     };
-    if options.json {
-        say(&json_line(&report));
-        return Ok(());
-    }
-    let number = |name: &str| report[name].as_u64().unwrap_or(0);
-    say(&format!(
-        "wrote {}: {}, {}, {}, in {}\nto put it back: stop the daemon, then `clawmux restore {}`",
-        file.display(),
-        size(number("bytes")),
-        counted(number("sessions"), "session"),
-        counted(number("runs"), "run"),
-        took(number("took_ms")),
-        file.display(),
-    ));
+    print::answer(global, &report, |report| {
+        format!(
+            "wrote {}: {}, {}, {}, in {}\nto put it back: stop the daemon, then `clawmux restore {}`",
+            file.display(),
+            file_size(report.number("bytes")),
+            counted(report.number("sessions"), "session"),
+            counted(report.number("runs"), "run"),
+            took(report.number("took_ms")),
+            file.display(),
+        )
+    });
     Ok(())
 }
 
@@ -55,7 +53,7 @@ fn by_daemon(link: &mut Link, file: &Path) -> Result<Value, Failure> {
     Ok(report?)
 }
 
-/// Nobody else has the store open, and nobody gets it while it is copied.
+/// Copies the store directly. Nobody else has it open.
 fn alone(global: &Global, file: &Path) -> Result<Value, Failure> {
     let settings = settings::read(global, &[])?;
     tell("no daemon runs on this home: copying its store directly");
@@ -63,10 +61,10 @@ fn alone(global: &Global, file: &Path) -> Result<Value, Failure> {
     Ok(report.to_json(file))
 }
 
-/// How far it is, for who watches.
+/// Shows the progress on a terminal.
 struct Progress {
     shown: bool,
-    /// The most there ever were.
+    /// The highest number of pages seen.
     pages: u64,
     within_line: bool,
 }
@@ -89,16 +87,4 @@ impl Progress {
             let _ = writeln!(stderr().lock());
         }
     }
-}
-
-/// How long it took, in milliseconds where that is less than a second.
-fn took(ms: u64) -> String {
-    if ms < 1000 { format!("{ms} ms") } else { span(ms) }
-}
-
-/// A size in units that people read.
-pub(super) fn size(bytes: u64) -> String {
-    const KIB: u64 = 1 << 10;
-    const MIB: u64 = 1 << 20;
-    if bytes < 10 * MIB { format!("{} KiB", bytes / KIB) } else { format!("{} MiB", bytes / MIB) }
 }

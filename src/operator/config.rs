@@ -1,5 +1,5 @@
-//! `clawmux config get|set|unset|reload`: through the running daemon, which then goes over to what was
-//! changed; where none runs, on the files themselves, as well checked.
+//! `clawmux config get|set|unset|reload`: through the running daemon, which applies changes at once; if none
+//! runs, on the files themselves, with the same checks.
 
 use std::time::Duration;
 
@@ -8,72 +8,71 @@ use clawmux_core::config::{no_such_key, value_of_text};
 use clawmux_core::error::{Error, ErrorCode};
 use serde_json::{Value, json};
 
-use super::table::table;
+use super::print::{self, List};
 use crate::admin_client::{Link, Refused, home_of};
-use crate::cli::{ConfigCommand, GetConfig, Global};
+use crate::answer::Members;
+use crate::cli::{ConfigCommand, Global};
 use crate::exit::{CONFIG, FAILED, Failure};
 use crate::settings;
-use crate::terminal::{json_line, one_line, say, tell};
+use crate::terminal::{one_line, tell};
 
-/// How long the daemon may take to go over to another configuration.
+/// How long the daemon may take to apply a configuration.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Runs it.
+/// Runs `config`.
 ///
 /// # Errors
-/// Status 64 where the configuration is bad, or would be; 69 where no daemon is reachable that could
+/// Status 64 if the configuration is bad, or would be; 69 if no daemon is reachable that could
 /// reload it.
 pub(crate) fn run(global: &Global, command: &ConfigCommand) -> Result<(), Failure> {
     match command {
-        ConfigCommand::Get(options) => get(global, options),
-        ConfigCommand::Set(options) => {
-            let value = value_of_text(&options.path, &options.value);
-            change(global, &options.path, &value, options.json)
-        }
-        ConfigCommand::Unset(options) => change(global, &options.path, &Value::Null, options.json),
-        ConfigCommand::Reload(options) => {
+        ConfigCommand::Get { path } => get(global, path.as_deref()),
+        ConfigCommand::Set { path, value } => change(global, path, &value_of_text(path, value)),
+        ConfigCommand::Unset { path } => change(global, path, &Value::Null),
+        ConfigCommand::Reload => {
             let mut link = Link::open(&home_of(global)?)?;
             let answer = ask(&mut link, "admin.config.reload", &json!({}))?;
             warn(&answer);
-            say(&if options.json { json_line(&answer) } else { outcome(&answer) });
+            print::answer(global, &answer, outcome);
             Ok(())
         }
     }
 }
 
-fn get(global: &Global, options: &GetConfig) -> Result<(), Failure> {
-    options.path.as_deref().map_or(Ok(()), is_key)?;
+fn get(global: &Global, path: Option<&str>) -> Result<(), Failure> {
+    path.map_or(Ok(()), is_key)?;
     let answer = match Link::open_if_there(&home_of(global)?)? {
         Some(mut link) => {
-            let params = options.path.as_ref().map_or_else(|| json!({}), |path| json!({ "path": path }));
+            let params = path.map_or_else(|| json!({}), |path| json!({ "path": path }));
             ask(&mut link, "admin.config.get", &params)?
         }
         None => {
             let now = Now::read(&settings::layers(global, &[])?).map_err(refused)?;
-            let settings = now.all_settings(options.path.as_deref()).map_err(refused)?;
+            let settings = now.all_settings(path).map_err(refused)?;
             let complaints = now.is_good().err().map(|error| error.message).unwrap_or_default();
             json!({ "settings": rows(&settings), "complaints": complaints.lines().collect::<Vec<_>>() })
         }
     };
-    for complaint in texts(&answer["complaints"]) {
+    let (settings, complaints) = (answer.list("settings"), answer.texts("complaints"));
+    for complaint in &complaints {
         tell(&format!("bad: {}", one_line(complaint, 2000)));
     }
-    if options.json {
-        return super::objects(list(&answer["settings"]));
-    }
-    let rows: Vec<[String; 3]> = list(&answer["settings"]).iter().map(row).collect();
-    match (&options.path, rows.is_empty()) {
+    let head = ["KEY", "VALUE", "FROM"];
+    let list =
+        List { rows: settings, head, gives_way: &["VALUE"], cells: |setting, _| row(setting), none: "" };
+    match path {
+        _ if global.json => return print::objects(settings),
         // Where nothing can be read, nothing is known of the key.
-        (Some(path), true) if list(&answer["complaints"]).is_empty() => {
+        Some(path) if settings.is_empty() && complaints.is_empty() => {
             tell(&format!("nothing is set in {path}"));
         }
-        (Some(_), true) => {}
-        _ => say(&table(["KEY", "VALUE", "FROM"], &["VALUE"], &rows)),
+        Some(_) if settings.is_empty() => {}
+        _ => list.print_table(),
     }
     Ok(())
 }
 
-/// Status 64 where this is no key and no section.
+/// Status 64 if this is no key and no section.
 fn is_key(path: &str) -> Result<(), Failure> {
     no_such_key(path).map_or(Ok(()), |why| Err(Failure::new(CONFIG, one_line(&why, 2000))))
 }
@@ -92,7 +91,7 @@ fn row(setting: &Value) -> [String; 3] {
     [text("path").unwrap_or("-").to_owned(), value, from]
 }
 
-fn change(global: &Global, path: &str, value: &Value, as_json: bool) -> Result<(), Failure> {
+fn change(global: &Global, path: &str, value: &Value) -> Result<(), Failure> {
     is_key(path)?;
     let answer = match Link::open_if_there(&home_of(global)?)? {
         Some(mut link) if value.is_null() => ask(&mut link, "admin.config.unset", &json!({ "path": path }))?,
@@ -114,13 +113,14 @@ fn change(global: &Global, path: &str, value: &Value, as_json: bool) -> Result<(
         }
     };
     warn(&answer);
-    say(&if as_json { json_line(&answer) } else { changed(path, &answer) });
+    print::answer(global, &answer, |answer| changed(path, answer));
     Ok(())
 }
 
-/// What a change has come to, for people.
+/// The outcome of a change, in words.
 fn changed(path: &str, answer: &Value) -> String {
-    let now: Vec<String> = list(&answer["settings"])
+    let now: Vec<String> = answer
+        .list("settings")
         .iter()
         .map(|setting| {
             let [key, value, from] = row(setting);
@@ -128,7 +128,7 @@ fn changed(path: &str, answer: &Value) -> String {
         })
         .collect();
     let now = if now.is_empty() { format!("{path} is not set") } else { now.join("\n") };
-    let file = one_line(answer["file"].as_str().unwrap_or("-"), 1000);
+    let file = one_line(answer.text("file"), 1000);
     let what = match (answer["written"] == true, answer.get("applied").is_some()) {
         (false, _) => "nothing changed: the file says so already".to_owned(),
         (true, false) => format!("wrote {file}; no daemon runs, the next one starts with it"),
@@ -137,10 +137,10 @@ fn changed(path: &str, answer: &Value) -> String {
     format!("{}\n{what}", now.lines().map(|line| one_line(line, 2000)).collect::<Vec<_>>().join("\n"))
 }
 
-/// What the daemon went over to, for people.
+/// What the daemon applied, in words.
 fn outcome(answer: &Value) -> String {
     let named =
-        |name: &str| texts(&answer[name]).map(|text| one_line(text, 200)).collect::<Vec<_>>().join(", ");
+        |name: &str| answer.texts(name).iter().map(|text| one_line(text, 200)).collect::<Vec<_>>().join(", ");
     let (applied, restart) = (named("applied"), named("needs_restart"));
     match (applied.is_empty(), restart.is_empty()) {
         (true, true) => "nothing has changed".into(),
@@ -151,7 +151,7 @@ fn outcome(answer: &Value) -> String {
 }
 
 fn warn(answer: &Value) {
-    for warning in list(&answer["warnings"]) {
+    for warning in answer.list("warnings") {
         let text = |name: &str| one_line(warning[name].as_str().unwrap_or_default(), 1000);
         let (path, message) = (text("path"), text("message"));
         let colon = if path.is_empty() { "" } else { ": " };
@@ -176,14 +176,6 @@ fn refused(error: Error) -> Failure {
 
 fn rows(settings: &[Setting]) -> Vec<Value> {
     settings.iter().map(Setting::to_json).collect()
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-fn texts(value: &Value) -> impl Iterator<Item = &str> {
-    list(value).iter().filter_map(Value::as_str)
 }
 
 #[cfg(test)]

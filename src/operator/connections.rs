@@ -2,39 +2,33 @@
 
 use serde_json::{Value, json};
 
-use super::table::{Cell, table};
-use super::when::{ago, now_ms, span};
-use crate::admin_client::{call, home_of};
-use crate::cli::{ConnectionCommand, Connections, Global};
+use super::amount::bytes;
+use super::print::{self, List};
+use super::table::Cell;
+use crate::admin_client::ask;
+use crate::answer::Members;
+use crate::cli::{ConnectionCommand, Global};
 use crate::exit::Failure;
-use crate::terminal::{Tone, json_line, one_line, say, tell};
+use crate::terminal::{Tone, one_line, tell};
+use crate::when::{ago, span};
 
-/// Silent for longer than this is worth a word, in milliseconds.
+/// A connection that is silent for longer than this is marked, in milliseconds.
 const SILENT_MS: u64 = 60_000;
 
 /// Runs `connections`.
-///
-/// # Errors
-/// As [`call`].
-pub(crate) fn list(global: &Global, options: &Connections) -> Result<(), Failure> {
-    let answer = call(&home_of(global)?, "admin.connections", &json!({ "limit": options.limit }))?;
-    let listed = answer["connections"].as_array().map(Vec::as_slice).unwrap_or_default();
-    if options.json {
-        super::objects(listed)?;
-    } else if listed.is_empty() {
-        tell("nobody is connected");
-    } else {
-        let now_ms = now_ms();
-        let rows: Vec<_> = listed.iter().map(|connection| row(connection, now_ms)).collect();
-        say(&table(
-            ["ID", "PROTOCOL", "WHO", "PEER", "SINCE", "IN", "OUT", "BUFFER", "FOLLOWS", "STATE"],
-            &["WHO", "PEER", "PROTOCOL"],
-            &rows,
-        ));
-    }
-    let total = answer["total"].as_u64().unwrap_or(0);
-    if total > listed.len() as u64 {
-        tell(&format!("these are the latest {} of {total}: --limit N shows more", listed.len()));
+pub(crate) fn list(global: &Global, limit: usize) -> Result<(), Failure> {
+    let answer = ask(global, "admin.connections", &json!({ "limit": limit }))?;
+    let list = List {
+        rows: answer.list("connections"),
+        head: ["ID", "PROTOCOL", "WHO", "PEER", "SINCE", "IN", "OUT", "BUFFER", "FOLLOWS", "STATE"],
+        gives_way: &["WHO", "PEER", "PROTOCOL"],
+        cells: row,
+        none: "nobody is connected",
+    };
+    list.print(global)?;
+    let (shown, total) = (list.rows.len(), answer.number("total"));
+    if total > shown as u64 {
+        tell(&format!("these are the latest {shown} of {total}: --limit N shows more"));
     }
     Ok(())
 }
@@ -42,22 +36,17 @@ pub(crate) fn list(global: &Global, options: &Connections) -> Result<(), Failure
 /// Runs `connection close`.
 ///
 /// # Errors
-/// As [`call`]; status 1 where there is no such connection.
+/// As [`ask`]; status 1 if there is no such connection.
 pub(crate) fn run(global: &Global, command: &ConnectionCommand) -> Result<(), Failure> {
-    let ConnectionCommand::Close(options) = command;
-    let answer = call(&home_of(global)?, "admin.connection.close", &json!({ "connection": options.id }))?;
-    say(&if options.json {
-        json_line(&answer)
-    } else {
-        let peer = one_line(answer["peer"].as_str().unwrap_or("-"), 100);
-        format!("closed connection {} from {peer}; its client may connect again", options.id)
-    });
-    Ok(())
+    let ConnectionCommand::Close { id } = command;
+    print::done(global, "admin.connection.close", &json!({ "connection": id }), |answer| {
+        let peer = one_line(answer.text("peer"), 100);
+        format!("closed connection {id} from {peer}; its client may connect again")
+    })
 }
 
 fn row(connection: &Value, now_ms: u64) -> [Cell; 10] {
-    let text = |name: &str| connection[name].as_str().unwrap_or("-").to_owned();
-    let number = |name: &str| connection[name].as_u64().unwrap_or(0);
+    let number = |name: &str| connection.number(name);
     let state = if connection["closing"] == true {
         Cell::toned("closing", Tone::Warn)
     } else if connection["principal"].is_null() {
@@ -71,9 +60,9 @@ fn row(connection: &Value, now_ms: u64) -> [Cell; 10] {
     };
     [
         number("connection").to_string().into(),
-        text("protocol").into(),
+        connection.text("protocol").into(),
         who(connection).into(),
-        text("peer").into(),
+        connection.text("peer").into(),
         ago(number("since_ms"), now_ms).into(),
         bytes(number("received_bytes")).into(),
         bytes(number("sent_bytes")).into(),
@@ -83,24 +72,13 @@ fn row(connection: &Value, now_ms: u64) -> [Cell; 10] {
     ]
 }
 
-/// Who it is, and what it says of itself.
+/// The principal, and what the client says of itself.
 fn who(connection: &Value) -> String {
-    let name = connection["principal"].as_str().unwrap_or("-");
+    let name = connection.text("principal");
     let said = ["client", "user"].map(|member| connection[member].as_str().unwrap_or_default());
     let said = said.into_iter().filter(|said| !said.is_empty()).map(|said| one_line(said, 40));
     let said = said.collect::<Vec<_>>().join(", ");
     if said.is_empty() { name.to_owned() } else { format!("{name} ({said})") }
-}
-
-/// So many bytes, as people tell them.
-pub(super) fn bytes(bytes: u64) -> String {
-    const KIB: u64 = 1 << 10;
-    const MIB: u64 = 1 << 20;
-    match bytes {
-        0..10_240 => format!("{bytes} B"),
-        10_240..10_485_760 => format!("{} KiB", bytes / KIB),
-        _ => format!("{} MiB", bytes / MIB),
-    }
 }
 
 #[cfg(test)]

@@ -2,118 +2,94 @@
 
 use serde_json::{Value, json};
 
-use super::table::table;
-use super::when::{ago, now_ms};
-use crate::admin_client::{call, home_of};
-use crate::cli::{DeviceCommand, Devices, Global};
+use super::find::{PREFIX_CHARS_MIN, matching};
+use super::print::{self, List};
+use crate::admin_client::ask;
+use crate::answer::Members;
+use crate::cli::{DeviceCommand, Global};
 use crate::exit::{FAILED, Failure};
-use crate::terminal::{json_line, say, tell};
+use crate::terminal::tell;
+use crate::when::ago;
 
-/// An id may be cut to so many characters, where no other begins with them.
-const PREFIX_CHARS_MIN: usize = 4;
-/// So much of a device's id is shown.
+/// How many characters of a device's id are shown.
 const SHOWN_CHARS: usize = 12;
 
 /// Runs `devices`.
-///
-/// # Errors
-/// As [`call`].
-pub(crate) fn list(global: &Global, options: &Devices) -> Result<(), Failure> {
-    let answer = call(&home_of(global)?, "admin.devices", &json!({}))?;
-    let (pending, paired) = (rows(&answer, "pending"), rows(&answer, "paired"));
-    if options.json {
-        let state = |rows: &[Value], state: &str| {
-            let with = |row: &Value| {
-                let mut row = row.clone();
-                row["state"] = state.into();
-                row
-            };
-            rows.iter().map(with).collect::<Vec<_>>()
+pub(crate) fn list(global: &Global) -> Result<(), Failure> {
+    let answer = ask(global, "admin.devices", &json!({}))?;
+    let (pending, paired) = (answer.list("pending"), answer.list("paired"));
+    if global.json {
+        let with = |row: &Value, state: &str| {
+            let mut row = row.clone();
+            row["state"] = state.into();
+            row
         };
-        return super::objects(&[state(pending, "waiting"), state(paired, "paired")].concat());
+        let pending = pending.iter().map(|row| with(row, "waiting"));
+        let all: Vec<_> = pending.chain(paired.iter().map(|row| with(row, "paired"))).collect();
+        return print::objects(&all);
     }
     if pending.is_empty() && paired.is_empty() {
         tell(
             "no devices: one that connects over loopback with a credential is paired at once, others wait here to be \
              approved",
         );
-        return Ok(());
     }
-    let now_ms = now_ms();
     if !pending.is_empty() {
-        let rows: Vec<_> = pending.iter().map(|row| waiting(row, now_ms)).collect();
-        say(&table(
-            ["REQUEST", "DEVICE", "NAME", "ROLE", "SCOPES", "CREDENTIAL", "ADDRESS", "ASKED"],
-            &["SCOPES", "NAME"],
-            &rows,
-        ));
+        let head = ["REQUEST", "DEVICE", "NAME", "ROLE", "SCOPES", "CREDENTIAL", "ADDRESS", "ASKED"];
+        List { rows: pending, head, gives_way: &["SCOPES", "NAME"], cells: waiting, none: "" }.print_table();
         tell("approve one with `clawmux device approve REQUEST`, within 5 minutes");
     }
     if !paired.is_empty() {
-        let rows: Vec<_> = paired.iter().map(|row| known(row, now_ms)).collect();
-        say(&table(
-            ["DEVICE", "NAME", "ROLES", "SCOPES", "CREDENTIAL", "USED", "FROM"],
-            &["SCOPES", "NAME"],
-            &rows,
-        ));
+        let head = ["DEVICE", "NAME", "ROLES", "SCOPES", "CREDENTIAL", "USED", "FROM"];
+        List { rows: paired, head, gives_way: &["SCOPES", "NAME"], cells: known, none: "" }.print_table();
     }
     Ok(())
 }
+
+/// Where a request that waits is looked for: by its own id, then by that of its device.
+const REQUESTS: [(&str, &str); 2] = [("pending", "request"), ("pending", "device")];
+/// Where a device is looked for: among the paired ones first.
+const DEVICES: [(&str, &str); 3] = [("paired", "device"), REQUESTS[0], REQUESTS[1]];
 
 /// Runs `device approve`, `device reject` and `device revoke`.
 ///
 /// # Errors
-/// As [`call`]; status 1 where no device, or more than one, has such an id.
+/// As [`ask`]; status 1 if no device, or more than one, has such an id.
 pub(crate) fn run(global: &Global, command: &DeviceCommand) -> Result<(), Failure> {
-    let home = home_of(global)?;
-    let list = call(&home, "admin.devices", &json!({}))?;
-    let (options, method, params) = match command {
-        DeviceCommand::Approve(options) => {
-            let request = find(&options.id, &[("pending", "request"), ("pending", "device")], &list)?;
-            (options, "admin.device.approve", json!({ "request": request["request"] }))
-        }
-        DeviceCommand::Reject(options) => {
-            let request = find(&options.id, &[("pending", "request"), ("pending", "device")], &list)?;
-            (options, "admin.device.reject", json!({ "request": request["request"] }))
-        }
-        DeviceCommand::Revoke(options) => {
-            let places = [("paired", "device"), ("pending", "request"), ("pending", "device")];
-            let found = find(&options.id, &places, &list)?;
-            match &found["request"] {
-                Value::Null => (options, "admin.device.revoke", json!({ "device": found["device"] })),
-                request => (options, "admin.device.reject", json!({ "request": request })),
-            }
-        }
+    let list = ask(global, "admin.devices", &json!({}))?;
+    let (device, places) = match command {
+        DeviceCommand::Approve(device) | DeviceCommand::Reject(device) => (device, &REQUESTS[..]),
+        DeviceCommand::Revoke(device) => (device, &DEVICES[..]),
     };
-    let answer = call(&home, method, &params)?;
-    if options.json {
-        say(&json_line(&answer));
-        return Ok(());
-    }
-    let device = shown(&answer["device"]);
-    say(&match method {
-        "admin.device.approve" => {
-            format!("paired device {device} as {}; it can connect from now on", text(&answer["role"]))
+    let found = find(&device.id, places, &list)?;
+    let request = json!({ "request": found["request"] });
+    match command {
+        DeviceCommand::Approve(_) => print::done(global, "admin.device.approve", &request, |answer| {
+            let device = shown(answer);
+            format!("paired device {device} as {}; it can connect from now on", answer.text("role"))
+        }),
+        DeviceCommand::Revoke(_) if found["request"].is_null() => {
+            let params = json!({ "device": found["device"] });
+            print::done(global, "admin.device.revoke", &params, |answer| {
+                let device = shown(answer);
+                format!("revoked device {device}: its tokens no longer work and its connections are closed")
+            })
         }
-        "admin.device.reject" => format!("rejected device {device}"),
-        _ => format!("revoked device {device}: its tokens no longer work and its connections are closed"),
-    });
-    Ok(())
+        DeviceCommand::Reject(_) | DeviceCommand::Revoke(_) => {
+            let words = |answer: &Value| format!("rejected device {}", shown(answer));
+            print::done(global, "admin.device.reject", &request, words)
+        }
+    }
 }
 
-/// The one in these lists whose id is, or begins with, `id`.
+/// The entry of these lists whose id is, or begins with, `id`.
 fn find<'a>(id: &str, places: &[(&str, &str)], list: &'a Value) -> Result<&'a Value, Failure> {
     let fail = |why: String| Failure::new(FAILED, why);
-    for (rows_of, name) in places {
-        let begins = |row: &&Value| {
-            let known = text(&row[*name]);
-            known == id || (id.chars().count() >= PREFIX_CHARS_MIN && known.starts_with(id))
-        };
-        let found: Vec<_> = rows(list, rows_of).iter().filter(begins).collect();
-        match &found[..] {
+    for (rows, member) in places {
+        match matching(list.list(rows), member, id, PREFIX_CHARS_MIN, |_| false)[..] {
             [] => {}
             [one] => return Ok(one),
-            several => {
+            ref several => {
                 return Err(fail(format!(
                     "{} devices begin with this id: give more of it (`clawmux devices --json` shows the whole ids)",
                     several.len()
@@ -126,53 +102,40 @@ fn find<'a>(id: &str, places: &[(&str, &str)], list: &'a Value) -> Result<&'a Va
 
 fn waiting(row: &Value, now_ms: u64) -> [String; 8] {
     [
-        text(&row["request"]).to_owned(),
-        shown(&row["device"]),
-        text(&row["name"]).to_owned(),
-        text(&row["role"]).to_owned(),
-        words(&row["scopes"]),
-        text(&row["credential"]).to_owned(),
-        text(&row["address"]).to_owned(),
-        ago(row["requested_ms"].as_u64().unwrap_or(0), now_ms),
+        row.text("request").to_owned(),
+        shown(row),
+        row.text("name").to_owned(),
+        row.text("role").to_owned(),
+        row.words("scopes"),
+        row.text("credential").to_owned(),
+        row.text("address").to_owned(),
+        ago(row.number("requested_ms"), now_ms),
     ]
 }
 
 fn known(row: &Value, now_ms: u64) -> [String; 7] {
-    let roles = rows(row, "roles");
+    let roles = row.list("roles");
     let live = || roles.iter().filter(|role| role["revoked_ms"].is_null());
     let named = |role: &Value| {
         let revoked = if role["revoked_ms"].is_null() { "" } else { " (revoked)" };
-        format!("{}{revoked}", text(&role["role"]))
+        format!("{}{revoked}", role.text("role"))
     };
-    let mut scopes: Vec<String> = live().map(|role| words(&role["scopes"])).collect();
+    let mut scopes: Vec<String> = live().map(|role| role.words("scopes")).collect();
     scopes.dedup();
     [
-        shown(&row["device"]),
-        text(&row["name"]).to_owned(),
+        shown(row),
+        row.text("name").to_owned(),
         roles.iter().map(named).collect::<Vec<_>>().join(", "),
         scopes.join("; "),
-        text(&row["credential"]).to_owned(),
-        ago(row["used_ms"].as_u64().unwrap_or(0), now_ms),
-        text(&row["origin"]).to_owned(),
+        row.text("credential").to_owned(),
+        ago(row.number("used_ms"), now_ms),
+        row.text("origin").to_owned(),
     ]
 }
 
-fn words(list: &Value) -> String {
-    let all: Vec<&str> = list.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if all.is_empty() { "-".into() } else { all.join(" ") }
-}
-
-/// The beginning of a device's id, which is enough to name it.
-fn shown(id: &Value) -> String {
-    text(id).chars().take(SHOWN_CHARS).collect()
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("-")
-}
-
-fn rows<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
-    answer[name].as_array().map(Vec::as_slice).unwrap_or_default()
+/// The beginning of the id of the row's device, which is enough to name it.
+fn shown(row: &Value) -> String {
+    row.text("device").chars().take(SHOWN_CHARS).collect()
 }
 
 #[cfg(test)]

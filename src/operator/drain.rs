@@ -1,40 +1,39 @@
-//! `clawmux drain`: the daemon takes no new prompts; waits until what it accepted has run.
+//! `clawmux drain`: has the daemon refuse new prompts, and waits until all accepted ones have run.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::admin_client::{call, home_of};
+use super::print;
+use crate::admin_client::ask;
+use crate::answer::Members;
 use crate::cli::{Drain, Global};
 use crate::exit::{FAILED, Failure};
-use crate::terminal::{json_line, say, tell};
+use crate::terminal::{json_line, one_line, say, tell};
 
-/// How often the daemon is asked how far it is.
+/// How often to ask the daemon for its progress.
 const POLL: Duration = Duration::from_millis(200);
 
-/// Runs it.
+/// Runs `drain`.
 ///
 /// # Errors
-/// As [`call`]; status 1 where runs are left after `--timeout`.
+/// As [`ask`]; status 1 if runs are left after `--timeout`.
 pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
-    let home = home_of(global)?;
-    let ask = |on: bool| call(&home, "admin.drain", &json!({ "on": on }));
     if options.off {
-        let answer = ask(false)?;
-        say(&if options.json { json_line(&answer) } else { "the daemon accepts new prompts again".into() });
-        return Ok(());
+        let words = |_: &Value| "the daemon accepts new prompts again".to_owned();
+        return print::done(global, "admin.drain", &json!({ "on": false }), words);
     }
     let begun = Instant::now();
     let mut told = String::new();
     let answer = loop {
         // Somebody may have called it off meanwhile, or started the daemon anew.
-        if !told.is_empty() && call(&home, "admin.status", &json!({}))?["draining"] != true {
+        if !told.is_empty() && ask(global, "admin.status", &json!({}))?["draining"] != true {
             let why =
                 "the daemon is no longer draining: somebody ran `clawmux drain --off`, or it was restarted";
             return Err(Failure::new(FAILED, why));
         }
-        let answer = ask(true)?;
+        let answer = ask(global, "admin.drain", &json!({ "on": true }))?;
         let left = left(&answer);
         if left.is_empty() {
             break answer;
@@ -47,7 +46,7 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
             told = left;
         }
         if options.timeout.is_some_and(|seconds| begun.elapsed() >= Duration::from_secs(seconds)) {
-            if options.json {
+            if global.json {
                 say(&json_line(&answer));
             }
             return Err(Failure::new(
@@ -61,9 +60,7 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
         }
         sleep(POLL);
     };
-    say(&if options.json {
-        json_line(&answer)
-    } else {
+    print::answer(global, &answer, |_| {
         "drained: nothing is running, so the daemon can be stopped now. It refuses new prompts until it is restarted, \
          or until `clawmux drain --off`"
             .into()
@@ -71,7 +68,7 @@ pub(crate) fn run(global: &Global, options: &Drain) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is left to do; empty where nothing is.
+/// What is left to do; empty if nothing is.
 fn left(answer: &Value) -> String {
     let counted = [("running", "running"), ("queued", "queued"), ("waking", "being read from the store")]
         .into_iter()
@@ -81,11 +78,11 @@ fn left(answer: &Value) -> String {
         })
         .collect::<Vec<_>>()
         .join(", ");
-    let keys = answer["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    match keys.first().and_then(Value::as_str) {
+    let keys = answer.texts("sessions");
+    match keys.first() {
         Some(first) if !counted.is_empty() => {
             let others = if keys.len() > 1 { " and others" } else { "" };
-            format!("{counted} (in {}{others})", crate::terminal::one_line(first, 200))
+            format!("{counted} (in {}{others})", one_line(first, 200))
         }
         _ => counted,
     }

@@ -13,13 +13,14 @@ use super::news;
 use super::sentences::Sentences;
 use super::tail::leave_on_interrupt;
 use super::transcript;
-use super::when::{now_ms, utc};
-use crate::admin_client::{Link, Refused, Told, home_of};
+use crate::admin_client::{Link, Notice, Refused, home_of};
+use crate::answer::Members;
 use crate::cli::{Events, Global};
 use crate::exit::{Failure, UNREACHABLE};
 use crate::terminal::{Tone, columns, cut, json_line, may_color, put, tell, visible};
+use crate::when::{now_ms, utc};
 
-/// How often a daemon that is away is looked for.
+/// How often to look for a daemon that is gone.
 const RETRY: Duration = Duration::from_secs(1);
 /// Room for a session's key; what is longer takes more.
 const SESSION_CHARS: usize = 20;
@@ -28,21 +29,21 @@ const WHAT_CHARS: usize = 9;
 /// Where the time ends in what [`utc`] gives, and the day before it.
 const CLOCK: std::ops::Range<usize> = 11..19;
 
-/// Runs it.
+/// Runs `events`.
 ///
 /// # Errors
-/// Status 69 where the daemon is not reachable or goes away, unless it is to be waited for.
+/// Status 69 if the daemon is not reachable or goes away, unless it is to be waited for.
 pub(crate) fn run(global: &Global, options: &Events) -> Result<(), Failure> {
     leave_on_interrupt()?;
     let home = home_of(global)?;
-    let look = Look { columns: columns(), colored: may_color(&std::io::stdout()) };
+    let look = LineStyle { columns: columns(), colored: may_color(&std::io::stdout()) };
     let mut told_away = false;
     loop {
-        let followed = Link::open(&home).and_then(|link| follow(link, options, look, &mut told_away));
+        let followed = Link::open(&home).and_then(|link| follow(global, link, options, look, &mut told_away));
         let why = match followed {
-            Ok(Ended::Unread) => return Ok(()),
-            Ok(Ended::Failed(failure)) => return Err(failure),
-            Ok(Ended::Closed) => "the daemon closed the connection".to_owned(),
+            Ok(FollowEnd::Unread) => return Ok(()),
+            Ok(FollowEnd::Failed(failure)) => return Err(failure),
+            Ok(FollowEnd::Closed) => "the daemon closed the connection".to_owned(),
             Err(Refused::Unreachable(why)) => why,
             Err(refused) => return Err(refused.into()),
         };
@@ -56,8 +57,8 @@ pub(crate) fn run(global: &Global, options: &Events) -> Result<(), Failure> {
     }
 }
 
-/// Why it follows no more.
-enum Ended {
+/// Why following ended.
+enum FollowEnd {
     /// Nobody reads.
     Unread,
     /// It can't be written.
@@ -66,10 +67,16 @@ enum Ended {
     Closed,
 }
 
-fn follow(mut link: Link, options: &Events, look: Look, told_away: &mut bool) -> Result<Ended, Refused> {
+fn follow(
+    global: &Global,
+    mut link: Link,
+    options: &Events,
+    look: LineStyle,
+    told_away: &mut bool,
+) -> Result<FollowEnd, Refused> {
     link.call("admin.events", &json!({}), |_, _| {})?;
     *told_away = false;
-    if !options.json {
+    if !global.json {
         tell("following what happens; times are UTC; Ctrl-C ends it");
     }
     let mut sentences = Sentences::default();
@@ -77,27 +84,27 @@ fn follow(mut link: Link, options: &Events, look: Look, told_away: &mut bool) ->
         let told = link.next_within(sentences.patience(Instant::now()))?;
         let now = Instant::now();
         let (mut events, is_over) = match told {
-            Told::This(method, event) if method == "admin.event" && is_of_session(options, &event) => {
-                (if options.json { vec![event] } else { sentences.take(event, now) }, false)
+            Notice::Of(method, event) if method == "admin.event" && is_of_session(options, &event) => {
+                (if global.json { vec![event] } else { sentences.take(event, now) }, false)
             }
-            Told::This(method, event) if method == "admin.closing" => {
+            Notice::Of(method, event) if method == "admin.closing" => {
                 tell(&visible(event["reason"].as_str().unwrap_or("the daemon closes the connection")));
                 (Vec::new(), false)
             }
-            Told::This(..) | Told::Nothing => (Vec::new(), false),
-            Told::Closed => (sentences.rest(), true),
+            Notice::Of(..) | Notice::Nothing => (Vec::new(), false),
+            Notice::Closed => (sentences.rest(), true),
         };
         events.extend(sentences.overdue(now));
         for event in events.into_iter().filter(|event| is_of_kind(options, event)) {
-            let line = if options.json { as_json(event) } else { look.line(&event) };
+            let line = if global.json { as_json(event) } else { look.line(&event) };
             match put(&line) {
                 Ok(true) => {}
-                Ok(false) => return Ok(Ended::Unread),
-                Err(failure) => return Ok(Ended::Failed(failure)),
+                Ok(false) => return Ok(FollowEnd::Unread),
+                Err(failure) => return Ok(FollowEnd::Failed(failure)),
             }
         }
         if is_over {
-            return Ok(Ended::Closed);
+            return Ok(FollowEnd::Closed);
         }
     }
 }
@@ -120,14 +127,14 @@ fn as_json(mut event: Value) -> String {
     json_line(&event)
 }
 
-/// How lines look.
+/// The layout of lines.
 #[derive(Clone, Copy)]
-struct Look {
+struct LineStyle {
     columns: Option<usize>,
     colored: bool,
 }
 
-impl Look {
+impl LineStyle {
     /// One event on one line: when, where, what.
     fn line(self, event: &Value) -> String {
         let at = utc(event["at_ms"].as_u64().unwrap_or_else(now_ms));
@@ -145,7 +152,7 @@ impl Look {
             "prompt" | "end" => Tone::Head,
             _ => Tone::Plain,
         };
-        let session = visible(event["session"].as_str().unwrap_or("-")).replace(['\n', '\t'], " ");
+        let session = visible(event.text("session")).replace(['\n', '\t'], " ");
         let said = visible(&said).replace(['\n', '\t'], " ");
         let what = format!("{:<WHAT_CHARS$}", visible(what));
         let line = format!("{}  {session:<SESSION_CHARS$}  {what}  {said}", at.get(CLOCK).unwrap_or(&at));
@@ -164,7 +171,7 @@ mod tests {
 
     #[test]
     fn an_event_is_one_line() {
-        let look = |columns| Look { columns, colored: false };
+        let look = |columns| LineStyle { columns, colored: false };
         let prompt = json!({"event": "prompt", "session": "main:cli:ada:main", "seq": 3, "at_ms": 3_661_000, "follow": 1,
                             "content": "two\nlines\u{1b}[2J", "owner": null});
         assert_eq!(
@@ -184,7 +191,6 @@ mod tests {
             session: session.map(str::to_owned),
             kind: kind.iter().map(|kind| (*kind).to_owned()).collect(),
             wait: false,
-            json: false,
         };
         let prompt = json!({"event": "prompt", "session": "main:cli:ada:main"});
         let presence = json!({"event": "presence"});

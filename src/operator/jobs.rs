@@ -5,71 +5,87 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::table::table;
-use super::tokens::life;
-use super::when::{ago, now_ms, span, utc};
-use crate::admin_client::{call, home_of};
-use crate::cli::{AddJob, Global, JobCommand, JobRuns, Jobs, OneJob, RunJob};
+use super::find::{PREFIX_CHARS_MIN, matching, some};
+use super::print::{self, List};
+use crate::admin_client::ask;
+use crate::answer::Members;
+use crate::cli::{AddJob, Global, JobCommand, RunJob, millis};
 use crate::exit::{FAILED, Failure, USAGE};
-use crate::terminal::{json_line, one_line, say, tell};
+use crate::terminal::{one_line, tell};
+use crate::when::{ago, now_ms, span, utc};
 
-/// An id may be cut to so many characters, where no other begins with them.
-const PREFIX_CHARS_MIN: usize = 4;
-
-/// Of several that may be meant so many are named.
+/// How many of several matches are named.
 const MEANT_MAX: usize = 10;
 
 /// The job that is the heartbeat.
 const HEARTBEAT: &str = "heartbeat";
 
-/// How often is asked whether a job is done.
+/// How often to ask whether a job is done.
 const POLL: Duration = Duration::from_millis(200);
 
-/// So much of an answer is shown in a table, in characters.
+/// How long the daemon may take to record a run that was just begun, in milliseconds.
+const RECORD_MS: u64 = 30_000;
+
+/// How many characters of an id a table shows.
+const ID_CHARS: usize = 12;
+
+/// How many characters of an answer a table shows.
 const ANSWER_CHARS: usize = 60;
 
 /// Runs `jobs`.
-///
-/// # Errors
-/// As [`call`].
-pub(crate) fn list(global: &Global, options: &Jobs) -> Result<(), Failure> {
-    let answer = call(&home_of(global)?, "admin.jobs", &json!({}))?;
+pub(crate) fn list(global: &Global) -> Result<(), Failure> {
+    let answer = ask(global, "admin.jobs", &json!({}))?;
     if let Some(why) = answer["heartbeat_halted"].as_str() {
         tell(&format!("the heartbeat is stopped until the configuration changes: {why}"));
     }
     if answer["draining"] == true {
         tell("the daemon is draining: no job is started");
     }
-    if options.json {
-        let mut jobs = entries(&answer, "jobs").to_vec();
-        if let Some(heartbeat) = jobs.iter_mut().find(|job| job["job"] == HEARTBEAT) {
-            heartbeat["halted"] = answer["heartbeat_halted"].clone();
-        }
-        return super::objects(&jobs);
+    let mut jobs = answer.list("jobs").to_vec();
+    if let Some(heartbeat) = jobs.iter_mut().find(|job| job["job"] == HEARTBEAT) {
+        heartbeat["halted"] = answer["heartbeat_halted"].clone();
     }
-    let rows: Vec<_> = entries(&answer, "jobs").iter().map(|job| row(job, now_ms())).collect();
-    if rows.is_empty() {
-        tell("no jobs: add one with `clawmux job add`");
-        return Ok(());
-    }
-    say(&table(["JOB", "NAME", "WHEN", "NEXT", "LAST", "STATE", "SESSION"], &["NAME"], &rows));
-    Ok(())
+    let list = List {
+        rows: &jobs,
+        head: ["JOB", "NAME", "WHEN", "NEXT", "LAST", "STATE", "SESSION"],
+        gives_way: &["NAME"],
+        cells: row,
+        none: "no jobs: add one with `clawmux job add`",
+    };
+    list.print(global).map(drop)
 }
 
 /// Runs `job`.
 ///
 /// # Errors
-/// As [`call`]; status 1 where no job, or more than one, has such a name, or where a job that was run
+/// As [`ask`]; status 1 if no job, or more than one, has such a name, or where a job that was run
 /// was not done.
 pub(crate) fn run(global: &Global, command: &JobCommand) -> Result<(), Failure> {
     match command {
         JobCommand::Add(options) => add(global, options),
         JobCommand::Run(options) => run_now(global, options),
-        JobCommand::Runs(options) => runs(global, options),
-        JobCommand::Enable(options) => switch(global, options, "enable"),
-        JobCommand::Disable(options) => switch(global, options, "disable"),
-        JobCommand::Remove(options) => remove(global, options),
+        JobCommand::Runs { id, limit } => runs(global, id.as_deref(), *limit),
+        JobCommand::Enable(job) => change(global, "enable", &job.id, enabled("enabled")),
+        JobCommand::Disable(job) => change(global, "disable", &job.id, enabled("disabled")),
+        JobCommand::Remove(job) => {
+            change(global, "remove", &job.id, |id, _| format!("removed job {id}; its session stays"))
+        }
     }
+}
+
+/// Has the daemon do something with one job.
+fn change(
+    global: &Global,
+    what: &str,
+    id: &str,
+    words: impl FnOnce(&str, &Value) -> String,
+) -> Result<(), Failure> {
+    let id = find(global, id)?;
+    print::done(global, &format!("admin.job.{what}"), &json!({ "job": id }), |job| words(&id, job))
+}
+
+fn enabled(done: &str) -> impl FnOnce(&str, &Value) -> String {
+    move |id, job| format!("{done} job {id} ({})", job.text("name"))
 }
 
 fn add(global: &Global, options: &AddJob) -> Result<(), Failure> {
@@ -86,10 +102,9 @@ fn add(global: &Global, options: &AddJob) -> Result<(), Failure> {
         }
     };
     let mut params = json!({ "prompt": prompt.trim(), "enabled": !options.disabled, "delete_after": options.delete_after });
-    let time = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let named: [(&str, Option<Value>); 11] = [
-        ("at_ms", options.at.map(|at| at.of(now_ms()).into())),
-        ("every_ms", options.every.map(|every| time(every).into())),
+        ("at_ms", options.at.map(|due| due.at_ms(now_ms()).into())),
+        ("every_ms", options.every.map(|every| millis(every).into())),
         ("cron", options.cron.as_deref().map(Value::from)),
         ("zone", options.zone.as_deref().map(Value::from)),
         ("name", options.name.as_deref().map(Value::from)),
@@ -105,132 +120,79 @@ fn add(global: &Global, options: &AddJob) -> Result<(), Failure> {
             params[name] = value;
         }
     }
-    let job = call(&home_of(global)?, "admin.job.add", &params)?;
-    if options.json {
-        say(&json_line(&job));
-        return Ok(());
-    }
-    let next = job["next_ms"].as_u64();
-    let next = next.map_or_else(|| "disabled".into(), |at| format!("first at {} UTC", utc(at)));
-    say(&format!(
-        "added job {}: {}, {next}, in session {}",
-        text(&job["job"]),
-        when(&job["schedule"]),
-        text(&job["session"])
-    ));
-    Ok(())
+    print::done(global, "admin.job.add", &params, |job| {
+        let next = job["next_ms"].as_u64();
+        let next = next.map_or_else(|| "disabled".into(), |at| format!("first at {} UTC", utc(at)));
+        let (id, when) = (job.text("job"), when(&job["schedule"]));
+        format!("added job {id}: {when}, {next}, in session {}", job.text("session"))
+    })
 }
 
 fn run_now(global: &Global, options: &RunJob) -> Result<(), Failure> {
-    let home = home_of(global)?;
-    let id = find(&home, &options.job.id)?;
-    let begun = call(&home, "admin.job.run", &json!({ "job": id }))?;
+    let id = find(global, &options.job.id)?;
+    let begun = ask(global, "admin.job.run", &json!({ "job": id }))?;
     if options.no_wait {
-        say(&if options.job.json {
-            json_line(&begun)
-        } else {
+        print::answer(global, &begun, |_| {
             format!("started job {id}: `clawmux job runs {id}` shows how it goes")
         });
         return Ok(());
     }
     let over = loop {
-        let list = call(&home, "admin.job.runs", &json!({ "job": id, "limit": 100 }))?;
-        let found = entries(&list, "runs").iter().find(|run| run["scheduled_ms"] == begun["scheduled_ms"]);
-        match found {
-            Some(run) if !run["ended_ms"].is_null() => break run.clone(),
-            Some(_) => std::thread::sleep(POLL),
-            // A job that is gone once it was done is gone with its firings; one that was just begun may
-            // not be written down yet.
-            None => {
-                if now_ms().saturating_sub(begun["scheduled_ms"].as_u64().unwrap_or(0)) > 30_000 {
-                    return Err(Failure::new(
-                        FAILED,
-                        format!("the daemon has no record of this run of job {id}"),
-                    ));
-                }
-                std::thread::sleep(POLL);
-            }
+        let list = ask(global, "admin.job.runs", &json!({ "job": id, "limit": 100 }))?;
+        let found = list.list("runs").iter().find(|run| run["scheduled_ms"] == begun["scheduled_ms"]);
+        if let Some(run) = found.filter(|run| !run["ended_ms"].is_null()) {
+            break run.clone();
         }
+        // A job that is gone once it was done is gone with its runs; one that was just begun may not be
+        // recorded yet.
+        if found.is_none() && now_ms().saturating_sub(begun.number("scheduled_ms")) > RECORD_MS {
+            return Err(Failure::new(FAILED, format!("the daemon has no record of this run of job {id}")));
+        }
+        std::thread::sleep(POLL);
     };
-    if options.job.json {
-        say(&json_line(&over));
-    } else if let Some(said) = over["text"].as_str().filter(|said| !said.is_empty()) {
-        say(said);
+    if global.json || over["text"].as_str().is_some_and(|said| !said.is_empty()) {
+        print::answer(global, &over, |over| over.text("text").to_owned());
     }
-    match text(&over["state"]) {
+    match over.text("state") {
         "ok" => Ok(()),
         "skipped" => {
-            tell(&format!("skipped: {}", text(&over["why"])));
+            tell(&format!("skipped: {}", over.text("why")));
             Ok(())
         }
-        _ => Err(Failure::new(FAILED, format!("failed: {}", text(&over["why"])))),
+        _ => Err(Failure::new(FAILED, format!("failed: {}", over.text("why")))),
     }
 }
 
-fn runs(global: &Global, options: &JobRuns) -> Result<(), Failure> {
-    let home = home_of(global)?;
-    let mut params = json!({ "limit": options.limit });
-    if let Some(id) = &options.id {
-        params["job"] = find(&home, id)?.into();
+fn runs(global: &Global, id: Option<&str>, limit: usize) -> Result<(), Failure> {
+    let mut params = json!({ "limit": limit });
+    if let Some(id) = id {
+        params["job"] = find(global, id)?.into();
     }
-    let answer = call(&home, "admin.job.runs", &params)?;
-    if options.json {
-        return super::objects(entries(&answer, "runs"));
-    }
-    let rows: Vec<_> = entries(&answer, "runs").iter().map(run_row).collect();
-    if rows.is_empty() {
-        tell("no job has run yet");
-        return Ok(());
-    }
-    say(&table(["JOB", "DUE", "STATE", "TOOK", "MISSED", "TOKENS", "ANSWER"], &["ANSWER"], &rows));
-    Ok(())
-}
-
-fn switch(global: &Global, options: &OneJob, what: &str) -> Result<(), Failure> {
-    let home = home_of(global)?;
-    let id = find(&home, &options.id)?;
-    let job = call(&home, &format!("admin.job.{what}"), &json!({ "job": id }))?;
-    if options.json {
-        say(&json_line(&job));
-    } else {
-        say(&format!("{what}d job {id} ({})", text(&job["name"])));
-    }
-    Ok(())
-}
-
-fn remove(global: &Global, options: &OneJob) -> Result<(), Failure> {
-    let home = home_of(global)?;
-    let id = find(&home, &options.id)?;
-    let answer = call(&home, "admin.job.remove", &json!({ "job": id }))?;
-    if options.json {
-        say(&json_line(&answer));
-    } else {
-        say(&format!("removed job {id}; its session stays"));
-    }
-    Ok(())
+    let answer = ask(global, "admin.job.runs", &params)?;
+    let list = List {
+        rows: answer.list("runs"),
+        head: ["JOB", "DUE", "STATE", "TOOK", "MISSED", "TOKENS", "ANSWER"],
+        gives_way: &["ANSWER"],
+        cells: |run, _| run_row(run),
+        none: "no job has run yet",
+    };
+    list.print(global).map(drop)
 }
 
 /// The job whose id is, or begins with, `id`, or whose name it is.
-fn find(home: &std::path::Path, id: &str) -> Result<String, Failure> {
-    let answer = call(home, "admin.jobs", &json!({}))?;
-    let jobs = entries(&answer, "jobs");
-    pick(id, jobs).map(str::to_owned)
+fn find(global: &Global, id: &str) -> Result<String, Failure> {
+    pick(id, ask(global, "admin.jobs", &json!({}))?.list("jobs")).map(str::to_owned)
 }
 
 fn pick<'a>(id: &str, jobs: &'a [Value]) -> Result<&'a str, Failure> {
-    if let Some(exact) = jobs.iter().map(|job| text(&job["job"])).find(|known| *known == id) {
-        return Ok(exact);
-    }
-    let is_enough = id.chars().count() >= PREFIX_CHARS_MIN;
-    let is_meant = |job: &&Value| text(&job["name"]) == id || is_enough && text(&job["job"]).starts_with(id);
-    let found: Vec<&str> = jobs.iter().filter(is_meant).map(|job| text(&job["job"])).collect();
+    let found = matching(jobs, "job", id, PREFIX_CHARS_MIN, |job| job.text("name") == id);
     match found[..] {
-        [one] => Ok(one),
+        [one] => Ok(one.text("job")),
         [] => Err(Failure::new(FAILED, "there is no such job: `clawmux jobs` lists them")),
         _ => {
-            let ids = found.iter().take(MEANT_MAX).map(|id| one_line(id, 100)).collect::<Vec<_>>().join(", ");
-            let more = if found.len() > MEANT_MAX { " and others" } else { "" };
-            Err(Failure::new(FAILED, format!("{} jobs match: {ids}{more}; give the id of one", found.len())))
+            let ids: Vec<String> = found.iter().map(|job| one_line(job.text("job"), 100)).collect();
+            let ids = some(&ids, MEANT_MAX);
+            Err(Failure::new(FAILED, format!("{} jobs match: {ids}; give the id of one", found.len())))
         }
     }
 }
@@ -249,28 +211,27 @@ fn row(job: &Value, now_ms: u64) -> [String; 7] {
         (_, true, None) => "waiting",
     };
     [
-        text(&job["job"]).chars().take(8 + 4).collect(),
-        text(&job["name"]).to_owned(),
+        job.text("job").chars().take(ID_CHARS).collect(),
+        job.text("name").to_owned(),
         when(&job["schedule"]),
         next,
         last["begun_ms"].as_u64().map_or_else(|| "never".into(), |at| ago(at, now_ms)),
         state.to_owned(),
-        text(&job["session"]).to_owned(),
+        job.text("session").to_owned(),
     ]
 }
 
 fn run_row(run: &Value) -> [String; 7] {
-    let count = |name: &str| run[name].as_u64().unwrap_or(0);
-    let took = run["ended_ms"].as_u64().map(|ended| ended.saturating_sub(count("begun_ms")));
+    let took = run["ended_ms"].as_u64().map(|ended| ended.saturating_sub(run.number("begun_ms")));
     let said = run["why"].as_str().or_else(|| run["text"].as_str()).unwrap_or_default();
     let said: String = said.split_whitespace().collect::<Vec<_>>().join(" ");
     [
-        text(&run["job"]).chars().take(8 + 4).collect(),
-        utc(count("scheduled_ms")),
-        text(&run["state"]).to_owned(),
+        run.text("job").chars().take(ID_CHARS).collect(),
+        utc(run.number("scheduled_ms")),
+        run.text("state").to_owned(),
         took.map_or_else(|| "-".into(), |took| format!("{}.{}s", took / 1000, took % 1000 / 100)),
-        count("missed").to_string(),
-        (count("input_tokens") + count("output_tokens")).to_string(),
+        run.number("missed").to_string(),
+        (run.number("input_tokens") + run.number("output_tokens")).to_string(),
         one_line(&said, ANSWER_CHARS),
     ]
 }
@@ -286,67 +247,12 @@ fn when(schedule: &Value) -> String {
             span(every).trim_end_matches(" 0s").trim_end_matches(" 0m").trim_end_matches(" 0h")
         );
     }
-    format!("{} ({})", text(&schedule["cron"]), text(&schedule["zone"]))
-}
-
-fn entries<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
-    answer[name].as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("-")
-}
-
-/// A time as it is given on the command line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum At {
-    /// In milliseconds since the epoch.
-    Then(u64),
-    /// So long from now.
-    In(Duration),
-}
-
-impl At {
-    fn of(self, now_ms: u64) -> u64 {
-        match self {
-            Self::Then(at) => at,
-            Self::In(span) => now_ms.saturating_add(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
-        }
-    }
-}
-
-/// A time: with an offset, in this host's time zone, or from now on.
-///
-/// # Errors
-/// What it must look like.
-pub(crate) fn at(text: &str) -> Result<At, String> {
-    let expected =
-        || "expected a time such as 2026-01-31T09:00:00Z, 2026-01-31T09:00 (of this host) or +20m".to_owned();
-    if let Some(span) = text.strip_prefix('+') {
-        return life(span).map(At::In).map_err(|_| expected());
-    }
-    let timestamp = text.parse::<jiff::Timestamp>().or_else(|_| {
-        let local: jiff::civil::DateTime = text.parse()?;
-        Ok::<_, jiff::Error>(local.to_zoned(jiff::tz::TimeZone::system())?.timestamp())
-    });
-    let millis = timestamp.map_err(|_| expected())?.as_millisecond();
-    u64::try_from(millis).map(At::Then).map_err(|_| expected())
+    format!("{} ({})", schedule.text("cron"), schedule.text("zone"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_are_read() {
-        assert_eq!(at("1970-01-01T00:01:00Z"), Ok(At::Then(60_000)));
-        assert_eq!(at("1970-01-01T01:01:00+01:00"), Ok(At::Then(60_000)));
-        assert!(matches!(at("2026-01-31T09:00"), Ok(At::Then(_))));
-        assert_eq!(at("+20m").unwrap().of(5), 1_200_005);
-        for bad in ["", "soon", "+", "+5", "20m", "2026-13-01T00:00Z", "1969-12-31T00:00:00Z"] {
-            assert!(at(bad).is_err(), "{bad}");
-        }
-    }
 
     #[test]
     fn a_job_is_found_by_its_name_or_the_beginning_of_its_id() {

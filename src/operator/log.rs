@@ -2,28 +2,24 @@
 
 use serde_json::{Value, json};
 
-use crate::admin_client::{call, home_of};
-use crate::cli::{Global, Log};
+use super::print;
+use crate::answer::Members;
+use crate::cli::Global;
 use crate::exit::Failure;
-use crate::terminal::{json_line, one_line, say};
+use crate::terminal::one_line;
 
-/// Runs it.
-///
-/// # Errors
-/// As [`call`].
-pub(crate) fn run(global: &Global, options: &Log) -> Result<(), Failure> {
-    let params = match options.level.as_deref() {
+/// Runs `log`.
+pub(crate) fn run(global: &Global, level: Option<&str>) -> Result<(), Failure> {
+    let params = match level {
         None => json!({}),
         Some(filter) if filter.contains(['=', ',', '[']) => json!({ "filter": filter }),
         Some(level) => json!({ "level": level }),
     };
-    let answer = call(&home_of(global)?, "admin.log", &params)?;
-    say(&if options.json { json_line(&answer) } else { told(&answer) });
-    Ok(())
+    print::done(global, "admin.log", &params, described)
 }
 
-fn told(answer: &Value) -> String {
-    let text = |name: &str| one_line(answer[name].as_str().unwrap_or("-"), 500);
+fn described(answer: &Value) -> String {
+    let text = |name: &str| one_line(answer.text(name), 500);
     let (filter, configured) = (text("filter"), text("configured"));
     if filter == configured {
         filter
@@ -41,7 +37,7 @@ mod tests {
 
     #[test]
     fn what_is_configured_is_not_said_twice() {
-        assert_eq!(told(&json!({"filter": "info", "configured": "info"})), "info");
-        assert!(told(&json!({"filter": "debug", "configured": "info"})).contains("bring back info"));
+        assert_eq!(described(&json!({"filter": "info", "configured": "info"})), "info");
+        assert!(described(&json!({"filter": "debug", "configured": "info"})).contains("bring back info"));
     }
 }

@@ -1,28 +1,30 @@
-//! The operator's commands: each asks the running daemon and shows what it says, as a table for
-//! people or as JSON for scripts: a list is one object a line ([`objects`]), everything else one object.
+//! The operator's commands: each asks the running daemon and prints what it answers.
 //!
 //! | file | command |
 //! |---|---|
-//! | `status` | `status` |
+//! | `status`, `actors`, `usage`, `memory`, `events`, `models` | those |
 //! | `sessions` | `sessions` |
-//! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop` |
+//! | `session`, `tail` | `session show`, `tail`, `abort`, `clear`, `stop`, `delete`, `export` |
 //! | `connections` | `connections`, `connection close` |
-//! | `actors`, `usage`, `events` | those |
 //! | `plugins` | `plugins`, `plugin load`, `unload`, `reload`, `call` |
-//! | `devices` | `devices`, `device approve`, `device revoke` |
-//! | `tokens` | `tokens`, `token create`, `token revoke` |
-//! | `approvals` | `approvals`, `approval approve`, `approval deny` |
+//! | `devices` | `devices`, `device approve`, `reject`, `revoke` |
+//! | `tokens` | `tokens`, `token create`, `revoke`, `rotate` |
+//! | `approvals` | `approvals`, `approval approve`, `deny` |
 //! | `jobs` | `jobs`, `job add`, `run`, `remove`, `runs`, `enable`, `disable` |
-//! | `memory` | `memory` |
-//! | `models` | `models` |
-//! | `backup`, `restore` | those |
 //! | `config` | `config get`, `set`, `unset`, `reload` |
-//! | `drain`, `log` | those |
-//! | `source` | who answers commands that only read |
-//! | `transcript`, `sentences`, `news` | what happens, as people read it: events of sessions, streamed text, the rest |
-//! | `table`, `plot`, `when` | columns; bars; points in time and spans |
+//! | `backup`, `restore`, `drain`, `log` | those |
+//!
+//! | file | what they share |
+//! |---|---|
+//! | `source` | who answers commands that only read: the daemon or, where none runs, the store |
+//! | `print` | answers and lists: in words, as a table, as JSON |
+//! | `find` | which entry of a list an id or a name means |
+//! | `input` | JSON objects from a file or from stdin |
+//! | `transcript`, `sentences`, `news` | events in words: of sessions, of streamed text, of the daemon |
+//! | `table`, `plot`, `amount` | columns, bars, numbers |
 
 pub(crate) mod actors;
+mod amount;
 pub(crate) mod approvals;
 pub(crate) mod backup;
 pub(crate) mod config;
@@ -30,6 +32,8 @@ pub(crate) mod connections;
 pub(crate) mod devices;
 pub(crate) mod drain;
 pub(crate) mod events;
+mod find;
+mod input;
 pub(crate) mod jobs;
 pub(crate) mod log;
 pub(crate) mod memory;
@@ -37,34 +41,15 @@ pub(crate) mod models;
 mod news;
 mod plot;
 pub(crate) mod plugins;
+mod print;
 pub(crate) mod restore;
 mod sentences;
 pub(crate) mod session;
 pub(crate) mod sessions;
 mod source;
 pub(crate) mod status;
-pub(crate) mod table;
+mod table;
 mod tail;
 pub(crate) mod tokens;
 mod transcript;
 pub(crate) mod usage;
-pub(crate) mod when;
-
-use serde_json::Value;
-
-use crate::exit::Failure;
-use crate::terminal::{json_line, put};
-
-/// A list for scripts: one object a line.
-///
-/// # Errors
-/// Status 1 where it can't be written.
-fn objects<'a>(rows: impl IntoIterator<Item = &'a Value>) -> Result<(), Failure> {
-    for row in rows {
-        if !put(&json_line(row))? {
-            // Nobody reads any more.
-            break;
-        }
-    }
-    Ok(())
-}

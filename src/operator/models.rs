@@ -1,5 +1,5 @@
-//! `clawmux models`: the models that each provider has, as it says itself. No daemon is asked: each provider
-//! is, with the key that the configuration or the environment has for it.
+//! `clawmux models`: the models of each provider. It asks the providers themselves, not a daemon, with the
+//! keys of the configuration or the environment.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use futures::future::join_all;
 use serde_json::json;
 
 use super::table::table;
-use crate::cli::{Global, Models};
+use crate::cli::Global;
 use crate::exit::{CONFIG, FAILED, Failure};
 use crate::settings;
 use crate::terminal::{json_line, one_line, put, say, tell};
 
-/// How long a provider may take.
+/// How long a provider may take to answer.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Runs it.
+/// Runs `models`.
 ///
 /// # Errors
-/// Status 64 where the configuration can't be read at all, 1 where any provider does not answer: each is one that the
+/// Status 64 if the configuration can't be read at all, 1 if any provider does not answer: each is one that the
 /// configuration or a variable names, or that was asked for.
-pub(crate) fn run(global: &Global, options: &Models) -> Result<(), Failure> {
+pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure> {
     let layers = settings::layers(global, &[])?;
     let files = layers.files().map_err(|why| Failure::new(CONFIG, why))?;
     let found = layers.with(&files, config::examine);
@@ -41,7 +41,7 @@ pub(crate) fn run(global: &Global, options: &Models) -> Result<(), Failure> {
             providers.entry(offer.name.to_owned()).or_insert(offer.provider);
         }
     }
-    if let Some(wanted) = &options.provider {
+    if let Some(wanted) = provider {
         if !providers.contains_key(wanted) {
             let known: Vec<&str> = providers.keys().map(String::as_str).collect();
             let why = format!("there is no provider {wanted:?}; there are: {}", known.join(", "));
@@ -51,7 +51,7 @@ pub(crate) fn run(global: &Global, options: &Models) -> Result<(), Failure> {
     }
     let listed = actix::System::new().block_on(list(&providers));
     let failed = listed.iter().filter(|(_, models)| models.is_err()).count();
-    if options.json {
+    if global.json {
         for (name, models) in &listed {
             match models {
                 Ok(models) => {
@@ -92,7 +92,7 @@ pub(crate) fn run(global: &Global, options: &Models) -> Result<(), Failure> {
     }
 }
 
-/// What each of them has, all asked at once.
+/// The models of each provider; all are asked at once.
 async fn list(providers: &BTreeMap<String, Provider>) -> Vec<(String, Result<Vec<String>, Error>)> {
     let asked = providers.iter().map(async |(name, provider)| {
         let models = probe::models(name, provider, PATIENCE).await;
@@ -101,7 +101,7 @@ async fn list(providers: &BTreeMap<String, Provider>) -> Vec<(String, Result<Vec
     join_all(asked).await
 }
 
-/// The agents that use this model, or fall back to it.
+/// The agents that use this model, or fall back on it.
 fn agents_with<'a>(config: &'a Config, provider: &str, model: &str) -> Vec<&'a str> {
     let uses = |agent: &&config::Agent| {
         agent.models.iter().any(|known| known.provider == provider && known.model == model)

@@ -1,13 +1,14 @@
-//! What happens to the daemon and is in no session's log, in words for people.
+//! Events of the daemon that belong to no session, in words.
 
 use serde_json::Value;
 
-use super::when::{now_ms, span, utc};
+use crate::answer::Members;
+use crate::when::{now_ms, span, utc};
 
-/// How much of an id is shown: enough to name it.
+/// How many characters of an id are shown: enough to name it.
 const ID_CHARS: usize = 12;
 
-/// What it is about, in a word.
+/// The subject of an event, in one word.
 pub(super) fn what(event: &Value) -> &str {
     match event["event"].as_str() {
         Some("presence") => "clients",
@@ -19,16 +20,16 @@ pub(super) fn what(event: &Value) -> &str {
     }
 }
 
-/// What there is to say about it, in a sentence. Not made harmless yet.
+/// The event in a sentence, not escaped yet.
 pub(super) fn said(event: &Value) -> String {
-    let text = |name: &str| event[name].as_str().unwrap_or("-");
+    let text = |name: &str| event.text(name);
     let short = |name: &str| text(name).chars().take(ID_CHARS).collect::<String>();
     let owner = event["owner"].as_str().map(|owner| format!(" (of {owner})")).unwrap_or_default();
     let why = || event["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
     match text("event") {
         "presence" => {
             let mut names: Vec<&str> =
-                list(event, "present").filter_map(|client| client["client"].as_str()).collect();
+                event.list("present").iter().filter_map(|client| client["client"].as_str()).collect();
             let count = names.len();
             // Some say no name.
             names.retain(|name| !name.is_empty());
@@ -43,8 +44,10 @@ pub(super) fn said(event: &Value) -> String {
             None => "all is well".into(),
         },
         "report" => {
-            let bad: Vec<String> = list(event, "parts")
-                .flat_map(|part| list(part, "errors"))
+            let bad: Vec<String> = event
+                .list("parts")
+                .iter()
+                .flat_map(|part| part.list("errors").iter())
                 .filter_map(|error| error.as_str().map(str::to_owned))
                 .collect();
             let errors = if bad.is_empty() { String::new() } else { format!(": {}", bad.join("; ")) };
@@ -67,7 +70,7 @@ pub(super) fn said(event: &Value) -> String {
                     format!("{tool} {}{by} [{id}]", decision.replace('_', " "))
                 }
                 None => {
-                    let left = event["deadline_ms"].as_u64().unwrap_or(0).saturating_sub(now_ms());
+                    let left = event.number("deadline_ms").saturating_sub(now_ms());
                     format!("{tool} waits for {}: clawmux approval approve {id}", span(left))
                 }
             }
@@ -87,16 +90,11 @@ pub(super) fn said(event: &Value) -> String {
             format!("{} {}{state}{}{}{owner}", short("job"), text("what"), why(), next.unwrap_or_default())
         }
         "catalog" => {
-            let names =
-                |name: &str| list(event, name).filter_map(Value::as_str).collect::<Vec<_>>().join(", ");
+            let names = |name: &str| event.texts(name).join(", ");
             format!("agents: {}; models: {}", names("agents"), names("models"))
         }
         _ => event.to_string(),
     }
-}
-
-fn list<'a>(event: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
-    event[name].as_array().into_iter().flatten()
 }
 
 #[cfg(test)]

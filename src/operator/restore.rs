@@ -6,21 +6,21 @@ use clawmux_core::auth::authority::Authority;
 use clawmux_core::config::Config;
 use clawmux_core::time::Timestamp;
 
-use super::backup::size;
-use super::when::{now_ms, stamp};
+use super::amount::file_size;
 use crate::admin_client::Link;
 use crate::cli::{Global, Restore};
-use crate::exit::{FAILED, Failure, USAGE};
+use crate::exit::{FAILED, Failure};
 use crate::terminal::{json_line, one_line, say, tell};
+use crate::when::{now_ms, stamp};
 use crate::{home, question, settings};
 
-/// So many credentials are named of each kind.
+/// How many credentials of each kind are named.
 const SHOWN_MAX: usize = 20;
 
-/// Runs it.
+/// Runs `restore`.
 ///
 /// # Errors
-/// Status 1 where a daemon runs, FILE is no whole store, or the answer is no; 2 where it has to ask and there is
+/// Status 1 if a daemon runs, FILE is no whole store, or the answer is no; 2 if it has to ask and there is
 /// no terminal. Nothing is changed then.
 pub(crate) fn run(global: &Global, options: &Restore) -> Result<(), Failure> {
     let settings = settings::read(global, &[])?;
@@ -42,7 +42,7 @@ pub(crate) fn run(global: &Global, options: &Restore) -> Result<(), Failure> {
     let at = (Timestamp::from_millis(now_ms), &*stamp(now_ms));
     let config = &settings.config;
     let restored = store::restore(&options.file, store, at, |changed| agree(changed, config, options.yes))?;
-    if options.json {
+    if global.json {
         say(&json_line(&restored.to_json(&options.file, store)));
         return Ok(());
     }
@@ -50,7 +50,7 @@ pub(crate) fn run(global: &Global, options: &Restore) -> Result<(), Failure> {
         "restored {} from {}: {}, sessions: {}, runs: {}",
         store.display(),
         options.file.display(),
-        size(restored.bytes),
+        file_size(restored.bytes),
         restored.sessions,
         restored.runs
     ));
@@ -66,25 +66,21 @@ pub(crate) fn run(global: &Global, options: &Restore) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says what changes for clients, and asks where it lets in whom the store does not.
+/// Tells what changes for clients, and asks if the copy admits clients that the store does not.
 fn agree(changed: &Readmitted, config: &Config, is_agreed: bool) -> Result<(), Failure> {
     let opens = changed.forgets_all && !Authority::new(&config.auth).credentials_required(true, false);
     let said = described(changed, opens);
-    let is_asked = (opens || !changed.back.is_empty()) && !is_agreed;
-    if is_asked && !question::is_possible() {
-        let why = "there is no terminal to ask on. Give --yes to restore it. Nothing was changed";
-        return Err(Failure::new(USAGE, format!("{said}\n{why}")));
+    if (opens || !changed.back.is_empty()) && !is_agreed {
+        let option = "Give --yes to restore it. Nothing was changed";
+        return question::agree(&said, "Restore it?", option, "nothing was changed");
     }
     if !said.is_empty() {
         tell(&said);
     }
-    if is_asked && !question::confirm("Restore it?")? {
-        return Err(Failure::new(FAILED, "nothing was changed"));
-    }
     Ok(())
 }
 
-/// One change a line; nothing where nothing changes.
+/// One change per line; empty if nothing changes.
 fn described(changed: &Readmitted, opens: bool) -> String {
     let mut lines = Vec::new();
     if changed.is_unread {

@@ -1,35 +1,35 @@
-//! Text of runs as people read it: models stream it in pieces, and it is told by the sentence.
+//! Joins the pieces of streamed text into sentences.
 
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// How long a sentence may go on before what there is of it is told.
+/// After this time the begun part of a sentence is shown.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long one may get, in bytes.
+/// The longest sentence, in bytes.
 const BYTES_MAX: usize = 600;
-/// So many runs at once have a sentence that is not whole.
+/// How many runs may have an incomplete sentence at once.
 const OPEN_MAX: usize = 256;
 
-/// Sentences that are not whole yet.
+/// Sentences that are not complete yet.
 #[derive(Debug, Default)]
-pub(super) struct Sentences(Vec<Open>);
+pub(super) struct Sentences(Vec<Sentence>);
 
-/// One of them.
+/// A sentence that is not complete yet.
 #[derive(Debug)]
-struct Open {
-    /// The event that its first piece came in.
+struct Sentence {
+    /// The event with its first piece.
     first: Value,
     text: String,
     since: Instant,
 }
 
-impl Open {
+impl Sentence {
     fn is_of(&self, event: &Value) -> bool {
         ["run", "event", "session"].iter().all(|name| self.first[*name] == event[*name])
     }
 
-    /// The event with `text` in place of its own; none where that says nothing.
+    /// The event with this text; none if that is empty.
     fn told(&self, text: &str) -> Option<Value> {
         let text = text.trim();
         let mut event = self.first.clone();
@@ -39,8 +39,8 @@ impl Open {
 }
 
 impl Sentences {
-    /// What is to be told now that this has happened: text by the sentence, and before anything else of a
-    /// session what was begun in it.
+    /// The events to show after this one: complete sentences, and before any other event of a session the
+    /// begun ones of it.
     pub(super) fn take(&mut self, event: Value, now: Instant) -> Vec<Value> {
         // What is only about a session comes between its pieces.
         if !event["seq"].is_u64() {
@@ -62,7 +62,7 @@ impl Sentences {
                     let oldest = self.0.remove(0);
                     told.extend(oldest.told(&oldest.text));
                 }
-                self.0.push(Open { first: event.clone(), text: String::new(), since: now });
+                self.0.push(Sentence { first: event.clone(), text: String::new(), since: now });
                 self.0.len() - 1
             }
         };
@@ -80,14 +80,14 @@ impl Sentences {
         told
     }
 
-    /// How long to wait until something has to be told, whatever happens; none where nothing is begun.
+    /// How long to wait until a begun sentence has to be shown; none if there is none.
     pub(super) fn patience(&self, now: Instant) -> Option<Duration> {
-        let left = |open: &Open| PATIENCE.saturating_sub(now.saturating_duration_since(open.since));
+        let left = |open: &Sentence| PATIENCE.saturating_sub(now.saturating_duration_since(open.since));
         // The system takes 0 for no bound.
         self.0.iter().map(left).min().map(|left| left.max(Duration::from_millis(10)))
     }
 
-    /// What has been begun for too long, up to its last whole word.
+    /// Sentences that were begun too long ago, up to their last whole word.
     pub(super) fn overdue(&mut self, now: Instant) -> Vec<Value> {
         let mut told = Vec::new();
         for open in &mut self.0 {
@@ -102,12 +102,12 @@ impl Sentences {
         told
     }
 
-    /// All that has been begun.
+    /// All sentences that were begun.
     pub(super) fn rest(&mut self) -> Vec<Value> {
         self.end(|_| true)
     }
 
-    fn end(&mut self, which: impl Fn(&Open) -> bool) -> Vec<Value> {
+    fn end(&mut self, which: impl Fn(&Sentence) -> bool) -> Vec<Value> {
         let mut told = Vec::new();
         self.0.retain(|open| {
             let ends = which(open);
@@ -120,7 +120,7 @@ impl Sentences {
     }
 }
 
-/// Where the first sentence ends: behind a line end, or behind what ends one and the space after it.
+/// Where the first sentence ends: after a line end, or after a full stop and the space that follows.
 fn sentence(text: &str) -> Option<usize> {
     let mut has_ended = false;
     for (at, c) in text.char_indices() {
@@ -145,7 +145,7 @@ fn too_long(text: &str) -> Option<usize> {
     })
 }
 
-/// Where the last word begins that may go on.
+/// Where the last, possibly incomplete, word begins.
 fn last_word(text: &str) -> Option<usize> {
     let (at, space) = text.char_indices().rfind(|(_, c)| c.is_whitespace())?;
     Some(at + space.len_utf8()).filter(|at| !text[..*at].trim().is_empty())

@@ -1,60 +1,56 @@
 //! `clawmux session`: one session, its events and what can be done to it.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::find::some;
 use super::source::Source;
-use super::{tail, transcript};
-use crate::admin_client::{call, home_of};
-use crate::chat::Namer;
+use super::{print, tail, transcript};
+use crate::admin_client::home_of;
+use crate::answer::Members;
 use crate::cli::{Export, Global, SessionCommand, Show};
 use crate::exit::{FAILED, Failure};
-use crate::terminal::{json_line, one_line, put, say, tell};
+use crate::naming::SessionNames;
+use crate::terminal::{json_line, one_line, put, tell};
 
-/// Events asked for at once.
+/// How many events are asked for at once.
 const PAGE: u64 = 500;
-/// So many are named where several may be meant.
+/// How many of several matches are named.
 const MEANT_MAX: usize = 5;
 
-/// Runs it.
+/// Runs `session`.
 ///
 /// # Errors
-/// As [`call`]; status 1 where there is no such session.
+/// Status 69 if the daemon is not reachable; 1 if it refuses, or there is no such session.
 pub(crate) fn run(global: &Global, command: &SessionCommand) -> Result<(), Failure> {
-    // Those that only read need no daemon.
+    let daemon = || Ok::<_, Failure>(Source::Daemon(home_of(global)?));
+    let key_of = |text: &str| resolve(&daemon()?, text);
     match command {
+        // Those that only read need no daemon.
         SessionCommand::Show(options) => {
             let source = Source::open(global)?;
-            return show(&source, options, &resolve(&source, &options.named.key)?);
+            show(global, &source, options, &resolve(&source, &options.session.key)?)
         }
         SessionCommand::Export(options) => {
             let source = Source::open(global)?;
-            return export(&source, options, &resolve(&source, &options.key)?);
+            export(&source, options, &resolve(&source, &options.session.key)?)
         }
-        _ => {}
-    }
-    let home = home_of(global)?;
-    let daemon = Source::Daemon(home.clone());
-    match command {
-        SessionCommand::Show(_) | SessionCommand::Export(_) => Ok(()),
+        SessionCommand::Tail(options) => tail::run(global, options, &key_of(&options.session.key)?),
         SessionCommand::Abort(options) => {
-            let key = resolve(&daemon, &options.named.key)?;
-            let params = json!({ "session": key, "run": options.run });
-            done(&call(&home, "admin.session.abort", &params)?, options.named.json, |answer| {
-                match answer["run"].as_str() {
-                    Some(run) => format!("aborted run {run}; what it said so far is kept"),
-                    None => match &options.run {
-                        Some(run) => format!("nothing to abort: run {run} is neither running nor queued"),
-                        None => "nothing to abort: nothing is running".into(),
-                    },
+            let params = json!({ "session": key_of(&options.session.key)?, "run": options.run });
+            print::done(global, "admin.session.abort", &params, |answer| {
+                match (answer["run"].as_str(), &options.run) {
+                    (Some(run), _) => format!("aborted run {run}; what it said so far is kept"),
+                    (None, Some(run)) => {
+                        format!("nothing to abort: run {run} is neither running nor queued")
+                    }
+                    (None, None) => "nothing to abort: nothing is running".into(),
                 }
             })
         }
-        SessionCommand::Tail(options) => tail::run(&home, options, &resolve(&daemon, &options.named.key)?),
-        SessionCommand::Stop(named) => {
-            let key = resolve(&daemon, &named.key)?;
-            let answer = call(&home, "admin.session.stop", &json!({ "session": key }))?;
-            done(&answer, named.json, |answer| {
-                let what = match answer["runs"].as_array().map_or(0, Vec::len) {
+        SessionCommand::Stop(session) => {
+            let params = json!({ "session": key_of(&session.key)? });
+            print::done(global, "admin.session.stop", &params, |answer| {
+                let what = match answer.list("runs").len() {
                     0 => "nothing was running".to_owned(),
                     1 => "one run was ended".to_owned(),
                     runs => format!("{runs} runs were ended"),
@@ -62,25 +58,23 @@ pub(crate) fn run(global: &Global, command: &SessionCommand) -> Result<(), Failu
                 format!("stopped: {what}; the next prompt starts the session again")
             })
         }
-        SessionCommand::Delete(named) => {
-            let key = resolve(&daemon, &named.key)?;
-            let answer = call(&home, "admin.session.delete", &json!({ "session": key }))?;
-            done(&answer, named.json, |_| {
+        SessionCommand::Delete(session) => {
+            let key = key_of(&session.key)?;
+            print::done(global, "admin.session.delete", &json!({ "session": key }), |_| {
                 format!("deleted {key} with all its events; what it cost stays on record")
             })
         }
-        SessionCommand::Clear(named) => {
-            let key = resolve(&daemon, &named.key)?;
-            let answer = call(&home, "admin.session.clear", &json!({ "session": key }))?;
-            done(&answer, named.json, |_| {
+        SessionCommand::Clear(session) => {
+            let params = json!({ "session": key_of(&session.key)? });
+            print::done(global, "admin.session.clear", &params, |_| {
                 "cleared: the agent starts over; the events are kept (`clawmux session show`)".into()
             })
         }
     }
 }
 
-/// The key of the user's own session that is called `text`, or else the key that is, or alone begins with, `text`. One
-/// that does not begin any is left to the daemon, which knows what may have been meant.
+/// The key of the user's own session of this name, else the only key that is, or begins with, `text`. If
+/// there is none, returns `text`: the daemon knows what may have been meant.
 fn resolve(source: &Source, text: &str) -> Result<String, Failure> {
     // As a table shows what is too long for it.
     let text = text.trim_end_matches('…');
@@ -88,9 +82,9 @@ fn resolve(source: &Source, text: &str) -> Result<String, Failure> {
         return Ok(text.to_owned());
     }
     // The session that `clawmux chat --session NAME` opens.
-    let namer = Namer::new(|name| std::env::var(name).ok());
+    let names = SessionNames::new(|name| std::env::var(name).ok());
     if !text.contains(':')
-        && let Ok(own) = namer.session(Some(text), None)
+        && let Ok(own) = names.session(Some(text), None)
         && beginning(source, own.as_str())?.iter().any(|key| key == own.as_str())
     {
         return Ok(own.as_str().to_owned());
@@ -99,11 +93,14 @@ fn resolve(source: &Source, text: &str) -> Result<String, Failure> {
     chosen(text, &keys.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// The first keys that begin with `text`, itself first where it is one.
+/// The first keys that begin with `text`, an exact match first.
 fn beginning(source: &Source, text: &str) -> Result<Vec<String>, Failure> {
     let page = source.ask("admin.sessions", &json!({ "prefix": text, "limit": MEANT_MAX + 1 }))?;
-    let listed = page["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    Ok(listed.iter().filter_map(|session| Some(session["session"].as_str()?.to_owned())).collect())
+    Ok(page
+        .list("sessions")
+        .iter()
+        .filter_map(|session| Some(session["session"].as_str()?.to_owned()))
+        .collect())
 }
 
 fn chosen(text: &str, keys: &[&str]) -> Result<String, Failure> {
@@ -114,39 +111,27 @@ fn chosen(text: &str, keys: &[&str]) -> Result<String, Failure> {
             Ok(text.to_owned())
         }
         several => {
-            let shown = several.iter().take(MEANT_MAX).map(|key| one_line(key, 200)).collect::<Vec<_>>();
-            let more = if several.len() > MEANT_MAX { " and others" } else { "" };
-            Err(Failure::new(
-                FAILED,
-                format!(
-                    "several sessions begin with {}: {}{more}; give more of the key",
-                    one_line(text, 200),
-                    shown.join(", ")
-                ),
-            ))
+            let shown: Vec<_> = several.iter().map(|key| one_line(key, 200)).collect();
+            let (text, shown) = (one_line(text, 200), some(&shown, MEANT_MAX));
+            let why = format!("several sessions begin with {text}: {shown}; give more of the key");
+            Err(Failure::new(FAILED, why))
         }
     }
 }
 
-fn done(answer: &Value, as_json: bool, words: impl FnOnce(&Value) -> String) -> Result<(), Failure> {
-    say(&if as_json { json_line(answer) } else { words(answer) });
-    Ok(())
-}
-
-/// Shows the events page by page, so that a long one is never in memory as a whole; whoever reads may
-/// take the time they want.
-fn show(source: &Source, options: &Show, key: &str) -> Result<(), Failure> {
+/// Shows the events page by page, so that a long session is never in memory as a whole.
+fn show(global: &Global, source: &Source, options: &Show, key: &str) -> Result<(), Failure> {
     let (mut after, mut left) = (options.after, options.limit.unwrap_or(u64::MAX));
     let mut shown = 0_u64;
     while left > 0 {
         let params = json!({ "session": key, "after_seq": after, "limit": left.min(PAGE) });
         let page = source.ask("admin.session.show", &params)?;
-        let events = page["events"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let events = page.list("events");
         if events.is_empty() {
             break;
         }
         for event in events {
-            let line = if options.named.json { json_line(event) } else { transcript::lines(event) };
+            let line = if global.json { json_line(event) } else { transcript::lines(event) };
             if !put(line.trim_end())? {
                 // Nobody reads any more.
                 return Ok(());
@@ -159,18 +144,18 @@ fn show(source: &Source, options: &Show, key: &str) -> Result<(), Failure> {
             None => break,
         }
     }
-    if shown == 0 && !options.named.json {
+    if shown == 0 && !global.json {
         tell(&format!("nothing happened in {} after event {}", one_line(key, 1000), options.after));
     }
     Ok(())
 }
 
-/// Writes the whole log down part by part, so that a long one is never in memory as a whole.
+/// Writes all events part by part, so that a long session is never in memory as a whole.
 fn export(source: &Source, options: &Export, key: &str) -> Result<(), Failure> {
     let mut after = Some(options.after);
     while let Some(from) = after {
         let page = source.ask("admin.session.export", &json!({ "session": key, "after_seq": from }))?;
-        for line in page["lines"].as_array().map(Vec::as_slice).unwrap_or_default() {
+        for line in page.list("lines") {
             if !put(&json_line(line))? {
                 // Nobody reads any more.
                 return Ok(());

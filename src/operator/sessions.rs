@@ -4,18 +4,16 @@ use serde_json::{Value, json};
 
 use super::source::Source;
 use super::table::{Cell, table};
-use super::when::{ago, now_ms};
+use crate::answer::Members;
 use crate::cli::{Global, Sessions};
 use crate::exit::Failure;
 use crate::terminal::{Tone, json_line, one_line, put, say, tell};
+use crate::when::{ago, now_ms};
 
 /// Sessions asked for at once.
 const PAGE: usize = 500;
 
-/// Runs it. As JSON it is one object a line, and a page at a time, however many there are.
-///
-/// # Errors
-/// As [`Source`]'s.
+/// Runs `sessions`. As JSON it is one object a line, and a page at a time, however many there are.
 pub(crate) fn run(global: &Global, options: &Sessions) -> Result<(), Failure> {
     let source = Source::open(global)?;
     let wanted = if options.all { usize::MAX } else { options.limit };
@@ -23,10 +21,10 @@ pub(crate) fn run(global: &Global, options: &Sessions) -> Result<(), Failure> {
     let more = loop {
         let params = json!({ "limit": PAGE.min(wanted - shown), "prefix": options.prefix, "before": before });
         let page = source.ask("admin.sessions", &params)?;
-        let sessions = page["sessions"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let sessions = page.list("sessions");
         shown += sessions.len();
         for session in sessions {
-            if !options.json {
+            if !global.json {
                 rows.push(row(session, now_ms()));
             } else if !put(&json_line(session))? {
                 // Nobody reads any more.
@@ -38,7 +36,7 @@ pub(crate) fn run(global: &Global, options: &Sessions) -> Result<(), Failure> {
             break !before.is_null();
         }
     };
-    if !options.json {
+    if !global.json {
         if let Some(prefix) = options.prefix.as_deref().filter(|_| rows.is_empty()) {
             tell(&format!("no session key begins with {}", one_line(prefix, 200)));
             return Ok(());
@@ -56,8 +54,6 @@ pub(crate) fn run(global: &Global, options: &Sessions) -> Result<(), Failure> {
 }
 
 fn row(session: &Value, now_ms: u64) -> [Cell; 6] {
-    let text = |name: &str| session[name].as_str().unwrap_or("-").to_owned();
-    let number = |name: &str| session[name].as_u64().unwrap_or(0);
     let (state, tone) = match session["state"].as_str() {
         // Nothing goes on before somebody decides.
         Some("running") if session["doing"] == "waiting for approval" => ("approval", Tone::Warn),
@@ -65,18 +61,18 @@ fn row(session: &Value, now_ms: u64) -> [Cell; 6] {
         Some("queued") => ("queued", Tone::Warn),
         state => (state.unwrap_or("-"), Tone::Plain),
     };
-    let state = match number("queued") {
+    let state = match session.number("queued") {
         0 => state.to_owned(),
         queued if state == "queued" => format!("{state} {queued}"),
         queued => format!("{state} +{queued}"),
     };
     [
-        text("session").into(),
-        text("owner").into(),
+        session.text("session").into(),
+        session.text("owner").into(),
         Cell::toned(state, tone),
-        number("prompts").to_string().into(),
-        number("seq").to_string().into(),
-        ago(number("updated_ms"), now_ms).into(),
+        session.number("prompts").to_string().into(),
+        session.number("seq").to_string().into(),
+        ago(session.number("updated_ms"), now_ms).into(),
     ]
 }
 

@@ -24,7 +24,7 @@ impl Source {
     /// The daemon where one runs; else the store, which people are told of.
     ///
     /// # Errors
-    /// Status 69 where a daemon runs and can't be reached, or there is no store either.
+    /// Status 69 if a daemon runs and can't be reached, or there is no store either.
     pub(crate) fn open(global: &Global) -> Result<Self, Failure> {
         let home = home_of(global)?;
         let none = || Self::no_daemon(&home);
@@ -55,7 +55,7 @@ impl Source {
     /// Asks it one thing. Blocks.
     ///
     /// # Errors
-    /// Status 69 where the daemon is not reachable any more, 1 where it refuses or fails.
+    /// Status 69 if the daemon is not reachable any more, 1 if it refuses or fails.
     pub(crate) fn ask(&self, method: &str, params: &Value) -> Result<Value, Failure> {
         match self {
             Self::Daemon(home) => call(home, method, params),

@@ -2,25 +2,22 @@
 
 use serde_json::{Value, json};
 
-use super::connections::bytes;
-use super::usage::grouped;
-use super::when::{ago, now_ms, span};
-use crate::admin_client::{call, home_of};
+use super::amount::{bytes, counted, grouped};
+use super::print;
+use crate::answer::Members;
 use crate::cli::Global;
 use crate::exit::Failure;
-use crate::terminal::{Tone, json_line, may_color, one_line, say};
+use crate::terminal::{Tone, may_color, one_line};
+use crate::when::{ago, now_ms, span};
 
 /// So many agents are named.
 const AGENTS_SHOWN: usize = 5;
 
-/// Runs it.
-///
-/// # Errors
-/// As [`call`].
-pub(crate) fn run(global: &Global, as_json: bool) -> Result<(), Failure> {
-    let status = call(&home_of(global)?, "admin.status", &json!({}))?;
-    say(&if as_json { json_line(&status) } else { screen(&status, now_ms(), may_color(&std::io::stdout())) });
-    Ok(())
+/// Runs `status`.
+pub(crate) fn run(global: &Global) -> Result<(), Failure> {
+    print::done(global, "admin.status", &json!({}), |status| {
+        screen(status, now_ms(), may_color(&std::io::stdout()))
+    })
 }
 
 fn screen(status: &Value, now_ms: u64, colored: bool) -> String {
@@ -73,11 +70,11 @@ fn running(status: &Value) -> Vec<Row> {
         }
         rows.push(("store", what, Tone::Plain));
     }
-    for owner in list(&size["owners"]).iter().take(3) {
+    for owner in size.list("owners").iter().take(3) {
         let name =
             owner["owner"].as_str().map_or("the operators have".to_owned(), |name| format!("{name} has"));
-        let sessions = owner["sessions"].as_u64().unwrap_or(0);
-        let held = bytes(owner["bytes"].as_u64().unwrap_or(0));
+        let sessions = owner.number("sessions");
+        let held = bytes(owner.number("bytes"));
         rows.push(("store", format!("{name} {held} in {}", counted(sessions, "session")), Tone::Plain));
     }
     rows
@@ -86,16 +83,16 @@ fn running(status: &Value) -> Vec<Row> {
 /// Who answers, what went wrong with that, and what it costs.
 fn models(status: &Value, now_ms: u64) -> Vec<Row> {
     let mut rows = Vec::new();
-    for agent in list(&status["agents"]).iter().take(AGENTS_SHOWN) {
+    for agent in status.list("agents").iter().take(AGENTS_SHOWN) {
         let asked: Vec<_> =
-            std::iter::once(&agent["model"]).chain(list(&agent["fallback"])).map(plain).collect();
+            std::iter::once(&agent["model"]).chain(agent.list("fallback")).map(plain).collect();
         rows.push(("agent", format!("{}: {}", plain(&agent["agent"]), asked.join(", then ")), Tone::Plain));
     }
-    let more = list(&status["agents"]).len().saturating_sub(AGENTS_SHOWN);
+    let more = status.list("agents").len().saturating_sub(AGENTS_SHOWN);
     if more > 0 {
         rows.push(("agent", format!("and {more} more: `clawmux config get agents`"), Tone::Plain));
     }
-    for error in list(&status["provider_errors"]) {
+    for error in status.list("provider_errors") {
         let (name, why) = (plain(&error["provider"]), plain(&error["message"]));
         let when = ago(error["at_ms"].as_u64().unwrap_or(now_ms), now_ms);
         let (what, tone) = match error["calls_failed"].as_u64() {
@@ -109,7 +106,7 @@ fn models(status: &Value, now_ms: u64) -> Vec<Row> {
         rows.push(("provider", what, tone));
     }
     for (name, budget) in [("today", "daily"), ("this month", "monthly")] {
-        let Some(budget) = list(&status["budgets"]).iter().find(|known| known["budget"] == budget) else {
+        let Some(budget) = status.list("budgets").iter().find(|known| known["budget"] == budget) else {
             continue;
         };
         let number = |name: &str| budget[name].as_u64();
@@ -147,41 +144,31 @@ fn work(status: &Value) -> Vec<Row> {
 
 /// What somebody has to do something about.
 fn attention(status: &Value, now_ms: u64) -> Vec<Row> {
-    let number = |name: &str| status[name].as_u64().unwrap_or(0);
     let mut rows = Vec::new();
     for (name, one, several, see) in [
         ("approvals_waiting", "tool call waits", "tool calls wait", "for approval: `clawmux approvals`"),
         ("devices_waiting", "device waits", "devices wait", "to be paired: `clawmux devices`"),
     ] {
-        match number(name) {
+        match status.number(name) {
             0 => {}
             1 => rows.push(("waiting", format!("1 {one} {see}"), Tone::Warn)),
             count => rows.push(("waiting", format!("{count} {several} {see}"), Tone::Warn)),
         }
     }
-    let expiring = list(&status["tokens_expiring"]);
+    let expiring = status.list("tokens_expiring");
     for token in expiring {
         let left = token["expires_ms"].as_u64().unwrap_or(now_ms).saturating_sub(now_ms);
         let (id, name) = (plain(&token["token"]), plain(&token["name"]));
         let what = format!("the credential of {name} in {}: `clawmux token rotate {id}`", span(left));
         rows.push(("expires", what, Tone::Warn));
     }
-    let more = number("credentials_expiring").saturating_sub(expiring.len() as u64);
+    let more = status.number("credentials_expiring").saturating_sub(expiring.len() as u64);
     if more > 0 {
         rows.push(("expires", format!("{}: `clawmux tokens`", counted(more, "more credential")), Tone::Warn));
     }
-    let problems = list(&status["problems"]).iter();
+    let problems = status.list("problems").iter();
     rows.extend(problems.map(|problem| ("problem", plain(problem), Tone::Bad)));
     rows
-}
-
-/// Such as `1 session`, `2 sessions`.
-pub(super) fn counted(count: u64, what: &str) -> String {
-    format!("{} {what}{}", grouped(count), if count == 1 { "" } else { "s" })
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 fn plain(value: &Value) -> String {

@@ -1,44 +1,42 @@
 //! `clawmux session tail`: what happens in a session, as it happens, until Ctrl-C.
 //!
-//! It reads as fast as whoever watches does. Should it fall so far behind that the daemon gives it up,
-//! it comes back with the last number it showed, and nothing is missing.
-
-use std::path::Path;
+//! It reads as fast as its output is read. If it falls so far behind that the daemon closes the connection,
+//! it reconnects and continues after the last event it showed.
 
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::transcript;
-use crate::admin_client::{Link, Refused};
-use crate::cli::Tail;
+use crate::admin_client::{Link, Notice, Refused, home_of};
+use crate::cli::{Global, Tail};
 use crate::exit::{FAILED, Failure, UNREACHABLE};
 use crate::terminal::{json_line, put, tell, visible, write};
 
-/// How often in a row it comes back without having been told anything.
+/// How often in a row it reconnects without having got an event.
 const RETURNS_MAX: usize = 3;
 
-/// Runs it.
+/// Runs `session tail`.
 ///
 /// # Errors
-/// Status 69 where the daemon is not reachable or stops, 1 where there is no such session.
-pub(super) fn run(home: &Path, options: &Tail, key: &str) -> Result<(), Failure> {
+/// Status 69 if the daemon is not reachable or stops, 1 if there is no such session.
+pub(super) fn run(global: &Global, options: &Tail, key: &str) -> Result<(), Failure> {
     leave_on_interrupt()?;
-    let mut view = View { as_json: options.named.json, within: None };
+    let home = home_of(global)?;
+    let mut view = View { as_json: global.json, within: None };
     let (mut after, mut returns) = (options.after, 0);
     loop {
-        let mut link = Link::open(home).map_err(|refused| gone(refused, key, after))?;
+        let mut link = Link::open(&home).map_err(|refused| gone(refused, key, after))?;
         let params = json!({ "session": key, "after_seq": after });
         let answer = link
             .call("admin.session.tail", &params, |_, _| {})
             .map_err(|refused| gone(refused, key, after))?;
-        if returns == 0 && !options.named.json {
+        if returns == 0 && !global.json {
             let from = answer["after_seq"].as_u64().unwrap_or(0);
             tell(&format!("following {} after number {from}; Ctrl-C ends it", visible(key)));
         }
         // From here on it comes back without a gap.
         after = after.or(answer["after_seq"].as_u64());
-        link.wait_for(None)?;
-        while let Some((method, params)) = link.next()? {
+        while let Notice::Of(method, params) = link.next_within(None)? {
             match method.as_str() {
                 "admin.session.event" => {
                     returns = 0;
@@ -62,8 +60,8 @@ pub(super) fn run(home: &Path, options: &Tail, key: &str) -> Result<(), Failure>
     }
 }
 
-/// Ctrl-C is the way this ends. A thread of its own, because the other may wait for a terminal that
-/// takes nothing.
+/// Exits on Ctrl-C. In a thread of its own, because the main thread may wait for a terminal that takes no
+/// output.
 pub(super) fn leave_on_interrupt() -> Result<(), Failure> {
     let unable = |error: std::io::Error| Failure::new(FAILED, format!("cannot wait for Ctrl-C: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(unable)?;
@@ -77,7 +75,7 @@ pub(super) fn leave_on_interrupt() -> Result<(), Failure> {
     Ok(())
 }
 
-/// The daemon went away: with how to go on later.
+/// The failure if the daemon went away, with how to continue.
 fn gone(refused: Refused, key: &str, after: Option<u64>) -> Failure {
     match (refused, after) {
         (Refused::Unreachable(why), Some(after)) => Failure::new(
@@ -88,7 +86,7 @@ fn gone(refused: Refused, key: &str, after: Option<u64>) -> Failure {
     }
 }
 
-/// What is shown. Pieces of text of one run follow each other on the screen as they do in the answer.
+/// The output. Pieces of text of one run are joined as they are in the answer.
 struct View {
     as_json: bool,
     /// The run whose text the line shows that is not ended yet, and the line ends at the end of that

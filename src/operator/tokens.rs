@@ -2,22 +2,23 @@
 //! gives out. Where no daemon runs they are looked for in its store, so that the first credential can be there
 //! before the first start.
 
-use std::time::Duration;
-
 use clawmux_actors::admin::tokens_without_daemon;
 use clawmux_core::auth::authority::Authority;
 use serde_json::{Value, json};
 
+use super::find::matching;
+use super::print;
 use super::source::Source;
 use super::table::table;
-use super::when::{ago, now_ms, span, utc};
 use crate::admin_client::{Link, Refused, home_of};
-use crate::cli::{CreateToken, Global, RevokeToken, RotateToken, TokenCommand, Tokens};
-use crate::exit::{FAILED, Failure, UNREACHABLE, USAGE};
+use crate::answer::Members;
+use crate::cli::{CreateToken, Global, RotateToken, TokenCommand, millis};
+use crate::exit::{FAILED, Failure, UNREACHABLE};
 use crate::terminal::{json_line, one_line, say, tell};
+use crate::when::{ago, now_ms, span, utc};
 use crate::{home, question, settings};
 
-/// What the first credential changes, and what it does not.
+/// Shown before the first credential is created.
 const FIRST: &str = "\
 This is the first credential. With it, every client that connects over TCP needs one, also from this machine: \
 OpenClaw (/), exoclaw (/ws), Wundr (/v2) and the admin RPC (/admin). Clients that are connected without one are \
@@ -25,14 +26,17 @@ disconnected.
 Nothing changes for you: clawmux chat, the other clawmux commands and xeno's clients use the Unix socket and need \
 no credential.";
 
-/// An id may be cut to so many characters, where no other begins with them.
+/// How many characters the beginning of a credential's id needs at least.
 const PREFIX_CHARS_MIN: usize = 6;
 
-/// One that ends within so long is warned of, in milliseconds.
+/// How many ids are shown if several credentials have one name.
+const IDS_SHOWN_MAX: usize = 5;
+
+/// A credential that expires within this time is warned of, in milliseconds.
 const SOON_MS: u64 = 7 * 86_400_000;
 
-/// Asks the daemon; where none runs, does what it would do.
-fn call(global: &Global, method: &str, params: &Value) -> Result<Value, Failure> {
+/// Asks the daemon; if none runs, works on its store directly.
+fn ask(global: &Global, method: &str, params: &Value) -> Result<Value, Failure> {
     let home = home_of(global)?;
     let unreachable = match Link::open(&home).and_then(|mut link| link.call(method, params, |_, _| {})) {
         Ok(answer) => return Ok(answer),
@@ -55,40 +59,38 @@ fn call(global: &Global, method: &str, params: &Value) -> Result<Value, Failure>
 /// Runs `tokens`.
 ///
 /// # Errors
-/// Status 69 where a daemon runs and is not reachable, 1 where it refuses or fails.
-pub(crate) fn list(global: &Global, options: &Tokens) -> Result<(), Failure> {
+/// Status 69 if a daemon runs and is not reachable, 1 if it refuses or fails.
+pub(crate) fn list(global: &Global) -> Result<(), Failure> {
     let answer = Source::open(global)?.ask("admin.tokens", &json!({}))?;
-    if options.json {
-        let configured = answer["configured"].as_array().into_iter().flatten().map(|known| {
+    let (tokens, configured) = (answer.list("tokens"), answer.list("configured"));
+    if global.json {
+        let configured = configured.iter().map(|known| {
             let mut known = known.clone();
             known["configured"] = true.into();
             known
         });
-        return super::objects(&[tokens(&answer), &configured.collect::<Vec<_>>()].concat());
+        return print::objects(&tokens.iter().cloned().chain(configured).collect::<Vec<_>>());
     }
     let now_ms = now_ms();
-    let mut rows: Vec<_> = tokens(&answer).iter().map(|token| row(token, now_ms)).collect();
-    rows.extend(answer["configured"].as_array().into_iter().flatten().map(|known| configured(known, now_ms)));
-    if tokens(&answer).is_empty() {
+    let mut rows: Vec<_> = tokens.iter().map(|token| row(token, now_ms)).collect();
+    rows.extend(configured.iter().map(|known| configured_row(known, now_ms)));
+    if tokens.is_empty() {
         tell("no credentials were given out: `clawmux token create` makes one");
     }
     if rows.is_empty() {
         return Ok(());
     }
-    say(&table(
-        ["ID", "NAME", "KIND", "SCOPES", "STATE", "CREATED", "USED", "FROM"],
-        &["SCOPES", "NAME"],
-        &rows,
-    ));
-    for token in expiring(tokens(&answer), now_ms) {
-        let (id, name) = (text(&token["token"]), text(&token["name"]));
-        let left = span(token["expires_ms"].as_u64().unwrap_or(0).saturating_sub(now_ms));
+    let head = ["ID", "NAME", "KIND", "SCOPES", "STATE", "CREATED", "USED", "FROM"];
+    say(&table(head, &["SCOPES", "NAME"], &rows));
+    for token in expiring(tokens, now_ms) {
+        let (id, name) = (token.text("token"), token.text("name"));
+        let left = span(token.number("expires_ms").saturating_sub(now_ms));
         tell(&format!("{id} of {name} expires in {left}: `clawmux token rotate {id}` creates its successor"));
     }
     Ok(())
 }
 
-/// Those that let in and will not for long, and that no newer one goes on from.
+/// Valid credentials that expire soon and have no newer successor.
 pub(crate) fn expiring(tokens: &[Value], now_ms: u64) -> impl Iterator<Item = &Value> {
     let lets_in = move |token: &Value| {
         token["revoked_ms"].is_null() && token["expires_ms"].as_u64().is_none_or(|at| at > now_ms)
@@ -105,11 +107,11 @@ pub(crate) fn expiring(tokens: &[Value], now_ms: u64) -> impl Iterator<Item = &V
 /// Runs `token create`, `token revoke` and `token rotate`.
 ///
 /// # Errors
-/// As [`list`]; status 1 where no credential, or more than one, has such an id.
+/// As [`list`]; status 1 if no credential, or more than one, has such an id.
 pub(crate) fn run(global: &Global, command: &TokenCommand) -> Result<(), Failure> {
     match command {
         TokenCommand::Create(options) => create(global, options),
-        TokenCommand::Revoke(options) => revoke(global, options),
+        TokenCommand::Revoke { id } => revoke(global, id),
         TokenCommand::Rotate(options) => rotate(global, options),
     }
 }
@@ -121,41 +123,35 @@ fn create(global: &Global, options: &CreateToken) -> Result<(), Failure> {
         None => params["scopes"] = options.scope.clone().into(),
     }
     if let Some(life) = options.expires {
-        params["life_ms"] = u64::try_from(life.as_millis()).unwrap_or(u64::MAX).into();
+        params["life_ms"] = millis(life).into();
     }
     if options.inherit {
         params["inherit"] = true.into();
     }
     let is_asked = !options.yes && is_first(global)?;
-    if is_asked && !question::is_possible() {
-        let why = "there is no terminal to ask on. Give --yes to create it";
-        return Err(Failure::new(USAGE, format!("{FIRST}\n{why}")));
-    }
     if is_asked {
-        tell(FIRST);
-        if !question::confirm("Create it?")? {
-            return Err(Failure::new(FAILED, "no credential was created"));
-        }
+        question::agree(FIRST, "Create it?", "Give --yes to create it", "no credential was created")?;
     }
-    let made = call(global, "admin.token.create", &params)?;
-    if options.json {
-        say(&json_line(&made));
-    } else {
-        tell(&format!("{}\n{COPY_IT}", described(&made)));
-        say(text(&made["secret"]));
-    }
+    let made = ask(global, "admin.token.create", &params)?;
+    show(global, &made, &described(&made));
     if made["closes_loopback"] == true && !is_asked {
         tell(FIRST);
     }
     Ok(())
 }
 
-/// Said above a secret.
-const COPY_IT: &str = "Copy it now, it cannot be shown again:";
+/// Prints a new credential: what it is to stderr, its secret to stdout.
+fn show(global: &Global, made: &Value, described: &str) {
+    if global.json {
+        return say(&json_line(made));
+    }
+    tell(&format!("{described}\nCopy it now, it cannot be shown again:"));
+    say(made.text("secret"));
+}
 
-/// Whether nobody needs a credential until now.
+/// Whether clients need no credential yet.
 fn is_first(global: &Global) -> Result<bool, Failure> {
-    match call(global, "admin.tokens", &json!({})) {
+    match ask(global, "admin.tokens", &json!({})) {
         Ok(known) => Ok(known["loopback_open"] == true),
         // No daemon ran on this home yet, so there is what is configured and nothing else.
         Err(failure) if failure.status == UNREACHABLE => {
@@ -166,15 +162,15 @@ fn is_first(global: &Global) -> Result<bool, Failure> {
     }
 }
 
-/// A credential that was given out.
+/// A new credential in words.
 fn described(made: &Value) -> String {
     let expires = made["expires_ms"].as_u64();
     let kind = if made["kind"] == "jwt" { "JWT" } else { "API key" };
     let allows = if made["role"].is_string() { "role" } else { "scopes" };
     format!(
         "{kind} {} for {:?} ({allows} {}). {}",
-        text(&made["token"]),
-        text(&made["name"]),
+        made.text("token"),
+        made.text("name"),
         scopes(made),
         expires.map_or_else(
             || "It does not expire; clawmux token revoke ends it.".to_owned(),
@@ -184,75 +180,58 @@ fn described(made: &Value) -> String {
 }
 
 fn rotate(global: &Global, options: &RotateToken) -> Result<(), Failure> {
-    let list = call(global, "admin.tokens", &json!({}))?;
-    let id = find(&options.id, tokens(&list))?;
-    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let id = find(&options.id, ask(global, "admin.tokens", &json!({}))?.list("tokens"))?;
     let mut params = json!({ "token": id, "overlap_ms": millis(options.overlap) });
     if let Some(life) = options.expires {
         params["life_ms"] = millis(life).into();
     }
-    let made = call(global, "admin.token.rotate", &params)?;
-    if options.json {
-        say(&json_line(&made));
-        return Ok(());
-    }
+    let made = ask(global, "admin.token.rotate", &params)?;
     let until = made["old"]["expires_ms"].as_u64().map_or_else(|| "-".to_owned(), utc);
     let new = described(&made);
-    tell(&format!("{new} It replaces {id}, which works until {until} UTC.\n{COPY_IT}"));
-    say(text(&made["secret"]));
+    show(global, &made, &format!("{new} It replaces {id}, which works until {until} UTC."));
     Ok(())
 }
 
-fn revoke(global: &Global, options: &RevokeToken) -> Result<(), Failure> {
-    let list = call(global, "admin.tokens", &json!({}))?;
-    let id = find(&options.id, tokens(&list))?;
-    let revoked = call(global, "admin.token.revoke", &json!({ "token": id }))?;
-    if options.json {
-        say(&json_line(&revoked));
-    } else {
-        let (kind, name) = (text(&revoked["kind"]), text(&revoked["name"]));
-        say(&format!("{kind} {id} of {name} is revoked, and its connections are closed"));
-    }
+fn revoke(global: &Global, id: &str) -> Result<(), Failure> {
+    let id = find(id, ask(global, "admin.tokens", &json!({}))?.list("tokens"))?;
+    let revoked = ask(global, "admin.token.revoke", &json!({ "token": id }))?;
+    print::answer(global, &revoked, |revoked| {
+        let (kind, name) = (revoked.text("kind"), revoked.text("name"));
+        format!("{kind} {id} of {name} is revoked, and its connections are closed")
+    });
     Ok(())
 }
 
 /// The id that is, or begins with, `id`, or else the one credential of this name.
-fn find<'a>(id: &str, tokens: &'a [Value]) -> Result<&'a str, Failure> {
-    let known = || tokens.iter().map(|token| text(&token["token"]));
-    if let Some(exact) = known().find(|known| *known == id) {
-        return Ok(exact);
-    }
-    let is_enough = id.chars().count() >= PREFIX_CHARS_MIN;
-    let found: Vec<&str> = known().filter(|known| is_enough && known.starts_with(id)).collect();
-    match found[..] {
-        [one] => Ok(one),
+fn find(id: &str, tokens: &[Value]) -> Result<String, Failure> {
+    match matching(tokens, "token", id, PREFIX_CHARS_MIN, |_| false)[..] {
+        [one] => Ok(one.text("token").to_owned()),
         [] => named(id, tokens),
-        _ => {
-            Err(Failure::new(FAILED, format!("{} of them begin with this id, give more of it", found.len())))
+        ref several => {
+            let why = format!("{} of them begin with this id, give more of it", several.len());
+            Err(Failure::new(FAILED, why))
         }
     }
 }
 
 /// The id of the credential of this name, of several the one that is not revoked.
-fn named<'a>(name: &str, tokens: &'a [Value]) -> Result<&'a str, Failure> {
-    let all: Vec<&Value> = tokens.iter().filter(|token| text(&token["name"]) == name).collect();
-    let valid: Vec<&Value> = all.iter().copied().filter(|token| token["revoked_ms"].is_null()).collect();
-    let ids = |found: &[&'a Value]| found.iter().map(|token| text(&token["token"])).collect::<Vec<&'a str>>();
-    match ids(if valid.is_empty() { &all } else { &valid })[..] {
-        [one] => Ok(one),
-        [] => Err(Failure::new(
-            FAILED,
-            format!(
-                "no credential has the id or the name {}: `clawmux tokens` lists them",
-                one_line(name, 200)
-            ),
-        )),
-        ref several => {
-            let ids = several.iter().take(5).copied().collect::<Vec<_>>().join(", ");
-            let why = format!("{} credentials have the name {name}: give the id ({ids})", several.len());
-            Err(Failure::new(FAILED, why))
+fn named(name: &str, tokens: &[Value]) -> Result<String, Failure> {
+    let all = || tokens.iter().filter(|token| token.text("name") == name);
+    let valid: Vec<_> = all().filter(|token| token["revoked_ms"].is_null()).collect();
+    let found = if valid.is_empty() { all().collect() } else { valid };
+    let ids: Vec<_> = found.iter().map(|token| token.text("token")).collect();
+    let why = match ids[..] {
+        [one] => return Ok(one.to_owned()),
+        [] => {
+            let name = one_line(name, 200);
+            format!("no credential has the id or the name {name}: `clawmux tokens` lists them")
         }
-    }
+        _ => {
+            let ids_shown = ids.iter().take(IDS_SHOWN_MAX).copied().collect::<Vec<_>>().join(", ");
+            format!("{} credentials have the name {name}: give the id ({ids_shown})", ids.len())
+        }
+    };
+    Err(Failure::new(FAILED, why))
 }
 
 fn row(token: &Value, now_ms: u64) -> [String; 8] {
@@ -264,28 +243,28 @@ fn row(token: &Value, now_ms: u64) -> [String; 8] {
         (None, None) => "valid".into(),
     };
     [
-        text(&token["token"]).to_owned(),
-        text(&token["name"]).to_owned(),
-        text(&token["kind"]).to_owned(),
+        token.text("token").to_owned(),
+        token.text("name").to_owned(),
+        token.text("kind").to_owned(),
         scopes(token),
         state,
-        ago(time("created_ms").unwrap_or(0), now_ms),
+        ago(token.number("created_ms"), now_ms),
         time("used_ms").map_or_else(|| "never".to_owned(), |at| ago(at, now_ms)),
-        text(&token["origin"]).to_owned(),
+        token.text("origin").to_owned(),
     ]
 }
 
-/// One of the configuration.
-fn configured(known: &Value, now_ms: u64) -> [String; 8] {
+/// The row of a credential of the configuration.
+fn configured_row(known: &Value, now_ms: u64) -> [String; 8] {
     [
         "-".into(),
-        text(&known["name"]).to_owned(),
+        known.text("name").to_owned(),
         "configured".into(),
         scopes(known),
         "valid".into(),
         "-".into(),
         known["used_ms"].as_u64().map_or_else(|| "never".to_owned(), |at| ago(at, now_ms)),
-        text(&known["origin"]).to_owned(),
+        known.text("origin").to_owned(),
     ]
 }
 
@@ -294,62 +273,12 @@ fn scopes(token: &Value) -> String {
     if let Some(role) = token["role"].as_str() {
         return role.to_owned();
     }
-    let names: Vec<&str> =
-        token["scopes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if names.is_empty() { "-".into() } else { names.join(" ") }
-}
-
-fn tokens(answer: &Value) -> &[Value] {
-    answer["tokens"].as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("-")
-}
-
-/// A span as people write it: `90s`, `15m`, `12h`, `30d`.
-///
-/// # Errors
-/// What it must look like.
-pub(crate) fn life(text: &str) -> Result<Duration, String> {
-    let expected = || "expected a span such as 90s, 15m, 12h or 30d".to_owned();
-    let unit = text.chars().last().ok_or_else(expected)?;
-    let seconds = match unit {
-        's' => 1,
-        'm' => 60,
-        'h' => 3600,
-        'd' => 86_400,
-        _ => return Err(expected()),
-    };
-    let number: u64 = text[..text.len() - 1].parse().map_err(|_| expected())?;
-    let seconds = number.checked_mul(seconds).filter(|seconds| *seconds > 0).ok_or_else(expected)?;
-    Ok(Duration::from_secs(seconds))
-}
-
-/// The same, and nothing as `0s`.
-///
-/// # Errors
-/// What it must look like.
-pub(crate) fn overlap(text: &str) -> Result<Duration, String> {
-    if text == "0s" { Ok(Duration::ZERO) } else { life(text) }
+    token.words("scopes")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn spans_are_read() {
-        for (text, seconds) in [("90s", 90), ("15m", 900), ("12h", 43_200), ("30d", 2_592_000)] {
-            assert_eq!(life(text), Ok(Duration::from_secs(seconds)), "{text}");
-        }
-        for bad in ["", "d", "0d", "-1d", "1", "1y", "1.5d", " 1d", "1 d", "99999999999999999999d", "İ"] {
-            assert!(life(bad).is_err(), "{bad}");
-        }
-        assert!(life(&format!("{}d", u64::MAX)).is_err());
-        assert_eq!((overlap("0s"), overlap("1h")), (Ok(Duration::ZERO), Ok(Duration::from_secs(3600))));
-        assert!(overlap("0h").is_err());
-    }
 
     #[test]
     fn one_is_found_by_the_beginning_of_its_id_and_two_are_not() {
@@ -371,7 +300,7 @@ mod tests {
             token("cmx_4", "bot", None),
             token("cmx_5", "bot", None),
         ];
-        assert_eq!((find("ci", &all).unwrap(), find("tv", &all).unwrap()), ("cmx_2", "cmx_3"));
+        assert_eq!((find("ci", &all).unwrap(), find("tv", &all).unwrap()), ("cmx_2".into(), "cmx_3".into()));
         let several = find("bot", &all).unwrap_err().message;
         assert_eq!(several, "2 credentials have the name bot: give the id (cmx_4, cmx_5)");
         let none = find("who", &all).unwrap_err().message;

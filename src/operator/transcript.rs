@@ -1,18 +1,18 @@
-//! An event of a session, as people read it: number, time, run, and what happened.
+//! An event of a session in words: number, time, run, and what happened.
 
 use serde_json::Value;
 
-use super::when::utc;
 use crate::terminal::visible;
+use crate::when::utc;
 
-/// How much of a run's id is shown.
+/// How many characters of a run's id are shown.
 const RUN_CHARS: usize = 8;
-/// How much of an approval's id is shown: enough to name it.
+/// How many characters of an approval's id are shown: enough to name it.
 const ID_CHARS: usize = 12;
-/// Where what happened begins.
+/// The column at which the text of an event begins.
 const INDENT: usize = 53;
 
-/// Its lines. Text of several lines goes on under where it began.
+/// The event on one or more lines; text continues below where it began.
 pub(super) fn lines(event: &Value) -> String {
     let text = |name: &str| event[name].as_str().unwrap_or_default();
     let number = |name: &str| event[name].as_u64().unwrap_or_default();
@@ -36,7 +36,7 @@ pub(super) fn lines(event: &Value) -> String {
     }
 }
 
-/// What happened in a word, and what there is to say about it. Not made harmless yet.
+/// The kind of event in one word, and its text, not escaped yet.
 pub(super) fn told(event: &Value) -> (&str, String) {
     let text = |name: &str| event[name].as_str().unwrap_or_default();
     let number = |name: &str| event[name].as_u64().unwrap_or_default();
@@ -99,7 +99,7 @@ pub(super) fn told(event: &Value) -> (&str, String) {
     }
 }
 
-/// Text of several lines, each under where the first began.
+/// Text with its lines below each other.
 pub(super) fn indented(text: &str) -> String {
     visible(text).replace('\n', &format!("\n{:INDENT$}", ""))
 }

@@ -5,31 +5,30 @@ use std::io::IsTerminal;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use super::amount::grouped;
 use super::plot;
 use super::source::Source;
 use super::table::{Cell, table};
-use super::when::{ago, now_ms, utc};
+use crate::answer::Members;
 use crate::cli::{Global, Usage};
 use crate::exit::Failure;
 use crate::terminal::{Tone, columns, cut, json_line, say, tell};
+use crate::when::{ago, now_ms, utc};
 
-/// A budget is near its end from here on, in percent.
+/// A budget is highlighted from here on, in percent.
 const NEAR_PERCENT: u64 = 80;
 
-/// How long a bar is at most, and from which width of a terminal on there is room for bars.
+/// The longest bar, and the least width of a terminal that shows bars.
 const BAR: usize = 12;
 const WIDE: usize = 70;
 const DAY_MS: u64 = 86_400_000;
 
-/// Runs it.
-///
-/// # Errors
-/// As [`Source`]'s.
+/// Runs `usage`.
 pub(crate) fn run(global: &Global, options: &Usage) -> Result<(), Failure> {
     let by = options.by.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let params = json!({ "by": by, "days": options.days, "limit": options.limit });
     let answer = Source::open(global)?.ask("admin.usage", &params)?;
-    if options.json {
+    if global.json {
         say(&json_line(&answer));
         return Ok(());
     }
@@ -37,7 +36,7 @@ pub(crate) fn run(global: &Global, options: &Usage) -> Result<(), Failure> {
     if let Some(limit) = budget(&answer, "session")["limit_tokens"].as_u64() {
         say(&format!("each session may spend {} tokens", grouped(limit)));
     }
-    let (spent, now_ms) = (list(&answer, "rows"), now_ms());
+    let (spent, now_ms) = (answer.list("rows"), now_ms());
     let rows: Vec<_> = spent.iter().map(|share| row(share, &by, now_ms)).collect();
     if rows.is_empty() {
         tell(&format!("nothing was spent in the last {} days", options.days));
@@ -87,10 +86,10 @@ fn days(spent: &[Value], days: usize, now_ms: u64, columns: usize, budget: &Valu
 }
 
 fn tokens(share: &Value) -> u64 {
-    share["tokens"].as_u64().unwrap_or(0)
+    share.number("tokens")
 }
 
-/// Today and this month, each against its budget.
+/// Today and this month, each with its budget.
 fn totals(answer: &Value) -> [[Cell; 7]; 2] {
     [("today", "today", "daily"), ("this month", "month", "monthly")].map(|(words, name, period)| {
         let (spent, budget) = (&answer[name], budget(answer, period));
@@ -98,7 +97,7 @@ fn totals(answer: &Value) -> [[Cell; 7]; 2] {
         let [limit, share, left] = match budget["limit_tokens"].as_u64() {
             None => ["none".into(), "-".into(), "-".into()],
             Some(limit) => {
-                let left = budget["left_tokens"].as_u64().unwrap_or(0);
+                let left = budget.number("left_tokens");
                 let percent =
                     (u128::from(limit.saturating_sub(left)) * 100 / u128::from(limit.max(1))) as u64;
                 let tone = match percent {
@@ -126,48 +125,26 @@ fn row(share: &Value, by: &str, now_ms: u64) -> [Cell; 6] {
             share["provider"].as_str().unwrap_or_default(),
             share["model"].as_str().unwrap_or_default()
         ),
-        by => share[by].as_str().unwrap_or("-").to_owned(),
+        by => share.text(by).to_owned(),
     };
-    let number = |name: &str| grouped(share[name].as_u64().unwrap_or(0)).into();
+    let number = |name: &str| grouped(share.number(name)).into();
     [
         of.into(),
         number("tokens"),
         number("input_tokens"),
         number("output_tokens"),
         number("calls"),
-        ago(share["last_ms"].as_u64().unwrap_or(0), now_ms).into(),
+        ago(share.number("last_ms"), now_ms).into(),
     ]
 }
 
 fn budget<'a>(answer: &'a Value, period: &str) -> &'a Value {
-    list(answer, "budgets").iter().find(|budget| budget["budget"] == period).unwrap_or(&Value::Null)
-}
-
-fn list<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
-    answer[name].as_array().map(Vec::as_slice).unwrap_or_default()
-}
-
-/// A number with its thousands apart, such as `1 234 567`.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(' ');
-        }
-        out.push(digit);
-    }
-    out
+    answer.list("budgets").iter().find(|budget| budget["budget"] == period).unwrap_or(&Value::Null)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn numbers_can_be_read() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1 000", "1 234 567"]);
-    }
 
     #[test]
     fn each_day_has_a_bar() {

@@ -11,11 +11,11 @@ use clawmux_core::config::{self, Complaint};
 use serde_json::{Value, json};
 
 use crate::exit::{CONFIG, FAILED, Failure};
-use crate::operator::when::{now_ms, stamp};
+use crate::when::{now_ms, stamp};
 
 /// What is to be written.
 #[derive(Debug)]
-pub(super) struct Choice {
+pub(super) struct ProviderChoice {
     /// The provider's name.
     pub(super) name: String,
     /// `anthropic`, `openai` or `offline`.
@@ -52,9 +52,9 @@ pub(super) fn existing(layers: &Layers) -> Option<&Path> {
 /// Writes it; `None` is an agent that takes what its environment has, when it has something.
 ///
 /// # Errors
-/// Status 64 where the rest of the configuration does not go with it, 1 where it can't be written. Nothing is
+/// Status 64 if the rest of the configuration does not go with it, 1 if it can't be written. Nothing is
 /// changed then.
-pub(super) fn write(layers: &Layers, choice: Option<&Choice>) -> Result<Written, Failure> {
+pub(super) fn write(layers: &Layers, choice: Option<&ProviderChoice>) -> Result<Written, Failure> {
     let file = layers.file.clone();
     let cannot = |error: io::Error| Failure::new(FAILED, format!("can't write {}: {error}", file.display()));
     if existing(layers).is_some() {
@@ -85,7 +85,7 @@ pub(super) fn write(layers: &Layers, choice: Option<&Choice>) -> Result<Written,
 /// Keeps a key in a file of the home that its owner alone can read; gives its name there.
 ///
 /// # Errors
-/// Status 1 where it can't be written.
+/// Status 1 if it can't be written.
 pub(super) fn keep_key(home: &Path, provider: &str, key: &str) -> Result<String, Failure> {
     let name = format!("{provider}.key");
     let path = home.join(&name);
@@ -110,7 +110,7 @@ fn make(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// What a file that is there is to say. Null takes away what would contradict it.
-fn places(choice: Option<&Choice>) -> Vec<(String, Value)> {
+fn places(choice: Option<&ProviderChoice>) -> Vec<(String, Value)> {
     let place = |path: &str, value: Value| (path.to_owned(), value);
     let Some(choice) = choice else {
         return vec![place("agents.main.provider", "auto".into()), place("agents.main.model", Value::Null)];
@@ -134,7 +134,7 @@ fn places(choice: Option<&Choice>) -> Vec<(String, Value)> {
 }
 
 /// A new file.
-fn text(choice: Option<&Choice>) -> String {
+fn text(choice: Option<&ProviderChoice>) -> String {
     const HEAD: &str = "\
 # Configuration of clawmux, written by `clawmux setup`. Change it with an editor or with `clawmux config set`;
 # `clawmux check` says whether it is right, `clawmux config get` shows what is in effect.
@@ -143,7 +143,7 @@ fn text(choice: Option<&Choice>) -> String {
 # The agent that answers where a client names none.
 [agents.main]
 ";
-    let Some(Choice { name, kind, base_url, key, model }) = choice else {
+    let Some(ProviderChoice { name, kind, base_url, key, model }) = choice else {
         return format!(
             "{HEAD}\n{AGENT}# \"auto\": Anthropic if ANTHROPIC_API_KEY is set, else OpenAI if OPENAI_API_KEY is, else the built-in\n\
              # offline model, which needs no network and only shows how clawmux works.\nprovider = \"auto\"\n"
@@ -182,9 +182,15 @@ mod tests {
         Layers { home: home.to_owned(), file: home.join("gateway.toml"), ..Layers::default() }
     }
 
-    fn ollama() -> Choice {
+    fn ollama() -> ProviderChoice {
         let base_url = Some("http://127.0.0.1:11434/v1".to_owned());
-        Choice { name: "ollama".into(), kind: "openai", base_url, key: Key::None, model: "a \"b\":c".into() }
+        ProviderChoice {
+            name: "ollama".into(),
+            kind: "openai",
+            base_url,
+            key: Key::None,
+            model: "a \"b\":c".into(),
+        }
     }
 
     #[test]
@@ -220,7 +226,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let layers = layers(home.path());
         let key = Key::File("not-there".into());
-        let failure = write(&layers, Some(&Choice { key, ..ollama() })).err().unwrap();
+        let failure = write(&layers, Some(&ProviderChoice { key, ..ollama() })).err().unwrap();
         assert!(failure.status == CONFIG && failure.message.contains("not-there"), "{failure:?}");
         assert!(existing(&layers).is_none(), "nothing is left");
         keep_key(home.path(), "openai", "sk-1").unwrap();

@@ -16,16 +16,16 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(6);
 
 /// A provider that was asked for its models.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct FoundProvider {
     pub(super) offer: Offer,
     pub(super) models: Result<Vec<String>, Error>,
 }
 
 /// Those there are, the best first. Servers that nobody named and that do not answer are left out.
-pub(super) async fn look(env: &[(String, String)]) -> Vec<Found> {
+pub(super) async fn look(env: &[(String, String)]) -> Vec<FoundProvider> {
     let asked = offers(env).into_iter().map(async |offer| {
         let models = probe::models(offer.name, &offer.provider, PATIENCE).await;
-        Found { offer, models }
+        FoundProvider { offer, models }
     });
     let mut found = join_all(asked).await;
     found.retain(|found| {
@@ -35,7 +35,7 @@ pub(super) async fn look(env: &[(String, String)]) -> Vec<Found> {
     found
 }
 
-impl Found {
+impl FoundProvider {
     /// On one line: what it is, how it was found, and whether it answers.
     pub(super) fn described(&self) -> String {
         let Offer { title, provider, url_variable, key_variable, .. } = &self.offer;

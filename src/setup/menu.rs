@@ -8,7 +8,7 @@ use clawmux_core::offer::Offer;
 use clawmux_core::provider::ProviderKind;
 
 use super::Candidate;
-use super::find::{Found, PATIENCE, explained};
+use super::find::{FoundProvider, PATIENCE, explained};
 use crate::exit::{FAILED, Failure};
 use crate::question;
 use crate::terminal::{one_line, tell};
@@ -16,9 +16,9 @@ use crate::terminal::{one_line, tell};
 /// So many models are shown to choose from.
 const SHOWN_MAX: usize = 20;
 
-/// What can be chosen.
-enum Pick<'a> {
-    Found(&'a Found),
+/// An item of the menu.
+enum MenuItem<'a> {
+    Found(&'a FoundProvider),
     /// A service whose key is not in the environment.
     Service(ProviderKind, &'static str, &'static str),
     /// A server that somebody knows the address of.
@@ -30,38 +30,38 @@ enum Pick<'a> {
 /// Asks until there is a model that answers, or that is wanted all the same; none for the offline one.
 ///
 /// # Errors
-/// Status 1 where nothing is chosen, 130 on Ctrl-C.
+/// Status 1 if nothing is chosen, 130 on Ctrl-C.
 pub(super) fn ask(
-    found: &[Found],
+    found: &[FoundProvider],
     env: &[(String, String)],
     system: &SystemRunner,
 ) -> Result<Option<Candidate>, Failure> {
-    let mut picks: Vec<(String, Pick<'_>)> =
-        found.iter().map(|found| (found.described(), Pick::Found(found))).collect();
+    let mut picks: Vec<(String, MenuItem<'_>)> =
+        found.iter().map(|found| (found.described(), MenuItem::Found(found))).collect();
     for (kind, title, url) in [
         (ProviderKind::Anthropic, "Anthropic", "https://api.anthropic.com"),
         (ProviderKind::OpenAi, "OpenAI", "https://api.openai.com/v1"),
     ] {
         let text = format!("{title}: with a key that you paste here");
-        picks.push((text, Pick::Service(kind, title, url)));
+        picks.push((text, MenuItem::Service(kind, title, url)));
     }
-    picks.push(("Another server with an OpenAI-compatible API".into(), Pick::Server));
-    picks.push(("None for now: the built-in offline model".into(), Pick::Offline));
+    picks.push(("Another server with an OpenAI-compatible API".into(), MenuItem::Server));
+    picks.push(("None for now: the built-in offline model".into(), MenuItem::Offline));
     tell("\nWhich one shall answer?");
     for (at, (text, _)) in (1..).zip(&picks) {
         tell(&format!("  {at}. {text}"));
     }
     let pick = &picks[number(picks.len())?].1;
     let candidate = match pick {
-        Pick::Offline => return Ok(None),
-        Pick::Found(found) => {
+        MenuItem::Offline => return Ok(None),
+        MenuItem::Found(found) => {
             let Some(model) = model(found.models.as_deref().unwrap_or_default(), found.model())? else {
                 return Err(nothing());
             };
             Candidate::of(found, model)
         }
-        Pick::Service(kind, title, url) => service(*kind, title, url, env, system)?,
-        Pick::Server => server(system)?,
+        MenuItem::Service(kind, title, url) => service(*kind, title, url, env, system)?,
+        MenuItem::Server => server(system)?,
     };
     if let Some(variable) = &candidate.awaited {
         // Tried already where it is set.
@@ -179,8 +179,8 @@ fn offer(name: &'static str, title: &'static str, kind: ProviderKind, base_url: 
     Offer { name, title, provider, url_variable: None, key_variable: None, is_server: false }
 }
 
-/// Asked for its models; says where it does not tell.
-fn looked(offer: Offer, system: &SystemRunner) -> Found {
+/// Asks a provider for its models; tells the user if that fails.
+fn looked(offer: Offer, system: &SystemRunner) -> FoundProvider {
     let asked = probe::models(offer.name, &offer.provider, PATIENCE);
     let models = system.block_on(asked);
     if let Err(error) = &models
@@ -188,5 +188,5 @@ fn looked(offer: Offer, system: &SystemRunner) -> Found {
     {
         tell(&format!("  It does not say which models it has: {}", explained(&offer, error)));
     }
-    Found { offer, models }
+    FoundProvider { offer, models }
 }

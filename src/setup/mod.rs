@@ -22,8 +22,8 @@ use clawmux_actors::provider::probe;
 use clawmux_core::auth::Secret;
 use clawmux_core::offer::Offer;
 
-use self::file::{Choice, Key};
-use self::find::{Found, explained};
+use self::file::{Key, ProviderChoice};
+use self::find::{FoundProvider, explained};
 use crate::cli::{Global, Setup};
 use crate::exit::{FAILED, Failure, USAGE};
 use crate::terminal::{one_line, say, tell};
@@ -54,10 +54,10 @@ struct Candidate {
     awaited: Option<String>,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
-/// Status 2 where there is nobody to ask, 64 where the configuration there is is bad, 1 where nothing was written.
+/// Status 2 if there is nobody to ask, 64 if the configuration there is is bad, 1 if nothing was written.
 pub(crate) fn run(global: &Global, options: &Setup) -> Result<(), Failure> {
     if !options.yes && !question::is_possible() {
         let why =
@@ -108,7 +108,7 @@ pub(crate) fn run(global: &Global, options: &Setup) -> Result<(), Failure> {
 }
 
 /// The first that answers a prompt; none where there is nothing to ask.
-fn first_that_answers(found: &[Found], system: &SystemRunner) -> Result<Option<Candidate>, Failure> {
+fn first_that_answers(found: &[FoundProvider], system: &SystemRunner) -> Result<Option<Candidate>, Failure> {
     for found in found {
         let Some(model) = found.model().filter(|_| found.models.is_ok()) else { continue };
         let candidate = Candidate::of(found, model);
@@ -123,7 +123,7 @@ fn first_that_answers(found: &[Found], system: &SystemRunner) -> Result<Option<C
 }
 
 impl Candidate {
-    fn of(found: &Found, model: String) -> Self {
+    fn of(found: &FoundProvider, model: String) -> Self {
         let offer = found.offer.clone();
         Self { name: offer.name.to_owned(), offer, model, typed: None, awaited: None }
     }
@@ -150,7 +150,7 @@ impl Candidate {
     }
 
     /// As it is written; a key that was typed is kept.
-    fn choice(&self, home: &Path) -> Result<Choice, Failure> {
+    fn choice(&self, home: &Path) -> Result<ProviderChoice, Failure> {
         let provider = &self.offer.provider;
         let key = match (&self.typed, &self.awaited, self.offer.key_variable) {
             (Some(key), ..) => Key::File(file::keep_key(home, &self.name, key.expose())?),
@@ -160,7 +160,7 @@ impl Candidate {
         };
         let is_usual =
             matches!(provider.base_url.as_str(), "https://api.anthropic.com" | "https://api.openai.com/v1");
-        Ok(Choice {
+        Ok(ProviderChoice {
             name: self.name.clone(),
             kind: provider.kind.name(),
             base_url: Some(provider.base_url.clone()).filter(|_| !is_usual),

@@ -23,7 +23,7 @@ pub(super) const MARK: &str = "> ";
 
 /// What a key did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Did {
+pub(super) enum EditResult {
     /// Something of the editor's own.
     Edited,
     /// This text is complete: a prompt.
@@ -124,27 +124,27 @@ impl Editor {
         self.line.set_buffer(text.to_owned());
     }
 
-    pub(super) fn key(&mut self, key: Key) -> Did {
+    pub(super) fn key(&mut self, key: Key) -> EditResult {
         if self.search.is_some() && self.search_key(&key) {
-            return Did::Edited;
+            return EditResult::Edited;
         }
         let choice = self.choice.take();
         match (&key, choice) {
             (Key::Tab | Key::BackTab, choice) => {
                 self.complete(choice, key == Key::Tab);
-                return Did::Edited;
+                return EditResult::Edited;
             }
-            (Key::Esc, _) => return Did::Edited,
+            (Key::Esc, _) => return EditResult::Edited,
             _ => {}
         }
         let walk = self.walk.take();
         let within_word = std::mem::take(&mut self.within_word);
         match key {
             Key::Enter if self.text().trim().is_empty() && self.aside.is_none() => self.reset(),
-            Key::Enter => return Did::Submitted(self.text().to_owned()),
-            Key::Ctrl('c') => return Did::Interrupted,
-            Key::Ctrl('d') if self.text().is_empty() && self.aside.is_none() => return Did::Left,
-            Key::Ctrl('l') => return Did::Cleared,
+            Key::Enter => return EditResult::Submitted(self.text().to_owned()),
+            Key::Ctrl('c') => return EditResult::Interrupted,
+            Key::Ctrl('d') if self.text().is_empty() && self.aside.is_none() => return EditResult::Left,
+            Key::Ctrl('l') => return EditResult::Cleared,
             Key::Ctrl('r') => {
                 let before = self.text().to_owned();
                 self.search = Some(Search { before, ..Search::default() });
@@ -179,7 +179,7 @@ impl Editor {
                 }
             }
         }
-        Did::Edited
+        EditResult::Edited
     }
 
     fn moves(&mut self, key: &Key) -> bool {
@@ -466,12 +466,12 @@ mod tests {
     #[test]
     fn a_prompt_is_submitted_whole_and_an_empty_one_is_none() {
         let mut editor = Editor::default();
-        assert_eq!(editor.key(Key::Enter), Did::Edited);
+        assert_eq!(editor.key(Key::Enter), EditResult::Edited);
         editor.key(Key::Paste("one\ntwo".into()));
-        assert_eq!(editor.key(Key::Enter), Did::Submitted("one\ntwo".into()));
+        assert_eq!(editor.key(Key::Enter), EditResult::Submitted("one\ntwo".into()));
         editor.reset();
-        assert_eq!(editor.key(Key::Ctrl('d')), Did::Left);
-        assert_eq!(editor.key(Key::Ctrl('c')), Did::Interrupted);
+        assert_eq!(editor.key(Key::Ctrl('d')), EditResult::Left);
+        assert_eq!(editor.key(Key::Ctrl('c')), EditResult::Interrupted);
     }
 
     #[test]
@@ -502,13 +502,13 @@ mod tests {
         assert_eq!(editor.text(), "make coffee");
         editor.key(Key::Ctrl('r'));
         assert_eq!(editor.view(60, 5, false).rows, ["search `make`: make tea"]);
-        assert_eq!(editor.key(Key::Enter), Did::Edited);
-        assert_eq!(editor.key(Key::Enter), Did::Submitted("make tea".into()));
+        assert_eq!(editor.key(Key::Enter), EditResult::Edited);
+        assert_eq!(editor.key(Key::Enter), EditResult::Submitted("make tea".into()));
         editor.reset();
         typed(&mut editor, "kept");
         editor.key(Key::Ctrl('r'));
         typed(&mut editor, "zzz");
-        assert_eq!(editor.key(Key::Ctrl('c')), Did::Edited);
+        assert_eq!(editor.key(Key::Ctrl('c')), EditResult::Edited);
         assert_eq!(editor.text(), "kept");
     }
 
@@ -529,7 +529,7 @@ mod tests {
         editor.key(Key::Tab);
         editor.key(Key::Tab);
         assert_eq!(editor.text(), "/switch a:work");
-        assert_eq!(editor.key(Key::Enter), Did::Submitted("/switch a:work".into()));
+        assert_eq!(editor.key(Key::Enter), EditResult::Submitted("/switch a:work".into()));
     }
 
     #[test]
@@ -537,7 +537,7 @@ mod tests {
         let mut editor = Editor::default();
         typed(&mut editor, "half a prompt");
         editor.edit("{}");
-        assert_eq!(editor.key(Key::Enter), Did::Submitted("{}".into()));
+        assert_eq!(editor.key(Key::Enter), EditResult::Submitted("{}".into()));
         editor.reset();
         assert_eq!(editor.text(), "half a prompt");
     }

@@ -1,6 +1,6 @@
 //! The terminal of a chat: an editor for prompts at the bottom, the conversation above it.
 //!
-//! A thread has the terminal ([`desk`]); [`Console`] tells it what to show, and what is typed comes
+//! A thread has the terminal ([`thread`]); [`Console`] tells it what to show, and what is typed comes
 //! out of a channel. The terminal is as it was when the console is dropped, on a panic, and when
 //! the process is told to end. Stdin and stdout are the same terminal here: what goes through pipes
 //! is not for this.
@@ -8,7 +8,6 @@
 //! Nothing that others wrote reaches the terminal but as characters that show something.
 
 mod completions;
-mod desk;
 mod editor;
 mod history;
 mod keys;
@@ -16,6 +15,7 @@ mod markdown;
 mod painter;
 mod screen;
 mod text;
+mod thread;
 mod tty;
 
 use std::io::{Write, stdout};
@@ -26,18 +26,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub(super) use self::completions::{Arguments, Completions};
-use self::desk::{Desk, Step};
 use self::editor::Editor;
 use self::history::History;
 use self::painter::Painter;
 use self::screen::Screen;
+use self::thread::{Step, TerminalThread};
 use self::tty::Tty;
+use super::renderer::{Call, Decision, End, Outcome, Renderer};
 use crate::exit::{FAILED, Failure};
 use crate::terminal::{may_color, show_instead};
 
@@ -50,7 +50,7 @@ const CLOSE: Duration = Duration::from_secs(2);
 
 /// What somebody at the terminal did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Typed {
+pub(super) enum UserInput {
     /// A whole prompt, of any number of lines. It is on the screen already, or will be when the
     /// answer under way is complete.
     Prompt(String),
@@ -83,11 +83,11 @@ impl Console {
     /// To be called within a runtime.
     ///
     /// # Errors
-    /// Status 1 where stdin is no terminal, or a thread or a signal can't be had.
+    /// Status 1 if stdin is no terminal, or a thread or a signal can't be had.
     pub(super) fn open(
         history: Option<PathBuf>,
         completions: Completions,
-    ) -> Result<(Self, mpsc::Receiver<Typed>), Failure> {
+    ) -> Result<(Self, mpsc::Receiver<UserInput>), Failure> {
         let failed =
             |error: std::io::Error| Failure::new(FAILED, format!("cannot use the terminal: {error}"));
         let (history, trouble) = History::open(history);
@@ -105,7 +105,7 @@ impl Console {
         }
         let editor = Editor::new(history, completions);
         let painter = Painter::default();
-        let desk = Desk {
+        let thread = TerminalThread {
             tty,
             steps: steps_of,
             wake: woken_by,
@@ -117,7 +117,7 @@ impl Console {
         };
         let (end, ended) = sync_channel(1);
         let thread = std::thread::Builder::new().name("terminal".into()).spawn(move || {
-            desk.run();
+            thread.run();
             let _ = end.send(());
         });
         if let Err(error) = thread {
@@ -144,96 +144,6 @@ impl Console {
         Ok(())
     }
 
-    /// What the chat is with, in a line.
-    pub(super) fn banner(&mut self, text: &str) {
-        let text = text.to_owned();
-        self.step(move |screen, _| screen.banner(&text));
-    }
-
-    /// A prompt of another terminal (whose, where that is known) or of an earlier turn.
-    pub(super) fn prompted(&mut self, text: &str, by: Option<&str>) {
-        let (text, by) = (text.to_owned(), by.map(str::to_owned));
-        self.step(move |screen, _| screen.prompted(&text, by.as_deref()));
-    }
-
-    /// A piece of the answer, in Markdown.
-    pub(super) fn answer(&mut self, piece: &str) {
-        let piece = piece.to_owned();
-        self.step(move |screen, _| screen.answer(&piece));
-    }
-
-    /// A piece of what the model thinks.
-    pub(super) fn thought(&mut self, piece: &str) {
-        let piece = piece.to_owned();
-        self.step(move |screen, _| screen.thought(&piece));
-    }
-
-    /// What there is of this step of the answer comes anew.
-    pub(super) fn void_step(&mut self) {
-        self.step(|screen, _| screen.void_step());
-    }
-
-    /// A tool is called: one row.
-    pub(super) fn tool_call(&mut self, name: &str, input: &Value) {
-        let (name, input) = (name.to_owned(), input.clone());
-        self.step(move |screen, _| screen.tool_call(&name, &input));
-    }
-
-    /// What a tool gave: one row.
-    pub(super) fn tool_result(&mut self, content: &str, is_error: bool) {
-        let content = content.to_owned();
-        self.step(move |screen, _| screen.tool_result(&content, is_error));
-    }
-
-    /// The answer is complete; what is to be said of it, such as "12.3 s, 456 tokens". The status
-    /// is gone with it.
-    pub(super) fn end_answer(&mut self, summary: Option<&str>) {
-        let summary = summary.map(str::to_owned);
-        self.step(move |screen, _| screen.end_answer(summary.as_deref()));
-    }
-
-    /// The turn of the prompt that was typed here and waits longest has come: it is shown.
-    pub(super) fn own_turn(&mut self) {
-        self.step(|screen, _| screen.own_turn());
-    }
-
-    /// Something about the conversation, of any number of lines.
-    pub(super) fn note(&mut self, text: &str) {
-        let text = text.to_owned();
-        self.step(move |screen, _| screen.note(&text));
-    }
-
-    /// What went wrong.
-    pub(super) fn error(&mut self, text: &str) {
-        let text = text.to_owned();
-        self.step(move |screen, _| screen.error(&text));
-    }
-
-    /// The live line above the prompt, such as "waiting, 3 s"; drawn in place. While there is one,
-    /// a run is under way.
-    pub(super) fn status(&mut self, text: Option<String>) {
-        self.step(move |screen, _| screen.status(text));
-    }
-
-    /// Asks something that y, n or e answers while the line is empty. What is being typed stays, and whoever is typing
-    /// answers nothing by accident.
-    pub(super) fn ask(&mut self, question: Option<&str>) {
-        let question = question.map(str::to_owned);
-        self.step(move |screen, _| screen.ask(question.as_deref()));
-    }
-
-    /// Puts a text into the editor, such as the input of a call; it comes back as a prompt. What
-    /// was being typed is there again afterwards.
-    pub(super) fn edit(&mut self, text: &str) {
-        let text = text.to_owned();
-        self.step(move |_, editor| editor.edit(&text));
-    }
-
-    /// Gives the terminal back as it was.
-    pub(super) fn close(self) {
-        drop(self);
-    }
-
     fn step(&mut self, step: impl FnOnce(&mut Screen, &mut Editor) + Send + 'static) {
         // Where the terminal is gone, whoever reads what is typed has been told.
         if self.steps.as_ref().is_some_and(|steps| steps.send(Box::new(step)).is_ok())
@@ -242,6 +152,93 @@ impl Console {
             let _ = (&self.wake).write(&[0]);
         }
     }
+}
+
+impl Renderer for Console {
+    fn banner(&mut self, text: &str) {
+        let text = text.to_owned();
+        self.step(move |screen, _| screen.banner(&text));
+    }
+
+    fn prompted(&mut self, text: &str, by: Option<&str>) {
+        let (text, by) = (text.to_owned(), by.map(str::to_owned));
+        self.step(move |screen, _| screen.prompted(&text, by.as_deref()));
+    }
+
+    fn answer(&mut self, piece: &str) {
+        let piece = piece.to_owned();
+        self.step(move |screen, _| screen.answer(&piece));
+    }
+
+    fn thought(&mut self, piece: &str) {
+        let piece = piece.to_owned();
+        self.step(move |screen, _| screen.thought(&piece));
+    }
+
+    fn void_step(&mut self) {
+        self.step(|screen, _| screen.void_step());
+    }
+
+    fn tool_call(&mut self, call: &Call) {
+        let (name, input) = (call.name.clone(), call.input.clone());
+        self.step(move |screen, _| screen.tool_call(&name, &input));
+    }
+
+    fn tool_result(&mut self, content: &str, is_error: bool) {
+        let content = content.to_owned();
+        self.step(move |screen, _| screen.tool_result(&content, is_error));
+    }
+
+    fn decided(&mut self, decision: &Decision) {
+        self.note(&decision.words());
+    }
+
+    fn end_answer(&mut self, end: &End) {
+        let summary = match (&end.outcome, end.summary()) {
+            (Outcome::Aborted, Some(summary)) => Some(format!("aborted, {summary}")),
+            (Outcome::Aborted, None) => Some("aborted".to_owned()),
+            (_, summary) => summary,
+        };
+        if let Outcome::Failed(why) = &end.outcome {
+            self.error(why);
+        }
+        self.step(move |screen, _| screen.end_answer(summary.as_deref()));
+    }
+
+    fn own_turn(&mut self) {
+        self.step(|screen, _| screen.own_turn());
+    }
+
+    fn note(&mut self, text: &str) {
+        let text = text.to_owned();
+        self.step(move |screen, _| screen.note(&text));
+    }
+
+    fn error(&mut self, text: &str) {
+        let text = text.to_owned();
+        self.step(move |screen, _| screen.error(&text));
+    }
+
+    /// While there is one, a run is under way.
+    fn status(&mut self, text: Option<String>) {
+        self.step(move |screen, _| screen.status(text));
+    }
+
+    /// What is being typed stays, and whoever is typing answers nothing by accident: with text in it the
+    /// line is a prompt.
+    fn ask(&mut self, question: Option<&str>) {
+        let question = question.map(|question| format!("{question} (while the line is empty)"));
+        self.step(move |screen, _| screen.ask(question.as_deref()));
+    }
+
+    /// It comes back as a prompt; what was being typed is there again afterwards.
+    fn edit(&mut self, text: &str) {
+        let text = text.to_owned();
+        self.step(move |_, editor| editor.edit(&text));
+    }
+
+    /// As dropping it does.
+    fn close(self: Box<Self>) {}
 }
 
 impl Drop for Console {
@@ -257,7 +254,7 @@ impl Drop for Console {
 
 /// Wakes the thread when the terminal was resized; on a signal to end, gives the terminal back and
 /// says so.
-fn signals(wake: UnixStream, typed: mpsc::Sender<Typed>) -> std::io::Result<JoinHandle<()>> {
+fn signals(wake: UnixStream, typed: mpsc::Sender<UserInput>) -> std::io::Result<JoinHandle<()>> {
     let mut resized = signal(SignalKind::window_change())?;
     let mut ended = signal(SignalKind::terminate())?;
     let mut gone = signal(SignalKind::hangup())?;
@@ -271,6 +268,6 @@ fn signals(wake: UnixStream, typed: mpsc::Sender<Typed>) -> std::io::Result<Join
             let _ = (&wake).write(&[0]);
         }
         tty::restore();
-        let _ = typed.send(Typed::Leave).await;
+        let _ = typed.send(UserInput::Leave).await;
     }))
 }

@@ -9,7 +9,7 @@ use super::markdown::{Markdown, PENDING_BYTES_MAX};
 use super::painter::Frame;
 use super::text::{fold, plain, rows, width};
 use super::tty::Size;
-use crate::terminal::{cut, one_line};
+use crate::terminal::{Tone, cut, one_line};
 
 /// How much of a tool's input or result is looked at for its one row.
 const TOOL_CHARS_MAX: usize = 1000;
@@ -17,27 +17,6 @@ const TOOL_CHARS_MAX: usize = 1000;
 const PROMPT_ROWS_MAX: usize = 12;
 /// How many prompts that wait are shown.
 const WAITING_MAX: usize = 3;
-
-/// How a row stands out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Style {
-    Dim,
-    Bold,
-    Red,
-    Yellow,
-}
-
-impl Style {
-    fn paint(self, text: &str, colored: bool) -> String {
-        let code = match self {
-            Self::Dim => "2",
-            Self::Bold => "1",
-            Self::Red => "31",
-            Self::Yellow => "33",
-        };
-        if colored && !text.is_empty() { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Screen {
@@ -88,7 +67,7 @@ impl Screen {
 
     pub(super) fn banner(&mut self, text: &str) {
         self.close_texts();
-        self.lines(text, Style::Bold);
+        self.lines(text, Tone::Head);
     }
 
     /// A prompt that was typed here: shown at once, or when the answer under way is complete.
@@ -125,26 +104,26 @@ impl Screen {
         if let Some((whole, rest)) = self.thought.rsplit_once('\n') {
             let (whole, rest) = (whole.to_owned(), rest.to_owned());
             self.thought = rest;
-            self.lines(&whole, Style::Dim);
+            self.lines(&whole, Tone::Dim);
         }
     }
 
     pub(super) fn void_step(&mut self) {
         self.close_texts();
-        self.lines("… (interrupted; this part starts again)", Style::Dim);
+        self.lines("… (interrupted; this part starts again)", Tone::Dim);
     }
 
     pub(super) fn tool_call(&mut self, name: &str, input: &Value) {
         self.close_texts();
         self.answering = true;
         let input = one_line(&input.to_string(), TOOL_CHARS_MAX);
-        self.row(&format!("→ {} {input}", one_line(name, 64)), Style::Dim);
+        self.row(&format!("→ {} {input}", one_line(name, 64)), Tone::Dim);
     }
 
     pub(super) fn tool_result(&mut self, content: &str, is_error: bool) {
         self.close_texts();
-        let (mark, style) = if is_error { ("✗", Style::Red) } else { ("←", Style::Dim) };
-        self.row(&format!("{mark} {}", one_line(content.trim(), TOOL_CHARS_MAX)), style);
+        let (mark, tone) = if is_error { ("✗", Tone::Bad) } else { ("←", Tone::Dim) };
+        self.row(&format!("{mark} {}", one_line(content.trim(), TOOL_CHARS_MAX)), tone);
     }
 
     pub(super) fn end_answer(&mut self, summary: Option<&str>) {
@@ -152,7 +131,7 @@ impl Screen {
         self.answering = false;
         self.status = None;
         if let Some(summary) = summary {
-            self.lines(&format!("· {summary}"), Style::Dim);
+            self.lines(&format!("· {summary}"), Tone::Dim);
         }
     }
 
@@ -169,12 +148,12 @@ impl Screen {
         if !self.answering {
             self.close_texts();
         }
-        self.lines(text, Style::Dim);
+        self.lines(text, Tone::Dim);
     }
 
     pub(super) fn error(&mut self, text: &str) {
         self.close_texts();
-        self.lines(&format!("error: {text}"), Style::Red);
+        self.lines(&format!("error: {text}"), Tone::Bad);
     }
 
     pub(super) fn status(&mut self, text: Option<String>) {
@@ -201,14 +180,14 @@ impl Screen {
         let mut low = Vec::new();
         for prompt in self.waiting.iter().take(WAITING_MAX) {
             let text = format!("> {} (waits)", one_line(prompt, size.columns.saturating_sub(11)));
-            low.push(Style::Dim.paint(&cut(&text, size.columns), self.colored));
+            low.push(Tone::Dim.paint(&cut(&text, size.columns), self.colored));
         }
         if self.waiting.len() > WAITING_MAX {
             let more = format!("and {} more", self.waiting.len() - WAITING_MAX);
-            low.push(Style::Dim.paint(&cut(&more, size.columns), self.colored));
+            low.push(Tone::Dim.paint(&cut(&more, size.columns), self.colored));
         }
         if let Some(question) = &self.question {
-            low.extend(self.styled(question, Style::Yellow, size.columns));
+            low.extend(self.styled(question, Tone::Warn, size.columns));
             let end = low.last().map(|row| width(&super::text::bare(row))).unwrap_or_default();
             cursor = if editor.text().is_empty() {
                 // It waits where the key is asked for, if there is room.
@@ -218,7 +197,7 @@ impl Screen {
             };
         } else {
             if let Some(status) = &self.status {
-                low.push(Style::Dim.paint(&cut(&one_line(status, 400), size.columns), self.colored));
+                low.push(Tone::Dim.paint(&cut(&one_line(status, 400), size.columns), self.colored));
             }
             cursor.0 += low.len();
         }
@@ -229,7 +208,7 @@ impl Screen {
         } else {
             let from = self.thought.len().saturating_sub(PENDING_BYTES_MAX);
             let end = &self.thought[self.thought.ceil_char_boundary(from)..];
-            self.styled(end, Style::Dim, size.columns)
+            self.styled(end, Tone::Dim, size.columns)
         };
         rows.extend(low.iter().cloned());
         cursor.0 += rows.len() - low.len();
@@ -256,11 +235,11 @@ impl Screen {
         let mut shown: Vec<String> = Vec::new();
         for (at, row) in all.iter().take(all.len() - if hidden > 1 { hidden } else { 0 }).enumerate() {
             let lead = if at == 0 { mark.to_owned() } else { " ".repeat(indent) };
-            shown.push(Style::Bold.paint(&format!("{lead}{row}"), self.colored));
+            shown.push(Tone::Head.paint(&format!("{lead}{row}"), self.colored));
         }
         if hidden > 1 {
             let more = format!("{}… {hidden} more rows, {bytes} bytes in all", " ".repeat(indent));
-            shown.push(Style::Dim.paint(&cut(&more, self.columns), self.colored));
+            shown.push(Tone::Dim.paint(&cut(&more, self.columns), self.colored));
         }
         self.finish(shown.into_iter().flat_map(|row| fold(&row, self.columns)).collect());
     }
@@ -274,7 +253,7 @@ impl Screen {
     fn close_thought(&mut self) {
         if !self.thought.is_empty() {
             let thought = std::mem::take(&mut self.thought);
-            self.lines(&thought, Style::Dim);
+            self.lines(&thought, Tone::Dim);
         }
     }
 
@@ -286,22 +265,22 @@ impl Screen {
     }
 
     /// One row, however much there is of it.
-    fn row(&mut self, text: &str, style: Style) {
-        let row = style.paint(&cut(&plain(text), self.columns), self.colored);
+    fn row(&mut self, text: &str, tone: Tone) {
+        let row = tone.paint(&cut(&plain(text), self.columns), self.colored);
         self.finish(vec![row]);
     }
 
-    fn lines(&mut self, text: &str, style: Style) {
-        let rows = self.styled(text, style, self.columns);
+    fn lines(&mut self, text: &str, tone: Tone) {
+        let rows = self.styled(text, tone, self.columns);
         self.finish(rows);
     }
 
-    fn styled(&self, text: &str, style: Style, columns: usize) -> Vec<String> {
+    fn styled(&self, text: &str, tone: Tone, columns: usize) -> Vec<String> {
         let text = plain(text);
         let mut all = Vec::new();
         for line in text.split('\n') {
             let broken = rows(line, columns).into_iter().map(|range| line[range].trim_end());
-            all.extend(broken.map(|row| style.paint(row, self.colored)));
+            all.extend(broken.map(|row| tone.paint(row, self.colored)));
         }
         all
     }

@@ -1,14 +1,14 @@
-//! An answer where what was written can't be taken back, as in a pipe.
+//! Output that can't be taken back, as in a pipe.
 //!
-//! When the daemon was restarted within an answer, the text of that step is void and comes anew: what
-//! says the same is passed over, and what says something else is written on a line of its own.
+//! When the daemon was restarted during an answer, the text of that step is void and is sent again: text
+//! that is the same is skipped; if it differs, the step is written again on a line of its own.
 
 /// The text of the present step.
 #[derive(Debug, Default)]
-pub(super) struct Retelling {
+pub(super) struct Replay {
     /// What was said in it.
     step: String,
-    /// What was said before the restart and was not repeated yet.
+    /// Text from before the restart that was not repeated yet.
     void: String,
 }
 
@@ -23,7 +23,7 @@ pub(super) enum Write {
     Instead(String),
 }
 
-impl Retelling {
+impl Replay {
     /// A step begins.
     pub(super) fn begin(&mut self) {
         *self = Self::default();
@@ -64,13 +64,13 @@ mod tests {
     use super::*;
 
     fn written(events: &[&str]) -> String {
-        let mut retelling = Retelling::default();
+        let mut replay = Replay::default();
         let mut written = String::new();
         for event in events {
             match *event {
-                "RESTART" => retelling.void(),
-                "STEP" => retelling.begin(),
-                text => match retelling.text(text) {
+                "RESTART" => replay.void(),
+                "STEP" => replay.begin(),
+                text => match replay.text(text) {
                     Write::Nothing => {}
                     Write::Text(text) => written.push_str(&text),
                     Write::Instead(text) => written.push_str(&format!("<{text}>")),

@@ -5,54 +5,54 @@ use clawmux_core::ids::SessionKey;
 use crate::exit::{FAILED, Failure, USAGE};
 use crate::terminal::one_line;
 
-/// The agent of a session that is named and whose agent is not.
+/// The agent of a session NAME if none is given.
 const AGENT: &str = "main";
-/// Who chats, where the environment does not say.
+/// The user's name if the environment has none.
 const USER: &str = "user";
-/// So many sessions are named where several may be meant.
+/// How many of several matching sessions are named.
 const SHOWN_MAX: usize = 8;
 /// The longest key that is quoted, in characters.
 const QUOTED_CHARS_MAX: usize = 200;
 
-/// Who chats, and with which agent where none is named.
+/// Translates names of sessions into keys, for one user.
 #[derive(Clone, Debug)]
-pub(crate) struct Namer {
+pub(crate) struct SessionNames {
     user: String,
 }
 
-/// A session, as it was named.
+/// A session as it was given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Named {
-    /// This one, whether it is there or not.
+pub(crate) enum SessionRef {
+    /// The session with this key, whether it exists or not.
     Key(SessionKey),
-    /// The one whose key begins so.
-    Beginning(String),
+    /// The session whose key begins with this.
+    Prefix(String),
 }
 
-impl Namer {
+impl SessionNames {
     /// `env` reads a variable.
     pub(crate) fn new(env: impl Fn(&str) -> Option<String>) -> Self {
         let set = |name| env(name).filter(|user| !user.is_empty());
         Self { user: set("USER").or_else(|| set("LOGNAME")).unwrap_or_else(|| USER.into()) }
     }
 
-    /// The session of this agent's that is called `name`; the user's main one where it is called nothing.
+    /// The user's session `name` of this agent; without a name the main one.
     ///
     /// # Errors
-    /// Status 2 where such a session can't be.
+    /// Status 2 if the name makes no valid key.
     pub(crate) fn session(&self, name: Option<&str>, agent: Option<&str>) -> Result<SessionKey, Failure> {
         let name = name.unwrap_or(SessionKey::DEFAULT_PEER);
         SessionKey::new(agent.unwrap_or(AGENT), "cli", &self.user, name)
             .map_err(|error| Failure::new(USAGE, error.message))
     }
 
-    /// The session that is meant by `text`: a name has no colon, and is one of `agent`'s.
+    /// The session that `text` refers to. Without a colon it is the name of a session of `agent`.
     ///
     /// # Errors
-    /// Status 2 where none can be meant by it.
-    pub(super) fn named(&self, text: Option<&str>, agent: Option<&str>) -> Result<Named, Failure> {
+    /// Status 2 if it is no valid key or beginning of one.
+    pub(crate) fn named(&self, text: Option<&str>, agent: Option<&str>) -> Result<SessionRef, Failure> {
         let Some(text) = text.filter(|text| text.contains(':')) else {
-            return Ok(Named::Key(self.session(text, agent)?));
+            return Ok(SessionRef::Key(self.session(text, agent)?));
         };
         // As a table shows what is too long for it.
         let text = text.trim_end_matches('…');
@@ -65,17 +65,17 @@ impl Namer {
             return Err(Failure::new(USAGE, why));
         }
         match SessionKey::parse(text) {
-            Ok(key) => Ok(Named::Key(key)),
+            Ok(key) => Ok(SessionRef::Key(key)),
             // Four parts and wrong, or more than any key has.
             Err(error) if text.matches(':').count() >= 3 && !text.ends_with(':') => {
                 Err(Failure::new(USAGE, error.message))
             }
-            Err(_) => Ok(Named::Beginning(text.to_owned())),
+            Err(_) => Ok(SessionRef::Prefix(text.to_owned())),
         }
     }
 
-    /// What people call this session: its name where it is one of this user's, else its key.
-    pub(super) fn called(&self, key: &str) -> String {
+    /// The session's name if it is one of this user's, else its key.
+    pub(crate) fn called(&self, key: &str) -> String {
         match SessionKey::parse(key) {
             Ok(parsed) if parsed.as_str() == key => {
                 let (agent, peer) = (parsed.agent().to_string(), parsed.peer().into_owned());
@@ -90,8 +90,8 @@ impl Namer {
 /// The one key of `keys` that begins with `beginning`.
 ///
 /// # Errors
-/// Status 1 where there is none, or where there are several, with what there is.
-pub(super) fn chosen(beginning: &str, keys: &[String]) -> Result<SessionKey, Failure> {
+/// Status 1 if no key or more than one matches; the message lists them.
+pub(crate) fn chosen(beginning: &str, keys: &[String]) -> Result<SessionKey, Failure> {
     let begin: Vec<&String> = keys.iter().filter(|key| key.starts_with(beginning)).collect();
     let quoted = one_line(beginning, QUOTED_CHARS_MAX);
     let failed = |why: String| Err(Failure::new(FAILED, why));
@@ -120,8 +120,8 @@ fn some<T: AsRef<str>>(keys: &[T]) -> String {
 mod tests {
     use super::*;
 
-    fn namer() -> Namer {
-        Namer::new(|name| (name == "USER").then(|| "ada".into()))
+    fn names() -> SessionNames {
+        SessionNames::new(|name| (name == "USER").then(|| "ada".into()))
     }
 
     fn key(text: &str) -> SessionKey {
@@ -139,11 +139,15 @@ mod tests {
             (Some("main:telegram:bot:bob"), None, "main:telegram:bot:bob"),
             (Some("ada/main:websocket:ada:main"), None, "ada/main:websocket:ada:main"),
         ] {
-            assert_eq!(namer().named(text, agent).unwrap(), Named::Key(key(meant)), "{text:?} {agent:?}");
+            assert_eq!(
+                names().named(text, agent).unwrap(),
+                SessionRef::Key(key(meant)),
+                "{text:?} {agent:?}"
+            );
         }
         for text in ["main:cli", "main:cli:ada:", "ada/main:", "main:telegram:b…"] {
-            let beginning = Named::Beginning(text.trim_end_matches('…').into());
-            assert_eq!(namer().named(Some(text), None).unwrap(), beginning);
+            let beginning = SessionRef::Prefix(text.trim_end_matches('…').into());
+            assert_eq!(names().named(Some(text), None).unwrap(), beginning);
         }
         for (text, agent, says) in [
             ("a:b:c:d:e", None, "agent:channel:account:peer"),
@@ -151,11 +155,11 @@ mod tests {
             ("a:b:c:d", Some("work"), "names its agent itself"),
             ("", None, "peer is empty"),
         ] {
-            let failure = namer().named(Some(text), agent).unwrap_err();
+            let failure = names().named(Some(text), agent).unwrap_err();
             assert!(failure.status == USAGE && failure.message.contains(says), "{text}: {failure:?}");
         }
-        let nobody = Namer::new(|_| None).named(None, None).unwrap();
-        assert_eq!(nobody, Named::Key(key("main:cli:user:main")));
+        let nobody = SessionNames::new(|_| None).named(None, None).unwrap();
+        assert_eq!(nobody, SessionRef::Key(key("main:cli:user:main")));
     }
 
     #[test]
@@ -178,7 +182,7 @@ mod tests {
             ("bob/main:cli:ada:plan", "bob/main:cli:ada:plan"),
             ("what is no key", "what is no key"),
         ] {
-            assert_eq!(namer().called(key), called);
+            assert_eq!(names().called(key), called);
         }
     }
 }

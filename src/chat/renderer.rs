@@ -1,27 +1,26 @@
-//! What a chat shows, in the words of a conversation; how it looks is each face's own: a terminal
-//! with an editor, plain lines, or JSON.
+//! How a chat is shown: on a terminal with an editor, as plain lines, or as JSON.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// What a daemon calls whoever is at its Unix socket.
+/// The name by which a daemon calls users of its Unix socket.
 const OPERATOR: &str = "socket";
 
-/// Somewhere to show a conversation. Texts of models, tools and other people come as they are: it is
-/// the face that makes them harmless.
-pub(super) trait Face {
-    /// Where one is: agent, model, session.
+/// Shows a conversation. Texts of models, tools and other people come as they are: the renderer has to
+/// escape them.
+pub(super) trait Renderer {
+    /// The agent, the model and the session.
     fn banner(&mut self, text: &str);
     /// The daemon has the prompt of this chat: it is durable.
     fn accepted(&mut self, _session: &str, _run: &str) {}
-    /// A prompt that was not typed here: of an earlier turn, or of somebody else.
+    /// A prompt of an earlier turn, or of somebody else.
     fn prompted(&mut self, text: &str, by: Option<&str>);
     /// A piece of the answer.
     fn answer(&mut self, piece: &str);
     /// A piece of what the model thinks.
     fn thought(&mut self, piece: &str);
-    /// The text of this step is void: the daemon was restarted within it, and it comes anew.
+    /// The text of this step is void: the daemon was restarted, and the step is run again.
     fn void_step(&mut self);
     /// A tool is called.
     fn tool_call(&mut self, call: &Call);
@@ -31,7 +30,7 @@ pub(super) trait Face {
     fn decided(&mut self, decision: &Decision);
     /// The answer is complete, as far as it got.
     fn end_answer(&mut self, end: &End);
-    /// The turn has come of the first prompt that was typed here and waits.
+    /// The first prompt that waits here is answered next.
     fn own_turn(&mut self) {}
     /// The prompt of this chat has to wait for those of others.
     fn queued(&mut self) {}
@@ -49,16 +48,16 @@ pub(super) trait Face {
     }
     /// What is under way, for as long as nothing else shows it.
     fn status(&mut self, _text: Option<String>) {}
-    /// Asks for a single key, or no longer.
+    /// Shows or hides a question that is answered with a single key.
     fn ask(&mut self, _question: Option<&str>) {}
     /// Puts text where it can be edited.
     fn edit(&mut self, _text: &str) {}
-    /// Where there is no more use in going on: the exit status, 0 where nobody reads the answer any more, 1
-    /// where it can't be written.
+    /// The exit status once there is no point in continuing: 0 if nobody reads the answer, 1 if it can't be
+    /// written.
     fn gone(&self) -> Option<u8> {
         None
     }
-    /// Leaves everything as it was found.
+    /// Restores the terminal.
     fn close(self: Box<Self>);
 }
 
@@ -67,9 +66,9 @@ pub(super) trait Face {
 pub(super) struct Call {
     /// The tool.
     pub(super) name: String,
-    /// With what.
+    /// Its input.
     pub(super) input: Value,
-    /// What it is to be approved by first, where it waits.
+    /// The id of the approval that it waits for.
     pub(super) approval: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Where the daemon is: the one of the home, the one that `--url` names, or one inside this process.
+//! Finding the daemon: the one of the home, the one at `--url`, or one started inside this process.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::Path;
@@ -9,7 +9,8 @@ use clawmux_core::auth::Secret;
 use clawmux_core::config::{Log, LogFormat};
 use clawmux_core::dialect::exoclaw::client as exoclaw;
 
-use super::link::{Door, Link, NotOpen};
+use super::link::{Endpoint, Link};
+use super::link_error::LinkError;
 use crate::cli::{Chat, Global};
 use crate::daemon::Embedded;
 use crate::exit::{FAILED, Failure, USAGE};
@@ -17,35 +18,35 @@ use crate::settings::Settings;
 use crate::terminal::tell;
 use crate::{home, logging, settings};
 
-/// How long it may take to see whether somebody listens.
+/// How long to wait for a connection when checking whether a port is in use.
 const PROBE: Duration = Duration::from_secs(2);
-/// How long a daemon that begins at the same moment may take, and how often it is looked for.
+/// How long to wait for a daemon that is just starting, and how often to try to connect.
 const BEGINNING: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(100);
 
 /// A daemon that was found.
-pub(super) struct Found {
-    /// Where.
-    pub(super) door: Door,
+pub(super) struct Connected {
+    /// Where it is.
+    pub(super) endpoint: Endpoint,
     /// The connection to it.
     pub(super) link: Link,
-    /// It, where this process runs it.
+    /// The daemon itself, if this process runs it.
     pub(super) embedded: Option<Embedded>,
 }
 
-impl Found {
-    fn at(door: Door, link: Link) -> Self {
-        Self { door, link, embedded: None }
+impl Connected {
+    fn at(endpoint: Endpoint, link: Link) -> Self {
+        Self { endpoint, link, embedded: None }
     }
 }
 
-/// Finds the daemon and connects to it; where none runs on the home, one is started in this process,
-/// whoever listens where the configuration says.
+/// Finds the daemon and connects to it. If none runs on the home, starts one inside this process, even if
+/// another program listens on its addresses.
 ///
 /// # Errors
-/// Status 69 where the daemon of `--url` is not reachable, 64 where one would have to be started and the
+/// Status 69 if the daemon of `--url` is not reachable, 64 if one would have to be started and the
 /// configuration is bad, 2 for a `--url` that is none, 1 else.
-pub(super) async fn find(global: &Global, options: &Chat) -> Result<Found, Failure> {
+pub(super) async fn find(global: &Global, options: &Chat) -> Result<Connected, Failure> {
     let token = match &options.token_file {
         Some(path) => Some(token_in(path)?),
         None => std::env::var("CLAWMUX_TOKEN").ok().filter(|token| !token.trim().is_empty()).map(Secret::new),
@@ -55,17 +56,17 @@ pub(super) async fn find(global: &Global, options: &Chat) -> Result<Found, Failu
             let why = format!("--url {url}: expected ws:// or wss://, such as ws://127.0.0.1:18789/ws");
             return Err(Failure::new(USAGE, why));
         }
-        let door = Door::Web(url.clone(), token);
-        let link = Link::open(&door).await?;
-        return Ok(Found::at(door, link));
+        let endpoint = Endpoint::Web(url.clone(), token);
+        let link = Link::open(&endpoint).await?;
+        return Ok(Connected::at(endpoint, link));
     }
     let home = home::resolve(global.home.as_deref(), |name| std::env::var(name).ok())?;
     let socket = socket_path(&home);
-    let at_home = Door::Unix(socket.clone());
+    let at_home = Endpoint::Unix(socket.clone());
     match Link::open(&at_home).await {
-        Ok(link) => return Ok(Found::at(at_home, link)),
-        Err(NotOpen::Refused(failure)) => return Err(failure),
-        Err(NotOpen::Passing(_)) => {}
+        Ok(link) => return Ok(Connected::at(at_home, link)),
+        Err(LinkError::Refused(failure)) => return Err(failure),
+        Err(LinkError::Temporary(_)) => {}
     }
     let settings = settings::read(global, &[])?;
     for warning in &settings.warnings {
@@ -86,8 +87,8 @@ pub(super) async fn find(global: &Global, options: &Chat) -> Result<Found, Failu
     embed(&settings, at_home).await
 }
 
-/// Starts a daemon in this process, or joins the one that began meanwhile.
-async fn embed(settings: &Settings, door: Door) -> Result<Found, Failure> {
+/// Starts a daemon in this process, or joins one that has just started.
+async fn embed(settings: &Settings, endpoint: Endpoint) -> Result<Connected, Failure> {
     let embedded = match Embedded::start(settings).await {
         Ok(embedded) => Some(embedded),
         // Another one holds the home, and has no socket yet.
@@ -96,10 +97,10 @@ async fn embed(settings: &Settings, door: Door) -> Result<Found, Failure> {
     };
     let begun = Instant::now();
     loop {
-        match Link::open(&door).await {
-            Ok(link) => return Ok(Found { door, link, embedded }),
-            Err(NotOpen::Passing(_)) if begun.elapsed() < BEGINNING => tokio::time::sleep(RETRY).await,
-            Err(not_open) => return Err(not_open.into()),
+        match Link::open(&endpoint).await {
+            Ok(link) => return Ok(Connected { endpoint, link, embedded }),
+            Err(LinkError::Temporary(_)) if begun.elapsed() < BEGINNING => tokio::time::sleep(RETRY).await,
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -115,7 +116,7 @@ fn token_in(path: &Path) -> Result<Secret, Failure> {
     Ok(Secret::new(token))
 }
 
-/// Where a socket bound to `address` is reached from this host.
+/// The address at which this host reaches a socket bound to `address`.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address.ip() {

@@ -10,22 +10,22 @@
 //! | `tool_result` | `content`, `is_error` |
 //! | `done` | the last one: `outcome` (`completed`, `aborted`, `failed`), `error`?, `elapsed_ms`?, `input_tokens`?, `output_tokens`? |
 //!
-//! Other events and fields may come to be: pass over those you don't know.
+//! More events and fields may be added: skip those you don't know.
 
 use serde_json::{Value, json};
 
 use super::conversation::QUEUED;
-use super::face::{Call, Decision, End, Face, Outcome};
+use super::renderer::{Call, Decision, End, Outcome, Renderer};
 use crate::terminal::{json_line, one_line, put, tell};
 
-/// Lines of JSON.
+/// Renders one turn as JSON Lines.
 #[derive(Debug, Default)]
-pub(super) struct Events {
-    /// The exit status, once stdout takes nothing any more.
+pub(super) struct JsonLines {
+    /// The exit status, once stdout can't be written to.
     gone: Option<u8>,
 }
 
-impl Events {
+impl JsonLines {
     fn put(&mut self, event: &Value) {
         if self.gone.is_some() {
             return;
@@ -41,7 +41,7 @@ impl Events {
     }
 }
 
-impl Face for Events {
+impl Renderer for JsonLines {
     fn banner(&mut self, _text: &str) {}
 
     fn accepted(&mut self, session: &str, run: &str) {

@@ -1,53 +1,53 @@
-//! Approvals, asked where the call is seen: y, n, or e to edit the input first. What somebody else
-//! decides meanwhile is not asked any more.
+//! Asks for approval of a tool call as it is shown: y, n, or e to edit the input first. A question is
+//! withdrawn when somebody else decides it.
 
 use std::time::Instant;
 
 use clawmux_core::dialect::exoclaw::client as exoclaw;
 use serde_json::Value;
 
-use super::conversation::Asked;
-use super::talk::{Flow, Talk, Trouble};
+use super::client::{ChatError, Client, Flow};
+use super::conversation::PendingApproval;
 use crate::terminal::{json_line, json_pretty, one_line};
 
-/// An input of so many characters is shown in the question; a longer one above it.
+/// An input of up to this many characters is part of the question; a longer one is shown above it.
 const SHORT_CHARS_MAX: usize = 60;
-/// How much of a longer one, in characters.
+/// How many characters of a longer input are shown.
 const LONG_CHARS_MAX: usize = 8000;
 
-/// What is being decided.
+/// The approval that is being asked for.
 #[derive(Debug, Default)]
-pub(super) struct Deciding {
-    /// The approval that is asked for.
+pub(super) struct ApprovalPrompt {
+    /// The id of the approval whose question is shown.
     question: Option<String>,
     /// The call whose input is being edited.
-    editing: Option<Asked>,
-    /// Decisions that are on their way: the request and the tool.
+    editing: Option<PendingApproval>,
+    /// Decisions sent and not yet answered: id of the request, name of the tool.
     sent: Vec<(String, String)>,
 }
 
-impl Deciding {
-    /// Whether what is typed next is the input of a call.
+impl ApprovalPrompt {
+    /// Whether the user is editing the input of a call.
     pub(super) fn is_editing(&self) -> bool {
         self.editing.is_some()
     }
 }
 
-impl Talk {
-    /// Shows the question there is, if any.
+impl Client {
+    /// Shows the question for the first call that waits, if any.
     pub(super) fn ask_what_waits(&mut self) {
-        if self.deciding.is_editing() {
+        if self.approval.is_editing() {
             return;
         }
         let asked = self.conversation.question(Instant::now());
-        if asked.map(|asked| &asked.id) == self.deciding.question.as_ref() {
+        if asked.map(|asked| &asked.id) == self.approval.question.as_ref() {
             return;
         }
-        let Some(Asked { id, name, input, .. }) = asked.cloned() else {
-            self.deciding.question = None;
-            return self.face.ask(None);
+        let Some(PendingApproval { id, name, input, .. }) = asked.cloned() else {
+            self.approval.question = None;
+            return self.renderer.ask(None);
         };
-        self.deciding.question = Some(id);
+        self.approval.question = Some(id);
         let short = json_line(&input);
         let what = if short.chars().count() <= SHORT_CHARS_MAX {
             format!("{name} {short}")
@@ -58,19 +58,20 @@ impl Talk {
             if hidden > 0 {
                 shown.push_str(&format!("\n[{hidden} more characters are not shown: e shows all of them]"));
             }
-            self.face.note(&format!("{name} is to be called with\n{shown}"));
+            self.renderer.note(&format!("{name} is to be called with\n{shown}"));
             if hidden > 0 {
                 format!("{name} with an input of which {hidden} characters are not shown")
             } else {
                 name
             }
         };
-        self.face.ask(Some(&format!("call {}? y = yes, n = no, e = edit the input", one_line(&what, 200))));
+        self.renderer
+            .ask(Some(&format!("call {}? y = yes, n = no, e = edit the input", one_line(&what, 200))));
     }
 
-    /// The key that a line stands for, while a question is asked.
+    /// The key that a typed line stands for while a question is shown.
     pub(super) fn key_of(&self, line: &str) -> Option<char> {
-        self.deciding.question.as_ref()?;
+        self.approval.question.as_ref()?;
         match line.trim() {
             "y" | "yes" => Some('y'),
             "n" | "no" => Some('n'),
@@ -79,36 +80,36 @@ impl Talk {
         }
     }
 
-    /// A key while a question is asked.
-    pub(super) async fn decide(&mut self, key: char) -> Result<Flow, Trouble> {
+    /// Handles a key pressed while a question is shown.
+    pub(super) async fn decide(&mut self, key: char) -> Result<Flow, ChatError> {
         let asked = self.conversation.question(Instant::now()).cloned();
-        let Some(asked) = asked.filter(|asked| self.deciding.question.as_ref() == Some(&asked.id)) else {
+        let Some(asked) = asked.filter(|asked| self.approval.question.as_ref() == Some(&asked.id)) else {
             return Ok(Flow::Stay);
         };
         match key {
             'y' | 'Y' => self.send_decision(&asked, |id| exoclaw::approve(id, &asked.id, None)).await?,
             'n' | 'N' => self.send_decision(&asked, |id| exoclaw::deny(id, &asked.id, None)).await?,
             'e' | 'E' => {
-                self.deciding.question = None;
-                self.face.ask(None);
-                self.face.note(&format!(
+                self.approval.question = None;
+                self.renderer.ask(None);
+                self.renderer.note(&format!(
                     "edit the input of {}; Enter sends it, Ctrl-C goes back to the question",
                     one_line(&asked.name, 64)
                 ));
-                self.face.edit(&json_pretty(&asked.input));
-                self.deciding.editing = Some(asked);
+                self.renderer.edit(&json_pretty(&asked.input));
+                self.approval.editing = Some(asked);
             }
             _ => {}
         }
         Ok(Flow::Stay)
     }
 
-    /// The input of a call, edited.
-    pub(super) async fn edited(&mut self, text: &str) -> Result<Flow, Trouble> {
-        let Some(asked) = self.deciding.editing.take() else { return Ok(Flow::Stay) };
+    /// Sends the edited input of a call.
+    pub(super) async fn edited(&mut self, text: &str) -> Result<Flow, ChatError> {
+        let Some(asked) = self.approval.editing.take() else { return Ok(Flow::Stay) };
         if !self.conversation.is_asked(&asked.id) {
             let name = one_line(&asked.name, 64);
-            self.face
+            self.renderer
                 .note(&format!("the call of {name} was decided meanwhile: the edited input is not sent"));
             return Ok(Flow::Stay);
         }
@@ -121,41 +122,41 @@ impl Talk {
             }
             outcome => {
                 match outcome {
-                    Ok(_) => self.face.error("an input is a JSON object, such as {\"text\":\"hi\"}"),
-                    Err(error) => self.face.error(&format!("the input is no JSON: {error}")),
+                    Ok(_) => self.renderer.error("an input is a JSON object, such as {\"text\":\"hi\"}"),
+                    Err(error) => self.renderer.error(&format!("the input is no JSON: {error}")),
                 }
-                self.face.edit(text);
-                self.deciding.editing = Some(asked);
+                self.renderer.edit(text);
+                self.approval.editing = Some(asked);
             }
         }
         Ok(Flow::Stay)
     }
 
-    /// Goes back to the question.
+    /// Stops editing and shows the question again.
     pub(super) fn stop_editing(&mut self) {
-        self.deciding.editing = None;
+        self.approval.editing = None;
     }
 
     async fn send_decision(
         &mut self,
-        asked: &Asked,
+        asked: &PendingApproval,
         request: impl FnOnce(&str) -> String,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ChatError> {
         let id = self.new_id();
         let request = request(&id);
         self.conversation.decides(&asked.id);
-        self.deciding.question = None;
-        self.face.ask(None);
-        self.deciding.sent.push((id, asked.name.clone()));
-        self.link.send(request).await.map_err(Trouble::Lost)
+        self.approval.question = None;
+        self.renderer.ask(None);
+        self.approval.sent.push((id, asked.name.clone()));
+        self.link.send(request).await.map_err(ChatError::Lost)
     }
 
-    /// What came of a decision. That it was made is told to all who look.
+    /// Handles the answer to a decision. A success is reported by an event that every client gets.
     pub(super) fn decided(&mut self, request: &str, outcome: Result<Value, String>) {
-        let Some(at) = self.deciding.sent.iter().position(|(id, _)| id == request) else { return };
-        let (_, name) = self.deciding.sent.swap_remove(at);
+        let Some(at) = self.approval.sent.iter().position(|(id, _)| id == request) else { return };
+        let (_, name) = self.approval.sent.swap_remove(at);
         if let Err(why) = outcome {
-            self.face.error(&format!("{}: {why}", one_line(&name, 64)));
+            self.renderer.error(&format!("{}: {why}", one_line(&name, 64)));
         }
     }
 }

@@ -1,8 +1,8 @@
-//! What is typed, told apart: a prompt for the model, or a command for this chat.
+//! Parsing what is typed: a prompt for the model, or a command for this chat.
 //!
-//! A command begins with `/` and a letter. What looks like one and is none is refused and never
-//! sent, so that a slip of the finger costs no tokens; `//x` sends `/x`. While the offline model
-//! answers, its own commands go through to it.
+//! A command begins with `/` and a letter. An unknown command is refused and never sent, so that a typo
+//! costs no tokens; `//x` sends `/x`. While the offline model answers, its own commands are sent
+//! to it.
 
 /// A command of the chat: its name, what it takes, what it does.
 const COMMANDS: [(&str, &str, &str); 10] = [
@@ -18,7 +18,7 @@ const COMMANDS: [(&str, &str, &str); 10] = [
     ("quit", "", "leave; the session stays (also Ctrl-D)"),
 ];
 
-/// What the offline model offers, in the same words.
+/// The commands of the offline model, in the same format.
 const OFFLINE: [(&str, &str, &str); 3] = [
     ("tool", "NAME {\"text\":\"hi\"}", "offline model: call a tool"),
     ("slow", "SECONDS", "offline model: take your time"),
@@ -28,19 +28,18 @@ const OFFLINE: [(&str, &str, &str); 3] = [
 /// The longest misspelled command that is quoted back, in characters.
 const QUOTED_CHARS_MAX: usize = 40;
 
-/// How far a word may be from a command to be taken for it, and how many letters it has for each of
-/// those.
+/// How many typos a word may have to be taken for a command, and how many letters it needs per typo.
 const DISTANCE_MAX: usize = 2;
 const LETTERS_PER_SLIP: usize = 3;
 
-/// A line, or several that were typed as one.
+/// One input of the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Line {
+pub(super) enum Input {
     /// For the model.
     Prompt(String),
     /// For the chat.
-    Command(Local),
-    /// For nobody: what to say instead.
+    Command(ChatCommand),
+    /// Neither: why it is refused.
     Refused(String),
     /// Nothing was typed.
     Nothing,
@@ -48,7 +47,7 @@ pub(super) enum Line {
 
 /// A command of the chat.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Local {
+pub(super) enum ChatCommand {
     /// `/help`
     Help,
     /// `/new [NAME]`
@@ -72,26 +71,26 @@ pub(super) enum Local {
 }
 
 /// Reads what was typed. `is_offline`: whether the offline model answers.
-pub(super) fn read(typed: &str, is_offline: bool) -> Line {
+pub(super) fn read(typed: &str, is_offline: bool) -> Input {
     let text = typed.trim();
     let is_letter = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_alphabetic);
     match text.as_bytes() {
-        [] => return Line::Nothing,
+        [] => return Input::Nothing,
         // As programs comment.
-        [b'/', b'*', ..] => return Line::Prompt(typed.to_owned()),
-        [b'/', b'/', ..] if is_letter(2) => return Line::Prompt(text[1..].to_owned()),
-        [b'/', b'/', ..] => return Line::Prompt(typed.to_owned()),
+        [b'/', b'*', ..] => return Input::Prompt(typed.to_owned()),
+        [b'/', b'/', ..] if is_letter(2) => return Input::Prompt(text[1..].to_owned()),
+        [b'/', b'/', ..] => return Input::Prompt(typed.to_owned()),
         [b'/', ..] => {}
-        _ => return Line::Prompt(typed.to_owned()),
+        _ => return Input::Prompt(typed.to_owned()),
     }
     let (word, rest) = text[1..].split_once(char::is_whitespace).unwrap_or((&text[1..], ""));
     if is_offline && OFFLINE.iter().any(|(name, ..)| *name == word) {
-        return Line::Prompt(text.to_owned());
+        return Input::Prompt(text.to_owned());
     }
     let rest = rest.trim();
     let usage = |name: &str| {
         let takes = COMMANDS.iter().find(|(known, ..)| *known == name).map_or("", |(_, takes, _)| *takes);
-        Line::Refused(if takes.is_empty() {
+        Input::Refused(if takes.is_empty() {
             format!("/{name} takes no arguments")
         } else {
             format!("usage: /{name} {takes}")
@@ -100,18 +99,18 @@ pub(super) fn read(typed: &str, is_offline: bool) -> Line {
     let given = Some(rest.to_owned()).filter(|rest| !rest.is_empty());
     let is_one_word = !rest.contains(char::is_whitespace);
     match (word, given) {
-        ("help", None) => Line::Command(Local::Help),
-        ("new", name) if is_one_word => Line::Command(Local::New(name)),
-        ("sessions", None) => Line::Command(Local::Sessions),
-        ("switch", Some(name)) if is_one_word => Line::Command(Local::Switch(name)),
-        ("model", model) if is_one_word => Line::Command(Local::Model(model)),
-        ("agent", name) if is_one_word => Line::Command(Local::Agent(name)),
-        ("abort", None) => Line::Command(Local::Abort),
-        ("usage", None) => Line::Command(Local::Usage),
-        ("attach", Some(file)) => Line::Command(Local::Attach(file)),
-        ("quit", None) => Line::Command(Local::Quit),
+        ("help", None) => Input::Command(ChatCommand::Help),
+        ("new", name) if is_one_word => Input::Command(ChatCommand::New(name)),
+        ("sessions", None) => Input::Command(ChatCommand::Sessions),
+        ("switch", Some(name)) if is_one_word => Input::Command(ChatCommand::Switch(name)),
+        ("model", model) if is_one_word => Input::Command(ChatCommand::Model(model)),
+        ("agent", name) if is_one_word => Input::Command(ChatCommand::Agent(name)),
+        ("abort", None) => Input::Command(ChatCommand::Abort),
+        ("usage", None) => Input::Command(ChatCommand::Usage),
+        ("attach", Some(file)) => Input::Command(ChatCommand::Attach(file)),
+        ("quit", None) => Input::Command(ChatCommand::Quit),
         (word, _) if COMMANDS.iter().any(|(name, ..)| *name == word) => usage(word),
-        _ => Line::Refused(unknown(word, is_offline)),
+        _ => Input::Refused(unknown(word, is_offline)),
     }
 }
 
@@ -128,7 +127,7 @@ fn unknown(word: &str, is_offline: bool) -> String {
     format!("unknown command /{shown}, not sent: {hint} (//{shown} sends it to the model)")
 }
 
-/// The command that somebody who wrote `word` meant, if there is one that is near.
+/// The command that `word` most likely stands for.
 fn meant<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     // What people know from other programs.
     let word = match word {
@@ -144,7 +143,7 @@ fn meant<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str
     nearest(word, known)
 }
 
-/// The one of `known` that `word` is a slip of the finger away from, or the beginning of.
+/// The one of `known` that `word` is a typo or a prefix of.
 pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let near = |name: &&str| {
         let is_beginning = word.len() >= 2 && name.starts_with(word);
@@ -154,7 +153,7 @@ pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
     known.map(|name| (near(&name), name)).filter(|(far, _)| *far <= most).min().map(|(_, name)| name)
 }
 
-/// How many letters differ: one too many, too few, another, or two that changed places.
+/// The edit distance: letters added, missing, changed or swapped.
 fn distance(one: &str, other: &str) -> usize {
     let letters = |word: &str| -> Vec<char> { word.chars().take(QUOTED_CHARS_MAX).collect() };
     let (one, other) = (letters(one), letters(other));
@@ -205,8 +204,8 @@ mod tests {
 
     #[test]
     fn commands_are_told_from_prompts() {
-        let prompt = |text: &str| Line::Prompt(text.into());
-        let command = Line::Command;
+        let prompt = |text: &str| Input::Prompt(text.into());
+        let command = Input::Command;
         for (typed, line) in [
             ("hello", prompt("hello")),
             ("  indented\nlines ", prompt("  indented\nlines ")),
@@ -215,19 +214,19 @@ mod tests {
             ("//tool echo", prompt("/tool echo")),
             ("// a comment\ncode();", prompt("// a comment\ncode();")),
             ("/* a comment */", prompt("/* a comment */")),
-            (" \n ", Line::Nothing),
-            ("/help", command(Local::Help)),
-            ("/new", command(Local::New(None))),
-            ("/new work ", command(Local::New(Some("work".into())))),
-            (" /sessions", command(Local::Sessions)),
-            ("/switch main:cli:ada:x", command(Local::Switch("main:cli:ada:x".into()))),
-            ("/model", command(Local::Model(None))),
-            ("/model openai/gpt-4o", command(Local::Model(Some("openai/gpt-4o".into())))),
-            ("/agent work", command(Local::Agent(Some("work".into())))),
-            ("/abort", command(Local::Abort)),
-            ("/usage", command(Local::Usage)),
-            ("/attach my notes.txt", command(Local::Attach("my notes.txt".into()))),
-            ("/quit", command(Local::Quit)),
+            (" \n ", Input::Nothing),
+            ("/help", command(ChatCommand::Help)),
+            ("/new", command(ChatCommand::New(None))),
+            ("/new work ", command(ChatCommand::New(Some("work".into())))),
+            (" /sessions", command(ChatCommand::Sessions)),
+            ("/switch main:cli:ada:x", command(ChatCommand::Switch("main:cli:ada:x".into()))),
+            ("/model", command(ChatCommand::Model(None))),
+            ("/model openai/gpt-4o", command(ChatCommand::Model(Some("openai/gpt-4o".into())))),
+            ("/agent work", command(ChatCommand::Agent(Some("work".into())))),
+            ("/abort", command(ChatCommand::Abort)),
+            ("/usage", command(ChatCommand::Usage)),
+            ("/attach my notes.txt", command(ChatCommand::Attach("my notes.txt".into()))),
+            ("/quit", command(ChatCommand::Quit)),
         ] {
             assert_eq!(read(typed, false), line, "{typed}");
         }
@@ -252,7 +251,7 @@ mod tests {
             ("/help\nand more", "/help takes no arguments"),
         ] {
             match read(typed, false) {
-                Line::Refused(why) => assert!(why.contains(says), "{typed}: {why}"),
+                Input::Refused(why) => assert!(why.contains(says), "{typed}: {why}"),
                 other => panic!("{typed}: {other:?}"),
             }
         }
@@ -261,12 +260,12 @@ mod tests {
     #[test]
     fn the_offline_model_has_commands_of_its_own() {
         for typed in ["/tool echo {\"text\":\"hi\"}", "/slow 3", "/fail"] {
-            assert_eq!(read(typed, true), Line::Prompt(typed.into()));
-            assert!(matches!(read(typed, false), Line::Refused(_)), "{typed}");
+            assert_eq!(read(typed, true), Input::Prompt(typed.into()));
+            assert!(matches!(read(typed, false), Input::Refused(_)), "{typed}");
         }
         assert!(help(true).contains("/slow") && !help(false).contains("/slow"));
         match read("/foo", true) {
-            Line::Refused(why) => assert!(!why.contains("did you mean"), "{why}"),
+            Input::Refused(why) => assert!(!why.contains("did you mean"), "{why}"),
             other => panic!("{other:?}"),
         }
         for name in names() {

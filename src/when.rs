@@ -1,12 +1,12 @@
-//! Points in time and spans, as people tell them. Times are UTC: the log of one machine is often
-//! read on another.
+//! Points in time and durations in words. Times are UTC: the log of one machine is often read on
+//! another.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// In milliseconds.
 const SECOND: u64 = 1000;
 const DAY: u64 = 86_400 * SECOND;
-/// What is longer ago is told by its date.
+/// What is longer ago is shown as a date.
 const LONG_AGO: u64 = 30 * DAY;
 
 /// Now, in milliseconds since the epoch.
@@ -15,7 +15,7 @@ pub(crate) fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A span such as `2m 5s`.
+/// A duration such as `2m 5s`.
 pub(crate) fn span(ms: u64) -> String {
     let seconds = ms / SECOND;
     match (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
@@ -46,7 +46,7 @@ pub(crate) fn utc(at_ms: u64) -> String {
     at.strftime("%F %T").to_string()
 }
 
-/// The same for names of files: `20260131T235958Z`.
+/// A time for file names: `20260131T235958Z`.
 pub(crate) fn stamp(at_ms: u64) -> String {
     let digits = utc(at_ms).replace(['-', ':'], "");
     format!("{}Z", digits.replace(' ', "T"))

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 
-use super::Typed;
-use super::editor::{Did, Editor};
+use super::UserInput;
+use super::editor::{EditResult, Editor};
 use super::keys::{Key, Keys};
 use super::painter::{Frame, Painter};
 use super::screen::Screen;
@@ -28,19 +28,19 @@ const SETTLE: Duration = Duration::from_millis(300);
 /// What is to be done to the screen.
 pub(super) type Step = Box<dyn FnOnce(&mut Screen, &mut Editor) + Send>;
 
-pub(super) struct Desk {
+pub(super) struct TerminalThread {
     pub(super) tty: Tty,
     pub(super) steps: Receiver<Step>,
     /// Readable when there are steps or the terminal was resized.
     pub(super) wake: UnixStream,
     pub(super) woken: Arc<AtomicBool>,
-    pub(super) typed: Sender<Typed>,
+    pub(super) typed: Sender<UserInput>,
     pub(super) screen: Screen,
     pub(super) editor: Editor,
     pub(super) painter: Painter,
 }
 
-impl Desk {
+impl TerminalThread {
     /// Until there is nobody left to show anything, or the terminal is gone.
     pub(super) fn run(mut self) {
         let mut keys = Keys::default();
@@ -81,7 +81,7 @@ impl Desk {
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                     // The terminal is gone.
                     _ => {
-                        let _ = self.typed.try_send(Typed::Leave);
+                        let _ = self.typed.try_send(UserInput::Leave);
                         return;
                     }
                 }
@@ -105,7 +105,7 @@ impl Desk {
             let due = settled.map_or(now || drawn.elapsed() >= DRAW, |until| Instant::now() >= until);
             if dirty && due {
                 if self.draw(size).is_err() {
-                    let _ = self.typed.try_send(Typed::Leave);
+                    let _ = self.typed.try_send(UserInput::Leave);
                     return;
                 }
                 (dirty, now, settled, drawn) = (false, false, None, Instant::now());
@@ -126,15 +126,15 @@ impl Desk {
     fn press(&mut self, key: Key) {
         if self.screen.is_asking() && self.editor.text().is_empty() {
             match meant(&key) {
-                Meant::Answer(c) => return self.tell(Typed::Key(c)),
-                Meant::Interrupt => return self.tell(Typed::Interrupt { dropped: false }),
-                Meant::Nothing => return,
-                Meant::Text => {}
+                KeyMeaning::Answer(c) => return self.tell(UserInput::Key(c)),
+                KeyMeaning::Interrupt => return self.tell(UserInput::Interrupt { dropped: false }),
+                KeyMeaning::Nothing => return,
+                KeyMeaning::Text => {}
             }
         }
         match self.editor.key(key) {
-            Did::Edited => {}
-            Did::Submitted(text) => match self.typed.try_send(Typed::Prompt(text.clone())) {
+            EditResult::Edited => {}
+            EditResult::Submitted(text) => match self.typed.try_send(UserInput::Prompt(text.clone())) {
                 // What it is the input of, or else, is shown by whoever asked for it.
                 Ok(()) if self.editor.is_editing() => self.editor.reset(),
                 Ok(()) => {
@@ -147,20 +147,20 @@ impl Desk {
                 Err(TrySendError::Full(_)) => self.screen.note("too many prompts wait: send this one later"),
                 Err(TrySendError::Closed(_)) => {}
             },
-            Did::Interrupted => {
+            EditResult::Interrupted => {
                 let may_drop = self.editor.is_editing() || !self.screen.is_busy();
                 let dropped = may_drop && self.editor.drop_text();
-                self.tell(Typed::Interrupt { dropped });
+                self.tell(UserInput::Interrupt { dropped });
             }
-            Did::Left => self.tell(Typed::Leave),
-            Did::Cleared => {
+            EditResult::Left => self.tell(UserInput::Leave),
+            EditResult::Cleared => {
                 let clear = self.painter.clear();
                 let _ = self.tty.write(clear);
             }
         }
     }
 
-    fn tell(&self, typed: Typed) {
+    fn tell(&self, typed: UserInput) {
         // Where so much waits to be taken, one more Ctrl-C says nothing new.
         let _ = self.typed.try_send(typed);
     }
@@ -168,7 +168,7 @@ impl Desk {
 
 /// What a key is while a question is asked and the line is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Meant {
+enum KeyMeaning {
     Answer(char),
     Interrupt,
     Nothing,
@@ -176,12 +176,12 @@ enum Meant {
     Text,
 }
 
-fn meant(key: &Key) -> Meant {
+fn meant(key: &Key) -> KeyMeaning {
     match key {
-        Key::Char(c @ ('y' | 'n' | 'e' | 'Y' | 'N' | 'E')) => Meant::Answer(c.to_ascii_lowercase()),
-        Key::Esc | Key::Ctrl('c') => Meant::Interrupt,
-        Key::Enter => Meant::Nothing,
-        _ => Meant::Text,
+        Key::Char(c @ ('y' | 'n' | 'e' | 'Y' | 'N' | 'E')) => KeyMeaning::Answer(c.to_ascii_lowercase()),
+        Key::Esc | Key::Ctrl('c') => KeyMeaning::Interrupt,
+        Key::Enter => KeyMeaning::Nothing,
+        _ => KeyMeaning::Text,
     }
 }
 
@@ -192,14 +192,14 @@ mod tests {
     #[test]
     fn a_key_answers_and_other_keys_begin_a_prompt() {
         for (key, is) in [
-            (Key::Char('y'), Meant::Answer('y')),
-            (Key::Char('N'), Meant::Answer('n')),
-            (Key::Char('x'), Meant::Text),
-            (Key::Enter, Meant::Nothing),
-            (Key::Paste("y".into()), Meant::Text),
-            (Key::Ctrl('c'), Meant::Interrupt),
-            (Key::Esc, Meant::Interrupt),
-            (Key::Ctrl('d'), Meant::Text),
+            (Key::Char('y'), KeyMeaning::Answer('y')),
+            (Key::Char('N'), KeyMeaning::Answer('n')),
+            (Key::Char('x'), KeyMeaning::Text),
+            (Key::Enter, KeyMeaning::Nothing),
+            (Key::Paste("y".into()), KeyMeaning::Text),
+            (Key::Ctrl('c'), KeyMeaning::Interrupt),
+            (Key::Esc, KeyMeaning::Interrupt),
+            (Key::Ctrl('d'), KeyMeaning::Text),
         ] {
             assert_eq!(meant(&key), is, "{key:?}");
         }

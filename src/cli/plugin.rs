@@ -1,0 +1,66 @@
+//! The arguments of commands about plugins.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// What can be done with one plugin.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PluginCommand {
+    /// Load a plugin that is configured, ships in the binary, or lies in the plugins folder of the home
+    ///
+    /// A plugin of the folder is found by its name: plugins/NAME.wasm. An agent uses it once the agent's tools name it:
+    /// `clawmux config set agents.main.tools echo,clock,NAME`.
+    Load(LoadPlugin),
+    /// Unload a plugin: no new calls are made, those that are running finish
+    Unload(PluginArg),
+    /// Load a plugin again from where it came from, without a gap
+    ///
+    /// Its file, its manifest and its capabilities are read again. Calls that are running finish on the old one. If the
+    /// new one can't be loaded, the old one stays.
+    Reload(PluginArg),
+    /// Try a plugin with an input, under its own capabilities and limits; the exit status is 1 if it fails
+    Call(CallPlugin),
+}
+
+/// A plugin by its name.
+#[derive(Args, Debug)]
+pub(crate) struct PluginArg {
+    /// The name of the plugin; `clawmux plugins` lists them
+    pub(crate) name: String,
+}
+
+/// `plugin load`
+#[derive(Args, Debug)]
+pub(crate) struct LoadPlugin {
+    #[command(flatten)]
+    pub(crate) plugin: PluginArg,
+    /// A file in the plugins folder of the home, such as notes.wasm [default: the one that is configured or ships in
+    /// the binary, else NAME.wasm]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) path: Option<String>,
+}
+
+/// `plugin call`
+#[derive(Args, Debug)]
+pub(crate) struct CallPlugin {
+    #[command(flatten)]
+    pub(crate) plugin: PluginArg,
+    /// A JSON object, such as '{"text":"hi"}' (`-`: from stdin) [default: {}]
+    #[arg(conflicts_with = "input_file")]
+    pub(crate) input: Option<String>,
+    /// File with the JSON object
+    #[arg(long, value_name = "FILE")]
+    pub(crate) input_file: Option<PathBuf>,
+}
+
+/// `compile-plugin`
+#[derive(Args, Debug)]
+pub(crate) struct CompilePlugin {
+    /// Where the code goes
+    pub(crate) folder: PathBuf,
+    /// Memory it may take, in bytes
+    pub(crate) memory: u64,
+    /// Time it may take, in seconds
+    pub(crate) seconds: u64,
+}

@@ -1,0 +1,71 @@
+//! Checks what could keep a daemon from starting, besides errors in the files of the configuration. Changes
+//! nothing.
+
+use std::os::unix::net::SocketAddr;
+use std::path::Path;
+
+use clawmux_actors::admin::{Group, socket_path};
+use clawmux_actors::plugin;
+use clawmux_actors::sandbox::cache::Cache;
+use clawmux_actors::sandbox::compiler::Compiler;
+use clawmux_actors::sandbox::source;
+use clawmux_core::config::Config;
+
+use crate::{home, logging};
+
+/// Tries what a start does, without changing anything: whether the home is writable, the operator's socket
+/// can be created, and each plugin compiles and describes itself. Takes as long as compiling
+/// them.
+pub(crate) fn attempt(config: &Config, home: &Path) -> Vec<String> {
+    let mut complaints: Vec<String> = home::usable(home).err().into_iter().collect();
+    complaints.extend(socket(config, home));
+    complaints.extend(plugins(config, home));
+    complaints
+}
+
+/// Why the operator's socket can't be created.
+fn socket(config: &Config, home: &Path) -> Vec<String> {
+    let mut complaints = Vec::new();
+    if let Some(Err(error)) = config.gateway.socket_group.as_deref().map(Group::named) {
+        complaints.push(error.message);
+    }
+    let path = socket_path(home);
+    if let Err(error) = SocketAddr::from_pathname(&path) {
+        complaints.push(format!("the socket {} can't be made: {error}", path.display()));
+    }
+    if let Some(folder) = path.parent().filter(|folder| folder.exists()) {
+        complaints.extend(home::usable(folder).err());
+    }
+    complaints
+}
+
+/// Why plugins that can be read can't be loaded.
+pub(crate) fn plugins(config: &Config, home: &Path) -> Vec<String> {
+    let cache = Cache::temporary().compiled_by(Compiler::child());
+    plugin::attempt(&config.plugins, home, &cache).into_iter().map(|error| error.message).collect()
+}
+
+/// Checks the configuration against the file system: first complaints, then warnings.
+pub(crate) fn look(config: &Config, home: &Path) -> (Vec<String>, Vec<String>) {
+    let (mut complaints, mut warnings) = (Vec::new(), Vec::new());
+    if let Err(failure) = logging::check(&config.log) {
+        complaints.push(failure.message);
+    }
+    for (name, provider) in &config.providers {
+        if let Some(path) = provider.ca_file.as_ref().filter(|path| !path.is_file()) {
+            complaints.push(format!("providers.{name}.ca_file: {} is not there", path.display()));
+        }
+    }
+    complaints.extend(source::check(&config.plugins, home).into_iter().map(|error| error.message));
+    for agent in config.agents.values() {
+        if agent.soul.exists() && !agent.soul.is_file() {
+            complaints.push(format!("agents.{}.soul: {} is not a file", agent.id, agent.soul.display()));
+            continue;
+        }
+        // Nobody has to have a SOUL.md; who names another file means one.
+        if !agent.soul.is_file() && !agent.soul.ends_with("SOUL.md") {
+            warnings.push(format!("agents.{}.soul: {} is not there", agent.id, agent.soul.display()));
+        }
+    }
+    (complaints, warnings)
+}
