@@ -255,15 +255,15 @@ impl<R: Road> Followers<R> {
 
     /// Sends an event to those who want it and are live. One that is not may fall `lag_bytes_max`
     /// bytes of the log behind; beyond that its connection is given up.
-    pub fn publish(&mut self, session: &SessionKey, logged: Logged, lag_bytes_max: usize) {
-        let wanted = |feed: &Feed<R>| feed.cursors.iter().any(|cursor| cursor.wants(&logged));
+    pub fn publish(&mut self, session: &SessionKey, logged: &Logged, lag_bytes_max: usize) {
+        let wanted = |feed: &Feed<R>| feed.cursors.iter().any(|cursor| cursor.wants(logged));
         if !self.feeds.values().any(wanted) {
             return;
         }
         let short = logged.event.clipped(CLIP_BYTES);
         let short =
             short.map(|event| Published::clipped(session.clone(), Logged { event, ..logged.clone() }));
-        let whole = Published::new(session.clone(), logged);
+        let whole = Published::new(session.clone(), logged.clone());
         let short = short.unwrap_or_else(|| whole.clone());
         for feed in self.feeds.values_mut() {
             feed.publish((&whole, &short), lag_bytes_max);
@@ -559,7 +559,7 @@ mod tests {
 
         fn publish(&mut self) {
             self.head += 1;
-            self.followers.publish(&key(), event(self.head), usize::MAX);
+            self.followers.publish(&key(), &event(self.head), usize::MAX);
         }
 
         fn begin_reads(&mut self) {
@@ -727,7 +727,7 @@ mod tests {
                 let missing = world.followers.missing().remove(0);
                 world.followers.caught(&key(), &missing, vec![long(1)], true);
             } else {
-                world.followers.publish(&key(), long(1), usize::MAX);
+                world.followers.publish(&key(), &long(1), usize::MAX);
             }
             bytes.push(world.peers[0].0.borrow().bytes);
         }
@@ -747,7 +747,7 @@ mod tests {
         assert!(followers.is_unneeded() && followers.has(ConnectionId(1), Ticket(7)));
         assert!(!followers.has(ConnectionId(1), Ticket(8)) && !followers.has(ConnectionId(2), Ticket(7)));
         // It takes nothing: what it has not got yet is in the log, and needs the session.
-        followers.publish(&key(), event(1), usize::MAX);
+        followers.publish(&key(), &event(1), usize::MAX);
         assert!(!followers.is_unneeded());
         way.0.borrow_mut().room = 9;
         followers.room(ConnectionId(1));
@@ -788,7 +788,7 @@ mod tests {
                 let missing = followers.missing().remove(0);
                 followers.caught(&key(), &missing, all.clone(), true);
             } else {
-                all.iter().for_each(|logged| followers.publish(&key(), logged.clone(), usize::MAX));
+                all.iter().for_each(|logged| followers.publish(&key(), logged, usize::MAX));
             }
             let gone = Logged { event: Event::Deleted, run: None, ..event_at(8) };
             followers.end_all(&Published::new(key(), gone));
@@ -822,7 +822,7 @@ mod tests {
         world.follow(1, None, 0);
         world.make_room(1, 1000);
         for seq in 1..100 {
-            world.followers.publish(&key(), event(seq), 1000);
+            world.followers.publish(&key(), &event(seq), 1000);
         }
         assert_eq!(world.peers[0].0.borrow().lags, 1);
         assert_eq!(world.peers[1].0.borrow().lags, 0);
