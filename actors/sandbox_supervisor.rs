@@ -441,9 +441,7 @@ impl Handler<ReloadPlugin> for SandboxSupervisor {
         };
         let source = match &known.source {
             loaded @ Source::Loaded { .. } => loaded.clone(),
-            own => {
-                Source::own(&self.embedded, &name, self.configured.get(&name)).unwrap_or_else(|| own.clone())
-            }
+            own => self.own_source(&name).unwrap_or_else(|| own.clone()),
         };
         let new = self.begin(&name, source, Restarts::default(), ctx);
         let loading = new.loading();
@@ -505,27 +503,20 @@ impl Handler<Observe> for SandboxSupervisor {
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
         let load = self.surroundings.pool.load();
         let threads_max = self.surroundings.pool.threads_max();
-        let out_of_order: Vec<String> = self
-            .plugins
-            .iter()
-            .filter(|(_, entry)| matches!(entry.state, State::OutOfOrder))
-            .map(|(name, _)| name.to_string())
-            .collect();
-        let not_loaded: Vec<String> = self
-            .plugins
-            .iter()
-            .filter(|(_, entry)| match &entry.state {
-                State::Running { loading, .. } => matches!(*loading.borrow(), Loading::Failed(_)),
-                State::OutOfOrder => false,
-            })
-            .map(|(name, _)| name.to_string())
-            .collect();
+        let named = |is_meant: fn(&State) -> bool| -> Vec<&str> {
+            let meant = self.plugins.iter().filter(|(_, entry)| is_meant(&entry.state));
+            meant.map(|(name, _)| name.as_str()).collect()
+        };
+        let is_failed = |state: &State| match state {
+            State::Running { loading, .. } => matches!(*loading.borrow(), Loading::Failed(_)),
+            State::OutOfOrder => false,
+        };
         let restarts: usize = self.plugins.values().map(|entry| entry.restarts.recent()).sum();
         let restarts_total: u64 = self.plugins.values().map(|entry| entry.restarts.total()).sum();
         let state = json!({
             "plugins": self.plugins.len(),
-            "plugins_out_of_order": out_of_order,
-            "plugins_not_loaded": not_loaded,
+            "plugins_out_of_order": named(|state| matches!(state, State::OutOfOrder)),
+            "plugins_not_loaded": named(is_failed),
             "plugin_restarts_recent": restarts,
             "restarts_total": restarts_total,
             "threads_max": threads_max,

@@ -47,7 +47,7 @@ impl Deltas {
 
     /// What the call has cost so far: as the wire says, estimated where it does not. Holds after the end too.
     pub fn usage(&self) -> Usage {
-        self.held.usage()
+        self.held.lock().usage()
     }
 }
 
@@ -84,44 +84,37 @@ async fn read(mut answer: Answer, to: mpsc::Sender<Piece>) {
 pub(super) struct Held(Arc<Mutex<State>>);
 
 #[derive(Debug)]
-enum State {
-    Open {
-        charge: Charge,
-        _slot: OwnedSemaphorePermit,
-    },
-    /// Given back, with what the call has cost.
-    GivenBack(Usage),
+struct State {
+    open: Option<(Charge, OwnedSemaphorePermit)>,
+    /// What the call has cost, once all is given back.
+    cost: Usage,
+}
+
+impl State {
+    fn usage(&self) -> Usage {
+        self.open.as_ref().map_or(self.cost, |(charge, _)| charge.usage())
+    }
 }
 
 impl Held {
     fn new(charge: Charge, slot: OwnedSemaphorePermit) -> Self {
-        Self(Arc::new(Mutex::new(State::Open { charge, _slot: slot })))
+        Self(Arc::new(Mutex::new(State { open: Some((charge, slot)), cost: Usage::default() })))
     }
 
     /// Counts something, unless all is given back.
-    pub(super) fn charge<R>(&self, count: impl FnOnce(&mut Charge) -> R) -> Option<R> {
-        match &mut *self.lock() {
-            State::Open { charge, .. } => Some(count(charge)),
-            State::GivenBack(_) => None,
+    pub(super) fn charge(&self, count: impl FnOnce(&mut Charge)) {
+        if let Some((charge, _)) = &mut self.lock().open {
+            count(charge);
         }
     }
 
     /// Settles the call with what is known by now.
     pub(super) fn give_back(&self) {
         let mut state = self.lock();
-        if let State::Open { charge, .. } = &*state {
-            let given_back = State::GivenBack(charge.usage());
-            let held = std::mem::replace(&mut *state, given_back);
-            drop(state);
-            drop(held);
-        }
-    }
-
-    fn usage(&self) -> Usage {
-        match &*self.lock() {
-            State::Open { charge, .. } => charge.usage(),
-            State::GivenBack(usage) => *usage,
-        }
+        state.cost = state.usage();
+        let open = state.open.take();
+        drop(state);
+        drop(open);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

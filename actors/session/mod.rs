@@ -162,20 +162,14 @@ pub struct Session {
 /// Something to tell once what was decided with it is in the log.
 struct Answered {
     asker: Asker,
-    reply: Answering,
+    /// None: the session as lists show it, once what was decided is in the log.
+    reply: Option<Reply>,
     /// What the client follows from here on, after which number.
     follow: Option<(Wanted, Seq)>,
     /// A prompt's idempotency key, which the supervisor need no longer remember then.
     held: Option<Held>,
     /// What it adds to what the owner holds.
     coming: Option<Coming>,
-}
-
-/// What a request is answered with.
-enum Answering {
-    With(Reply),
-    /// The session as lists show it, once what was decided is in the log.
-    Row,
 }
 
 /// What is left of a session when it ends, however it ends: dropped last, it tells the supervisor.

@@ -11,7 +11,7 @@ use clawmux_core::reply::{Accepted, Reply};
 use clawmux_core::session::{Submission, Submitted, prompt_bytes};
 use clawmux_core::settings::Patch;
 
-use super::{Answered, Answering, Session};
+use super::{Answered, Session};
 use crate::clock;
 use crate::deliver::Asker;
 use crate::lane::Spot;
@@ -187,43 +187,31 @@ impl Handler<Routed> for Session {
             }
         };
         let now = clock::now();
-        let nothing = Answering::With(Reply::Aborted { run: None });
-        let mut answered = Answered { asker, reply: nothing, follow: None, held, coming };
-        match order {
+        let mut followed = None;
+        let reply = match order {
             Order::Submit { submission, follow, spot } => {
-                match self.conversation.submit(now, submission) {
-                    Ok(Submitted { run, seq, repeated }) => {
-                        let mut ahead = 0;
-                        let is_over = !self.conversation.is_open(&run);
-                        if let Some(spot) = spot.filter(|_| !repeated) {
-                            spot.ready();
-                            ahead = spot.ahead() + self.conversation.ahead(&run);
-                            self.await_turn(run.clone(), spot, ctx);
-                        }
-                        let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1));
-                        answered.follow = follow.then_some(wanted);
-                        answered.reply = Answering::With(Reply::Accepted(Accepted {
-                            session,
-                            run,
-                            seq,
-                            repeated,
-                            is_over,
-                            ahead,
-                        }));
-                    }
+                let Submitted { run, seq, repeated } = match self.conversation.submit(now, submission) {
+                    Ok(submitted) => submitted,
                     Err(error) => {
                         // First of all, so that whoever hears of it may use the key elsewhere.
-                        drop(answered.held);
-                        return answered.asker.reply(Err(error));
+                        drop(held);
+                        return asker.reply(Err(error));
                     }
+                };
+                let mut ahead = 0;
+                let is_over = !self.conversation.is_open(&run);
+                if let Some(spot) = spot.filter(|_| !repeated) {
+                    spot.ready();
+                    ahead = spot.ahead() + self.conversation.ahead(&run);
+                    self.await_turn(run.clone(), spot, ctx);
                 }
+                followed = follow.then(|| (Wanted::Run(run.clone()), Seq(seq.0 - 1)));
+                Some(Reply::Accepted(Accepted { session, run, seq, repeated, is_over, ahead }))
             }
             Order::Follow { run, seq, follow } => {
-                let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1));
-                answered.follow = follow.then_some(wanted);
+                followed = follow.then(|| (Wanted::Run(run.clone()), Seq(seq.0 - 1)));
                 let is_over = !self.conversation.is_open(&run);
-                let accepted = Accepted { session, run, seq, repeated: true, is_over, ahead: 0 };
-                answered.reply = Answering::With(Reply::Accepted(accepted));
+                Some(Reply::Accepted(Accepted { session, run, seq, repeated: true, is_over, ahead: 0 }))
             }
             Order::Attach { after } => {
                 let head = self.conversation.head();
@@ -236,57 +224,52 @@ impl Handler<Routed> for Session {
                 };
                 let after = after.unwrap_or(head);
                 if after > head {
-                    return answered.asker.reply(Err(ErrorCode::InvalidRequest.error(format!(
+                    return asker.reply(Err(ErrorCode::InvalidRequest.error(format!(
                         "session {seen} has no number {after} yet, its last is {head}: attach after 0"
                     ))));
                 }
-                answered.follow = Some((Wanted::Session, after));
+                followed = Some((Wanted::Session, after));
                 let model = self.roster.catalog.answers(&session.agent(), self.conversation.settings());
-                answered.reply =
-                    Answering::With(Reply::Attached { session, after, head, under_way, queued, model });
+                Some(Reply::Attached { session, after, head, under_way, queued, model })
             }
             Order::Detach { follow } => {
-                let connection = answered.asker.client().connection;
-                answered.reply = Answering::With(Reply::Detached {
-                    found: self.remains.feeds.unfollow(connection, follow),
-                });
+                let connection = asker.client().connection;
+                Some(Reply::Detached { found: self.remains.feeds.unfollow(connection, follow) })
             }
             Order::Stop(cause) => {
                 let partial = self.end_work(ctx);
                 let runs = self.conversation.stop(now, cause, partial);
-                answered.reply = Answering::With(Reply::Stopped { session, runs });
                 self.is_stopped = true;
+                Some(Reply::Stopped { session, runs })
             }
             Order::Close { reason } => {
                 if let Err(error) = self.conversation.check_reason(&reason) {
-                    return answered.asker.reply(Err(error));
+                    return asker.reply(Err(error));
                 }
                 let partial = self.end_work(ctx);
                 let runs = self.conversation.close(now, &reason, partial);
-                answered.reply = Answering::With(Reply::Stopped { session, runs });
                 self.is_stopped = true;
+                Some(Reply::Stopped { session, runs })
             }
             Order::Abort { run } => {
                 let under_way = run.as_ref().is_none_or(|run| self.conversation.is_running(run));
                 let partial = if under_way { self.end_work(ctx) } else { Usage::default() };
-                answered.reply = Answering::With(Reply::Aborted {
-                    run: self.conversation.abort(now, run.as_ref(), partial),
-                });
+                Some(Reply::Aborted { run: self.conversation.abort(now, run.as_ref(), partial) })
             }
             Order::Clear => {
                 self.conversation.clear(now);
-                answered.reply = Answering::With(Reply::Cleared { session });
+                Some(Reply::Cleared { session })
             }
             Order::Renew => {
                 self.conversation.renew(now);
-                answered.reply = Answering::With(Reply::Cleared { session });
+                Some(Reply::Cleared { session })
             }
-            Order::Create(_) if !is_first => answered.reply = Answering::Row,
+            Order::Create(_) if !is_first => None,
             Order::Create(patch) | Order::Configure(patch) => {
                 if let Err(error) = self.conversation.configure(now, &patch) {
-                    return answered.asker.reply(Err(error));
+                    return asker.reply(Err(error));
                 }
-                answered.reply = Answering::Row;
+                None
             }
             Order::Reset => {
                 let partial = self.end_work(ctx);
@@ -296,40 +279,38 @@ impl Handler<Routed> for Session {
                 } else {
                     self.conversation.reset(now, partial);
                 }
-                answered.reply = Answering::Row;
+                None
             }
             Order::Compact(Cut { up_to, kept, forgotten }) => {
                 self.conversation.compact(now, up_to);
-                answered.reply = Answering::With(Reply::Compacted { kept, forgotten });
+                Some(Reply::Compacted { kept, forgotten })
             }
             Order::Inject { content, id } => {
                 let fresh = || RunId::new(format!("inject-{}", RunId::from_random(clock::random())));
                 let id = id.unwrap_or_else(fresh);
                 let seq = self.conversation.inject(now, id.clone(), content);
-                answered.reply = Answering::With(Reply::Injected { message: id.to_string(), seq });
+                Some(Reply::Injected { message: id.to_string(), seq })
             }
-            Order::Decide { id, verdict } => {
-                match self.conversation.decide(now, &id, verdict, &principal) {
-                    Ok((run, decided)) => {
-                        let reply = ApprovalReply::Decided { id, session, run, decided };
-                        answered.reply = Answering::With(Reply::Approval(Box::new(reply)));
-                    }
-                    Err(error) => {
-                        answered.asker.reply(Err(error));
-                        // Its time may have come with this.
-                        return self.proceed(ctx);
-                    }
+            Order::Decide { id, verdict } => match self.conversation.decide(now, &id, verdict, &principal) {
+                Ok((run, decided)) => {
+                    let reply = ApprovalReply::Decided { id, session, run, decided };
+                    Some(Reply::Approval(Box::new(reply)))
                 }
-            }
+                Err(error) => {
+                    asker.reply(Err(error));
+                    // Its time may have come with this.
+                    return self.proceed(ctx);
+                }
+            },
             Order::Delete => {
                 let partial = self.end_work(ctx);
                 self.conversation.stop(now, Cause::Asked, partial);
-                self.deleting.push(answered.asker);
+                self.deleting.push(asker);
                 self.is_being_deleted = true;
                 return self.proceed(ctx);
             }
-        }
-        self.next.push(answered);
+        };
+        self.next.push(Answered { asker, reply, follow: followed, held, coming });
         self.proceed(ctx);
         self.sleep_if_nothing_was();
     }

@@ -12,7 +12,7 @@ use clawmux_core::quota::{Kept, ROW_BYTES};
 use clawmux_core::reply::Reply;
 use clawmux_core::session::Batch;
 
-use super::{Answered, Answering, Order, RETRY, Road, Session};
+use super::{Answered, Order, RETRY, Road, Session};
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::Asker;
@@ -171,8 +171,8 @@ impl Session {
         for Answered { asker, reply, follow, held, coming } in answered {
             let (client, ticket) = (asker.client().clone(), asker.ticket());
             match reply {
-                Answering::With(reply) => asker.reply(Ok(reply)),
-                Answering::Row => self.tell_row(asker, ctx),
+                Some(reply) => asker.reply(Ok(reply)),
+                None => self.tell_row(asker, ctx),
             }
             if let (Some(wanted), Some(ticket)) = (follow, ticket) {
                 let who = (client.connection, ticket);
