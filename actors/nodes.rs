@@ -10,6 +10,7 @@
 //! became of it. A tool call has its journal for that: what a crash cut off is never asked again,
 //! since nobody knows whether the node did it.
 
+mod connected;
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +27,6 @@ use clawmux_core::node::{
     INVOKE_TIMEOUT, INVOKE_TIMEOUT_MAX, Invocation, InvokeNode, Invoked, NodeFailure, NodeRow, NodeTool,
     PARAMS_BYTES_MAX,
 };
-use clawmux_core::provider::ToolSpec;
 use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
@@ -35,6 +35,10 @@ use tokio::sync::oneshot;
 use crate::clock;
 use crate::deliver::{Asker, Client, Deliver};
 use crate::observe::{Observe, Observed};
+
+pub use connected::Connected;
+
+use connected::Shown;
 
 /// Invocations of one node that may be under way.
 pub const UNDER_WAY_MAX: usize = 16;
@@ -61,6 +65,7 @@ type Key = (Owner, Arc<str>, String);
 #[derive(Default)]
 pub struct Nodes {
     nodes: BTreeMap<Arc<str>, Node>,
+    connected: Connected,
     /// What is under way, by its id.
     open: HashMap<Arc<str>, Open>,
     keys: HashMap<Key, Known>,
@@ -72,8 +77,7 @@ pub struct Nodes {
 
 /// One node.
 struct Node {
-    row: NodeRow,
-    owner: Owner,
+    shown: Arc<Shown>,
     /// Whether its id is one it has proven.
     is_proven: bool,
     client: Client,
@@ -158,11 +162,6 @@ pub struct Resulted {
     pub outcome: Outcome,
 }
 
-/// The tools that these grants are at the moment: of nodes that are connected and declare them.
-#[derive(Clone, Debug, Message)]
-#[rtype(result = "Vec<ToolSpec>")]
-pub struct Offer(pub Vec<NodeTool>);
-
 /// Calls a granted command as a tool. Whatever happens, the answer is a result.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "ToolResult")]
@@ -178,30 +177,14 @@ pub struct CallNode {
 }
 
 impl Nodes {
-    /// The node a grant means, if it is there and declares the command.
-    ///
-    /// # Errors
-    /// Why it can't be asked.
-    fn granted(&self, tool: &NodeTool) -> Result<&Node, String> {
-        // By its name only an operator's node is meant: anybody may call himself anything.
-        let is_meant = |node: &&Node| {
-            node.owner == Owner::Admins && tool.is_of(&node.row.id, node.row.about.display_name.as_deref())
-        };
-        // An id names one node, whatever others call themselves.
-        let by_id = self.nodes.get(tool.node.as_str());
-        let mut meant = self.nodes.values().filter(is_meant);
-        let node = match (by_id, meant.next(), meant.next()) {
-            (Some(node), ..) | (None, Some(node), None) => node,
-            (None, None, _) => return Err(format!("node {} is not connected", tool.node)),
-            (None, Some(_), Some(_)) => {
-                return Err(format!("two nodes go by the name {}: grant one by its id", tool.node));
-            }
-        };
-        if node.row.about.commands.contains(&tool.command) {
-            Ok(node)
-        } else {
-            Err(format!("node {} has no command {}", tool.node, tool.command))
-        }
+    /// The nodes that are connected, as they come and go.
+    pub fn connected(&self) -> Connected {
+        self.connected.clone()
+    }
+
+    fn share(&self) {
+        let nodes = self.nodes.iter();
+        self.connected.set(nodes.map(|(id, node)| (id.clone(), node.shown.clone())).collect());
     }
 
     /// Tells a node to do something.
@@ -363,7 +346,7 @@ impl Handler<NodeJoins> for Nodes {
         };
         if let Some(old) = self.nodes.get(&id) {
             // Who only says that it is this one does not push out who has proven it or is another's.
-            if !is_proven && (old.is_proven || old.owner != owner) {
+            if !is_proven && (old.is_proven || old.shown.owner != owner) {
                 tracing::warn!(node = %id, %host, "a node says it is one that is connected already");
                 return;
             }
@@ -372,7 +355,9 @@ impl Handler<NodeJoins> for Nodes {
         }
         tracing::info!(node = %id, %host, commands = about.commands.len(), "node connected");
         let row = NodeRow { id: id.clone(), about, host, connected: clock::now() };
-        self.nodes.insert(id, Node { row, owner, is_proven, client, under_way: 0 });
+        let shown = Arc::new(Shown { row, owner });
+        self.nodes.insert(id, Node { shown, is_proven, client, under_way: 0 });
+        self.share();
     }
 }
 
@@ -388,6 +373,7 @@ impl Handler<NodeLeaves> for Nodes {
             }
             stays
         });
+        self.share();
     }
 }
 
@@ -395,8 +381,8 @@ impl Handler<ListNodes> for Nodes {
     type Result = MessageResult<ListNodes>;
 
     fn handle(&mut self, ListNodes(principal): ListNodes, _: &mut Self::Context) -> Self::Result {
-        let seen = self.nodes.values().filter(|node| principal.sees(&node.owner));
-        MessageResult(seen.map(|node| node.row.clone()).collect())
+        let seen = self.nodes.values().filter(|node| principal.sees(&node.shown.owner));
+        MessageResult(seen.map(|node| node.shown.row.clone()).collect())
     }
 }
 
@@ -405,11 +391,11 @@ impl Handler<Invoke> for Nodes {
 
     fn handle(&mut self, Invoke { asker, principal, invoke }: Invoke, ctx: &mut Self::Context) {
         self.forget_old();
-        let node = self.nodes.get(invoke.node.trim()).filter(|node| principal.sees(&node.owner));
+        let node = self.nodes.get(invoke.node.trim()).filter(|node| principal.sees(&node.shown.owner));
         let Some(node) = node else {
             return asker.reply(Err(not_connected(&invoke.node)));
         };
-        if !node.row.about.commands.contains(&invoke.command) {
+        if !node.shown.row.about.commands.contains(&invoke.command) {
             let why =
                 format!("node command not allowed: {} does not declare {:?}", invoke.node, invoke.command);
             return asker.reply(Err(ErrorCode::InvalidRequest.error(why)));
@@ -423,7 +409,7 @@ impl Handler<Invoke> for Nodes {
             };
             return asker.reply(Err(ErrorCode::TooLarge.error(why).with(limit)));
         }
-        let id = node.row.id.clone();
+        let id = node.shown.row.id.clone();
         // The same key for another command is another invocation.
         let key = invoke.idempotency_key.as_ref().map(|key| format!("{} {key}", invoke.command));
         let key = key.map(|key| (principal.owner.clone(), id.clone(), key));
@@ -454,23 +440,6 @@ impl Handler<Resulted> for Nodes {
     }
 }
 
-impl Handler<Offer> for Nodes {
-    type Result = MessageResult<Offer>;
-
-    fn handle(&mut self, Offer(granted): Offer, _: &mut Self::Context) -> Self::Result {
-        let spec = |tool: &NodeTool| {
-            let node = self.granted(tool).ok()?;
-            let name = node.row.about.display_name.as_deref().unwrap_or(&node.row.id);
-            Some(ToolSpec {
-                name: tool.name.clone(),
-                description: format!("{} on {name} ({})", tool.command, node.row.about.platform),
-                input_schema: json!({ "type": "object", "additionalProperties": true }),
-            })
-        };
-        MessageResult(granted.iter().filter_map(spec).collect())
-    }
-}
-
 impl Handler<CallNode> for Nodes {
     type Result = ResponseFuture<ToolResult>;
 
@@ -482,7 +451,7 @@ impl Handler<CallNode> for Nodes {
         let ToolCall { id: call, input, .. } = call;
         let params = input.is_object().then(|| input.to_string());
         let (sender, outcome) = oneshot::channel();
-        let begun = match (self.granted(&tool).map(|node| node.row.id.clone()), params) {
+        let begun = match (self.connected.granted(&tool).map(|node| node.row.id.clone()), params) {
             (Err(why), _) => Err(why),
             (Ok(_), None) => Err(format!("the input of {} is not a JSON object", tool.name)),
             (Ok(_), Some(params)) if params.len() > PARAMS_BYTES_MAX => {

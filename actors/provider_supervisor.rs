@@ -1,6 +1,6 @@
-//! Every paid call passes here: it grants a [`Permit`] where there is room among the calls under way
-//! and in the budgets, and settles what the call cost. The stream itself runs beside its session and
-//! never comes through this mailbox.
+//! Every paid call passes here: where there is room among the calls under way and in the budgets it
+//! answers with the stream of [`Deltas`], and in the end it settles what the call cost. The stream itself
+//! runs beside its session and never comes through this mailbox.
 //!
 //! Deliberately absent: client sockets, and the conversation.
 
@@ -28,8 +28,9 @@ use crate::clock;
 use crate::meters::Meters;
 use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
+use crate::provider::deltas::Deltas;
 use crate::provider::purse::Purses;
-use crate::provider::{Candidate, Charge, Deadlines, Endpoint, Outcome, Payer, Permit};
+use crate::provider::{Call, Candidate, Charge, Deadlines, Endpoint, Outcome, Payer};
 use crate::store::RecordUsage;
 
 /// The most calls under way at once.
@@ -46,7 +47,7 @@ const FAILING_FOR: Duration = Duration::from_secs(3600);
 const UNKEPT_MAX: usize = 4096;
 const KEEP_RETRY: Duration = Duration::from_secs(2);
 
-/// Grants provider calls, and meters them.
+/// Grants provider calls and meters them.
 pub struct ProviderSupervisor {
     config: Arc<Config>,
     endpoints: BTreeMap<String, Arc<Endpoint>>,
@@ -77,13 +78,12 @@ struct Failing {
     at: Timestamp,
 }
 
-/// Asks for leave to make one provider call. `request.model` is filled in from the agent's models,
-/// `request.max_tokens` is the agent's at most, with room for the thoughts it asks for added, and clamped
-/// to what the budgets leave.
+/// Asks a model. `request.model` is filled in from the agent's models, `request.max_tokens` is the agent's
+/// at most, with room for the thoughts it asks for added, and clamped to what the budgets leave.
 #[derive(Debug, Message)]
-#[rtype(result = "Result<Permit, Error>")]
-pub struct Acquire {
-    /// The session that makes it.
+#[rtype(result = "Result<Deltas, Error>")]
+pub struct Chat {
+    /// The session that asks.
     pub session: SessionKey,
     /// The run.
     pub run: RunId,
@@ -146,87 +146,6 @@ pub struct BudgetStatus {
 }
 
 impl ProviderSupervisor {
-    /// The agents whose first model is of a provider that wants a key and has none.
-    fn agents_without_key(&self) -> Vec<&str> {
-        let lacks_key = |model: &ModelRef| {
-            self.config.providers.get(&model.provider).is_some_and(config::Provider::lacks_key)
-        };
-        let agents = self.config.agents.values();
-        agents
-            .filter(|agent| agent.models.first().is_some_and(lacks_key))
-            .map(|agent| agent.id.as_str())
-            .collect()
-    }
-
-    /// The providers that fail: what is wrong with each, in nobody's words but ours.
-    fn failing(&self, now: Timestamp) -> Vec<String> {
-        let told = |(name, Failing { calls, last, at }): (&String, &Failing)| {
-            let (last, at) = (last.code.name(), at.to_rfc3339());
-            let calls = if *calls == 1 { "last call".to_owned() } else { format!("last {calls} calls") };
-            format!("provider {name}: the {calls} failed ({last}), at {at}")
-        };
-        self.recent(now).filter(|(_, failing)| failing.calls > 0).map(told).collect()
-    }
-
-    /// What went wrong last with each provider, in its own words: for operators alone.
-    fn last_errors(&self, now: Timestamp) -> Vec<Value> {
-        let told = |(name, Failing { calls, last, at }): (&String, &Failing)| {
-            json!({ "provider": name, "calls_failed": calls, "at_ms": at.as_millis(),
-                    "code": last.code.name(), "message": last.message })
-        };
-        self.recent(now).map(told).collect()
-    }
-
-    fn recent(&self, now: Timestamp) -> impl Iterator<Item = (&String, &Failing)> {
-        self.failing.iter().filter(move |(_, failing)| now.since(failing.at) < FAILING_FOR)
-    }
-
-    fn came_out(&mut self, Outcome { provider, at, failed }: Outcome) {
-        match failed {
-            None => {
-                if let Some(failing) = self.failing.get_mut(&provider) {
-                    failing.calls = 0;
-                }
-            }
-            // One that a reload took away is nobody's concern.
-            Some(_) if !self.endpoints.contains_key(&provider) => {}
-            Some(last) => {
-                let calls = self.failing.get(&provider).map_or(0, |failing| failing.calls) + 1;
-                self.failing.insert(provider, Failing { calls, last, at });
-            }
-        }
-    }
-
-    /// Has a record written; where the log can't be, later.
-    fn keep(&mut self, record: UsageRecord, ctx: &mut Context<Self>) {
-        let Some(store) = &self.store else { return };
-        // Waits for room in the store's mailbox; there are never more than there were permits, and
-        // than may be kept for later.
-        let kept = store.send(RecordUsage(record.clone()));
-        ctx.spawn(kept.into_actor(self).map(|kept, this, ctx| match kept {
-            Ok(Ok(())) => {}
-            // Nothing of it was written, so that it can't count twice.
-            Ok(Err(error)) if error.code == ErrorCode::Unavailable => this.keep_later(record, ctx),
-            Ok(Err(error)) => tracing::error!(%error, "usage record lost"),
-            Err(error) => tracing::error!(%error, "usage record lost: store is gone"),
-        }));
-    }
-
-    fn keep_later(&mut self, record: UsageRecord, ctx: &mut Context<Self>) {
-        if self.unkept.len() >= UNKEPT_MAX {
-            tracing::error!(records = self.unkept.len(), "usage record lost: too many wait to be written");
-            return;
-        }
-        self.unkept.push(record);
-        if self.unkept.len() == 1 {
-            ctx.run_later(KEEP_RETRY, |this, ctx| {
-                for record in std::mem::take(&mut this.unkept) {
-                    this.keep(record, ctx);
-                }
-            });
-        }
-    }
-
     /// Reads the files of certificate authorities, so it belongs to the start of the daemon.
     /// `store` keeps usage records; `totals` is what it knows to be spent in the day and the month
     /// (see [`clawmux_core::meter::day_start`]).
@@ -328,11 +247,11 @@ impl ProviderSupervisor {
 
     fn grant(
         &mut self,
-        acquire: Acquire,
+        chat: Chat,
         slot: OwnedSemaphorePermit,
         supervisor: Recipient<Settle>,
-    ) -> Result<Permit, Error> {
-        let Acquire { session, run, agent, models, model, mut request, account } = acquire;
+    ) -> Result<Deltas, Error> {
+        let Chat { session, run, agent, models, model, mut request, account } = chat;
         let (candidates, max_tokens) = self.candidates(&agent, &models, model.as_ref())?;
         let first = &candidates[0];
         request.model.clone_from(&first.model);
@@ -357,11 +276,92 @@ impl ProviderSupervisor {
         let payer = Payer { session, run, agent, account, purses, meters };
         let charge = Charge::new(supervisor, reservation, payer);
         let deadlines = self.deadlines.for_thinking(request.thinking);
-        Ok(Permit { candidates, request, body, charge, deadlines, slot })
+        Ok(Deltas::new(Call { candidates, request, body, deadlines }, charge, slot))
     }
 
     fn busy(&self) -> Error {
         ErrorCode::Unavailable.error("too many provider calls are under way: try again later")
+    }
+
+    /// The agents whose first model is of a provider that wants a key and has none.
+    fn agents_without_key(&self) -> Vec<&str> {
+        let lacks_key = |model: &ModelRef| {
+            self.config.providers.get(&model.provider).is_some_and(config::Provider::lacks_key)
+        };
+        let agents = self.config.agents.values();
+        agents
+            .filter(|agent| agent.models.first().is_some_and(lacks_key))
+            .map(|agent| agent.id.as_str())
+            .collect()
+    }
+
+    /// The providers that fail: what is wrong with each, in nobody's words but ours.
+    fn failing(&self, now: Timestamp) -> Vec<String> {
+        let told = |(name, Failing { calls, last, at }): (&String, &Failing)| {
+            let (last, at) = (last.code.name(), at.to_rfc3339());
+            let calls = if *calls == 1 { "last call".to_owned() } else { format!("last {calls} calls") };
+            format!("provider {name}: the {calls} failed ({last}), at {at}")
+        };
+        self.recent(now).filter(|(_, failing)| failing.calls > 0).map(told).collect()
+    }
+
+    /// What went wrong last with each provider, in its own words: for operators alone.
+    fn last_errors(&self, now: Timestamp) -> Vec<Value> {
+        let told = |(name, Failing { calls, last, at }): (&String, &Failing)| {
+            json!({ "provider": name, "calls_failed": calls, "at_ms": at.as_millis(),
+                    "code": last.code.name(), "message": last.message })
+        };
+        self.recent(now).map(told).collect()
+    }
+
+    fn recent(&self, now: Timestamp) -> impl Iterator<Item = (&String, &Failing)> {
+        self.failing.iter().filter(move |(_, failing)| now.since(failing.at) < FAILING_FOR)
+    }
+
+    fn came_out(&mut self, Outcome { provider, at, failed }: Outcome) {
+        match failed {
+            None => {
+                if let Some(failing) = self.failing.get_mut(&provider) {
+                    failing.calls = 0;
+                }
+            }
+            // One that a reload took away is nobody's concern.
+            Some(_) if !self.endpoints.contains_key(&provider) => {}
+            Some(last) => {
+                let calls = self.failing.get(&provider).map_or(0, |failing| failing.calls) + 1;
+                self.failing.insert(provider, Failing { calls, last, at });
+            }
+        }
+    }
+
+    /// Has a record written; where the log can't be, later.
+    fn keep(&mut self, record: UsageRecord, ctx: &mut Context<Self>) {
+        let Some(store) = &self.store else { return };
+        // Waits for room in the store's mailbox; there are never more than there were calls, and
+        // than may be kept for later.
+        let kept = store.send(RecordUsage(record.clone()));
+        ctx.spawn(kept.into_actor(self).map(|kept, this, ctx| match kept {
+            Ok(Ok(())) => {}
+            // Nothing of it was written, so that it can't count twice.
+            Ok(Err(error)) if error.code == ErrorCode::Unavailable => this.keep_later(record, ctx),
+            Ok(Err(error)) => tracing::error!(%error, "usage record lost"),
+            Err(error) => tracing::error!(%error, "usage record lost: store is gone"),
+        }));
+    }
+
+    fn keep_later(&mut self, record: UsageRecord, ctx: &mut Context<Self>) {
+        if self.unkept.len() >= UNKEPT_MAX {
+            tracing::error!(records = self.unkept.len(), "usage record lost: too many wait to be written");
+            return;
+        }
+        self.unkept.push(record);
+        if self.unkept.len() == 1 {
+            ctx.run_later(KEEP_RETRY, |this, ctx| {
+                for record in std::mem::take(&mut this.unkept) {
+                    this.keep(record, ctx);
+                }
+            });
+        }
     }
 }
 
@@ -374,10 +374,10 @@ impl Actor for ProviderSupervisor {
     }
 }
 
-impl Handler<Acquire> for ProviderSupervisor {
-    type Result = ResponseActFuture<Self, Result<Permit, Error>>;
+impl Handler<Chat> for ProviderSupervisor {
+    type Result = ResponseActFuture<Self, Result<Deltas, Error>>;
 
-    fn handle(&mut self, acquire: Acquire, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, chat: Chat, _: &mut Self::Context) -> Self::Result {
         if self.waiting >= self.waiting_max && self.slots.available_permits() == 0 {
             self.refused += 1;
             return Box::pin(fut::ready(Err(self.busy())));
@@ -386,15 +386,15 @@ impl Handler<Acquire> for ProviderSupervisor {
         let slot = tokio::time::timeout(self.wait_max, self.slots.clone().acquire_owned());
         Box::pin(slot.into_actor(self).map(move |slot, this, ctx| {
             this.waiting -= 1;
-            let permit = match slot {
-                Ok(Ok(slot)) => this.grant(acquire, slot, ctx.address().recipient()),
+            let deltas = match slot {
+                Ok(Ok(slot)) => this.grant(chat, slot, ctx.address().recipient()),
                 Ok(Err(_)) | Err(_) => Err(this.busy()),
             };
-            match &permit {
+            match &deltas {
                 Ok(_) => this.granted += 1,
                 Err(_) => this.refused += 1,
             }
-            permit
+            deltas
         }))
     }
 }

@@ -1,10 +1,11 @@
 //! Who knows the plugins: name to actor, loading and unloading, and starting anew what crashed.
 //!
 //! It forwards calls and never waits for one. Loading happens in the background from the start
-//! on, so that a daemon is ready before its plugins are compiled; whoever asks for tools or calls
+//! on, so that a daemon is ready before its plugins are compiled; whoever looks for [`Tools`] or calls
 //! one meanwhile waits for it, up to a bound.
 
 mod reload;
+mod tools;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,9 +18,8 @@ use actix::{
 };
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{ToolCall, ToolResult};
+use clawmux_core::event::ToolCall;
 use clawmux_core::ids::{PluginName, RunId, SessionKey};
-use clawmux_core::provider::ToolSpec;
 use clawmux_core::reply::PluginSummary;
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, join_all, ready};
@@ -27,15 +27,17 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::observe::{Observe, Observed, PATIENCE, observe_passing};
-use crate::plugin::{Call, LOADS_MAX, Loaded, Loading, Plugin, Surroundings};
+use crate::plugin::{Call, Calling, LOADS_MAX, Loaded, Loading, Plugin, Surroundings, settled};
 use crate::sandbox::cache::Cache;
 use crate::sandbox::compiler::Compiler;
 use crate::sandbox::pool::Pool;
 use crate::sandbox::source::{self, Embedded, Source};
 use crate::supervision::{Down, Guard, Restarts};
 
-pub use crate::sandbox::cancel::Cancel;
 pub use reload::{Replace, Stage, Staged};
+pub use tools::Tools;
+
+use tools::Shared;
 
 /// How long lists of tools wait for plugins that are being loaded; what takes longer is left out.
 pub const TOOLS_WAIT: Duration = Duration::from_secs(15);
@@ -56,6 +58,7 @@ pub struct SandboxSupervisor {
     configured: BTreeMap<PluginName, config::Plugin>,
     surroundings: Surroundings,
     plugins: BTreeMap<PluginName, Entry>,
+    shared: Shared,
     generation: u64,
 }
 
@@ -96,18 +99,9 @@ enum State {
     OutOfOrder,
 }
 
-/// The tools of these names, in this order; those that are not there, or can't be loaded, are
-/// left out.
+/// Calls a tool; answered with the call under way. Whatever happens, it has a result: failures have `is_error`.
 #[derive(Clone, Debug, Message)]
-#[rtype(result = "Vec<ToolSpec>")]
-pub struct Tools {
-    /// Which.
-    pub names: Vec<PluginName>,
-}
-
-/// Calls a tool. Whatever happens, the answer is a result: failures have `is_error`.
-#[derive(Clone, Debug, Message)]
-#[rtype(result = "ToolResult")]
+#[rtype(result = "Calling")]
 pub struct CallTool {
     /// The session it is for.
     pub session: SessionKey,
@@ -115,8 +109,6 @@ pub struct CallTool {
     pub run: RunId,
     /// What to call with what.
     pub call: ToolCall,
-    /// Calls it off: answered at once, and the guest ended.
-    pub cancel: Cancel,
 }
 
 /// Loads a plugin: the configured or embedded one of this name, or a file in the plugins folder
@@ -178,6 +170,7 @@ impl SandboxSupervisor {
             embedded: source::embedded(),
             configured,
             plugins: BTreeMap::new(),
+            shared: Shared::default(),
             generation: 0,
         }
     }
@@ -210,13 +203,38 @@ impl SandboxSupervisor {
         self
     }
 
+    /// The tools that its plugins are, as they come and go.
+    pub fn tools(&self) -> Tools {
+        self.shared.tools()
+    }
+
     fn own_source(&self, name: &PluginName) -> Option<Source> {
         Source::own(&self.embedded, name, self.configured.get(name))
     }
 
     fn start_plugin(&mut self, name: &PluginName, source: Source, restarts: Restarts, ctx: &Context<Self>) {
         let entry = self.begin(name, source, restarts, ctx);
-        self.plugins.insert(name.clone(), entry);
+        self.put(name.clone(), entry);
+    }
+
+    /// From now on this is the plugin of that name.
+    fn put(&mut self, name: PluginName, entry: Entry) {
+        if let Some(before) = self.plugins.insert(name, entry) {
+            before.retire();
+        }
+        self.share();
+    }
+
+    /// Forgets the plugin; it ends when its calls have.
+    fn retire(&mut self, name: &PluginName) -> bool {
+        let is_known = self.plugins.remove(name).map(Entry::retire).is_some();
+        self.share();
+        is_known
+    }
+
+    fn share(&self) {
+        let plugins = self.plugins.iter();
+        self.shared.set(plugins.filter_map(|(name, entry)| Some((name.clone(), entry.loading()?))).collect());
     }
 
     /// Starts one that is not in the table yet, as it is configured.
@@ -254,19 +272,6 @@ impl SandboxSupervisor {
     }
 }
 
-/// What became of loading, once that is settled.
-async fn settled(mut loading: watch::Receiver<Loading>) -> Result<Arc<Loaded>, Error> {
-    let settled = loading.wait_for(|loading| !matches!(loading, Loading::UnderWay)).await;
-    match settled.as_deref() {
-        Ok(Loading::Done(loaded)) => Ok(Arc::clone(loaded)),
-        Ok(Loading::Failed(error)) => Err(error.clone()),
-        // The actor ended meanwhile.
-        Ok(Loading::UnderWay) | Err(_) => {
-            Err(ErrorCode::Unavailable.error("the plugin crashed while it was being loaded, try again"))
-        }
-    }
-}
-
 /// Those that are loaded now, or within [`TOOLS_WAIT`], in the given order.
 async fn loaded(all: Vec<watch::Receiver<Loading>>) -> Vec<Arc<Loaded>> {
     let each = all.into_iter().map(|loading| tokio::time::timeout(TOOLS_WAIT, settled(loading)));
@@ -290,23 +295,15 @@ impl Actor for SandboxSupervisor {
                 }
             }
         }
-    }
-}
-
-impl Handler<Tools> for SandboxSupervisor {
-    type Result = ResponseFuture<Vec<ToolSpec>>;
-
-    fn handle(&mut self, tools: Tools, _: &mut Self::Context) -> Self::Result {
-        let all = tools.names.iter().filter_map(|name| self.loading(name)).collect();
-        Box::pin(async move { loaded(all).await.into_iter().map(|loaded| loaded.tool.clone()).collect() })
+        self.share();
     }
 }
 
 impl Handler<CallTool> for SandboxSupervisor {
-    type Result = ResponseFuture<ToolResult>;
+    type Result = ResponseFuture<Calling>;
 
     fn handle(&mut self, call: CallTool, _: &mut Self::Context) -> Self::Result {
-        let CallTool { session, run, call: ToolCall { id, name, input }, cancel } = call;
+        let CallTool { session, run, call: ToolCall { id, name, input } } = call;
         let to = match self.plugins.get(&name).map(|entry| &entry.state) {
             Some(State::Running { to, .. }) => Ok(to.clone()),
             Some(State::OutOfOrder) => Err(Self::out_of_order(&name)),
@@ -326,17 +323,15 @@ impl Handler<CallTool> for SandboxSupervisor {
             _ => Err(format!("the input of {name} is not a JSON object, see its input_schema")),
         });
         Box::pin(async move {
-            let (content, is_error) = match to {
-                Err(why) => (why, true),
+            let sent = match to {
+                Err(why) => Err(why),
                 Ok((to, input)) => {
                     tracing::debug!(%session, %run, plugin = %name, call = %id, input_bytes = input.len(), "tool call");
-                    match to.send(Call { input, cancel }).await {
-                        Ok(answer) => (answer.content, answer.is_error),
-                        Err(_) => (format!("plugin {name} crashed, try again"), true),
-                    }
+                    let sent = to.send(Call { id: id.clone(), input }).await;
+                    sent.map_err(|_| format!("plugin {name} crashed, try again"))
                 }
             };
-            ToolResult { call: id, content, is_error }
+            sent.unwrap_or_else(|why| Calling::refused(name, id, why))
         })
     }
 }
@@ -394,7 +389,6 @@ impl Handler<LoadPlugin> for SandboxSupervisor {
                     ))
                 })?,
             };
-            self.retire(&name);
             self.start_plugin(&name, source, Restarts::default(), ctx);
             let loading = self.loading(&name);
             Ok((self.generation, loading))
@@ -418,13 +412,6 @@ impl Handler<LoadPlugin> for SandboxSupervisor {
                 Err(error)
             }
         }))
-    }
-}
-
-impl SandboxSupervisor {
-    /// Forgets the plugin; it ends when its calls have.
-    fn retire(&mut self, name: &PluginName) -> bool {
-        self.plugins.remove(name).map(Entry::retire).is_some()
     }
 }
 
@@ -454,9 +441,7 @@ impl Handler<ReloadPlugin> for SandboxSupervisor {
         };
         let source = match &known.source {
             loaded @ Source::Loaded { .. } => loaded.clone(),
-            own => {
-                Source::own(&self.embedded, &name, self.configured.get(&name)).unwrap_or_else(|| own.clone())
-            }
+            own => self.own_source(&name).unwrap_or_else(|| own.clone()),
         };
         let new = self.begin(&name, source, Restarts::default(), ctx);
         let loading = new.loading();
@@ -476,8 +461,7 @@ impl Handler<ReloadPlugin> for SandboxSupervisor {
             };
             match result {
                 Ok(loaded) => {
-                    act.retire(&name);
-                    act.plugins.insert(name, new);
+                    act.put(name, new);
                     Ok(loaded.summary.clone())
                 }
                 Err(error) => {
@@ -508,6 +492,7 @@ impl Handler<Down> for SandboxSupervisor {
         } else {
             tracing::error!(plugin = %name, panicked = down.panicked, "{}", Self::out_of_order(&name));
             entry.state = State::OutOfOrder;
+            self.share();
         }
     }
 }
@@ -518,27 +503,20 @@ impl Handler<Observe> for SandboxSupervisor {
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
         let load = self.surroundings.pool.load();
         let threads_max = self.surroundings.pool.threads_max();
-        let out_of_order: Vec<String> = self
-            .plugins
-            .iter()
-            .filter(|(_, entry)| matches!(entry.state, State::OutOfOrder))
-            .map(|(name, _)| name.to_string())
-            .collect();
-        let not_loaded: Vec<String> = self
-            .plugins
-            .iter()
-            .filter(|(_, entry)| match &entry.state {
-                State::Running { loading, .. } => matches!(*loading.borrow(), Loading::Failed(_)),
-                State::OutOfOrder => false,
-            })
-            .map(|(name, _)| name.to_string())
-            .collect();
+        let named = |is_meant: fn(&State) -> bool| -> Vec<&str> {
+            let meant = self.plugins.iter().filter(|(_, entry)| is_meant(&entry.state));
+            meant.map(|(name, _)| name.as_str()).collect()
+        };
+        let is_failed = |state: &State| match state {
+            State::Running { loading, .. } => matches!(*loading.borrow(), Loading::Failed(_)),
+            State::OutOfOrder => false,
+        };
         let restarts: usize = self.plugins.values().map(|entry| entry.restarts.recent()).sum();
         let restarts_total: u64 = self.plugins.values().map(|entry| entry.restarts.total()).sum();
         let state = json!({
             "plugins": self.plugins.len(),
-            "plugins_out_of_order": out_of_order,
-            "plugins_not_loaded": not_loaded,
+            "plugins_out_of_order": named(|state| matches!(state, State::OutOfOrder)),
+            "plugins_not_loaded": named(is_failed),
             "plugin_restarts_recent": restarts,
             "restarts_total": restarts_total,
             "threads_max": threads_max,

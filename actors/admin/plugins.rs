@@ -17,7 +17,7 @@ use crate::ask::ask;
 use crate::clock;
 use crate::observe::{Observe, Observed};
 use crate::sandbox::source;
-use crate::sandbox_supervisor::{CallTool, Cancel, LoadPlugin, ReloadPlugin, UnloadPlugin};
+use crate::sandbox_supervisor::{CallTool, LoadPlugin, ReloadPlugin, UnloadPlugin};
 
 /// So many modules of the plugins folder are named.
 const SHOWN_MAX: usize = 20;
@@ -169,15 +169,13 @@ pub(super) async fn call(call: Call) -> Result<Value, Error> {
         return Err(ErrorCode::InvalidRequest.error("the input of a plugin is a JSON object"));
     }
     let id = clock::random().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let cancel = CancelOnDrop(Cancel::new());
     let asked = CallTool {
         session: SessionKey::new("main", "admin", "plugin", "call")?,
         run: RunId::new(id.as_str()),
         call: ToolCall { id: CallId::new(id), name: PluginName::new(plugin.as_str()), input },
-        cancel: cancel.0.clone(),
     };
     let begun = Instant::now();
-    let result = sent(call.daemon.sandbox.send(asked).await)?;
+    let result = sent(call.daemon.sandbox.send(asked).await)?.result().await;
     let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
     Ok(json!({
         "plugin": plugin,
@@ -185,15 +183,6 @@ pub(super) async fn call(call: Call) -> Result<Value, Error> {
         "is_error": result.is_error,
         "took_us": took_us,
     }))
-}
-
-/// Calls a call off that nobody waits for any more.
-struct CancelOnDrop(Cancel);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
 }
 
 /// Loading and calling have deadlines of their own, longer than those of other questions.

@@ -9,42 +9,36 @@
 //! Where something can't be written down nothing of it is done: the crew goes back to what is written
 //! once the store can be written again, and asks for everything under way anew, as after a crash.
 
+mod decisions;
+mod effects;
 mod kin;
-mod waiting;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
-use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::{Owner, Principal};
-use clawmux_core::command::{self, Submit, Target};
-use clawmux_core::crew::{self as rules, Change, Effect, Moment, News, Note, Phase, Step, TurnEnd};
+use clawmux_core::auth::Principal;
+use clawmux_core::crew::{self as rules, TurnEnd};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Cause, Event, Outcome, Published, Usage};
-use clawmux_core::ids::{RunId, SessionKey, SubAgentId, Ticket};
-use clawmux_core::manner::Manner;
-use clawmux_core::reply::Reply;
-use clawmux_core::settings::Patch;
-use clawmux_core::subagent::{AgentStatus, Spawn, SubAgentCommand, SubAgentReply};
-use clawmux_core::team::{TeamCommand, TeamReply};
-use clawmux_core::turn::Turn;
+use clawmux_core::ids::{SessionKey, SubAgentId};
+use clawmux_core::subagent::SubAgentCommand;
+use clawmux_core::team::TeamCommand;
 use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::ask::ask;
-use crate::clock;
-use crate::deliver::{Asker, Deliver, cost};
-use crate::hub::{Announce, Hub};
+use crate::deliver::{Asker, Deliver};
+use crate::hub::Hub;
 use crate::line::Line;
 use crate::observe::{Observe, Observed};
 use crate::provider::purse::Purses;
 use crate::session_supervisor::{Dispatch, Gone};
-use crate::store::{Describe, Described, Health, KeptCrew, ReadCrew, ReadRow, Store, WriteCrew};
+use crate::store::{Health, KeptCrew, ReadCrew, Store};
+
+use effects::Waiting;
+
 pub use kin::Kin;
-use waiting::{Followed, Waiting};
 
 /// Requests that may wait for a decision.
 const WAITING_MAX: usize = 256;
@@ -52,19 +46,8 @@ const WAITING_MAX: usize = 256;
 /// Deliveries and requests that may wait: more than a full window of the smallest events.
 const MAILBOX: usize = 2048;
 
-/// How long until something that was refused for the moment is asked for again, times how often it was,
-/// up to [`RETRY_MAX`].
-const RETRY: Duration = Duration::from_millis(250);
-const RETRY_MAX: Duration = Duration::from_secs(10);
-
-/// How often that is done before it has failed: some ten minutes.
-const ATTEMPTS_MAX: u32 = 80;
-
 /// How soon a line that fell too far behind is noticed.
 const LAG_CHECK: Duration = Duration::from_secs(5);
-
-/// How long after the log could not be read it is tried again.
-const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a crew is made with.
 pub struct Setup {
@@ -154,20 +137,6 @@ enum Question {
     Configured,
 }
 
-/// Tells a decision, or why it could not be written down; or gives what will.
-type Tell = Box<dyn FnOnce(Result<(), Error>) -> Option<Rc<Promise>>>;
-
-/// An answer that is given when the last of those drops it who do something before.
-struct Promise(Option<(Asker, Result<Reply, Error>)>);
-
-impl Drop for Promise {
-    fn drop(&mut self) {
-        if let Some((asker, reply)) = self.0.take() {
-            asker.reply(reply);
-        }
-    }
-}
-
 impl fmt::Debug for Crew {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Crew").field("counts", &self.rules.counts()).finish_non_exhaustive()
@@ -241,379 +210,6 @@ impl Crew {
             self.decide(question, ctx);
         }
     }
-
-    fn decide(&mut self, question: Question, ctx: &mut Context<Self>) {
-        let now = clock::now();
-        match question {
-            Question::Direct(Direct { command, principal, asker }) => match command {
-                Command::SubAgent(SubAgentCommand::Spawn(spawn), None) => {
-                    self.spawn(spawn, &principal, None, asker, ctx);
-                }
-                Command::SubAgent(SubAgentCommand::Spawn(spawn), Some(parent)) => {
-                    self.look_and_spawn(spawn, parent, principal, asker, ctx);
-                }
-                Command::SubAgent(SubAgentCommand::List, _) => {
-                    let list = SubAgentReply::List(self.rules.list(&principal));
-                    asker.reply(Ok(Reply::SubAgent(Box::new(list))));
-                }
-                Command::SubAgent(SubAgentCommand::Status { agent }, _) => {
-                    asker.reply(self.rules.status(&principal, &agent).map(agent_reply));
-                }
-                Command::SubAgent(SubAgentCommand::Stop { agent, reason, force }, _) => {
-                    let stopped = self.rules.stop(now, &principal, &agent, reason, force);
-                    self.answer(asker, stopped.map(agent_reply), ctx);
-                }
-                Command::Team(command) => {
-                    let is_new = matches!(command, TeamCommand::Create(_));
-                    let reply = self.decide_team(command, &principal);
-                    let reply = reply.map(|reply| Reply::Team(Box::new(reply)));
-                    if is_new {
-                        self.answer_when_made(asker, reply, ctx);
-                    } else {
-                        self.answer(asker, reply, ctx);
-                    }
-                }
-            },
-            Question::Ends(SessionEnds { session, principal }, done) => {
-                self.rules.session_ends(now, &principal, &session);
-                let tell = move |_| {
-                    let _ = done.send(());
-                    None
-                };
-                self.carry_out(Box::new(tell), ctx);
-            }
-            Question::TurnEnded(agent, turn, end) => {
-                self.rules.turn_ended(now, &agent, turn, end);
-                self.carry_out(Box::new(|_| None), ctx);
-            }
-            Question::Settled(agent) => {
-                self.rules.settled(&agent);
-                self.carry_out(Box::new(|_| None), ctx);
-            }
-            Question::Configured => {
-                self.rules.configure(now, self.setup.rules.clone());
-                self.carry_out(Box::new(|_| None), ctx);
-            }
-            Question::Noted(note) => {
-                self.rules.noted(&note);
-                self.carry_out(Box::new(|_| None), ctx);
-            }
-        }
-    }
-
-    fn decide_team(&mut self, command: TeamCommand, by: &Principal) -> Result<TeamReply, Error> {
-        let at = &mut Moment { now: clock::now(), random: &mut clock::random };
-        match command {
-            TeamCommand::Create(create) => self.rules.create(at, by, create).map(TeamReply::Status),
-            TeamCommand::Status { team } => self.rules.status_of_team(by, &team).map(TeamReply::Status),
-            TeamCommand::Dissolve { team, reason } => {
-                self.rules.dissolve(at.now, by, &team, reason).map(TeamReply::Status)
-            }
-            TeamCommand::Message(message) => {
-                let team = message.team.clone();
-                let (message, to) = self.rules.message(at, by, message)?;
-                Ok(TeamReply::Sent { team, message, to })
-            }
-        }
-    }
-
-    /// Looks whose the parent is, then spawns; nothing else is decided meanwhile.
-    fn look_and_spawn(
-        &mut self,
-        spawn: Spawn,
-        parent: SessionKey,
-        by: Principal,
-        asker: Asker,
-        ctx: &mut Context<Self>,
-    ) {
-        self.is_busy = true;
-        let (store, session) = (self.setup.store.clone(), parent.clone());
-        let look = async move {
-            let described = ask(&store, Describe { session: session.clone() }).await??;
-            let row = ask(&store, ReadRow(session)).await??;
-            Ok(described.map(|described| (described, row.is_some_and(|row| row.settings.closed.is_some()))))
-        };
-        ctx.spawn(look.into_actor(self).map(move |described: Result<_, Error>, crew, ctx| {
-            crew.is_busy = false;
-            match described {
-                Ok(Some((Described { owner, .. }, true))) if by.sees(&owner) => {
-                    asker.reply(Err(ErrorCode::Conflict.error(format!("session {parent} was stopped"))));
-                }
-                Ok(Some((Described { owner, spent, .. }, false))) if by.sees(&owner) => {
-                    let purses = &crew.setup.purses;
-                    if purses.of(&parent).is_none() {
-                        purses.share(&parent, &parent, None);
-                        purses.add(&parent, spent.total());
-                    }
-                    crew.spawn(spawn, &by, Some((parent, owner)), asker, ctx);
-                }
-                Ok(_) => asker.reply(Err(ErrorCode::NotFound.error(format!("no such session: {parent}")))),
-                Err(error) => asker.reply(Err(error)),
-            }
-            crew.go_on(ctx);
-        }));
-    }
-
-    fn spawn(
-        &mut self,
-        spawn: Spawn,
-        by: &Principal,
-        parent: Option<(SessionKey, Owner)>,
-        asker: Asker,
-        ctx: &mut Context<Self>,
-    ) {
-        let at = &mut Moment { now: clock::now(), random: &mut clock::random };
-        let spawned = self.rules.spawn(at, by, spawn, parent);
-        self.answer_when_made(asker, spawned.map(agent_reply), ctx);
-    }
-
-    /// Answers once what was decided is written down.
-    fn answer(&mut self, asker: Asker, reply: Result<Reply, Error>, ctx: &mut Context<Self>) {
-        let tell = move |written: Result<(), Error>| {
-            asker.reply(written.and(reply));
-            None
-        };
-        self.carry_out(Box::new(tell), ctx);
-    }
-
-    /// Answers once that is written down and the sessions are made that the answer names, so that who is
-    /// answered finds them.
-    fn answer_when_made(&mut self, asker: Asker, reply: Result<Reply, Error>, ctx: &mut Context<Self>) {
-        let tell = move |written: Result<(), Error>| {
-            let promise = Promise(Some((asker, written.and(reply))));
-            Some(Rc::new(promise))
-        };
-        self.carry_out(Box::new(tell), ctx);
-    }
-
-    /// Has what was decided written down, then tells and does it.
-    fn carry_out(&mut self, tell: Tell, ctx: &mut Context<Self>) {
-        let Step { changes, effects, news } = self.rules.take();
-        if changes.is_empty() {
-            let promise = tell(Ok(()));
-            return self.follow_up(effects, news, promise.as_ref(), ctx);
-        }
-        self.is_busy = true;
-        self.share(&changes);
-        let store = self.setup.store.clone();
-        let written = async move { ask(&store, WriteCrew(changes)).await.flatten() };
-        ctx.spawn(written.into_actor(self).map(move |written, crew, ctx| {
-            crew.is_busy = false;
-            match written {
-                Ok(()) => {
-                    crew.setup.kin.set(crew.rules.kin());
-                    let promise = tell(Ok(()));
-                    crew.follow_up(effects, news, promise.as_ref(), ctx);
-                    crew.go_on(ctx);
-                }
-                Err(error) => {
-                    tell(Err(error.clone()));
-                    crew.fall(&error, ctx);
-                }
-            }
-        }));
-    }
-
-    /// Those who are new spend from the purses they are to spend from.
-    fn share(&self, changes: &[Change]) {
-        let purses = &self.setup.purses;
-        for change in changes {
-            if let Change::Agent(agent) = change
-                && agent.turns <= 1
-            {
-                purses.share(&agent.root, &agent.session, agent.tokens_max);
-            }
-        }
-        if changes.iter().any(|change| matches!(change, Change::ForgetAgent(_))) {
-            let mut needed: HashSet<&SessionKey> = HashSet::new();
-            for agent in self.rules.agents() {
-                needed.extend([&agent.session, &agent.root]);
-            }
-            purses.retain(|session| needed.contains(session));
-        }
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "a few messages for each decision that was carried out")]
-    fn follow_up(
-        &mut self,
-        effects: Vec<Effect>,
-        news: Vec<News>,
-        promise: Option<&Rc<Promise>>,
-        ctx: &mut Context<Self>,
-    ) {
-        for effect in effects {
-            let promise = promise.filter(|_| matches!(effect, Effect::Make(_))).cloned();
-            self.act(effect, 0, promise, ctx);
-        }
-        for news in news {
-            self.setup.hub.do_send(Announce(Arc::new(news.into())));
-        }
-    }
-
-    /// Goes back to what is written, once that can be read and written again.
-    fn fall(&mut self, error: &Error, ctx: &mut Context<Self>) {
-        tracing::warn!(%error, "the crew starts again from the store");
-        self.is_broken = true;
-        for question in std::mem::take(&mut self.waiting) {
-            if let Question::Direct(Direct { asker, .. }) = question {
-                asker.reply(Err(error.clone()));
-            }
-        }
-        let restored = self.setup.log.clone().restored();
-        ctx.spawn(restored.into_actor(self).map(|(), _, ctx| {
-            // A moment later, so that a fault that comes back at once does not keep it busy.
-            ctx.run_later(RETRY, Self::read_again);
-        }));
-    }
-
-    fn read_again(&mut self, ctx: &mut Context<Self>) {
-        let store = self.setup.store.clone();
-        let read = async move { ask(&store, ReadCrew).await.flatten() };
-        ctx.spawn(read.into_actor(self).map(|read, crew, ctx| match read {
-            Ok(kept) => {
-                crew.restore(kept);
-                crew.is_broken = false;
-                crew.resume(ctx);
-            }
-            Err(error) => {
-                tracing::warn!(%error, "what is written of the crew can't be read");
-                ctx.run_later(READ_AGAIN, Self::read_again);
-            }
-        }));
-    }
-
-    /// Asks for everything anew that may be under way.
-    fn resume(&mut self, ctx: &mut Context<Self>) {
-        self.line = self.line.as_ref().map(Line::anew);
-        self.rules.resume(clock::now());
-        self.carry_out(Box::new(|_| None), ctx);
-        self.go_on(ctx);
-    }
-
-    /// Does something that was decided, where that still is to be done.
-    fn act(&mut self, effect: Effect, attempt: u32, promise: Option<Rc<Promise>>, ctx: &mut Context<Self>) {
-        let Some((owner, command, run)) = self.command(&effect) else { return };
-        let Some(line) = &mut self.line else { return };
-        self.turns_total += u64::from(run.is_some() && attempt == 0);
-        let waiting = Waiting { effect, attempt, run, _promise: promise };
-        if let Err(waiting) = line.ask(owner, command, waiting, ctx.address().recipient()) {
-            let busy = ErrorCode::Unavailable.error("the daemon is busy");
-            self.refused(*waiting, busy, ctx);
-        }
-    }
-
-    /// What is asked of the sessions for it, on whose behalf.
-    fn command(&self, effect: &Effect) -> Option<(Owner, command::Command, Option<Followed>)> {
-        match effect {
-            Effect::Make(id) => {
-                let agent = self.rules.agent(id)?;
-                let target = Target::Session(agent.session.clone());
-                let patch = Patch::default();
-                Some((agent.owner.clone(), command::Command::CreateSession { target, patch }, None))
-            }
-            Effect::Prompt(id) => {
-                let agent = self.rules.agent(id)?;
-                let Phase::Turn { content, .. } = &agent.phase else { return None };
-                let submit = Submit {
-                    target: Target::Session(agent.session.clone()),
-                    run: RunId::from_random(clock::random()),
-                    content: content.clone(),
-                    idempotency_key: Some(agent.turn_key()),
-                    attachments: Vec::new(),
-                    files: Vec::new(),
-                    enclosed: Vec::new(),
-                    manner: Manner::default(),
-                    follow: true,
-                };
-                let followed = Followed { agent: id.clone(), turn: agent.turns, fold: Turn::new() };
-                Some((agent.owner.clone(), command::Command::Submit(submit), Some(followed)))
-            }
-            Effect::Stop(id) => {
-                let agent = self.rules.agent(id)?;
-                let target = Target::Session(agent.session.clone());
-                Some((agent.owner.clone(), command::Command::Stop { target, cause: Cause::Stopped }, None))
-            }
-            Effect::Note(Note { id, session, owner, content }) => {
-                let (target, content) = (Target::Session(session.clone()), content.clone());
-                let id = Some(RunId::from(id.as_str()));
-                Some((owner.clone(), command::Command::Inject { target, content, id }, None))
-            }
-        }
-    }
-
-    /// Something could not be done: for the moment, or at all.
-    fn refused(&mut self, waiting: Waiting, error: Error, ctx: &mut Context<Self>) {
-        let Waiting { effect, attempt, run, .. } = waiting;
-        if error.is_retryable() && attempt < ATTEMPTS_MAX {
-            self.retries_total += 1;
-            let delay = (RETRY * (attempt + 1)).min(RETRY_MAX);
-            let turn = run.map(|run| run.turn);
-            ctx.run_later(delay, move |crew, ctx| {
-                // Another turn has its own.
-                let is_same = |id| crew.rules.agent(id).map(|agent| agent.turns) == turn;
-                if !matches!(&effect, Effect::Prompt(id) if !is_same(id)) {
-                    crew.act(effect, attempt + 1, None, ctx);
-                }
-            });
-            return;
-        }
-        let is_gone = error.code == ErrorCode::NotFound;
-        match (effect, run) {
-            (Effect::Prompt(agent), Some(run)) => {
-                let outcome = Outcome::Failed(error);
-                let end = TurnEnd { outcome, text: String::new(), usage: Usage::default() };
-                self.ask(Question::TurnEnded(agent, run.turn, end), ctx);
-            }
-            (Effect::Stop(agent), _) => {
-                if !is_gone {
-                    tracing::warn!(%agent, %error, "the session of an agent was not stopped");
-                }
-                self.ask(Question::Settled(agent), ctx);
-            }
-            (Effect::Note(note), _) => {
-                if !is_gone {
-                    tracing::warn!(note = note.id, %error, "a result was not put where it belongs");
-                }
-                self.ask(Question::Noted(note.id), ctx);
-            }
-            (Effect::Make(agent), _) => {
-                tracing::warn!(%agent, %error, "the session of an agent was not made")
-            }
-            (Effect::Prompt(_), None) => {}
-        }
-    }
-
-    fn replied(&mut self, ticket: Ticket, reply: Result<Reply, Error>, ctx: &mut Context<Self>) {
-        let Some(line) = &mut self.line else { return };
-        // A run that was accepted is followed.
-        if let Ok(Reply::Accepted(_)) = reply {
-            return;
-        }
-        let Some(waiting) = line.over(ticket) else { return };
-        match (reply, waiting.effect) {
-            (Err(error), effect) => self.refused(Waiting { effect, ..waiting }, error, ctx),
-            (Ok(_), Effect::Stop(agent)) => self.ask(Question::Settled(agent), ctx),
-            (Ok(_), Effect::Note(note)) => self.ask(Question::Noted(note.id), ctx),
-            (Ok(_), Effect::Make(_) | Effect::Prompt(_)) => {}
-        }
-    }
-
-    fn heard(&mut self, ticket: Ticket, event: &Published, ctx: &mut Context<Self>) {
-        let Some(line) = &mut self.line else { return };
-        line.taken(cost(event));
-        let Some(Waiting { run: Some(run), .. }) = line.waiting(ticket) else { return };
-        run.fold.apply(&event.logged.event);
-        let Event::Ended { outcome, usage } = &event.logged.event else { return };
-        let (outcome, usage) = (outcome.clone(), *usage);
-        if let Some(Waiting { run: Some(Followed { agent, turn, fold }), .. }) = line.over(ticket) {
-            let (text, _) = fold.text();
-            self.ask(Question::TurnEnded(agent, turn, TurnEnd { outcome, text, usage }), ctx);
-        }
-    }
-}
-
-fn agent_reply(status: AgentStatus) -> Reply {
-    Reply::SubAgent(Box::new(SubAgentReply::Status(Box::new(status))))
 }
 
 impl Actor for Crew {

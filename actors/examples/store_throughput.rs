@@ -119,7 +119,8 @@ async fn mixed(path: PathBuf, durable: u64, copies: bool) -> Result<Vec<u128>, B
                 for seq in 2..=4 + MIXED_PIECES {
                     let begin = Instant::now();
                     let mut append = append(session, if seq == 4 + MIXED_PIECES { END } else { seq.min(4) });
-                    (append.events[0].first_seq, append.events[0].seq) = (Seq(seq), Seq(seq));
+                    let logged = Logged { first_seq: Seq(seq), seq: Seq(seq), ..append.events[0].clone() };
+                    append.events = [logged].into();
                     store.send(Append { durable: append.durable || i < durable, ..append }).await??;
                     if i >= durable && (4..4 + MIXED_PIECES).contains(&seq) {
                         took.push(begin.elapsed().as_micros());
@@ -165,7 +166,7 @@ fn append(session: u64, seq: u64) -> Append {
     Append {
         session: SessionKey::new("main", "bench", &session.to_string(), "main")
             .unwrap_or_else(|_| unreachable!()),
-        events: vec![Logged { first_seq: Seq(seq), seq: Seq(seq), run, at, event }],
+        events: [Logged { first_seq: Seq(seq), seq: Seq(seq), run, at, event }].into(),
         durable,
         reserve: (seq == 1).then_some(Seq(10_000)),
     }

@@ -234,14 +234,16 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
     let totals = ask(&store, since).await??;
     let sandbox = SandboxSupervisor::new(config.plugins.clone(), setup.home.clone())
-        .with_compiler(setup.compiler.clone())
-        .start();
+        .with_compiler(setup.compiler.clone());
+    let tools = sandbox.tools();
+    let sandbox = sandbox.start();
     let purses = Purses::default();
     let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?
         .with_purses(purses.clone())
         .with_meters(meters.clone())
         .start();
-    let nodes = Nodes::default().start();
+    let nodes = Nodes::default();
+    let (connected, nodes) = (nodes.connected(), nodes.start());
     let (changes, overviews) = (Changes::default(), Overviews::default());
     let hub = Hub::new(hub::Setup {
         own: Some(hub::own(setup.version, &machine::host())),
@@ -302,7 +304,9 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             pen: pen.clone(),
             providers: providers.clone(),
             sandbox: sandbox.clone(),
+            tools,
             nodes: nodes.clone(),
+            connected,
             files: files.clone(),
             lanes: Lanes::default(),
             watchers: Watchers::default(),

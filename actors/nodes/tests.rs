@@ -228,7 +228,8 @@ async fn a_key_is_one_invocation() {
 
 #[actix::test]
 async fn nobody_takes_a_nodes_place_by_saying_its_name() {
-    let nodes = Nodes::default().start();
+    let nodes = Nodes::default();
+    let (connected, nodes) = (nodes.connected(), nodes.start());
     let mut phone = Peer::new(&nodes, 1);
     phone.joins(Owner::Admins, "d1", "Phone", true).await;
     let impostor = Peer::new(&nodes, 2);
@@ -240,18 +241,17 @@ async fn nobody_takes_a_nodes_place_by_saying_its_name() {
 
     // By its name it is granted only while one node goes by that.
     let grant = |text: &str| NodeTool::parse(text).unwrap().unwrap();
-    let offered = |grants: Vec<NodeTool>| nodes.send(Offer(grants));
+    let offered = |grants: Vec<NodeTool>| connected.tools(&grants);
     let by_name = grant("node:Phone/camera.snap");
     let tools = offered(vec![by_name.clone(), grant("node:Phone/system.run"), grant("node:x/camera.snap")]);
-    let tools = tools.await.unwrap();
     assert_eq!(tools.len(), 1, "what is there and declared: {tools:?}");
     assert_eq!(
         (tools[0].name.as_str(), &tools[0].input_schema["type"]),
         ("node_Phone_camera_snap", &json!("object"))
     );
     let second = Peer::node(&nodes, 4, "d2", "Phone").await;
-    assert!(offered(vec![by_name.clone()]).await.unwrap().is_empty(), "which of the two?");
-    assert_eq!(offered(vec![grant("node:d1/camera.snap")]).await.unwrap().len(), 1);
+    assert!(offered(vec![by_name.clone()]).is_empty(), "which of the two?");
+    assert_eq!(offered(vec![grant("node:d1/camera.snap")]).len(), 1);
     nodes.send(NodeLeaves { connection: second.client.connection }).await.unwrap();
-    assert_eq!(offered(vec![by_name]).await.unwrap().len(), 1);
+    assert_eq!(offered(vec![by_name]).len(), 1);
 }

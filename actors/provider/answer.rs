@@ -1,4 +1,4 @@
-//! An answer as it comes in.
+//! An answer as it comes in over a connection.
 //!
 //! One stream, whichever provider it comes from; the offline one too, whose plan is played under the
 //! same deadlines. A model that fails before it said anything is followed by the next one of the
@@ -25,11 +25,11 @@ use clawmux_core::provider::offline::{self, Step};
 use clawmux_core::provider::{ChatRequest, Decoder, Delta, encode};
 use futures::future::LocalBoxFuture;
 use futures::{FutureExt as _, Stream, StreamExt as _};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::client::{self, Body, Failure, io_words};
-use super::{Candidate, Charge, Deadlines, Permit};
+use super::deltas::Held;
+use super::{Call, Candidate, Deadlines};
 
 /// How much is read before what was decoded is handed on, in bytes.
 const BATCH_BYTES_MAX: usize = 64 * 1024;
@@ -44,10 +44,9 @@ const ANSWER_CALLS_MAX: usize = 128;
 const DRAIN: Duration = Duration::from_secs(1);
 const DRAIN_BYTES_MAX: usize = 64 * 1024;
 
-/// A provider's answer: a stream of all deltas that each read of the network completed. It ends
-/// after [`Delta::Finished`], whose usage is always known, or after an error. Dropped at any moment
-/// it closes its connection and settles its reservation.
-pub struct Answer {
+/// A provider's answer: a stream of all deltas that each read of the network completed. Once it is over it
+/// gives back what the call holds; dropped at any moment it closes its connection.
+pub(super) struct Answer {
     /// The models not tried yet.
     candidates: VecDeque<Candidate>,
     request: ChatRequest,
@@ -66,9 +65,7 @@ pub struct Answer {
     /// How much was handed on.
     said_bytes: usize,
     said_calls: usize,
-    /// Held until it is over.
-    held: Option<(Charge, OwnedSemaphorePermit)>,
-    usage: Usage,
+    held: Held,
 }
 
 enum Phase {
@@ -79,8 +76,8 @@ enum Phase {
 }
 
 impl Answer {
-    pub(super) fn new(permit: Permit) -> Self {
-        let Permit { candidates, request, body, charge, deadlines, slot } = permit;
+    pub(super) fn new(call: Call, held: Held) -> Self {
+        let Call { candidates, request, body, deadlines } = call;
         let mut answer = Self {
             candidates: candidates.into(),
             request,
@@ -93,8 +90,7 @@ impl Answer {
             spoken: false,
             said_bytes: 0,
             said_calls: 0,
-            held: Some((charge, slot)),
-            usage: Usage::default(),
+            held,
         };
         if let Some(first) = answer.candidates.pop_front() {
             answer.begin(first, Some(body));
@@ -102,18 +98,10 @@ impl Answer {
         answer
     }
 
-    /// What the answer has cost so far: as the wire says, estimated where it does not. Holds after
-    /// the end too.
-    pub fn usage(&self) -> Usage {
-        self.held.as_ref().map_or(self.usage, |(charge, _)| charge.usage())
-    }
-
     fn begin(&mut self, candidate: Candidate, body: Option<Vec<u8>>) {
         let Candidate { endpoint, model } = candidate;
         self.request.model.clone_from(&model);
-        if let Some((charge, _)) = &mut self.held {
-            charge.begin(&endpoint.name, &model);
-        }
+        self.held.charge(|charge| charge.begin(&endpoint.name, &model));
         let decoder = Decoder::new(endpoint.kind, &endpoint.name);
         self.phase = if decoder.is_some() {
             let body = body.unwrap_or_else(|| encode(endpoint.kind, &endpoint.base_url, &self.request));
@@ -127,10 +115,10 @@ impl Answer {
 
     /// This attempt failed: on to the next model, where that makes sense and there is one.
     fn fail(&mut self, failure: Failure) -> Option<Error> {
-        if let Some((charge, _)) = &mut self.held {
+        self.held.charge(|charge| {
             charge.failed(&failure.error, failure.fail_over);
             charge.end(failure.billed);
-        }
+        });
         if failure.fail_over
             && !self.spoken
             && let Some(next) = self.candidates.pop_front()
@@ -151,9 +139,7 @@ impl Answer {
     /// Gives back what is held.
     fn end(&mut self) {
         self.phase = Phase::Over;
-        if let Some((charge, _slot)) = self.held.take() {
-            self.usage = charge.usage();
-        }
+        self.held.give_back();
     }
 
     /// Counts what is handed on, and fills in the usage of a finished answer.
@@ -174,11 +160,12 @@ impl Answer {
         });
         // No output of the model, but kept like it.
         self.said_bytes = self.said_bytes.saturating_add(bytes).saturating_add(proofs.sum());
-        let Some((charge, _)) = &mut self.held else { return };
-        charge.add(bytes as u64, wire);
-        if let Some(Delta::Finished { usage, .. }) = deltas.last_mut() {
-            *usage = Some(charge.finish(*usage));
-        }
+        self.held.charge(|charge| {
+            charge.add(bytes as u64, wire);
+            if let Some(Delta::Finished { usage, .. }) = deltas.last_mut() {
+                *usage = Some(charge.finish(*usage));
+            }
+        });
     }
 
     fn pause_for(&mut self, time: Duration) {
@@ -294,9 +281,7 @@ impl Answer {
                 self.pause.as_mut().reset(self.heard + self.deadlines.idle);
             }
             if !self.pause.is_elapsed() {
-                if let Some((charge, _)) = &mut self.held {
-                    charge.add(0, wire);
-                }
+                self.held.charge(|charge| charge.add(0, wire));
                 if !pending {
                     // A great deal came and said nothing: the others first.
                     cx.waker().wake_by_ref();
@@ -352,9 +337,7 @@ impl Stream for Answer {
                     if !deltas.is_empty() {
                         return this.hand_on(deltas, wire);
                     }
-                    if let Some((charge, _)) = &mut this.held {
-                        charge.add(0, wire);
-                    }
+                    this.held.charge(|charge| charge.add(0, wire));
                 }
                 Phase::Playing { .. } => {
                     let deltas = std::task::ready!(this.play(cx));

@@ -185,7 +185,7 @@ impl Attempt {
 }
 
 impl Drop for Charge {
-    #[expect(clippy::disallowed_methods, reason = "lifecycle message to the parent, one per permit")]
+    #[expect(clippy::disallowed_methods, reason = "lifecycle message to the parent, one per call")]
     fn drop(&mut self) {
         self.end(true);
         if let Some(reservation) = self.reservation.take() {

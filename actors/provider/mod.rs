@@ -1,12 +1,13 @@
-//! What a granted provider call is made of: where it goes, what it may cost, and the answer as a
-//! stream. The stream runs beside its session, on the session's arbiter; the provider supervisor only
-//! grants it and settles it.
+//! What a provider call is made of: where it goes, what it may cost, and the answer as a stream. The
+//! stream runs beside its session, on the session's arbiter; the provider supervisor only grants the call and
+//! settles it.
 
 pub mod account;
-pub mod answer;
+mod answer;
 mod charge;
 mod client;
 mod close_delimited;
+pub mod deltas;
 mod dial;
 pub mod probe;
 pub mod purse;
@@ -23,10 +24,8 @@ use clawmux_core::thinking::Thinking;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::regular_file;
-use answer::Answer;
 pub(crate) use charge::{Charge, Outcome, Payer};
 
 /// How long each part of a call may take.
@@ -144,28 +143,13 @@ pub(crate) struct Candidate {
     pub(crate) model: String,
 }
 
-/// Leave to make one provider call: its budget is reserved and its place among the calls under way is
-/// taken. Both are given back when it, or the answer it becomes, ends or is dropped.
+/// A provider call that was granted.
 #[derive(Debug)]
-pub struct Permit {
+pub(crate) struct Call {
     /// Tried in order; never empty.
     pub(crate) candidates: Vec<Candidate>,
     pub(crate) request: ChatRequest,
     /// The request as the first candidate's provider wants it.
     pub(crate) body: Vec<u8>,
-    pub(crate) charge: Charge,
     pub(crate) deadlines: Deadlines,
-    pub(crate) slot: OwnedSemaphorePermit,
-}
-
-impl Permit {
-    /// Makes the call. Has to be polled on an arbiter: connections are kept alive per arbiter.
-    pub fn open(self) -> Answer {
-        Answer::new(self)
-    }
-
-    /// The most tokens of output the call may produce, after what budgets leave.
-    pub fn max_tokens(&self) -> u32 {
-        self.request.max_tokens
-    }
 }

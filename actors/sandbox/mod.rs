@@ -16,7 +16,6 @@
 //! Guests run on the threads of a [`pool`], never on an arbiter. WASI is off for good.
 
 pub mod cache;
-pub mod cancel;
 pub mod compiler;
 pub mod engine;
 pub mod host;

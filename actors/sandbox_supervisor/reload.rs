@@ -15,8 +15,8 @@ use clawmux_core::ids::PluginName;
 use futures::future::join_all;
 use tokio::sync::watch;
 
-use super::{Entry, PLUGINS_MAX, SandboxSupervisor, State, settled};
-use crate::plugin::{Loading, Plugin, Retire};
+use super::{Entry, PLUGINS_MAX, SandboxSupervisor, State};
+use crate::plugin::{Loading, Plugin, Retire, settled};
 use crate::sandbox::source::Source;
 use crate::supervision::Restarts;
 
@@ -199,13 +199,12 @@ impl Handler<Replace> for SandboxSupervisor {
             }
         }
         for mut fresh in fresh {
-            self.retire(&fresh.name);
             let restarts = Restarts::default();
             match fresh.to.take().filter(Addr::connected) {
                 Some(to) => {
                     let state = State::Running { to, loading: fresh.loading.clone() };
                     let (source, generation) = (fresh.source.clone(), fresh.generation);
-                    self.plugins.insert(fresh.name.clone(), Entry { source, generation, restarts, state });
+                    self.put(fresh.name.clone(), Entry { source, generation, restarts, state });
                 }
                 // It crashed meanwhile.
                 None => self.start_plugin(&fresh.name, fresh.source.clone(), restarts, ctx),

@@ -1,8 +1,9 @@
 //! The sandbox under guests that behave and guests that do not.
 
 use super::*;
-use crate::plugin::{ABORTED, Panic};
+use crate::plugin::{Panic, Progress};
 use crate::sandbox::Limits;
+use clawmux_core::event::ToolResult;
 use clawmux_core::plugin::Capability;
 use std::borrow::Cow;
 use std::fs;
@@ -74,25 +75,27 @@ fn cache() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("sandbox-test-cache")
 }
 
-fn start(home: &tempfile::TempDir, plugins: Vec<config::Plugin>) -> Addr<SandboxSupervisor> {
+fn supervisor(home: &tempfile::TempDir, plugins: Vec<config::Plugin>) -> SandboxSupervisor {
     SandboxSupervisor::new(plugins, home.path().to_path_buf())
         .with_embedded(shipped())
         .with_cache(cache())
         .with_threads(4)
-        .start()
 }
 
-fn call(name: &str, input: Value, cancel: &Cancel) -> CallTool {
+fn start(home: &tempfile::TempDir, plugins: Vec<config::Plugin>) -> Addr<SandboxSupervisor> {
+    supervisor(home, plugins).start()
+}
+
+fn call(name: &str, input: Value) -> CallTool {
     CallTool {
         session: SessionKey::new("main", "test", "a", "main").unwrap(),
         run: "run".into(),
         call: ToolCall { id: "call".into(), name: name.into(), input },
-        cancel: cancel.clone(),
     }
 }
 
 async fn result(to: &Addr<SandboxSupervisor>, name: &str, input: Value) -> ToolResult {
-    to.send(call(name, input, &Cancel::new())).await.unwrap()
+    to.send(call(name, input)).await.unwrap().result().await
 }
 
 async fn error(to: &Addr<SandboxSupervisor>, name: &str, input: Value) -> String {
@@ -121,12 +124,12 @@ async fn until(to: &Addr<SandboxSupervisor>, plugin: &str, wanted: impl Fn(&Valu
 #[actix::test]
 async fn the_shipped_tools_work_and_describe_themselves() {
     let home = home(&[]);
-    let to = start(&home, Vec::new());
+    let supervisor = supervisor(&home, Vec::new());
+    let (tools, to) = (supervisor.tools(), supervisor.start());
     for name in ["echo", "clock"] {
         until(&to, name, |state| state["state"] == "loaded").await;
     }
-    let names = vec!["clock".into(), "nothing".into(), "echo".into()];
-    let tools = to.send(Tools { names }).await.unwrap();
+    let tools = tools.find(["clock".into(), "nothing".into(), "echo".into()].iter()).await.unwrap();
     let names: Vec<&str> = tools.iter().map(|tool| tool.name.as_str()).collect();
     assert_eq!(names, ["clock", "echo"], "in the order asked for");
     assert_eq!(tools[1].input_schema["properties"]["text"]["type"], "string");
@@ -252,27 +255,21 @@ async fn a_time_limit_ends_one_call_and_no_other_of_the_same_plugin() {
 }
 
 #[actix::test]
-async fn a_cancelled_call_is_answered_at_once_and_its_thread_freed() {
+async fn a_call_that_nobody_waits_for_any_more_frees_its_thread() {
     let limits = Limits { fuel: u64::MAX, timeout: Duration::from_secs(3600), ..Limits::default() };
     let home = home(&[("spin.wasm", guest("", SPIN))]);
     let to = start(&home, vec![entry("spin", "plugins/spin.wasm", limits)]);
     // Two run at a time with four threads; the others wait in line.
-    let cancels: Vec<Cancel> = (0..5).map(|_| Cancel::new()).collect();
-    let calls: Vec<_> = cancels
-        .iter()
-        .map(|cancel| {
-            let (to, call) = (to.clone(), call("spin", json!({}), cancel));
-            actix::spawn(async move { to.send(call).await.unwrap() })
-        })
-        .collect();
-    until(&to, "spin", |state| state["calls_running"] == 2 && state["calls_waiting"] == 3).await;
-    for (cancel, call) in cancels.iter().zip(calls) {
-        cancel.cancel();
-        let result = call.await.unwrap();
-        assert_eq!((result.content.as_str(), result.is_error), (ABORTED, true));
+    let mut calls: Vec<Calling> = Vec::new();
+    for _ in 0..5 {
+        calls.push(to.send(call("spin", json!({}))).await.unwrap());
     }
+    until(&to, "spin", |state| state["calls_running"] == 2 && state["calls_waiting"] == 3).await;
+    assert_eq!(calls[0].next().await, Some(Progress::Begun));
+    drop(calls);
     let state = until(&to, "spin", |state| state["calls_running"] == 0).await;
     assert_eq!(state["calls_waiting"], 0, "{state}");
+    assert_eq!((&state["calls_total"], &state["last_error"]), (&json!(2), &json!("aborted")), "{state}");
 }
 
 #[actix::test]
@@ -289,11 +286,10 @@ async fn spinning_plugins_on_every_core_delay_neither_the_arbiter_nor_other_plug
     let limits = Limits { fuel: u64::MAX, timeout: Duration::from_secs(3600), ..Limits::default() };
     let home = home(&[("spin.wasm", guest("", SPIN))]);
     let to = start(&home, vec![entry("spin", "plugins/spin.wasm", limits)]);
-    let cancel = Cancel::new();
     let spinning: Vec<_> = (0..40)
         .map(|_| {
-            let (to, call) = (to.clone(), call("spin", json!({}), &cancel));
-            actix::spawn(async move { to.send(call).await.unwrap() })
+            let to = to.clone();
+            actix::spawn(async move { result(&to, "spin", json!({})).await })
         })
         .collect();
     until(&to, "spin", |state| state["calls_running"] == 2 && state["calls_waiting"] == 38).await;
@@ -302,10 +298,8 @@ async fn spinning_plugins_on_every_core_delay_neither_the_arbiter_nor_other_plug
         assert_eq!(result(&to, "echo", json!({"text": text})).await.content, text);
     }
     assert!(spinning.iter().all(|call| !call.is_finished()), "they still spin");
-    cancel.cancel();
-    for call in spinning {
-        assert_eq!(call.await.unwrap().content, ABORTED);
-    }
+    spinning.iter().for_each(|call| call.abort());
+    until(&to, "spin", |state| state["calls_running"] == 0 && state["calls_waiting"] == 0).await;
 }
 
 #[actix::test]
@@ -314,12 +308,11 @@ async fn a_full_queue_has_an_answer() {
     let home = home(&[("spin.wasm", guest("", SPIN))]);
     let to = start(&home, vec![entry("spin", "plugins/spin.wasm", limits)]);
     until(&to, "spin", |state| state["state"] == "loaded").await;
-    let cancel = Cancel::new();
     let most = 2 + crate::plugin::WAITING_MAX;
     let spinning: Vec<_> = (0..most)
         .map(|_| {
-            let (to, call) = (to.clone(), call("spin", json!({}), &cancel));
-            actix::spawn(async move { to.send(call).await.unwrap() })
+            let to = to.clone();
+            actix::spawn(async move { result(&to, "spin", json!({})).await })
         })
         .collect();
     until(&to, "spin", |state| state["calls_waiting"] == crate::plugin::WAITING_MAX).await;
@@ -327,17 +320,16 @@ async fn a_full_queue_has_an_answer() {
         error(&to, "spin", json!({})).await,
         "plugin spin is busy: 64 calls wait already, try again later"
     );
-    cancel.cancel();
-    for call in spinning {
-        assert_eq!(call.await.unwrap().content, ABORTED);
-    }
+    spinning.iter().for_each(|call| call.abort());
+    until(&to, "spin", |state| state["calls_running"] == 0 && state["calls_waiting"] == 0).await;
 }
 
 #[actix::test]
 async fn plugins_are_loaded_and_unloaded_at_run_time() {
     let home = home(&[("good.wasm", guest("", "i32.const 0")), ("bad.wasm", b"\0asm nothing".to_vec())]);
     fs::write(home.path().join("secret.wasm"), guest("", "i32.const 0")).unwrap();
-    let to = start(&home, Vec::new());
+    let supervisor = supervisor(&home, Vec::new());
+    let (tools, to) = (supervisor.tools(), supervisor.start());
     let load =
         |name: &str, path: Option<&str>| LoadPlugin { name: name.into(), path: path.map(str::to_owned) };
     for (name, path, code) in [
@@ -364,7 +356,7 @@ async fn plugins_are_loaded_and_unloaded_at_run_time() {
     let gone = to.send(UnloadPlugin { name: "good".into() }).await.unwrap().unwrap_err();
     assert_eq!(gone.code, ErrorCode::NotFound);
     to.send(UnloadPlugin { name: "echo".into() }).await.unwrap().unwrap();
-    assert_eq!(to.send(Tools { names: vec!["echo".into()] }).await.unwrap(), []);
+    assert_eq!(tools.find(["echo".into()].iter()).await.unwrap(), []);
     to.send(load("echo", None)).await.unwrap().unwrap();
     assert_eq!(result(&to, "echo", json!({"text": "back"})).await.content, "back");
 }
@@ -495,10 +487,11 @@ async fn overhead_of_a_call() {
     let cache = home.path().join("cache");
     for start in ["cold", "cached"] {
         let begun = Instant::now();
-        let to =
-            SandboxSupervisor::new(Vec::new(), home.path().to_path_buf()).with_cache(cache.clone()).start();
+        let supervisor =
+            SandboxSupervisor::new(Vec::new(), home.path().to_path_buf()).with_cache(cache.clone());
+        let (tools, to) = (supervisor.tools(), supervisor.start());
         let started = begun.elapsed();
-        to.send(Tools { names: vec!["echo".into(), "clock".into()] }).await.unwrap();
+        tools.find(["echo".into(), "clock".into()].iter()).await.unwrap();
         println!("{start}: started in {started:?}, both loaded in {:?}", begun.elapsed());
         for (name, input) in [("echo", json!({"text": "hi"})), ("clock", json!({}))] {
             const CALLS: u32 = 2000;

@@ -7,19 +7,61 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clawmux_core::approval::Toolbox;
 use clawmux_core::catalog::Catalog;
-use clawmux_core::config::{Agent, Approval, Config, Recovery};
+use clawmux_core::config::{Agent, Approval, Config, ModelRef, Recovery};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, PluginName};
+use clawmux_core::messenger;
+use clawmux_core::node::NodeTool;
 use clawmux_core::quota::Quota;
 use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
 
-use super::Profile;
 use crate::regular_file;
 
 /// The longest soul, in bytes.
 pub const SOUL_BYTES_MAX: u64 = 1 << 20;
+
+/// An agent, as its sessions use it.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Its name.
+    pub id: AgentId,
+    /// Its soul.
+    pub soul: Arc<str>,
+    /// The models that answer for it, in the order they are asked in.
+    pub models: Vec<ModelRef>,
+    /// The most tokens of one answer.
+    pub max_tokens: u32,
+    /// The plugins it is offered as tools.
+    pub tools: Vec<PluginName>,
+    /// Of these, the ones whose calls wait for approval.
+    pub gated: Vec<PluginName>,
+    /// For how long they do.
+    pub approval_timeout: Duration,
+    /// The commands of nodes it is offered as tools, while their node is connected.
+    pub node_tools: Vec<NodeTool>,
+    /// Estimated tokens that soul and past turns may take together.
+    pub context_tokens: usize,
+}
+
+impl Profile {
+    /// All tools it may call, with those that are built in where they are offered.
+    pub(super) fn toolbox(&self, has_built_in: bool) -> Toolbox {
+        let built_in = has_built_in.then(messenger::name);
+        let nodes = self.node_tools.iter().map(|tool| tool.name.clone());
+        let offered = self.plugins().cloned().chain(nodes).chain(built_in).collect();
+        let is_plugin = |tool: &&PluginName| tool.as_str() != messenger::NAME;
+        let gated = self.gated.iter().filter(is_plugin).cloned().collect();
+        Toolbox { offered, gated, timeout: self.approval_timeout }
+    }
+
+    /// The plugins it may call: none takes the name of a tool that is built in.
+    pub(super) fn plugins(&self) -> impl Iterator<Item = &PluginName> {
+        self.tools.iter().filter(|tool| tool.as_str() != messenger::NAME)
+    }
+}
 
 /// What sessions are to be like.
 #[derive(Debug)]

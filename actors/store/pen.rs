@@ -36,7 +36,7 @@ pub struct Append {
     /// The session.
     pub session: SessionKey,
     /// The events; each covers one number, and they follow each other.
-    pub events: Vec<Logged>,
+    pub events: Arc<[Logged]>,
     /// Whether a power cut must not take them. Text that goes past the reserve is durable anyway.
     pub durable: bool,
     /// Sets numbers up to here aside, durably: text up to it need not be durable itself.
@@ -148,7 +148,7 @@ impl Pen {
     /// is gone may still be on its way.
     pub async fn settled(&self, session: &SessionKey) {
         let session = session.clone();
-        let nothing = Append { session, events: Vec::new(), durable: false, reserve: None };
+        let nothing = Append { session, events: Arc::default(), durable: false, reserve: None };
         // The writes of a session are done in their order; that there is nothing to do is no matter.
         let _ = self.append(nothing).await;
     }

@@ -12,9 +12,10 @@ use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler};
 use clawmux_actors::observe::Observe;
+use clawmux_actors::provider::Deadlines;
 use clawmux_actors::provider::account::Account;
-use clawmux_actors::provider::{Deadlines, Permit};
-use clawmux_actors::provider_supervisor::{Acquire, BudgetStatus, ProviderSupervisor};
+use clawmux_actors::provider::deltas::Deltas;
+use clawmux_actors::provider_supervisor::{BudgetStatus, Chat, ProviderSupervisor};
 use clawmux_actors::store::RecordUsage;
 use clawmux_core::auth::Secret;
 use clawmux_core::config::{self, Budgets, Config};
@@ -89,8 +90,8 @@ fn start(
     (supervisor.with_deadlines(deadlines).start(), records)
 }
 
-fn acquire(text: &str) -> Acquire {
-    Acquire {
+fn chat(text: &str) -> Chat {
+    Chat {
         session: SessionKey::new("main", "test", "İİİİ", "main").unwrap(),
         run: "run-1".into(),
         agent: "main".into(),
@@ -113,8 +114,7 @@ fn acquire(text: &str) -> Acquire {
 }
 
 /// All of an answer.
-async fn read(permit: Permit) -> (Vec<Delta>, Result<(), Error>) {
-    let mut answer = permit.open();
+async fn read(mut answer: Deltas) -> (Vec<Delta>, Result<(), Error>) {
     let mut deltas = Vec::new();
     let mut result = Ok(());
     while let Some(item) = answer.next().await {
@@ -131,8 +131,8 @@ async fn read(permit: Permit) -> (Vec<Delta>, Result<(), Error>) {
 }
 
 async fn ask(supervisor: &Addr<ProviderSupervisor>, text: &str) -> (Vec<Delta>, Result<(), Error>) {
-    match supervisor.send(acquire(text)).await.unwrap() {
-        Ok(permit) => read(permit).await,
+    match supervisor.send(chat(text)).await.unwrap() {
+        Ok(answer) => read(answer).await,
         Err(error) => (vec![], Err(error)),
     }
 }
@@ -353,11 +353,11 @@ async fn dropped_at_any_moment_it_gives_everything_back() {
         let (supervisor, mut records) =
             start(config(&[("p", kind, upstream.base_url())]), Deadlines::default());
         // Before it is opened.
-        drop(supervisor.send(acquire("hi")).await.unwrap().unwrap());
+        drop(supervisor.send(chat("hi")).await.unwrap().unwrap());
         all_given_back(&supervisor).await;
         // Before its head.
         upstream.then(Turn::HangHead);
-        let mut answer = supervisor.send(acquire("hi")).await.unwrap().unwrap().open();
+        let mut answer = supervisor.send(chat("hi")).await.unwrap().unwrap();
         tokio::select! {
             item = answer.next() => panic!("too early: {item:?}"),
             () = upstream.arrived() => {}
@@ -369,7 +369,7 @@ async fn dropped_at_any_moment_it_gives_everything_back() {
         all_given_back(&supervisor).await;
         // Within its body.
         upstream.then(Turn::HangBody("x".repeat(400)));
-        let mut answer = supervisor.send(acquire("hi")).await.unwrap().unwrap().open();
+        let mut answer = supervisor.send(chat("hi")).await.unwrap().unwrap();
         assert!(answer.next().await.unwrap().is_ok());
         let usage = answer.usage();
         assert_eq!(usage.output_tokens, 100);
@@ -570,7 +570,7 @@ async fn budgets_refuse_clamp_and_settle() {
     bounded.budgets = Budgets { session: 10_000, daily: 1_200, monthly: 0 };
     let (supervisor, _records) = start(bounded, Deadlines::default());
 
-    let mut spent = acquire("hi");
+    let mut spent = chat("hi");
     spent.account = Account::new(Usage { input_tokens: 9_000, output_tokens: 990 });
     let error = supervisor.send(spent).await.unwrap().unwrap_err();
     assert_eq!(
@@ -578,12 +578,12 @@ async fn budgets_refuse_clamp_and_settle() {
         (ErrorCode::BudgetExceeded, "token budget exceeded (session: 9990/10000)")
     );
 
-    let first = supervisor.send(acquire("hi")).await.unwrap().unwrap();
-    let second = supervisor.send(acquire("hi")).await.unwrap().unwrap();
+    let first = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    let second = supervisor.send(chat("hi")).await.unwrap().unwrap();
     assert_eq!(first.max_tokens(), 1_000);
     assert!(second.max_tokens() < 200, "{}", second.max_tokens());
     let clamped = second.max_tokens();
-    let error = supervisor.send(acquire("hi")).await.unwrap().unwrap_err();
+    let error = supervisor.send(chat("hi")).await.unwrap().unwrap_err();
     assert_eq!(error.message, "token budget exceeded (daily: 1200/1200)");
     drop(first);
     assert_eq!(read(second).await.1, Ok(()));
@@ -607,17 +607,17 @@ async fn calls_at_once_are_bounded() {
         .unwrap()
         .with_room(1, 1, Duration::from_secs(60))
         .start();
-    let first = supervisor.send(acquire("hi")).await.unwrap().unwrap();
-    let mut waiting = Box::pin(supervisor.send(acquire("hi")));
+    let first = supervisor.send(chat("hi")).await.unwrap().unwrap();
+    let mut waiting = Box::pin(supervisor.send(chat("hi")));
     assert!(futures::poll!(&mut waiting).is_pending());
-    let error = supervisor.send(acquire("hi")).await.unwrap().unwrap_err();
+    let error = supervisor.send(chat("hi")).await.unwrap().unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable, "{error}");
     assert_eq!(observed(&supervisor).await["calls_waiting"], json!(1));
     drop(first);
     let second = waiting.await.unwrap().expect("its turn has come");
 
     // Who leaves while waiting takes nothing along.
-    let mut waiting = Box::pin(supervisor.send(acquire("hi")));
+    let mut waiting = Box::pin(supervisor.send(chat("hi")));
     assert!(futures::poll!(&mut waiting).is_pending());
     assert_eq!(observed(&supervisor).await["calls_waiting"], json!(1));
     drop(waiting);
@@ -636,7 +636,7 @@ async fn calls_at_once_are_bounded() {
 async fn the_offline_provider_takes_the_same_road() {
     let (supervisor, mut records) =
         start(config(&[("p", ProviderKind::Offline, String::new())]), Deadlines::default());
-    let mut answer = supervisor.send(acquire("hello")).await.unwrap().unwrap().open();
+    let mut answer = supervisor.send(chat("hello")).await.unwrap().unwrap();
     let mut items = Vec::new();
     while let Some(item) = answer.next().await {
         items.push(item.unwrap());
@@ -662,7 +662,7 @@ async fn the_offline_provider_takes_the_same_road() {
 async fn unknown_agents_are_refused() {
     let (supervisor, _records) =
         start(config(&[("p", ProviderKind::Offline, String::new())]), Deadlines::default());
-    let mut unknown = acquire("hi");
+    let mut unknown = chat("hi");
     unknown.agent = "İİİİ".into();
     let error = supervisor.send(unknown).await.unwrap().unwrap_err();
     assert_eq!((error.code, error.message.as_str()), (ErrorCode::NotFound, "agent İİİİ is not configured"));
@@ -692,7 +692,7 @@ async fn many_answers_at_once_on_one_arbiter() {
     let mut answers = Vec::new();
     for _ in 0..ANSWERS {
         upstream.then(Turn::HangBody("here".into()));
-        answers.push(supervisor.send(acquire("hi")).await.unwrap().unwrap().open());
+        answers.push(supervisor.send(chat("hi")).await.unwrap().unwrap());
     }
     for answer in &mut answers {
         assert_eq!(text(&answer.next().await.unwrap().unwrap()), "here");

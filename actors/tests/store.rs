@@ -59,7 +59,7 @@ fn ended(outcome: Outcome) -> Event {
 }
 
 fn append(session: &SessionKey, events: Vec<Logged>, durable: bool) -> Append {
-    Append { session: session.clone(), events, durable, reserve: None }
+    Append { session: session.clone(), events: events.into(), durable, reserve: None }
 }
 
 /// Events of one run, numbered from `first` on.

@@ -59,7 +59,7 @@ impl Writer {
             state.row = self.insert_session(append)?;
         }
         let mut is_text = true;
-        for logged in &append.events {
+        for logged in append.events.iter() {
             match (logged.event.streamed(), &logged.run) {
                 (Some(piece), Some(run)) => self.stream(live, append, run, logged, piece)?,
                 _ => {
@@ -105,7 +105,7 @@ impl Writer {
         let mut next = first.first_seq;
         let (mut begun, mut over): (Vec<&RunId>, Vec<&RunId>) = (Vec::new(), Vec::new());
         let mut keys = Vec::new();
-        for logged in &append.events {
+        for logged in append.events.iter() {
             let is_streamed = logged.event.streamed().is_some();
             let covers = if is_streamed { logged.seq == next } else { logged.seq >= next };
             if logged.first_seq != next || !covers || !is_number(logged.seq) {

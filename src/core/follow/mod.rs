@@ -258,15 +258,15 @@ impl<R: Road> Followers<R> {
 
     /// Sends an event to those who want it and are live. One that is not may fall `lag_bytes_max`
     /// bytes of the log behind; beyond that its connection is given up.
-    pub fn publish(&mut self, session: &SessionKey, logged: Logged, lag_bytes_max: usize) {
-        let wanted = |feed: &Feed<R>| feed.cursors.iter().any(|cursor| cursor.wants(&logged));
+    pub fn publish(&mut self, session: &SessionKey, logged: &Logged, lag_bytes_max: usize) {
+        let wanted = |feed: &Feed<R>| feed.cursors.iter().any(|cursor| cursor.wants(logged));
         if !self.feeds.values().any(wanted) {
             return;
         }
         let short = logged.event.clipped(CLIP_BYTES);
         let short =
             short.map(|event| Published::clipped(session.clone(), Logged { event, ..logged.clone() }));
-        let whole = Published::new(session.clone(), logged);
+        let whole = Published::new(session.clone(), logged.clone());
         let short = short.unwrap_or_else(|| whole.clone());
         for feed in self.feeds.values_mut() {
             feed.publish((&whole, &short), lag_bytes_max);

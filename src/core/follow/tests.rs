@@ -103,7 +103,7 @@ impl World {
 
     fn publish(&mut self) {
         self.head += 1;
-        self.followers.publish(&key(), event(self.head), usize::MAX);
+        self.followers.publish(&key(), &event(self.head), usize::MAX);
     }
 
     fn begin_reads(&mut self) {
@@ -271,7 +271,7 @@ fn who_follows_the_session_is_told_long_things_in_short_and_who_asked_for_them_i
             let missing = world.followers.missing().remove(0);
             world.followers.caught(&key(), &missing, vec![long(1)], true);
         } else {
-            world.followers.publish(&key(), long(1), usize::MAX);
+            world.followers.publish(&key(), &long(1), usize::MAX);
         }
         bytes.push(world.peers[0].0.borrow().bytes);
     }
@@ -288,7 +288,7 @@ fn who_watches_keeps_nobody_awake_once_it_was_told_all() {
     assert!(followers.is_unneeded() && followers.has(ConnectionId(1), Ticket(7)));
     assert!(!followers.has(ConnectionId(1), Ticket(8)) && !followers.has(ConnectionId(2), Ticket(7)));
     // It takes nothing: what it has not got yet is in the log, and needs the session.
-    followers.publish(&key(), event(1), usize::MAX);
+    followers.publish(&key(), &event(1), usize::MAX);
     assert!(!followers.is_unneeded());
     way.0.borrow_mut().room = 9;
     followers.room(ConnectionId(1));
@@ -329,7 +329,7 @@ fn who_decides_about_calls_of_others_is_told_of_calls_and_nothing_else() {
             let missing = followers.missing().remove(0);
             followers.caught(&key(), &missing, all.clone(), true);
         } else {
-            all.iter().for_each(|logged| followers.publish(&key(), logged.clone(), usize::MAX));
+            all.iter().for_each(|logged| followers.publish(&key(), logged, usize::MAX));
         }
         let gone = Logged { event: Event::Deleted, run: None, ..event_at(8) };
         followers.end_all(&Published::new(key(), gone));
@@ -363,7 +363,7 @@ fn one_that_falls_too_far_behind_is_given_up_once() {
     world.follow(1, None, 0);
     world.make_room(1, 1000);
     for seq in 1..100 {
-        world.followers.publish(&key(), event(seq), 1000);
+        world.followers.publish(&key(), &event(seq), 1000);
     }
     assert_eq!(world.peers[0].0.borrow().lags, 1);
     assert_eq!(world.peers[1].0.borrow().lags, 0);

@@ -527,10 +527,8 @@ fn stop(reason: &str) -> Stop {
 mod tests {
     use super::super::{Decoder, ProviderKind};
     use super::*;
-    use crate::attachment::Attachment;
     use crate::event::ToolResult;
-    use crate::provider::ToolSpec;
-    use crate::provider::tests::{self, Decoded, call, damaged, every_cut, every_split};
+    use crate::provider::tests::{self, Decoded, call, damaged, echo, every_cut, every_split, file, request};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -648,29 +646,20 @@ data: {"type":"message_stop"}
             content: content.into(),
             is_error,
         };
-        let request = ChatRequest {
-            model: "claude".into(),
-            system: "Be kind.".into(),
-            messages: vec![
-                ChatMessage::user("first"),
-                ChatMessage::user("second"),
-                ChatMessage::Assistant {
-                    text: "I look.".into(),
-                    calls: vec![asked("t1", json!({"a": 1})), asked("t2", json!("{broken"))],
-                    thoughts: vec![],
-                },
-                ChatMessage::ToolResults(vec![result("t1", "one", false), result("t2", "", true)]),
-                ChatMessage::user("and?"),
-                ChatMessage::Assistant { text: "  ".into(), calls: vec![], thoughts: vec![] },
-            ],
-            tools: vec![ToolSpec {
-                name: "echo".into(),
-                description: "says it".into(),
-                input_schema: json!({"type": "object"}),
-            }],
-            max_tokens: 7,
-            thinking: Thinking::Off,
-        };
+        let messages = vec![
+            ChatMessage::user("first"),
+            ChatMessage::user("second"),
+            ChatMessage::Assistant {
+                text: "I look.".into(),
+                calls: vec![asked("t1", json!({"a": 1})), asked("t2", json!("{broken"))],
+                thoughts: vec![],
+            },
+            ChatMessage::ToolResults(vec![result("t1", "one", false), result("t2", "", true)]),
+            ChatMessage::user("and?"),
+            ChatMessage::Assistant { text: "  ".into(), calls: vec![], thoughts: vec![] },
+        ];
+        let mut request = request("claude", messages);
+        (request.system, request.tools) = ("Be kind.".into(), vec![echo()]);
         let body: Value = serde_json::from_slice(&encode(&request)).unwrap();
         assert_eq!(
             body,
@@ -779,14 +768,7 @@ data: {"type":"message_stop"}
     }
 
     fn thinking(model: &str, level: Thinking, max_tokens: u32) -> ChatRequest {
-        ChatRequest {
-            model: model.into(),
-            system: String::new(),
-            messages: vec![ChatMessage::user("hi")],
-            tools: vec![],
-            max_tokens,
-            thinking: level,
-        }
+        ChatRequest { max_tokens, thinking: level, ..request(model, vec![ChatMessage::user("hi")]) }
     }
 
     #[test]
@@ -866,9 +848,6 @@ data: {"type":"message_stop"}
 
     #[test]
     fn what_is_brought_along_comes_before_the_words() {
-        let file = |name: &str, data: &'static [u8]| {
-            Attachment::new(Some(name), None, bytes::Bytes::from_static(data)).unwrap()
-        };
         let mut gone = file("old.gif", b"GIF89a");
         gone.let_go();
         let mut request = thinking("claude", Thinking::Off, 8);

@@ -498,6 +498,21 @@ mod tests {
         Delta::ToolCall(ToolCall { id: id.into(), name: name.into(), input })
     }
 
+    /// These messages for `model`, with neither system prompt nor tools.
+    pub(super) fn request(model: &str, messages: Vec<ChatMessage>) -> ChatRequest {
+        let (system, tools) = (String::new(), Vec::new());
+        ChatRequest { model: model.into(), system, messages, tools, max_tokens: 7, thinking: Thinking::Off }
+    }
+
+    pub(super) fn echo() -> ToolSpec {
+        let input_schema = serde_json::json!({"type": "object"});
+        ToolSpec { name: "echo".into(), description: "says it".into(), input_schema }
+    }
+
+    pub(super) fn file(name: &str, data: &'static [u8]) -> Attachment {
+        Attachment::new(Some(name), None, bytes::Bytes::from_static(data)).unwrap()
+    }
+
     /// Arbitrary bytes, and streams with a part of them replaced by such.
     pub(super) fn damaged(stream: &'static str) -> impl Strategy<Value = Vec<u8>> {
         let damage =
@@ -537,15 +552,7 @@ mod tests {
         let data = [&b"\xff\xd8\xff"[..], &[7; 3_000_000]].concat();
         let image = Attachment::new(None, None, data.into()).unwrap();
         let user = ChatMessage::User { text: "look".into(), attachments: vec![image.clone(), image] };
-        let (model, system, tools) = ("m".into(), String::new(), vec![]);
-        let mut request = ChatRequest {
-            model,
-            system,
-            messages: vec![user],
-            tools,
-            max_tokens: 9,
-            thinking: Thinking::Off,
-        };
+        let mut request = request("m", vec![user]);
         for kind in [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::Offline] {
             let tokens = estimate_input(kind, &request, encode(kind, "", &request).len());
             assert!((2 * IMAGE_TOKENS..2 * IMAGE_TOKENS + 200).contains(&tokens), "{kind}: {tokens}");

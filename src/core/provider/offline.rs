@@ -302,23 +302,13 @@ impl<'a> Answer<'a> {
 mod tests {
     use super::*;
     use crate::event::ToolResult;
-    use crate::provider::ToolSpec;
+    use crate::provider::tests::{self, echo};
     use proptest::prelude::*;
     use serde_json::json;
 
     fn request(messages: Vec<ChatMessage>) -> ChatRequest {
-        ChatRequest {
-            model: "offline".into(),
-            system: "Be kind.".into(),
-            messages,
-            tools: vec![ToolSpec {
-                name: "echo".into(),
-                description: "Says it again.".into(),
-                input_schema: json!({"type": "object"}),
-            }],
-            max_tokens: 4096,
-            thinking: Thinking::Off,
-        }
+        let request = tests::request("offline", messages);
+        ChatRequest { system: "Be kind.".into(), tools: vec![echo()], max_tokens: 4096, ..request }
     }
 
     fn user(text: &str) -> ChatMessage {

@@ -485,8 +485,7 @@ mod tests {
     use super::super::ProviderKind;
     use super::*;
     use crate::event::ToolResult;
-    use crate::provider::ToolSpec;
-    use crate::provider::tests::{self, Decoded, call, damaged, every_cut, every_split};
+    use crate::provider::tests::{self, Decoded, call, damaged, echo, every_cut, every_split, file};
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -608,32 +607,20 @@ data: [DONE]
 
     #[test]
     fn a_conversation_is_written_as_the_api_demands() {
-        let mut request = ChatRequest {
-            model: "gpt".into(),
-            system: "Be kind.".into(),
-            messages: vec![
-                ChatMessage::user("hi"),
-                ChatMessage::Assistant {
-                    text: String::new(),
-                    calls: vec![ToolCall { id: "a".into(), name: "echo".into(), input: json!({"n": 1}) }],
-                    thoughts: vec![],
-                },
-                ChatMessage::ToolResults(vec![ToolResult {
-                    call: "a".into(),
-                    content: "no".into(),
-                    is_error: true,
-                }]),
-                ChatMessage::Assistant { text: "done".into(), calls: vec![], thoughts: vec![] },
-                ChatMessage::user("thanks"),
-            ],
-            tools: vec![ToolSpec {
-                name: "echo".into(),
-                description: "says it".into(),
-                input_schema: json!({"type": "object"}),
-            }],
-            max_tokens: 7,
-            thinking: Thinking::Off,
-        };
+        let result = ToolResult { call: "a".into(), content: "no".into(), is_error: true };
+        let messages = vec![
+            ChatMessage::user("hi"),
+            ChatMessage::Assistant {
+                text: String::new(),
+                calls: vec![ToolCall { id: "a".into(), name: "echo".into(), input: json!({"n": 1}) }],
+                thoughts: vec![],
+            },
+            ChatMessage::ToolResults(vec![result]),
+            ChatMessage::Assistant { text: "done".into(), calls: vec![], thoughts: vec![] },
+            ChatMessage::user("thanks"),
+        ];
+        let mut request = request(messages);
+        (request.system, request.tools) = ("Be kind.".into(), vec![echo()]);
         let body: Value = serde_json::from_slice(&encode(&request, LengthField::MaxTokens)).unwrap();
         assert_eq!(
             body,
@@ -700,8 +687,7 @@ data: [DONE]
     }
 
     fn request(messages: Vec<ChatMessage>) -> ChatRequest {
-        let (model, system) = ("gpt".into(), String::new());
-        ChatRequest { model, system, messages, tools: vec![], max_tokens: 7, thinking: Thinking::Off }
+        tests::request("gpt", messages)
     }
 
     fn body_of(request: &ChatRequest) -> Value {
@@ -744,9 +730,6 @@ data: [DONE]
 
     #[test]
     fn images_are_parts_and_text_files_are_text() {
-        let file = |name: &str, data: &'static [u8]| {
-            Attachment::new(Some(name), None, bytes::Bytes::from_static(data)).unwrap()
-        };
         let (image, notes) = (file("a.png", b"\x89PNG\r\n\x1a\n\xff"), file("n.txt", b"notes"));
         let user = |attachments| ChatMessage::User { text: "look".into(), attachments };
         let body = body_of(&request(vec![user(vec![image.clone(), notes.clone()]), user(vec![notes])]));

@@ -329,7 +329,7 @@ impl Driver {
             rules::published_ranges_are_contiguous(self.published, logged)?;
             self.published = logged.seq;
             outside.publish(logged)?;
-            self.followers.publish(&outside.cast.session, logged.clone(), outside.lag_bytes_max);
+            self.followers.publish(&outside.cast.session, logged, outside.lag_bytes_max);
         }
         outside.look()?;
         if self.is_written()

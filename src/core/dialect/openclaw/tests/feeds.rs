@@ -478,7 +478,7 @@ impl World {
                 self.let_watch(Seq(batch.events[0].first_seq.0 - 1));
                 for logged in batch.events {
                     self.published = logged.seq;
-                    self.followers.publish(&key(), logged, usize::MAX);
+                    self.followers.publish(&key(), &logged, usize::MAX);
                 }
                 self.proceed();
             }

@@ -1,0 +1,108 @@
+//! A call of a tool under way, as who asked for it holds it.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use clawmux_core::event::ToolResult;
+use clawmux_core::ids::{CallId, PluginName};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::Answer;
+
+/// How long a call may wait for a thread before it is given up.
+pub const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// What comes of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Progress {
+    /// Its turn has come: the guest runs.
+    Begun,
+    /// It is over.
+    Returned(ToolResult),
+}
+
+/// A call under way: its progress and its result. Dropped, it is called off: what did not begin never will,
+/// and a guest that runs is ended.
+#[derive(Debug)]
+pub struct Calling {
+    plugin: PluginName,
+    call: CallId,
+    /// None once its turn has come.
+    begun: Option<oneshot::Receiver<()>>,
+    /// None once it is over.
+    answer: Option<oneshot::Receiver<Answer>>,
+    /// There as long as somebody waits for the call.
+    _wanted: Arc<()>,
+}
+
+/// The end of a call that makes it.
+#[derive(Debug)]
+pub(super) struct Called {
+    /// Tells that it begins. Where that fails it was given up, and must not.
+    pub(super) begun: oneshot::Sender<()>,
+    /// Closed where the call was called off.
+    pub(super) reply: oneshot::Sender<Answer>,
+    /// Gone where the call was called off.
+    pub(super) wanted: Weak<()>,
+}
+
+impl Calling {
+    /// Both ends of a call that waits for its turn.
+    pub(super) fn new(plugin: PluginName, call: CallId) -> (Self, Called) {
+        let (begin, begun) = oneshot::channel();
+        let (reply, answer) = oneshot::channel();
+        let wanted = Arc::new(());
+        let called = Called { begun: begin, reply, wanted: Arc::downgrade(&wanted) };
+        (Self { plugin, call, begun: Some(begun), answer: Some(answer), _wanted: wanted }, called)
+    }
+
+    /// A call that is never made, and why.
+    pub(crate) fn refused(plugin: PluginName, call: CallId, why: impl Into<String>) -> Self {
+        let (calling, Called { reply, .. }) = Self::new(plugin, call);
+        // The other end is here.
+        let _ = reply.send(Answer::error(why));
+        calling
+    }
+
+    /// What comes next of it; none after its result. A call that waits longer than [`WAIT_MAX`] for its turn
+    /// is given up.
+    pub async fn next(&mut self) -> Option<Progress> {
+        if let Some(mut begun) = self.begun.take() {
+            match timeout(WAIT_MAX, &mut begun).await {
+                Ok(Ok(())) => return Some(Progress::Begun),
+                // It never begins: its answer says why.
+                Ok(Err(_)) => {}
+                Err(_) => {
+                    begun.close();
+                    // Just now; so its own time limit ends it.
+                    if begun.try_recv().is_ok() {
+                        return Some(Progress::Begun);
+                    }
+                    self.answer = None;
+                    let (plugin, limit) = (&self.plugin, WAIT_MAX.as_millis());
+                    let busy = format!("plugin {plugin} is busy: no room to run within {limit} ms");
+                    return Some(Progress::Returned(self.to_result(Answer::error(busy))));
+                }
+            }
+        }
+        let answer = self.answer.take()?.await;
+        let answer = answer.unwrap_or_else(|_| Answer::crashed(&self.plugin));
+        Some(Progress::Returned(self.to_result(answer)))
+    }
+
+    /// Waits for its result: whatever happens, there is one.
+    pub async fn result(mut self) -> ToolResult {
+        while let Some(progress) = self.next().await {
+            if let Progress::Returned(result) = progress {
+                return result;
+            }
+        }
+        // Somebody has taken it before.
+        self.to_result(Answer::crashed(&self.plugin))
+    }
+
+    fn to_result(&self, Answer { content, is_error }: Answer) -> ToolResult {
+        ToolResult { call: self.call.clone(), content, is_error }
+    }
+}

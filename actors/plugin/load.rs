@@ -1,0 +1,138 @@
+//! Loading a plugin: its module is read, compiled and asked to describe itself. Guest code runs in that, so
+//! it is done where guests may run, never on an arbiter.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clawmux_core::config;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::PluginName;
+use clawmux_core::provider::ToolSpec;
+use clawmux_core::reply::PluginSummary;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::sandbox::cache::Cache;
+use crate::sandbox::engine::Engine;
+use crate::sandbox::source::{self, Package, Source};
+
+/// How long reading, compiling and describing a module may take.
+pub const LOAD_MAX: Duration = Duration::from_secs(30);
+
+/// Plugins that are loaded at a time. The memory of as many compilers is what a start may take.
+pub const LOADS_MAX: usize = 4;
+
+/// How long a plugin may wait for others to be loaded: as long as all there may be take, should each
+/// take all it may.
+pub const LOAD_WAIT_MAX: Duration = Duration::from_secs(LOAD_MAX.as_secs() * 256 / LOADS_MAX as u64);
+
+/// The most bytes of `describe`'s answer.
+const DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
+
+/// What became of loading.
+#[derive(Clone, Debug)]
+pub enum Loading {
+    /// It is under way.
+    UnderWay,
+    /// The plugin can be called.
+    Done(Arc<Loaded>),
+    /// It can't; nor later, unless somebody changes something.
+    Failed(Error),
+}
+
+/// A plugin that can be called, as others see it.
+#[derive(Debug)]
+pub struct Loaded {
+    /// For lists.
+    pub summary: PluginSummary,
+    /// For models.
+    pub tool: ToolSpec,
+    /// Whether a call that was cut off may be made again.
+    pub idempotent: bool,
+    /// Tells what was loaded, and with which grants and limits, from anything else.
+    pub digest: [u8; 32],
+}
+
+/// What became of loading, once that is settled.
+pub async fn settled(mut loading: watch::Receiver<Loading>) -> Result<Arc<Loaded>, Error> {
+    let settled = loading.wait_for(|loading| !matches!(loading, Loading::UnderWay)).await;
+    match settled.as_deref() {
+        Ok(Loading::Done(loaded)) => Ok(Arc::clone(loaded)),
+        Ok(Loading::Failed(error)) => Err(error.clone()),
+        // The actor ended meanwhile.
+        Ok(Loading::UnderWay) | Err(_) => {
+            Err(ErrorCode::Unavailable.error("the plugin crashed while it was being loaded, try again"))
+        }
+    }
+}
+
+/// Reads, compiles and describes, for as long as it is `wanted`. Blocks.
+///
+/// # Errors
+/// What is wrong with it, with its name.
+pub(super) fn load(
+    name: &PluginName,
+    source: &Source,
+    entry: Option<&config::Plugin>,
+    cache: &Cache,
+    wanted: &dyn Fn() -> bool,
+) -> Result<(Package, Engine, Loaded), Error> {
+    let fail = |why: String| ErrorCode::InvalidRequest.error(format!("plugin {name}: {why}"));
+    let package = source.read(name, entry)?;
+    let (mut engine, _loading) = Engine::load(&package, cache, wanted)
+        .map_err(|why| why.code().error(format!("plugin {name}: {why}")))?;
+    let output =
+        engine.call("describe", b"{}", |_| ()).map_err(|failure| fail(format!("describe {failure}")))?;
+    if output.len() > DESCRIPTION_BYTES_MAX {
+        return Err(fail(format!(
+            "describe answers with {} bytes, more than {DESCRIPTION_BYTES_MAX}",
+            output.len()
+        )));
+    }
+    let described: Value = serde_json::from_slice(&output)
+        .map_err(|error| fail(format!("describe does not answer with JSON: {error}")))?;
+    if let Some(kind) = described.get("type").and_then(Value::as_str).filter(|kind| *kind != "tool") {
+        return Err(fail(format!("it is a {kind}, only tools are implemented yet")));
+    }
+    let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+    let manifest = &package.manifest;
+    let description =
+        text(described.get("description")).or_else(|| manifest.description.clone()).unwrap_or_default();
+    let input_schema = match described.get("input_schema") {
+        None | Some(Value::Null) => json!({"type": "object", "properties": {}}),
+        Some(schema @ Value::Object(_)) => schema.clone(),
+        Some(_) => return Err(fail("describe's input_schema is not an object".to_owned())),
+    };
+    let loaded = Loaded {
+        summary: PluginSummary {
+            name: name.clone(),
+            version: manifest.version.clone(),
+            description: manifest.description.clone().unwrap_or_else(|| description.clone()),
+            capabilities: package.grants.iter().map(ToString::to_string).collect(),
+        },
+        tool: ToolSpec { name: name.clone(), description, input_schema },
+        idempotent: manifest.idempotent,
+        digest: package.digest(),
+    };
+    Ok((package, engine, loaded))
+}
+
+/// What is wrong with the configured plugins, each tried as it is when the daemon starts, where it can be
+/// read at all: for what can't be, see [`source::check`]. `home` is where relative paths start. Blocks,
+/// for as long as it takes to compile them.
+pub fn attempt(plugins: &[config::Plugin], home: &Path, cache: &Cache) -> Vec<Error> {
+    let embedded = source::embedded();
+    let tried = plugins.iter().filter_map(|plugin| {
+        let mut plugin = plugin.clone();
+        plugin.path = plugin.path.map(|path| home.join(path));
+        let source = Source::own(&embedded, &plugin.name, Some(&plugin))?;
+        source.read(&plugin.name, Some(&plugin)).ok()?;
+        let mut error = load(&plugin.name, &source, Some(&plugin), cache, &|| true).err()?;
+        if let Some(path) = &plugin.path {
+            error.message = format!("{}: {}", path.display(), error.message);
+        }
+        Some(error)
+    });
+    tried.collect()
+}

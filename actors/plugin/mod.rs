@@ -1,0 +1,377 @@
+//! A plugin: one module and the calls to it.
+//!
+//! It loads itself off the arbiter when it starts, keeps the engines, lets a bounded number of
+//! calls run at a time and the next ones wait in order, ends what takes too long, and tells how it
+//! is. Guest code runs on the threads of the pool, never here.
+//!
+//! Deliberately absent: retries (a tool call may have had its effect), and state between calls
+//! (each gets a fresh instance).
+
+mod answer;
+mod calling;
+mod conduct;
+mod load;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use actix::{
+    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, MessageResult, WrapFuture,
+};
+use clawmux_core::config;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::{CallId, PluginName};
+use clawmux_core::time::Timestamp;
+use serde_json::json;
+use tokio::sync::{oneshot, watch};
+
+use crate::clock;
+use crate::observe::{Observe, Observed};
+use crate::sandbox::cache::Cache;
+use crate::sandbox::engine::Engine;
+use crate::sandbox::pool::Pool;
+use crate::sandbox::source::{Package, Source};
+use crate::supervision::Guard;
+
+pub use answer::Answer;
+pub use calling::{Calling, Progress, WAIT_MAX};
+pub use load::{LOAD_MAX, LOAD_WAIT_MAX, LOADS_MAX, Loaded, Loading, attempt, settled};
+
+use calling::Called;
+use conduct::{Ended, Job, conduct};
+use load::load;
+
+/// The most calls that may wait for one plugin.
+pub const WAITING_MAX: usize = 64;
+
+/// Engines kept for later calls; one more call at a time makes one more engine.
+const IDLE_ENGINES_MAX: usize = 2;
+
+/// What every plugin shares.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// The threads guests run on.
+    pub pool: Pool,
+    /// The threads plugins are loaded on, [`LOADS_MAX`] of them: calls never wait behind a compiler, and
+    /// one plugin that takes all its time to be compiled holds up no other.
+    pub loaders: Pool,
+    /// Where compiled code comes from.
+    pub cache: Arc<Cache>,
+}
+
+/// A loaded plugin, or one on its way there.
+pub struct Plugin {
+    name: PluginName,
+    source: Source,
+    entry: Option<config::Plugin>,
+    surroundings: Surroundings,
+    loading: watch::Sender<Loading>,
+    package: Option<Arc<Package>>,
+    idle: Vec<Engine>,
+    /// The inputs of calls that wait for their turn.
+    waiting: VecDeque<(Vec<u8>, Called)>,
+    running: usize,
+    retiring: bool,
+    figures: Figures,
+    _guard: Guard,
+}
+
+#[derive(Default)]
+struct Figures {
+    calls: u64,
+    failures: u64,
+    cut_off: u64,
+    engines: u64,
+    load: Duration,
+    last_call: Duration,
+    /// What the last call that failed was answered, and when.
+    last_error: Option<(String, Timestamp)>,
+}
+
+/// Calls the tool; every call has a result within its time limit and [`WAIT_MAX`].
+#[derive(Debug, Message)]
+#[rtype(result = "Calling")]
+pub struct Call {
+    /// Which call it is.
+    pub id: CallId,
+    /// The tool's input, as JSON.
+    pub input: Vec<u8>,
+}
+
+/// Take no more calls, finish those there are, then stop.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Retire;
+
+impl Plugin {
+    /// The plugin `name` from `source`; loads when started. What becomes of that is seen through
+    /// `loading`.
+    pub fn new(
+        name: PluginName,
+        source: Source,
+        entry: Option<config::Plugin>,
+        surroundings: Surroundings,
+        loading: watch::Sender<Loading>,
+        guard: Guard,
+    ) -> Self {
+        Self {
+            name,
+            source,
+            entry,
+            surroundings,
+            loading,
+            package: None,
+            idle: Vec::new(),
+            waiting: VecDeque::new(),
+            running: 0,
+            retiring: false,
+            figures: Figures::default(),
+            _guard: guard,
+        }
+    }
+
+    /// Calls at the same time: half the threads, so that one plugin never has them all.
+    fn running_max(&self) -> usize {
+        (self.surroundings.pool.threads_max() / 2).max(1)
+    }
+
+    fn load(&mut self, ctx: &mut Context<Self>) {
+        let (sender, loaded) = oneshot::channel();
+        let begun = Instant::now();
+        let (name, source, entry) = (self.name.clone(), self.source.clone(), self.entry.clone());
+        let cache = Arc::clone(&self.surroundings.cache);
+        let (turn, has_turn) = oneshot::channel();
+        let submitted = self.surroundings.loaders.submit(move || {
+            // Nobody listens any more where it took too long, or was unloaded meanwhile.
+            if turn.send(()).is_ok() {
+                let loaded = load(&name, &source, entry.as_ref(), &cache, &|| !sender.is_closed());
+                let _ = sender.send(loaded);
+            }
+        });
+        if submitted.is_err() {
+            let error = ErrorCode::Unavailable.error(format!("plugin {}: the sandbox is full", self.name));
+            return self.loaded(Err(error), begun, ctx);
+        }
+        let name = self.name.clone();
+        let wait = async move {
+            if tokio::time::timeout(LOAD_WAIT_MAX, has_turn).await.is_err() {
+                return Err(ErrorCode::Timeout.error(format!(
+                    "plugin {name}: it waited longer than {} s for others to be loaded",
+                    LOAD_WAIT_MAX.as_secs()
+                )));
+            }
+            match tokio::time::timeout(LOAD_MAX, loaded).await {
+                Ok(Ok(result)) => result,
+                Ok(Err(_)) => {
+                    Err(ErrorCode::Internal
+                        .error(format!("plugin {name}: the sandbox failed while loading it")))
+                }
+                Err(_) => Err(ErrorCode::Timeout
+                    .error(format!("plugin {name}: loading took longer than {} ms", LOAD_MAX.as_millis()))),
+            }
+        };
+        ctx.spawn(wait.into_actor(self).map(move |result, act, ctx| act.loaded(result, begun, ctx)));
+    }
+
+    fn loaded(
+        &mut self,
+        result: Result<(Package, Engine, Loaded), Error>,
+        begun: Instant,
+        ctx: &mut Context<Self>,
+    ) {
+        self.figures.load = begun.elapsed();
+        match result {
+            Ok((package, engine, loaded)) => {
+                let load_ms = u64::try_from(self.figures.load.as_millis()).unwrap_or(u64::MAX);
+                tracing::info!(plugin = %self.name, load_ms, "plugin loaded");
+                self.package = Some(Arc::new(package));
+                self.idle.push(engine);
+                self.figures.engines += 1;
+                self.loading.send_replace(Loading::Done(Arc::new(loaded)));
+            }
+            Err(error) => {
+                tracing::error!(plugin = %self.name, %error, "plugin not loaded");
+                self.loading.send_replace(Loading::Failed(error));
+            }
+        }
+        self.next(ctx);
+    }
+
+    /// Lets waiting calls run as far as there is room.
+    fn next(&mut self, ctx: &mut Context<Self>) {
+        let failed = match &*self.loading.borrow() {
+            Loading::UnderWay => return,
+            Loading::Done(_) => None,
+            Loading::Failed(error) => Some(error.message.clone()),
+        };
+        while self.running < self.running_max() {
+            let Some((input, called)) = self.waiting.pop_front() else { break };
+            if called.reply.is_closed() {
+                continue;
+            }
+            match (&failed, &self.package) {
+                (None, Some(package)) => {
+                    let package = Arc::clone(package);
+                    self.run(input, called, package, ctx);
+                }
+                (failed, _) => {
+                    let why = failed.as_deref().unwrap_or("plugin could not be loaded");
+                    let _ = called.reply.send(Answer::error(why));
+                }
+            }
+        }
+        if self.retiring && self.running == 0 && self.waiting.is_empty() {
+            ctx.stop();
+        }
+    }
+
+    fn run(&mut self, input: Vec<u8>, called: Called, package: Arc<Package>, ctx: &mut Context<Self>) {
+        let Called { begun, reply, wanted } = called;
+        let (entered_sender, entered) = oneshot::channel();
+        let (done_sender, done) = oneshot::channel();
+        let job = Job {
+            package: Arc::clone(&package),
+            cache: Arc::clone(&self.surroundings.cache),
+            engine: self.idle.pop(),
+            input,
+            begun,
+            wanted,
+            entered: entered_sender,
+            done: done_sender,
+        };
+        if self.surroundings.pool.submit(move || job.run()).is_err() {
+            let full = format!("plugin {}: the sandbox is full, try again later", self.name);
+            let _ = reply.send(Answer::error(full));
+            return;
+        }
+        self.running += 1;
+        let conduct = conduct(package, entered, done, reply);
+        ctx.spawn(conduct.into_actor(self).map(|ended, act, ctx| {
+            act.running -= 1;
+            act.ended(ended);
+            act.next(ctx);
+        }));
+    }
+
+    fn ended(&mut self, ended: Ended) {
+        self.figures.calls += 1;
+        self.figures.failures += u64::from(ended.error.is_some());
+        if let Some(error) = ended.error {
+            self.figures.last_error = Some((error, clock::now()));
+        }
+        self.figures.cut_off += u64::from(ended.cut_off);
+        self.figures.engines += u64::from(ended.compiled);
+        self.figures.last_call = ended.took;
+        if let Some(engine) = ended.engine
+            && self.idle.len() < IDLE_ENGINES_MAX
+        {
+            self.idle.push(engine);
+        }
+    }
+}
+
+impl Actor for Plugin {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(WAITING_MAX);
+        self.load(ctx);
+    }
+}
+
+impl Handler<Call> for Plugin {
+    type Result = MessageResult<Call>;
+
+    fn handle(&mut self, Call { id, input }: Call, ctx: &mut Self::Context) -> Self::Result {
+        let name = self.name.clone();
+        if self.waiting.len() >= WAITING_MAX {
+            let busy = format!("plugin {name} is busy: {WAITING_MAX} calls wait already, try again later");
+            return MessageResult(Calling::refused(name, id, busy));
+        }
+        let (calling, called) = Calling::new(name, id);
+        self.waiting.push_back((input, called));
+        self.next(ctx);
+        MessageResult(calling)
+    }
+}
+
+impl Handler<Retire> for Plugin {
+    type Result = ();
+
+    fn handle(&mut self, _: Retire, ctx: &mut Self::Context) {
+        self.retiring = true;
+        self.next(ctx);
+    }
+}
+
+impl Handler<Observe> for Plugin {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Self::Result {
+        let (state, error) = match &*self.loading.borrow() {
+            Loading::UnderWay => ("loading", None),
+            Loading::Done(_) if self.retiring => ("retiring", None),
+            Loading::Done(_) => ("loaded", None),
+            Loading::Failed(error) => ("failed", Some(error.message.clone())),
+        };
+        let loaded = match &*self.loading.borrow() {
+            Loading::Done(loaded) => Some(loaded.clone()),
+            Loading::UnderWay | Loading::Failed(_) => None,
+        };
+        let package = self.package.as_deref();
+        let approval = self.entry.as_ref().map(|entry| entry.approval).unwrap_or_default();
+        Observed::leaf(
+            format!("plugin {}", self.name),
+            json!({
+                "plugin": self.name.as_str(),
+                "state": state,
+                "error": error,
+                "version": loaded.as_ref().and_then(|loaded| loaded.summary.version.as_deref()),
+                "description": loaded.as_ref().map(|loaded| loaded.summary.description.as_str()),
+                "idempotent": loaded.as_ref().map(|loaded| loaded.idempotent),
+                "source": self.source.kind(),
+                "path": self.source.path().map(|path| path.display().to_string()),
+                "approval": match approval {
+                    config::Approval::Never => "never",
+                    config::Approval::Ask => "ask",
+                },
+                "limits": package.map(|package| json!({
+                    "timeout_ms": package.limits.timeout.as_millis(),
+                    "memory_mb": package.limits.memory_mb,
+                    "fuel": package.limits.fuel,
+                })),
+                "module_bytes": package.map(|package| package.module.len()),
+                "capabilities": package
+                    .map(|package| package.grants.iter().map(ToString::to_string).collect::<Vec<_>>()),
+                "calls_running": self.running,
+                "calls_running_max": self.running_max(),
+                "calls_waiting": self.waiting.len(),
+                "calls_total": self.figures.calls,
+                "calls_failed_total": self.figures.failures,
+                "calls_cut_off_total": self.figures.cut_off,
+                "engines_idle": self.idle.len(),
+                "engines_compiled_total": self.figures.engines,
+                "load_ms": self.figures.load.as_millis(),
+                "last_call_us": self.figures.last_call.as_micros(),
+                "last_error": self.figures.last_error.as_ref().map(|(error, _)| error),
+                "last_error_ms": self.figures.last_error.as_ref().map(|(_, at)| at.as_millis()),
+            }),
+        )
+    }
+}
+
+/// Ends the actor as a fault of its own would.
+#[cfg(test)]
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Panic;
+
+#[cfg(test)]
+impl Handler<Panic> for Plugin {
+    type Result = ();
+
+    fn handle(&mut self, _: Panic, _: &mut Self::Context) {
+        panic!("a plugin actor was asked to panic");
+    }
+}

@@ -1,0 +1,75 @@
+//! Serving those who follow the session: what is live is sent to them, what they missed is read from the log.
+
+use actix::prelude::*;
+use clawmux_core::follow::Wanted;
+use clawmux_core::ids::Seq;
+
+use super::{RETRY, Road, Session, Watcher};
+use crate::ask::gone;
+use crate::deliver::WINDOW_BYTES;
+use crate::store::{AskedBy, ReadEvents, Store};
+
+/// The most of the log that one read of a cursor brings into memory, in bytes: a window full.
+const CATCH_UP_BYTES: usize = WINDOW_BYTES;
+
+impl Session {
+    /// Those who began to watch are told what comes after this number; those who ended it nothing.
+    pub(super) fn let_watch(&mut self, after: Seq, ctx: &mut Context<Self>) {
+        let owner = self.conversation.owner();
+        let Some(all) = self.colleagues.watchers.since(&mut self.watchers_seen, owner) else { return };
+        let feeds = &mut self.remains.feeds;
+        feeds.keep_watching(|connection, ticket| {
+            all.iter().any(|watcher| (watcher.client.connection, watcher.ticket) == (connection, ticket))
+        });
+        for Watcher { client, ticket, is_for_calls, .. } in all {
+            let wanted = if is_for_calls { Wanted::Calls } else { Wanted::Watch };
+            if !feeds.has(client.connection, ticket) {
+                let who = (client.connection, ticket);
+                let road = || Road::new(client, ctx.address().recipient());
+                feeds.follow(who, (wanted, after), self.published, road);
+            }
+        }
+    }
+
+    /// Serves followers that fell behind from the log.
+    pub(super) fn catch_up(&mut self, ctx: &mut Context<Self>) {
+        // What recovery decided is yet to be published, and in a new session there is nothing to watch.
+        if !self.writing && !self.conversation.is_new() {
+            self.let_watch(self.published, ctx);
+        }
+        for missing in self.remains.feeds.missing() {
+            let as_of = self.published;
+            let question = ReadEvents {
+                session: self.conversation.key().clone(),
+                after: missing.after,
+                run: missing.run.clone(),
+                max_bytes: CATCH_UP_BYTES,
+            };
+            let owner = self.conversation.owner().clone();
+            let read = self.colleagues.store.send(AskedBy { owner, question });
+            let caught = read.into_actor(self).map(move |result, session, ctx| {
+                let events = result.unwrap_or_else(|_| Err(gone::<Store>()));
+                let failed = events.is_err();
+                let events = events.unwrap_or_default();
+                let was_last = events.last().is_none_or(|logged| logged.seq >= as_of);
+                let is_all = !failed && was_last && as_of == session.published;
+                session.remains.feeds.caught(session.conversation.key(), &missing, events, is_all);
+                if failed {
+                    session.retry_later(ctx);
+                } else {
+                    session.catch_up(ctx);
+                }
+            });
+            ctx.spawn(caught);
+        }
+    }
+
+    fn retry_later(&mut self, ctx: &mut Context<Self>) {
+        if !std::mem::replace(&mut self.retrying, true) {
+            ctx.run_later(RETRY, |session, ctx| {
+                session.retrying = false;
+                session.catch_up(ctx);
+            });
+        }
+    }
+}

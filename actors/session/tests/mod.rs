@@ -1,0 +1,345 @@
+//! Sessions with everything they work with, driven by a connection that is only a mailbox.
+
+mod changes;
+mod following;
+mod lanes;
+mod owners;
+mod provided;
+mod runs;
+mod waking;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix::prelude::*;
+use clawmux_core::auth::authority::Authority;
+use clawmux_core::auth::{About, Owner, Principal, Scope, Scopes};
+use clawmux_core::catalog::Catalog;
+use clawmux_core::command::{Command, Route, Submit, Target};
+use clawmux_core::config::{Config, Recovery};
+use clawmux_core::event::{Cause, Event, Logged, Outcome};
+use clawmux_core::exchanged::Exchanged;
+use clawmux_core::ids::{AgentId, ConnectionId, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::log::usage::UsageTotals;
+use clawmux_core::manner::Manner;
+use clawmux_core::node::{Invocation, NodeTool};
+use clawmux_core::quota::Quota;
+use clawmux_core::reply::{Accepted, Reply, Role};
+use clawmux_core::router::Router;
+use clawmux_core::session::Limits;
+use tokio::sync::mpsc;
+
+use super::{Approvals, Colleagues, Profile, Queued, Roster, Session, Watchers};
+use crate::arbiters::Arbiters;
+use crate::clock;
+use crate::configuration::{Configuration, Layers};
+use crate::crew::{self, Crew, Kin};
+use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
+use crate::devices::Devices;
+use crate::files::{self, Files};
+use crate::hub::Hub;
+use crate::hub::changes::Changes;
+use crate::lane::Lanes;
+use crate::meters::Meters;
+use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
+use crate::observe::Observe;
+use crate::provider::purse::Purses;
+use crate::provider_supervisor::ProviderSupervisor;
+use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::scheduler::{self, Scheduler};
+use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
+use crate::store::Store;
+use crate::tokens::Tokens;
+
+#[allow(dead_code, unreachable_pub, reason = "tests of the daemon use the rest of it")]
+#[path = "../../../tests/support/upstream.rs"]
+mod upstream;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Makes a session panic.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Sabotage;
+
+impl Handler<Sabotage> for Session {
+    type Result = ();
+
+    fn handle(&mut self, _: Sabotage, _: &mut Self::Context) {
+        panic!("sabotaged");
+    }
+}
+
+fn user(name: &str) -> Principal {
+    Principal::new(name, Scopes::of(&[Scope::Read, Scope::Write]))
+}
+
+/// A connection that hands on what it gets.
+struct Mailbox(mpsc::UnboundedSender<Deliver>);
+
+impl Actor for Mailbox {
+    type Context = Context<Self>;
+}
+
+impl Handler<More> for Mailbox {
+    type Result = ();
+
+    fn handle(&mut self, _: More, _: &mut Self::Context) {}
+}
+
+impl Handler<Deliver> for Mailbox {
+    type Result = ();
+
+    fn handle(&mut self, deliver: Deliver, _: &mut Self::Context) {
+        let _ = self.0.send(deliver);
+    }
+}
+
+struct World {
+    supervisor: Addr<SessionSupervisor>,
+    nodes: Addr<Nodes>,
+    _home: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        Self::with(Config::default()).await
+    }
+
+    async fn with(config: Config) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let config = Arc::new(config);
+        let store = Store::open(home.path().join("clawmux.db")).await.unwrap();
+        let (pen, store) = (store.pen(), store.start());
+        let totals = UsageTotals::default();
+        let providers =
+            ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals).unwrap().start();
+        let sandbox = SandboxSupervisor::new(Vec::new(), home.path().to_owned());
+        let (tools, sandbox) = (sandbox.tools(), sandbox.start());
+        let nodes = Nodes::default();
+        let (connected, nodes) = (nodes.connected(), nodes.start());
+        let id = AgentId::from("main");
+        let catalog = Arc::new(Catalog::new(&config));
+        let profile = Profile {
+            id: id.clone(),
+            soul: "".into(),
+            models: config.agents[&id].models.clone(),
+            max_tokens: 1000,
+            tools: vec!["echo".into()],
+            gated: Vec::new(),
+            approval_timeout: Duration::from_secs(60),
+            node_tools: vec![NodeTool::parse("node:phone/camera.snap").unwrap().unwrap()],
+            context_tokens: 5000,
+        };
+        let (authority, hub) = (Arc::new(Authority::new(&config.auth)), Hub::default().start());
+        let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await.unwrap().start();
+        let tokens = Tokens::open(authority, store.clone(), hub.clone()).await.unwrap().start();
+        let kin = Kin::default();
+        let crew = Crew::open(crew::Setup {
+            rules: clawmux_core::crew::Setup::default(),
+            store: store.clone(),
+            hub: hub.clone(),
+            log: pen.health(),
+            purses: Purses::default(),
+            kin: kin.clone(),
+        });
+        let crew = crew.await.unwrap().start();
+        let files = files::Setup {
+            folder: home.path().join("files"),
+            store: store.clone(),
+            quota_bytes: 1 << 20,
+            upload_life: files::UPLOAD_LIFE,
+            attachment_roots: vec![home.path().join("attachments")],
+        };
+        let files = Files::open(files).await.unwrap().start();
+        let scheduler = Scheduler::open(scheduler::Setup {
+            config: config.scheduler.clone(),
+            home: home.path().to_owned(),
+            zone: "UTC".into(),
+            store: store.clone(),
+            hub: hub.clone(),
+            log: pen.health(),
+        });
+        let scheduler = scheduler.await.unwrap().start();
+        let roster = Arc::new(Exchanged::new(Roster {
+            router: Router::new(Vec::new(), Some(id.clone())),
+            agents: HashMap::from([(id, Arc::new(profile))]),
+            limits: Limits { queue: 4, episodic_turns: 5, context_tokens: 5000 },
+            quota: Quota::default(),
+            queued_bytes: 1 << 20,
+            retention: None,
+            store_bytes_max: None,
+            recovery: Recovery::Resume,
+            lag_bytes_max: 1 << 17,
+            catalog,
+        }));
+        let supervisor = SessionSupervisor::new(Setup {
+            arbiters: Arbiters::default(),
+            colleagues: Colleagues {
+                store,
+                pen,
+                providers,
+                sandbox,
+                tools,
+                roster: roster.clone(),
+                nodes: nodes.clone(),
+                connected,
+                files: files.clone(),
+                lanes: Lanes::default(),
+                watchers: Watchers::default(),
+                approvals: Approvals::default(),
+                queued: Queued::default(),
+                changes: Changes::default(),
+                meters: Meters::default(),
+            },
+            hub,
+            configuration: Configuration::new(Layers::default()).start(),
+            log: Arc::default(),
+            devices: devices.recipient(),
+            crew,
+            kin,
+            files,
+            scheduler: scheduler.recipient(),
+            tokens: tokens.recipient(),
+            admin: crate::admin::Admin::default().start().recipient(),
+            version: "test",
+        })
+        .start();
+        Self { supervisor, nodes, _home: home }
+    }
+
+    fn peer(&self, connection: u64) -> Peer {
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let to = Mailbox(sender).start().recipient();
+        Peer {
+            client: Client { connection: ConnectionId(connection), to, window: Arc::default() },
+            inbox,
+            supervisor: self.supervisor.clone(),
+            tickets: 0,
+            generous: true,
+        }
+    }
+}
+
+struct Peer {
+    client: Client,
+    inbox: mpsc::UnboundedReceiver<Deliver>,
+    supervisor: Addr<SessionSupervisor>,
+    tickets: u64,
+    /// Whether it gives the room of every event back.
+    generous: bool,
+}
+
+fn target(account: &str) -> Target {
+    Target::Route(Route { channel: "test".into(), account: account.into(), ..Route::default() })
+}
+
+fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
+    Command::Submit(Submit {
+        target: target(account),
+        run: RunId::from_random(clock::random()),
+        content: content.into(),
+        idempotency_key: key.map(str::to_owned),
+        attachments: Vec::new(),
+        files: Vec::new(),
+        enclosed: Vec::new(),
+        manner: Manner::default(),
+        follow: true,
+    })
+}
+
+impl Peer {
+    fn ask(&mut self, command: Command) -> Ticket {
+        self.ask_as(Principal::local(), command)
+    }
+
+    fn ask_as(&mut self, principal: Principal, command: Command) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        self.supervisor
+            .try_send(Dispatch {
+                ticket,
+                principal,
+                command,
+                client: self.client.clone(),
+                arbiter: Arbiter::current(),
+            })
+            .unwrap();
+        ticket
+    }
+
+    async fn next(&mut self) -> Deliver {
+        tokio::time::timeout(PATIENCE, self.inbox.recv()).await.expect("in time").expect("open")
+    }
+
+    async fn reply(&mut self) -> Result<Reply, clawmux_core::error::Error> {
+        match self.next().await {
+            Deliver::Reply(_, reply) => reply,
+            other => panic!("it overtook the reply: {other:?}"),
+        }
+    }
+
+    async fn accepted(&mut self) -> Accepted {
+        match self.reply().await {
+            Ok(Reply::Accepted(accepted)) => accepted,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The next event and the request it is told under.
+    async fn told(&mut self) -> (Ticket, Logged) {
+        loop {
+            if let Deliver::Event { ticket, event, .. } = self.next().await {
+                if self.generous {
+                    self.client.window.give_back(cost(&event), self.client.connection);
+                }
+                return (ticket, event.logged.clone());
+            }
+        }
+    }
+
+    async fn event(&mut self) -> Logged {
+        self.told().await.1
+    }
+
+    /// Events up to and with the end of the run.
+    async fn rest(&mut self) -> Vec<Logged> {
+        let mut events = Vec::new();
+        loop {
+            let logged = self.event().await;
+            let end = matches!(logged.event, Event::Ended { .. });
+            events.push(logged);
+            if end {
+                return events;
+            }
+        }
+    }
+
+    async fn answer(&mut self, account: &str) -> String {
+        self.ask(Command::History { target: target(account), limit: 10, before: None });
+        match self.reply().await {
+            Ok(Reply::History(history)) => {
+                let last = history.messages.into_iter().rev().find(|m| m.role == Role::Assistant);
+                last.map(|message| message.content).unwrap_or_default()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn text(events: &[Logged]) -> String {
+    events
+        .iter()
+        .filter_map(|logged| match &logged.event {
+            Event::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+        .collect()
+}
+
+fn contiguous(events: &[Logged]) {
+    for pair in events.windows(2) {
+        assert_eq!(pair[1].first_seq, pair[0].seq.next(), "a number is missing or twice: {pair:?}");
+    }
+}

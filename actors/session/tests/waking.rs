@@ -1,0 +1,119 @@
+//! Sessions that wake, sleep and start anew.
+
+use super::*;
+
+#[actix::test]
+async fn all_that_waits_for_a_session_to_wake_reaches_it() {
+    const REQUESTS: usize = 200;
+    let world = World::new().await;
+    // It has its room from its first turn on.
+    world.peer(0).ask(Command::Abort { target: target("nobody"), run: None });
+    tokio::task::yield_now().await;
+    let mut peer = world.peer(1);
+    peer.ask(prompt("ada", "/slow 60", None));
+    for _ in 0..REQUESTS {
+        peer.ask(Command::Clear { target: target("ada") });
+    }
+    peer.accepted().await;
+    let mut cleared = 0;
+    while cleared < REQUESTS {
+        match peer.next().await {
+            Deliver::Reply(_, reply) => {
+                reply.expect("not busy");
+                cleared += 1;
+            }
+            Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
+        }
+    }
+}
+
+#[actix::test]
+async fn a_session_that_never_was_can_be_let_go_and_sleeps_then() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    let follow = peer.ask(Command::Attach { target: target("x"), after: None });
+    let Ok(Reply::Attached { session, .. }) = peer.reply().await else { panic!("attached") };
+    peer.ask(Command::Detach { target: target("x"), follow });
+    assert!(matches!(peer.reply().await, Ok(Reply::Detached { found: true })));
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while world.supervisor.send(Visit { key: session.clone() }).await.unwrap().is_some() {
+        assert!(tokio::time::Instant::now() < deadline, "it sleeps");
+        tokio::task::yield_now().await;
+    }
+}
+
+#[actix::test]
+async fn a_stopped_session_ends_all_its_runs_and_sleeps() {
+    let world = World::new().await;
+    let (mut peer, mut operator) = (world.peer(1), world.peer(2));
+    peer.ask(prompt("ada", "/slow 1000", None));
+    let first = peer.accepted().await.run;
+    peer.ask(prompt("ada", "waits", None));
+    let stop = || Command::Stop { target: target("ada"), cause: Cause::Stopped };
+    operator.ask(stop());
+    let Ok(Reply::Stopped { session, runs }) = operator.reply().await else { panic!("stopped") };
+    assert_eq!((runs.len(), &runs[0]), (2, &first));
+    for _ in 0..2 {
+        let ended = peer.rest().await;
+        assert!(matches!(ended.last().unwrap().event, Event::Ended { outcome: Outcome::Aborted(_), .. }));
+    }
+    operator.ask(stop());
+    assert!(matches!(operator.reply().await, Ok(Reply::Stopped { runs, .. }) if runs.is_empty()));
+    let deadline = tokio::time::Instant::now() + PATIENCE;
+    while world.supervisor.send(Visit { key: session.clone() }).await.unwrap().is_some() {
+        assert!(tokio::time::Instant::now() < deadline, "it sleeps");
+        tokio::task::yield_now().await;
+    }
+    operator.ask(Command::Stop { target: target("nobody"), cause: Cause::Stopped });
+    assert!(operator.reply().await.unwrap_err().message.contains("no such session"));
+}
+
+#[actix::test]
+async fn a_session_that_panics_starts_anew_from_its_log_and_its_followers_go_on() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    peer.ask(prompt("ada", "tell me of the bittern", None));
+    let accepted = peer.accepted().await;
+    let mut events = Vec::new();
+    while !matches!(events.last(), Some(Logged { event: Event::Text(_), .. })) {
+        events.push(peer.event().await);
+    }
+    let visited = world.supervisor.send(Visit { key: accepted.session }).await.unwrap();
+    visited.expect("awake").try_send(Sabotage).unwrap();
+    events.extend(peer.rest().await);
+    contiguous(&events);
+    let restarted = events.iter().position(|logged| logged.event == Event::Restarted);
+    let restarted = restarted.unwrap_or_else(|| panic!("no restart in {events:?}"));
+    assert_eq!(text(&events[restarted..]), peer.answer("ada").await, "the step started anew");
+    assert!(matches!(events.last().unwrap().event, Event::Ended { outcome: Outcome::Completed, .. }));
+}
+
+#[actix::test]
+async fn an_idle_session_sleeps_and_wakes_when_it_is_named() {
+    let world = World::new().await;
+    let mut peer = world.peer(1);
+    peer.ask(prompt("ada", "tell me of the dunlin", None));
+    let key = peer.accepted().await.session;
+    peer.rest().await;
+    let visit = || world.supervisor.send(Visit { key: key.clone() });
+
+    world.supervisor.send(Idle { key: key.clone(), received: 0 }).await.unwrap();
+    assert!(visit().await.unwrap().is_some(), "a message is on its way to it: it stays awake");
+
+    // Who asks how it is just then is not told of one that is broken.
+    let (observed, idle) = futures::join!(
+        world.supervisor.send(Observe),
+        world.supervisor.send(Idle { key: key.clone(), received: 1 })
+    );
+    idle.unwrap();
+    let observed = observed.unwrap();
+    assert_eq!(observed.state["awake"], 1, "it was awake as they were counted");
+    let silent: Vec<_> = observed.children.iter().filter_map(|child| child.silent.as_deref()).collect();
+    assert_eq!((silent.len(), observed.children.len()), (0, 0), "{silent:?}");
+    // What comes while it falls asleep is not lost.
+    peer.ask(prompt("ada", "and of the knot", None));
+    let accepted = peer.accepted().await;
+    let events = peer.rest().await;
+    assert_eq!(events[0].seq, accepted.seq, "it goes on where it was");
+    assert!(text(&events).contains("knot"));
+}

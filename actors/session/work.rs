@@ -1,0 +1,338 @@
+//! What follows from the state of a conversation: asking the model, and calling tools.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Instant;
+
+use actix::prelude::*;
+use clawmux_core::config::ModelRef;
+use clawmux_core::context::fit_soul;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::event::{ToolCall, ToolResult, Usage};
+use clawmux_core::ids::{CallId, PluginName, RunId};
+use clawmux_core::lane;
+use clawmux_core::messenger;
+use clawmux_core::provider::{ChatRequest, Delta};
+use clawmux_core::thinking::Thinking;
+use clawmux_core::turn::Work;
+use futures::future::LocalBoxFuture;
+use futures::stream::LocalBoxStream;
+use futures::{FutureExt, StreamExt, TryFutureExt};
+
+use super::errand::Errand;
+use super::{Colleagues, Session};
+use crate::ask::gone;
+use crate::clock;
+use crate::lane::Spot;
+use crate::meters::{CallEnd, OTHER};
+use crate::nodes::{CallNode, Nodes};
+use crate::provider_supervisor::{Chat, ProviderSupervisor};
+use crate::sandbox_supervisor::{CallTool, SandboxSupervisor};
+
+type Answer = LocalBoxStream<'static, Result<Vec<Delta>, Error>>;
+
+/// Where an answer is while it is read: taken out, it ends at once, and its cost is known.
+type Slot = Rc<RefCell<Option<Answer>>>;
+
+/// The work under way.
+pub(super) enum Doing {
+    Nothing,
+    /// Asking the model; nothing is being read while the last piece is written.
+    Asking {
+        run: RunId,
+        step: usize,
+        future: Option<SpawnHandle>,
+        answer: Slot,
+        /// What the session had spent before.
+        before: Usage,
+    },
+    /// Calling tools.
+    Acting {
+        run: RunId,
+        step: usize,
+        calls: Vec<Making>,
+    },
+}
+
+impl Doing {
+    /// Whether something is under way that a session which stops waits for: not for approvals.
+    pub(super) fn is_busy(&self) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::Asking { .. } => true,
+            Self::Acting { calls, .. } => calls.iter().any(|making| !making.is_over),
+        }
+    }
+}
+
+/// A call that was begun: it is not begun again.
+pub(super) struct Making {
+    call: CallId,
+    tool: PluginName,
+    begun: Instant,
+    future: SpawnHandle,
+    is_over: bool,
+}
+
+impl Session {
+    /// Takes the agent as it is now for a run that begins; none where there is no such agent any more.
+    fn take_profile(&mut self, run: &RunId) -> Option<()> {
+        if self.profiled.as_ref() != Some(run) {
+            self.profile = self.roster.agents.get(&self.profile.id)?.clone();
+            self.tools = self.profile.toolbox(false);
+            self.built_in_tools = self.profile.toolbox(true);
+            self.profiled = Some(run.clone());
+        }
+        Some(())
+    }
+
+    /// Ends work that no longer follows from the state: the run was aborted or has ended.
+    pub(super) fn end_stale_work(&mut self, ctx: &mut Context<Self>) {
+        let wanted = match (&self.doing, self.conversation.work()) {
+            (Doing::Nothing, _) => true,
+            (Doing::Asking { run, step, .. }, Some((now, Work::Ask { step: at }))) => {
+                run == now && *step == at
+            }
+            (Doing::Acting { run, step, .. }, Some((now, Work::Act { step: at, .. }))) => {
+                run == now && *step == at
+            }
+            _ => false,
+        };
+        if !wanted {
+            self.end_work(ctx);
+        }
+    }
+
+    /// Ends what is under way. Gives what an answer that is cut off by it has cost.
+    pub(super) fn end_work(&mut self, ctx: &mut Context<Self>) -> Usage {
+        match std::mem::replace(&mut self.doing, Doing::Nothing) {
+            Doing::Nothing => Usage::default(),
+            Doing::Asking { future, answer, before, .. } => {
+                future.map(|future| ctx.cancel_future(future));
+                drop(answer.take());
+                self.account.spent_since(before)
+            }
+            Doing::Acting { calls, .. } => {
+                let cut_off = calls.into_iter().filter(|making| !making.is_over);
+                for Making { future, tool, begun, .. } in cut_off {
+                    self.colleagues.meters.called(tool.as_str(), CallEnd::Cancelled, begun.elapsed());
+                    ctx.cancel_future(future);
+                }
+                Usage::default()
+            }
+        }
+    }
+
+    /// Does what the state says is to be done, where it is not under way.
+    ///
+    /// Asking the model need not wait until the prompt is written: it has no effect that could be
+    /// done twice, and nothing that is heard gets ahead of the prompt in the log. Calling tools
+    /// does wait: their intent, and the approval of those that need one, must be in the log before. The answer is read on while its last
+    /// piece is being written, but no further.
+    pub(super) fn work(&mut self, ctx: &mut Context<Self>) {
+        if let Doing::Asking { future: future @ None, answer, run, step, .. } = &mut self.doing {
+            if self.conversation.is_taken() {
+                *future = Some(listen(answer.clone(), run.clone(), *step, ctx));
+            }
+            return;
+        }
+        if self.draining {
+            return;
+        }
+        match self.conversation.work() {
+            Some((run, Work::Ask { step })) if matches!(self.doing, Doing::Nothing) => {
+                let run = run.clone();
+                match self.take_profile(&run) {
+                    Some(()) => self.ask(run, step, ctx),
+                    None => {
+                        let why = format!("there is no agent named {} any more", self.profile.id);
+                        self.unheard(&run, step, ErrorCode::NotFound.error(why), ctx);
+                    }
+                }
+            }
+            Some((run, Work::Act { step, calls })) if self.is_written() => {
+                let run = run.clone();
+                self.act(run, step, calls, ctx);
+            }
+            _ => {}
+        }
+    }
+
+    /// Asks the model.
+    fn ask(&mut self, run: RunId, step: usize, ctx: &mut Context<Self>) {
+        let soul = fit_soul(&self.profile.soul, self.profile.context_tokens);
+        let request = ChatRequest {
+            model: String::new(),
+            system: soul.to_owned(),
+            messages: self.conversation.conversation(soul.len()),
+            tools: Vec::new(),
+            max_tokens: self.max_tokens(),
+            thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
+        };
+        let (profile, built_in) = (self.profile.clone(), self.has_built_in_tools().then(messenger::spec));
+        let Colleagues { providers, tools, connected, .. } = &self.colleagues;
+        let (providers, tools, connected) = (providers.clone(), tools.clone(), connected.clone());
+        let mut chat = Chat {
+            session: self.conversation.key().clone(),
+            run: run.clone(),
+            agent: self.profile.id.clone(),
+            models: self.profile.models.clone(),
+            model: self.model(),
+            request,
+            account: self.account.clone(),
+        };
+        let asked = async move {
+            let offered = &mut chat.request.tools;
+            offered.extend(tools.find(profile.plugins()).await?);
+            offered.extend(connected.tools(&profile.node_tools));
+            offered.extend(built_in);
+            providers.send(chat).await.map_err(|_| gone::<ProviderSupervisor>())?
+        };
+        let answer = Rc::new(RefCell::new(Some(asked.try_flatten_stream().boxed_local())));
+        let future = Some(listen(answer.clone(), run.clone(), step, ctx));
+        self.doing = Doing::Asking { run, step, future, answer, before: self.account.spent() };
+    }
+
+    /// The most tokens of one answer: as many as the prompt wants, and the agent may give.
+    fn max_tokens(&self) -> u32 {
+        let most = self.profile.max_tokens;
+        self.conversation.max_tokens().map_or(most, |wanted| wanted.min(most))
+    }
+
+    /// The model that was chosen for the prompt or for the session.
+    fn model(&self) -> Option<ModelRef> {
+        let set = self.conversation.model()?;
+        self.roster.catalog.find(self.profile.id.as_str(), set).ok()
+    }
+
+    /// A piece of the answer, or its end.
+    fn heard(
+        &mut self,
+        run: &RunId,
+        step: usize,
+        piece: Option<Result<Vec<Delta>, Error>>,
+        ctx: &mut Context<Self>,
+    ) {
+        match piece {
+            Some(Ok(deltas)) => {
+                if let Doing::Asking { future, .. } = &mut self.doing {
+                    *future = None;
+                }
+                let tools = if self.has_built_in_tools() { &self.built_in_tools } else { &self.tools };
+                self.conversation.said(clock::now(), run, step, deltas, tools);
+                self.proceed(ctx);
+            }
+            Some(Err(error)) => self.unheard(run, step, error, ctx),
+            None => self.unheard(run, step, ErrorCode::Provider.error("the answer was cut off"), ctx),
+        }
+    }
+
+    /// The model can't be heard, or no more. The client is told too, but it is the operator who can
+    /// do something about most causes.
+    fn unheard(&mut self, run: &RunId, step: usize, error: Error, ctx: &mut Context<Self>) {
+        // Quoted: it may repeat what a provider said.
+        tracing::warn!(session = %self.conversation.key(), %run, error = ?error.message, "the run failed");
+        let partial = self.end_work(ctx);
+        self.conversation.failed(clock::now(), run, step, error, partial);
+        self.proceed(ctx);
+    }
+
+    /// Calls tools: all of these that were not begun yet, at once.
+    fn act(&mut self, run: RunId, step: usize, calls: Vec<ToolCall>, ctx: &mut Context<Self>) {
+        let mut begun = match std::mem::replace(&mut self.doing, Doing::Nothing) {
+            Doing::Acting { calls, .. } => calls,
+            Doing::Nothing | Doing::Asking { .. } => Vec::new(),
+        };
+        for call in calls {
+            if begun.iter().any(|making| making.call == call.id) {
+                continue;
+            }
+            let (id, tool, at) = (call.id.clone(), self.offered(&call.name), Instant::now());
+            let result = self.call(run.clone(), call);
+            let (of, returning) = (run.clone(), id.clone());
+            let returned = result.into_actor(self).map(move |result, session, ctx| {
+                if let Doing::Acting { calls, .. } = &mut session.doing {
+                    for making in calls.iter_mut().filter(|making| making.call == returning) {
+                        making.is_over = true;
+                        let end = if result.is_error { CallEnd::Error } else { CallEnd::Ok };
+                        session.colleagues.meters.called(making.tool.as_str(), end, making.begun.elapsed());
+                    }
+                }
+                session.conversation.returned(clock::now(), &of, result);
+                session.proceed(ctx);
+            });
+            let future = ctx.spawn(returned);
+            begun.push(Making { call: id, tool, begun: at, future, is_over: false });
+        }
+        self.doing = Doing::Acting { run, step, calls: begun };
+    }
+
+    /// The name of a tool as it is counted: a model may call what it was never offered.
+    fn offered(&self, tool: &PluginName) -> PluginName {
+        let is_offered = self.tools.offered.contains(tool);
+        if is_offered { tool.clone() } else { PluginName::from(OTHER) }
+    }
+
+    /// Whether the run under way is offered the tools that are built in.
+    fn has_built_in_tools(&self) -> bool {
+        self.conversation.lane().is_some_and(|of| of.as_str() == lane::XENO)
+    }
+
+    /// Begins a run that has a spot in a lane when its turn comes there.
+    pub(super) fn await_turn(&mut self, run: RunId, mut spot: Spot, ctx: &mut Context<Self>) {
+        if spot.has_turn() {
+            self.conversation.admit(clock::now(), &run);
+        } else {
+            let admitted = run.clone();
+            let turn = spot.turn().into_actor(self);
+            ctx.spawn(turn.map(move |turn, session, ctx| {
+                if turn.is_ok() {
+                    session.conversation.admit(clock::now(), &admitted);
+                    session.proceed(ctx);
+                }
+            }));
+        }
+        self.spots.insert(run, spot);
+    }
+
+    /// Calls one tool: one that is built in, a granted command of a node, or a plugin.
+    fn call(&self, run: RunId, call: ToolCall) -> LocalBoxFuture<'static, ToolResult> {
+        let (session, id) = (self.conversation.key().clone(), call.id.clone());
+        let lost = |error: Error| ToolResult { call: id, content: error.message, is_error: true };
+        if call.name.as_str() == messenger::NAME {
+            let owner = self.conversation.owner().clone();
+            let (files, supervisor) = (self.colleagues.files.clone(), self.remains.supervisor.clone());
+            return Errand { run, call, owner, files, supervisor }.make().boxed_local();
+        }
+        match self.profile.node_tools.iter().find(|tool| tool.name == call.name).cloned() {
+            Some(tool) => {
+                let sent = self.colleagues.nodes.send(CallNode { session, run, tool, call });
+                async move { sent.await.unwrap_or_else(|_| lost(gone::<Nodes>())) }.boxed_local()
+            }
+            None => {
+                let sent = self.colleagues.sandbox.send(CallTool { session, run, call });
+                let result = async move {
+                    match sent.await {
+                        Ok(calling) => calling.result().await,
+                        Err(_) => lost(gone::<SandboxSupervisor>()),
+                    }
+                };
+                result.boxed_local()
+            }
+        }
+    }
+}
+
+/// Waits for the next piece of an answer.
+fn listen(answer: Slot, run: RunId, step: usize, ctx: &mut Context<Session>) -> SpawnHandle {
+    let next = poll_fn(move |task| match &mut *answer.borrow_mut() {
+        Some(answer) => answer.poll_next_unpin(task),
+        // Taken out: this is being cancelled.
+        None => Poll::Pending,
+    });
+    ctx.spawn(actix::fut::wrap_future(next).map(move |piece, session: &mut Session, ctx| {
+        session.heard(&run, step, piece, ctx);
+    }))
+}

@@ -1,0 +1,243 @@
+//! Having what was decided written; only then it may be seen, and those who asked are answered.
+
+use std::sync::Arc;
+
+use actix::prelude::*;
+use clawmux_core::announcement::{ChangeReason, SessionChange};
+use clawmux_core::approval::Pending;
+use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::event::{Cause, Event, Logged, Outcome, Published, Usage};
+use clawmux_core::ids::{ApprovalId, RunId, Seq};
+use clawmux_core::quota::{Kept, ROW_BYTES};
+use clawmux_core::reply::Reply;
+use clawmux_core::session::Batch;
+
+use super::{Answered, Order, RETRY, Road, Session};
+use crate::ask::ask;
+use crate::clock;
+use crate::deliver::Asker;
+use crate::store::{Append, Coming, ReadDispensable, ReadPrompt, ReadRow};
+
+impl Session {
+    pub(super) fn write(&mut self, batch: Batch, ctx: &mut Context<Self>) {
+        self.writing = true;
+        let answered = std::mem::take(&mut self.next);
+        let Batch { events, durable, reserve } = batch;
+        let (session, events): (_, Arc<[Logged]>) = (self.conversation.key().clone(), events.into());
+        let append = Append { session, events: events.clone(), durable, reserve };
+        let append = self.colleagues.pen.append(append);
+        let written = append.into_actor(self).map(move |result, session, ctx| {
+            session.writing = false;
+            match result {
+                Ok(()) => session.written(&events, answered, ctx),
+                Err(error) => session.fall(&error, answered, ctx),
+            }
+        });
+        ctx.spawn(written);
+    }
+
+    /// In the log: may be seen.
+    pub(super) fn written(&mut self, events: &[Logged], answered: Vec<Answered>, ctx: &mut Context<Self>) {
+        self.tell(answered, ctx);
+        let prompts = events.iter().filter(|logged| matches!(logged.event, Event::Prompted { .. }));
+        prompts.filter_map(|logged| logged.run.as_ref()).for_each(|run| self.keep_waiting(run));
+        // Before anybody can be told, so that who begins to watch and then looks misses none.
+        events.iter().for_each(|logged| self.note_approval(logged));
+        if let Some(first) = events.first() {
+            self.let_watch(Seq(first.first_seq.0 - 1), ctx);
+        }
+        if let Some(reason) = events.iter().rev().find_map(ChangeReason::of) {
+            let (session, owner) = (self.conversation.key().clone(), self.conversation.owner().clone());
+            self.colleagues.changes.note(SessionChange { session, owner, reason });
+        }
+        for logged in events {
+            self.published = logged.seq;
+            self.remains.feeds.publish(self.conversation.key(), logged, self.roster.lag_bytes_max);
+        }
+        self.proceed(ctx);
+    }
+
+    /// A prompt is in the log that may have to wait: in memory, where there is room.
+    pub(super) fn keep_waiting(&mut self, run: &RunId) {
+        let Some(bytes) = self.conversation.held_bytes(run) else { return };
+        let (owner, each) = (self.conversation.owner(), self.roster.queued_bytes);
+        match self.colleagues.queued.room(owner, bytes as u64, each) {
+            Some(room) => drop(self.rooms.insert(run.clone(), room)),
+            None => self.conversation.set_aside(run),
+        }
+    }
+
+    /// Reads what the prompt says whose turn has come, where it waited in the store.
+    pub(super) fn fetch(&mut self, ctx: &mut Context<Self>) {
+        let Some((run, seq)) = self.conversation.wanted() else { return };
+        if self.fetching.as_ref() == Some(run) {
+            return;
+        }
+        let (run, store) = (run.clone(), self.colleagues.store.clone());
+        let read = ReadPrompt { session: self.conversation.key().clone(), seq };
+        self.fetching = Some(run.clone());
+        let read = async move { ask(&store, read).await.flatten() };
+        ctx.spawn(read.into_actor(self).map(move |read, session, ctx| {
+            let said = match read {
+                Err(error) if error.is_retryable() => {
+                    ctx.run_later(RETRY, |session, ctx| {
+                        session.fetching = None;
+                        session.proceed(ctx);
+                    });
+                    return;
+                }
+                Err(error) => Err(error),
+                Ok(None) => Err(ErrorCode::Internal.error("the prompt is no longer in the store")),
+                Ok(Some(said)) => Ok(said),
+            };
+            session.fetching = None;
+            session.conversation.give_back(clock::now(), &run, said);
+            session.proceed(ctx);
+        }));
+    }
+
+    /// Sets aside what this adds to what the session's owner holds.
+    pub(super) fn admit(&self, order: &Order, is_first: bool) -> Result<Option<Coming>, Error> {
+        let Some(bytes) = order.adds() else { return Ok(None) };
+        if let Order::Submit { submission, .. } = order
+            && self.conversation.has(submission)
+        {
+            return Ok(None);
+        }
+        let more = Kept { sessions: u64::from(is_first), bytes: bytes as u64 + ROW_BYTES };
+        let holdings = self.colleagues.pen.holdings();
+        holdings.admit(self.conversation.owner(), self.roster.quota, more).map(Some)
+    }
+
+    /// Tells that a quota is met, and which sessions could be deleted.
+    pub(super) fn refuse_over_quota(&self, asker: Asker, mut error: Error, ctx: &mut Context<Self>) {
+        let (store, owner) = (self.colleagues.store.clone(), self.conversation.owner().clone());
+        let is_about_bytes = matches!(error.detail, Some(Detail::Limit { name: clawmux_core::limit::Limit::StoreBytes, .. }));
+        let told = async move {
+            let named = ask(&store, ReadDispensable { owner, is_about_bytes }).await.flatten();
+            let named: Vec<String> = named
+                .unwrap_or_default()
+                .iter()
+                .map(|one| match is_about_bytes {
+                    true => format!("{} ({} bytes)", one.session, one.bytes),
+                    false => one.session.to_string(),
+                })
+                .collect();
+            if !named.is_empty() {
+                let which = if is_about_bytes { "the largest are" } else { "unused for longest are" };
+                error.message += &format!("; {which} {}", named.join(", "));
+            }
+            asker.reply(Err(error));
+        };
+        ctx.spawn(told.into_actor(self).map(|(), session, _| session.sleep_if_nothing_was()));
+    }
+
+    /// Enters where it is looked for what the log says about calls that wait for approval.
+    fn note_approval(&self, logged: &Logged) {
+        let Some(run) = &logged.run else { return };
+        match &logged.event {
+            Event::ApprovalAsked(asked) => self.colleagues.approvals.asked(Pending {
+                id: ApprovalId::of(run, &asked.call.id),
+                session: self.conversation.key().clone(),
+                owner: self.conversation.owner().clone(),
+                run: run.clone(),
+                prompted_by: self.conversation.prompted_by(run).clone(),
+                asked: asked.clone(),
+            }),
+            Event::ApprovalDecided(decided) => {
+                let id = ApprovalId::of(run, &decided.call);
+                self.colleagues.approvals.decided(&id, decided, logged.at);
+            }
+            _ => {}
+        }
+    }
+
+    /// The log can't be written: the session in memory is ahead of it, so it goes back to it.
+    fn fall(&mut self, error: &Error, answered: Vec<Answered>, ctx: &mut Context<Self>) {
+        let session = self.conversation.key();
+        if error.is_retryable() || error.code == ErrorCode::Conflict {
+            // Everybody's trouble, which the log tells once; or a name that nobody may have.
+            tracing::debug!(%session, %error, "the session starts again from the store");
+        } else {
+            tracing::warn!(%session, %error, "the session starts again from the store");
+        }
+        for answered in answered.into_iter().chain(std::mem::take(&mut self.next)) {
+            answered.asker.reply(Err(error.clone()));
+        }
+        ctx.terminate();
+    }
+
+    pub(super) fn tell(&mut self, answered: Vec<Answered>, ctx: &mut Context<Self>) {
+        for Answered { asker, reply, follow, held, coming } in answered {
+            let (client, ticket) = (asker.client().clone(), asker.ticket());
+            match reply {
+                Some(reply) => asker.reply(Ok(reply)),
+                None => self.tell_row(asker, ctx),
+            }
+            if let (Some(wanted), Some(ticket)) = (follow, ticket) {
+                let who = (client.connection, ticket);
+                let road = || Road::new(client, ctx.address().recipient());
+                self.remains.feeds.follow(who, wanted, self.published, road);
+            }
+            drop((held, coming));
+        }
+    }
+
+    /// Answers with the session as lists show it.
+    fn tell_row(&self, asker: Asker, ctx: &mut Context<Self>) {
+        let (store, catalog) = (self.colleagues.store.clone(), self.roster.catalog.clone());
+        let key = self.conversation.key().clone();
+        ctx.spawn(actix::fut::wrap_future(async move {
+            let row = ask(&store, ReadRow(key.clone())).await.flatten().and_then(|row| {
+                let gone = || ErrorCode::NotFound.error(format!("no such session: {key}"));
+                let mut row = row.ok_or_else(gone)?;
+                row.model = catalog.answers(&key.agent(), &row.settings);
+                Ok(Reply::Settled(Box::new(row)))
+            });
+            asker.reply(row);
+        }));
+    }
+
+    /// Removes the session from the log, now that nothing of it is under way.
+    pub(super) fn delete(&mut self, ctx: &mut Context<Self>) {
+        let askers = std::mem::take(&mut self.deleting);
+        // Nobody else may write meanwhile.
+        self.writing = true;
+        let deleted = self.colleagues.pen.delete(self.conversation.key().clone());
+        ctx.spawn(deleted.into_actor(self).map(move |deleted, session, ctx| match deleted {
+            Ok(()) => session.gone(askers, ctx),
+            Err(error) => {
+                for asker in askers {
+                    asker.reply(Err(error.clone()));
+                }
+                session.fall(&error, Vec::new(), ctx);
+            }
+        }));
+    }
+
+    /// It is deleted: who follows it is told, and it ends.
+    fn gone(&mut self, askers: Vec<Asker>, ctx: &mut Context<Self>) {
+        let (now, key) = (clock::now(), self.conversation.key().clone());
+        let mut feeds = std::mem::take(&mut self.remains.feeds);
+        // Those who were not told yet how their run ended can't read it any more.
+        feeds.end_runs(&key, |run| Logged {
+            first_seq: Seq(u64::MAX),
+            seq: Seq(u64::MAX),
+            run: Some(run),
+            at: now,
+            event: Event::Ended { outcome: Outcome::Aborted(Cause::Asked), usage: Usage::default() },
+        });
+        let seq = self.conversation.head().next();
+        let last = Logged { first_seq: seq, seq, run: None, at: now, event: Event::Deleted };
+        if let Some(reason) = ChangeReason::of(&last) {
+            let (session, owner) = (key.clone(), self.conversation.owner().clone());
+            self.colleagues.changes.note(SessionChange { session, owner, reason });
+        }
+        feeds.end_all(&Published::new(key, last));
+        for asker in askers {
+            asker.reply(Ok(Reply::Deleted { found: true }));
+        }
+        self.remains.done = true;
+        ctx.stop();
+    }
+}
