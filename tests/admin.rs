@@ -1,6 +1,6 @@
 //! The operator's protocol: what each method answers, right and wrong parameters alike, on a daemon in a fixed state.
 //!
-//! `fixtures/admin/answers.txt` is the conversation. A line is
+//! `fixtures/admin-answers.txt` is the conversation. A line is
 //!
 //! | line | is |
 //! |---|---|
@@ -175,7 +175,7 @@ fn spoken(script: &str, lines: &mut Lines, names: &mut Names) -> String {
 
 #[test]
 fn every_method_answers_what_was_recorded() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/admin/answers.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/admin-answers.txt");
     let recorded = std::fs::read_to_string(&path).expect("it is there");
     let daemon = Daemon::with_env(CONFIG, &[("CLAWMUX_TOKEN", TOKEN)]);
     let reference = daemon.json_of(&["reference", "admin"]);
