@@ -61,7 +61,7 @@ use clawmux_core::job::{JobReply, Ran};
 use clawmux_core::manner::Manner;
 use clawmux_core::memory::{Found, Kind, MemoryReply, Remembered, Stored, Tier};
 use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeRow};
-use clawmux_core::operate::Progress;
+use clawmux_core::operator::{BackupReport, OperatorReply, Progress};
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::{
     Accepted, Budget, ConfigIssue, ConfigSnapshot, DayUsage, Entry, History, LastRun, LogTail, Message,
@@ -349,7 +349,9 @@ impl Stage {
                 self.tell(Input::Event { ticket, first, event: &event });
             }
             ["progress", ticket, "admin.backup.progress", ..] => {
-                let progress = Progress { name: "admin.backup.progress", params: json(&words[3..])? };
+                let told: Value = json(&words[3..])?;
+                let progress =
+                    Progress::Backup { pages_left: told["pages_left"].as_u64().unwrap_or_default() };
                 self.tell(Input::Progress(Ticket(number(ticket)?), progress));
             }
             ["announce", ..] => {
@@ -786,7 +788,19 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                 Some(code) => Err(NodeFailure { code: code.into(), message: text(value, "message") }),
             },
         })),
-        "operated" => Reply::Operated(value.clone()),
+        "log" => {
+            let [filter, configured] = [0, 1].map(|at| value[at].as_str().unwrap_or_default().to_owned());
+            Reply::Operator(Box::new(OperatorReply::Log { filter, configured }))
+        }
+        "found" => {
+            let (key, owner) = (key_of(value.as_str().unwrap_or_default())?, Owner::Admins);
+            Reply::Operator(Box::new(OperatorReply::Session { key, owner }))
+        }
+        "copied" => {
+            let bytes = value.as_u64().unwrap_or_default();
+            let report = BackupReport { bytes, sessions: 1, runs: 2, took_ms: 3 };
+            Reply::Operator(Box::new(OperatorReply::Copied(report)))
+        }
         "watching" => Reply::Watching,
         "unwatched" => Reply::Unwatched,
         "exists" => Reply::Exists(value == true),
@@ -1215,7 +1229,7 @@ fn describe(command: &Command) -> String {
         Command::Plugins => "plugins".into(),
         Command::LoadPlugin { name, path } => format!("load {name}{}", optional("path", path.as_deref())),
         Command::UnloadPlugin { name } => format!("unload {name}"),
-        Command::Operate(operate) => format!("operate {} {}", operate.method, operate.params),
+        Command::Operator(command) => format!("operate {command:?}"),
         // The words of newer commands are their own names and fields.
         other => format!("{other:?}"),
     }

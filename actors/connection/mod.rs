@@ -750,7 +750,7 @@ fn weight(command: &Command) -> usize {
         Command::File(command) => command.weight(),
         Command::Token(command) => command.weight(),
         Command::Job(command) => command.weight(),
-        Command::Operate(_) => UNANSWERED_MARK,
+        Command::Operator(_) => UNANSWERED_MARK,
         // What they hold is not known yet.
         Command::Submit(submit) if !(submit.files.is_empty() && submit.enclosed.is_empty()) => {
             UNANSWERED_MARK

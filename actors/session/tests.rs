@@ -193,7 +193,7 @@ impl World {
             files,
             scheduler: scheduler.recipient(),
             tokens: tokens.recipient(),
-            admin: crate::admin::Admin::default().start().recipient(),
+            operator: crate::operator::Operator::default().start().recipient(),
             version: "test",
         })
         .start();

@@ -16,7 +16,6 @@ use clawmux_core::settings::Patch;
 
 use super::order::{Turn, Waiting, closed};
 use super::{Asked, SessionSupervisor};
-use crate::admin;
 use crate::ask::ask;
 use crate::configuration::{Configure, Soul};
 use crate::crew;
@@ -26,6 +25,7 @@ use crate::files::{self, Collect, Enclose};
 use crate::hub::{GetOverview, Tell};
 use crate::machine;
 use crate::nodes::{Invoke, ListNodes, Resulted};
+use crate::operator;
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
 use crate::scheduler;
@@ -453,8 +453,12 @@ impl SessionSupervisor {
                 let direct = scheduler::Direct { command: *command, principal, asker };
                 hand_on(self.setup.scheduler.try_send(direct));
             }
-            (Command::Operate(operate), _) => {
-                hand_on(self.setup.admin.try_send(admin::Operate { operate: *operate, principal, asker }));
+            (Command::Operator(command), _) => {
+                hand_on(self.setup.operator.try_send(operator::Operate {
+                    command: *command,
+                    principal,
+                    asker,
+                }));
             }
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };

@@ -59,21 +59,22 @@ use clawmux_core::event::{Event, Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 pub use clawmux_core::log::segment::SEGMENT_BYTES_MAX;
 use clawmux_core::log::usage::{UsageRecord, UsageTotals};
+pub use clawmux_core::operator::{
+    BackupReport, Listed, ListedMemory, MemoryTotals, Place, UsageGroup, UsageShare,
+};
 use clawmux_core::reply::{self, DayUsage};
 use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
 pub use inspect::{Finding, Severity, inspect};
 pub use jobs::{JobChange, KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJobs};
 pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
-pub use memories::{
-    Forget, ListMemories, ListedMemory, Memory, MemoryTotals, ReadMemoryTotals, Recall, Remember,
-};
+pub use memories::{Forget, ListMemories, Memory, ReadMemoryTotals, Recall, Remember};
 pub use probe::Probe;
 #[cfg(test)]
 pub(crate) use probe::tests::Stick;
 pub use readmitted::{Credential, Readmitted};
 pub use restore::{Restored, restore};
-use serde_json::{Value, json};
+use serde_json::json;
 pub use tokens::has_issued;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::timeout;
@@ -473,32 +474,6 @@ pub struct ListSessions {
     pub before: Option<Place>,
 }
 
-/// A session in a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// What clients are told of it.
-    pub summary: reply::SessionSummary,
-    /// Whose it is.
-    pub owner: Owner,
-    /// The last number in its log; text that streams may be further.
-    pub head: Seq,
-    /// How many prompts it ever took.
-    pub prompts: u64,
-    /// What it is set to.
-    pub settings: Settings,
-    /// Its place in the list.
-    pub place: Place,
-}
-
-/// Where a session stands among all, by when it was last used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// When, in milliseconds.
-    pub updated_ms: u64,
-    /// Which of those used at that moment.
-    pub row: i64,
-}
-
 /// Asks for the sessions with a run that has not ended.
 #[derive(Clone, Copy, Debug, Message)]
 #[rtype(result = "Result<Vec<SessionKey>, Error>")]
@@ -589,32 +564,6 @@ pub struct UsageBy {
     pub limit: usize,
 }
 
-/// By what spending is added up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UsageGroup {
-    /// The day, UTC.
-    Day,
-    /// The agent.
-    Agent,
-    /// The model of a provider.
-    Model,
-    /// The session.
-    Session,
-}
-
-/// What was spent on one of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsageShare {
-    /// Which: `2026-01-31`, an agent, `provider/model` or a session's key.
-    pub of: String,
-    /// The tokens.
-    pub usage: Usage,
-    /// How many calls were made.
-    pub calls: u64,
-    /// When the last of them ended.
-    pub last: Timestamp,
-}
-
 /// Asks whose a session is and what it has spent, without what happened in it. None where there is
 /// no such session.
 #[derive(Clone, Debug, Message)]
@@ -643,32 +592,6 @@ pub struct Described {
 pub struct Backup {
     /// Where the copy goes; relative to the daemon's working directory.
     pub to: PathBuf,
-}
-
-/// What a copy holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackupReport {
-    /// The size of the file.
-    pub bytes: u64,
-    /// How many sessions.
-    pub sessions: u64,
-    /// How many runs, in all of them.
-    pub runs: u64,
-    /// How long it took.
-    pub took_ms: u64,
-}
-
-impl BackupReport {
-    /// What an operator is told of the copy in `file`.
-    pub fn to_json(&self, file: &Path) -> Value {
-        json!({
-            "file": file.display().to_string(),
-            "bytes": self.bytes,
-            "sessions": self.sessions,
-            "runs": self.runs,
-            "took_ms": self.took_ms,
-        })
-    }
 }
 
 /// Finishes what waits and closes the database. What comes after is answered with `Unavailable`.

@@ -18,7 +18,7 @@ use crate::job::JobCommand;
 use crate::manner::Manner;
 use crate::memory::MemoryCommand;
 use crate::node::{InvokeNode, NodeFailure};
-use crate::operate::Operate;
+use crate::operator::OperatorCommand;
 use crate::reply::{Role, SessionState};
 use crate::settings::Patch;
 use crate::subagent::SubAgentCommand;
@@ -241,7 +241,7 @@ pub enum Command {
     /// Something about jobs that are done at set times.
     Job(Box<JobCommand>),
     /// Something that only operators ask for.
-    Operate(Box<Operate>),
+    Operator(Box<OperatorCommand>),
     /// How the daemon is.
     Status,
     /// A prompt; its run's events follow the reply.

@@ -33,7 +33,7 @@
 //! | [`messenger`] | the built-in tool that sends messages |
 //! | [`lane`] | runs of several sessions that take place one at a time |
 //! | [`unfinished`] | who gives way where unfinished messages take too much room |
-//! | [`operate`] | what only operators ask for |
+//! | [`operator`] | what only operators ask for |
 //! | [`log`] | how events are written down |
 //! | [`jsonrpc`] | the lines spoken on the Unix socket |
 //! | [`config`] | the configuration: raw, then validated |
@@ -71,7 +71,7 @@ pub mod messenger;
 pub mod meter;
 pub mod node;
 pub mod offer;
-pub mod operate;
+pub mod operator;
 pub mod plugin;
 pub mod presence;
 pub mod provider;

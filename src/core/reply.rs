@@ -21,6 +21,7 @@ use crate::ids::{CallId, ConnectionId, LaneName, PluginName, RunId, Seq, Session
 use crate::job::JobReply;
 use crate::memory::MemoryReply;
 use crate::node::{Invoked, NodeRow};
+use crate::operator::OperatorReply;
 use crate::settings::Settings;
 use crate::subagent::SubAgentReply;
 use crate::team::TeamReply;
@@ -45,8 +46,8 @@ pub enum Reply {
     Token(Box<TokenReply>),
     /// To `Job`.
     Job(Box<JobReply>),
-    /// To `Operate`.
-    Operated(Json),
+    /// To `Operator`.
+    Operator(Box<OperatorReply>),
     /// To `Status`.
     Status(Status),
     /// To `Machine`.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use clawmux_actors::admin::tokens_without_daemon;
+use clawmux_actors::operator::tokens_without_daemon;
 use clawmux_core::auth::authority::Authority;
 use serde_json::{Value, json};
 

@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::event::Published;
 use crate::ids::{ConnectionId, RunId, Seq, Ticket};
 use crate::node::Invocation;
-use crate::operate::Progress;
+use crate::operator::Progress;
 use crate::reply::Reply;
 use crate::time::Timestamp;
 

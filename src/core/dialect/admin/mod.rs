@@ -9,10 +9,9 @@
 //!    └────────────────────────────► Closed ◄──────────────────────┴────────────────────────┘
 //! ```
 //!
-//! The dialect knows the envelope, who is let in, and what is followed; what a method means and takes
-//! is known to who executes [`Command::Operate`], which most requests become as they are. So do those
-//! that follow something (`admin.session.tail`, `admin.events`): their parameters are checked there, and
-//! the answer says what to follow.
+//! What a request may be is one table ([`method`]): a row has the method's name, what it takes, and the function
+//! that reads that and asks the daemon. Most ask for something that only operators ask for
+//! ([`operator`](crate::operator)), the others for what every client may.
 //!
 //! | notification | tells |
 //! |---|---|
@@ -23,11 +22,29 @@
 //!
 //! A request without an id is executed and not answered. Absent: batches.
 
+mod activity;
+mod actors;
 pub mod announcement;
+mod approvals;
+mod config;
+mod connections;
+mod devices;
 pub mod event;
+mod jobs;
+mod log;
+mod memory;
+mod method;
+pub(super) mod plugins;
 mod reference;
+mod session;
+mod sessions;
+mod status;
+mod tokens;
+mod upkeep;
+mod usage;
 
 pub use reference::reference;
+pub use status::LOCKED_OUT;
 
 use std::sync::Arc;
 
@@ -40,9 +57,9 @@ use crate::auth::{Admitted, Credentials, Scope, Secret};
 use crate::command::{Command, Target};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Published};
-use crate::ids::{Seq, SessionKey, Ticket};
+use crate::ids::{SessionKey, Ticket};
 use crate::jsonrpc::{self, Request};
-use crate::operate::{Operate, Progress};
+use crate::operator::Progress;
 use crate::reply::Reply;
 use crate::time::Timestamp;
 
@@ -122,9 +139,9 @@ impl Dialect for Admin {
                 Err(refusal) => turn.send(refusal),
             },
             (Phase::Open, Input::Reply(ticket, reply)) => self.take_reply(ticket, reply, turn),
-            (Phase::Open, Input::Progress(ticket, Progress { name, params })) => {
+            (Phase::Open, Input::Progress(ticket, Progress::Backup { pages_left })) => {
                 if self.calls.has(ticket) {
-                    turn.send(notification(name, &params));
+                    turn.send(notification("admin.backup.progress", &json!({ "pages_left": pages_left })));
                 }
             }
             (Phase::Open, Input::Event { ticket, event, .. }) => self.on_event(ticket, event, turn),
@@ -260,19 +277,18 @@ impl Admin {
         if method == "admin.auth" {
             return self.on_auth(id, &params, turn);
         }
-        let follows = matches!(&*method, "admin.session.tail" | "admin.events");
-        let call = match &*method {
-            "admin.unfollow" => match self.unfollow(&params) {
-                Err(error) => return reply(id, Err(error), turn),
-                call => call,
-            },
-            _ if follows && self.following() >= self.setup.subscriptions => {
-                return reply(id, Err(self.too_many()), turn);
-            }
-            "admin.session.tail" => operate(method, params, tail),
-            "admin.events" => operate(method, params, |_| Call::ask(Command::Watch, watching)),
-            _ => operate(method, params, |result| Ok(Call::Answer(result))),
-        };
+        if method == "admin.unfollow" {
+            return match self.unfollow(&params) {
+                Err(error) => reply(id, Err(error), turn),
+                call => self.proceed(Some(Asker { id, follows: false }), COST, call, turn),
+            };
+        }
+        let found = method::find(&method);
+        let follows = found.as_ref().is_ok_and(|method| method.follows);
+        if follows && self.following() >= self.setup.subscriptions {
+            return reply(id, Err(self.too_many()), turn);
+        }
+        let call = found.and_then(|method| method.call(params));
         self.proceed(Some(Asker { id, follows }), COST, call, turn);
     }
 
@@ -433,37 +449,27 @@ fn token(params: &Value) -> Option<Secret> {
     params.get("token").and_then(Value::as_str).map(Secret::new)
 }
 
-/// Has a method executed; `then` makes the answer of its result, or asks on.
-fn operate(
-    method: String,
+/// Answers a method where no daemon runs, by `execute`, which is given the commands it asks for.
+///
+/// # Errors
+/// As the method's.
+pub async fn answer<F: Future<Output = Result<Reply, Error>>>(
+    method: &str,
     params: Value,
-    then: impl FnOnce(Value) -> Result<Call, Error> + 'static,
-) -> Result<Call, Error> {
-    Call::ask(Command::Operate(Box::new(Operate { method, params })), |_, reply, _| match reply? {
-        Reply::Operated(result) => then(result),
-        _ => Err(misfit()),
-    })
-}
-
-/// Follows the session that was found.
-fn tail(found: Value) -> Result<Call, Error> {
-    let session = found.get("session").and_then(Value::as_str).ok_or_else(misfit)?;
-    let after = found.get("after_seq").and_then(Value::as_u64).map(Seq);
-    let attach = Command::Attach { target: Target::Session(SessionKey::parse(session)?), after };
-    Call::ask(attach, |admin, reply, _| {
-        let Reply::Attached { session, after, head, .. } = reply? else { return Err(misfit()) };
-        let ticket = admin.calls.replying();
-        let (name, follow) = (session.as_str().to_owned(), ticket.0);
-        admin.follows.push(Follow { ticket, followed: Followed::Session(session) });
-        let answer = json!({ "session": name, "follow": follow, "after_seq": after.0, "head": head.0 });
-        Ok(Call::Answer(answer))
-    })
-}
-
-/// Everything is followed.
-fn watching(admin: &mut Admin, reply: Result<Reply, Error>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    let Reply::Watching = reply? else { return Err(misfit()) };
-    let ticket = admin.calls.replying();
-    admin.follows.push(Follow { ticket, followed: Followed::Everything });
-    Ok(Call::Answer(json!({ "follow": ticket.0 })))
+    mut execute: impl FnMut(Command) -> F,
+) -> Result<Value, Error> {
+    let mut admin = Admin::new(Setup::default());
+    let mut call = method::find(method)?.call(params)?;
+    loop {
+        call = match call {
+            Call::Answer(answer) => return Ok(answer),
+            Call::Ask(command, then) => {
+                let reply = execute(*command).await;
+                let (mut actions, mut tickets, mut random) = (Vec::new(), 0, || [0; 16]);
+                let now = Timestamp::default();
+                then(&mut admin, reply, &mut Turn::new(now, &mut actions, &mut tickets, &mut random))?
+            }
+            Call::Elsewhere => return Err(misfit()),
+        }
+    }
 }

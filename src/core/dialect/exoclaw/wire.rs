@@ -740,6 +740,6 @@ pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
         | Reply::Machine(_)
         | Reply::Lanes(_)
         | Reply::Soul(_)
-        | Reply::Operated(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
+        | Reply::Operator(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
     }
 }

@@ -8,9 +8,10 @@ use crate::auth::{Owner, Scope};
 use crate::catalog::AgentEntry;
 use crate::command::Command;
 use crate::dialect::Turn;
+use crate::dialect::admin;
 use crate::dialect::json::clip;
 use crate::error::Error;
-use crate::operate::Operate;
+use crate::operator::{OperatorCommand, OperatorReply};
 use crate::reply::{PluginSummary, Reply};
 
 /// What the tools of an agent are called as a whole: its entry in the configuration names them.
@@ -22,11 +23,14 @@ pub(super) fn plugins(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>)
         Ok(Call::Answer(json!({ "plugins": plugins, "diagnostics": [], "mutationAllowed": false })))
     };
     if dialect.owner == Owner::Admins && dialect.who.scopes.allows(Scope::Admin) {
-        let all = Operate { method: "admin.plugins".into(), params: json!({}) };
-        return Call::ask(Command::Operate(Box::new(all)), move |_, reply, _| match reply? {
-            Reply::Operated(told) => {
-                list(told["plugins"].as_array().into_iter().flatten().map(known).collect())
-            }
+        let all = Command::Operator(Box::new(OperatorCommand::Plugins));
+        return Call::ask(all, move |_, reply, _| match reply? {
+            Reply::Operator(reply) => match *reply {
+                OperatorReply::Observed(sandbox) => {
+                    list(sandbox.children.iter().map(|plugin| known(&admin::plugins::row(plugin))).collect())
+                }
+                _ => Err(misfit()),
+            },
             _ => Err(misfit()),
         });
     }

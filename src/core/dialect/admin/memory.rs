@@ -1,15 +1,18 @@
 //! `admin.memory`: how much is remembered for whom, or what for one owner.
 
-use clawmux_core::auth::Owner;
-use clawmux_core::error::Error;
-use clawmux_core::memory::{ENTRIES_MAX, OWNER_BYTES_MAX, Tier};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Call;
 use super::event::owner_name;
-use super::methods::Call;
-use crate::ask::ask;
-use crate::store::{ListMemories, ListedMemory, MemoryTotals, ReadMemoryTotals};
+use super::method::{Method, Request, method, operate};
+use crate::auth::Owner;
+use crate::error::Error;
+use crate::memory::{ENTRIES_MAX, OWNER_BYTES_MAX, Tier};
+use crate::operator::{ListedMemory, MemoryTotals, OperatorCommand, OperatorReply};
+
+/// The methods.
+pub(super) const METHODS: &[Method] = &[method("admin.memory", r#"{"owner"?, "limit"?}"#, memory)];
 
 /// Entries of one owner that are listed unless it is said, and at most.
 const LIMIT: usize = 100;
@@ -25,18 +28,26 @@ struct Params {
 
 /// Answers it: `{"owners": [..], "entries_max", "bytes_max"}`; with an owner `{"owner", "entries": [..]}`,
 /// the latest first.
-pub(super) async fn memory(call: Call) -> Result<Value, Error> {
-    let Params { owner, limit } = call.params("admin.memory")?;
+fn memory(request: &Request) -> Result<Call, Error> {
+    let Params { owner, limit } = request.read()?;
     let Some(owner) = owner else {
-        let totals = ask(&call.daemon.store, ReadMemoryTotals).await??;
-        let owners: Vec<Value> = totals.iter().map(total).collect();
-        return Ok(json!({ "owners": owners, "entries_max": ENTRIES_MAX, "bytes_max": OWNER_BYTES_MAX }));
+        return operate(OperatorCommand::MemoryTotals, |reply| match reply {
+            OperatorReply::MemoryTotals(totals) => {
+                let owners: Vec<Value> = totals.iter().map(total).collect();
+                Some(json!({ "owners": owners, "entries_max": ENTRIES_MAX, "bytes_max": OWNER_BYTES_MAX }))
+            }
+            _ => None,
+        });
     };
     let owner = Owner::from_name(&owner);
     let limit = limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
-    let listed = ask(&call.daemon.store, ListMemories { owner: owner.clone(), limit }).await??;
-    let entries: Vec<Value> = listed.iter().map(entry).collect();
-    Ok(json!({ "owner": owner_name(&owner), "entries": entries }))
+    operate(OperatorCommand::Memories { owner: owner.clone(), limit }, move |reply| match reply {
+        OperatorReply::Memories(listed) => {
+            let entries: Vec<Value> = listed.iter().map(entry).collect();
+            Some(json!({ "owner": owner_name(&owner), "entries": entries }))
+        }
+        _ => None,
+    })
 }
 
 fn total(of: &MemoryTotals) -> Value {
