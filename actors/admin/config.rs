@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use clawmux_core::config::request::ConfigIssue;
 use clawmux_core::error::Error;
-use clawmux_core::reply::ConfigIssue;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

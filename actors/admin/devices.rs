@@ -1,8 +1,8 @@
 //! `admin.devices` and `admin.device.*`: paired devices, and those that wait for approval.
 
-use clawmux_core::auth::pairing::{Device, DeviceReply, Grant, Pending};
+use clawmux_core::auth::pairing::{Device, DeviceCommand, DeviceReply, Grant, Pending};
 use clawmux_core::auth::{About, Role, Scope, Scopes};
-use clawmux_core::command::{Command, DeviceCommand};
+use clawmux_core::command::Command;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::reply::Reply;
 use serde::Deserialize;

@@ -7,7 +7,7 @@ use clawmux_core::config::EMBEDDED_PLUGINS;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::ToolCall;
 use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
-use clawmux_core::reply::PluginSummary;
+use clawmux_core::plugin::PluginSummary;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

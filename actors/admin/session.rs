@@ -2,11 +2,14 @@
 
 use actix::Addr;
 use clawmux_core::auth::Principal;
-use clawmux_core::command::{Command, Target};
+use clawmux_core::command::Command;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Cause;
 use clawmux_core::ids::{RunId, Seq, SessionKey, Ticket};
 use clawmux_core::reply::Reply;
+use clawmux_core::session_command::{self, Clear, Delete, SessionCommand, Stop};
+use clawmux_core::session_reply::{Aborted, Cleared, Deleted, SessionReply, Stopped};
+use clawmux_core::target::Target;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -81,8 +84,13 @@ pub(super) async fn tail(call: Call) -> Result<Value, Error> {
 pub(super) async fn stop(call: Call) -> Result<Value, Error> {
     let Named { session } = call.params("admin.session.stop")?;
     let (key, _) = existing(&call.daemon.store, &call.principal, &session).await?;
-    match execute(&call, Command::Stop { target: Target::Session(key), cause: Cause::Stopped }).await? {
-        (_, Reply::Stopped { session, runs }) => {
+    match execute(
+        &call,
+        Command::Session(SessionCommand::Stop(Stop { target: Target::Session(key), cause: Cause::Stopped })),
+    )
+    .await?
+    {
+        (_, Reply::Session(SessionReply::Stopped(Stopped { session, runs }))) => {
             let runs: Vec<&str> = runs.iter().map(RunId::as_str).collect();
             Ok(json!({ "session": session.as_str(), "stopped": true, "runs": runs }))
         }
@@ -101,9 +109,12 @@ struct Abort {
 pub(super) async fn abort(call: Call) -> Result<Value, Error> {
     let Abort { session, run } = call.params("admin.session.abort")?;
     let (key, _) = existing(&call.daemon.store, &call.principal, &session).await?;
-    let command = Command::Abort { target: Target::Session(key.clone()), run: run.map(RunId::new) };
+    let command = Command::Session(SessionCommand::Abort(session_command::Abort {
+        target: Target::Session(key.clone()),
+        run: run.map(RunId::new),
+    }));
     match execute(&call, command).await? {
-        (_, Reply::Aborted { run }) => Ok(json!({
+        (_, Reply::Session(SessionReply::Aborted(Aborted { run }))) => Ok(json!({
             "session": key.as_str(),
             "aborted": run.is_some(),
             "run": run.as_ref().map(RunId::as_str),
@@ -122,8 +133,12 @@ struct Named {
 pub(super) async fn clear(call: Call) -> Result<Value, Error> {
     let Named { session } = call.params("admin.session.clear")?;
     let (key, _) = existing(&call.daemon.store, &call.principal, &session).await?;
-    match execute(&call, Command::Clear { target: Target::Session(key) }).await? {
-        (_, Reply::Cleared { session }) => Ok(json!({ "session": session.as_str(), "cleared": true })),
+    match execute(&call, Command::Session(SessionCommand::Clear(Clear { target: Target::Session(key) })))
+        .await?
+    {
+        (_, Reply::Session(SessionReply::Cleared(Cleared { session }))) => {
+            Ok(json!({ "session": session.as_str(), "cleared": true }))
+        }
         (_, other) => Err(unexpected(&other)),
     }
 }
@@ -132,8 +147,15 @@ pub(super) async fn clear(call: Call) -> Result<Value, Error> {
 pub(super) async fn delete(call: Call) -> Result<Value, Error> {
     let Named { session } = call.params("admin.session.delete")?;
     let (key, _) = existing(&call.daemon.store, &call.principal, &session).await?;
-    match execute(&call, Command::Delete { target: Target::Session(key.clone()) }).await? {
-        (_, Reply::Deleted { found }) => Ok(json!({ "session": key.as_str(), "deleted": found })),
+    match execute(
+        &call,
+        Command::Session(SessionCommand::Delete(Delete { target: Target::Session(key.clone()) })),
+    )
+    .await?
+    {
+        (_, Reply::Session(SessionReply::Deleted(Deleted { found }))) => {
+            Ok(json!({ "session": key.as_str(), "deleted": found }))
+        }
         (_, other) => Err(unexpected(&other)),
     }
 }

@@ -2,7 +2,7 @@
 
 use clawmux_core::config::{Agent, Config, Limits, ModelRef};
 use clawmux_core::error::Error;
-use clawmux_core::reply::{Budget, Period};
+use clawmux_core::meter::{Budget, Period};
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 

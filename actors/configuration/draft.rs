@@ -3,9 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use clawmux_core::config::request::{ConfigIssue, ConfigSnapshot};
 use clawmux_core::config::{self, Complaint, Examined, Origin};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::reply::{ConfigIssue, ConfigSnapshot};
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 

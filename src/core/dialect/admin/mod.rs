@@ -36,13 +36,16 @@ use serde_json::{Value, json};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::announcement::Announcement;
 use crate::auth::{Admitted, Credentials, Scope, Secret};
-use crate::command::{Command, Target};
+use crate::command::Command;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Published};
 use crate::ids::{Seq, SessionKey, Ticket};
 use crate::jsonrpc::{self, Request};
 use crate::operate::{Operate, Progress};
 use crate::reply::Reply;
+use crate::session_command::{Attach, Detach, SessionCommand, Unwatch, Watch};
+use crate::session_reply::{Attached, SessionReply, Watching};
+use crate::target::Target;
 use crate::time::Timestamp;
 
 /// The largest message, in bytes, on `/admin`.
@@ -321,8 +324,10 @@ impl Admin {
             return Err(Ok(json!({ "follow": follow.0, "ended": false })));
         };
         let command = match self.follows.swap_remove(at).followed {
-            Followed::Session(key) => Command::Detach { target: Target::Session(key), follow },
-            Followed::Everything => Command::Unwatch { watch: follow },
+            Followed::Session(key) => {
+                Command::Session(SessionCommand::Detach(Detach { target: Target::Session(key), follow }))
+            }
+            Followed::Everything => Command::Session(SessionCommand::Unwatch(Unwatch { watch: follow })),
         };
         Ok((command, follow))
     }
@@ -337,15 +342,18 @@ impl Admin {
                 Ok(command) => return self.execute(id, command, Asked::Attach, turn),
                 Err(error) => Err(error),
             },
-            (Asked::Attach, Ok(Reply::Attached { session, after, head, .. })) => {
+            (
+                Asked::Attach,
+                Ok(Reply::Session(SessionReply::Attached(Attached { session, after, head, .. }))),
+            ) => {
                 self.follows.push(Follow { ticket, followed: Followed::Session(session.clone()) });
                 let (session, follow) = (session.as_str(), ticket.0);
                 Ok(json!({ "session": session, "follow": follow, "after_seq": after.0, "head": head.0 }))
             }
             (Asked::Events, Ok(Reply::Operated(_))) => {
-                return self.execute(id, Command::Watch, Asked::Watch, turn);
+                return self.execute(id, Command::Session(SessionCommand::Watch(Watch)), Asked::Watch, turn);
             }
-            (Asked::Watch, Ok(Reply::Watching)) => {
+            (Asked::Watch, Ok(Reply::Session(SessionReply::Watching(Watching)))) => {
                 self.follows.push(Follow { ticket, followed: Followed::Everything });
                 Ok(json!({ "follow": ticket.0 }))
             }
@@ -473,5 +481,8 @@ fn attach(found: &Value) -> Result<Command, Error> {
     let unfit = || ErrorCode::Internal.error("the reply does not fit the request");
     let session = found.get("session").and_then(Value::as_str).ok_or_else(unfit)?;
     let after = found.get("after_seq").and_then(Value::as_u64).map(Seq);
-    Ok(Command::Attach { target: Target::Session(SessionKey::parse(session)?), after })
+    Ok(Command::Session(SessionCommand::Attach(Attach {
+        target: Target::Session(SessionKey::parse(session)?),
+        after,
+    })))
 }

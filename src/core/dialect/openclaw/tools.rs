@@ -11,7 +11,8 @@ use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::Error;
 use crate::operate::Operate;
-use crate::reply::{PluginSummary, Reply};
+use crate::plugin::{ListPlugins, PluginCommand, PluginReply, PluginSummary};
+use crate::reply::Reply;
 
 /// What the tools of an agent are called as a whole: its entry in the configuration names them.
 const PROFILE: &str = "configured";
@@ -30,8 +31,8 @@ pub(super) fn plugins(dialect: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>)
             _ => Err(misfit()),
         });
     }
-    Call::ask(Command::Plugins, move |_, reply, _| match reply? {
-        Reply::Plugins(loaded) => {
+    Call::ask(Command::Plugin(PluginCommand::List(ListPlugins)), move |_, reply, _| match reply? {
+        Reply::Plugin(PluginReply::Plugins(loaded)) => {
             let row = |plugin: &PluginSummary| {
                 plugin_row(plugin.name.as_str(), &plugin.description, plugin.version.as_deref(), None)
             };
@@ -98,8 +99,8 @@ pub(super) fn effective(
     _: &mut Turn<'_>,
 ) -> Result<Call, Error> {
     let AgentEntry { id, tools, node_tools, .. } = agent(dialect, request)?.clone();
-    Call::ask(Command::Plugins, move |_, reply, _| {
-        let Reply::Plugins(loaded) = reply? else { return Err(misfit()) };
+    Call::ask(Command::Plugin(PluginCommand::List(ListPlugins)), move |_, reply, _| {
+        let Reply::Plugin(PluginReply::Plugins(loaded)) = reply? else { return Err(misfit()) };
         let offered = loaded.iter().filter(|plugin| tools.contains(&plugin.name)).map(|plugin| {
             let mut tool = tool(plugin);
             tool["rawDescription"] = plugin.description.as_str().into();
@@ -139,8 +140,8 @@ pub(super) fn catalog(
     _: &mut Turn<'_>,
 ) -> Result<Call, Error> {
     let id = agent(dialect, request)?.id.clone();
-    Call::ask(Command::Plugins, move |_, reply, _| match reply? {
-        Reply::Plugins(loaded) => {
+    Call::ask(Command::Plugin(PluginCommand::List(ListPlugins)), move |_, reply, _| match reply? {
+        Reply::Plugin(PluginReply::Plugins(loaded)) => {
             let tools = loaded.iter().map(|plugin| {
                 let mut tool = tool(plugin);
                 tool["defaultProfiles"] = json!([]);
