@@ -6,6 +6,7 @@
 //! routes, and fixtures.
 
 pub mod admin;
+mod calls;
 pub mod exoclaw;
 mod frame;
 mod json;

@@ -33,6 +33,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::calls::{self, Calling, Calls, misfit};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::announcement::Announcement;
 use crate::auth::{Admitted, Credentials, Scope, Secret};
@@ -67,7 +68,7 @@ pub struct Admin {
     principal: Option<Arc<str>>,
     /// The id of the `admin.auth` that is being checked.
     claim: Option<Option<Value>>,
-    pending: Vec<Pending>,
+    calls: Calls<Self>,
     follows: Vec<Follow>,
 }
 
@@ -80,30 +81,15 @@ enum Phase {
     Closed,
 }
 
-/// A request that waits for its reply.
-#[derive(Debug)]
-struct Pending {
-    ticket: Ticket,
+/// What becomes of a request.
+type Call = calls::Call<Admin>;
+
+/// Who is to be answered.
+pub(super) struct Asker {
     /// None where no answer is wanted.
     id: Option<Value>,
-    asked: Asked,
-}
-
-/// What a pending request asked.
-#[derive(Debug)]
-enum Asked {
-    /// Something whose reply is its answer.
-    Plain,
-    /// Whether this session can be tailed.
-    Tail,
-    /// To be told its events.
-    Attach,
-    /// Whether the events can be followed.
-    Events,
-    /// To be told them.
-    Watch,
-    /// To be told no longer what this ticket follows.
-    Unfollow(Ticket),
+    /// Whether it begins to follow something.
+    follows: bool,
 }
 
 /// Something that is followed, until the connection ends.
@@ -138,9 +124,9 @@ impl Dialect for Admin {
                 Ok(request) => self.on_request(request, turn),
                 Err(refusal) => turn.send(refusal),
             },
-            (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
+            (Phase::Open, Input::Reply(ticket, reply)) => self.take_reply(ticket, reply, turn),
             (Phase::Open, Input::Progress(ticket, Progress { name, params })) => {
-                if self.pending.iter().any(|pending| pending.ticket == ticket) {
+                if self.calls.has(ticket) {
                     turn.send(notification(name, &params));
                 }
             }
@@ -170,6 +156,22 @@ impl Dialect for Admin {
     }
 }
 
+impl Calling for Admin {
+    type Asker = Asker;
+
+    fn calls(&mut self) -> &mut Calls<Self> {
+        &mut self.calls
+    }
+
+    fn scope(&self, _: Option<&mut Asker>) -> Scope {
+        Scope::Admin
+    }
+
+    fn answer(&mut self, asker: Asker, outcome: Result<Value, Error>, turn: &mut Turn<'_>) {
+        reply(asker.id, outcome, turn);
+    }
+}
+
 impl Admin {
     /// For a connection that is about to open.
     pub fn new(setup: Setup) -> Self {
@@ -178,20 +180,19 @@ impl Admin {
             phase: Phase::New,
             principal: None,
             claim: None,
-            pending: Vec::new(),
+            calls: Calls::default(),
             follows: Vec::new(),
         }
     }
 
     /// Whether this ticket is that of a request of this dialect's, or of something it follows.
     pub(super) fn knows(&self, ticket: Ticket) -> bool {
-        self.pending.iter().any(|pending| pending.ticket == ticket)
-            || self.follows.iter().any(|follow| follow.ticket == ticket)
+        self.calls.has(ticket) || self.follows.iter().any(|follow| follow.ticket == ticket)
     }
 
     /// Whether nothing is owed to a peer that asks for nothing more.
     pub(super) fn is_idle(&self) -> bool {
-        self.pending.is_empty()
+        self.calls.len() == 0
     }
 
     /// The first message where a credential is required.
@@ -259,28 +260,25 @@ impl Admin {
     }
 
     fn on_request(&mut self, Request { id, method, params }: Request, turn: &mut Turn<'_>) {
-        let operate = |method: String, params: Value| Command::Operate(Box::new(Operate { method, params }));
-        let (command, asked) = match &*method {
-            "admin.auth" => return self.on_auth(id, &params, turn),
+        if method == "admin.auth" {
+            return self.on_auth(id, &params, turn);
+        }
+        let follows = matches!(&*method, "admin.session.tail" | "admin.events");
+        let call = match &*method {
             "admin.unfollow" => match self.unfollow(&params) {
-                Ok((command, ticket)) => (command, Asked::Unfollow(ticket)),
-                Err(outcome) => return reply(id, outcome, turn),
+                Err(error) => return reply(id, Err(error), turn),
+                call => call,
             },
-            "admin.session.tail" | "admin.events" => {
-                if self.following() >= self.setup.subscriptions {
-                    return reply(id, Err(self.too_many()), turn);
-                }
-                let asked = if method == "admin.events" { Asked::Events } else { Asked::Tail };
-                (operate(method, params), asked)
+            _ if follows && self.following() >= self.setup.subscriptions => {
+                return reply(id, Err(self.too_many()), turn);
             }
-            _ => (operate(method, params), Asked::Plain),
+            "admin.session.tail" => operate(method, params, tail),
+            "admin.events" => operate(method, params, |_| {
+                Call::ask(Command::Session(SessionCommand::Watch(Watch)), watching)
+            }),
+            _ => operate(method, params, |result| Ok(Call::Answer(result))),
         };
-        self.execute(id, command, asked, turn);
-    }
-
-    fn execute(&mut self, id: Option<Value>, command: Command, asked: Asked, turn: &mut Turn<'_>) {
-        let ticket = turn.execute(Scope::Admin, COST, Ok(command));
-        self.pending.push(Pending { ticket, id, asked });
+        self.proceed(Some(Asker { id, follows }), COST, call, turn);
     }
 
     /// `admin.auth` of somebody who was let in already.
@@ -301,8 +299,7 @@ impl Admin {
 
     /// How many things are followed, or soon will be.
     fn following(&self) -> usize {
-        let begins = |pending: &&Pending| !matches!(pending.asked, Asked::Plain | Asked::Unfollow(_));
-        self.follows.len() + self.pending.iter().filter(begins).count()
+        self.follows.len() + self.calls.askers().filter(|asker| asker.follows).count()
     }
 
     fn too_many(&self) -> Error {
@@ -313,15 +310,15 @@ impl Admin {
         ErrorCode::Unavailable.error(why)
     }
 
-    /// Lets go of something at once: what is under way of it is not told any more. The command that has
-    /// the daemon do so too; or the answer, where nothing is followed under this number.
-    fn unfollow(&mut self, params: &Value) -> Result<(Command, Ticket), Result<Value, Error>> {
+    /// Lets go of something at once: what is under way of it is not told any more. The daemon does so too.
+    fn unfollow(&mut self, params: &Value) -> Result<Call, Error> {
         let Some(follow) = params.get("follow").and_then(Value::as_u64).map(Ticket) else {
             let why = "invalid admin.unfollow params: it takes {\"follow\"}, a number";
-            return Err(Err(ErrorCode::InvalidRequest.error(why)));
+            return Err(ErrorCode::InvalidRequest.error(why));
         };
+        let answer = move |ended: bool| Ok(Call::Answer(json!({ "follow": follow.0, "ended": ended })));
         let Some(at) = self.follows.iter().position(|known| known.ticket == follow) else {
-            return Err(Ok(json!({ "follow": follow.0, "ended": false })));
+            return answer(false);
         };
         let command = match self.follows.swap_remove(at).followed {
             Followed::Session(key) => {
@@ -329,38 +326,7 @@ impl Admin {
             }
             Followed::Everything => Command::Session(SessionCommand::Unwatch(Unwatch { watch: follow })),
         };
-        Ok((command, follow))
-    }
-
-    fn on_reply(&mut self, ticket: Ticket, replied: Result<Reply, Error>, turn: &mut Turn<'_>) {
-        let Some(at) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
-        let Pending { id, asked, .. } = self.pending.swap_remove(at);
-        let outcome = match (asked, replied) {
-            (_, Err(error)) => Err(error),
-            (Asked::Plain, Ok(Reply::Operated(result))) => Ok(result),
-            (Asked::Tail, Ok(Reply::Operated(found))) => match attach(&found) {
-                Ok(command) => return self.execute(id, command, Asked::Attach, turn),
-                Err(error) => Err(error),
-            },
-            (
-                Asked::Attach,
-                Ok(Reply::Session(SessionReply::Attached(Attached { session, after, head, .. }))),
-            ) => {
-                self.follows.push(Follow { ticket, followed: Followed::Session(session.clone()) });
-                let (session, follow) = (session.as_str(), ticket.0);
-                Ok(json!({ "session": session, "follow": follow, "after_seq": after.0, "head": head.0 }))
-            }
-            (Asked::Events, Ok(Reply::Operated(_))) => {
-                return self.execute(id, Command::Session(SessionCommand::Watch(Watch)), Asked::Watch, turn);
-            }
-            (Asked::Watch, Ok(Reply::Session(SessionReply::Watching(Watching)))) => {
-                self.follows.push(Follow { ticket, followed: Followed::Everything });
-                Ok(json!({ "follow": ticket.0 }))
-            }
-            (Asked::Unfollow(follow), Ok(_)) => Ok(json!({ "follow": follow.0, "ended": true })),
-            (_, Ok(_)) => Err(ErrorCode::Internal.error("the reply does not fit the request")),
-        };
-        reply(id, outcome, turn);
+        Call::ask(command, move |_, reply, _| reply.and_then(|_| answer(true)))
     }
 
     fn on_event(&mut self, ticket: Ticket, event: &Published, turn: &mut Turn<'_>) {
@@ -390,15 +356,8 @@ impl Admin {
         if let Fault::Oversize { limit } = fault {
             turn.send(oversize(limit));
         }
-        self.give_up(turn);
+        self.give_up(&unanswered(), turn);
         self.farewell(&reason, code, turn);
-    }
-
-    /// Answers what was not answered.
-    pub(super) fn give_up(&mut self, turn: &mut Turn<'_>) {
-        for Pending { id, .. } in std::mem::take(&mut self.pending) {
-            reply(id, Err(ErrorCode::Unavailable.error("unavailable: the connection ends")), turn);
-        }
     }
 
     fn farewell(&mut self, reason: &str, code: u16, turn: &mut Turn<'_>) {
@@ -409,7 +368,7 @@ impl Admin {
 
     fn close(&mut self) {
         self.phase = Phase::Closed;
-        self.pending = Vec::new();
+        self.calls = Calls::default();
         self.follows = Vec::new();
     }
 }
@@ -459,6 +418,11 @@ pub(super) fn words(fault: Fault) -> (String, u16) {
     (reason.to_owned(), code)
 }
 
+/// Why a request is not answered when its connection ends.
+pub(super) fn unanswered() -> Error {
+    ErrorCode::Unavailable.error("unavailable: the connection ends")
+}
+
 /// Answers, where an answer is wanted.
 fn reply(id: Option<Value>, outcome: Result<Value, Error>, turn: &mut Turn<'_>) {
     if let Some(id) = id {
@@ -476,13 +440,42 @@ fn token(params: &Value) -> Option<Secret> {
     params.get("token").and_then(Value::as_str).map(Secret::new)
 }
 
-/// What follows the session that was found.
-fn attach(found: &Value) -> Result<Command, Error> {
-    let unfit = || ErrorCode::Internal.error("the reply does not fit the request");
-    let session = found.get("session").and_then(Value::as_str).ok_or_else(unfit)?;
+/// Has a method executed; `then` makes the answer of its result, or asks on.
+fn operate(
+    method: String,
+    params: Value,
+    then: impl FnOnce(Value) -> Result<Call, Error> + 'static,
+) -> Result<Call, Error> {
+    Call::ask(Command::Operate(Box::new(Operate { method, params })), |_, reply, _| match reply? {
+        Reply::Operated(result) => then(result),
+        _ => Err(misfit()),
+    })
+}
+
+/// Follows the session that was found.
+fn tail(found: Value) -> Result<Call, Error> {
+    let session = found.get("session").and_then(Value::as_str).ok_or_else(misfit)?;
     let after = found.get("after_seq").and_then(Value::as_u64).map(Seq);
-    Ok(Command::Session(SessionCommand::Attach(Attach {
+    let attach = Command::Session(SessionCommand::Attach(Attach {
         target: Target::Session(SessionKey::parse(session)?),
         after,
-    })))
+    }));
+    Call::ask(attach, |admin, reply, _| {
+        let Reply::Session(SessionReply::Attached(Attached { session, after, head, .. })) = reply? else {
+            return Err(misfit());
+        };
+        let ticket = admin.calls.replying();
+        let (name, follow) = (session.as_str().to_owned(), ticket.0);
+        admin.follows.push(Follow { ticket, followed: Followed::Session(session) });
+        let answer = json!({ "session": name, "follow": follow, "after_seq": after.0, "head": head.0 });
+        Ok(Call::Answer(answer))
+    })
+}
+
+/// Everything is followed.
+fn watching(admin: &mut Admin, reply: Result<Reply, Error>, _: &mut Turn<'_>) -> Result<Call, Error> {
+    let Reply::Session(SessionReply::Watching(Watching)) = reply? else { return Err(misfit()) };
+    let ticket = admin.calls.replying();
+    admin.follows.push(Follow { ticket, followed: Followed::Everything });
+    Ok(Call::Answer(json!({ "follow": ticket.0 })))
 }

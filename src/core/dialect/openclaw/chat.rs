@@ -199,7 +199,7 @@ impl OpenClaw {
     /// A run that the client asked for itself is told under the names it gave; its end, not before
     /// `quiet_until`. Of one that is over nothing is told but what was begun to be.
     pub(super) fn expect(&mut self, accepted: &Accepted, name: &str, key: &str, quiet_until: Timestamp) {
-        let (protocol, feed) = (self.protocol, self.replying);
+        let (protocol, feed) = (self.protocol, self.calls.replying());
         if self.ended.contains(&accepted.run) {
             return;
         }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::super::message_bytes_max;
 use super::method::{EVENTS, METHODS, Who, scopes_asked, scopes_granted};
 use super::wire::{Failure, Incoming, Protocol};
-use super::{Call, OpenClaw, Phase, devices, keys, wire};
+use super::{Call, Calling, OpenClaw, Phase, devices, keys, wire};
 use crate::auth::device::{self, Checked, Circumstances, Proof, Refusal};
 use crate::auth::{About, Admitted, Claim, Credentials, DeviceClaim, Role, Scopes, Secret};
 use crate::command::Command;

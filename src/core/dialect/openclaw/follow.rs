@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::stream::{End, Frame, Told, said, wire_run};
-use super::{Call, OpenClaw, chat, keys, message, target, wait};
+use super::{Call, Calling, OpenClaw, chat, keys, message, target, wait};
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::event::{Event, Published};
@@ -138,7 +138,7 @@ impl OpenClaw {
                 let key = dialect.joining.remove(&run);
                 match (reply, key) {
                     (Ok(Reply::Session(SessionReply::Accepted(Accepted { run, .. }))), Some(key)) => {
-                        let (protocol, feed) = (dialect.protocol, dialect.replying);
+                        let (protocol, feed) = (dialect.protocol, dialect.calls.replying());
                         if !dialect.ended.contains(&run) {
                             let new = || Told::new(protocol, run.as_str(), Some(&key), feed).nameless();
                             let told = dialect.runs.entry(run.clone()).or_insert_with(new);
@@ -177,7 +177,7 @@ impl OpenClaw {
 
     /// The run that a request asked for, to whose end it waits: told as well, where its session is.
     pub(super) fn await_end(&mut self, accepted: &Accepted, name: &str) -> &mut Told {
-        let (protocol, feed) = (self.protocol, self.replying);
+        let (protocol, feed) = (self.protocol, self.calls.replying());
         // One that was told to its end is read again, for its end.
         let was_told = self.ended.contains(&accepted.run);
         self.ended.retain(|run| *run != accepted.run);
@@ -235,7 +235,7 @@ impl OpenClaw {
         let attach = Command::Session(SessionCommand::Attach(Attach { target: target(session), after }));
         let (of, is_from_now) = (session.clone(), after.is_none());
         let ticket = self.ask_aside(attach, turn, move |dialect, reply, turn| {
-            let ticket = dialect.replying;
+            let ticket = dialect.calls.replying();
             let followed = dialect.followed.get_mut(&of).filter(|followed| followed.ticket == ticket);
             match (reply, followed) {
                 (

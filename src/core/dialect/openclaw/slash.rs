@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::stream::{Frame, ended, said};
 use super::wire::Protocol;
-use super::{Call, OpenClaw, approvals, catalog, chat, misfit, target};
+use super::{Call, Calling, OpenClaw, approvals, catalog, chat, misfit, target};
 use crate::approval::{ApprovalCommand, ApprovalReply, Decision, Pending, Verdict};
 use crate::command::Command;
 use crate::dialect::Turn;

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::chat::IDEMPOTENCY_KEY_BYTES_MAX;
 use super::stream::{End, Told, stop_reason};
-use super::{Call, OpenClaw, Request, misfit, wire};
+use super::{Asker, Call, Calling, OpenClaw, Request, misfit, wire};
+use crate::auth::Scope;
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
@@ -105,7 +106,7 @@ impl OpenClaw {
             }
             let id = vain.id.clone();
             let call = self.wait(vain);
-            self.proceed(Some(id), (crate::auth::Scope::Read, 0), call, turn);
+            self.proceed(Some(Asker { id, needs: Scope::Read }), 0, call, turn);
         }
     }
 }

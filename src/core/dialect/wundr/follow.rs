@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 use super::stream::{SESSION_EVENTS, Shared, Told};
 use super::subscription::{Atom, Interest, SESSION_ID, Source, Subscription, Subscriptions};
 use super::tools::{self, TOOL_REQUEST};
-use super::{Call, Request, Wundr, misfit};
+use super::{Call, Calling, Request, Wundr, misfit};
 use crate::auth::{Scope, Scopes};
 use crate::command::Command;
 use crate::dialect::Turn;
@@ -291,7 +291,7 @@ impl Wundr {
         self.following.opening += 1;
         Call::ask(command, move |dialect, reply, turn| {
             dialect.following.opening -= 1;
-            let ticket = dialect.answering;
+            let ticket = dialect.calls.replying();
             let following = &mut dialect.following;
             let place = if is_calls { &mut following.calls } else { &mut following.watch };
             match reply {
@@ -314,7 +314,7 @@ impl Wundr {
         reply: Result<Reply, Error>,
         is_shared: bool,
     ) -> Result<(Source, Option<Box<UnderWay>>), Error> {
-        let ticket = self.answering;
+        let ticket = self.calls.replying();
         match reply {
             Ok(Reply::Session(SessionReply::Attached(session_reply::Attached {
                 session,
