@@ -19,11 +19,10 @@ use std::sync::Arc;
 
 use actix::WeakRecipient;
 use actix::prelude::*;
-use clawmux_core::command::ConfigRequest;
+use clawmux_core::config::request::{ConfigIssue, ConfigRequest, ConfigSnapshot};
 use clawmux_core::config::{self, Origin};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::exchanged::Exchanged;
-use clawmux_core::reply::{ConfigIssue, ConfigSnapshot};
 use clawmux_core::time::Timestamp;
 use serde_json::{Value as Json, json};
 use tokio::sync::Semaphore;

@@ -17,8 +17,10 @@ use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::exchanged::Exchanged;
 use clawmux_core::meter::{day_start, month_start};
 use clawmux_core::operator::{
-    AgentModels, DaemonInfo, DaemonStatus, OperatorCommand, OperatorReply, Progress, UsageGroup, UsageReport,
+    self, AgentModels, BackupReport, Closed, Connections, DaemonInfo, DaemonStatus, OperatorCommand,
+    OperatorReply, Progress, ReadUsage, SessionPage, UsageReport,
 };
+use clawmux_core::plugin::Unloaded;
 use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
@@ -32,9 +34,9 @@ use crate::listener::CloseConnection;
 use crate::log_filter::LogFilter;
 use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::BudgetStatus;
-use crate::sandbox_supervisor::SandboxSupervisor;
+use crate::sandbox_supervisor::{ReloadPlugin, SandboxSupervisor, UnloadPlugin};
 use crate::session_supervisor::Follows;
-use crate::store::{Backup, ListMemories, ReadMemoryTotals, ReadSizes, Store, UsageBy, UsageSince};
+use crate::store::{Backup, ListMemories, ReadMemoryTotals, ReadSizes, Store, UsageBy, UsageSince, exported};
 
 pub use unattended::{read_without_daemon, tokens_without_daemon};
 
@@ -158,7 +160,7 @@ impl Handler<Operate> for Operator {
                 let answered = async move {
                     let outcome = daemon.answer_in_time(command, &principal, &asker).await;
                     let has_failed = outcome.is_err();
-                    asker.reply(outcome.map(|reply| Reply::Operator(Box::new(reply))));
+                    asker.reply(outcome.map(Reply::Operator));
                     has_failed
                 };
                 ctx.spawn(answered.into_actor(self).map(|has_failed, operator, _| {
@@ -213,12 +215,13 @@ impl Daemon {
         principal: &Principal,
         asker: &Asker,
     ) -> Result<OperatorReply, Error> {
-        use OperatorCommand::{Backup, CallPlugin, Change, LoadPlugin, Reload, ReloadPlugin};
         let name = command.name();
         let deadline = match command {
-            LoadPlugin { .. } | ReloadPlugin(_) | CallPlugin { .. } => PLUGIN,
-            Change { .. } | Reload => CONFIGURATION,
-            Backup { .. } => BACKUP,
+            OperatorCommand::LoadPlugin(_)
+            | OperatorCommand::ReloadPlugin(_)
+            | OperatorCommand::CallPlugin(_) => PLUGIN,
+            OperatorCommand::Change(_) | OperatorCommand::Reload(_) => CONFIGURATION,
+            OperatorCommand::Backup(_) => BACKUP,
             _ => PROMPT,
         };
         let late =
@@ -233,65 +236,74 @@ impl Daemon {
         asker: &Asker,
     ) -> Result<OperatorReply, Error> {
         Ok(match command {
-            OperatorCommand::Status => OperatorReply::Status(self.status().await?),
-            OperatorCommand::Connections => {
-                let listener = self.connections.send(Observe).await.map_err(gone)?;
+            OperatorCommand::Status(_) => OperatorReply::Status(Box::new(self.status().await?)),
+            OperatorCommand::Connections(_) => {
+                let listener = self.connections.send(Observe).await.map_err(gone)?.into();
                 let follows = self.follows.send(Follows).await.map_err(gone)?;
-                OperatorReply::Connections { listener: listener.into(), follows, now: clock::now() }
+                OperatorReply::Connections(Connections { listener, follows, now: clock::now() })
             }
-            OperatorCommand::CloseConnection(connection) => {
-                let peer = self.close.send(CloseConnection(connection)).await.map_err(gone)?;
-                OperatorReply::Closed(peer.map(|peer| peer.to_string()))
+            OperatorCommand::CloseConnection(asked) => {
+                let peer = self.close.send(CloseConnection(asked.connection)).await.map_err(gone)?;
+                OperatorReply::Closed(Closed { peer: peer.map(|peer| peer.to_string()) })
             }
-            OperatorCommand::Actors => {
+            OperatorCommand::Actors(_) => {
                 OperatorReply::Observed(self.actors.send(Observe).await.map_err(gone)?.into())
             }
-            OperatorCommand::Plugins => OperatorReply::Observed(ask(&self.sandbox, Observe).await?.into()),
-            OperatorCommand::LoadPlugin { name, path } => self.load_plugin(name, path).await?,
-            OperatorCommand::UnloadPlugin(name) => self.unload_plugin(name).await?,
-            OperatorCommand::ReloadPlugin(name) => self.reload_plugin(name).await?,
-            OperatorCommand::CallPlugin { name, input } => self.call_plugin(name, input).await?,
-            OperatorCommand::Usage { by, days, limit } => {
+            OperatorCommand::Plugins(_) => OperatorReply::Observed(ask(&self.sandbox, Observe).await?.into()),
+            OperatorCommand::LoadPlugin(asked) => OperatorReply::Loaded(self.load_plugin(asked).await?),
+            OperatorCommand::UnloadPlugin(operator::UnloadPlugin { name }) => {
+                ask(&self.sandbox, UnloadPlugin { name: name.clone() }).await??;
+                OperatorReply::Unloaded(Unloaded { name })
+            }
+            OperatorCommand::ReloadPlugin(operator::ReloadPlugin { name }) => {
+                OperatorReply::Reloaded(self.sandbox.send(ReloadPlugin { name }).await.map_err(gone)??)
+            }
+            OperatorCommand::CallPlugin(asked) => OperatorReply::Called(self.call_plugin(asked).await?),
+            OperatorCommand::Usage(asked) => {
                 // With a session that has spent nothing, so that its limit is told as well.
                 let budgets = self.budgets.send(BudgetStatus { session_spent: Some(0) });
-                let report = spent(&self.store, by, days, limit).await?;
+                let report = spent(&self.store, asked).await?;
                 OperatorReply::Usage(UsageReport { budgets: budgets.await.map_err(gone)?, ..report })
             }
-            OperatorCommand::Sessions { limit, prefix, before } => {
-                let (listed, has_more) = sessions::list(&self.store, limit, prefix, before).await?;
+            OperatorCommand::Sessions(asked) => {
+                let page = sessions::list(&self.store, asked).await?;
                 let awake = Some(self.sessions.send(Observe).await.map_err(gone)?.into());
-                OperatorReply::Sessions { listed, has_more, awake }
+                OperatorReply::Sessions(SessionPage { awake, ..page })
             }
-            OperatorCommand::FindSession(text) => sessions::find(&self.store, principal, &text).await?,
-            OperatorCommand::Events { session, after } => {
-                OperatorReply::Events(sessions::events(&self.store, session, after).await?)
+            OperatorCommand::FindSession(asked) => {
+                OperatorReply::Found(sessions::find(&self.store, principal, &asked.key).await?)
             }
-            OperatorCommand::Export { session, after } => {
-                OperatorReply::Events(crate::store::exported(&self.store, &session, after).await?)
+            OperatorCommand::Events(asked) => {
+                OperatorReply::Events(sessions::events(&self.store, asked).await?)
             }
-            OperatorCommand::MemoryTotals => {
+            OperatorCommand::Export(operator::ExportEvents { session, after }) => {
+                OperatorReply::Events(exported(&self.store, &session, after).await?)
+            }
+            OperatorCommand::MemoryTotals(_) => {
                 OperatorReply::MemoryTotals(ask(&self.store, ReadMemoryTotals).await??)
             }
-            OperatorCommand::Memories { owner, limit } => {
+            OperatorCommand::Memories(operator::ListMemories { owner, limit }) => {
                 OperatorReply::Memories(ask(&self.store, ListMemories { owner, limit }).await??)
             }
-            OperatorCommand::Drain { on } => {
+            OperatorCommand::Drain(operator::Drain { on }) => {
                 self.drain.send(Drain { on }).await.map_err(gone)??;
                 OperatorReply::Drained(self.sessions.send(Observe).await.map_err(gone)?.into())
             }
-            OperatorCommand::Backup { file } => self.back_up(Backup { to: file }, asker).await?,
-            OperatorCommand::Explain { path } => {
+            OperatorCommand::Backup(asked) => {
+                OperatorReply::Copied(self.back_up(Backup { to: asked.file }, asker).await?)
+            }
+            OperatorCommand::Explain(operator::ExplainConfig { path }) => {
                 OperatorReply::Explained(self.configuration.send(Explain { path }).await.map_err(gone)??)
             }
-            OperatorCommand::Change { path, value } => {
+            OperatorCommand::Change(operator::ChangeConfig { path, value }) => {
                 let change = Change { path, value, by: BY.into() };
                 OperatorReply::Changed(self.configuration.send(change).await.map_err(gone)??)
             }
-            OperatorCommand::Reload => {
+            OperatorCommand::Reload(_) => {
                 let reload = Reload { by: BY.into() };
                 OperatorReply::Configured(self.configuration.send(reload).await.map_err(gone)??)
             }
-            OperatorCommand::Log { filter } => self.log(filter)?,
+            OperatorCommand::Log(asked) => OperatorReply::Log(self.set_log_filter(asked.filter)?),
         })
     }
 
@@ -320,7 +332,7 @@ impl Daemon {
     }
 
     /// Copies the store; the copy goes on by itself, whoever asked for it may leave.
-    async fn back_up(&self, backup: Backup, asker: &Asker) -> Result<OperatorReply, Error> {
+    async fn back_up(&self, backup: Backup, asker: &Asker) -> Result<BackupReport, Error> {
         let copy = self.store.send(backup);
         tokio::pin!(copy);
         let mut tick = interval(PROGRESS);
@@ -328,7 +340,7 @@ impl Daemon {
         loop {
             tokio::select! {
                 biased;
-                report = &mut copy => return Ok(OperatorReply::Copied(report.map_err(gone)??)),
+                report = &mut copy => return report.map_err(gone)?,
                 _ = tick.tick() => {
                     let observed = ask(&self.store, Observe).await?;
                     let pages_left = observed.state["backup_pages_left"].as_u64().unwrap_or(0);
@@ -342,7 +354,7 @@ impl Daemon {
         }
     }
 
-    fn log(&self, filter: Option<String>) -> Result<OperatorReply, Error> {
+    fn set_log_filter(&self, filter: Option<String>) -> Result<operator::LogFilter, Error> {
         let Some(log) = &self.log_filter else {
             return Err(ErrorCode::Unavailable.error("the log of this daemon is not its own"));
         };
@@ -350,12 +362,14 @@ impl Daemon {
             log.set(&filter).map_err(|why| ErrorCode::InvalidRequest.error(why))?;
             tracing::info!(%filter, "by the operator: the log's filter, until a reload or restart");
         }
-        Ok(OperatorReply::Log { filter: log.directives(), configured: self.config.get().log.filter.clone() })
+        let configured = self.config.get().log.filter.clone();
+        Ok(operator::LogFilter { filter: log.directives(), configured })
     }
 }
 
 /// What was spent, without the budgets.
-async fn spent(store: &Addr<Store>, by: UsageGroup, days: u64, limit: usize) -> Result<UsageReport, Error> {
+async fn spent(store: &Addr<Store>, asked: ReadUsage) -> Result<UsageReport, Error> {
+    let ReadUsage { by, days, limit } = asked;
     let now = clock::now();
     let today = day_start(now);
     let before = days.saturating_sub(1).saturating_mul(DAY_MS);

@@ -19,8 +19,8 @@ use actix::{
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
+use clawmux_core::plugin::PluginSummary;
 use clawmux_core::provider::ToolSpec;
-use clawmux_core::reply::PluginSummary;
 use clawmux_core::time::Timestamp;
 use futures::future::{Either, select};
 use serde_json::{Value, json};

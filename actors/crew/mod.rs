@@ -21,15 +21,17 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::announcement::Announcement;
 use clawmux_core::auth::{Owner, Principal};
-use clawmux_core::command::{self, Submit, Target};
 use clawmux_core::crew::{self as rules, Change, Effect, Moment, Note, Phase, Step, TurnEnd};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Cause, Event, Outcome, Published, Usage};
 use clawmux_core::ids::{RunId, SessionKey, SubAgentId, Ticket};
 use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
+use clawmux_core::session_command::{CreateSession, Inject, SessionCommand, Stop, Submit};
+use clawmux_core::session_reply::SessionReply;
 use clawmux_core::settings::Patch;
 use clawmux_core::subagent::{AgentStatus, Spawn, SubAgentCommand, SubAgentReply};
+use clawmux_core::target::Target;
 use clawmux_core::team::{TeamCommand, TeamReply};
 use clawmux_core::turn::Turn;
 use serde_json::json;
@@ -497,20 +499,29 @@ impl Crew {
         let Some(line) = &mut self.line else { return };
         self.turns_total += u64::from(run.is_some() && attempt == 0);
         let waiting = Waiting { effect, attempt, run, _promise: promise };
-        if let Err(waiting) = line.ask(owner, command, waiting, ctx.address().recipient()) {
+        if let Err(waiting) = line.ask(
+            owner,
+            clawmux_core::command::Command::Session(command),
+            waiting,
+            ctx.address().recipient(),
+        ) {
             let busy = ErrorCode::Unavailable.error("the daemon is busy");
             self.refused(*waiting, busy, ctx);
         }
     }
 
     /// What is asked of the sessions for it, on whose behalf.
-    fn command(&self, effect: &Effect) -> Option<(Owner, command::Command, Option<Followed>)> {
+    fn command(&self, effect: &Effect) -> Option<(Owner, SessionCommand, Option<Followed>)> {
         match effect {
             Effect::Make(id) => {
                 let agent = self.rules.agent(id)?;
                 let target = Target::Session(agent.session.clone());
                 let patch = Patch::default();
-                Some((agent.owner.clone(), command::Command::CreateSession { target, patch }, None))
+                Some((
+                    agent.owner.clone(),
+                    SessionCommand::CreateSession(CreateSession { target, patch }),
+                    None,
+                ))
             }
             Effect::Prompt(id) => {
                 let agent = self.rules.agent(id)?;
@@ -527,17 +538,21 @@ impl Crew {
                     follow: true,
                 };
                 let followed = Followed { agent: id.clone(), turn: agent.turns, fold: Turn::new() };
-                Some((agent.owner.clone(), command::Command::Submit(submit), Some(followed)))
+                Some((agent.owner.clone(), SessionCommand::Submit(submit), Some(followed)))
             }
             Effect::Stop(id) => {
                 let agent = self.rules.agent(id)?;
                 let target = Target::Session(agent.session.clone());
-                Some((agent.owner.clone(), command::Command::Stop { target, cause: Cause::Stopped }, None))
+                Some((
+                    agent.owner.clone(),
+                    SessionCommand::Stop(Stop { target, cause: Cause::Stopped }),
+                    None,
+                ))
             }
             Effect::Note(Note { id, session, owner, content }) => {
                 let (target, content) = (Target::Session(session.clone()), content.clone());
                 let id = Some(RunId::from(id.as_str()));
-                Some((owner.clone(), command::Command::Inject { target, content, id }, None))
+                Some((owner.clone(), SessionCommand::Inject(Inject { target, content, id }), None))
             }
         }
     }
@@ -587,7 +602,7 @@ impl Crew {
     fn replied(&mut self, ticket: Ticket, reply: Result<Reply, Error>, ctx: &mut Context<Self>) {
         let Some(line) = &mut self.line else { return };
         // A run that was accepted is followed.
-        if let Ok(Reply::Accepted(_)) = reply {
+        if let Ok(Reply::Session(SessionReply::Accepted(_))) = reply {
             return;
         }
         let Some(waiting) = line.over(ticket) else { return };

@@ -7,14 +7,12 @@ use clawmux_core::config::EMBEDDED_PLUGINS;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::ToolCall;
 use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
-use clawmux_core::operator::{AgentTools, OperatorReply};
-use serde_json::Value as Json;
+use clawmux_core::operator::{self, AgentTools, CallPlugin, CalledPlugin, LoadedPlugin};
 
 use super::{Daemon, GetInfo, gone};
-use crate::ask::ask;
 use crate::clock;
 use crate::sandbox::source;
-use crate::sandbox_supervisor::{CallTool, Cancel, LoadPlugin, ReloadPlugin, UnloadPlugin};
+use crate::sandbox_supervisor::{CallTool, Cancel, LoadPlugin};
 
 /// So many modules of the plugins folder are named.
 const SHOWN_MAX: usize = 20;
@@ -23,11 +21,8 @@ const FILES_MAX: usize = 10_000;
 
 impl Daemon {
     /// Loads one.
-    pub(super) async fn load_plugin(
-        &self,
-        name: PluginName,
-        path: Option<String>,
-    ) -> Result<OperatorReply, Error> {
+    pub(super) async fn load_plugin(&self, asked: operator::LoadPlugin) -> Result<LoadedPlugin, Error> {
+        let operator::LoadPlugin { name, path } = asked;
         let config = self.config.get();
         let is_known = config.plugins.iter().any(|known| known.name == name)
             || EMBEDDED_PLUGINS.contains(&name.as_str());
@@ -43,7 +38,7 @@ impl Daemon {
             is_given: agent.tools.contains(&name),
             is_default: config.default_agent.as_ref() == Some(&agent.id),
         });
-        Ok(OperatorReply::Loaded { plugin, path, agents: agents.collect() })
+        Ok(LoadedPlugin { plugin, path, agents: agents.collect() })
     }
 
     /// The file of this plugin in the plugins folder of the home.
@@ -69,19 +64,9 @@ impl Daemon {
         )))
     }
 
-    /// Unloads one.
-    pub(super) async fn unload_plugin(&self, name: PluginName) -> Result<OperatorReply, Error> {
-        ask(&self.sandbox, UnloadPlugin { name }).await??;
-        Ok(OperatorReply::Unloaded)
-    }
-
-    /// Loads one anew.
-    pub(super) async fn reload_plugin(&self, name: PluginName) -> Result<OperatorReply, Error> {
-        Ok(OperatorReply::Reloaded(self.sandbox.send(ReloadPlugin { name }).await.map_err(gone)??))
-    }
-
     /// Calls one.
-    pub(super) async fn call_plugin(&self, name: PluginName, input: Json) -> Result<OperatorReply, Error> {
+    pub(super) async fn call_plugin(&self, asked: CallPlugin) -> Result<CalledPlugin, Error> {
+        let CallPlugin { name, input } = asked;
         let id = clock::random().iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let cancel = CancelOnDrop(Cancel::new());
         let call = CallTool {
@@ -93,7 +78,7 @@ impl Daemon {
         let begun = Instant::now();
         let result = self.sandbox.send(call).await.map_err(gone)?;
         let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-        Ok(OperatorReply::Called { content: result.content, is_error: result.is_error, took_us })
+        Ok(CalledPlugin { content: result.content, is_error: result.is_error, took_us })
     }
 }
 

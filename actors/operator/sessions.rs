@@ -4,8 +4,8 @@ use actix::Addr;
 use clawmux_core::auth::Principal;
 use clawmux_core::error::Error;
 use clawmux_core::event::Logged;
-use clawmux_core::ids::{Seq, SessionKey};
-use clawmux_core::operator::{Listed, OperatorReply, Place};
+use clawmux_core::ids::SessionKey;
+use clawmux_core::operator::{self, FoundSession, ListAllSessions, SessionPage};
 
 use crate::ask::ask;
 use crate::session_supervisor::requests::missing;
@@ -18,34 +18,27 @@ const MEANT_AMONG: usize = 1000;
 /// So many are named.
 const MEANT_MAX: usize = 3;
 
-/// Those of a page, and whether there are more.
-pub(super) async fn list(
-    store: &Addr<Store>,
-    limit: usize,
-    prefix: Option<String>,
-    before: Option<Place>,
-) -> Result<(Vec<Listed>, bool), Error> {
+/// Some of them; which are awake is not known here.
+pub(super) async fn list(store: &Addr<Store>, asked: ListAllSessions) -> Result<SessionPage, Error> {
+    let ListAllSessions { limit, prefix, before } = asked;
     let wanted = ListSessions { limit: limit + 1, owner: None, prefix, before };
     let mut listed = ask(store, wanted).await??;
     let has_more = listed.len() > limit;
     listed.truncate(limit);
-    Ok((listed, has_more))
+    Ok(SessionPage { listed, has_more, awake: None })
 }
 
 /// A part of the log of one.
-pub(super) async fn events(
-    store: &Addr<Store>,
-    session: SessionKey,
-    after: Seq,
-) -> Result<Vec<Logged>, Error> {
+pub(super) async fn events(store: &Addr<Store>, asked: operator::ReadEvents) -> Result<Vec<Logged>, Error> {
+    let operator::ReadEvents { session, after } = asked;
     ask(store, ReadEvents { session, after, run: None, max_bytes: PAGE_BYTES_MAX }).await?
 }
 
 /// The session of this key; where there is none, the error says which may have been meant.
-pub(super) async fn find(store: &Addr<Store>, by: &Principal, text: &str) -> Result<OperatorReply, Error> {
+pub(super) async fn find(store: &Addr<Store>, by: &Principal, text: &str) -> Result<FoundSession, Error> {
     let refused = match SessionKey::parse(text) {
         Ok(key) => match ask(store, Describe { session: key.clone() }).await?? {
-            Some(described) => return Ok(OperatorReply::Session { key, owner: described.owner }),
+            Some(described) => return Ok(FoundSession { key, owner: described.owner }),
             None => missing(store, &key, by).await,
         },
         Err(error) => error,

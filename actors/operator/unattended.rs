@@ -10,8 +10,9 @@ use clawmux_core::command::Command;
 use clawmux_core::config::{Budgets, Config};
 use clawmux_core::dialect::admin;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::operator::{OperatorCommand, OperatorReply, UsageReport};
-use clawmux_core::reply::{Budget, Period, Reply};
+use clawmux_core::meter::{Budget, Period};
+use clawmux_core::operator::{ExportEvents, OperatorCommand, OperatorReply, UsageReport};
+use clawmux_core::reply::Reply;
 use serde_json::Value;
 
 use super::{sessions, spent};
@@ -36,23 +37,20 @@ async fn read(store: &Addr<Store>, config: &Config, method: &str, command: Comma
         Command::Token(command) if *command == TokenCommand::List => {
             return Ok(Reply::Token(Box::new(tokens::of_store(store, config, *command).await?)));
         }
-        Command::Operator(command) => *command,
+        Command::Operator(command) => command,
         _ => return Err(needs_daemon()),
     };
     let reply = match command {
-        OperatorCommand::Sessions { limit, prefix, before } => {
-            let (listed, has_more) = sessions::list(store, limit, prefix, before).await?;
-            OperatorReply::Sessions { listed, has_more, awake: None }
+        OperatorCommand::Sessions(asked) => OperatorReply::Sessions(sessions::list(store, asked).await?),
+        OperatorCommand::FindSession(asked) => {
+            OperatorReply::Found(sessions::find(store, &Principal::socket(), &asked.key).await?)
         }
-        OperatorCommand::FindSession(text) => sessions::find(store, &Principal::socket(), &text).await?,
-        OperatorCommand::Events { session, after } => {
-            OperatorReply::Events(sessions::events(store, session, after).await?)
-        }
-        OperatorCommand::Export { session, after } => {
+        OperatorCommand::Events(asked) => OperatorReply::Events(sessions::events(store, asked).await?),
+        OperatorCommand::Export(ExportEvents { session, after }) => {
             OperatorReply::Events(store::exported(store, &session, after).await?)
         }
-        OperatorCommand::Usage { by, days, limit } => {
-            let report = spent(store, by, days, limit).await?;
+        OperatorCommand::Usage(asked) => {
+            let report = spent(store, asked).await?;
             let Budgets { session, daily, monthly } = config.budgets;
             let budgets = [
                 (Period::Session, session, 0),
@@ -64,7 +62,7 @@ async fn read(store: &Addr<Store>, config: &Config, method: &str, command: Comma
         }
         _ => return Err(needs_daemon()),
     };
-    Ok(Reply::Operator(Box::new(reply)))
+    Ok(Reply::Operator(reply))
 }
 
 /// Answers a method of the operator's protocol about credentials for a home on which no daemon runs.

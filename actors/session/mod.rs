@@ -52,8 +52,11 @@ use clawmux_core::messenger;
 use clawmux_core::node::NodeTool;
 use clawmux_core::provider::{ChatRequest, Delta};
 use clawmux_core::quota::{Kept, ROW_BYTES};
-use clawmux_core::reply::{Accepted, Reply};
+use clawmux_core::reply::Reply;
 use clawmux_core::session::{Batch, Session as Conversation, Submission, Submitted, prompt_bytes};
+use clawmux_core::session_reply::{
+    Aborted, Accepted, Attached, Cleared, Compacted, Deleted, Detached, Injected, SessionReply, Stopped,
+};
 use clawmux_core::settings::Patch;
 use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
@@ -813,7 +816,7 @@ impl Session {
                 let gone = || ErrorCode::NotFound.error(format!("no such session: {key}"));
                 let mut row = row.ok_or_else(gone)?;
                 row.model = catalog.answers(&key.agent(), &row.settings);
-                Ok(Reply::Settled(Box::new(row)))
+                Ok(Reply::Session(SessionReply::Settled(Box::new(row))))
             });
             asker.reply(row);
         }));
@@ -856,7 +859,7 @@ impl Session {
         }
         feeds.end_all(&Published::new(key, last));
         for asker in askers {
-            asker.reply(Ok(Reply::Deleted { found: true }));
+            asker.reply(Ok(Reply::Session(SessionReply::Deleted(Deleted { found: true }))));
         }
         self.remains.done = true;
         ctx.stop();
@@ -1217,7 +1220,7 @@ impl Handler<Routed> for Session {
             }
         };
         let now = clock::now();
-        let nothing = Answering::With(Reply::Aborted { run: None });
+        let nothing = Answering::With(Reply::Session(SessionReply::Aborted(Aborted { run: None })));
         let mut answered = Answered { asker, reply: nothing, follow: None, held, coming };
         match order {
             Order::Submit { submission, follow, spot } => {
@@ -1232,14 +1235,14 @@ impl Handler<Routed> for Session {
                         }
                         let wanted = (Wanted::Run(run.clone()), Seq(seq.0 - 1));
                         answered.follow = follow.then_some(wanted);
-                        answered.reply = Answering::With(Reply::Accepted(Accepted {
+                        answered.reply = Answering::With(Reply::Session(SessionReply::Accepted(Accepted {
                             session,
                             run,
                             seq,
                             repeated,
                             is_over,
                             ahead,
-                        }));
+                        })));
                     }
                     Err(error) => {
                         // First of all, so that whoever hears of it may use the key elsewhere.
@@ -1253,7 +1256,7 @@ impl Handler<Routed> for Session {
                 answered.follow = follow.then_some(wanted);
                 let is_over = !self.conversation.is_open(&run);
                 let accepted = Accepted { session, run, seq, repeated: true, is_over, ahead: 0 };
-                answered.reply = Answering::With(Reply::Accepted(accepted));
+                answered.reply = Answering::With(Reply::Session(SessionReply::Accepted(accepted)));
             }
             Order::Attach { after } => {
                 let head = self.conversation.head();
@@ -1272,19 +1275,26 @@ impl Handler<Routed> for Session {
                 }
                 answered.follow = Some((Wanted::Session, after));
                 let model = self.roster.catalog.answers(&session.agent(), self.conversation.settings());
-                answered.reply =
-                    Answering::With(Reply::Attached { session, after, head, under_way, queued, model });
+                answered.reply = Answering::With(Reply::Session(SessionReply::Attached(Attached {
+                    session,
+                    after,
+                    head,
+                    under_way,
+                    queued,
+                    model,
+                })));
             }
             Order::Detach { follow } => {
                 let connection = answered.asker.client().connection;
-                answered.reply = Answering::With(Reply::Detached {
+                answered.reply = Answering::With(Reply::Session(SessionReply::Detached(Detached {
                     found: self.remains.feeds.unfollow(connection, follow),
-                });
+                })));
             }
             Order::Stop(cause) => {
                 let partial = self.end_work(ctx);
                 let runs = self.conversation.stop(now, cause, partial);
-                answered.reply = Answering::With(Reply::Stopped { session, runs });
+                answered.reply =
+                    Answering::With(Reply::Session(SessionReply::Stopped(Stopped { session, runs })));
                 self.is_stopped = true;
             }
             Order::Close { reason } => {
@@ -1293,23 +1303,24 @@ impl Handler<Routed> for Session {
                 }
                 let partial = self.end_work(ctx);
                 let runs = self.conversation.close(now, &reason, partial);
-                answered.reply = Answering::With(Reply::Stopped { session, runs });
+                answered.reply =
+                    Answering::With(Reply::Session(SessionReply::Stopped(Stopped { session, runs })));
                 self.is_stopped = true;
             }
             Order::Abort { run } => {
                 let under_way = run.as_ref().is_none_or(|run| self.conversation.is_running(run));
                 let partial = if under_way { self.end_work(ctx) } else { Usage::default() };
-                answered.reply = Answering::With(Reply::Aborted {
+                answered.reply = Answering::With(Reply::Session(SessionReply::Aborted(Aborted {
                     run: self.conversation.abort(now, run.as_ref(), partial),
-                });
+                })));
             }
             Order::Clear => {
                 self.conversation.clear(now);
-                answered.reply = Answering::With(Reply::Cleared { session });
+                answered.reply = Answering::With(Reply::Session(SessionReply::Cleared(Cleared { session })));
             }
             Order::Renew => {
                 self.conversation.renew(now);
-                answered.reply = Answering::With(Reply::Cleared { session });
+                answered.reply = Answering::With(Reply::Session(SessionReply::Cleared(Cleared { session })));
             }
             Order::Create(_) if !is_first => answered.reply = Answering::Row,
             Order::Create(patch) | Order::Configure(patch) => {
@@ -1330,13 +1341,17 @@ impl Handler<Routed> for Session {
             }
             Order::Compact(Cut { up_to, kept, forgotten }) => {
                 self.conversation.compact(now, up_to);
-                answered.reply = Answering::With(Reply::Compacted { kept, forgotten });
+                answered.reply =
+                    Answering::With(Reply::Session(SessionReply::Compacted(Compacted { kept, forgotten })));
             }
             Order::Inject { content, id } => {
                 let fresh = || RunId::new(format!("inject-{}", RunId::from_random(clock::random())));
                 let id = id.unwrap_or_else(fresh);
                 let seq = self.conversation.inject(now, id.clone(), content);
-                answered.reply = Answering::With(Reply::Injected { message: id.to_string(), seq });
+                answered.reply = Answering::With(Reply::Session(SessionReply::Injected(Injected {
+                    message: id.to_string(),
+                    seq,
+                })));
             }
             Order::Decide { id, verdict } => {
                 match self.conversation.decide(now, &id, verdict, &principal) {

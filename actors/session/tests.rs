@@ -10,7 +10,7 @@ use actix::prelude::*;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::{About, Owner, Principal, Scope, Scopes};
 use clawmux_core::catalog::Catalog;
-use clawmux_core::command::{Command, Route, Submit, Target};
+use clawmux_core::command::Command;
 use clawmux_core::config::{Config, Recovery};
 use clawmux_core::event::{Cause, Event, Logged, Outcome};
 use clawmux_core::exchanged::Exchanged;
@@ -19,9 +19,18 @@ use clawmux_core::log::usage::UsageTotals;
 use clawmux_core::manner::Manner;
 use clawmux_core::node::{Invocation, NodeTool};
 use clawmux_core::quota::Quota;
-use clawmux_core::reply::{Accepted, Reply, Role};
+use clawmux_core::reply::Reply;
 use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
+use clawmux_core::session_command::{
+    Abort, Attach, Clear, CreateSession, Detach, GetBudgets, ReadHistory, Reset, SessionCommand, Stop,
+    Submit, Unwatch, Watch,
+};
+use clawmux_core::session_reply::{
+    Aborted, Accepted, Attached, Detached, SessionReply, Stopped, Unwatched, Watching,
+};
+use clawmux_core::target::{Route, Target};
+use clawmux_core::transcript::Role;
 use tokio::sync::mpsc;
 
 use super::{Approvals, Colleagues, Profile, Queued, Roster, Session, Watchers};
@@ -227,7 +236,7 @@ fn target(account: &str) -> Target {
 }
 
 fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
-    Command::Submit(Submit {
+    Command::Session(SessionCommand::Submit(Submit {
         target: target(account),
         run: RunId::from_random(clock::random()),
         content: content.into(),
@@ -237,7 +246,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         enclosed: Vec::new(),
         manner: Manner::default(),
         follow: true,
-    })
+    }))
 }
 
 impl Peer {
@@ -273,7 +282,7 @@ impl Peer {
 
     async fn accepted(&mut self) -> Accepted {
         match self.reply().await {
-            Ok(Reply::Accepted(accepted)) => accepted,
+            Ok(Reply::Session(SessionReply::Accepted(accepted))) => accepted,
             other => panic!("{other:?}"),
         }
     }
@@ -308,9 +317,13 @@ impl Peer {
     }
 
     async fn answer(&mut self, account: &str) -> String {
-        self.ask(Command::History { target: target(account), limit: 10, before: None });
+        self.ask(Command::Session(SessionCommand::ReadHistory(ReadHistory {
+            target: target(account),
+            limit: 10,
+            before: None,
+        })));
         match self.reply().await {
-            Ok(Reply::History(history)) => {
+            Ok(Reply::Session(SessionReply::History(history))) => {
                 let last = history.messages.into_iter().rev().find(|m| m.role == Role::Assistant);
                 last.map(|message| message.content).unwrap_or_default()
             }
@@ -340,12 +353,12 @@ async fn all_that_waits_for_a_session_to_wake_reaches_it() {
     const REQUESTS: usize = 200;
     let world = World::new().await;
     // It has its room from its first turn on.
-    world.peer(0).ask(Command::Abort { target: target("nobody"), run: None });
+    world.peer(0).ask(Command::Session(SessionCommand::Abort(Abort { target: target("nobody"), run: None })));
     tokio::task::yield_now().await;
     let mut peer = world.peer(1);
     peer.ask(prompt("ada", "/slow 60", None));
     for _ in 0..REQUESTS {
-        peer.ask(Command::Clear { target: target("ada") });
+        peer.ask(Command::Session(SessionCommand::Clear(Clear { target: target("ada") })));
     }
     peer.accepted().await;
     let mut cleared = 0;
@@ -406,8 +419,12 @@ async fn without_room_nothing_is_sent_and_all_of_it_is_read_from_the_log_later()
 async fn who_attaches_gets_exactly_what_follows_its_number() {
     let world = World::new().await;
     let (mut asks, mut follows) = (world.peer(1), world.peer(2));
-    follows.ask(Command::Attach { target: target("ada"), after: Some(Seq(0)) });
-    assert!(matches!(follows.reply().await, Ok(Reply::Attached { after: Seq(0), head: Seq(0), .. })));
+    follows
+        .ask(Command::Session(SessionCommand::Attach(Attach { target: target("ada"), after: Some(Seq(0)) })));
+    assert!(matches!(
+        follows.reply().await,
+        Ok(Reply::Session(SessionReply::Attached(Attached { after: Seq(0), head: Seq(0), .. })))
+    ));
     asks.ask(prompt("ada", "tell me of the smew", None));
     let told = asks.rest().await;
     let live = follows.rest().await;
@@ -416,7 +433,10 @@ async fn who_attaches_gets_exactly_what_follows_its_number() {
 
     for (connection, cut) in [(3, Seq(0)), (4, live[live.len() / 2].seq), (5, live[live.len() - 2].seq)] {
         let mut late = world.peer(connection);
-        late.ask(Command::Attach { target: target("ada"), after: Some(cut) });
+        late.ask(Command::Session(SessionCommand::Attach(Attach {
+            target: target("ada"),
+            after: Some(cut),
+        })));
         late.reply().await.unwrap();
         let rest = late.rest().await;
         contiguous(&rest);
@@ -425,7 +445,10 @@ async fn who_attaches_gets_exactly_what_follows_its_number() {
         assert_eq!(text(&rest), text(&missed), "after {cut}");
     }
     let mut early = world.peer(6);
-    early.ask(Command::Attach { target: target("ada"), after: Some(Seq(9999)) });
+    early.ask(Command::Session(SessionCommand::Attach(Attach {
+        target: target("ada"),
+        after: Some(Seq(9999)),
+    })));
     let refused = early.reply().await.unwrap_err();
     assert!(refused.message.contains("no number 9999 yet"), "{refused}");
 }
@@ -434,7 +457,8 @@ async fn who_attaches_gets_exactly_what_follows_its_number() {
 async fn what_a_connection_asked_for_itself_is_told_once() {
     let world = World::new().await;
     let (mut peer, mut other) = (world.peer(1), world.peer(2));
-    let attach = peer.ask(Command::Attach { target: target("ada"), after: None });
+    let attach =
+        peer.ask(Command::Session(SessionCommand::Attach(Attach { target: target("ada"), after: None })));
     peer.reply().await.unwrap();
     let own = peer.ask(prompt("ada", "my own words", None));
     peer.accepted().await;
@@ -452,23 +476,34 @@ async fn what_a_connection_asked_for_itself_is_told_once() {
     assert!(told[&own].iter().all(|logged| logged.run.as_ref() != Some(&theirs)), "{told:?}");
     assert!(told[&attach].iter().all(|logged| logged.run.as_ref() == Some(&theirs)), "{told:?}");
     assert!(matches!(told[&attach][0].event, Event::Prompted { .. }), "{told:?}");
-    peer.ask(Command::Detach { target: target("ada"), follow: attach });
-    assert!(matches!(peer.reply().await, Ok(Reply::Detached { found: true })));
+    peer.ask(Command::Session(SessionCommand::Detach(Detach { target: target("ada"), follow: attach })));
+    assert!(matches!(
+        peer.reply().await,
+        Ok(Reply::Session(SessionReply::Detached(Detached { found: true })))
+    ));
 }
 
 #[actix::test]
 async fn the_same_key_is_another_session_for_another_owner() {
     let world = World::new().await;
     let (mut waits, mut speaks) = (world.peer(1), world.peer(2));
-    waits.ask_as(user("ada"), Command::Attach { target: target("x"), after: None });
+    waits.ask_as(
+        user("ada"),
+        Command::Session(SessionCommand::Attach(Attach { target: target("x"), after: None })),
+    );
     waits.reply().await.unwrap();
-    waits.ask_as(user("ada"), Command::Clear { target: target("x") });
+    waits.ask_as(user("ada"), Command::Session(SessionCommand::Clear(Clear { target: target("x") })));
     assert_eq!(waits.reply().await.unwrap_err().message, "no such session: main:test:x:main");
     speaks.ask_as(user("bob"), prompt("x", "mine", None));
     assert_eq!(speaks.accepted().await.session.as_str(), "bob/main:test:x:main");
     speaks.rest().await;
-    waits.ask_as(user("ada"), Command::Attach { target: target("x"), after: None });
-    let Ok(Reply::Attached { head, .. }) = waits.reply().await else { panic!("it is hers") };
+    waits.ask_as(
+        user("ada"),
+        Command::Session(SessionCommand::Attach(Attach { target: target("x"), after: None })),
+    );
+    let Ok(Reply::Session(SessionReply::Attached(Attached { head, .. }))) = waits.reply().await else {
+        panic!("it is hers")
+    };
     assert_eq!(head, Seq(0), "nothing was said in hers");
     assert!(waits.inbox.try_recv().is_err(), "it heard nothing of what is not its own");
 }
@@ -479,22 +514,29 @@ async fn a_uuid_that_is_given_out_for_a_session_is_taken_by_no_prompt() {
     let mut peer = world.peer(1);
     let key = SessionKey::parse("main:wundr:0f8fad5b-d9cb-469f-a165-70867728950e:main").unwrap();
     let named = || Target::Session(key.clone());
-    let Command::Submit(submit) = prompt("x", "mine", None) else { unreachable!("a prompt") };
+    let Command::Session(SessionCommand::Submit(submit)) = prompt("x", "mine", None) else {
+        unreachable!("a prompt")
+    };
     for command in [
-        Command::Submit(Submit { target: named(), ..submit.clone() }),
-        Command::Attach { target: named(), after: None },
-        Command::Reset { target: named() },
+        Command::Session(SessionCommand::Submit(Submit { target: named(), ..submit.clone() })),
+        Command::Session(SessionCommand::Attach(Attach { target: named(), after: None })),
+        Command::Session(SessionCommand::Reset(Reset { target: named() })),
     ] {
         peer.ask_as(user("eve"), command);
         assert_eq!(peer.reply().await.unwrap_err().message, format!("no such session: {key}"));
     }
     peer.ask_as(
         user("eve"),
-        Command::CreateSession { target: named(), patch: clawmux_core::settings::Patch::default() },
+        Command::Session(SessionCommand::CreateSession(CreateSession {
+            target: named(),
+            patch: clawmux_core::settings::Patch::default(),
+        })),
     );
-    let Ok(Reply::Settled(row)) = peer.reply().await else { panic!("that is how it is made") };
+    let Ok(Reply::Session(SessionReply::Settled(row))) = peer.reply().await else {
+        panic!("that is how it is made")
+    };
     assert_eq!((row.session.owner(), row.session.uuid()), (user("eve").owner, key.uuid()));
-    peer.ask_as(user("eve"), Command::Submit(Submit { target: named(), ..submit }));
+    peer.ask_as(user("eve"), Command::Session(SessionCommand::Submit(Submit { target: named(), ..submit })));
     assert_eq!(peer.accepted().await.session, row.session);
 }
 
@@ -503,7 +545,10 @@ async fn who_waits_for_a_session_hears_nothing_of_anothers_of_the_same_key() {
     let world = World::new().await;
     let (mut bob, mut eve) = (world.peer(1), world.peer(2));
     for peer in [("bob", &mut bob), ("eve", &mut eve)] {
-        peer.1.ask_as(user(peer.0), Command::Attach { target: target("x"), after: None });
+        peer.1.ask_as(
+            user(peer.0),
+            Command::Session(SessionCommand::Attach(Attach { target: target("x"), after: None })),
+        );
         peer.1.reply().await.unwrap();
     }
     bob.ask_as(user("bob"), prompt("x", "mine", None));
@@ -515,10 +560,16 @@ async fn who_waits_for_a_session_hears_nothing_of_anothers_of_the_same_key() {
 async fn a_session_that_never_was_can_be_let_go_and_sleeps_then() {
     let world = World::new().await;
     let mut peer = world.peer(1);
-    let follow = peer.ask(Command::Attach { target: target("x"), after: None });
-    let Ok(Reply::Attached { session, .. }) = peer.reply().await else { panic!("attached") };
-    peer.ask(Command::Detach { target: target("x"), follow });
-    assert!(matches!(peer.reply().await, Ok(Reply::Detached { found: true })));
+    let follow =
+        peer.ask(Command::Session(SessionCommand::Attach(Attach { target: target("x"), after: None })));
+    let Ok(Reply::Session(SessionReply::Attached(Attached { session, .. }))) = peer.reply().await else {
+        panic!("attached")
+    };
+    peer.ask(Command::Session(SessionCommand::Detach(Detach { target: target("x"), follow })));
+    assert!(matches!(
+        peer.reply().await,
+        Ok(Reply::Session(SessionReply::Detached(Detached { found: true })))
+    ));
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while world.supervisor.send(Visit { key: session.clone() }).await.unwrap().is_some() {
         assert!(tokio::time::Instant::now() < deadline, "it sleeps");
@@ -548,9 +599,14 @@ async fn a_refused_prompt_does_not_keep_its_idempotency_key() {
     other.ask(prompt("elsewhere", "for another session", Some("k")));
     assert!(other.accepted().await.session.as_str().contains("elsewhere"));
     // Nor does one that was refused because the session is somebody else's.
-    let Command::Submit(submit) = prompt("ada", "may I?", Some("k")) else { unreachable!("a prompt") };
+    let Command::Session(SessionCommand::Submit(submit)) = prompt("ada", "may I?", Some("k")) else {
+        unreachable!("a prompt")
+    };
     let hers = SessionKey::parse("eve/main:test:ada:main").unwrap();
-    bob.ask_as(user("bob"), Command::Submit(Submit { target: Target::Session(hers), ..submit }));
+    bob.ask_as(
+        user("bob"),
+        Command::Session(SessionCommand::Submit(Submit { target: Target::Session(hers), ..submit })),
+    );
     assert!(bob.reply().await.unwrap_err().message.contains("no such session"));
     bob.ask_as(user("bob"), prompt("bob", "may I here?", Some("k")));
     assert!(bob.accepted().await.session.as_str().contains("bob"));
@@ -561,7 +617,7 @@ async fn a_follower_that_is_too_far_behind_is_given_up() {
     let world = World::new().await;
     let (mut slow, mut asks) = (world.peer(1), world.peer(2));
     slow.generous = false;
-    slow.ask(Command::Attach { target: target("ada"), after: None });
+    slow.ask(Command::Session(SessionCommand::Attach(Attach { target: target("ada"), after: None })));
     slow.reply().await.unwrap();
     let large = "x".repeat(400 * 1024);
     for _ in 0..5 {
@@ -579,22 +635,30 @@ async fn a_stopped_session_ends_all_its_runs_and_sleeps() {
     peer.ask(prompt("ada", "/slow 1000", None));
     let first = peer.accepted().await.run;
     peer.ask(prompt("ada", "waits", None));
-    let stop = || Command::Stop { target: target("ada"), cause: Cause::Stopped };
+    let stop =
+        || Command::Session(SessionCommand::Stop(Stop { target: target("ada"), cause: Cause::Stopped }));
     operator.ask(stop());
-    let Ok(Reply::Stopped { session, runs }) = operator.reply().await else { panic!("stopped") };
+    let Ok(Reply::Session(SessionReply::Stopped(Stopped { session, runs }))) = operator.reply().await else {
+        panic!("stopped")
+    };
     assert_eq!((runs.len(), &runs[0]), (2, &first));
     for _ in 0..2 {
         let ended = peer.rest().await;
         assert!(matches!(ended.last().unwrap().event, Event::Ended { outcome: Outcome::Aborted(_), .. }));
     }
     operator.ask(stop());
-    assert!(matches!(operator.reply().await, Ok(Reply::Stopped { runs, .. }) if runs.is_empty()));
+    assert!(
+        matches!(operator.reply().await, Ok(Reply::Session(SessionReply::Stopped(Stopped { runs, .. }))) if runs.is_empty())
+    );
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while world.supervisor.send(Visit { key: session.clone() }).await.unwrap().is_some() {
         assert!(tokio::time::Instant::now() < deadline, "it sleeps");
         tokio::task::yield_now().await;
     }
-    operator.ask(Command::Stop { target: target("nobody"), cause: Cause::Stopped });
+    operator.ask(Command::Session(SessionCommand::Stop(Stop {
+        target: target("nobody"),
+        cause: Cause::Stopped,
+    })));
     assert!(operator.reply().await.unwrap_err().message.contains("no such session"));
 }
 
@@ -634,14 +698,17 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             manner: Manner::default(),
             follow: true,
         };
-        peer.ask(Command::Submit(submit));
-        peer.ask(Command::Abort { target: elsewhere, run: Some(unwanted.clone()) });
+        peer.ask(Command::Session(SessionCommand::Submit(submit)));
+        peer.ask(Command::Session(SessionCommand::Abort(Abort {
+            target: elsewhere,
+            run: Some(unwanted.clone()),
+        })));
         let (mut seqs, mut aborted) = (Vec::new(), None);
         while seqs.len() < 6 || aborted.is_none() {
             match peer.next().await {
                 Deliver::Reply(ticket, reply) => match reply.unwrap() {
-                    Reply::Accepted(accepted) => seqs.push((ticket, accepted.seq)),
-                    Reply::Aborted { run } => aborted = Some(run),
+                    Reply::Session(SessionReply::Accepted(accepted)) => seqs.push((ticket, accepted.seq)),
+                    Reply::Session(SessionReply::Aborted(Aborted { run })) => aborted = Some(run),
                     other => panic!("{other:?}"),
                 },
                 Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
@@ -651,7 +718,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
         let in_order = seqs[..5].windows(2).all(|pair| pair[0].1 < pair[1].1);
         assert!(in_order, "round {round}: prompts overtook each other: {seqs:?}");
         assert_eq!(aborted, Some(Some(unwanted)), "round {round}: its end overtook it");
-        peer.ask(Command::Abort { target: target(&account), run: None });
+        peer.ask(Command::Session(SessionCommand::Abort(Abort { target: target(&account), run: None })));
     }
 }
 
@@ -702,7 +769,7 @@ async fn a_full_queue_is_a_typed_refusal_and_abort_empties_it() {
     let refused = refused.expect("one was refused");
     assert!(refused.is_retryable() && refused.message.contains("queue is full"), "{refused}");
     for _ in 0..5 {
-        peer.ask(Command::Abort { target: target("ada"), run: None });
+        peer.ask(Command::Session(SessionCommand::Abort(Abort { target: target("ada"), run: None })));
         let ended = peer.rest().await;
         assert!(matches!(ended.last().unwrap().event, Event::Ended { outcome: Outcome::Aborted(_), .. }));
     }
@@ -735,7 +802,7 @@ async fn an_aborted_answer_says_what_it_has_cost() {
     peer.ask(prompt("ada", "tell me of the turnstone", None));
     peer.accepted().await;
     while !matches!(peer.event().await.event, Event::Text(_)) {}
-    peer.ask(Command::Abort { target: target("ada"), run: None });
+    peer.ask(Command::Session(SessionCommand::Abort(Abort { target: target("ada"), run: None })));
     let ended = peer.rest().await.pop().unwrap().event;
     let Event::Ended { outcome: Outcome::Aborted(_), usage } = ended else { panic!("{ended:?}") };
     assert!(usage.input_tokens > 0 && usage.output_tokens > 0, "{usage:?}");
@@ -781,11 +848,15 @@ async fn a_session_of_somebody_else_is_not_there() {
     let stranger = user("bob");
     let session = Target::Session(SessionKey::parse(accepted.session.as_str()).unwrap());
     for command in [
-        Command::History { target: session.clone(), limit: 1, before: None },
-        Command::Clear { target: session.clone() },
-        Command::Abort { target: session.clone(), run: None },
-        Command::Budget { target: Some(session.clone()) },
-        Command::Submit(Submit {
+        Command::Session(SessionCommand::ReadHistory(ReadHistory {
+            target: session.clone(),
+            limit: 1,
+            before: None,
+        })),
+        Command::Session(SessionCommand::Clear(Clear { target: session.clone() })),
+        Command::Session(SessionCommand::Abort(Abort { target: session.clone(), run: None })),
+        Command::Session(SessionCommand::GetBudgets(GetBudgets { target: Some(session.clone()) })),
+        Command::Session(SessionCommand::Submit(Submit {
             target: session.clone(),
             run: RunId::from_random(clock::random()),
             content: "hi".into(),
@@ -795,7 +866,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             enclosed: Vec::new(),
             manner: Manner::default(),
             follow: true,
-        }),
+        })),
     ] {
         let shown = format!("{command:?}");
         world
@@ -832,12 +903,12 @@ async fn watched(peer: &mut Peer, accounts: &[&str]) -> Vec<(String, Event)> {
 async fn who_watches_is_told_all_it_may_see_and_keeps_nothing_awake() {
     let world = World::new().await;
     let (mut operator, mut ada) = (world.peer(1), world.peer(2));
-    operator.ask(Command::Watch);
-    assert_eq!(operator.reply().await.unwrap(), Reply::Watching);
-    operator.ask(Command::Watch);
+    operator.ask(Command::Session(SessionCommand::Watch(Watch)));
+    assert_eq!(operator.reply().await.unwrap(), Reply::Session(SessionReply::Watching(Watching)));
+    operator.ask(Command::Session(SessionCommand::Watch(Watch)));
     assert!(operator.reply().await.is_err(), "once per connection");
-    ada.ask_as(user("ada"), Command::Watch);
-    assert_eq!(ada.reply().await.unwrap(), Reply::Watching);
+    ada.ask_as(user("ada"), Command::Session(SessionCommand::Watch(Watch)));
+    assert_eq!(ada.reply().await.unwrap(), Reply::Session(SessionReply::Watching(Watching)));
 
     // One session of each, which did not exist when they began to watch.
     let (mut of_ada, mut of_bob) = (world.peer(3), world.peer(4));
@@ -859,7 +930,10 @@ async fn who_watches_is_told_all_it_may_see_and_keeps_nothing_awake() {
     // Nobody needs the session: it sleeps, and is watched again as soon as something happens.
     let key = SessionKey::new("main", "test", "ada", "main").unwrap().in_space(&user("ada").owner);
     let session = world.supervisor.send(Visit { key }).await.unwrap().unwrap();
-    of_ada.ask_as(user("ada"), Command::Stop { target: target("ada"), cause: Cause::Stopped });
+    of_ada.ask_as(
+        user("ada"),
+        Command::Session(SessionCommand::Stop(Stop { target: target("ada"), cause: Cause::Stopped })),
+    );
     of_ada.reply().await.unwrap();
     tokio::time::timeout(PATIENCE, async {
         while session.connected() {
@@ -874,8 +948,8 @@ async fn who_watches_is_told_all_it_may_see_and_keeps_nothing_awake() {
     assert!(matches!(&again[0].1, Event::Prompted { content, .. } if content == "again"), "{again:?}");
     watched(&mut ada, &["ada"]).await;
 
-    operator.ask(Command::Unwatch { watch: Ticket(1) });
-    assert_eq!(operator.reply().await.unwrap(), Reply::Unwatched);
+    operator.ask(Command::Session(SessionCommand::Unwatch(Unwatch { watch: Ticket(1) })));
+    assert_eq!(operator.reply().await.unwrap(), Reply::Session(SessionReply::Unwatched(Unwatched)));
     of_ada.ask_as(user("ada"), prompt("ada", "unseen", None));
     of_ada.rest().await;
     watched(&mut ada, &["ada"]).await;

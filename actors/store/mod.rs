@@ -52,8 +52,8 @@ use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Owner;
 use clawmux_core::auth::pairing::{Change, Device};
 use clawmux_core::auth::token::{self, Estate, Ledger};
-use clawmux_core::command::{Before, SessionFilter};
 use clawmux_core::crew;
+use clawmux_core::daemon::DayUsage;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
@@ -62,9 +62,10 @@ use clawmux_core::log::usage::{UsageRecord, UsageTotals};
 pub use clawmux_core::operator::{
     BackupReport, Listed, ListedMemory, MemoryTotals, Place, UsageGroup, UsageShare,
 };
-use clawmux_core::reply::{self, DayUsage};
+use clawmux_core::session_command::{Before, SessionFilter};
 use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
+use clawmux_core::{session_reply, transcript};
 pub use inspect::{Finding, Severity, inspect};
 pub use jobs::{JobChange, KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJobs};
 pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
@@ -368,7 +369,7 @@ pub struct ReadEvents {
 /// prompt and then its answer, which is what clients saw of it. A run that goes on has no answer
 /// yet.
 #[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<reply::History, Error>")]
+#[rtype(result = "Result<transcript::History, Error>")]
 pub struct ReadHistory {
     /// The session.
     pub session: SessionKey,
@@ -383,7 +384,7 @@ pub struct ReadHistory {
 /// Asks for the newest messages of a conversation in full, with the run under way. None where there is
 /// no such session; what its next run will ask is not filled in.
 #[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<Option<reply::Transcript>, Error>")]
+#[rtype(result = "Result<Option<transcript::Transcript>, Error>")]
 pub struct ReadTranscript {
     /// The session.
     pub session: SessionKey,
@@ -397,7 +398,7 @@ pub struct ReadTranscript {
 
 /// Asks for the last messages of some sessions, in short.
 #[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<Vec<reply::Preview>, Error>")]
+#[rtype(result = "Result<Vec<session_reply::Preview>, Error>")]
 pub struct ReadPreviews {
     /// The sessions.
     pub sessions: Vec<SessionKey>,
@@ -444,13 +445,13 @@ pub struct Cut {
 
 /// Asks for one session as lists show it; what its next run will ask is not filled in.
 #[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<Option<reply::SessionRow>, Error>")]
+#[rtype(result = "Result<Option<session_reply::SessionRow>, Error>")]
 pub struct ReadRow(pub SessionKey);
 
 /// Asks for the sessions that fit a filter, the latest used first, and how many fit it in all. What
 /// their next runs will ask is not filled in.
 #[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<reply::SessionList, Error>")]
+#[rtype(result = "Result<session_reply::SessionList, Error>")]
 pub struct ReadRows {
     /// The filter.
     pub filter: SessionFilter,
@@ -1116,7 +1117,7 @@ impl Handler<ReadEvents> for Store {
 }
 
 impl Handler<ReadHistory> for Store {
-    type Result = ResponseFuture<Result<reply::History, Error>>;
+    type Result = ResponseFuture<Result<transcript::History, Error>>;
 
     fn handle(&mut self, asked: ReadHistory, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.history(&asked))
@@ -1124,7 +1125,7 @@ impl Handler<ReadHistory> for Store {
 }
 
 impl Handler<ReadTranscript> for Store {
-    type Result = ResponseFuture<Result<Option<reply::Transcript>, Error>>;
+    type Result = ResponseFuture<Result<Option<transcript::Transcript>, Error>>;
 
     fn handle(&mut self, asked: ReadTranscript, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.transcript(&asked))
@@ -1132,7 +1133,7 @@ impl Handler<ReadTranscript> for Store {
 }
 
 impl Handler<ReadPreviews> for Store {
-    type Result = ResponseFuture<Result<Vec<reply::Preview>, Error>>;
+    type Result = ResponseFuture<Result<Vec<session_reply::Preview>, Error>>;
 
     fn handle(&mut self, asked: ReadPreviews, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.previews(&asked))
@@ -1156,7 +1157,7 @@ impl Handler<FindTurn> for Store {
 }
 
 impl Handler<ReadRow> for Store {
-    type Result = ResponseFuture<Result<Option<reply::SessionRow>, Error>>;
+    type Result = ResponseFuture<Result<Option<session_reply::SessionRow>, Error>>;
 
     fn handle(&mut self, asked: ReadRow, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.row(&asked))
@@ -1164,7 +1165,7 @@ impl Handler<ReadRow> for Store {
 }
 
 impl Handler<ReadRows> for Store {
-    type Result = ResponseFuture<Result<reply::SessionList, Error>>;
+    type Result = ResponseFuture<Result<session_reply::SessionList, Error>>;
 
     fn handle(&mut self, asked: ReadRows, _: &mut Self::Context) -> Self::Result {
         self.ask(move |reader| reader.rows(&asked))

@@ -5,148 +5,68 @@ use std::path::PathBuf;
 
 use serde_json::{Value as Json, json};
 
+use crate::ask::area;
 use crate::auth::Owner;
 use crate::config::Origin;
+use crate::config::request::ConfigIssue;
+use crate::daemon::Status;
 use crate::event::{Logged, Usage};
 use crate::ids::{AgentId, ConnectionId, PluginName, Seq, SessionKey};
 use crate::log::usage::UsageTotals;
 use crate::memory::{Kind, Tier};
-use crate::reply::{Budget, ConfigIssue, PluginSummary, SessionSummary, Status};
+use crate::meter::Budget;
+use crate::plugin::{PluginSummary, Unloaded};
+use crate::session_reply::SessionSummary;
 use crate::settings::Settings;
 use crate::time::Timestamp;
 
-/// What an operator asks for.
-#[derive(Clone, Debug, PartialEq)]
-pub enum OperatorCommand {
-    /// How the daemon is, what waits for somebody, and what needs looking at.
-    Status,
-    /// Who is connected.
-    Connections,
-    /// End one connection; what it had asked for goes on.
-    CloseConnection(ConnectionId),
-    /// All actors.
-    Actors,
-    /// The plugins, whether they can be called or not.
-    Plugins,
-    /// Load a plugin.
-    LoadPlugin {
-        /// The name it gets.
-        name: PluginName,
-        /// A file in the plugins folder of the home; none = the configured or embedded one, or the file named after
-        /// the plugin.
-        path: Option<String>,
-    },
-    /// Unload a plugin; calls under way finish.
-    UnloadPlugin(PluginName),
-    /// Load a plugin anew, from where it came from.
-    ReloadPlugin(PluginName),
-    /// Call a plugin as a session would; nobody is asked for approval.
-    CallPlugin {
-        /// Which.
-        name: PluginName,
-        /// A JSON object.
-        input: Json,
-    },
-    /// The tokens spent, and what the budgets leave.
-    Usage {
-        /// What they are added up by.
-        by: UsageGroup,
-        /// Of so many days, today among them.
-        days: u64,
-        /// At most so many rows.
-        limit: usize,
-    },
-    /// The sessions, the latest used first.
-    Sessions {
-        /// At most so many.
-        limit: usize,
-        /// What their keys begin with.
-        prefix: Option<String>,
-        /// Only those behind this place.
-        before: Option<Place>,
-    },
-    /// The session of this key; where there is none, those are named that may have been meant.
-    FindSession(String),
-    /// A part of the log of a session.
-    Events {
-        /// Which, as it was found.
-        session: SessionKey,
-        /// What comes after this number.
-        after: Seq,
-    },
-    /// The same with what prompts brought along.
-    Export {
-        /// Which, as it was found.
-        session: SessionKey,
-        /// What comes after this number.
-        after: Seq,
-    },
-    /// How much is remembered for each owner.
-    MemoryTotals,
-    /// What is remembered for one owner, the latest first.
-    Memories {
-        /// Whose.
-        owner: Owner,
-        /// At most so many.
-        limit: usize,
-    },
-    /// Take no new prompts, or take them again.
-    Drain {
-        /// Whether to drain.
-        on: bool,
-    },
-    /// Copy the store; how far it is is told meanwhile.
-    Backup {
-        /// The file, which must not exist.
-        file: PathBuf,
-    },
-    /// What configuration keys say, and where that was written.
-    Explain {
-        /// This key, or all of this section; none = all there are.
-        path: Option<String>,
-    },
-    /// Have a configuration key say something, and go over to it.
-    Change {
-        /// Which, as `section.key`.
-        path: String,
-        /// What; null takes it away.
-        value: Json,
-    },
-    /// Go over to what stands in the configuration files.
-    Reload,
-    /// What is written to the daemon's own log.
-    Log {
-        /// The filter it gets; none = as it is.
-        filter: Option<String>,
-    },
-}
-
-impl OperatorCommand {
-    /// The method that asks for it, for the message when it takes too long.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Status => "admin.status",
-            Self::Connections => "admin.connections",
-            Self::CloseConnection(_) => "admin.connection.close",
-            Self::Actors => "admin.actors",
-            Self::Plugins => "admin.plugins",
-            Self::LoadPlugin { .. } => "admin.plugin.load",
-            Self::UnloadPlugin(_) => "admin.plugin.unload",
-            Self::ReloadPlugin(_) => "admin.plugin.reload",
-            Self::CallPlugin { .. } => "admin.plugin.call",
-            Self::Usage { .. } => "admin.usage",
-            Self::Sessions { .. } => "admin.sessions",
-            Self::FindSession(_) => "admin.session",
-            Self::Events { .. } => "admin.session.show",
-            Self::Export { .. } => "admin.session.export",
-            Self::MemoryTotals | Self::Memories { .. } => "admin.memory",
-            Self::Drain { .. } => "admin.drain",
-            Self::Backup { .. } => "admin.backup",
-            Self::Explain { .. } => "admin.config.get",
-            Self::Change { .. } => "admin.config.set",
-            Self::Reload => "admin.config.reload",
-            Self::Log { .. } => "admin.log",
-        }
+area! {
+    /// What only operators ask for.
+    Operator(OperatorCommand => OperatorReply) {
+        /// How the daemon is, what waits for somebody, and what needs looking at.
+        Status(GetDaemonStatus) => Status(Box<DaemonStatus>),
+        /// Who is connected.
+        Connections(ListConnections) => Connections(Connections),
+        /// End one connection; what it had asked for goes on.
+        CloseConnection(CloseConnection) => Closed(Closed),
+        /// How all actors are.
+        Actors(ObserveActors) => Observed(Snapshot),
+        /// How the plugins are, whether they can be called or not.
+        Plugins(ObservePlugins) => Observed(Snapshot),
+        /// Load a plugin.
+        LoadPlugin(LoadPlugin) => Loaded(LoadedPlugin),
+        /// Unload a plugin; calls under way finish.
+        UnloadPlugin(UnloadPlugin) => Unloaded(Unloaded),
+        /// Load a plugin anew, from where it came from.
+        ReloadPlugin(ReloadPlugin) => Reloaded(PluginSummary),
+        /// Call a plugin as a session would; nobody is asked for approval.
+        CallPlugin(CallPlugin) => Called(CalledPlugin),
+        /// The tokens spent, and what the budgets leave.
+        Usage(ReadUsage) => Usage(UsageReport),
+        /// All sessions, the latest used first.
+        Sessions(ListAllSessions) => Sessions(SessionPage),
+        /// The session of a key; where there is none, the refusal names those that may have been meant.
+        FindSession(FindSession) => Found(FoundSession),
+        /// A part of the log of a session.
+        Events(ReadEvents) => Events(Vec<Logged>),
+        /// The same with what prompts brought along.
+        Export(ExportEvents) => Events(Vec<Logged>),
+        /// How much is remembered for each owner.
+        MemoryTotals(ReadMemoryTotals) => MemoryTotals(Vec<MemoryTotals>),
+        /// What is remembered for one owner, the latest first.
+        Memories(ListMemories) => Memories(Vec<ListedMemory>),
+        /// Take no new prompts, or take them again.
+        Drain(Drain) => Drained(Snapshot),
+        /// Copy the store; how far it is is told meanwhile.
+        Backup(Backup) => Copied(BackupReport),
+        /// What configuration keys say, and where that was written.
+        Explain(ExplainConfig) => Explained(Explained),
+        /// Have a configuration key say something, and go over to it.
+        Change(ChangeConfig) => Changed(Changed),
+        /// Go over to what stands in the configuration files.
+        Reload(ReloadConfig) => Configured(Reloaded),
+        /// What is written to the daemon's own log.
+        Log(SetLogFilter) => Log(LogFilter),
     }
 }
 
@@ -154,60 +74,27 @@ impl OperatorCommand {
 #[derive(Clone, Debug, PartialEq)]
 pub enum OperatorReply {
     /// To `Status`.
-    Status(DaemonStatus),
+    Status(Box<DaemonStatus>),
     /// To `Connections`.
-    Connections {
-        /// The listener and its connections.
-        listener: Snapshot,
-        /// How many sessions each connection follows.
-        follows: HashMap<ConnectionId, usize>,
-        /// When this was looked at.
-        now: Timestamp,
-    },
-    /// To `CloseConnection`: its other end, where there was such a connection.
-    Closed(Option<String>),
+    Connections(Connections),
+    /// To `CloseConnection`.
+    Closed(Closed),
     /// To `Actors` and `Plugins`: the gateway, or the supervisor of plugins, with those below.
     Observed(Snapshot),
     /// To `LoadPlugin`.
-    Loaded {
-        /// The plugin.
-        plugin: PluginSummary,
-        /// The file in the plugins folder that it was loaded from.
-        path: Option<String>,
-        /// What tools each agent has.
-        agents: Vec<AgentTools>,
-    },
+    Loaded(LoadedPlugin),
     /// To `UnloadPlugin`.
-    Unloaded,
+    Unloaded(Unloaded),
     /// To `ReloadPlugin`.
     Reloaded(PluginSummary),
     /// To `CallPlugin`.
-    Called {
-        /// What the plugin answered.
-        content: String,
-        /// Whether that is why it failed.
-        is_error: bool,
-        /// How long it took, in microseconds.
-        took_us: u64,
-    },
+    Called(CalledPlugin),
     /// To `Usage`.
     Usage(UsageReport),
     /// To `Sessions`.
-    Sessions {
-        /// Those of the page.
-        listed: Vec<Listed>,
-        /// Whether there are more.
-        has_more: bool,
-        /// The supervisor of sessions with those that are awake; none where no daemon runs.
-        awake: Option<Snapshot>,
-    },
+    Sessions(SessionPage),
     /// To `FindSession`.
-    Session {
-        /// Its key.
-        key: SessionKey,
-        /// Whose it is.
-        owner: Owner,
-    },
+    Found(FoundSession),
     /// To `Events` and `Export`.
     Events(Vec<Logged>),
     /// To `MemoryTotals`.
@@ -225,12 +112,262 @@ pub enum OperatorReply {
     /// To `Reload`.
     Configured(Reloaded),
     /// To `Log`.
-    Log {
-        /// The filter in effect.
-        filter: String,
-        /// The one that a reload or a restart brings back.
-        configured: String,
-    },
+    Log(LogFilter),
+}
+
+impl OperatorCommand {
+    /// The method that asks for it, for the message when it takes too long.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Status(_) => "admin.status",
+            Self::Connections(_) => "admin.connections",
+            Self::CloseConnection(_) => "admin.connection.close",
+            Self::Actors(_) => "admin.actors",
+            Self::Plugins(_) => "admin.plugins",
+            Self::LoadPlugin(_) => "admin.plugin.load",
+            Self::UnloadPlugin(_) => "admin.plugin.unload",
+            Self::ReloadPlugin(_) => "admin.plugin.reload",
+            Self::CallPlugin(_) => "admin.plugin.call",
+            Self::Usage(_) => "admin.usage",
+            Self::Sessions(_) => "admin.sessions",
+            Self::FindSession(_) => "admin.session",
+            Self::Events(_) => "admin.session.show",
+            Self::Export(_) => "admin.session.export",
+            Self::MemoryTotals(_) | Self::Memories(_) => "admin.memory",
+            Self::Drain(_) => "admin.drain",
+            Self::Backup(_) => "admin.backup",
+            Self::Explain(_) => "admin.config.get",
+            Self::Change(_) => "admin.config.set",
+            Self::Reload(_) => "admin.config.reload",
+            Self::Log(_) => "admin.log",
+        }
+    }
+}
+
+/// How the daemon is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GetDaemonStatus;
+
+/// Who is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListConnections;
+
+/// Who is connected, and what each follows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Connections {
+    /// The listener and its connections.
+    pub listener: Snapshot,
+    /// How many sessions each connection follows.
+    pub follows: HashMap<ConnectionId, usize>,
+    /// When this was looked at.
+    pub now: Timestamp,
+}
+
+/// End one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CloseConnection {
+    /// Which.
+    pub connection: ConnectionId,
+}
+
+/// A connection that ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// Its other end; none where there was no such connection.
+    pub peer: Option<String>,
+}
+
+/// How all actors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObserveActors;
+
+/// How the plugins are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObservePlugins;
+
+/// Load a plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadPlugin {
+    /// The name it gets.
+    pub name: PluginName,
+    /// A file in the plugins folder of the home; none = the configured or embedded one, or the file named after
+    /// the plugin.
+    pub path: Option<String>,
+}
+
+/// A plugin that was loaded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadedPlugin {
+    /// The plugin.
+    pub plugin: PluginSummary,
+    /// The file in the plugins folder that it was loaded from.
+    pub path: Option<String>,
+    /// What tools each agent has.
+    pub agents: Vec<AgentTools>,
+}
+
+/// Unload a plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnloadPlugin {
+    /// Its name.
+    pub name: PluginName,
+}
+
+/// Load a plugin anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReloadPlugin {
+    /// Its name.
+    pub name: PluginName,
+}
+
+/// Call a plugin.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallPlugin {
+    /// Which.
+    pub name: PluginName,
+    /// A JSON object.
+    pub input: Json,
+}
+
+/// What a plugin answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CalledPlugin {
+    /// What it says.
+    pub content: String,
+    /// Whether that is why it failed.
+    pub is_error: bool,
+    /// How long it took, in microseconds.
+    pub took_us: u64,
+}
+
+/// The tokens spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadUsage {
+    /// What they are added up by.
+    pub by: UsageGroup,
+    /// Of so many days, today among them.
+    pub days: u64,
+    /// At most so many rows.
+    pub limit: usize,
+}
+
+/// All sessions, the latest used first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListAllSessions {
+    /// At most so many.
+    pub limit: usize,
+    /// What their keys begin with.
+    pub prefix: Option<String>,
+    /// Only those behind this place.
+    pub before: Option<Place>,
+}
+
+/// Some of the sessions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionPage {
+    /// These.
+    pub listed: Vec<Listed>,
+    /// Whether there are more.
+    pub has_more: bool,
+    /// The supervisor of sessions with those that are awake; none where no daemon runs.
+    pub awake: Option<Snapshot>,
+}
+
+/// The session of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FindSession {
+    /// The key, as it was written.
+    pub key: String,
+}
+
+/// A session that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundSession {
+    /// Its key.
+    pub key: SessionKey,
+    /// Whose it is.
+    pub owner: Owner,
+}
+
+/// A part of the log of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadEvents {
+    /// Which, as it was found.
+    pub session: SessionKey,
+    /// What comes after this number.
+    pub after: Seq,
+}
+
+/// The same with what prompts brought along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportEvents {
+    /// Which, as it was found.
+    pub session: SessionKey,
+    /// What comes after this number.
+    pub after: Seq,
+}
+
+/// How much is remembered for each owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadMemoryTotals;
+
+/// What is remembered for one owner, the latest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListMemories {
+    /// Whose.
+    pub owner: Owner,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Take no new prompts, or take them again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// Whether to drain.
+    pub on: bool,
+}
+
+/// Copy the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backup {
+    /// The file, which must not exist.
+    pub file: PathBuf,
+}
+
+/// What configuration keys say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExplainConfig {
+    /// This key, or all of this section; none = all there are.
+    pub path: Option<String>,
+}
+
+/// Have a configuration key say something.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChangeConfig {
+    /// Which, as `section.key`.
+    pub path: String,
+    /// What; null takes it away.
+    pub value: Json,
+}
+
+/// Go over to what stands in the configuration files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReloadConfig;
+
+/// What is written to the daemon's own log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetLogFilter {
+    /// The filter it gets; none = as it is.
+    pub filter: Option<String>,
+}
+
+/// The filter of the daemon's own log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFilter {
+    /// The one in effect.
+    pub filter: String,
+    /// The one that a reload or a restart brings back.
+    pub configured: String,
 }
 
 /// How far a command is that takes long.

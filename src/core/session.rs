@@ -27,7 +27,7 @@ use crate::event::{Cause, Event, Forgotten, Logged, Outcome, ToolResult, Usage};
 use crate::ids::{ApprovalId, CallId, LaneName, PluginName, RunId, Seq, SessionKey};
 use crate::manner::Manner;
 use crate::provider::{ChatMessage, Delta};
-use crate::reply::UnderWay;
+use crate::session_reply::UnderWay;
 use crate::settings::{Patch, Settings};
 use crate::thinking::Thinking;
 use crate::time::Timestamp;

@@ -6,7 +6,7 @@ use clawmux_core::error::Error;
 use clawmux_core::event::{Event, Outcome, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::record;
-use clawmux_core::reply::{LastRun, SessionList, SessionRow, SessionState};
+use clawmux_core::session_reply::{LastRun, SessionList, SessionRow, SessionState};
 use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, ToSql, Transaction, params, params_from_iter};
 

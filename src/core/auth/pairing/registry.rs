@@ -14,8 +14,8 @@ use super::{
     sees,
 };
 use crate::auth::authority::Authority;
+use crate::auth::pairing::DeviceCommand;
 use crate::auth::{About, Admitted, Claim, DeviceClaim, DeviceToken, Owner, Principal, Role, Scopes, Secret};
-use crate::command::DeviceCommand;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::RunId;
 use crate::reply::Reply;

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Call;
-use super::method::{Method, Request, method, operate};
+use super::method::{Method, Request, ask, method};
 use crate::error::Error;
-use crate::operator::{OperatorCommand, OperatorReply, Snapshot};
+use crate::operator::{ObserveActors, Snapshot};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[method("admin.actors", r#"{"children"?}"#, actors)];
@@ -46,10 +46,7 @@ struct Params {
 /// looking at most: who says nothing, then who has most waiting.
 fn actors(request: &Request) -> Result<Call, Error> {
     let children = request.read::<Params>()?.children.unwrap_or(CHILDREN).min(CHILDREN_MAX);
-    operate(OperatorCommand::Actors, move |reply| match reply {
-        OperatorReply::Observed(tree) => Some(node(&tree, children)),
-        _ => None,
-    })
+    ask(ObserveActors, move |tree| node(&tree, children))
 }
 
 fn node(observed: &Snapshot, children_max: usize) -> Value {

@@ -4,10 +4,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Call;
-use super::method::{Method, Request, method, operate};
+use super::method::{Method, Request, ask, method};
+use crate::config::request::ConfigIssue;
 use crate::error::Error;
-use crate::operator::{Changed, Explained, OperatorCommand, OperatorReply, Reloaded, Setting};
-use crate::reply::ConfigIssue;
+use crate::operator::{ChangeConfig, Changed, ExplainConfig, Explained, ReloadConfig, Reloaded, Setting};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[
@@ -29,10 +29,7 @@ struct Get {
 /// complaints the values are those in effect, `from` is `last good` and `at` is null.
 fn get(request: &Request) -> Result<Call, Error> {
     let Get { path } = request.read()?;
-    operate(OperatorCommand::Explain { path }, |reply| match reply {
-        OperatorReply::Explained(explained) => Some(explain(&explained)),
-        _ => None,
-    })
+    ask(ExplainConfig { path }, |explained| explain(&explained))
 }
 
 fn explain(Explained { settings, complaints }: &Explained) -> Value {
@@ -75,25 +72,19 @@ fn unset(request: &Request) -> Result<Call, Error> {
 }
 
 fn change(path: String, value: Value) -> Result<Call, Error> {
-    operate(OperatorCommand::Change { path, value }, |reply| match reply {
-        OperatorReply::Changed(Changed { file, is_written, settings, reloaded }) => {
-            let mut answer = told(&reloaded);
-            answer["file"] = file.into();
-            answer["written"] = is_written.into();
-            answer["settings"] = settings.iter().map(Setting::to_json).collect();
-            Some(answer)
-        }
-        _ => None,
+    ask(ChangeConfig { path, value }, |Changed { file, is_written, settings, reloaded }| {
+        let mut answer = told(&reloaded);
+        answer["file"] = file.into();
+        answer["written"] = is_written.into();
+        answer["settings"] = settings.iter().map(Setting::to_json).collect();
+        answer
     })
 }
 
 /// `admin.config.reload`: `{"applied", "needs_restart", "warnings"}`.
 fn reload(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
-    operate(OperatorCommand::Reload, |reply| match reply {
-        OperatorReply::Configured(reloaded) => Some(told(&reloaded)),
-        _ => None,
-    })
+    ask(ReloadConfig, |reloaded| told(&reloaded))
 }
 
 fn told(Reloaded { applied, needs_restart, warnings }: &Reloaded) -> Value {

@@ -1,16 +1,13 @@
 //! `admin.connections` and `admin.connection.close`: who is connected, and ending one.
 
-use std::collections::HashMap;
-
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::method::{Method, Request, method, operate, operate_on};
-use super::{Call, misfit};
+use super::Call;
+use super::method::{Method, Request, ask, ask_on, method};
 use crate::error::{Error, ErrorCode};
 use crate::ids::ConnectionId;
-use crate::operator::{OperatorCommand, OperatorReply, Snapshot};
-use crate::time::Timestamp;
+use crate::operator::{CloseConnection, Connections, ListConnections};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[
@@ -33,13 +30,10 @@ struct Params {
 /// latest first; `closed` says how many the daemon has closed so far, by cause.
 fn list(request: &Request) -> Result<Call, Error> {
     let limit = request.read::<Params>()?.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
-    operate(OperatorCommand::Connections, move |reply| match reply {
-        OperatorReply::Connections { listener, follows, now } => Some(told(&listener, &follows, now, limit)),
-        _ => None,
-    })
+    ask(ListConnections, move |connections| told(&connections, limit))
 }
 
-fn told(listener: &Snapshot, follows: &HashMap<ConnectionId, usize>, now: Timestamp, limit: usize) -> Value {
+fn told(Connections { listener, follows, now }: &Connections, limit: usize) -> Value {
     let now = now.as_millis();
     let row = |figures: &Value| {
         let number = |name: &str| figures[name].as_u64().unwrap_or(0);
@@ -82,13 +76,13 @@ struct One {
 /// the daemon goes away for it, which is when clients come back; what it had asked for goes on.
 fn close(request: &Request) -> Result<Call, Error> {
     let One { connection } = request.read()?;
-    let close = OperatorCommand::CloseConnection(ConnectionId(connection));
-    operate_on(close, move |reply| match reply {
-        OperatorReply::Closed(Some(peer)) => {
-            Ok(Call::Answer(json!({ "connection": connection, "peer": peer, "closed": true })))
-        }
-        OperatorReply::Closed(None) => Err(ErrorCode::NotFound
-            .error(format!("there is no connection {connection}: `clawmux connections` lists them"))),
-        _ => Err(misfit()),
+    let close = CloseConnection { connection: ConnectionId(connection) };
+    ask_on(close, move |closed| {
+        let unknown = || {
+            ErrorCode::NotFound
+                .error(format!("there is no connection {connection}: `clawmux connections` lists them"))
+        };
+        let peer = closed.peer.ok_or_else(unknown)?;
+        Ok(Call::Answer(json!({ "connection": connection, "peer": peer, "closed": true })))
     })
 }

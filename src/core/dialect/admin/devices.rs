@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::event::owner_name;
 use super::method::{Method, Request, method};
 use super::{Call, misfit};
-use crate::auth::pairing::{Device, DeviceReply, Grant, Pending};
+use crate::auth::pairing::{Device, DeviceCommand, DeviceReply, Grant, Pending};
 use crate::auth::{About, Role, Scope, Scopes};
-use crate::command::{Command, DeviceCommand};
+use crate::command::Command;
 use crate::error::{Error, ErrorCode};
 use crate::reply::Reply;
 

@@ -4,9 +4,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::Call;
-use super::method::{Method, Request, invalid, method, operate};
+use super::method::{Method, Request, ask, invalid, method};
 use crate::error::Error;
-use crate::operator::{OperatorCommand, OperatorReply};
+use crate::operator::{LogFilter, SetLogFilter};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[method("admin.log", r#"{"level"? or "filter"?}"#, log)];
@@ -40,10 +40,8 @@ fn log(request: &Request) -> Result<Call, Error> {
         }
         Log { level: None, filter } => filter,
     };
-    operate(OperatorCommand::Log { filter }, |reply| match reply {
-        OperatorReply::Log { filter, configured } => {
-            Some(json!({ "filter": filter, "configured": configured }))
-        }
-        _ => None,
-    })
+    ask(
+        SetLogFilter { filter },
+        |LogFilter { filter, configured }| json!({ "filter": filter, "configured": configured }),
+    )
 }

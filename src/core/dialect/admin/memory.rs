@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::event::owner_name;
-use super::method::{Method, Request, method, operate};
+use super::method::{Method, Request, ask, method};
 use crate::auth::Owner;
 use crate::error::Error;
 use crate::memory::{ENTRIES_MAX, OWNER_BYTES_MAX, Tier};
-use crate::operator::{ListedMemory, MemoryTotals, OperatorCommand, OperatorReply};
+use crate::operator::{ListMemories, ListedMemory, MemoryTotals, ReadMemoryTotals};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[method("admin.memory", r#"{"owner"?, "limit"?}"#, memory)];
@@ -31,23 +31,17 @@ struct Params {
 fn memory(request: &Request) -> Result<Call, Error> {
     let Params { owner, limit } = request.read()?;
     let Some(owner) = owner else {
-        return operate(OperatorCommand::MemoryTotals, |reply| match reply {
-            OperatorReply::MemoryTotals(totals) => {
-                let owners: Vec<Value> = totals.iter().map(total).collect();
-                Some(json!({ "owners": owners, "entries_max": ENTRIES_MAX, "bytes_max": OWNER_BYTES_MAX }))
-            }
-            _ => None,
+        return ask(ReadMemoryTotals, |totals| {
+            let owners: Vec<Value> = totals.iter().map(total).collect();
+            json!({ "owners": owners, "entries_max": ENTRIES_MAX, "bytes_max": OWNER_BYTES_MAX })
         });
     };
     let owner = Owner::from_name(&owner);
     let limit = limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
-    operate(OperatorCommand::Memories { owner: owner.clone(), limit }, move |reply| match reply {
-        OperatorReply::Memories(listed) => {
-            let entries: Vec<Value> = listed.iter().map(entry).collect();
-            Some(json!({ "owner": owner_name(&owner), "entries": entries }))
-        }
-        _ => None,
-    })
+    ask(
+        ListMemories { owner: owner.clone(), limit },
+        move |listed| json!({ "owner": owner_name(&owner), "entries": listed.iter().map(entry).collect::<Vec<_>>() }),
+    )
 }
 
 fn total(of: &MemoryTotals) -> Value {

@@ -5,12 +5,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::{
-    Call, Command, actors, approvals, config, connections, devices, jobs, log, memory, misfit, plugins,
-    session, sessions, status, tokens, upkeep, usage,
+    Call, actors, approvals, config, connections, devices, jobs, log, memory, plugins, session, sessions,
+    status, tokens, upkeep, usage,
 };
+use crate::ask::Ask;
 use crate::error::{Error, ErrorCode};
-use crate::operator::{OperatorCommand, OperatorReply};
-use crate::reply::Reply;
 
 /// A method.
 pub(super) struct Method {
@@ -123,23 +122,20 @@ pub(super) fn invalid(why: &str) -> Error {
     ErrorCode::InvalidRequest.error(why)
 }
 
-/// Asks for something that only operators ask for; `told` makes the answer of the reply that fits.
-pub(super) fn operate(
-    command: OperatorCommand,
-    told: impl FnOnce(OperatorReply) -> Option<Value> + 'static,
+/// Asks the daemon; `told` makes the answer of the reply.
+pub(super) fn ask<Q: Ask + 'static>(
+    question: Q,
+    told: impl FnOnce(Q::Reply) -> Value + 'static,
 ) -> Result<Call, Error> {
-    operate_on(command, |reply| told(reply).map(Call::Answer).ok_or_else(misfit))
+    ask_on(question, |reply| Ok(Call::Answer(told(reply))))
 }
 
 /// The same, where more may be asked then.
-pub(super) fn operate_on(
-    command: OperatorCommand,
-    then: impl FnOnce(OperatorReply) -> Result<Call, Error> + 'static,
+pub(super) fn ask_on<Q: Ask + 'static>(
+    question: Q,
+    then: impl FnOnce(Q::Reply) -> Result<Call, Error> + 'static,
 ) -> Result<Call, Error> {
-    Call::ask(Command::Operator(Box::new(command)), |_, reply, _| match reply? {
-        Reply::Operator(reply) => then(*reply),
-        _ => Err(misfit()),
-    })
+    Call::ask(question.into(), |_, reply, _| then(Q::answer(reply)?))
 }
 
 #[cfg(test)]

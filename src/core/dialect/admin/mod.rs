@@ -54,13 +54,15 @@ use super::calls::{self, Calling, Calls, misfit};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::announcement::Announcement;
 use crate::auth::{Admitted, Credentials, Scope, Secret};
-use crate::command::{Command, Target};
+use crate::command::Command;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Published};
 use crate::ids::{SessionKey, Ticket};
 use crate::jsonrpc::{self, Request};
 use crate::operator::Progress;
 use crate::reply::Reply;
+use crate::session_command::{Detach, Unwatch};
+use crate::target::Target;
 use crate::time::Timestamp;
 
 /// The largest message, in bytes, on `/admin`.
@@ -332,8 +334,8 @@ impl Admin {
             return answer(false);
         };
         let command = match self.follows.swap_remove(at).followed {
-            Followed::Session(key) => Command::Detach { target: Target::Session(key), follow },
-            Followed::Everything => Command::Unwatch { watch: follow },
+            Followed::Session(key) => Command::from(Detach { target: Target::Session(key), follow }),
+            Followed::Everything => Unwatch { watch: follow }.into(),
         };
         Call::ask(command, move |_, reply, _| reply.and_then(|_| answer(true)))
     }

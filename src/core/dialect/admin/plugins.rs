@@ -4,11 +4,14 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Call;
-use super::method::{Method, Request, invalid, method, operate};
+use super::method::{Method, Request, ask, invalid, method};
 use crate::error::Error;
 use crate::ids::PluginName;
-use crate::operator::{AgentTools, OperatorCommand, OperatorReply, Snapshot};
-use crate::reply::PluginSummary;
+use crate::operator::{
+    AgentTools, CallPlugin, CalledPlugin, LoadPlugin, LoadedPlugin, ObservePlugins, ReloadPlugin, Snapshot,
+    UnloadPlugin,
+};
+use crate::plugin::PluginSummary;
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[
@@ -22,12 +25,7 @@ pub(super) const METHODS: &[Method] = &[
 /// `admin.plugins`: `{"plugins": [..]}`, by name, whether they can be called or not.
 fn list(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
-    operate(OperatorCommand::Plugins, |reply| match reply {
-        OperatorReply::Observed(sandbox) => {
-            Some(json!({ "plugins": sandbox.children.iter().map(row).collect::<Vec<_>>() }))
-        }
-        _ => None,
-    })
+    ask(ObservePlugins, |sandbox| json!({ "plugins": sandbox.children.iter().map(row).collect::<Vec<_>>() }))
 }
 
 pub(in crate::dialect) fn row(observed: &Snapshot) -> Value {
@@ -69,16 +67,13 @@ struct Load {
 /// has, whether it was `given` this one, and whether it is the `default` one.
 fn load(request: &Request) -> Result<Call, Error> {
     let Load { plugin, path } = request.read()?;
-    let load = OperatorCommand::LoadPlugin { name: PluginName::new(plugin), path };
-    operate(load, |reply| match reply {
-        OperatorReply::Loaded { plugin, path, agents } => {
-            let mut answer = summary(&plugin);
-            answer["loaded"] = true.into();
-            answer["path"] = path.into();
-            answer["agents"] = agents.iter().map(agent).collect();
-            Some(answer)
-        }
-        _ => None,
+    let load = LoadPlugin { name: PluginName::new(plugin), path };
+    ask(load, |LoadedPlugin { plugin, path, agents }| {
+        let mut answer = summary(&plugin);
+        answer["loaded"] = true.into();
+        answer["path"] = path.into();
+        answer["agents"] = agents.iter().map(agent).collect();
+        answer
     })
 }
 
@@ -100,23 +95,18 @@ struct Named {
 /// `admin.plugin.unload`: `{"plugin", "unloaded": true}`; calls under way finish.
 fn unload(request: &Request) -> Result<Call, Error> {
     let Named { plugin } = request.read()?;
-    operate(OperatorCommand::UnloadPlugin(PluginName::new(plugin.as_str())), move |reply| match reply {
-        OperatorReply::Unloaded => Some(json!({ "plugin": plugin, "unloaded": true })),
-        _ => None,
-    })
+    let unload = UnloadPlugin { name: PluginName::new(plugin.as_str()) };
+    ask(unload, move |_| json!({ "plugin": plugin, "unloaded": true }))
 }
 
 /// `admin.plugin.reload`: what `load` answers, with `reloaded`. Calls under way finish on the one there was,
 /// which stays where the new one can't be loaded.
 fn reload(request: &Request) -> Result<Call, Error> {
     let Named { plugin } = request.read()?;
-    operate(OperatorCommand::ReloadPlugin(PluginName::new(plugin)), |reply| match reply {
-        OperatorReply::Reloaded(plugin) => {
-            let mut answer = summary(&plugin);
-            answer["reloaded"] = true.into();
-            Some(answer)
-        }
-        _ => None,
+    ask(ReloadPlugin { name: PluginName::new(plugin) }, |plugin| {
+        let mut answer = summary(&plugin);
+        answer["reloaded"] = true.into();
+        answer
     })
 }
 
@@ -136,13 +126,11 @@ fn call(request: &Request) -> Result<Call, Error> {
     if !input.is_object() {
         return Err(invalid("the input of a plugin is a JSON object"));
     }
-    let call = OperatorCommand::CallPlugin { name: PluginName::new(plugin.as_str()), input };
-    operate(call, move |reply| match reply {
-        OperatorReply::Called { content, is_error, took_us } => {
-            Some(json!({ "plugin": plugin, "content": content, "is_error": is_error, "took_us": took_us }))
-        }
-        _ => None,
-    })
+    let call = CallPlugin { name: PluginName::new(plugin.as_str()), input };
+    ask(
+        call,
+        move |CalledPlugin { content, is_error, took_us }| json!({ "plugin": plugin, "content": content, "is_error": is_error, "took_us": took_us }),
+    )
 }
 
 fn summary(plugin: &PluginSummary) -> Value {

@@ -4,15 +4,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::event::{self, owner_name};
-use super::method::{Method, Request, method, operate, operate_on};
-use super::{Admin, Call, Follow, Followed, Turn, misfit};
+use super::method::{Method, Request, ask, ask_on, method};
+use super::{Call, Follow, Followed};
+use crate::ask::Ask;
 use crate::auth::Owner;
-use crate::command::{Command, Target};
 use crate::error::Error;
 use crate::event::{Cause, Logged};
 use crate::ids::{RunId, Seq, SessionKey};
-use crate::operator::{OperatorCommand, OperatorReply};
-use crate::reply::Reply;
+use crate::operator::{ExportEvents, FindSession, FoundSession, ReadEvents};
+use crate::session_command::{self, Attach, Clear, Delete, Stop, Watch};
+use crate::target::Target;
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[
@@ -36,10 +37,7 @@ fn find(
     session: String,
     then: impl FnOnce(SessionKey, Owner) -> Result<Call, Error> + 'static,
 ) -> Result<Call, Error> {
-    operate_on(OperatorCommand::FindSession(session), |reply| match reply {
-        OperatorReply::Session { key, owner } => then(key, owner),
-        _ => Err(misfit()),
-    })
+    ask_on(FindSession { key: session }, |FoundSession { key, owner }| then(key, owner))
 }
 
 #[derive(Deserialize)]
@@ -57,17 +55,13 @@ fn show(request: &Request) -> Result<Call, Error> {
     let Show { session, after_seq, limit } = request.read()?;
     let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
     find(session, move |key, owner| {
-        let events = OperatorCommand::Events { session: key.clone(), after: Seq(after_seq) };
-        operate(events, move |reply| match reply {
-            OperatorReply::Events(mut events) => {
-                // A read that ends before its bytes are used up has come to the end of the log: so a page that
-                // is not cut is asked for once more, and that answer is empty.
-                events.truncate(limit);
-                let mut page = page(&key, &owner, &events);
-                page["events"] = events.iter().map(event::to_json).collect();
-                Some(page)
-            }
-            _ => None,
+        ask(ReadEvents { session: key.clone(), after: Seq(after_seq) }, move |mut events| {
+            // A read that ends before its bytes are used up has come to the end of the log: so a page that
+            // is not cut is asked for once more, and that answer is empty.
+            events.truncate(limit);
+            let mut page = page(&key, &owner, &events);
+            page["events"] = events.iter().map(event::to_json).collect();
+            page
         })
     })
 }
@@ -94,14 +88,10 @@ struct Export {
 fn export(request: &Request) -> Result<Call, Error> {
     let Export { session, after_seq } = request.read()?;
     find(session, move |key, owner| {
-        let export = OperatorCommand::Export { session: key.clone(), after: Seq(after_seq) };
-        operate(export, move |reply| match reply {
-            OperatorReply::Events(events) => {
-                let mut page = page(&key, &owner, &events);
-                page["lines"] = events.iter().map(event::exported).collect();
-                Some(page)
-            }
-            _ => None,
+        ask(ExportEvents { session: key.clone(), after: Seq(after_seq) }, move |events| {
+            let mut page = page(&key, &owner, &events);
+            page["lines"] = events.iter().map(event::exported).collect();
+            page
         })
     })
 }
@@ -117,13 +107,17 @@ struct Tail {
 fn tail(request: &Request) -> Result<Call, Error> {
     let Tail { session, after_seq } = request.read()?;
     find(session, move |key, _| {
-        let attach = Command::Attach { target: Target::Session(key), after: after_seq.map(Seq) };
-        Call::ask(attach, |admin, reply, _| {
-            let Reply::Attached { session, after, head, .. } = reply? else { return Err(misfit()) };
+        let attach = Attach { target: Target::Session(key), after: after_seq.map(Seq) };
+        Call::ask(attach.into(), |admin, reply, _| {
+            let attached = Attach::answer(reply)?;
             let ticket = admin.calls.replying();
-            let (name, follow) = (session.as_str().to_owned(), ticket.0);
-            admin.follows.push(Follow { ticket, followed: Followed::Session(session) });
-            let answer = json!({ "session": name, "follow": follow, "after_seq": after.0, "head": head.0 });
+            let answer = json!({
+                "session": attached.session.as_str(),
+                "follow": ticket.0,
+                "after_seq": attached.after.0,
+                "head": attached.head.0,
+            });
+            admin.follows.push(Follow { ticket, followed: Followed::Session(attached.session) });
             Ok(Call::Answer(answer))
         })
     })
@@ -132,13 +126,12 @@ fn tail(request: &Request) -> Result<Call, Error> {
 /// `admin.events`: `{"follow"}`; all that happens is told from then on.
 fn events(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
-    let watching = |admin: &mut Admin, reply: Result<Reply, Error>, _: &mut Turn<'_>| {
-        let Reply::Watching = reply? else { return Err(misfit()) };
+    Call::ask(Watch.into(), |admin, reply, _| {
+        Watch::answer(reply)?;
         let ticket = admin.calls.replying();
         admin.follows.push(Follow { ticket, followed: Followed::Everything });
         Ok(Call::Answer(json!({ "follow": ticket.0 })))
-    };
-    Call::ask(Command::Watch, watching)
+    })
 }
 
 #[derive(Deserialize)]
@@ -151,13 +144,9 @@ struct Named {
 fn stop(request: &Request) -> Result<Call, Error> {
     let Named { session } = request.read()?;
     find(session, |key, _| {
-        let stop = Command::Stop { target: Target::Session(key), cause: Cause::Stopped };
-        Call::ask(stop, |_, reply, _| match reply? {
-            Reply::Stopped { session, runs } => {
-                let runs: Vec<&str> = runs.iter().map(RunId::as_str).collect();
-                Ok(Call::Answer(json!({ "session": session.as_str(), "stopped": true, "runs": runs })))
-            }
-            _ => Err(misfit()),
+        ask(Stop { target: Target::Session(key), cause: Cause::Stopped }, |stopped| {
+            let runs: Vec<&str> = stopped.runs.iter().map(RunId::as_str).collect();
+            json!({ "session": stopped.session.as_str(), "stopped": true, "runs": runs })
         })
     })
 }
@@ -173,14 +162,13 @@ struct Abort {
 fn abort(request: &Request) -> Result<Call, Error> {
     let Abort { session, run } = request.read()?;
     find(session, |key, _| {
-        let abort = Command::Abort { target: Target::Session(key.clone()), run: run.map(RunId::new) };
-        Call::ask(abort, move |_, reply, _| match reply? {
-            Reply::Aborted { run } => Ok(Call::Answer(json!({
+        let target = Target::Session(key.clone());
+        ask(session_command::Abort { target, run: run.map(RunId::new) }, move |aborted| {
+            json!({
                 "session": key.as_str(),
-                "aborted": run.is_some(),
-                "run": run.as_ref().map(RunId::as_str),
-            }))),
-            _ => Err(misfit()),
+                "aborted": aborted.run.is_some(),
+                "run": aborted.run.as_ref().map(RunId::as_str),
+            })
         })
     })
 }
@@ -189,12 +177,10 @@ fn abort(request: &Request) -> Result<Call, Error> {
 fn clear(request: &Request) -> Result<Call, Error> {
     let Named { session } = request.read()?;
     find(session, |key, _| {
-        Call::ask(Command::Clear { target: Target::Session(key) }, |_, reply, _| match reply? {
-            Reply::Cleared { session } => {
-                Ok(Call::Answer(json!({ "session": session.as_str(), "cleared": true })))
-            }
-            _ => Err(misfit()),
-        })
+        ask(
+            Clear { target: Target::Session(key) },
+            |cleared| json!({ "session": cleared.session.as_str(), "cleared": true }),
+        )
     })
 }
 
@@ -202,11 +188,9 @@ fn clear(request: &Request) -> Result<Call, Error> {
 fn delete(request: &Request) -> Result<Call, Error> {
     let Named { session } = request.read()?;
     find(session, |key, _| {
-        Call::ask(Command::Delete { target: Target::Session(key.clone()) }, move |_, reply, _| match reply? {
-            Reply::Deleted { found } => {
-                Ok(Call::Answer(json!({ "session": key.as_str(), "deleted": found })))
-            }
-            _ => Err(misfit()),
-        })
+        ask(
+            Delete { target: Target::Session(key.clone()) },
+            move |deleted| json!({ "session": key.as_str(), "deleted": deleted.found }),
+        )
     })
 }

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use super::Call;
 use super::activity::Activity;
 use super::event::owner_name;
-use super::method::{Method, Request, method, operate};
+use super::method::{Method, Request, ask, method};
 use crate::error::Error;
-use crate::operator::{Listed, OperatorCommand, OperatorReply, Place};
+use crate::operator::{ListAllSessions, Listed, Place, SessionPage};
 
 /// The methods.
 pub(super) const METHODS: &[Method] =
@@ -36,11 +36,8 @@ fn list(request: &Request) -> Result<Call, Error> {
     let Params { limit, prefix, before } = request.read()?;
     let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
     let before = before.map(|(updated_ms, row)| Place { updated_ms, row });
-    operate(OperatorCommand::Sessions { limit, prefix, before }, |reply| match reply {
-        OperatorReply::Sessions { listed, has_more, awake } => {
-            Some(page(&listed, has_more, &awake.as_ref().map(Activity::of).unwrap_or_default()))
-        }
-        _ => None,
+    ask(ListAllSessions { limit, prefix, before }, |SessionPage { listed, has_more, awake }| {
+        page(&listed, has_more, &awake.as_ref().map(Activity::of).unwrap_or_default())
     })
 }
 

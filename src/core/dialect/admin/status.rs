@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::Call;
-use super::method::{Method, Request, method, operate};
+use super::method::{Method, Request, ask, method};
 use super::usage::budget;
 use crate::error::Error;
-use crate::operator::{AgentModels, DaemonInfo, DaemonStatus, OperatorCommand, OperatorReply, Snapshot};
-use crate::reply::{Budget, Period};
+use crate::meter::{Budget, Period};
+use crate::operator::{AgentModels, DaemonInfo, DaemonStatus, GetDaemonStatus, Snapshot};
 use crate::time::Timestamp;
 
 /// The methods.
@@ -35,10 +35,7 @@ const NEEDS_RESTART: &str = "restart the daemon to apply the new value";
 /// - `reload_failed`, the last reload where it changed nothing, and `problems`: sentences for people.
 fn status(request: &Request) -> Result<Call, Error> {
     request.takes_nothing()?;
-    operate(OperatorCommand::Status, |reply| match reply {
-        OperatorReply::Status(status) => Some(told(&status)),
-        _ => None,
-    })
+    ask(GetDaemonStatus, |status| told(&status))
 }
 
 fn told(daemon: &DaemonStatus) -> Value {
@@ -205,7 +202,7 @@ fn near_its_end(budget: &Budget) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reply::Status;
+    use crate::daemon::Status;
 
     fn leaf(actor: &str, state: Value) -> Snapshot {
         Snapshot { actor: actor.into(), state, ..Snapshot::default() }

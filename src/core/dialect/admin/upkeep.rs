@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::Call;
 use super::activity::Activity;
-use super::method::{Method, Request, invalid, method, operate};
+use super::method::{Method, Request, ask, invalid, method};
 use crate::error::Error;
-use crate::operator::{OperatorCommand, OperatorReply};
+use crate::operator;
 
 /// The methods.
 pub(super) const METHODS: &[Method] =
@@ -30,23 +30,19 @@ struct Drain {
 /// be read and runs followed or aborted, until whoever drained it stops it. Asked again it says how far it is.
 fn drain(request: &Request) -> Result<Call, Error> {
     let on = request.read::<Drain>()?.on.unwrap_or(true);
-    operate(OperatorCommand::Drain { on }, move |reply| match reply {
-        OperatorReply::Drained(sessions) => {
-            let activity = Activity::of(&sessions);
-            let busy =
-                activity.awake.iter().filter(|(_, session)| session.run.is_some() || session.queued > 0);
-            let mut sessions: Vec<&str> = busy.map(|(key, _)| key.as_str()).collect();
-            sessions.sort_unstable();
-            sessions.truncate(BUSY_MAX);
-            Some(json!({
-                "draining": on,
-                "running": activity.running(),
-                "queued": activity.queued(),
-                "waking": activity.waking,
-                "sessions": sessions,
-            }))
-        }
-        _ => None,
+    ask(operator::Drain { on }, move |sessions| {
+        let activity = Activity::of(&sessions);
+        let busy = activity.awake.iter().filter(|(_, session)| session.run.is_some() || session.queued > 0);
+        let mut sessions: Vec<&str> = busy.map(|(key, _)| key.as_str()).collect();
+        sessions.sort_unstable();
+        sessions.truncate(BUSY_MAX);
+        json!({
+            "draining": on,
+            "running": activity.running(),
+            "queued": activity.queued(),
+            "waking": activity.waking,
+            "sessions": sessions,
+        })
     })
 }
 
@@ -66,8 +62,5 @@ fn backup(request: &Request) -> Result<Call, Error> {
             file.display()
         )));
     }
-    operate(OperatorCommand::Backup { file: file.clone() }, move |reply| match reply {
-        OperatorReply::Copied(report) => Some(report.to_json(&file)),
-        _ => None,
-    })
+    ask(operator::Backup { file: file.clone() }, move |report| report.to_json(&file))
 }

@@ -4,11 +4,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Call;
-use super::method::{Method, Request, invalid, method, operate};
+use super::method::{Method, Request, ask, invalid, method};
 use crate::error::Error;
 use crate::event::Usage;
-use crate::operator::{OperatorCommand, OperatorReply, UsageGroup, UsageReport, UsageShare};
-use crate::reply::{Budget, Period};
+use crate::meter::{Budget, Period};
+use crate::operator::{ReadUsage, UsageGroup, UsageShare};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[method("admin.usage", r#"{"by"?, "days"?, "limit"?}"#, usage)];
@@ -48,17 +48,16 @@ fn usage(request: &Request) -> Result<Call, Error> {
     };
     let limit = limit.unwrap_or(ROWS).clamp(1, ROWS_MAX);
     let days = days.unwrap_or(DAYS).clamp(1, DAYS_MAX);
-    operate(OperatorCommand::Usage { by: group, days, limit }, move |reply| match reply {
-        OperatorReply::Usage(UsageReport { totals, budgets, since, shares, has_more }) => Some(json!({
-            "today": tokens(totals.day),
-            "month": tokens(totals.month),
-            "budgets": budgets.iter().map(budget).collect::<Vec<_>>(),
+    ask(ReadUsage { by: group, days, limit }, move |report| {
+        json!({
+            "today": tokens(report.totals.day),
+            "month": tokens(report.totals.month),
+            "budgets": report.budgets.iter().map(budget).collect::<Vec<_>>(),
             "by": by,
-            "since_ms": since.as_millis(),
-            "rows": shares.iter().map(|share| row(share, &by)).collect::<Vec<_>>(),
-            "more": has_more,
-        })),
-        _ => None,
+            "since_ms": report.since.as_millis(),
+            "rows": report.shares.iter().map(|share| row(share, &by)).collect::<Vec<_>>(),
+            "more": report.has_more,
+        })
     })
 }
 

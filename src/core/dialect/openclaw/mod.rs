@@ -75,10 +75,13 @@ use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::announcement::Announcement;
 use crate::auth::{Owner, Role, Scope, Scopes};
-use crate::command::{Command, Target};
+use crate::command::Command;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, SessionKey, Ticket};
 use crate::reply::Reply;
+use crate::session_command::{Exists, SessionCommand};
+use crate::session_reply::{Attached, SessionReply};
+use crate::target::Target;
 use crate::time::Timestamp;
 
 /// How many keys are remembered that could have been of two sessions.
@@ -381,7 +384,7 @@ impl OpenClaw {
     }
 
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
-        if let Ok(Reply::Attached { session, .. }) = &reply {
+        if let Ok(Reply::Session(SessionReply::Attached(Attached { session, .. }))) = &reply {
             // Its events come under this ticket.
             self.attached(ticket, session);
         }
@@ -419,30 +422,34 @@ impl OpenClaw {
             return Ok(None);
         }
         let key = key.to_owned();
-        self.ask_aside(Command::Exists { session: first.clone() }, turn, move |dialect, reply, turn| {
-            let waiting = dialect.locating.remove(&key).unwrap_or_default();
-            match reply {
-                Ok(reply) => {
-                    let is_there = reply == Reply::Exists(true);
-                    if dialect.located.len() >= LOCATED_MAX {
-                        dialect.located.clear();
+        self.ask_aside(
+            Command::Session(SessionCommand::Exists(Exists { session: first.clone() })),
+            turn,
+            move |dialect, reply, turn| {
+                let waiting = dialect.locating.remove(&key).unwrap_or_default();
+                match reply {
+                    Ok(reply) => {
+                        let is_there = reply == Reply::Session(SessionReply::Exists(true));
+                        if dialect.located.len() >= LOCATED_MAX {
+                            dialect.located.clear();
+                        }
+                        dialect.located.insert(key.clone(), if is_there { first } else { second });
+                        for (_, frame) in waiting {
+                            dialect.on_frame(&Frame::Text(frame.into()), turn);
+                        }
+                        if !is_there {
+                            // It may come to be.
+                            dialect.located.remove(&key);
+                        }
                     }
-                    dialect.located.insert(key.clone(), if is_there { first } else { second });
-                    for (_, frame) in waiting {
-                        dialect.on_frame(&Frame::Text(frame.into()), turn);
-                    }
-                    if !is_there {
-                        // It may come to be.
-                        dialect.located.remove(&key);
+                    Err(error) => {
+                        let failure = Failure::of(&error, dialect.protocol);
+                        waiting.iter().for_each(|(id, _)| turn.send(wire::refusal(id, &failure)));
                     }
                 }
-                Err(error) => {
-                    let failure = Failure::of(&error, dialect.protocol);
-                    waiting.iter().for_each(|(id, _)| turn.send(wire::refusal(id, &failure)));
-                }
-            }
-            Ok(Call::Elsewhere)
-        });
+                Ok(Call::Elsewhere)
+            },
+        );
         Ok(None)
     }
 

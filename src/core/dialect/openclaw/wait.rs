@@ -14,6 +14,8 @@ use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
 use crate::event::{Cause, Outcome};
 use crate::reply::Reply;
+use crate::session_command::{FollowRun, SessionCommand};
+use crate::session_reply::SessionReply;
 use crate::time::Timestamp;
 
 /// How long `agent.wait` waits where the client does not say, and at most.
@@ -74,20 +76,23 @@ impl OpenClaw {
             told.waiting.push((vain.id, vain.until));
             return Ok(Call::Elsewhere);
         }
-        Call::ask(Command::FollowRun { run: vain.run.as_str().into() }, move |dialect, reply, turn| {
-            match reply {
-                Ok(Reply::Accepted(accepted)) => {
-                    dialect.await_end(&accepted, &vain.run).waiting.push((vain.id, vain.until));
+        Call::ask(
+            Command::Session(SessionCommand::FollowRun(FollowRun { run: vain.run.as_str().into() })),
+            move |dialect, reply, turn| {
+                match reply {
+                    Ok(Reply::Session(SessionReply::Accepted(accepted))) => {
+                        dialect.await_end(&accepted, &vain.run).waiting.push((vain.id, vain.until));
+                    }
+                    Ok(_) => return Err(misfit()),
+                    Err(error) if error.code == ErrorCode::NotFound => {
+                        let look = turn.now().after(LOOK).min(vain.until);
+                        dialect.vain.push(Vain { look, ..vain });
+                    }
+                    Err(error) => return Err(error),
                 }
-                Ok(_) => return Err(misfit()),
-                Err(error) if error.code == ErrorCode::NotFound => {
-                    let look = turn.now().after(LOOK).min(vain.until);
-                    dialect.vain.push(Vain { look, ..vain });
-                }
-                Err(error) => return Err(error),
-            }
-            Ok(Call::Elsewhere)
-        })
+                Ok(Call::Elsewhere)
+            },
+        )
     }
 
     /// Looks again for runs that nobody knew; who waited long enough is told that.
