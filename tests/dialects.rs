@@ -812,7 +812,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             let [filter, configured] = [0, 1].map(|at| value[at].as_str().unwrap_or_default().to_owned());
             Reply::Operator(OperatorReply::Log(operator::LogFilter { filter, configured }))
         }
-        "found" => {
+        "session_found" => {
             let (key, owner) = (key_of(value.as_str().unwrap_or_default())?, Owner::Admins);
             Reply::Operator(OperatorReply::Found(FoundSession { key, owner }))
         }

@@ -524,7 +524,7 @@ impl SessionSupervisor {
                 hand_on(self.setup.tokens.try_send(manage));
             }
             (Command::Job(command), _) => {
-                let direct = scheduler::Direct { command, principal, asker };
+                let direct = scheduler::Direct { command: *command, principal, asker };
                 hand_on(self.setup.scheduler.try_send(direct));
             }
             (Command::Operator(command), _) => {
