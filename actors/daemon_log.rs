@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use clawmux_core::reply::LogTail;
+use clawmux_core::daemon::LogTail;
 
 /// How many bytes of lines are kept.
 pub const BYTES_MAX: usize = 1 << 20;

@@ -15,7 +15,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Published;
 use clawmux_core::ids::{ConnectionId, Seq, Ticket};
 use clawmux_core::node::Invocation;
-use clawmux_core::operate::Progress;
+use clawmux_core::operator::Progress;
 use clawmux_core::reply::Reply;
 
 /// How many bytes of events may be under way to one connection. An event may begin while there are

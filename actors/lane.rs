@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use clawmux_core::daemon::LaneRow;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{LaneName, RunId, SessionKey};
 use clawmux_core::lane::{Lane, Place};
-use clawmux_core::reply::LaneRow;
 use clawmux_core::time::Timestamp;
 use tokio::sync::oneshot;
 

@@ -18,7 +18,7 @@
 //! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Store`](store) | the log |
-//! | [`Admin`](admin) | what operators ask |
+//! | [`Operator`](operator) | what only operators ask for |
 //! | [`Configuration`](configuration) | the configuration files |
 //!
 //! Messages live with the actor that receives them. What they share: how a client is told
@@ -28,9 +28,9 @@
 //! told of who is not let in ([`strangers`]).
 
 pub mod activation;
-pub mod admin;
 pub mod arbiters;
 mod ask;
+pub mod bound;
 pub mod clock;
 pub mod configuration;
 pub mod connection;
@@ -41,6 +41,7 @@ pub mod deliver;
 pub mod devices;
 pub mod files;
 pub mod gateway;
+pub mod group;
 pub mod http;
 pub mod hub;
 pub mod lane;
@@ -53,6 +54,7 @@ pub mod meters;
 pub mod metrics;
 pub mod nodes;
 pub mod observe;
+pub mod operator;
 pub mod plugin;
 mod process;
 pub mod provider;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::CStr;
 use std::fs;
 
-use clawmux_core::reply::Machine;
+use clawmux_core::daemon::Machine;
 
 /// It, as it is now. Blocks for as long as the kernel takes to write a page.
 pub(crate) fn look() -> Machine {

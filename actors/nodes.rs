@@ -24,8 +24,8 @@ use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{ToolCall, ToolResult};
 use clawmux_core::ids::{ConnectionId, RunId, SessionKey};
 use clawmux_core::node::{
-    INVOKE_TIMEOUT, INVOKE_TIMEOUT_MAX, Invocation, InvokeNode, Invoked, NodeFailure, NodeRow, NodeTool,
-    PARAMS_BYTES_MAX,
+    INVOKE_TIMEOUT, INVOKE_TIMEOUT_MAX, Invocation, InvokeNode, Invoked, NodeFailure, NodeReply, NodeRow,
+    NodeTool, PARAMS_BYTES_MAX,
 };
 use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
@@ -316,7 +316,11 @@ fn not_connected(node: &str) -> Error {
 fn answer(waiting: Waiting, node: &Arc<str>, command: &str, outcome: Result<Outcome, Error>) {
     match waiting {
         Waiting::Client(asker) => asker.reply(outcome.map(|outcome| {
-            Reply::Invoked(Box::new(Invoked { node: node.clone(), command: command.to_owned(), outcome }))
+            Reply::Node(NodeReply::Invoked(Box::new(Invoked {
+                node: node.clone(),
+                command: command.to_owned(),
+                outcome,
+            })))
         })),
         Waiting::Tool(tool) => {
             let unbegun =

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use actix::dev::ToEnvelope;
 use actix::prelude::*;
+use clawmux_core::operator::Snapshot;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -64,6 +65,14 @@ impl Observed {
     /// An actor that says nothing.
     pub fn silent(actor: impl Into<String>, why: impl Into<String>) -> Self {
         Self { silent: Some(why.into()), ..Self::leaf(actor, json!({})) }
+    }
+}
+
+impl From<Observed> for Snapshot {
+    fn from(observed: Observed) -> Self {
+        let Observed { actor, state, mailbox_wait_us, silent, children, looked: _ } = observed;
+        let children = children.into_iter().map(Self::from).collect();
+        Self { actor, state, mailbox_wait_us, silent, children }
     }
 }
 

@@ -20,7 +20,7 @@ use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::ToolCall;
 use clawmux_core::ids::{PluginName, RunId, SessionKey};
-use clawmux_core::reply::PluginSummary;
+use clawmux_core::plugin::PluginSummary;
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, join_all, ready};
 use serde_json::{Value, json};

@@ -28,8 +28,8 @@ use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use crate::admin::Bound;
 use crate::ask::ask;
+use crate::bound::Bound;
 use crate::clock;
 use crate::deliver::Asker;
 use crate::hub::{Broadcast, Hub, Notice, Whose};

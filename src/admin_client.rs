@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clawmux_actors::admin::socket_path;
+use clawmux_actors::bound::socket_path;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::jsonrpc;
 use serde_json::{Value, json};

@@ -3,10 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
+use clawmux_core::config::request::{ConfigIssue, ConfigSnapshot};
 use clawmux_core::config::{self, Complaint, Examined, Origin};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::reply::{ConfigIssue, ConfigSnapshot};
-use serde_json::{Value as Json, json};
+use clawmux_core::operator::Setting;
+use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
 use super::layers::Layers;
@@ -30,31 +31,6 @@ pub struct Draft {
     text: Option<String>,
     /// How everything is then.
     pub(super) then: Now,
-}
-
-/// One key, as it is.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Setting {
-    /// Which, as `section.key`.
-    pub path: String,
-    /// What it says; a secret is not shown.
-    pub value: Json,
-    /// Where that was written.
-    pub at: Origin,
-}
-
-impl Setting {
-    /// For scripts: `{"path", "value", "from", "at"}`. `from` is `default`, `file`, `environment` or
-    /// `command line`, `at` the file and line, the variable or the option.
-    pub fn to_json(&self) -> Json {
-        let (from, at) = match &self.at {
-            Origin::Default => ("default", None),
-            at @ Origin::File { .. } => ("file", Some(at.to_string())),
-            Origin::Env(name) => ("environment", Some(name.to_string())),
-            Origin::Flag(name) => ("command line", Some(name.to_string())),
-        };
-        json!({ "path": self.path, "value": self.value, "from": from, "at": at })
-    }
 }
 
 impl Now {

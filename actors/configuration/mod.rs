@@ -22,11 +22,10 @@ use std::sync::Arc;
 
 use actix::WeakRecipient;
 use actix::prelude::*;
-use clawmux_core::command::ConfigRequest;
+use clawmux_core::config::request::{ConfigIssue, ConfigRequest, ConfigSnapshot};
 use clawmux_core::config::{self, Origin};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::exchanged::Exchanged;
-use clawmux_core::reply::{ConfigIssue, ConfigSnapshot};
 use clawmux_core::time::Timestamp;
 use serde_json::{Value as Json, json};
 use tokio::sync::Semaphore;
@@ -35,7 +34,8 @@ use crate::clock;
 use crate::gateway::{Adopt, Adopted};
 use crate::observe::{Observe, Observed};
 
-pub use draft::{Draft, Now, Setting};
+pub use clawmux_core::operator::{Changed, Explained, Reloaded, Setting};
+pub use draft::{Draft, Now};
 pub use layers::Layers;
 pub use soul::Soul;
 
@@ -105,33 +105,12 @@ pub struct Reload {
     pub by: Arc<str>,
 }
 
-/// The daemon went over to what stands in its files.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reloaded {
-    /// What is other than before, as `section.key` or as a section.
-    pub applied: Vec<String>,
-    /// What is other than at the start, and will be in effect after the next one.
-    pub needs_restart: Vec<String>,
-    /// What has no effect or is probably not meant.
-    pub warnings: Vec<ConfigIssue>,
-}
-
 /// Says what keys say, and where that was written.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Explained, Error>")]
 pub struct Explain {
     /// This key, or all of this section; none = all there are.
     pub path: Option<String>,
-}
-
-/// What keys say.
-#[derive(Clone, Debug)]
-pub struct Explained {
-    /// The keys, each with what its change waits for: `reload`, `restart` or nothing. Where there are
-    /// complaints they are what the daemon goes on with, and their places say nothing.
-    pub settings: Vec<(Setting, Option<&'static str>)>,
-    /// Why the daemon could not go over to them; empty where it could.
-    pub complaints: String,
 }
 
 /// Has one key say something, and the daemon go over to it.
@@ -144,20 +123,6 @@ pub struct Change {
     pub value: Json,
     /// Who.
     pub by: Arc<str>,
-}
-
-/// A key was changed.
-#[derive(Clone, Debug)]
-pub struct Changed {
-    /// The file that says so.
-    pub file: String,
-    /// Whether it had to be written.
-    pub is_written: bool,
-    /// What it says now, and where that stands; more than one of a section, and none of a key that is
-    /// not there any more.
-    pub settings: Vec<Setting>,
-    /// What came of it.
-    pub reloaded: Reloaded,
 }
 
 /// Who has the daemon go over to another configuration.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use actix::prelude::*;
+use clawmux_core::config::request::SoulFile;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::AgentId;
-use clawmux_core::reply::SoulFile;
 use clawmux_core::time::Timestamp;
 
 use super::{Configuration, Shared, block, file};

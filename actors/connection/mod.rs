@@ -35,6 +35,7 @@ use clawmux_core::auth::token::Shown;
 use clawmux_core::auth::{Admitted, Claim, Principal, Role};
 use clawmux_core::command::{Command, Request};
 use clawmux_core::config::{Gateway, OpenClaw, Xeno};
+use clawmux_core::daemon::{DaemonCommand, DaemonReply, GetOverview};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn, message_bytes_max};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::exchanged::Exchanged;
@@ -69,9 +70,6 @@ pub const UNANSWERED_MARK: usize = 32;
 
 // A piece of a file fills what may be unsent, so that who gets it is told when there is room again.
 const _: () = assert!(PIECE_BYTES >= OUTPUT_MARK_BYTES);
-
-/// How many bytes of a prompt weigh as much as a small request.
-const WEIGHED_BYTES: usize = 64 * 1024;
 
 /// How long it may take to decide about a device.
 const ADMIT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -603,12 +601,12 @@ impl<T: Transport> Connection<T> {
         }
         self.services.terms.get().rates.spend(principal, request.cost)?;
         let command = request.command?;
-        if command == Command::Overview
+        if command == Command::Daemon(DaemonCommand::GetOverview(GetOverview))
             && let Some(overview) = self.services.overviews.fresh(clock::now(), principal)
         {
-            return Ok(Some(Reply::Overview(overview)));
+            return Ok(Some(Reply::Daemon(DaemonReply::Overview(overview))));
         }
-        let weight = weight(&command);
+        let weight = command.weight().unwrap_or(UNANSWERED_MARK);
         let dispatch = Dispatch {
             ticket,
             principal: principal.clone(),
@@ -724,75 +722,6 @@ fn too_many(name: &str, max: usize) -> Error {
 
 fn expired() -> Error {
     ErrorCode::Unauthenticated.error("the credential has expired")
-}
-
-/// What a request and its reply may take of memory, as a share of [`UNANSWERED_MARK`]: where the
-/// reply may be large, all of it.
-fn weight(command: &Command) -> usize {
-    match command {
-        Command::History { .. }
-        | Command::Transcript { .. }
-        | Command::Preview { .. }
-        | Command::Sessions
-        | Command::Device(_)
-        | Command::ListSessions(_)
-        | Command::Config(_)
-        | Command::LogTail { .. }
-        | Command::UsageDays { .. }
-        | Command::Lanes
-        | Command::Soul { .. }
-        | Command::Export { .. }
-        | Command::LoadPlugin { .. } => UNANSWERED_MARK,
-        Command::Approval(command) => command.weight(),
-        Command::SubAgent(command) => command.weight(),
-        Command::Team(command) => command.weight(),
-        Command::Memory(command) => command.weight(),
-        Command::File(command) => command.weight(),
-        Command::Token(command) => command.weight(),
-        Command::Job(command) => command.weight(),
-        Command::Operate(_) => UNANSWERED_MARK,
-        // What they hold is not known yet.
-        Command::Submit(submit) if !(submit.files.is_empty() && submit.enclosed.is_empty()) => {
-            UNANSWERED_MARK
-        }
-        Command::Submit(submit) => 1 + submit.content.len() / WEIGHED_BYTES,
-        Command::Status
-        | Command::Machine
-        | Command::Health
-        | Command::WatchCalls
-        | Command::Abort { .. }
-        | Command::AbortLane { .. }
-        | Command::Attach { .. }
-        | Command::AttachTurns { .. }
-        | Command::Catalog
-        | Command::Detach { .. }
-        | Command::Stop { .. }
-        | Command::Close { .. }
-        | Command::Clear { .. }
-        | Command::Budget { .. }
-        | Command::Plugins
-        | Command::UnloadPlugin { .. }
-        | Command::FollowRun { .. }
-        | Command::Watch
-        | Command::Unwatch { .. }
-        | Command::DescribeSession { .. }
-        | Command::Exists { .. }
-        | Command::CreateSession { .. }
-        | Command::Configure { .. }
-        | Command::Reset { .. }
-        | Command::Renew { .. }
-        | Command::Compact { .. }
-        | Command::Delete { .. }
-        | Command::Overview
-        | Command::Tell(_)
-        | Command::Nodes
-        | Command::InvokeNode(_) => 1,
-        Command::NodeResult { outcome, .. } => {
-            let payload = outcome.as_ref().ok().and_then(Option::as_ref);
-            1 + payload.map_or(0, String::len) / WEIGHED_BYTES
-        }
-        Command::Inject { content, .. } => 1 + content.len() / WEIGHED_BYTES,
-    }
 }
 
 impl<T: Transport> Actor for Connection<T> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use actix::prelude::*;
 
 use clawmux_core::auth::{Owner, Principal};
-use clawmux_core::crew::{Change, Effect, Moment, Step};
+use clawmux_core::crew::{Change, Effect, Moment, News, Step};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
 use clawmux_core::reply::Reply;

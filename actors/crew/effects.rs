@@ -6,13 +6,16 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::auth::Owner;
-use clawmux_core::command::{self, Submit, Target};
+use clawmux_core::command::Command;
+use clawmux_core::session_command::{CreateSession, Inject, SessionCommand, Stop, Submit};
+use clawmux_core::target::Target;
 use clawmux_core::crew::{Effect, Note, Phase, TurnEnd};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Cause, Event, Outcome, Published, Usage};
 use clawmux_core::ids::{RunId, SubAgentId, Ticket};
 use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
+use clawmux_core::session_reply::SessionReply;
 use clawmux_core::settings::Patch;
 use clawmux_core::turn::Turn;
 
@@ -64,20 +67,20 @@ impl Crew {
         let Some(line) = &mut self.line else { return };
         self.turns_total += u64::from(run.is_some() && attempt == 0);
         let waiting = Waiting { effect, attempt, run, _promise: promise };
-        if let Err(waiting) = line.ask(owner, command, waiting, ctx.address().recipient()) {
+        if let Err(waiting) = line.ask(owner, Command::Session(command), waiting, ctx.address().recipient()) {
             let busy = ErrorCode::Unavailable.error("the daemon is busy");
             self.refused(*waiting, busy, ctx);
         }
     }
 
     /// What is asked of the sessions for it, on whose behalf.
-    fn command(&self, effect: &Effect) -> Option<(Owner, command::Command, Option<Followed>)> {
+    fn command(&self, effect: &Effect) -> Option<(Owner, SessionCommand, Option<Followed>)> {
         match effect {
             Effect::Make(id) => {
                 let agent = self.rules.agent(id)?;
                 let target = Target::Session(agent.session.clone());
                 let patch = Patch::default();
-                Some((agent.owner.clone(), command::Command::CreateSession { target, patch }, None))
+                Some((agent.owner.clone(), SessionCommand::CreateSession(CreateSession { target, patch }), None))
             }
             Effect::Prompt(id) => {
                 let agent = self.rules.agent(id)?;
@@ -94,17 +97,17 @@ impl Crew {
                     follow: true,
                 };
                 let followed = Followed { agent: id.clone(), turn: agent.turns, fold: Turn::new() };
-                Some((agent.owner.clone(), command::Command::Submit(submit), Some(followed)))
+                Some((agent.owner.clone(), SessionCommand::Submit(submit), Some(followed)))
             }
             Effect::Stop(id) => {
                 let agent = self.rules.agent(id)?;
                 let target = Target::Session(agent.session.clone());
-                Some((agent.owner.clone(), command::Command::Stop { target, cause: Cause::Stopped }, None))
+                Some((agent.owner.clone(), SessionCommand::Stop(Stop { target, cause: Cause::Stopped }), None))
             }
             Effect::Note(Note { id, session, owner, content }) => {
                 let (target, content) = (Target::Session(session.clone()), content.clone());
                 let id = Some(RunId::from(id.as_str()));
-                Some((owner.clone(), command::Command::Inject { target, content, id }, None))
+                Some((owner.clone(), SessionCommand::Inject(Inject { target, content, id }), None))
             }
         }
     }
@@ -154,7 +157,7 @@ impl Crew {
     pub(super) fn replied(&mut self, ticket: Ticket, reply: Result<Reply, Error>, ctx: &mut Context<Self>) {
         let Some(line) = &mut self.line else { return };
         // A run that was accepted is followed.
-        if let Ok(Reply::Accepted(_)) = reply {
+        if let Ok(Reply::Session(SessionReply::Accepted(_))) = reply {
             return;
         }
         let Some(waiting) = line.over(ticket) else { return };

@@ -11,7 +11,7 @@
 //!            ├─ Files                what clients upload
 //!            ├─ Scheduler            what is done at set times
 //!            ├─ SessionSupervisor ── Session ...
-//!            ├─ Admin                what operators ask
+//!            ├─ Operator             what only operators ask for
 //!            └─ Listener ─────────── Connection ...
 //! ```
 //!
@@ -39,14 +39,15 @@ use clawmux_core::dialect;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::exchanged::Exchanged;
 use clawmux_core::meter::{day_start, month_start};
+use clawmux_core::operator::DaemonInfo;
 use futures::future::{LocalBoxFuture, join_all};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::activation::Passed;
-use crate::admin::{self, Admin, AdminDrain, AdminStatus, Bound, Group};
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
+use crate::bound::Bound;
 use crate::clock;
 use crate::configuration::{AdoptBy, Configuration, Layers, Reload, Reloaded};
 use crate::connection::{Services, Terms};
@@ -55,6 +56,7 @@ use crate::crew::{self, Crew, Kin};
 use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
 use crate::files::{self, Files};
+use crate::group::Group;
 use crate::http::PROTOCOLS;
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
@@ -67,6 +69,7 @@ use crate::meters::Meters;
 use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed, PATIENCE, PATIENCE_WITH_CHILDREN, observe};
+use crate::operator::{self, Drain, GetInfo, Operator};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
@@ -154,7 +157,7 @@ pub struct Gateway {
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     arbiters: Arbiters,
-    admin: Addr<Admin>,
+    operator: Addr<Operator>,
     /// The claims on the home and that of xeno's clients, let go when the log is closed.
     claims: Vec<Bound>,
     failed: Option<oneshot::Sender<Error>>,
@@ -291,7 +294,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .await?
     .start();
-    let admin = Admin::default().start();
+    let operator = Operator::default().start();
     let arbiters = Arbiters::new(meters.clone());
     let approvals = Approvals::new(hub.clone().recipient());
     let roster = Roster::read(&config)?;
@@ -325,7 +328,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         files: files.clone(),
         scheduler: scheduler.clone().recipient(),
         tokens: tokens.clone().recipient(),
-        admin: admin.clone().recipient(),
+        operator: operator.clone().recipient(),
         version: setup.version,
     })
     .start();
@@ -358,7 +361,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             ("crew", crew.clone().recipient()),
             ("files", files.clone().recipient()),
             ("scheduler", scheduler.clone().recipient()),
-            ("admin", admin.clone().recipient()),
+            ("admin", operator.clone().recipient()),
             ("store", store.clone().recipient()),
         ],
         version: setup.version,
@@ -416,7 +419,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         sessions,
         listener: listener.clone(),
         arbiters: arbiters.clone(),
-        admin,
+        operator,
         claims,
         failed: Some(fail),
         draining: false,
@@ -502,7 +505,7 @@ impl Gateway {
             ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
-            ("admin actor", self.admin.connected()),
+            ("operator", self.operator.connected()),
         ];
         for (child, _) in children.into_iter().filter(|(_, there)| !there) {
             if let Some(failed) = self.failed.take() {
@@ -526,64 +529,45 @@ impl Handler<Serve> for Gateway {
     type Result = ResponseFuture<Result<(), Error>>;
 
     fn handle(&mut self, _: Serve, ctx: &mut Self::Context) -> Self::Result {
-        let daemon = admin::Daemon {
-            status: ctx.address().recipient(),
+        let daemon = operator::Daemon {
+            info: ctx.address().recipient(),
             drain: ctx.address().recipient(),
-            dispatch: self.sessions.clone().recipient(),
-            gone: self.sessions.clone().recipient(),
-            sessions: self.sessions.clone().recipient(),
-            configuration: self.configuration.clone(),
-            log_filter: self.setup.log_filter.clone(),
-            config: self.config.clone(),
             actors: ctx.address().recipient(),
+            sessions: self.sessions.clone().recipient(),
             connections: self.listener.clone().recipient(),
             follows: self.sessions.clone().recipient(),
             close: self.listener.clone().recipient(),
             budgets: self.providers.clone().recipient(),
+            configuration: self.configuration.clone(),
+            config: self.config.clone(),
+            log_filter: self.setup.log_filter.clone(),
             sandbox: self.sandbox.clone(),
             store: self.store.clone(),
         };
-        let admin = self.admin.clone();
-        Box::pin(async move { ask(&admin, admin::Begin(daemon)).await })
+        let operator = self.operator.clone();
+        Box::pin(async move { ask(&operator, operator::Begin(daemon)).await })
     }
 }
 
-impl Handler<AdminStatus> for Gateway {
-    type Result = ResponseFuture<Result<Value, Error>>;
+impl Handler<GetInfo> for Gateway {
+    type Result = ResponseFuture<Result<DaemonInfo, Error>>;
 
-    fn handle(&mut self, _: AdminStatus, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, _: GetInfo, _: &mut Self::Context) -> Self::Result {
         let listen: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        let home = self.setup.home.display().to_string();
-        let store = self.config.get().store.path.display().to_string();
-        let (sessions, draining) = (self.sessions.clone(), self.draining);
-        let (tokens, devices) = (self.tokens.clone(), self.devices.clone());
+        let (home, store) = (self.setup.home.clone(), self.config.get().store.path.clone());
+        let (sessions, is_draining) = (self.sessions.clone(), self.draining);
         Box::pin(async move {
             let status = ask(&sessions, GetStatus).await??;
-            let credentials = ask(&tokens, Observe).await?.state;
-            let devices = ask(&devices, Observe).await?.state;
-            Ok(json!({
-                "version": status.version,
-                "pid": std::process::id(),
-                "home": home,
-                "store": store,
-                "listen": listen,
-                "draining": draining,
-                "started_ms": status.started.as_millis(),
-                "uptime_ms": clock::now().millis_since(status.started),
-                "sessions": status.sessions,
-                "connections": status.connections,
-                "plugins": status.plugins,
-                "credentials_expiring": credentials["expiring"],
-                "devices_waiting": devices["pending"],
-            }))
+            let uptime_ms = clock::now().millis_since(status.started);
+            Ok(DaemonInfo { status, pid: std::process::id(), home, store, listen, is_draining, uptime_ms })
         })
     }
 }
 
-impl Handler<AdminDrain> for Gateway {
+impl Handler<Drain> for Gateway {
     type Result = ResponseFuture<Result<(), Error>>;
 
-    fn handle(&mut self, AdminDrain { on }: AdminDrain, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, Drain { on }: Drain, _: &mut Self::Context) -> Self::Result {
         if std::mem::replace(&mut self.draining, on) != on {
             tracing::info!(draining = on, "draining, as the operator asked: new prompts are refused");
         }
@@ -646,7 +630,7 @@ impl Handler<Observe> for Gateway {
         let (store, sandbox, providers) = (self.store.clone(), self.sandbox.clone(), self.providers.clone());
         let configuration = self.configuration.clone();
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
-        let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
+        let (nodes, devices, operator) = (self.nodes.clone(), self.devices.clone(), self.operator.clone());
         let crew = self.crew.clone();
         let scheduler = self.scheduler.clone();
         let files = self.files.clone();
@@ -666,7 +650,7 @@ impl Handler<Observe> for Gateway {
             Box::pin(observe("files", files, PATIENCE)),
             Box::pin(observe("tokens", tokens, PATIENCE)),
             Box::pin(observe("session supervisor", sessions, PATIENCE_WITH_CHILDREN)),
-            Box::pin(observe("admin", admin, PATIENCE)),
+            Box::pin(observe("admin", operator, PATIENCE)),
             Box::pin(observe("listener", listener, PATIENCE)),
         ];
         Box::pin(async move { observed.with_children(join_all(asked).await) })

@@ -27,12 +27,14 @@ use clawmux_core::announcement::{Announcement, ChangeReason};
 use clawmux_core::approval::may_decide;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::{About, Claim, Grounds, Principal, Role, Scopes};
-use clawmux_core::command::{SessionFilter, Told};
+use clawmux_core::daemon::{DaemonReply, Noted, Overview};
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::Error;
 use clawmux_core::ids::ConnectionId;
-use clawmux_core::presence::Presences;
-use clawmux_core::reply::{Overview, Present, Reply, SessionRow};
+use clawmux_core::presence::{Presences, Present, Told};
+use clawmux_core::reply::Reply;
+use clawmux_core::session_command::SessionFilter;
+use clawmux_core::session_reply::SessionRow;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
@@ -420,7 +422,7 @@ impl Hub {
                 let overview = self.compose(&picture);
                 self.setup.overviews.put(view.clone(), overview.clone());
                 for asker in waiting {
-                    asker.reply(Ok(Reply::Overview(overview.clone())));
+                    asker.reply(Ok(Reply::Daemon(DaemonReply::Overview(overview.clone()))));
                 }
                 let now = (sessions, picture.fault.is_some());
                 let changed = seen.told.replace(now).is_some_and(|told| told != now);
@@ -608,7 +610,7 @@ impl Handler<GetOverview> for Hub {
         };
         let overview = self.compose(&picture);
         self.setup.overviews.put(view, overview.clone());
-        asker.reply(Ok(Reply::Overview(overview)));
+        asker.reply(Ok(Reply::Daemon(DaemonReply::Overview(overview))));
     }
 }
 
@@ -618,7 +620,7 @@ impl Handler<Tell> for Hub {
     fn handle(&mut self, Tell { asker, told }: Tell, ctx: &mut Self::Context) {
         self.presence.tell(clock::now(), told);
         self.presence_changed(ctx);
-        asker.reply(Ok(Reply::Noted));
+        asker.reply(Ok(Reply::Daemon(DaemonReply::Noted(Noted))));
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use clawmux_core::auth::{Owner, Principal, Scope};
-use clawmux_core::reply::Overview;
+use clawmux_core::daemon::Overview;
 use clawmux_core::time::Timestamp;
 
 /// How old a picture may be.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use clawmux_core::announcement::{ChangeReason, SessionChange};
 use clawmux_core::auth::{Owner, Scope};
+use clawmux_core::daemon::{DaemonReply, Noted};
 use clawmux_core::ids::{SessionKey, Ticket};
 use tokio::sync::mpsc;
 
@@ -96,7 +97,7 @@ impl Connected {
     async fn overview(&mut self) -> Arc<Overview> {
         loop {
             match self.next().await {
-                Got::Reply(Ok(Reply::Overview(overview))) => return overview,
+                Got::Reply(Ok(Reply::Daemon(DaemonReply::Overview(overview)))) => return overview,
                 Got::Announced(_) => {}
                 other => panic!("{other:?}"),
             }
@@ -283,7 +284,7 @@ async fn what_is_told_is_shown_at_once() {
     let mut peer = Connected::join(&hub, 1, Principal::local(), true, "cli").await;
     let told = Told { text: "the cat sits on it".into(), device: Some("d".into()), ..Told::default() };
     hub.send(Tell { asker: Asker::new(peer.client.clone(), Ticket(1)), told }).await.unwrap();
-    assert!(matches!(peer.next().await, Got::Reply(Ok(Reply::Noted))));
+    assert!(matches!(peer.next().await, Got::Reply(Ok(Reply::Daemon(DaemonReply::Noted(Noted))))));
     peer.ask(&hub);
     let overview = peer.overview().await;
     assert_eq!(overview.presence.present[1].text.as_deref(), Some("the cat sits on it"));

@@ -16,12 +16,12 @@ use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::Listener;
-use crate::admin::Group;
 use crate::arbiters::Arbiters;
 use crate::connection::lines::Lines;
 use crate::connection::link::Peer;
 use crate::connection::registry::Registry;
 use crate::connection::{Approach, Connection, Services};
+use crate::group::Group;
 use crate::http::SOCKET;
 use crate::socket_owner::{may_use, own_user};
 

@@ -2,6 +2,7 @@
 
 use clawmux_core::auth::{Scope, Scopes};
 use clawmux_core::ids::Ticket;
+use clawmux_core::node::NodeReply;
 use tokio::sync::mpsc;
 
 use super::*;
@@ -74,7 +75,7 @@ impl Peer {
 
     async fn reply(&mut self) -> Result<Outcome, Error> {
         match self.next().await {
-            Deliver::Reply(_, Ok(Reply::Invoked(invoked))) => Ok(invoked.outcome),
+            Deliver::Reply(_, Ok(Reply::Node(NodeReply::Invoked(invoked)))) => Ok(invoked.outcome),
             Deliver::Reply(_, Err(error)) => Err(error),
             other => panic!("{other:?}"),
         }

@@ -9,7 +9,7 @@ use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
 use clawmux_core::provider::ToolSpec;
-use clawmux_core::reply::PluginSummary;
+use clawmux_core::plugin::PluginSummary;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 

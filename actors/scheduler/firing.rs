@@ -10,7 +10,7 @@
 //! that began is begun, and a result has an id. A session that a result is for is made where there is none.
 
 use actix::prelude::*;
-use clawmux_core::command::{Command, Submit, Target};
+use clawmux_core::command::Command;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Outcome, Published, Usage};
 use clawmux_core::ids::{JobId, RunId, Ticket};
@@ -19,7 +19,10 @@ use clawmux_core::lane;
 use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
 use clawmux_core::schedule::Due;
+use clawmux_core::session_command::{CreateSession, Inject, Renew, SessionCommand, Submit};
+use clawmux_core::session_reply::SessionReply;
 use clawmux_core::settings::Patch;
+use clawmux_core::target::Target;
 use clawmux_core::time::Timestamp;
 use clawmux_core::turn::Turn;
 use std::time::Duration;
@@ -296,7 +299,7 @@ impl Scheduler {
                     // They are about the session of the socket, and wait among its queries.
                     manner.lane = Some(lane::xeno());
                 }
-                Command::Submit(Submit {
+                Command::Session(SessionCommand::Submit(Submit {
                     target,
                     run: RunId::from_random(clock::random()),
                     content: prompt,
@@ -306,19 +309,22 @@ impl Scheduler {
                     enclosed: Vec::new(),
                     manner,
                     follow: true,
-                })
+                }))
             }
             // What waits behind it goes on, in the new conversation.
-            Stage::Renewing => Command::Renew { target },
+            Stage::Renewing => Command::Session(SessionCommand::Renew(Renew { target })),
             Stage::Making => {
                 let Some(to) = task.result_to.clone() else { return self.end(key, FiringState::Done, ctx) };
-                Command::CreateSession { target: Target::Session(to), patch: Patch::default() }
+                Command::Session(SessionCommand::CreateSession(CreateSession {
+                    target: Target::Session(to),
+                    patch: Patch::default(),
+                }))
             }
             Stage::Telling => {
                 let Some(to) = task.result_to.clone() else { return self.end(key, FiringState::Done, ctx) };
                 let content = running.text.clone().unwrap_or_default();
                 let id = Some(running.firing.result_id());
-                Command::Inject { target: Target::Session(to), content, id }
+                Command::Session(SessionCommand::Inject(Inject { target: Target::Session(to), content, id }))
             }
         };
         let owner = running.job.owner.clone();
@@ -364,7 +370,7 @@ impl Scheduler {
 
     pub(super) fn replied(&mut self, ticket: Ticket, reply: Result<Reply, Error>, ctx: &mut Context<Self>) {
         let Some(line) = &mut self.line else { return };
-        if let Ok(Reply::Accepted(accepted)) = reply {
+        if let Ok(Reply::Session(SessionReply::Accepted(accepted))) = reply {
             // It is followed to its end.
             if let Some(running) = line.waiting(ticket).and_then(|key| self.running.get_mut(key)) {
                 running.firing.run = Some(accepted.run);

@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::auth::{Owner, Principal, Scopes};
-use clawmux_core::command::{Command, Target};
+use clawmux_core::command::Command;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{ToolCall, ToolResult};
 use clawmux_core::ids::{ConnectionId, RunId, Ticket};
 use clawmux_core::messenger::{Message, Sent, said};
 use clawmux_core::reply::Reply;
+use clawmux_core::session_command::{Inject, SessionCommand};
+use clawmux_core::session_reply::{Injected, SessionReply};
+use clawmux_core::target::Target;
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -69,9 +72,10 @@ impl Errand {
             Target::Route(_) | Target::Uuid(_) | Target::Conversation(_) => None,
         };
         let content = message.in_words(&attachments);
-        let inject = Command::Inject { target, content, id: Some(id.clone()) };
+        let inject =
+            Command::Session(SessionCommand::Inject(Inject { target, content, id: Some(id.clone()) }));
         match self.ask(inject).await.map_err(refuse)? {
-            Reply::Injected { .. } => Ok(said(session.as_ref(), &id)),
+            Reply::Session(SessionReply::Injected(Injected { .. })) => Ok(said(session.as_ref(), &id)),
             _ => Err("not sent: internal error".into()),
         }
     }

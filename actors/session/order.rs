@@ -7,7 +7,10 @@ use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Cause, Usage};
 use clawmux_core::follow::Wanted;
 use clawmux_core::ids::{ApprovalId, RunId, Seq, Ticket};
-use clawmux_core::reply::{Accepted, Reply};
+use clawmux_core::reply::Reply;
+use clawmux_core::session_reply::{
+    Aborted, Accepted, Attached, Cleared, Compacted, Detached, Injected, SessionReply, Stopped,
+};
 use clawmux_core::session::{Submission, Submitted, prompt_bytes};
 use clawmux_core::settings::Patch;
 
@@ -206,12 +209,12 @@ impl Handler<Routed> for Session {
                     self.await_turn(run.clone(), spot, ctx);
                 }
                 followed = follow.then(|| (Wanted::Run(run.clone()), Seq(seq.0 - 1)));
-                Some(Reply::Accepted(Accepted { session, run, seq, repeated, is_over, ahead }))
+                Some(Reply::Session(SessionReply::Accepted(Accepted { session, run, seq, repeated, is_over, ahead })))
             }
             Order::Follow { run, seq, follow } => {
                 followed = follow.then(|| (Wanted::Run(run.clone()), Seq(seq.0 - 1)));
                 let is_over = !self.conversation.is_open(&run);
-                Some(Reply::Accepted(Accepted { session, run, seq, repeated: true, is_over, ahead: 0 }))
+                Some(Reply::Session(SessionReply::Accepted(Accepted { session, run, seq, repeated: true, is_over, ahead: 0 })))
             }
             Order::Attach { after } => {
                 let head = self.conversation.head();
@@ -230,17 +233,17 @@ impl Handler<Routed> for Session {
                 }
                 followed = Some((Wanted::Session, after));
                 let model = self.roster.catalog.answers(&session.agent(), self.conversation.settings());
-                Some(Reply::Attached { session, after, head, under_way, queued, model })
+                Some(Reply::Session(SessionReply::Attached(Attached { session, after, head, under_way, queued, model })))
             }
             Order::Detach { follow } => {
                 let connection = asker.client().connection;
-                Some(Reply::Detached { found: self.remains.feeds.unfollow(connection, follow) })
+                Some(Reply::Session(SessionReply::Detached(Detached { found: self.remains.feeds.unfollow(connection, follow) })))
             }
             Order::Stop(cause) => {
                 let partial = self.end_work(ctx);
                 let runs = self.conversation.stop(now, cause, partial);
                 self.is_stopped = true;
-                Some(Reply::Stopped { session, runs })
+                Some(Reply::Session(SessionReply::Stopped(Stopped { session, runs })))
             }
             Order::Close { reason } => {
                 if let Err(error) = self.conversation.check_reason(&reason) {
@@ -249,20 +252,20 @@ impl Handler<Routed> for Session {
                 let partial = self.end_work(ctx);
                 let runs = self.conversation.close(now, &reason, partial);
                 self.is_stopped = true;
-                Some(Reply::Stopped { session, runs })
+                Some(Reply::Session(SessionReply::Stopped(Stopped { session, runs })))
             }
             Order::Abort { run } => {
                 let under_way = run.as_ref().is_none_or(|run| self.conversation.is_running(run));
                 let partial = if under_way { self.end_work(ctx) } else { Usage::default() };
-                Some(Reply::Aborted { run: self.conversation.abort(now, run.as_ref(), partial) })
+                Some(Reply::Session(SessionReply::Aborted(Aborted { run: self.conversation.abort(now, run.as_ref(), partial) })))
             }
             Order::Clear => {
                 self.conversation.clear(now);
-                Some(Reply::Cleared { session })
+                Some(Reply::Session(SessionReply::Cleared(Cleared { session })))
             }
             Order::Renew => {
                 self.conversation.renew(now);
-                Some(Reply::Cleared { session })
+                Some(Reply::Session(SessionReply::Cleared(Cleared { session })))
             }
             Order::Create(_) if !is_first => None,
             Order::Create(patch) | Order::Configure(patch) => {
@@ -283,13 +286,13 @@ impl Handler<Routed> for Session {
             }
             Order::Compact(Cut { up_to, kept, forgotten }) => {
                 self.conversation.compact(now, up_to);
-                Some(Reply::Compacted { kept, forgotten })
+                Some(Reply::Session(SessionReply::Compacted(Compacted { kept, forgotten })))
             }
             Order::Inject { content, id } => {
                 let fresh = || RunId::new(format!("inject-{}", RunId::from_random(clock::random())));
                 let id = id.unwrap_or_else(fresh);
                 let seq = self.conversation.inject(now, id.clone(), content);
-                Some(Reply::Injected { message: id.to_string(), seq })
+                Some(Reply::Session(SessionReply::Injected(Injected { message: id.to_string(), seq })))
             }
             Order::Decide { id, verdict } => match self.conversation.decide(now, &id, verdict, &principal) {
                 Ok((run, decided)) => {

@@ -10,6 +10,7 @@ use clawmux_core::event::{Cause, Event, Logged, Outcome, Published, Usage};
 use clawmux_core::ids::{ApprovalId, RunId, Seq};
 use clawmux_core::quota::{Kept, ROW_BYTES};
 use clawmux_core::reply::Reply;
+use clawmux_core::session_reply::{Deleted, SessionReply};
 use clawmux_core::session::Batch;
 
 use super::{Answered, Order, RETRY, Road, Session};
@@ -192,7 +193,7 @@ impl Session {
                 let gone = || ErrorCode::NotFound.error(format!("no such session: {key}"));
                 let mut row = row.ok_or_else(gone)?;
                 row.model = catalog.answers(&key.agent(), &row.settings);
-                Ok(Reply::Settled(Box::new(row)))
+                Ok(Reply::Session(SessionReply::Settled(Box::new(row))))
             });
             asker.reply(row);
         }));
@@ -235,7 +236,7 @@ impl Session {
         }
         feeds.end_all(&Published::new(key, last));
         for asker in askers {
-            asker.reply(Ok(Reply::Deleted { found: true }));
+            asker.reply(Ok(Reply::Session(SessionReply::Deleted(Deleted { found: true }))));
         }
         self.remains.done = true;
         ctx.stop();

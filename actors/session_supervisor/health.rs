@@ -7,6 +7,7 @@ use std::time::Duration;
 use actix::dev::ToEnvelope;
 use actix::prelude::*;
 use clawmux_core::announcement::Announcement;
+use clawmux_core::daemon::DaemonReply;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::health::{Condition, Figures, Part, Report};
 use clawmux_core::reply::Reply;
@@ -47,7 +48,11 @@ impl SessionSupervisor {
                 let (hub, sessions) = (self.setup.hub.clone(), self.sessions.len() as u64);
                 answer(ctx, asker, async move {
                     let connections = within(ask(&hub, Connected)).await? as u64;
-                    Ok(Reply::Health(Arc::new(Report { sessions, connections, ..Report::clone(&report) })))
+                    Ok(Reply::Daemon(DaemonReply::Health(Arc::new(Report {
+                        sessions,
+                        connections,
+                        ..Report::clone(&report)
+                    }))))
                 });
             }
             None => {
@@ -135,7 +140,7 @@ impl SessionSupervisor {
             let _ = self.setup.hub.try_send(Announce(Arc::new(Announcement::Report(report.clone()))));
         }
         for asker in std::mem::take(&mut self.health.waiting) {
-            asker.reply(Ok(Reply::Health(report.clone())));
+            asker.reply(Ok(Reply::Daemon(DaemonReply::Health(report.clone()))));
         }
     }
 }

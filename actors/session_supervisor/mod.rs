@@ -25,14 +25,13 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::command::Command;
+use clawmux_core::daemon::Status;
 use clawmux_core::error::Error;
 use clawmux_core::ids::{ConnectionId, SessionKey, Ticket};
-use clawmux_core::reply::Status;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::admin;
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
@@ -45,6 +44,7 @@ use crate::files::Files;
 use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed, PATIENCE, observe_passing};
+use crate::operator;
 use crate::sandbox_supervisor::CountPlugins;
 use crate::scheduler;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Roster, Routed, Session, Sleep};
@@ -83,7 +83,7 @@ pub struct Setup {
     /// Who answers what is about credentials of the store.
     pub tokens: Recipient<tokens::Manage>,
     /// Who answers what only operators ask.
-    pub admin: Recipient<admin::Operate>,
+    pub operator: Recipient<operator::Operate>,
     /// Version of clawmux.
     pub version: &'static str,
 }

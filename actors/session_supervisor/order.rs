@@ -14,6 +14,7 @@ use clawmux_core::auth::{Owner, Principal};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::reply::Reply;
+use clawmux_core::session_reply::{Aborted, Detached, Injected, SessionReply, Stopped};
 use tokio::sync::oneshot;
 
 use super::requests::{answer, described, missing};
@@ -210,7 +211,10 @@ impl SessionSupervisor {
                 Ok(None) => supervisor.route(inject, ctx),
                 Ok(Some((_, run, seq))) => {
                     let message = run.to_string();
-                    inject.routed.asker.reply(Ok(Reply::Injected { message, seq }));
+                    inject
+                        .routed
+                        .asker
+                        .reply(Ok(Reply::Session(SessionReply::Injected(Injected { message, seq }))));
                 }
                 Err(error) => inject.routed.asker.reply(Err(error)),
             },
@@ -284,15 +288,23 @@ impl SessionSupervisor {
             // One that is about to be recovered has something under way.
             let routed = match routed.order {
                 _ if self.recovering.contains(&key) => routed,
-                Order::Abort { .. } => return routed.asker.reply(Ok(Reply::Aborted { run: None })),
-                Order::Detach { .. } => return routed.asker.reply(Ok(Reply::Detached { found: false })),
+                Order::Abort { .. } => {
+                    return routed
+                        .asker
+                        .reply(Ok(Reply::Session(SessionReply::Aborted(Aborted { run: None }))));
+                }
+                Order::Detach { .. } => {
+                    return routed
+                        .asker
+                        .reply(Ok(Reply::Session(SessionReply::Detached(Detached { found: false }))));
+                }
                 Order::Stop(_) => {
                     let (store, principal) = (self.setup.colleagues.store.clone(), routed.principal);
                     return answer(ctx, routed.asker, async move {
                         if described(&store, &key, &principal).await?.is_none() {
                             return Err(missing(&store, &key, &principal).await);
                         }
-                        Ok(Reply::Stopped { session: key, runs: Vec::new() })
+                        Ok(Reply::Session(SessionReply::Stopped(Stopped { session: key, runs: Vec::new() })))
                     });
                 }
                 _ => routed,

@@ -7,16 +7,32 @@ use actix::prelude::*;
 use clawmux_core::attachment::{self, Attachment};
 use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::catalog::Catalog;
-use clawmux_core::command::{Command, ConfigRequest, Submit, Target};
+use clawmux_core::command::Command;
+use clawmux_core::config::request::{ConfigCommand, ConfigReply, ConfigRequest, SoulRequest};
+use clawmux_core::daemon::{
+    DaemonCommand, DaemonReply, GetCatalog, GetHealth, GetMachine, GetStatus, ListLanes, ListUsage, Noted,
+    ReadLog,
+};
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::{AgentId, LaneName, SessionKey};
-use clawmux_core::reply::{History, Preview, Reply, SessionRow};
+use clawmux_core::node::{NodeCommand, NodeReply, NodeResult};
+use clawmux_core::plugin::{self, PluginCommand, PluginReply, Unloaded};
+use clawmux_core::reply::Reply;
 use clawmux_core::session::Submission;
+use clawmux_core::session_command::{
+    self, Abort, AbortLane, Attach, AttachTurns, Clear, Close, Compact, CreateSession, Delete,
+    DescribeSession, Detach, Exists, Export, FollowRun, GetBudgets, Inject, ListSummaries, PreviewSessions,
+    Renew, Reset, SessionCommand, Stop, Submit, Unwatch, Watch, WatchCalls,
+};
+use clawmux_core::session_reply::{
+    Aborted, Compacted, Deleted, Exported, Preview, SessionReply, SessionRow, Unwatched, Watching,
+};
 use clawmux_core::settings::Patch;
+use clawmux_core::target::Target;
+use clawmux_core::transcript::History;
 
 use super::order::{Turn, Waiting, closed};
 use super::{Asked, SessionSupervisor};
-use crate::admin;
 use crate::ask::ask;
 use crate::configuration::{Configure, Soul};
 use crate::crew;
@@ -26,6 +42,7 @@ use crate::files::{self, Collect, Enclose};
 use crate::hub::{GetOverview, Tell};
 use crate::machine;
 use crate::nodes::{Invoke, ListNodes, Resulted};
+use crate::operator;
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
 use crate::scheduler;
@@ -60,17 +77,18 @@ impl SessionSupervisor {
     /// Takes a request, the sessions of which are settled ([`Command::settle`]): to its session, or to
     /// whoever answers it.
     pub(super) fn dispatch(&mut self, request: Asked, ctx: &mut Context<Self>) {
-        let Asked { asker, principal, command, arbiter } = request;
-        if let Some(by) = command.target().and_then(|target| by_id(target, &principal)) {
+        let Asked { asker, principal, mut command, arbiter } = request;
+        if let Some(by) = command.target_mut().and_then(|target| by_id(target, &principal)) {
             return self.dispatch_by_id(by, Asked { asker, principal, command, arbiter }, ctx);
         }
-        let is_for_calls = matches!(command, Command::WatchCalls);
+        let is_for_calls = matches!(command, Command::Session(SessionCommand::WatchCalls(WatchCalls)));
         let is_about_the_daemon = match &command {
             // They are told what concerns everybody.
-            Command::Config(request) => *request != ConfigRequest::Look,
-            Command::LogTail { .. } | Command::UsageDays { .. } | Command::Lanes | Command::Soul { .. } => {
-                true
-            }
+            Command::Config(ConfigCommand::Config(request)) => *request != ConfigRequest::Look,
+            Command::Daemon(DaemonCommand::ReadLog(ReadLog { .. }))
+            | Command::Daemon(DaemonCommand::ListUsage(ListUsage { .. }))
+            | Command::Daemon(DaemonCommand::ListLanes(ListLanes))
+            | Command::Config(ConfigCommand::Soul(SoulRequest { .. })) => true,
             _ => false,
         };
         if is_about_the_daemon && principal.owner != Owner::Admins {
@@ -78,16 +96,19 @@ impl SessionSupervisor {
             let error = ErrorCode::Forbidden.error("this is for operators of the daemon");
             return asker.reply(Err(error.with(Detail::MissingScope(Scope::Admin))));
         }
-        let session = match command.target().map(|target| self.resolve(target, &principal)).transpose() {
+        let session = match command.target_mut().map(|target| self.resolve(&*target, &principal)).transpose()
+        {
             Ok(session) => session,
             Err(error) => return asker.reply(Err(error)),
         };
         match (command, session) {
             // One with an idempotency key may be a repetition, which is told of its run.
-            (Command::Submit(submit), _) if self.closed && submit.idempotency_key.is_none() => {
+            (Command::Session(SessionCommand::Submit(submit)), _)
+                if self.closed && submit.idempotency_key.is_none() =>
+            {
                 asker.reply(Err(closed()));
             }
-            (Command::Submit(submit), Some(session)) => {
+            (Command::Session(SessionCommand::Submit(submit)), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
                 let prompt = (session, submit, (asker, principal), arbiter);
                 if prompt.1.files.is_empty() && prompt.1.enclosed.is_empty() {
@@ -96,10 +117,10 @@ impl SessionSupervisor {
                     self.collect(prompt, ctx)
                 }
             }
-            (Command::Abort { run, .. }, Some(session)) => {
+            (Command::Session(SessionCommand::Abort(Abort { run, .. })), Some(session)) => {
                 self.order(Order::Abort { run }, session, (asker, principal), arbiter, ctx);
             }
-            (Command::AbortLane { lane }, _) => {
+            (Command::Session(SessionCommand::AbortLane(AbortLane { lane })), _) => {
                 // Behind prompts that came before it.
                 let now = std::future::ready(());
                 let abort = move |supervisor: &mut Self, (), ctx: &mut Context<Self>| {
@@ -107,18 +128,18 @@ impl SessionSupervisor {
                 };
                 if self.waiting == 0 { abort(self, (), ctx) } else { self.in_turn(now, abort, ctx) }
             }
-            (Command::Close { reason, .. }, Some(session)) => {
+            (Command::Session(SessionCommand::Close(Close { reason, .. })), Some(session)) => {
                 let order = Order::Close { reason };
                 self.order_the_end(order, session, (asker, principal), arbiter, ctx);
             }
-            (Command::Clear { .. }, Some(session)) => {
+            (Command::Session(SessionCommand::Clear(Clear { .. })), Some(session)) => {
                 self.order(Order::Clear, session, (asker, principal), arbiter, ctx);
             }
-            (Command::Attach { after, .. }, Some(session)) => {
+            (Command::Session(SessionCommand::Attach(Attach { after, .. })), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
                 self.order(Order::Attach { after }, session, (asker, principal), arbiter, ctx);
             }
-            (Command::AttachTurns { turns, .. }, Some(session)) => {
+            (Command::Session(SessionCommand::AttachTurns(AttachTurns { turns, .. })), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
                 let store = self.setup.colleagues.store.clone();
                 let look = async move {
@@ -136,14 +157,23 @@ impl SessionSupervisor {
                     }
                 }));
             }
-            (Command::Catalog, _) => asker.reply(Ok(Reply::Catalog(self.roster().catalog.clone()))),
-            (Command::Detach { follow, .. }, Some(session)) => {
+            (Command::Daemon(DaemonCommand::GetCatalog(GetCatalog)), _) => {
+                asker.reply(Ok(Reply::Daemon(DaemonReply::Catalog(self.roster().catalog.clone()))))
+            }
+            (Command::Session(SessionCommand::Detach(Detach { follow, .. })), Some(session)) => {
                 self.order(Order::Detach { follow }, session, (asker, principal), arbiter, ctx);
             }
-            (Command::Stop { cause, .. }, Some(session)) => {
+            (Command::Session(SessionCommand::Stop(Stop { cause, .. })), Some(session)) => {
                 self.order_the_end(Order::Stop(cause), session, (asker, principal), arbiter, ctx);
             }
-            (Command::History { limit, before, .. }, Some(session)) => {
+            (
+                Command::Session(SessionCommand::ReadHistory(session_command::ReadHistory {
+                    limit,
+                    before,
+                    ..
+                })),
+                Some(session),
+            ) => {
                 let store = self.setup.colleagues.store.clone();
                 answer(ctx, asker, async move {
                     let max_bytes = HISTORY_BYTES_MAX;
@@ -154,10 +184,10 @@ impl SessionSupervisor {
                         }
                         None => History { session, messages: Vec::new(), more: false },
                     };
-                    Ok(Reply::History(history))
+                    Ok(Reply::Session(SessionReply::History(history)))
                 });
             }
-            (Command::Sessions, _) => {
+            (Command::Session(SessionCommand::ListSummaries(ListSummaries)), _) => {
                 let store = self.setup.colleagues.store.clone();
                 let owner = owner_asked(&principal);
                 answer(ctx, asker, async move {
@@ -168,10 +198,10 @@ impl SessionSupervisor {
                         left = left.checked_sub(listed.summary.session.as_str().len() + SUMMARY_BYTES)?;
                         Some(listed.summary)
                     });
-                    Ok(Reply::Sessions(fitting.collect()))
+                    Ok(Reply::Session(SessionReply::Sessions(fitting.collect())))
                 });
             }
-            (Command::ListSessions(mut filter), _) => {
+            (Command::Session(SessionCommand::ListSessions(mut filter)), _) => {
                 let (store, catalog) = self.list_with();
                 let owner = owner_asked(&principal);
                 filter.limit = filter.limit.min(LIST_MAX);
@@ -179,10 +209,10 @@ impl SessionSupervisor {
                     let read = ReadRows { filter, owner, bytes_max: ROWS_BYTES_MAX };
                     let mut list = ask(&store, by(&principal, read)).await??;
                     list.rows.iter_mut().for_each(|row| fill_in(row, &catalog));
-                    Ok(Reply::SessionList(list))
+                    Ok(Reply::Session(SessionReply::SessionList(list)))
                 });
             }
-            (Command::DescribeSession { .. }, Some(session)) => {
+            (Command::Session(SessionCommand::DescribeSession(DescribeSession { .. })), Some(session)) => {
                 let (store, catalog) = self.list_with();
                 answer(ctx, asker, async move {
                     let row = ask(&store, by(&principal, ReadRow(session))).await??;
@@ -190,21 +220,31 @@ impl SessionSupervisor {
                         fill_in(&mut row, &catalog);
                         Box::new(row)
                     });
-                    Ok(Reply::Session(row))
+                    Ok(Reply::Session(SessionReply::Session(row)))
                 });
             }
-            (Command::Exists { session }, _) => {
+            (Command::Session(SessionCommand::Exists(Exists { session })), _) => {
                 let store = self.setup.colleagues.store.clone();
                 answer(ctx, asker, async move {
                     let described = ask(&store, by(&principal, Describe { session })).await??;
-                    Ok(Reply::Exists(described.is_some_and(|described| principal.sees(&described.owner))))
+                    Ok(Reply::Session(SessionReply::Exists(
+                        described.is_some_and(|described| principal.sees(&described.owner)),
+                    )))
                 });
             }
-            (Command::Transcript { limit, bytes_max, at, .. }, Some(session)) => {
+            (
+                Command::Session(SessionCommand::ReadTranscript(session_command::ReadTranscript {
+                    limit,
+                    bytes_max,
+                    at,
+                    ..
+                })),
+                Some(session),
+            ) => {
                 let (store, catalog) = self.list_with();
                 answer(ctx, asker, async move {
                     if described(&store, &session, &principal).await?.is_none() {
-                        return Ok(Reply::Transcript(Box::default()));
+                        return Ok(Reply::Session(SessionReply::Transcript(Box::default())));
                     }
                     let mut read =
                         ask(&store, by(&principal, ReadTranscript { session, limit, bytes_max, at }))
@@ -213,10 +253,17 @@ impl SessionSupervisor {
                     if let Some(row) = &mut read.row {
                         fill_in(row, &catalog);
                     }
-                    Ok(Reply::Transcript(Box::new(read)))
+                    Ok(Reply::Session(SessionReply::Transcript(Box::new(read))))
                 });
             }
-            (Command::Preview { targets, limit, chars_max }, _) => {
+            (
+                Command::Session(SessionCommand::PreviewSessions(PreviewSessions {
+                    targets,
+                    limit,
+                    chars_max,
+                })),
+                _,
+            ) => {
                 let store = self.setup.colleagues.store.clone();
                 let (limit, chars_max) = (limit.min(PREVIEW_MAX), chars_max.min(PREVIEW_CHARS_MAX));
                 // A name that can't be a session's is one of which there is none.
@@ -234,27 +281,35 @@ impl SessionSupervisor {
                         let preview = session.as_ref().and_then(|_| previews.next());
                         preview.unwrap_or(Preview { messages: None })
                     });
-                    Ok(Reply::Previews(previews.collect()))
+                    Ok(Reply::Session(SessionReply::Previews(previews.collect())))
                 });
             }
-            (Command::CreateSession { patch, .. }, Some(session)) => match self.checked(&session, patch) {
-                Ok(patch) => self.order(Order::Create(patch), session, (asker, principal), arbiter, ctx),
-                Err(error) => asker.reply(Err(error)),
-            },
-            (Command::Configure { patch, .. }, Some(session)) => match self.checked(&session, patch) {
+            (Command::Session(SessionCommand::CreateSession(CreateSession { patch, .. })), Some(session)) => {
+                match self.checked(&session, patch) {
+                    Ok(patch) => self.order(Order::Create(patch), session, (asker, principal), arbiter, ctx),
+                    Err(error) => asker.reply(Err(error)),
+                }
+            }
+            (
+                Command::Session(SessionCommand::Configure(session_command::Configure { patch, .. })),
+                Some(session),
+            ) => match self.checked(&session, patch) {
                 Ok(patch) => self.order(Order::Configure(patch), session, (asker, principal), arbiter, ctx),
                 Err(error) => asker.reply(Err(error)),
             },
-            (Command::Reset { .. }, Some(session)) => {
+            (Command::Session(SessionCommand::Reset(Reset { .. })), Some(session)) => {
                 self.order(Order::Reset, session, (asker, principal), arbiter, ctx);
             }
-            (Command::Renew { .. }, Some(session)) => {
+            (Command::Session(SessionCommand::Renew(Renew { .. })), Some(session)) => {
                 self.order(Order::Renew, session, (asker, principal), arbiter, ctx);
             }
-            (Command::Inject { content, id: None, .. }, Some(session)) => {
+            (Command::Session(SessionCommand::Inject(Inject { content, id: None, .. })), Some(session)) => {
                 self.order(Order::Inject { content, id: None }, session, (asker, principal), arbiter, ctx);
             }
-            (Command::Inject { content, id: Some(id), .. }, Some(session)) => {
+            (
+                Command::Session(SessionCommand::Inject(Inject { content, id: Some(id), .. })),
+                Some(session),
+            ) => {
                 let inject = Waiting {
                     session,
                     routed: Routed {
@@ -267,7 +322,7 @@ impl SessionSupervisor {
                 };
                 self.inject_once(&id, inject, ctx);
             }
-            (Command::Compact { keep, .. }, Some(session)) => {
+            (Command::Session(SessionCommand::Compact(Compact { keep, .. })), Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
                 let look = async move {
                     let cut = described(&store, &session, &principal).await.map(|there| there.is_some());
@@ -288,12 +343,15 @@ impl SessionSupervisor {
                             supervisor.order(order, session, (asker, principal), arbiter, ctx);
                         }
                         // All of it is kept, however little that is.
-                        Ok(None) => asker.reply(Ok(Reply::Compacted { kept: 0, forgotten: 0 })),
+                        Ok(None) => asker.reply(Ok(Reply::Session(SessionReply::Compacted(Compacted {
+                            kept: 0,
+                            forgotten: 0,
+                        })))),
                         Err(error) => asker.reply(Err(error)),
                     }
                 }));
             }
-            (Command::Delete { .. }, Some(session)) => {
+            (Command::Session(SessionCommand::Delete(Delete { .. })), Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
                 let ended = self.setup.kin.has(&session).then(|| self.end_agents(&session, &principal));
                 let look = async move {
@@ -308,22 +366,24 @@ impl SessionSupervisor {
                         Ok(true) => {
                             supervisor.order(Order::Delete, session, (asker, principal), arbiter, ctx);
                         }
-                        Ok(false) => asker.reply(Ok(Reply::Deleted { found: false })),
+                        Ok(false) => {
+                            asker.reply(Ok(Reply::Session(SessionReply::Deleted(Deleted { found: false }))))
+                        }
                         Err(error) => asker.reply(Err(error)),
                     }
                 }));
             }
-            (Command::Export { after, .. }, Some(session)) => {
+            (Command::Session(SessionCommand::Export(Export { after, .. })), Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
                 answer(ctx, asker, async move {
                     let events = match described(&store, &session, &principal).await? {
                         Some(_) => exported(&store, &session, after).await?,
                         None => return Err(no_such(&session, &principal)),
                     };
-                    Ok(Reply::Exported { session, events })
+                    Ok(Reply::Session(SessionReply::Exported(Exported { session, events })))
                 });
             }
-            (Command::Budget { .. }, session) => {
+            (Command::Session(SessionCommand::GetBudgets(GetBudgets { .. })), session) => {
                 let Colleagues { store, providers, .. } = self.setup.colleagues.clone();
                 answer(ctx, asker, async move {
                     let session_spent = match session {
@@ -333,10 +393,16 @@ impl SessionSupervisor {
                             Some(described.map_or(0, |described| described.spent.total()))
                         }
                     };
-                    Ok(Reply::Budget(ask(&providers, BudgetStatus { session_spent }).await?))
+                    Ok(Reply::Session(SessionReply::Budget(
+                        ask(&providers, BudgetStatus { session_spent }).await?,
+                    )))
                 });
             }
-            (Command::Watch | Command::WatchCalls, _) => {
+            (
+                Command::Session(SessionCommand::Watch(Watch))
+                | Command::Session(SessionCommand::WatchCalls(WatchCalls)),
+                _,
+            ) => {
                 let Some(ticket) = asker.ticket() else { return };
                 let client = asker.client().clone();
                 let watcher = Watcher { client, ticket, principal, is_for_calls };
@@ -345,88 +411,96 @@ impl SessionSupervisor {
                     return asker.reply(Err(ErrorCode::Conflict.error("this connection watches already")));
                 }
                 // Before any session can tell it something.
-                asker.reply(Ok(Reply::Watching));
+                asker.reply(Ok(Reply::Session(SessionReply::Watching(Watching))));
                 watchers.add(watcher);
             }
-            (Command::Unwatch { watch }, _) => {
+            (Command::Session(SessionCommand::Unwatch(Unwatch { watch })), _) => {
                 self.setup.colleagues.watchers.remove(asker.client().connection, Some(watch));
-                asker.reply(Ok(Reply::Unwatched));
+                asker.reply(Ok(Reply::Session(SessionReply::Unwatched(Unwatched))));
             }
-            (Command::Config(request), _) => {
+            (Command::Config(ConfigCommand::Config(request)), _) => {
                 let configuration = self.setup.configuration.clone();
                 answer(ctx, asker, async move {
                     let configure = Configure { request, by: principal.name };
                     let now = ask(&configuration, configure).await??;
                     let now = if principal.owner == Owner::Admins { now } else { now.in_common() };
-                    Ok(Reply::Config(Box::new(now)))
+                    Ok(Reply::Config(ConfigReply::Config(Box::new(now))))
                 });
             }
-            (Command::LogTail { cursor, lines_max, bytes_max }, _) => {
-                asker.reply(Ok(Reply::LogTail(self.setup.log.tail(cursor, lines_max, bytes_max))));
+            (Command::Daemon(DaemonCommand::ReadLog(ReadLog { cursor, lines_max, bytes_max })), _) => {
+                asker.reply(Ok(Reply::Daemon(DaemonReply::LogTail(
+                    self.setup.log.tail(cursor, lines_max, bytes_max),
+                ))));
             }
-            (Command::Machine, _) => answer(ctx, asker, async move {
+            (Command::Daemon(DaemonCommand::GetMachine(GetMachine)), _) => answer(ctx, asker, async move {
                 let lost = |_| ErrorCode::Internal.error("the machine could not be looked at");
                 let machine = tokio::task::spawn_blocking(machine::look).await.map_err(lost)?;
-                Ok(Reply::Machine(Box::new(machine)))
+                Ok(Reply::Daemon(DaemonReply::Machine(Box::new(machine))))
             }),
-            (Command::Lanes, _) => asker.reply(Ok(Reply::Lanes(self.setup.colleagues.lanes.rows()))),
-            (Command::Soul { agent, text }, _) => {
+            (Command::Daemon(DaemonCommand::ListLanes(ListLanes)), _) => {
+                asker.reply(Ok(Reply::Daemon(DaemonReply::Lanes(self.setup.colleagues.lanes.rows()))))
+            }
+            (Command::Config(ConfigCommand::Soul(SoulRequest { agent, text })), _) => {
                 let configuration = self.setup.configuration.clone();
                 answer(ctx, asker, async move {
                     let soul = Soul { agent, text, by: principal.name };
-                    Ok(Reply::Soul(Box::new(ask(&configuration, soul).await??)))
+                    Ok(Reply::Config(ConfigReply::Soul(Box::new(ask(&configuration, soul).await??))))
                 });
             }
-            (Command::UsageDays { since }, _) => {
+            (Command::Daemon(DaemonCommand::ListUsage(ListUsage { since })), _) => {
                 let store = self.setup.colleagues.store.clone();
-                answer(
-                    ctx,
-                    asker,
-                    async move { Ok(Reply::UsageDays(ask(&store, UsageDays { since }).await??)) },
-                );
+                answer(ctx, asker, async move {
+                    Ok(Reply::Daemon(DaemonReply::UsageDays(ask(&store, UsageDays { since }).await??)))
+                });
             }
-            (Command::Status, _) => {
+            (Command::Daemon(DaemonCommand::GetStatus(GetStatus)), _) => {
                 let status = self.status();
-                answer(ctx, asker, async move { status.await.map(Reply::Status) });
+                answer(ctx, asker, async move { Ok(Reply::Daemon(DaemonReply::Status(status.await?))) });
             }
-            (Command::Health, _) => self.tell_health(asker, ctx),
-            (Command::Overview, _) => {
+            (Command::Daemon(DaemonCommand::GetHealth(GetHealth)), _) => self.tell_health(asker, ctx),
+            (Command::Daemon(DaemonCommand::GetOverview(_)), _) => {
                 hand_on(self.setup.hub.try_send(GetOverview { asker, principal }));
             }
-            (Command::Tell(told), _) => hand_on(self.setup.hub.try_send(Tell { asker, told: *told })),
-            (Command::Nodes, _) => {
-                let nodes = self.setup.colleagues.nodes.clone();
-                answer(ctx, asker, async move { Ok(Reply::Nodes(ask(&nodes, ListNodes(principal)).await?)) });
+            (Command::Daemon(DaemonCommand::Tell(told)), _) => {
+                hand_on(self.setup.hub.try_send(Tell { asker, told: *told }))
             }
-            (Command::InvokeNode(invoke), _) => {
+            (Command::Node(NodeCommand::ListNodes(_)), _) => {
+                let nodes = self.setup.colleagues.nodes.clone();
+                answer(ctx, asker, async move {
+                    Ok(Reply::Node(NodeReply::Nodes(ask(&nodes, ListNodes(principal)).await?)))
+                });
+            }
+            (Command::Node(NodeCommand::Invoke(invoke)), _) => {
                 hand_on(self.setup.colleagues.nodes.try_send(Invoke { asker, principal, invoke: *invoke }));
             }
-            (Command::NodeResult { invocation, outcome }, _) => {
+            (Command::Node(NodeCommand::Result(NodeResult { invocation, outcome })), _) => {
                 let nodes = self.setup.colleagues.nodes.clone();
                 let connection = asker.client().connection;
                 answer(ctx, asker, async move {
                     ask(&nodes, Resulted { connection, invocation, outcome }).await?;
-                    Ok(Reply::Noted)
+                    Ok(Reply::Daemon(DaemonReply::Noted(Noted)))
                 });
             }
-            (Command::Plugins, _) => {
-                let sandbox = self.setup.colleagues.sandbox.clone();
-                answer(ctx, asker, async move { Ok(Reply::Plugins(ask(&sandbox, ListPlugins).await?)) });
-            }
-            (Command::LoadPlugin { name, path }, _) => {
+            (Command::Plugin(PluginCommand::List(plugin::ListPlugins)), _) => {
                 let sandbox = self.setup.colleagues.sandbox.clone();
                 answer(ctx, asker, async move {
-                    Ok(Reply::PluginLoaded(ask(&sandbox, LoadPlugin { name, path }).await??))
+                    Ok(Reply::Plugin(PluginReply::Plugins(ask(&sandbox, ListPlugins).await?)))
                 });
             }
-            (Command::UnloadPlugin { name }, _) => {
+            (Command::Plugin(PluginCommand::Load(plugin::LoadPlugin { name, path })), _) => {
+                let sandbox = self.setup.colleagues.sandbox.clone();
+                answer(ctx, asker, async move {
+                    Ok(Reply::Plugin(PluginReply::Loaded(ask(&sandbox, LoadPlugin { name, path }).await??)))
+                });
+            }
+            (Command::Plugin(PluginCommand::Unload(plugin::UnloadPlugin { name })), _) => {
                 let sandbox = self.setup.colleagues.sandbox.clone();
                 answer(ctx, asker, async move {
                     ask(&sandbox, UnloadPlugin { name: name.clone() }).await??;
-                    Ok(Reply::PluginUnloaded { name })
+                    Ok(Reply::Plugin(PluginReply::Unloaded(Unloaded { name })))
                 });
             }
-            (Command::FollowRun { run }, _) => {
+            (Command::Session(SessionCommand::FollowRun(FollowRun { run })), _) => {
                 self.followed.entry(asker.client().connection).or_default();
                 self.follow_run(&run, (asker, principal), arbiter, ctx);
             }
@@ -453,8 +527,8 @@ impl SessionSupervisor {
                 let direct = scheduler::Direct { command: *command, principal, asker };
                 hand_on(self.setup.scheduler.try_send(direct));
             }
-            (Command::Operate(operate), _) => {
-                hand_on(self.setup.admin.try_send(admin::Operate { operate: *operate, principal, asker }));
+            (Command::Operator(command), _) => {
+                hand_on(self.setup.operator.try_send(operator::Operate { command, principal, asker }));
             }
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };
@@ -462,25 +536,25 @@ impl SessionSupervisor {
                 let _ = self.setup.devices.try_send(manage);
             }
             (
-                Command::Submit(_)
-                | Command::Abort { .. }
-                | Command::Attach { .. }
-                | Command::AttachTurns { .. }
-                | Command::Detach { .. }
-                | Command::Stop { .. }
-                | Command::Close { .. }
-                | Command::Clear { .. }
-                | Command::History { .. }
-                | Command::DescribeSession { .. }
-                | Command::Transcript { .. }
-                | Command::CreateSession { .. }
-                | Command::Configure { .. }
-                | Command::Reset { .. }
-                | Command::Renew { .. }
-                | Command::Compact { .. }
-                | Command::Delete { .. }
-                | Command::Export { .. }
-                | Command::Inject { .. },
+                Command::Session(SessionCommand::Submit(_))
+                | Command::Session(SessionCommand::Abort(Abort { .. }))
+                | Command::Session(SessionCommand::Attach(Attach { .. }))
+                | Command::Session(SessionCommand::AttachTurns(AttachTurns { .. }))
+                | Command::Session(SessionCommand::Detach(Detach { .. }))
+                | Command::Session(SessionCommand::Stop(Stop { .. }))
+                | Command::Session(SessionCommand::Close(Close { .. }))
+                | Command::Session(SessionCommand::Clear(Clear { .. }))
+                | Command::Session(SessionCommand::ReadHistory(session_command::ReadHistory { .. }))
+                | Command::Session(SessionCommand::DescribeSession(DescribeSession { .. }))
+                | Command::Session(SessionCommand::ReadTranscript(session_command::ReadTranscript { .. }))
+                | Command::Session(SessionCommand::CreateSession(CreateSession { .. }))
+                | Command::Session(SessionCommand::Configure(session_command::Configure { .. }))
+                | Command::Session(SessionCommand::Reset(Reset { .. }))
+                | Command::Session(SessionCommand::Renew(Renew { .. }))
+                | Command::Session(SessionCommand::Compact(Compact { .. }))
+                | Command::Session(SessionCommand::Delete(Delete { .. }))
+                | Command::Session(SessionCommand::Export(Export { .. }))
+                | Command::Session(SessionCommand::Inject(Inject { .. })),
                 None,
             ) => {
                 unreachable!("a command with a target was resolved")
@@ -525,7 +599,7 @@ impl SessionSupervisor {
         ctx: &mut Context<Self>,
     ) {
         let Some((session, run)) = self.setup.colleagues.lanes.current(lane) else {
-            return asker.reply(Ok(Reply::Aborted { run: None }));
+            return asker.reply(Ok(Reply::Session(SessionReply::Aborted(Aborted { run: None }))));
         };
         let order = Order::Abort { run: Some(run) };
         self.route(Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter }, ctx);

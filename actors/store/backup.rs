@@ -21,10 +21,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use actix::{Handler, Message, ResponseFuture};
+use clawmux_core::operator::{BackupReport};
 use clawmux_core::error::{Error, ErrorCode};
 use rusqlite::backup::{self, StepResult};
 use rusqlite::{Connection, OpenFlags};
-use serde_json::{Value, json};
 use tokio::sync::oneshot::{self, error::TryRecvError};
 
 use super::failure::sql;
@@ -51,32 +51,6 @@ const REST_MAX: Duration = Duration::from_millis(100);
 pub struct Backup {
     /// Where the copy goes; relative to the daemon's working directory.
     pub to: PathBuf,
-}
-
-/// What a copy holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BackupReport {
-    /// The size of the file.
-    pub bytes: u64,
-    /// How many sessions.
-    pub sessions: u64,
-    /// How many runs, in all of them.
-    pub runs: u64,
-    /// How long it took.
-    pub took_ms: u64,
-}
-
-impl BackupReport {
-    /// What an operator is told of the copy in `file`.
-    pub fn to_json(&self, file: &Path) -> Value {
-        json!({
-            "file": file.display().to_string(),
-            "bytes": self.bytes,
-            "sessions": self.sessions,
-            "runs": self.runs,
-            "took_ms": self.took_ms,
-        })
-    }
 }
 
 /// A copy that is being made.

@@ -54,6 +54,9 @@ use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, WrapFutur
 use clawmux_core::auth::Owner;
 use clawmux_core::error::{Error, ErrorCode};
 pub use clawmux_core::log::segment::SEGMENT_BYTES_MAX;
+pub use clawmux_core::operator::{
+    BackupReport, Listed, ListedMemory, MemoryTotals, Place, UsageGroup, UsageShare,
+};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -67,7 +70,7 @@ use reader::questions::Questions;
 use writer::Writer;
 
 pub use agents::{KeptCrew, ReadCrew, WriteCrew};
-pub use backup::{Backup, BackupReport, copy};
+pub use backup::{Backup, copy};
 pub use devices::{Devices, ReadDevices, WriteDevices};
 pub(crate) use figures::Figures;
 pub use health::Health;
@@ -76,7 +79,7 @@ pub use inspect::{Finding, Severity, inspect};
 pub use jobs::{JobChange, KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJobs};
 pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
 pub use memories::{
-    Forget, ListMemories, ListedMemory, Memory, MemoryTotals, ReadMemoryTotals, Recall, Remember,
+    Forget, ListMemories, Memory, ReadMemoryTotals, Recall, Remember,
 };
 pub use pen::{Append, Delete, Pen};
 pub use probe::Probe;
@@ -85,14 +88,14 @@ pub(crate) use probe::tests::Stick;
 pub use query::AskedBy;
 pub use reader::{
     Among, Cut, Describe, Described, FindCut, FindRun, FindSession, FindTurn, LOAD_BYTES_MAX, ListSessions,
-    Listed, Load, Loaded, Namesakes, Place, ReadDispensable, ReadEvents, ReadHistory, ReadPreviews,
+    Load, Loaded, Namesakes, ReadDispensable, ReadEvents, ReadHistory, ReadPreviews,
     ReadPrompt, ReadRow, ReadRows, ReadSizes, ReadTranscript, ReadUnused, Unfinished, Unused,
     WAITING_BYTES_MAX, exported,
 };
 pub use readmitted::{Credential, Readmitted};
 pub use restore::{Restored, restore};
 pub use tokens::{ReadEstate, ReadTokens, WriteTokens, has_issued};
-pub use usage::{RecordUsage, UsageBy, UsageDays, UsageGroup, UsageShare, UsageSince};
+pub use usage::{RecordUsage, UsageBy, UsageDays, UsageSince};
 
 /// Writes that may wait.
 const WRITES_MAX: usize = 4096;

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use actix::Message;
+use clawmux_core::operator::{UsageGroup, UsageShare};
 use clawmux_core::config::ModelRef;
 use clawmux_core::error::Error;
-use clawmux_core::event::Usage;
 use clawmux_core::log::usage::{UsageRecord, UsageTotals};
-use clawmux_core::reply::DayUsage;
+use clawmux_core::daemon::DayUsage;
 use clawmux_core::time::Timestamp;
 use rusqlite::params;
 
@@ -62,32 +62,6 @@ pub struct UsageBy {
     pub group: UsageGroup,
     /// At most so many.
     pub limit: usize,
-}
-
-/// By what spending is added up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UsageGroup {
-    /// The day, UTC.
-    Day,
-    /// The agent.
-    Agent,
-    /// The model of a provider.
-    Model,
-    /// The session.
-    Session,
-}
-
-/// What was spent on one of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsageShare {
-    /// Which: `2026-01-31`, an agent, `provider/model` or a session's key.
-    pub of: String,
-    /// The tokens.
-    pub usage: Usage,
-    /// How many calls were made.
-    pub calls: u64,
-    /// When the last of them ended.
-    pub last: Timestamp,
 }
 
 impl Change for RecordUsage {

@@ -29,13 +29,16 @@ use clawmux_core::auth::{
 };
 use clawmux_core::command::Command;
 use clawmux_core::config::{ApiKey, Auth, Config, Gateway, Limits, LoopbackPolicy, OpenClaw};
+use clawmux_core::daemon::{DaemonCommand, DaemonReply, GetStatus, Status};
 use clawmux_core::dialect::Setup;
 use clawmux_core::dialect::{Dialect, Fault, Input, Turn};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Outcome, Published, Usage};
 use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
-use clawmux_core::reply::{Accepted, Reply, Status};
+use clawmux_core::reply::Reply;
+use clawmux_core::session_command::SessionCommand;
+use clawmux_core::session_reply::{Aborted, Accepted, SessionReply};
 use clawmux_core::time::Timestamp;
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -142,14 +145,16 @@ impl Handler<Dispatch> for Sessions {
     fn handle(&mut self, dispatch: Dispatch, _: &mut Self::Context) {
         let Dispatch { ticket, command, client, .. } = dispatch;
         let reply = match command {
-            Command::Status => Reply::Status(Status {
-                version: "x".repeat(self.status_reply_bytes),
-                plugins: 2,
-                sessions: 5,
-                connections: 1,
-                started: Timestamp::default(),
-            }),
-            Command::Submit(submit) => {
+            Command::Daemon(DaemonCommand::GetStatus(GetStatus)) => {
+                Reply::Daemon(DaemonReply::Status(Status {
+                    version: "x".repeat(self.status_reply_bytes),
+                    plugins: 2,
+                    sessions: 5,
+                    connections: 1,
+                    started: Timestamp::default(),
+                }))
+            }
+            Command::Session(SessionCommand::Submit(submit)) => {
                 let words: Vec<&str> = submit.content.split(' ').collect();
                 let (total, size) = match words[..] {
                     ["stream", total, size] => (total.parse().unwrap(), size.parse().unwrap()),
@@ -164,7 +169,10 @@ impl Handler<Dispatch> for Sessions {
                     is_over: false,
                     ahead: 0,
                 };
-                self.deliver(&client, Deliver::Reply(ticket, Ok(Reply::Accepted(accepted))));
+                self.deliver(
+                    &client,
+                    Deliver::Reply(ticket, Ok(Reply::Session(SessionReply::Accepted(accepted)))),
+                );
                 if total > 0 {
                     let connection = client.connection;
                     let telling = Telling { client, ticket, run, next: 0, total, size };
@@ -173,7 +181,7 @@ impl Handler<Dispatch> for Sessions {
                 }
                 return;
             }
-            _ => Reply::Aborted { run: None },
+            _ => Reply::Session(SessionReply::Aborted(Aborted { run: None })),
         };
         self.deliver(&client, Deliver::Reply(ticket, Ok(reply)));
     }

@@ -18,9 +18,10 @@ use clawmux_core::auth::Owner;
 use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Event, Logged, Outcome, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
-use clawmux_core::reply::{Said, SessionRow};
+use clawmux_core::session_reply::SessionRow;
 use clawmux_core::settings::Settings;
 use clawmux_core::time::Timestamp;
+use clawmux_core::transcript::Said;
 use rusqlite::Connection;
 
 fn key(name: &str) -> SessionKey {

@@ -12,11 +12,12 @@ use crate::auth::pairing::News;
 use crate::auth::{Owner, Principal, Scope};
 use crate::catalog::Catalog;
 use crate::crew;
+use crate::daemon::Overview;
 use crate::event::{Event, Logged};
 use crate::health::Report;
 use crate::ids::{Seq, SessionKey};
 use crate::job::{self, JobNews};
-use crate::reply::{Overview, Presence};
+use crate::presence::Presence;
 use crate::subagent::{AgentChange, AgentNews};
 use crate::team::TeamNews;
 

@@ -2,7 +2,7 @@
 //! void.
 
 use crate::event::Event;
-use crate::reply::STEP_JOINT;
+use crate::transcript::STEP_JOINT;
 
 /// An answer that grows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

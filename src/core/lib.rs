@@ -7,7 +7,9 @@
 //! | module | what it knows |
 //! |---|---|
 //! | [`ids`], [`time`], [`error`], [`limit`] | the words everything else is said in |
-//! | [`command`], [`reply`], [`event`] | what a client can ask, what it is answered, what happens in a session |
+//! | [`command`], [`reply`], [`ask`], [`event`] | what a client can ask, what it is answered, how both are tied, what happens in a session |
+//! | [`session_command`], [`session_reply`], [`transcript`], [`target`] | the same of sessions: commands, replies, what was said, which session is meant |
+//! | [`daemon`] | the same of the daemon as a whole |
 //! | [`announcement`] | what happens to the daemon as a whole |
 //! | [`attachment`], [`manner`], [`thinking`], [`settings`] | what a prompt brings along, how it is answered, how much is thought over it, what a session is set to |
 //! | [`catalog`] | the agents and models there are |
@@ -33,7 +35,7 @@
 //! | [`messenger`] | the built-in tool that sends messages |
 //! | [`lane`] | runs of several sessions that take place one at a time |
 //! | [`unfinished`] | who gives way where unfinished messages take too much room |
-//! | [`operate`] | what only operators ask for |
+//! | [`operator`] | what only operators ask for |
 //! | [`log`] | how events are written down |
 //! | [`jsonrpc`] | the lines spoken on the Unix socket |
 //! | [`config`] | the configuration: raw, then validated |
@@ -43,6 +45,7 @@
 pub mod announcement;
 pub mod answer;
 pub mod approval;
+pub mod ask;
 pub mod attachment;
 pub mod auth;
 pub mod catalog;
@@ -50,6 +53,7 @@ pub mod command;
 pub mod config;
 pub mod context;
 pub mod crew;
+pub mod daemon;
 pub mod dialect;
 pub mod enclosure;
 pub mod error;
@@ -72,7 +76,7 @@ pub mod messenger;
 pub mod meter;
 pub mod node;
 pub mod offer;
-pub mod operate;
+pub mod operator;
 pub mod plugin;
 pub mod presence;
 pub mod provider;
@@ -81,11 +85,15 @@ pub mod reply;
 pub mod router;
 pub mod schedule;
 pub mod session;
+pub mod session_command;
+pub mod session_reply;
 pub mod settings;
 pub mod strangers;
 pub mod subagent;
+pub mod target;
 pub mod team;
 pub mod thinking;
 pub mod time;
+pub mod transcript;
 pub mod turn;
 pub mod unfinished;

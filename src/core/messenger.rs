@@ -11,10 +11,10 @@
 use serde_json::{Value, json};
 
 use crate::attachment::ATTACHMENTS_MAX;
-use crate::command::{Route, Target};
 use crate::enclosure::{CAPTION_BYTES_MAX, Enclosure, Form};
 use crate::ids::{PluginName, RunId, SessionKey};
 use crate::provider::ToolSpec;
+use crate::target::{Route, Target};
 
 /// Its name.
 pub const NAME: &str = "send_message";

@@ -16,8 +16,42 @@ use crate::error::{Detail, Error, ErrorCode};
 use crate::event::Usage;
 use crate::limit::Limit;
 use crate::log::usage::UsageTotals;
-use crate::reply::{Budget, Period};
 use crate::time::Timestamp;
+
+/// The span of time a budget counts over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Period {
+    /// The life of a session.
+    Session,
+    /// The calendar day, UTC.
+    Daily,
+    /// The calendar month, UTC.
+    Monthly,
+}
+
+impl Period {
+    /// Its name in the configuration and in messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Session => "session",
+            Self::Daily => "daily",
+            Self::Monthly => "monthly",
+        }
+    }
+}
+
+/// What one budget leaves, in tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Over which span.
+    pub period: Period,
+    /// Spent and settled.
+    pub used: u64,
+    /// Reserved by calls under way.
+    pub reserved: u64,
+    /// The bound; 0 = unlimited.
+    pub limit: u64,
+}
 
 /// The first moment of the UTC day that holds `at`.
 pub fn day_start(at: Timestamp) -> Timestamp {

@@ -11,7 +11,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::ask::area;
 use crate::auth::About;
+use crate::daemon::Noted;
 use crate::ids::PluginName;
 use crate::time::Timestamp;
 
@@ -32,6 +34,53 @@ pub const INVOKE_TIMEOUT_MAX: Duration = Duration::from_secs(10 * 60);
 
 /// The most bytes of an invocation's parameters.
 pub const PARAMS_BYTES_MAX: usize = 1024 * 1024;
+
+area! {
+    /// What can be asked about nodes, and what they answer.
+    Node(NodeCommand => NodeReply) {
+        /// Those that are connected and belong to the caller.
+        ListNodes(ListNodes) => Nodes(Vec<NodeRow>),
+        /// Have one do something.
+        Invoke(Box<InvokeNode>) => Invoked(Box<Invoked>),
+        /// From a node: what became of an invocation.
+        Result(NodeResult) => Noted(Noted),
+    }
+}
+
+/// The answer to a [`NodeCommand`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum NodeReply {
+    /// To `ListNodes`, by name.
+    Nodes(Vec<NodeRow>),
+    /// To `Invoke`.
+    Invoked(Box<Invoked>),
+    /// To `Result`.
+    Noted(Noted),
+}
+
+/// How many bytes of a payload weigh as much as a small request.
+const WEIGHED_BYTES: usize = 64 * 1024;
+
+impl NodeCommand {
+    /// What it takes of memory with its reply, where a small request takes 1.
+    pub fn weight(&self) -> usize {
+        let Self::Result(NodeResult { outcome: Ok(Some(payload)), .. }) = self else { return 1 };
+        1 + payload.len() / WEIGHED_BYTES
+    }
+}
+
+/// The nodes that are connected and belong to the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListNodes;
+
+/// From a node: what became of an invocation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeResult {
+    /// The invocation.
+    pub invocation: Arc<str>,
+    /// Its payload as JSON, if there is one; or why it failed.
+    pub outcome: Result<Option<String>, NodeFailure>,
+}
 
 /// A node that is connected.
 #[derive(Clone, Debug, PartialEq, Eq)]

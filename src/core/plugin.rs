@@ -1,10 +1,76 @@
-//! Manifests and grants of plugins.
+//! What can be asked about plugins; their manifests and grants.
 
 mod manifest;
 
 use std::fmt;
 
+use crate::ask::area;
+use crate::ids::PluginName;
+
 pub use manifest::Manifest;
+
+area! {
+    /// What can be asked about plugins.
+    Plugin(PluginCommand => PluginReply) {
+        /// Those that are loaded.
+        List(ListPlugins) => Plugins(Vec<PluginSummary>),
+        /// Load one.
+        Load(LoadPlugin) => Loaded(PluginSummary),
+        /// Unload one.
+        Unload(UnloadPlugin) => Unloaded(Unloaded),
+    }
+}
+
+/// The answer to a [`PluginCommand`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum PluginReply {
+    /// To `List`.
+    Plugins(Vec<PluginSummary>),
+    /// To `Load`.
+    Loaded(PluginSummary),
+    /// To `Unload`.
+    Unloaded(Unloaded),
+}
+
+/// The loaded plugins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListPlugins;
+
+/// Load a plugin: a configured one, or the file `path` under the plugins folder of the home.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadPlugin {
+    /// The name it gets.
+    pub name: PluginName,
+    /// The module; none means the configured or embedded one.
+    pub path: Option<String>,
+}
+
+/// Unload a plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnloadPlugin {
+    /// Its name.
+    pub name: PluginName,
+}
+
+/// A plugin that is loaded no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unloaded {
+    /// Its name.
+    pub name: PluginName,
+}
+
+/// One loaded plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginSummary {
+    /// Its name.
+    pub name: PluginName,
+    /// Its version, where its manifest says one.
+    pub version: Option<String>,
+    /// What it says it does.
+    pub description: String,
+    /// What it was granted, as written in the configuration.
+    pub capabilities: Vec<String>,
+}
 
 /// Something a plugin may be granted, written `type:value` in the configuration. Everything that
 /// is not granted is denied.

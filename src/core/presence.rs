@@ -13,9 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::auth::{About, Role, Scopes};
-use crate::command::Told;
 use crate::ids::ConnectionId;
-use crate::reply::{Presence, Present};
 use crate::time::Timestamp;
 
 /// How long a client is shown after it has left, or after what was told of it.
@@ -26,6 +24,57 @@ pub const ENTRIES_MAX: usize = 200;
 
 /// The longest text that is kept of what a client tells, in bytes.
 const TEXT_BYTES_MAX: usize = 1024;
+
+/// Who is connected, or was a short while ago.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Presence {
+    /// Counts up with every change.
+    pub version: u64,
+    /// The clients, the latest first.
+    pub present: Vec<Present>,
+}
+
+/// One client that is or was connected.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Present {
+    /// Its connection; none for the daemon itself and for what was only told of.
+    pub connection: Option<ConnectionId>,
+    /// Where it comes from, without a port.
+    pub host: String,
+    /// What it says of itself.
+    pub about: About,
+    /// Its device.
+    pub device: Option<Arc<str>>,
+    /// As what it came.
+    pub role: Role,
+    /// What it may do.
+    pub scopes: Scopes,
+    /// Why it is told of: `connect`, `disconnect`, `self`, or what a client said.
+    pub reason: String,
+    /// What was said of it, for people.
+    pub text: Option<String>,
+    /// For how long nobody touched it, as far as it was said.
+    pub idle: Option<Duration>,
+    /// When that was.
+    pub at: Timestamp,
+}
+
+/// What a client tells of itself or of another, to be shown among who is connected.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// For people.
+    pub text: String,
+    /// The device it is about.
+    pub device: Option<String>,
+    /// Where that is, without a port.
+    pub host: Option<String>,
+    /// What it is; empty where that is not said.
+    pub about: About,
+    /// Why this is told.
+    pub reason: Option<String>,
+    /// For how long nobody touched it.
+    pub idle: Option<Duration>,
+}
 
 /// How a client's entry is found again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

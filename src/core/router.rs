@@ -13,9 +13,9 @@
 
 use std::borrow::Cow;
 
-use crate::command::Route;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{AgentId, SessionKey};
+use crate::target::Route;
 
 /// One `[[bindings]]` entry: the agent answers what matches everything it names.
 #[derive(Clone, Debug, PartialEq, Eq)]

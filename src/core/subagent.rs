@@ -2,10 +2,10 @@
 //! them and how they are. The rules are [`crew`](crate::crew)'s.
 
 use crate::auth::Owner;
-use crate::command::Target;
 use crate::error::{Error, ErrorCode};
 use crate::event::Usage;
 use crate::ids::{SessionKey, SubAgentId, TeamId};
+use crate::target::Target;
 use crate::time::Timestamp;
 
 /// The longest description of a task, in bytes.
@@ -221,12 +221,7 @@ pub enum AgentChange {
 }
 
 impl SubAgentCommand {
-    /// The session it names.
-    pub fn target(&self) -> Option<&Target> {
-        if let Self::Spawn(spawn) = self { spawn.parent.as_ref() } else { None }
-    }
-
-    /// The same, to be replaced.
+    /// The session it names, to be replaced.
     pub fn target_mut(&mut self) -> Option<&mut Target> {
         if let Self::Spawn(spawn) = self { spawn.parent.as_mut() } else { None }
     }

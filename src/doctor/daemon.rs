@@ -6,8 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use clawmux_actors::admin::{LOCKED_OUT, read_without_daemon, socket_path};
+use clawmux_actors::bound::socket_path;
+use clawmux_actors::operator::read_without_daemon;
 use clawmux_core::config::Config;
+use clawmux_core::dialect::admin::LOCKED_OUT;
 use serde_json::{Value, json};
 
 use super::{Findings, LOG};

@@ -102,8 +102,7 @@ fn change(global: &Global, path: &str, value: &Value) -> Result<(), Failure> {
             draft.write().map_err(refused)?;
             let settings = draft.then().settings(Some(path)).map_err(refused)?;
             let warnings = draft.then().warnings();
-            let warning =
-                |it: &clawmux_core::reply::ConfigIssue| json!({ "path": it.path, "message": it.message });
+            let warning = |it: &clawmux_core::config::request::ConfigIssue| json!({ "path": it.path, "message": it.message });
             json!({
                 "file": draft.file.display().to_string(),
                 "written": draft.is_change(),

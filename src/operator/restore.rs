@@ -1,6 +1,6 @@
 //! `clawmux restore`: puts a backup in the place of the store, where no daemon runs.
 
-use clawmux_actors::admin::Bound;
+use clawmux_actors::bound::Bound;
 use clawmux_actors::store::{self, Credential, Readmitted};
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::config::Config;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clawmux_actors::admin::read_without_daemon;
+use clawmux_actors::operator::read_without_daemon;
 use serde_json::Value;
 
 use crate::admin_client::{Link, call, home_of};

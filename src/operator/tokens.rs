@@ -2,7 +2,7 @@
 //! gives out. Where no daemon runs they are looked for in its store, so that the first credential can be there
 //! before the first start.
 
-use clawmux_actors::admin::tokens_without_daemon;
+use clawmux_actors::operator::tokens_without_daemon;
 use clawmux_core::auth::authority::Authority;
 use serde_json::{Value, json};
 

@@ -41,8 +41,12 @@ use clawmux_core::auth::{
     self, About, Admitted, Claim, Credentials, DeviceToken, Owner, Principal, Scope, Scopes, Secret,
 };
 use clawmux_core::catalog::{Access, AgentEntry, Catalog, ModelEntry};
-use clawmux_core::command::{Command, Target};
+use clawmux_core::command::Command;
 use clawmux_core::config::ModelRef;
+use clawmux_core::config::request::{ConfigIssue, ConfigReply, ConfigSnapshot};
+use clawmux_core::daemon::{
+    DaemonCommand, DaemonReply, DayUsage, GetStatus, LogTail, Noted, Overview, Status,
+};
 use clawmux_core::dialect::admin::Admin;
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::openclaw::OpenClaw;
@@ -58,19 +62,31 @@ use clawmux_core::ids::{ApprovalId, ConnectionId, LaneName, RunId, Seq, SessionK
 use clawmux_core::job::{JobReply, Ran};
 use clawmux_core::manner::Manner;
 use clawmux_core::memory::{Found, Kind, MemoryReply, Remembered, Stored, Tier};
-use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeRow};
-use clawmux_core::operate::Progress;
+use clawmux_core::meter::{Budget, Period};
+use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeReply, NodeRow};
+use clawmux_core::operator::{self, BackupReport, FoundSession, OperatorReply, Progress};
+use clawmux_core::plugin::{
+    ListPlugins, LoadPlugin, PluginCommand, PluginReply, PluginSummary, UnloadPlugin, Unloaded,
+};
+use clawmux_core::presence::{Presence, Present};
 use clawmux_core::provider::ProviderKind;
-use clawmux_core::reply::{
-    Accepted, Budget, ConfigIssue, ConfigSnapshot, DayUsage, Entry, History, LastRun, LogTail, Message,
-    Overview, Period, PluginSummary, Presence, Present, Preview, Reply, Role, Said, SessionList, SessionRow,
-    SessionState, SessionSummary, Status, Transcript, UnderWay,
+use clawmux_core::reply::Reply;
+use clawmux_core::session_command::{
+    Abort, Attach, AttachTurns, Clear, Close, CreateSession, Delete, DescribeSession, Detach, Export,
+    GetBudgets, ListSummaries, ReadHistory, SessionCommand, Stop,
+};
+use clawmux_core::session_reply::{
+    Aborted, Accepted, Attached, Cleared, Compacted, Deleted, Detached, Exported, Injected, LastRun, Preview,
+    SessionList, SessionReply, SessionRow, SessionState, SessionSummary, Stopped, UnderWay, Unwatched,
+    Watching,
 };
 use clawmux_core::settings::{Assignment, Settings};
 use clawmux_core::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, SubAgentReply};
+use clawmux_core::target::Target;
 use clawmux_core::team::{Coordination, Relayed, TeamNews, TeamReply, TeamState, TeamStatus};
 use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
+use clawmux_core::transcript::{Entry, History, Message, Role, Said, Transcript};
 use proptest::prelude::{Strategy, prop, prop_assert, prop_oneof, proptest};
 use proptest::sample::select;
 use serde_json::Value;
@@ -323,7 +339,10 @@ impl Stage {
                     is_over: kind == "over",
                     ahead: ahead.first().map_or(Ok(0), |ahead| number(ahead))? as usize,
                 };
-                self.tell(Input::Reply(Ticket(number(ticket)?), Ok(Reply::Accepted(accepted))));
+                self.tell(Input::Reply(
+                    Ticket(number(ticket)?),
+                    Ok(Reply::Session(SessionReply::Accepted(accepted))),
+                ));
             }
             ["reply", ticket, ..] => {
                 let reply = reply_of(&json(&words[2..])?)?;
@@ -347,7 +366,9 @@ impl Stage {
                 self.tell(Input::Event { ticket, first, event: &event });
             }
             ["progress", ticket, "admin.backup.progress", ..] => {
-                let progress = Progress { name: "admin.backup.progress", params: json(&words[3..])? };
+                let told: Value = json(&words[3..])?;
+                let progress =
+                    Progress::Backup { pages_left: told["pages_left"].as_u64().unwrap_or_default() };
                 self.tell(Input::Progress(Ticket(number(ticket)?), progress));
             }
             ["announce", ..] => {
@@ -407,7 +428,7 @@ impl Stage {
                 Action::Send(Frame::Binary(bytes)) => format!("<b {bytes:?}"),
                 Action::Authenticate(claim) => authentication(&claim),
                 Action::Execute(ticket, request) => {
-                    if let Ok(Command::Submit(submit)) = &request.command {
+                    if let Ok(Command::Session(SessionCommand::Submit(submit))) = &request.command {
                         self.runs.push(submit.run.clone());
                     }
                     let command = match &request.command {
@@ -669,14 +690,14 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             scheduled: Timestamp::from_millis(count(value, "at")),
         })),
         "file" => Reply::File(Box::new(file_reply_of(value)?)),
-        "status" => Reply::Status(Status {
+        "status" => Reply::Daemon(DaemonReply::Status(Status {
             version: text(value, "version"),
             plugins: count(value, "plugins") as usize,
             sessions: count(value, "sessions") as usize,
             connections: count(value, "connections") as usize,
             started: Timestamp::default(),
-        }),
-        "health" => Reply::Health(Arc::new(report_of(value))),
+        })),
+        "health" => Reply::Daemon(DaemonReply::Health(Arc::new(report_of(value)))),
         "stored" => {
             let (tier, kind) = memory_words(value);
             let created = Timestamp::from_millis(count(value, "created"));
@@ -702,7 +723,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             total: count(value, "total"),
         })),
         "forgotten" => memory_reply(MemoryReply::Deleted { id: value.as_str().unwrap_or_default().into() }),
-        "config" => Reply::Config(Box::new(ConfigSnapshot {
+        "config" => Reply::Config(ConfigReply::Config(Box::new(ConfigSnapshot {
             path: text(value, "path"),
             exists: value["exists"] == true,
             hash: text(value, "hash"),
@@ -716,22 +737,22 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             needs_restart: value["needs_restart"] == true,
             pending: list(&value["pending"], |path| Ok(path.as_str().unwrap_or_default().to_owned()))
                 .unwrap_or_default(),
-        })),
-        "log_tail" => Reply::LogTail(LogTail {
+        }))),
+        "log_tail" => Reply::Daemon(DaemonReply::LogTail(LogTail {
             cursor: count(value, "cursor"),
             end: count(value, "end"),
             lines: list(&value["lines"], |line| Ok(line.as_str().unwrap_or_default().into()))?,
             truncated: value["truncated"] == true,
             reset: value["reset"] == true,
-        }),
-        "usage_days" => Reply::UsageDays(list(value, |day| {
+        })),
+        "usage_days" => Reply::Daemon(DaemonReply::UsageDays(list(value, |day| {
             Ok(DayUsage {
                 day: Timestamp::from_millis(count(day, "day")),
                 model: ModelRef { provider: text(day, "provider"), model: text(day, "model") },
                 usage: Usage { input_tokens: count(day, "input"), output_tokens: count(day, "output") },
                 calls: count(day, "calls"),
             })
-        })?),
+        })?)),
         "agent" => Reply::SubAgent(Box::new(SubAgentReply::Status(Box::new(agent_of(value)?)))),
         "team" => Reply::Team(Box::new(TeamReply::Status(team_of(value)?))),
         "sent" => Reply::Team(Box::new(TeamReply::Sent {
@@ -739,8 +760,8 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             message: text(value, "id"),
             to: list(&value["to"], |id| Ok(id.as_str().unwrap_or_default().into()))?,
         })),
-        "aborted" => Reply::Aborted { run: value.as_str().map(RunId::from) },
-        "history" => Reply::History(History {
+        "aborted" => Reply::Session(SessionReply::Aborted(Aborted { run: value.as_str().map(RunId::from) })),
+        "history" => Reply::Session(SessionReply::History(History {
             session: key_of(&text(value, "session"))?,
             messages: list(&value["messages"], |message| {
                 Ok(Message {
@@ -753,20 +774,21 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                 })
             })?,
             more: value["more"] == true,
-        }),
-        "sessions" => Reply::Sessions(list(value, |session| {
+        })),
+        "sessions" => Reply::Session(SessionReply::Sessions(list(value, |session| {
             Ok(SessionSummary {
                 session: key_of(&text(session, "session"))?,
                 created: Timestamp::from_millis(count(session, "created")),
                 updated: Timestamp::from_millis(count(session, "updated")),
                 running: session["running"] == true,
             })
-        })?),
-        "overview" => {
-            Reply::Overview(Arc::new(Overview { sessions: count(value, "sessions"), ..Overview::default() }))
-        }
-        "noted" => Reply::Noted,
-        "nodes" => Reply::Nodes(list(value, |node| {
+        })?)),
+        "overview" => Reply::Daemon(DaemonReply::Overview(Arc::new(Overview {
+            sessions: count(value, "sessions"),
+            ..Overview::default()
+        }))),
+        "noted" => Reply::Daemon(DaemonReply::Noted(Noted)),
+        "nodes" => Reply::Node(NodeReply::Nodes(list(value, |node| {
             let about = About {
                 platform: text(node, "platform"),
                 display_name: node["name"].as_str().map(str::to_owned),
@@ -775,32 +797,44 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             };
             let connected = Timestamp::from_millis(count(node, "at"));
             Ok(NodeRow { id: text(node, "id").into(), about, host: text(node, "host"), connected })
-        })?),
-        "invoked" => Reply::Invoked(Box::new(Invoked {
+        })?)),
+        "invoked" => Reply::Node(NodeReply::Invoked(Box::new(Invoked {
             node: text(value, "node").into(),
             command: text(value, "command"),
             outcome: match value["code"].as_str() {
                 None => Ok(value["payload"].as_str().map(str::to_owned)),
                 Some(code) => Err(NodeFailure { code: code.into(), message: text(value, "message") }),
             },
-        })),
-        "operated" => Reply::Operated(value.clone()),
-        "watching" => Reply::Watching,
-        "unwatched" => Reply::Unwatched,
-        "exists" => Reply::Exists(value == true),
-        "stopped" => Reply::Stopped {
+        }))),
+        "log" => {
+            let [filter, configured] = [0, 1].map(|at| value[at].as_str().unwrap_or_default().to_owned());
+            Reply::Operator(OperatorReply::Log(operator::LogFilter { filter, configured }))
+        }
+        "session_found" => {
+            let (key, owner) = (key_of(value.as_str().unwrap_or_default())?, Owner::Admins);
+            Reply::Operator(OperatorReply::Found(FoundSession { key, owner }))
+        }
+        "copied" => {
+            let bytes = value.as_u64().unwrap_or_default();
+            let report = BackupReport { bytes, sessions: 1, runs: 2, took_ms: 3 };
+            Reply::Operator(OperatorReply::Copied(report))
+        }
+        "watching" => Reply::Session(SessionReply::Watching(Watching)),
+        "unwatched" => Reply::Session(SessionReply::Unwatched(Unwatched)),
+        "exists" => Reply::Session(SessionReply::Exists(value == true)),
+        "stopped" => Reply::Session(SessionReply::Stopped(Stopped {
             session: key_of(&text(value, "session"))?,
             runs: list(&value["runs"], |run| Ok(run.as_str().unwrap_or_default().into()))?,
-        },
-        "transcript" => Reply::Transcript(Box::new(Transcript {
+        })),
+        "transcript" => Reply::Session(SessionReply::Transcript(Box::new(Transcript {
             head: Seq(count(value, "head")),
             total: count(value, "total"),
             entries: list(&value["entries"], entry_of)?,
             under_way: under_way_of(&value["under_way"]),
             queued: queued_of(&value["queued"]),
             row: value.get("row").map(row_of).transpose()?,
-        })),
-        "attached" => Reply::Attached {
+        }))),
+        "attached" => Reply::Session(SessionReply::Attached(Attached {
             session: key_of(&text(value, "session"))?,
             after: Seq(count(value, "after")),
             head: Seq(count(value, "head")),
@@ -810,11 +844,15 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                 .as_str()
                 .and_then(|model| model.split_once('/'))
                 .map(|(provider, model)| ModelRef { provider: provider.to_owned(), model: model.to_owned() }),
-        },
-        "catalog" => Reply::Catalog(Arc::new(catalog())),
-        "detached" => Reply::Detached { found: value.as_bool().unwrap_or_default() },
-        "cleared" => Reply::Cleared { session: key_of(value.as_str().unwrap_or_default())? },
-        "budget" => Reply::Budget(list(value, |budget| {
+        })),
+        "catalog" => Reply::Daemon(DaemonReply::Catalog(Arc::new(catalog()))),
+        "detached" => {
+            Reply::Session(SessionReply::Detached(Detached { found: value.as_bool().unwrap_or_default() }))
+        }
+        "cleared" => Reply::Session(SessionReply::Cleared(Cleared {
+            session: key_of(value.as_str().unwrap_or_default())?,
+        })),
+        "budget" => Reply::Session(SessionReply::Budget(list(value, |budget| {
             Ok(Budget {
                 period: match budget["period"].as_str() {
                     Some("session") => Period::Session,
@@ -826,30 +864,32 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                 reserved: count(budget, "reserved"),
                 limit: count(budget, "limit"),
             })
-        })?),
-        "plugins" => Reply::Plugins(list(value, plugin)?),
-        "loaded" => Reply::PluginLoaded(plugin(value)?),
-        "unloaded" => Reply::PluginUnloaded { name: value.as_str().unwrap_or_default().into() },
-        "rows" => Reply::SessionList(SessionList {
+        })?)),
+        "plugins" => Reply::Plugin(PluginReply::Plugins(list(value, plugin)?)),
+        "loaded" => Reply::Plugin(PluginReply::Loaded(plugin(value)?)),
+        "unloaded" => {
+            Reply::Plugin(PluginReply::Unloaded(Unloaded { name: value.as_str().unwrap_or_default().into() }))
+        }
+        "rows" => Reply::Session(SessionReply::SessionList(SessionList {
             rows: list(&value["rows"], row_of)?,
             total: count(value, "total"),
-        }),
-        "row" if value.is_null() => Reply::Session(None),
-        "row" if value.is_null() => Reply::Session(None),
-        "row" => Reply::Session(Some(Box::new(row_of(value)?))),
-        "settled" => Reply::Settled(Box::new(row_of(value)?)),
-        "previews" => Reply::Previews(list(value, |preview| {
+        })),
+        "row" if value.is_null() => Reply::Session(SessionReply::Session(None)),
+        "row" if value.is_null() => Reply::Session(SessionReply::Session(None)),
+        "row" => Reply::Session(SessionReply::Session(Some(Box::new(row_of(value)?)))),
+        "settled" => Reply::Session(SessionReply::Settled(Box::new(row_of(value)?))),
+        "previews" => Reply::Session(SessionReply::Previews(list(value, |preview| {
             let said = |said: &Value| {
                 let role = if said[0] == "user" { Role::User } else { Role::Assistant };
                 Ok((role, said[1].as_str().unwrap_or_default().to_owned()))
             };
             let messages = if preview.is_null() { None } else { Some(list(preview, said)?) };
             Ok(Preview { messages })
-        })?),
-        "compacted" => Reply::Compacted {
+        })?)),
+        "compacted" => Reply::Session(SessionReply::Compacted(Compacted {
             kept: usize::try_from(count(value, "kept")).unwrap_or_default(),
             forgotten: usize::try_from(count(value, "forgotten")).unwrap_or_default(),
-        },
+        })),
         "approvals" => Reply::Approval(Box::new(ApprovalReply::List(list(value, pending_of)?))),
         "approval" => Reply::Approval(Box::new(ApprovalReply::Found(pending_of(value)?))),
         "decided" => Reply::Approval(Box::new(ApprovalReply::Decided {
@@ -858,7 +898,7 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
             run: text(value, "run").into(),
             decided: decided_of(value),
         })),
-        "exported" => Reply::Exported {
+        "exported" => Reply::Session(SessionReply::Exported(Exported {
             session: key_of(&text(value, "session"))?,
             events: (1..=count(value, "messages"))
                 .map(|seq| Logged {
@@ -869,9 +909,14 @@ fn reply_of(value: &Value) -> Result<Reply, String> {
                     event: Event::Injected { content: "hi".into() },
                 })
                 .collect(),
-        },
-        "deleted" => Reply::Deleted { found: value.as_bool().unwrap_or_default() },
-        "injected" => Reply::Injected { message: text(value, "message"), seq: Seq(count(value, "seq")) },
+        })),
+        "deleted" => {
+            Reply::Session(SessionReply::Deleted(Deleted { found: value.as_bool().unwrap_or_default() }))
+        }
+        "injected" => Reply::Session(SessionReply::Injected(Injected {
+            message: text(value, "message"),
+            seq: Seq(count(value, "seq")),
+        })),
         _ => return Err("no such reply".into()),
     })
 }
@@ -1163,8 +1208,8 @@ fn describe(command: &Command) -> String {
         format!(" attached={name}:{}:{}", attachment.media_type(), attachment.bytes())
     };
     match command {
-        Command::Status => "status".into(),
-        Command::Submit(submit) => format!(
+        Command::Daemon(DaemonCommand::GetStatus(GetStatus)) => "status".into(),
+        Command::Session(SessionCommand::Submit(submit)) => format!(
             "submit {} {}{}{}{}{}{}{}{}{} {:?}",
             target(&submit.target),
             submit.run,
@@ -1178,44 +1223,71 @@ fn describe(command: &Command) -> String {
             submit.attachments.iter().map(attachment).collect::<String>(),
             submit.content
         ),
-        Command::Abort { target: whose, run } => {
+        Command::Session(SessionCommand::Abort(Abort { target: whose, run })) => {
             format!("abort {}{}", target(whose), optional("run", run.as_ref().map(RunId::as_str)))
         }
-        Command::Attach { target: whose, after } => {
+        Command::Session(SessionCommand::Attach(Attach { target: whose, after })) => {
             format!(
                 "attach {}{}",
                 target(whose),
                 optional("after", after.map(|after| after.to_string()).as_deref())
             )
         }
-        Command::AttachTurns { target: whose, turns } => format!("attach {} turns={turns}", target(whose)),
-        Command::Detach { target: whose, follow } => format!("detach {} {}", target(whose), follow.0),
-        Command::Close { target: whose, reason } => format!("close {} {reason:?}", target(whose)),
-        Command::DescribeSession { target: whose } => format!("describe {}", target(whose)),
-        Command::CreateSession { target: whose, patch } => format!("create {} {patch:?}", target(whose)),
-        Command::Stop { target: whose, cause: Cause::Stopped } => format!("stop {}", target(whose)),
-        Command::Stop { target: whose, cause } => format!("stop {} {cause:?}", target(whose)),
-        Command::History { target: whose, limit, before } => {
+        Command::Session(SessionCommand::AttachTurns(AttachTurns { target: whose, turns })) => {
+            format!("attach {} turns={turns}", target(whose))
+        }
+        Command::Session(SessionCommand::Detach(Detach { target: whose, follow })) => {
+            format!("detach {} {}", target(whose), follow.0)
+        }
+        Command::Session(SessionCommand::Close(Close { target: whose, reason })) => {
+            format!("close {} {reason:?}", target(whose))
+        }
+        Command::Session(SessionCommand::DescribeSession(DescribeSession { target: whose })) => {
+            format!("describe {}", target(whose))
+        }
+        Command::Session(SessionCommand::CreateSession(CreateSession { target: whose, patch })) => {
+            format!("create {} {patch:?}", target(whose))
+        }
+        Command::Session(SessionCommand::Stop(Stop { target: whose, cause: Cause::Stopped })) => {
+            format!("stop {}", target(whose))
+        }
+        Command::Session(SessionCommand::Stop(Stop { target: whose, cause })) => {
+            format!("stop {} {cause:?}", target(whose))
+        }
+        Command::Session(SessionCommand::ReadHistory(ReadHistory { target: whose, limit, before })) => {
             let before = before.as_ref().map(|before| format!("{}/{:?}", before.run, before.role));
             format!("history {} limit={limit}{}", target(whose), optional("before", before.as_deref()))
         }
-        Command::Sessions => "sessions".into(),
-        Command::Clear { target: whose } => format!("clear {}", target(whose)),
-        Command::Delete { target: Target::Route(_) } | Command::Export { target: Target::Route(_), .. } => {
-            let after =
-                if let Command::Export { after, .. } = command { after.to_string() } else { "".into() };
-            let name = if after.is_empty() { "delete" } else { "export" };
-            let whose = command.target().map(target).unwrap_or_default();
-            format!("{name} {whose}{}", optional("after", Some(&*after).filter(|after| !after.is_empty())))
+        Command::Session(SessionCommand::ListSummaries(ListSummaries)) => "sessions".into(),
+        Command::Session(SessionCommand::Clear(Clear { target: whose })) => {
+            format!("clear {}", target(whose))
         }
-        Command::Budget { target: None } => "budget".into(),
-        Command::Budget { target: Some(whose) } => format!("budget {}", target(whose)),
-        Command::Plugins => "plugins".into(),
-        Command::LoadPlugin { name, path } => format!("load {name}{}", optional("path", path.as_deref())),
-        Command::UnloadPlugin { name } => format!("unload {name}"),
-        Command::Operate(operate) => format!("operate {} {}", operate.method, operate.params),
-        // The words of newer commands are their own names and fields.
-        other => format!("{other:?}"),
+        Command::Session(SessionCommand::Delete(Delete { target: whose @ Target::Route(_) })) => {
+            format!("delete {}", target(whose))
+        }
+        Command::Session(SessionCommand::Export(Export { target: whose @ Target::Route(_), after })) => {
+            format!("export {} after={after}", target(whose))
+        }
+        Command::Session(SessionCommand::GetBudgets(GetBudgets { target: None })) => "budget".into(),
+        Command::Session(SessionCommand::GetBudgets(GetBudgets { target: Some(whose) })) => {
+            format!("budget {}", target(whose))
+        }
+        Command::Plugin(PluginCommand::List(ListPlugins)) => "plugins".into(),
+        Command::Plugin(PluginCommand::Load(LoadPlugin { name, path })) => {
+            format!("load {name}{}", optional("path", path.as_deref()))
+        }
+        Command::Plugin(PluginCommand::Unload(UnloadPlugin { name })) => format!("unload {name}"),
+        Command::Operator(command) => format!("operate {command:?}"),
+        // The words of newer commands are their own names and fields, without their area's.
+        other => {
+            let shown = format!("{other:?}");
+            let inner = |shown: &str| Some(shown.split_once('(')?.1.strip_suffix(')')?.to_owned());
+            let areas = ["Session", "Daemon", "Node", "Plugin", "Config"];
+            let area = shown.split('(').next().filter(|area| areas.contains(area));
+            let Some(asked) = area.and_then(|_| inner(&shown)) else { return shown };
+            let name = asked.split('(').next().unwrap_or_default();
+            inner(&asked).filter(|fields| fields.starts_with(name)).unwrap_or(asked)
+        }
     }
 }
 

@@ -132,6 +132,11 @@ impl Lines {
         }
     }
 
+    /// The messages that came and were not looked for, in order.
+    pub fn take_kept(&mut self) -> Vec<Value> {
+        self.kept.drain(..).collect()
+    }
+
     /// Says that nothing more will be sent; what comes can still be read.
     pub fn finish(&mut self) {
         self.stream.shutdown(Shutdown::Write).expect("it is open");

@@ -1,9 +1,15 @@
 //! What is done to a session besides prompting it: settings, new conversations, deletion, lists.
 
-use clawmux_core::command::SessionFilter;
 use clawmux_core::error::ErrorCode;
-use clawmux_core::reply::{Preview, Said, SessionRow, SessionState, Transcript};
+use clawmux_core::session_command::{
+    Abort, Attach, Close, Compact, Configure, CreateSession, Delete, DescribeSession, Exists, Inject,
+    PreviewSessions, ReadTranscript, Reset, SessionCommand, SessionFilter, Stop,
+};
+use clawmux_core::session_reply::{
+    Compacted, Deleted, Injected, Preview, SessionReply, SessionRow, SessionState, Stopped,
+};
 use clawmux_core::settings::Patch;
+use clawmux_core::transcript::{Said, Transcript};
 
 use super::*;
 
@@ -27,22 +33,27 @@ impl Peer {
 
     async fn settled(&mut self, command: Command) -> SessionRow {
         match self.asks(command).await {
-            Ok(Reply::Settled(row)) => *row,
+            Ok(Reply::Session(SessionReply::Settled(row))) => *row,
             other => panic!("{other:?}"),
         }
     }
 
     async fn transcript(&mut self, account: &str, at: Option<Seq>) -> Transcript {
-        let command = Command::Transcript { target: target(account), limit: 100, bytes_max: 1 << 20, at };
+        let command = Command::Session(SessionCommand::ReadTranscript(ReadTranscript {
+            target: target(account),
+            limit: 100,
+            bytes_max: 1 << 20,
+            at,
+        }));
         match self.asks(command).await {
-            Ok(Reply::Transcript(transcript)) => *transcript,
+            Ok(Reply::Session(SessionReply::Transcript(transcript))) => *transcript,
             other => panic!("{other:?}"),
         }
     }
 
     async fn list(&mut self, filter: SessionFilter) -> (Vec<String>, u64) {
-        match self.asks(Command::ListSessions(filter)).await {
-            Ok(Reply::SessionList(list)) => {
+        match self.asks(Command::Session(SessionCommand::ListSessions(filter))).await {
+            Ok(Reply::Session(SessionReply::SessionList(list))) => {
                 (list.rows.iter().map(|row| row.session.account().into_owned()).collect(), list.total)
             }
             other => panic!("{other:?}"),
@@ -61,44 +72,86 @@ impl Peer {
 async fn a_session_is_made_configured_and_read_back() {
     let world = World::new().await;
     let mut peer = world.peer(1);
-    let made = peer.settled(Command::CreateSession { target: target("ada"), patch: label("Ada") }).await;
+    let made = peer
+        .settled(Command::Session(SessionCommand::CreateSession(CreateSession {
+            target: target("ada"),
+            patch: label("Ada"),
+        })))
+        .await;
     assert_eq!((made.settings.label.as_deref(), made.running.len(), made.head), (Some("Ada"), 0, Seq(1)));
     assert_eq!(made.model.as_ref().map(ToString::to_string).as_deref(), Some("offline/offline"));
-    let again = peer.settled(Command::CreateSession { target: target("ada"), patch: label("Bob") }).await;
+    let again = peer
+        .settled(Command::Session(SessionCommand::CreateSession(CreateSession {
+            target: target("ada"),
+            patch: label("Bob"),
+        })))
+        .await;
     assert_eq!(again, made, "it is there");
 
     let model = |name: Option<&str>| Patch { model: Some(name.map(str::to_owned)), ..Patch::default() };
     let target = || target("ada");
-    let set = Command::Configure { target: target(), patch: model(Some("offline/other")) };
+    let set = Command::Session(SessionCommand::Configure(Configure {
+        target: target(),
+        patch: model(Some("offline/other")),
+    }));
     let set = peer.settled(set).await;
     assert_eq!(set.settings.label.as_deref(), Some("Ada"), "the rest stays");
     assert_eq!(set.model.as_ref().map(ToString::to_string).as_deref(), Some("offline/other"));
-    let bad = Command::Configure { target: target(), patch: model(Some("nowhere/m")) };
+    let bad = Command::Session(SessionCommand::Configure(Configure {
+        target: target(),
+        patch: model(Some("nowhere/m")),
+    }));
     assert_eq!(peer.asks(bad).await.unwrap_err().code, ErrorCode::InvalidRequest);
-    let cleared = peer.settled(Command::Configure { target: target(), patch: model(None) }).await;
+    let cleared = peer
+        .settled(Command::Session(SessionCommand::Configure(Configure {
+            target: target(),
+            patch: model(None),
+        })))
+        .await;
     assert_eq!(cleared.model, made.model);
 
     // Nobody follows it, so it sleeps when told to, and is read back.
-    peer.asks(Command::Stop { target: target(), cause: Cause::Stopped }).await.unwrap();
-    let woken = peer.settled(Command::Configure { target: target(), patch: Patch::default() }).await;
+    peer.asks(Command::Session(SessionCommand::Stop(Stop { target: target(), cause: Cause::Stopped })))
+        .await
+        .unwrap();
+    let woken = peer
+        .settled(Command::Session(SessionCommand::Configure(Configure {
+            target: target(),
+            patch: Patch::default(),
+        })))
+        .await;
     assert_eq!(woken.settings, cleared.settings);
     let other =
         Principal { owner: Owner::Credential("eve".into()), scopes: Scopes::USER, ..Principal::local() };
-    peer.ask_as(other.clone(), Command::Inject { target: target(), content: "x".into(), id: None });
+    peer.ask_as(
+        other.clone(),
+        Command::Session(SessionCommand::Inject(Inject { target: target(), content: "x".into(), id: None })),
+    );
     assert_eq!(peer.reply().await.expect_err("she has none").code, ErrorCode::NotFound);
     // What she makes under the same key is another, and what she does to it is done to that.
-    peer.ask_as(other.clone(), Command::Configure { target: target(), patch: label("mine") });
-    let Ok(Reply::Settled(hers)) = peer.reply().await else { panic!("it is hers") };
+    peer.ask_as(
+        other.clone(),
+        Command::Session(SessionCommand::Configure(Configure { target: target(), patch: label("mine") })),
+    );
+    let Ok(Reply::Session(SessionReply::Settled(hers))) = peer.reply().await else { panic!("it is hers") };
     assert_eq!((hers.owner, hers.settings.label.as_deref()), (other.owner.clone(), Some("mine")));
-    peer.ask_as(other.clone(), Command::Delete { target: target() });
-    assert_eq!(peer.reply().await, Ok(Reply::Deleted { found: true }));
-    let mine = peer.settled(Command::Configure { target: target(), patch: Patch::default() }).await;
+    peer.ask_as(other.clone(), Command::Session(SessionCommand::Delete(Delete { target: target() })));
+    assert_eq!(peer.reply().await, Ok(Reply::Session(SessionReply::Deleted(Deleted { found: true }))));
+    let mine = peer
+        .settled(Command::Session(SessionCommand::Configure(Configure {
+            target: target(),
+            patch: Patch::default(),
+        })))
+        .await;
     assert_eq!(mine.settings, cleared.settings);
-    peer.ask_as(other.clone(), Command::DescribeSession { target: target() });
-    assert!(matches!(peer.reply().await, Ok(Reply::Session(None))));
-    peer.ask_as(other, Command::ListSessions(filter()));
+    peer.ask_as(
+        other.clone(),
+        Command::Session(SessionCommand::DescribeSession(DescribeSession { target: target() })),
+    );
+    assert!(matches!(peer.reply().await, Ok(Reply::Session(SessionReply::Session(None)))));
+    peer.ask_as(other, Command::Session(SessionCommand::ListSessions(filter())));
     assert!(
-        matches!(peer.reply().await, Ok(Reply::SessionList(list)) if list.rows.is_empty() && list.total == 0)
+        matches!(peer.reply().await, Ok(Reply::Session(SessionReply::SessionList(list))) if list.rows.is_empty() && list.total == 0)
     );
 }
 
@@ -108,7 +161,8 @@ async fn the_model_that_is_set_is_the_one_that_answers() {
     let mut peer = world.peer(1);
     peer.runs("ada", "hello").await;
     let patch = Patch { model: Some(Some("offline/other".into())), ..Patch::default() };
-    peer.settled(Command::Configure { target: target("ada"), patch }).await;
+    peer.settled(Command::Session(SessionCommand::Configure(Configure { target: target("ada"), patch })))
+        .await;
     peer.runs("ada", "hello again").await;
     let mut models = Vec::new();
     // What a call cost is on record a little after its answer.
@@ -135,7 +189,11 @@ async fn a_new_conversation_knows_nothing_of_the_old_one() {
     let world = World::new().await;
     let mut peer = world.peer(1);
     let accepted = peer.runs("ada", "remember the smew").await;
-    peer.settled(Command::Configure { target: target("ada"), patch: label("Ada") }).await;
+    peer.settled(Command::Session(SessionCommand::Configure(Configure {
+        target: target("ada"),
+        patch: label("Ada"),
+    })))
+    .await;
     let before = peer.transcript("ada", None).await.row.unwrap();
     assert_eq!(before.title.as_deref(), Some("remember the smew"));
     assert_eq!(
@@ -147,7 +205,7 @@ async fn a_new_conversation_knows_nothing_of_the_old_one() {
     peer.ask(prompt("ada", "/slow 600", None));
     let slow = peer.accepted().await;
     peer.ask(prompt("ada", "waits", None));
-    peer.ask(Command::Reset { target: target("ada") });
+    peer.ask(Command::Session(SessionCommand::Reset(Reset { target: target("ada") })));
     let (mut ends, mut row) = (Vec::new(), None);
     while ends.len() < 2 || row.is_none() {
         match peer.next().await {
@@ -158,7 +216,7 @@ async fn a_new_conversation_knows_nothing_of_the_old_one() {
                     ends.push(event.logged.run.clone());
                 }
             }
-            Deliver::Reply(_, Ok(Reply::Settled(settled))) => row = Some(settled),
+            Deliver::Reply(_, Ok(Reply::Session(SessionReply::Settled(settled)))) => row = Some(settled),
             Deliver::Reply(_, reply) => drop(reply.unwrap()),
             Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
         }
@@ -170,7 +228,7 @@ async fn a_new_conversation_knows_nothing_of_the_old_one() {
     let after = peer.transcript("ada", None).await;
     assert_eq!((after.entries.len(), after.total), (0, 0));
 
-    let fresh = peer.settled(Command::Reset { target: target("new") }).await;
+    let fresh = peer.settled(Command::Session(SessionCommand::Reset(Reset { target: target("new") }))).await;
     assert_eq!(fresh.head, Seq(1), "one that was not there is made");
 }
 
@@ -178,32 +236,53 @@ async fn a_new_conversation_knows_nothing_of_the_old_one() {
 async fn only_the_newest_messages_are_kept_and_a_note_is_among_them() {
     let world = World::new().await;
     let mut peer = world.peer(1);
-    let missing = Command::Inject { target: target("ada"), content: "x".into(), id: None };
+    let missing = Command::Session(SessionCommand::Inject(Inject {
+        target: target("ada"),
+        content: "x".into(),
+        id: None,
+    }));
     assert_eq!(peer.asks(missing).await.unwrap_err().code, ErrorCode::NotFound);
     assert!(matches!(
-        peer.asks(Command::Compact { target: target("ada"), keep: 1 }).await,
-        Ok(Reply::Compacted { kept: 0, forgotten: 0 })
+        peer.asks(Command::Session(SessionCommand::Compact(Compact { target: target("ada"), keep: 1 })))
+            .await,
+        Ok(Reply::Session(SessionReply::Compacted(Compacted { kept: 0, forgotten: 0 })))
     ));
     for prompt in ["one", "two", "three"] {
         peer.runs("ada", prompt).await;
     }
-    let note = Command::Inject { target: target("ada"), content: "a note".into(), id: None };
-    let Ok(Reply::Injected { message, .. }) = peer.asks(note).await else { panic!("injected") };
+    let note = Command::Session(SessionCommand::Inject(Inject {
+        target: target("ada"),
+        content: "a note".into(),
+        id: None,
+    }));
+    let Ok(Reply::Session(SessionReply::Injected(Injected { message, .. }))) = peer.asks(note).await else {
+        panic!("injected")
+    };
     let before = peer.transcript("ada", None).await;
     let places: Vec<u64> = before.entries.iter().map(|entry| entry.place).collect();
     assert_eq!((places, before.total), ((1..=7).collect(), 7));
     assert_eq!(before.entries[6].id, message);
 
-    let compact = Command::Compact { target: target("ada"), keep: 2 };
-    assert!(matches!(peer.asks(compact).await, Ok(Reply::Compacted { kept: 3, forgotten: 4 })));
+    let compact = Command::Session(SessionCommand::Compact(Compact { target: target("ada"), keep: 2 }));
+    assert!(matches!(
+        peer.asks(compact).await,
+        Ok(Reply::Session(SessionReply::Compacted(Compacted { kept: 3, forgotten: 4 })))
+    ));
     let after = peer.transcript("ada", None).await;
-    let ids =
-        |entries: &[clawmux_core::reply::Entry]| entries.iter().map(|e| e.id.clone()).collect::<Vec<_>>();
+    let ids = |entries: &[clawmux_core::transcript::Entry]| {
+        entries.iter().map(|e| e.id.clone()).collect::<Vec<_>>()
+    };
     assert_eq!(ids(&after.entries), ids(&before.entries[4..]), "what is kept stays what it was");
     assert_eq!(after.entries.iter().map(|entry| entry.place).collect::<Vec<_>>(), [1, 2, 3]);
 
-    let preview = Command::Preview { targets: vec![target("ada"), target("nobody")], limit: 2, chars_max: 3 };
-    let Ok(Reply::Previews(previews)) = peer.asks(preview).await else { panic!("previews") };
+    let preview = Command::Session(SessionCommand::PreviewSessions(PreviewSessions {
+        targets: vec![target("ada"), target("nobody")],
+        limit: 2,
+        chars_max: 3,
+    }));
+    let Ok(Reply::Session(SessionReply::Previews(previews))) = peer.asks(preview).await else {
+        panic!("previews")
+    };
     let [Preview { messages: Some(messages) }, Preview { messages: None }] = &previews[..] else {
         panic!("{previews:?}");
     };
@@ -221,26 +300,30 @@ async fn what_is_deleted_is_gone_for_everybody() {
     let first = peer.accepted().await;
     peer.rest().await;
     peer.runs("bob", "hello").await;
-    follower.ask(Command::Attach { target: target("ada"), after: Some(Seq(0)) });
+    follower
+        .ask(Command::Session(SessionCommand::Attach(Attach { target: target("ada"), after: Some(Seq(0)) })));
     follower.reply().await.unwrap();
     peer.ask(prompt("ada", "/slow 600", None));
     peer.accepted().await;
     assert!(matches!(
-        peer.asks(Command::Delete { target: target("ada") }).await,
-        Ok(Reply::Deleted { found: true })
+        peer.asks(Command::Session(SessionCommand::Delete(Delete { target: target("ada") }))).await,
+        Ok(Reply::Session(SessionReply::Deleted(Deleted { found: true })))
     ));
     let mut last = follower.event().await;
     while last.event != Event::Deleted {
         last = follower.event().await;
     }
     assert!(matches!(
-        peer.asks(Command::Delete { target: target("ada") }).await,
-        Ok(Reply::Deleted { found: false })
+        peer.asks(Command::Session(SessionCommand::Delete(Delete { target: target("ada") }))).await,
+        Ok(Reply::Session(SessionReply::Deleted(Deleted { found: false })))
     ));
     assert_eq!(peer.list(filter()).await, (vec!["bob".to_owned()], 1));
     assert!(peer.transcript("ada", None).await.row.is_none());
     let session = first.session.clone();
-    assert!(matches!(peer.asks(Command::Exists { session }).await, Ok(Reply::Exists(false))));
+    assert!(matches!(
+        peer.asks(Command::Session(SessionCommand::Exists(Exists { session }))).await,
+        Ok(Reply::Session(SessionReply::Exists(false)))
+    ));
 
     // The name and the key can be used again.
     peer.ask(prompt("ada", "hello", Some("key")));
@@ -256,7 +339,11 @@ async fn sessions_are_found_by_what_they_are() {
     for (account, prompt) in [("ada", "tell me of the SMEW"), ("bob", "what is an auk?"), ("eve", "ÄÖÜ")] {
         peer.runs(account, prompt).await;
     }
-    peer.settled(Command::Configure { target: target("bob"), patch: label("Birds") }).await;
+    peer.settled(Command::Session(SessionCommand::Configure(Configure {
+        target: target("bob"),
+        patch: label("Birds"),
+    })))
+    .await;
     let find = |text: &str| SessionFilter { search: Some(text.into()), ..filter() };
     let all = ["eve", "bob", "ada"];
     for (filter, found) in [
@@ -303,13 +390,22 @@ async fn sessions_are_found_by_what_they_are() {
 async fn sessions_are_listed_by_how_they_are() {
     let world = World::new().await;
     let mut peer = world.peer(1);
-    peer.settled(Command::CreateSession { target: target("new"), patch: Patch::default() }).await;
+    peer.settled(Command::Session(SessionCommand::CreateSession(CreateSession {
+        target: target("new"),
+        patch: Patch::default(),
+    })))
+    .await;
     peer.runs("idle", "hello").await;
     peer.runs("failed", "/fail").await;
     peer.runs("reset", "/fail").await;
-    peer.settled(Command::Reset { target: target("reset") }).await;
+    peer.settled(Command::Session(SessionCommand::Reset(Reset { target: target("reset") }))).await;
     peer.runs("closed", "hello").await;
-    peer.asks(Command::Close { target: target("closed"), reason: String::new() }).await.unwrap();
+    peer.asks(Command::Session(SessionCommand::Close(Close {
+        target: target("closed"),
+        reason: String::new(),
+    })))
+    .await
+    .unwrap();
     peer.ask(prompt("running", "/slow 60", None));
     peer.accepted().await;
     let mut other = world.peer(2);
@@ -330,13 +426,15 @@ async fn sessions_are_listed_by_how_they_are() {
         found.sort_unstable();
         assert_eq!(rows, found, "{filter:?}");
         if let Some(state) = filter.state {
-            let Ok(Reply::SessionList(list)) = other.asks(Command::ListSessions(filter)).await else {
+            let Ok(Reply::Session(SessionReply::SessionList(list))) =
+                other.asks(Command::Session(SessionCommand::ListSessions(filter))).await
+            else {
                 panic!()
             };
             assert!(list.rows.iter().all(|row| row.state == state), "as each row says: {list:?}");
         }
     }
-    peer.ask(Command::Abort { target: target("running"), run: None });
+    peer.ask(Command::Session(SessionCommand::Abort(Abort { target: target("running"), run: None })));
     peer.rest().await;
 }
 
@@ -344,7 +442,9 @@ async fn sessions_are_listed_by_how_they_are() {
 async fn a_closed_session_takes_no_prompts_until_it_is_reset() {
     let world = World::new().await;
     let mut peer = world.peer(1);
-    let close = |reason: &str| Command::Close { target: target("ada"), reason: reason.to_owned() };
+    let close = |reason: &str| {
+        Command::Session(SessionCommand::Close(Close { target: target("ada"), reason: reason.to_owned() }))
+    };
     assert_eq!(peer.asks(close("x")).await.unwrap_err().code, ErrorCode::NotFound, "there is none");
     peer.runs("ada", "hello").await;
     peer.ask(prompt("ada", "/slow 60", None));
@@ -352,25 +452,40 @@ async fn a_closed_session_takes_no_prompts_until_it_is_reset() {
     let mut other = world.peer(2);
     let long = "x".repeat(clawmux_core::settings::SETTINGS_BYTES_MAX + 1);
     assert_eq!(other.asks(close(&long)).await.unwrap_err().code, ErrorCode::InvalidRequest);
-    let Ok(Reply::Stopped { runs, .. }) = other.asks(close("enough")).await else { panic!("it is closed") };
+    let Ok(Reply::Session(SessionReply::Stopped(Stopped { runs, .. }))) = other.asks(close("enough")).await
+    else {
+        panic!("it is closed")
+    };
     assert_eq!(runs, [running.run]);
     peer.rest().await;
     // Again, asleep, read back: it stays closed, for the reason it was closed for.
     for _ in 0..2 {
-        peer.asks(Command::Stop { target: target("ada"), cause: Cause::Stopped }).await.unwrap();
-        let Ok(Reply::Stopped { runs, .. }) = other.asks(close("once more")).await else { panic!() };
+        peer.asks(Command::Session(SessionCommand::Stop(Stop {
+            target: target("ada"),
+            cause: Cause::Stopped,
+        })))
+        .await
+        .unwrap();
+        let Ok(Reply::Session(SessionReply::Stopped(Stopped { runs, .. }))) =
+            other.asks(close("once more")).await
+        else {
+            panic!()
+        };
         assert_eq!(runs, []);
         peer.ask(prompt("ada", "still there?", None));
         let refused = peer.reply().await.unwrap_err();
         assert!(refused.code == ErrorCode::Conflict && refused.message.contains("reset it"), "{refused}");
-        let Ok(Reply::Session(Some(row))) =
-            peer.asks(Command::DescribeSession { target: target("ada") }).await
+        let Ok(Reply::Session(SessionReply::Session(Some(row)))) = peer
+            .asks(Command::Session(SessionCommand::DescribeSession(DescribeSession {
+                target: target("ada"),
+            })))
+            .await
         else {
             panic!("it is there")
         };
         assert_eq!((row.state, row.settings.closed.as_deref()), (SessionState::Closed, Some("enough")));
     }
-    let row = peer.settled(Command::Reset { target: target("ada") }).await;
+    let row = peer.settled(Command::Session(SessionCommand::Reset(Reset { target: target("ada") }))).await;
     assert_eq!((row.state, row.settings.closed), (SessionState::New, None));
     peer.runs("ada", "still there?").await;
 }
@@ -381,15 +496,23 @@ async fn a_session_is_found_by_its_uuid_by_those_who_may_see_it() {
     let mut peer = world.peer(1);
     let key = peer.runs("ada", "hello").await.session;
     let uuid = || Target::Uuid(key.uuid());
-    let describe = || Command::DescribeSession { target: uuid() };
-    let Ok(Reply::Session(Some(row))) = peer.asks(describe()).await else { panic!("it is found") };
+    let describe = || Command::Session(SessionCommand::DescribeSession(DescribeSession { target: uuid() }));
+    let Ok(Reply::Session(SessionReply::Session(Some(row)))) = peer.asks(describe()).await else {
+        panic!("it is found")
+    };
     assert_eq!(row.session, key);
     // What is asked of it is done in order.
     for _ in 0..20 {
-        peer.ask(Command::Configure { target: uuid(), patch: label("first") });
-        peer.ask(Command::Configure { target: uuid(), patch: label("then") });
+        peer.ask(Command::Session(SessionCommand::Configure(Configure {
+            target: uuid(),
+            patch: label("first"),
+        })));
+        peer.ask(Command::Session(SessionCommand::Configure(Configure {
+            target: uuid(),
+            patch: label("then"),
+        })));
         let labels = [peer.reply().await, peer.reply().await].map(|reply| match reply {
-            Ok(Reply::Settled(row)) => row.settings.label,
+            Ok(Reply::Session(SessionReply::Settled(row))) => row.settings.label,
             other => panic!("{other:?}"),
         });
         assert_eq!(labels[1].as_deref(), Some("then"), "{labels:?}");
@@ -400,10 +523,10 @@ async fn a_session_is_found_by_its_uuid_by_those_who_may_see_it() {
     for target in [uuid(), Target::Uuid("no-such".into())] {
         let text = format!("{target:?}");
         for command in [
-            Command::DescribeSession { target: target.clone() },
-            Command::Attach { target: target.clone(), after: None },
-            Command::Close { target: target.clone(), reason: String::new() },
-            Command::Abort { target, run: None },
+            Command::Session(SessionCommand::DescribeSession(DescribeSession { target: target.clone() })),
+            Command::Session(SessionCommand::Attach(Attach { target: target.clone(), after: None })),
+            Command::Session(SessionCommand::Close(Close { target: target.clone(), reason: String::new() })),
+            Command::Session(SessionCommand::Abort(Abort { target, run: None })),
         ] {
             peer.ask_as(eve.clone(), command);
             let refused = peer.reply().await.expect_err("it is not hers");
@@ -413,19 +536,24 @@ async fn a_session_is_found_by_its_uuid_by_those_who_may_see_it() {
     }
     assert_eq!(refusals[..4], refusals[4..], "one is like the other");
     // It is another one, should it be made anew.
-    peer.asks(Command::Delete { target: uuid() }).await.unwrap();
+    peer.asks(Command::Session(SessionCommand::Delete(Delete { target: uuid() }))).await.unwrap();
     assert_eq!(peer.asks(describe()).await.unwrap_err().code, ErrorCode::NotFound);
     peer.ask_as(
         eve.clone(),
-        Command::CreateSession { target: Target::Session(key.clone()), patch: label("mine") },
+        Command::Session(SessionCommand::CreateSession(CreateSession {
+            target: Target::Session(key.clone()),
+            patch: label("mine"),
+        })),
     );
-    let Ok(Reply::Settled(hers)) = peer.reply().await else { panic!("it is hers") };
+    let Ok(Reply::Session(SessionReply::Settled(hers))) = peer.reply().await else { panic!("it is hers") };
     assert_ne!(hers.session.uuid(), key.uuid());
     peer.ask_as(eve.clone(), describe());
     assert_eq!(peer.reply().await.expect_err("hers has another").code, ErrorCode::NotFound);
-    let describe = Command::DescribeSession { target: Target::Uuid(hers.session.uuid()) };
+    let describe = Command::Session(SessionCommand::DescribeSession(DescribeSession {
+        target: Target::Uuid(hers.session.uuid()),
+    }));
     peer.ask_as(eve, describe);
-    assert!(matches!(peer.reply().await, Ok(Reply::Session(Some(_)))));
+    assert!(matches!(peer.reply().await, Ok(Reply::Session(SessionReply::Session(Some(_))))));
 }
 
 #[actix::test]
@@ -444,7 +572,7 @@ async fn who_was_cut_off_goes_on_exactly_where_it_was() {
     }
     for over in [false, true] {
         if over {
-            peer.ask(Command::Abort { target: target("ada"), run: None });
+            peer.ask(Command::Session(SessionCommand::Abort(Abort { target: target("ada"), run: None })));
             peer.rest().await;
         }
         let under_way = other.transcript("ada", Some(last)).await.under_way.expect("it was under way there");

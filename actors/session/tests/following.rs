@@ -48,8 +48,8 @@ async fn without_room_nothing_is_sent_and_all_of_it_is_read_from_the_log_later()
 async fn who_attaches_gets_exactly_what_follows_its_number() {
     let world = World::new().await;
     let (mut asks, mut follows) = (world.peer(1), world.peer(2));
-    follows.ask(Command::Attach { target: target("ada"), after: Some(Seq(0)) });
-    assert!(matches!(follows.reply().await, Ok(Reply::Attached { after: Seq(0), head: Seq(0), .. })));
+    follows.ask(Attach { target: target("ada"), after: Some(Seq(0)) });
+    assert!(matches!(follows.reply().await, Ok(Reply::Session(SessionReply::Attached(Attached { after: Seq(0), head: Seq(0), .. })))));
     asks.ask(prompt("ada", "tell me of the smew", None));
     let told = asks.rest().await;
     let live = follows.rest().await;
@@ -58,7 +58,7 @@ async fn who_attaches_gets_exactly_what_follows_its_number() {
 
     for (connection, cut) in [(3, Seq(0)), (4, live[live.len() / 2].seq), (5, live[live.len() - 2].seq)] {
         let mut late = world.peer(connection);
-        late.ask(Command::Attach { target: target("ada"), after: Some(cut) });
+        late.ask(Attach { target: target("ada"), after: Some(cut) });
         late.reply().await.unwrap();
         let rest = late.rest().await;
         contiguous(&rest);
@@ -67,7 +67,7 @@ async fn who_attaches_gets_exactly_what_follows_its_number() {
         assert_eq!(text(&rest), text(&missed), "after {cut}");
     }
     let mut early = world.peer(6);
-    early.ask(Command::Attach { target: target("ada"), after: Some(Seq(9999)) });
+    early.ask(Attach { target: target("ada"), after: Some(Seq(9999)) });
     let refused = early.reply().await.unwrap_err();
     assert!(refused.message.contains("no number 9999 yet"), "{refused}");
 }
@@ -76,7 +76,7 @@ async fn who_attaches_gets_exactly_what_follows_its_number() {
 async fn what_a_connection_asked_for_itself_is_told_once() {
     let world = World::new().await;
     let (mut peer, mut other) = (world.peer(1), world.peer(2));
-    let attach = peer.ask(Command::Attach { target: target("ada"), after: None });
+    let attach = peer.ask(Attach { target: target("ada"), after: None });
     peer.reply().await.unwrap();
     let own = peer.ask(prompt("ada", "my own words", None));
     peer.accepted().await;
@@ -94,8 +94,8 @@ async fn what_a_connection_asked_for_itself_is_told_once() {
     assert!(told[&own].iter().all(|logged| logged.run.as_ref() != Some(&theirs)), "{told:?}");
     assert!(told[&attach].iter().all(|logged| logged.run.as_ref() == Some(&theirs)), "{told:?}");
     assert!(matches!(told[&attach][0].event, Event::Prompted { .. }), "{told:?}");
-    peer.ask(Command::Detach { target: target("ada"), follow: attach });
-    assert!(matches!(peer.reply().await, Ok(Reply::Detached { found: true })));
+    peer.ask(Detach { target: target("ada"), follow: attach });
+    assert!(matches!(peer.reply().await, Ok(Reply::Session(SessionReply::Detached(Detached { found: true })))));
 }
 
 #[actix::test]
@@ -103,7 +103,7 @@ async fn a_follower_that_is_too_far_behind_is_given_up() {
     let world = World::new().await;
     let (mut slow, mut asks) = (world.peer(1), world.peer(2));
     slow.generous = false;
-    slow.ask(Command::Attach { target: target("ada"), after: None });
+    slow.ask(Attach { target: target("ada"), after: None });
     slow.reply().await.unwrap();
     let large = "x".repeat(400 * 1024);
     for _ in 0..5 {
@@ -158,12 +158,12 @@ async fn watched(peer: &mut Peer, accounts: &[&str]) -> Vec<(String, Event)> {
 async fn who_watches_is_told_all_it_may_see_and_keeps_nothing_awake() {
     let world = World::new().await;
     let (mut operator, mut ada) = (world.peer(1), world.peer(2));
-    operator.ask(Command::Watch);
-    assert_eq!(operator.reply().await.unwrap(), Reply::Watching);
-    operator.ask(Command::Watch);
+    operator.ask(Watch);
+    assert_eq!(operator.reply().await.unwrap(), Reply::Session(SessionReply::Watching(Watching)));
+    operator.ask(Watch);
     assert!(operator.reply().await.is_err(), "once per connection");
-    ada.ask_as(user("ada"), Command::Watch);
-    assert_eq!(ada.reply().await.unwrap(), Reply::Watching);
+    ada.ask_as(user("ada"), Watch);
+    assert_eq!(ada.reply().await.unwrap(), Reply::Session(SessionReply::Watching(Watching)));
 
     // One session of each, which did not exist when they began to watch.
     let (mut of_ada, mut of_bob) = (world.peer(3), world.peer(4));
@@ -185,7 +185,7 @@ async fn who_watches_is_told_all_it_may_see_and_keeps_nothing_awake() {
     // Nobody needs the session: it sleeps, and is watched again as soon as something happens.
     let key = SessionKey::new("main", "test", "ada", "main").unwrap().in_space(&user("ada").owner);
     let session = world.supervisor.send(Visit { key }).await.unwrap().unwrap();
-    of_ada.ask_as(user("ada"), Command::Stop { target: target("ada"), cause: Cause::Stopped });
+    of_ada.ask_as(user("ada"), Stop { target: target("ada"), cause: Cause::Stopped });
     of_ada.reply().await.unwrap();
     tokio::time::timeout(PATIENCE, async {
         while session.connected() {
@@ -200,8 +200,8 @@ async fn who_watches_is_told_all_it_may_see_and_keeps_nothing_awake() {
     assert!(matches!(&again[0].1, Event::Prompted { content, .. } if content == "again"), "{again:?}");
     watched(&mut ada, &["ada"]).await;
 
-    operator.ask(Command::Unwatch { watch: Ticket(1) });
-    assert_eq!(operator.reply().await.unwrap(), Reply::Unwatched);
+    operator.ask(Unwatch { watch: Ticket(1) });
+    assert_eq!(operator.reply().await.unwrap(), Reply::Session(SessionReply::Unwatched(Unwatched)));
     of_ada.ask_as(user("ada"), prompt("ada", "unseen", None));
     of_ada.rest().await;
     watched(&mut ada, &["ada"]).await;

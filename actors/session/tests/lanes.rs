@@ -5,19 +5,23 @@ use clawmux_core::enclosure::{Enclosure, Form};
 use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Cause, ToolResult};
 use clawmux_core::lane;
+use clawmux_core::session_command::{Abort, AbortLane, SessionCommand};
+use clawmux_core::session_reply::{Aborted, SessionReply};
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::*;
 
 fn in_lane(account: &str, content: &str) -> Command {
-    let Command::Submit(submit) = prompt(account, content, None) else { unreachable!("a prompt") };
+    let Command::Session(SessionCommand::Submit(submit)) = prompt(account, content, None) else {
+        unreachable!("a prompt")
+    };
     let manner = Manner { lane: Some(lane::xeno()), ..Manner::default() };
-    Command::Submit(Submit { manner, ..submit })
+    Command::Session(SessionCommand::Submit(Submit { manner, ..submit }))
 }
 
 fn abort_lane() -> Command {
-    Command::AbortLane { lane: lane::xeno() }
+    Command::Session(SessionCommand::AbortLane(AbortLane { lane: lane::xeno() }))
 }
 
 fn started(events: &[Logged]) -> Timestamp {
@@ -42,7 +46,7 @@ async fn sessions_take_their_turns_in_the_order_in_which_they_were_asked() {
     assert_eq!(bob.accepted().await.ahead, 1);
     assert_eq!(eve.accepted().await.ahead, 0);
     assert_eq!(outcome(&eve.rest().await), &Outcome::Completed, "who is in no lane waits for nobody");
-    eve.ask(Command::Abort { target: target("ada"), run: Some(run) });
+    eve.ask(Command::Session(SessionCommand::Abort(Abort { target: target("ada"), run: Some(run) })));
     let (of_ada, of_bob) = (ada.rest().await, bob.rest().await);
     let end = of_ada.last().unwrap().at;
     assert!(started(&of_bob) >= end, "one after the other");
@@ -54,12 +58,16 @@ async fn what_is_active_is_aborted_wherever_it_is_and_what_waits_stays() {
     let world = World::new().await;
     let [mut ada, mut bob, mut eve] = [1, 2, 3].map(|n| world.peer(n));
     eve.ask(abort_lane());
-    assert_eq!(eve.reply().await, Ok(Reply::Aborted { run: None }), "nothing is active");
+    assert_eq!(
+        eve.reply().await,
+        Ok(Reply::Session(SessionReply::Aborted(Aborted { run: None }))),
+        "nothing is active"
+    );
     // Not even awake yet.
     ada.ask(in_lane("ada", "/slow 60"));
     eve.ask(abort_lane());
     let run = ada.accepted().await.run;
-    assert_eq!(eve.reply().await, Ok(Reply::Aborted { run: Some(run) }));
+    assert_eq!(eve.reply().await, Ok(Reply::Session(SessionReply::Aborted(Aborted { run: Some(run) }))));
     assert_eq!(outcome(&ada.rest().await), &Outcome::Aborted(Cause::Asked));
 
     ada.ask(in_lane("ada", "/slow 60"));
@@ -68,11 +76,11 @@ async fn what_is_active_is_aborted_wherever_it_is_and_what_waits_stays() {
     eve.ask(in_lane("eve", "never"));
     let (run, waiting) = (ada.accepted().await.run, eve.accepted().await.run);
     assert_eq!(bob.accepted().await.ahead, 1);
-    eve.ask(Command::Abort { target: target("eve"), run: Some(waiting) });
+    eve.ask(Command::Session(SessionCommand::Abort(Abort { target: target("eve"), run: Some(waiting) })));
     assert_eq!(outcome(&eve.rest().await), &Outcome::Aborted(Cause::Asked));
     while !matches!(ada.event().await.event, Event::Text(_)) {}
     eve.ask(abort_lane());
-    assert_eq!(eve.reply().await, Ok(Reply::Aborted { run: Some(run) }));
+    assert_eq!(eve.reply().await, Ok(Reply::Session(SessionReply::Aborted(Aborted { run: Some(run) }))));
     assert_eq!(outcome(&ada.rest().await), &Outcome::Aborted(Cause::Asked));
     assert_eq!(outcome(&bob.rest().await), &Outcome::Completed, "its turn came");
 }
@@ -141,8 +149,10 @@ async fn an_agent_speaks_in_sessions_that_who_asked_may_see() {
 
     // Eve's agent sees her own alone.
     let mine = |account: &str| {
-        let Command::Submit(submit) = call(&to(account)) else { unreachable!("a prompt") };
-        Command::Submit(Submit { target: target("eve"), ..submit })
+        let Command::Session(SessionCommand::Submit(submit)) = call(&to(account)) else {
+            unreachable!("a prompt")
+        };
+        Command::Session(SessionCommand::Submit(Submit { target: target("eve"), ..submit }))
     };
     let (is_error, said) = sends(&mut peer, mine("bob"), user("eve")).await;
     assert!(is_error && said.contains("no such session"), "{said}");
@@ -157,11 +167,13 @@ async fn an_agent_speaks_in_sessions_that_who_asked_may_see() {
 }
 
 fn enclosed(content: &str, path: &std::path::Path) -> Command {
-    let Command::Submit(submit) = in_lane("ada", content) else { unreachable!("a prompt") };
+    let Command::Session(SessionCommand::Submit(submit)) = in_lane("ada", content) else {
+        unreachable!("a prompt")
+    };
     let path = path.to_str().unwrap().to_owned();
     let (media_type, name, caption, size) = (None, None, None, None);
     let enclosed = vec![Enclosure { form: Form::Document, path, media_type, name, caption, size }];
-    Command::Submit(Submit { enclosed, ..submit })
+    Command::Session(SessionCommand::Submit(Submit { enclosed, ..submit }))
 }
 
 #[actix::test]

@@ -16,7 +16,11 @@ use actix::prelude::*;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::{About, Owner, Principal, Scope, Scopes};
 use clawmux_core::catalog::Catalog;
-use clawmux_core::command::{Command, Route, Submit, Target};
+use clawmux_core::command::Command;
+use clawmux_core::session_command::{
+    Abort, Attach, Clear, CreateSession, Detach, GetBudgets, ReadHistory, Reset, SessionCommand, Stop, Submit, Unwatch, Watch,
+};
+use clawmux_core::target::{Route, Target};
 use clawmux_core::config::{Config, Recovery};
 use clawmux_core::event::{Cause, Event, Logged, Outcome};
 use clawmux_core::exchanged::Exchanged;
@@ -25,7 +29,11 @@ use clawmux_core::log::usage::UsageTotals;
 use clawmux_core::manner::Manner;
 use clawmux_core::node::{Invocation, NodeTool};
 use clawmux_core::quota::Quota;
-use clawmux_core::reply::{Accepted, Reply, Role};
+use clawmux_core::reply::Reply;
+use clawmux_core::session_reply::{
+    Aborted, Accepted, Attached, Detached, SessionReply, Stopped, Unwatched, Watching,
+};
+use clawmux_core::transcript::Role;
 use clawmux_core::router::Router;
 use clawmux_core::session::Limits;
 use tokio::sync::mpsc;
@@ -236,7 +244,7 @@ fn target(account: &str) -> Target {
 }
 
 fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
-    Command::Submit(Submit {
+    Command::from(Submit {
         target: target(account),
         run: RunId::from_random(clock::random()),
         content: content.into(),
@@ -250,18 +258,18 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
 }
 
 impl Peer {
-    fn ask(&mut self, command: Command) -> Ticket {
+    fn ask(&mut self, command: impl Into<Command>) -> Ticket {
         self.ask_as(Principal::local(), command)
     }
 
-    fn ask_as(&mut self, principal: Principal, command: Command) -> Ticket {
+    fn ask_as(&mut self, principal: Principal, command: impl Into<Command>) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         self.supervisor
             .try_send(Dispatch {
                 ticket,
                 principal,
-                command,
+                command: command.into(),
                 client: self.client.clone(),
                 arbiter: Arbiter::current(),
             })
@@ -282,7 +290,7 @@ impl Peer {
 
     async fn accepted(&mut self) -> Accepted {
         match self.reply().await {
-            Ok(Reply::Accepted(accepted)) => accepted,
+            Ok(Reply::Session(SessionReply::Accepted(accepted))) => accepted,
             other => panic!("{other:?}"),
         }
     }
@@ -317,9 +325,9 @@ impl Peer {
     }
 
     async fn answer(&mut self, account: &str) -> String {
-        self.ask(Command::History { target: target(account), limit: 10, before: None });
+        self.ask(ReadHistory { target: target(account), limit: 10, before: None });
         match self.reply().await {
-            Ok(Reply::History(history)) => {
+            Ok(Reply::Session(SessionReply::History(history))) => {
                 let last = history.messages.into_iter().rev().find(|m| m.role == Role::Assistant);
                 last.map(|message| message.content).unwrap_or_default()
             }

@@ -6,15 +6,15 @@ use super::*;
 async fn the_same_key_is_another_session_for_another_owner() {
     let world = World::new().await;
     let (mut waits, mut speaks) = (world.peer(1), world.peer(2));
-    waits.ask_as(user("ada"), Command::Attach { target: target("x"), after: None });
+    waits.ask_as(user("ada"), Attach { target: target("x"), after: None });
     waits.reply().await.unwrap();
-    waits.ask_as(user("ada"), Command::Clear { target: target("x") });
+    waits.ask_as(user("ada"), Clear { target: target("x") });
     assert_eq!(waits.reply().await.unwrap_err().message, "no such session: main:test:x:main");
     speaks.ask_as(user("bob"), prompt("x", "mine", None));
     assert_eq!(speaks.accepted().await.session.as_str(), "bob/main:test:x:main");
     speaks.rest().await;
-    waits.ask_as(user("ada"), Command::Attach { target: target("x"), after: None });
-    let Ok(Reply::Attached { head, .. }) = waits.reply().await else { panic!("it is hers") };
+    waits.ask_as(user("ada"), Attach { target: target("x"), after: None });
+    let Ok(Reply::Session(SessionReply::Attached(Attached { head, .. }))) = waits.reply().await else { panic!("it is hers") };
     assert_eq!(head, Seq(0), "nothing was said in hers");
     assert!(waits.inbox.try_recv().is_err(), "it heard nothing of what is not its own");
 }
@@ -25,22 +25,22 @@ async fn a_uuid_that_is_given_out_for_a_session_is_taken_by_no_prompt() {
     let mut peer = world.peer(1);
     let key = SessionKey::parse("main:wundr:0f8fad5b-d9cb-469f-a165-70867728950e:main").unwrap();
     let named = || Target::Session(key.clone());
-    let Command::Submit(submit) = prompt("x", "mine", None) else { unreachable!("a prompt") };
+    let Command::Session(SessionCommand::Submit(submit)) = prompt("x", "mine", None) else { unreachable!("a prompt") };
     for command in [
-        Command::Submit(Submit { target: named(), ..submit.clone() }),
-        Command::Attach { target: named(), after: None },
-        Command::Reset { target: named() },
+        Command::from(Submit { target: named(), ..submit.clone() }),
+        Command::from(Attach { target: named(), after: None }),
+        Command::from(Reset { target: named() }),
     ] {
         peer.ask_as(user("eve"), command);
         assert_eq!(peer.reply().await.unwrap_err().message, format!("no such session: {key}"));
     }
     peer.ask_as(
         user("eve"),
-        Command::CreateSession { target: named(), patch: clawmux_core::settings::Patch::default() },
+        CreateSession { target: named(), patch: clawmux_core::settings::Patch::default() },
     );
-    let Ok(Reply::Settled(row)) = peer.reply().await else { panic!("that is how it is made") };
+    let Ok(Reply::Session(SessionReply::Settled(row))) = peer.reply().await else { panic!("that is how it is made") };
     assert_eq!((row.session.owner(), row.session.uuid()), (user("eve").owner, key.uuid()));
-    peer.ask_as(user("eve"), Command::Submit(Submit { target: named(), ..submit }));
+    peer.ask_as(user("eve"), Submit { target: named(), ..submit });
     assert_eq!(peer.accepted().await.session, row.session);
 }
 
@@ -49,7 +49,7 @@ async fn who_waits_for_a_session_hears_nothing_of_anothers_of_the_same_key() {
     let world = World::new().await;
     let (mut bob, mut eve) = (world.peer(1), world.peer(2));
     for peer in [("bob", &mut bob), ("eve", &mut eve)] {
-        peer.1.ask_as(user(peer.0), Command::Attach { target: target("x"), after: None });
+        peer.1.ask_as(user(peer.0), Attach { target: target("x"), after: None });
         peer.1.reply().await.unwrap();
     }
     bob.ask_as(user("bob"), prompt("x", "mine", None));
@@ -67,11 +67,11 @@ async fn a_session_of_somebody_else_is_not_there() {
     let stranger = user("bob");
     let session = Target::Session(SessionKey::parse(accepted.session.as_str()).unwrap());
     for command in [
-        Command::History { target: session.clone(), limit: 1, before: None },
-        Command::Clear { target: session.clone() },
-        Command::Abort { target: session.clone(), run: None },
-        Command::Budget { target: Some(session.clone()) },
-        Command::Submit(Submit {
+        Command::from(ReadHistory { target: session.clone(), limit: 1, before: None }),
+        Command::from(Clear { target: session.clone() }),
+        Command::from(Abort { target: session.clone(), run: None }),
+        Command::from(GetBudgets { target: Some(session.clone()) }),
+        Command::from(Submit {
             target: session.clone(),
             run: RunId::from_random(clock::random()),
             content: "hi".into(),

@@ -9,6 +9,7 @@ use clawmux_core::config::{self, ModelRef};
 use clawmux_core::error::ErrorCode;
 use clawmux_core::manner::Manner;
 use clawmux_core::provider::ProviderKind;
+use clawmux_core::session_command::SessionCommand;
 use clawmux_core::thinking::Thinking;
 use serde_json::{Value, json};
 
@@ -41,8 +42,10 @@ fn table() -> Attachment {
 }
 
 fn brings(content: &str, attachments: Vec<Attachment>, thinking: Option<Thinking>) -> Command {
-    let Command::Submit(submit) = prompt("ada", content, None) else { unreachable!("a prompt") };
-    Command::Submit(Submit { attachments, manner: thinking.into(), ..submit })
+    let Command::Session(SessionCommand::Submit(submit)) = prompt("ada", content, None) else {
+        unreachable!("a prompt")
+    };
+    Command::Session(SessionCommand::Submit(Submit { attachments, manner: thinking.into(), ..submit }))
 }
 
 /// The bytes of all images of a message, in either format.
@@ -213,8 +216,10 @@ async fn a_prompt_chooses_its_model_and_how_long_its_answer_may_be_and_the_next_
         let world = world(kind, &upstream).await;
         let mut peer = world.peer(1);
         let asks = |manner: Manner| {
-            let Command::Submit(submit) = prompt("ada", "hi", None) else { unreachable!("a prompt") };
-            Command::Submit(Submit { manner, ..submit })
+            let Command::Session(SessionCommand::Submit(submit)) = prompt("ada", "hi", None) else {
+                unreachable!("a prompt")
+            };
+            Command::Session(SessionCommand::Submit(Submit { manner, ..submit }))
         };
         let unknown = Manner { model: Some("nobody's".into()), ..Manner::default() };
         peer.ask(asks(unknown));

@@ -24,9 +24,9 @@ async fn a_refused_prompt_does_not_keep_its_idempotency_key() {
     other.ask(prompt("elsewhere", "for another session", Some("k")));
     assert!(other.accepted().await.session.as_str().contains("elsewhere"));
     // Nor does one that was refused because the session is somebody else's.
-    let Command::Submit(submit) = prompt("ada", "may I?", Some("k")) else { unreachable!("a prompt") };
+    let Command::Session(SessionCommand::Submit(submit)) = prompt("ada", "may I?", Some("k")) else { unreachable!("a prompt") };
     let hers = SessionKey::parse("eve/main:test:ada:main").unwrap();
-    bob.ask_as(user("bob"), Command::Submit(Submit { target: Target::Session(hers), ..submit }));
+    bob.ask_as(user("bob"), Submit { target: Target::Session(hers), ..submit });
     assert!(bob.reply().await.unwrap_err().message.contains("no such session"));
     bob.ask_as(user("bob"), prompt("bob", "may I here?", Some("k")));
     assert!(bob.accepted().await.session.as_str().contains("bob"));
@@ -68,14 +68,14 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             manner: Manner::default(),
             follow: true,
         };
-        peer.ask(Command::Submit(submit));
-        peer.ask(Command::Abort { target: elsewhere, run: Some(unwanted.clone()) });
+        peer.ask(submit);
+        peer.ask(Abort { target: elsewhere, run: Some(unwanted.clone()) });
         let (mut seqs, mut aborted) = (Vec::new(), None);
         while seqs.len() < 6 || aborted.is_none() {
             match peer.next().await {
                 Deliver::Reply(ticket, reply) => match reply.unwrap() {
-                    Reply::Accepted(accepted) => seqs.push((ticket, accepted.seq)),
-                    Reply::Aborted { run } => aborted = Some(run),
+                    Reply::Session(SessionReply::Accepted(accepted)) => seqs.push((ticket, accepted.seq)),
+                    Reply::Session(SessionReply::Aborted(Aborted { run })) => aborted = Some(run),
                     other => panic!("{other:?}"),
                 },
                 Deliver::Event { .. } | Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
@@ -85,7 +85,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
         let in_order = seqs[..5].windows(2).all(|pair| pair[0].1 < pair[1].1);
         assert!(in_order, "round {round}: prompts overtook each other: {seqs:?}");
         assert_eq!(aborted, Some(Some(unwanted)), "round {round}: its end overtook it");
-        peer.ask(Command::Abort { target: target(&account), run: None });
+        peer.ask(Abort { target: target(&account), run: None });
     }
 }
 
@@ -111,7 +111,7 @@ async fn a_full_queue_is_a_typed_refusal_and_abort_empties_it() {
     let refused = refused.expect("one was refused");
     assert!(refused.is_retryable() && refused.message.contains("queue is full"), "{refused}");
     for _ in 0..5 {
-        peer.ask(Command::Abort { target: target("ada"), run: None });
+        peer.ask(Abort { target: target("ada"), run: None });
         let ended = peer.rest().await;
         assert!(matches!(ended.last().unwrap().event, Event::Ended { outcome: Outcome::Aborted(_), .. }));
     }
@@ -124,7 +124,7 @@ async fn an_aborted_answer_says_what_it_has_cost() {
     peer.ask(prompt("ada", "tell me of the turnstone", None));
     peer.accepted().await;
     while !matches!(peer.event().await.event, Event::Text(_)) {}
-    peer.ask(Command::Abort { target: target("ada"), run: None });
+    peer.ask(Abort { target: target("ada"), run: None });
     let ended = peer.rest().await.pop().unwrap().event;
     let Event::Ended { outcome: Outcome::Aborted(_), usage } = ended else { panic!("{ended:?}") };
     assert!(usage.input_tokens > 0 && usage.output_tokens > 0, "{usage:?}");

@@ -7,12 +7,12 @@ async fn all_that_waits_for_a_session_to_wake_reaches_it() {
     const REQUESTS: usize = 200;
     let world = World::new().await;
     // It has its room from its first turn on.
-    world.peer(0).ask(Command::Abort { target: target("nobody"), run: None });
+    world.peer(0).ask(Abort { target: target("nobody"), run: None });
     tokio::task::yield_now().await;
     let mut peer = world.peer(1);
     peer.ask(prompt("ada", "/slow 60", None));
     for _ in 0..REQUESTS {
-        peer.ask(Command::Clear { target: target("ada") });
+        peer.ask(Clear { target: target("ada") });
     }
     peer.accepted().await;
     let mut cleared = 0;
@@ -31,10 +31,10 @@ async fn all_that_waits_for_a_session_to_wake_reaches_it() {
 async fn a_session_that_never_was_can_be_let_go_and_sleeps_then() {
     let world = World::new().await;
     let mut peer = world.peer(1);
-    let follow = peer.ask(Command::Attach { target: target("x"), after: None });
-    let Ok(Reply::Attached { session, .. }) = peer.reply().await else { panic!("attached") };
-    peer.ask(Command::Detach { target: target("x"), follow });
-    assert!(matches!(peer.reply().await, Ok(Reply::Detached { found: true })));
+    let follow = peer.ask(Attach { target: target("x"), after: None });
+    let Ok(Reply::Session(SessionReply::Attached(Attached { session, .. }))) = peer.reply().await else { panic!("attached") };
+    peer.ask(Detach { target: target("x"), follow });
+    assert!(matches!(peer.reply().await, Ok(Reply::Session(SessionReply::Detached(Detached { found: true })))));
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while world.supervisor.send(Visit { key: session.clone() }).await.unwrap().is_some() {
         assert!(tokio::time::Instant::now() < deadline, "it sleeps");
@@ -49,22 +49,22 @@ async fn a_stopped_session_ends_all_its_runs_and_sleeps() {
     peer.ask(prompt("ada", "/slow 1000", None));
     let first = peer.accepted().await.run;
     peer.ask(prompt("ada", "waits", None));
-    let stop = || Command::Stop { target: target("ada"), cause: Cause::Stopped };
+    let stop = || Command::from(Stop { target: target("ada"), cause: Cause::Stopped });
     operator.ask(stop());
-    let Ok(Reply::Stopped { session, runs }) = operator.reply().await else { panic!("stopped") };
+    let Ok(Reply::Session(SessionReply::Stopped(Stopped { session, runs }))) = operator.reply().await else { panic!("stopped") };
     assert_eq!((runs.len(), &runs[0]), (2, &first));
     for _ in 0..2 {
         let ended = peer.rest().await;
         assert!(matches!(ended.last().unwrap().event, Event::Ended { outcome: Outcome::Aborted(_), .. }));
     }
     operator.ask(stop());
-    assert!(matches!(operator.reply().await, Ok(Reply::Stopped { runs, .. }) if runs.is_empty()));
+    assert!(matches!(operator.reply().await, Ok(Reply::Session(SessionReply::Stopped(Stopped { runs, .. }))) if runs.is_empty()));
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while world.supervisor.send(Visit { key: session.clone() }).await.unwrap().is_some() {
         assert!(tokio::time::Instant::now() < deadline, "it sleeps");
         tokio::task::yield_now().await;
     }
-    operator.ask(Command::Stop { target: target("nobody"), cause: Cause::Stopped });
+    operator.ask(Stop { target: target("nobody"), cause: Cause::Stopped });
     assert!(operator.reply().await.unwrap_err().message.contains("no such session"));
 }
 

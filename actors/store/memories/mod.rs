@@ -7,6 +7,7 @@
 //! that is moved next.
 
 use actix::{Handler, Message, ResponseFuture};
+use clawmux_core::operator::{ListedMemory, MemoryTotals};
 use clawmux_core::auth::Owner;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
@@ -90,21 +91,6 @@ pub struct Forget {
 #[rtype(result = "Result<Vec<MemoryTotals>, Error>")]
 pub struct ReadMemoryTotals;
 
-/// How much is remembered for one owner.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MemoryTotals {
-    /// Whose.
-    pub owner: Owner,
-    /// How many entries, by tier in their order.
-    pub entries: [u64; Tier::ALL.len()],
-    /// How many of them have a vector.
-    pub embedded: u64,
-    /// What they count of the owner's limit, in bytes.
-    pub bytes: u64,
-    /// When something was stored last.
-    pub stored: Timestamp,
-}
-
 /// Asks for an owner's entries, the latest first.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Vec<ListedMemory>, Error>")]
@@ -113,27 +99,6 @@ pub struct ListMemories {
     pub owner: Owner,
     /// At most so many.
     pub limit: usize,
-}
-
-/// An entry in a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListedMemory {
-    /// Its id.
-    pub id: String,
-    /// Where it is.
-    pub tier: Tier,
-    /// What it is.
-    pub kind: Kind,
-    /// The session it belongs to.
-    pub session: Option<SessionKey>,
-    /// The beginning of what it says.
-    pub content: String,
-    /// How many numbers its vector has; 0 = it has none.
-    pub dimensions: u64,
-    /// What it counts of its owner's limit, in bytes.
-    pub bytes: u64,
-    /// When it was stored.
-    pub created: Timestamp,
 }
 
 /// An entry as it is kept.

@@ -33,7 +33,7 @@ pub use find::{Among, Describe, Described, FindRun, FindSession, Namesakes, Unfi
 pub use history::{Cut, FindCut, FindTurn, ReadHistory, ReadPreviews, ReadTranscript};
 pub use load::{LOAD_BYTES_MAX, Load, Loaded, WAITING_BYTES_MAX};
 pub use room::{ReadDispensable, ReadSizes, ReadUnused, Unused};
-pub use sessions::{ListSessions, Listed, Place, ReadRow, ReadRows};
+pub use sessions::{ListSessions, ReadRow, ReadRows};
 
 pub(super) struct Reader {
     db: Connection,

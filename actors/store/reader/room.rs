@@ -4,11 +4,11 @@ use actix::Message;
 use clawmux_core::auth::Owner;
 use clawmux_core::error::Error;
 use clawmux_core::ids::SessionKey;
+use clawmux_core::operator::Place;
 use clawmux_core::time::Timestamp;
 use rusqlite::{Row, params};
 
 use super::Reader;
-use super::sessions::Place;
 use crate::store::columns::{Columns, integer};
 use crate::store::failure::Failure;
 use crate::store::query::Query;

@@ -2,14 +2,14 @@
 //! among a hundred thousand looks at a hundred.
 
 use actix::Message;
+use clawmux_core::operator::{Listed, Place};
 use clawmux_core::auth::Owner;
-use clawmux_core::command::SessionFilter;
+use clawmux_core::session_command::SessionFilter;
 use clawmux_core::error::Error;
 use clawmux_core::event::{Event, Outcome};
-use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::ids::{RunId, SessionKey};
 use clawmux_core::log::record;
-use clawmux_core::reply::{LastRun, SessionList, SessionRow, SessionState, SessionSummary};
-use clawmux_core::settings::Settings;
+use clawmux_core::session_reply::{LastRun, SessionList, SessionRow, SessionState, SessionSummary};
 use rusqlite::{OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
 
 use super::{Reader, session_row};
@@ -50,32 +50,6 @@ pub struct ListSessions {
     pub prefix: Option<String>,
     /// Only those that come after this place; none = from the first on.
     pub before: Option<Place>,
-}
-
-/// A session in a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// What clients are told of it.
-    pub summary: SessionSummary,
-    /// Whose it is.
-    pub owner: Owner,
-    /// The last number in its log; text that streams may be further.
-    pub head: Seq,
-    /// How many prompts it ever took.
-    pub prompts: u64,
-    /// What it is set to.
-    pub settings: Settings,
-    /// Its place in the list.
-    pub place: Place,
-}
-
-/// Where a session stands among all, by when it was last used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// When, in milliseconds.
-    pub updated_ms: u64,
-    /// Which of those used at that moment.
-    pub row: i64,
 }
 
 impl Query for ReadRow {

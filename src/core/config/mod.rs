@@ -12,6 +12,7 @@ mod keys;
 mod layers;
 mod load;
 mod models;
+pub mod request;
 mod restart;
 mod section;
 mod tree;

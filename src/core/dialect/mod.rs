@@ -6,6 +6,7 @@
 //! routes, and fixtures.
 
 pub mod admin;
+mod calls;
 pub mod exoclaw;
 mod frame;
 mod json;
@@ -29,7 +30,7 @@ use crate::error::Error;
 use crate::event::Published;
 use crate::ids::{ConnectionId, RunId, Seq, Ticket};
 use crate::node::Invocation;
-use crate::operate::Progress;
+use crate::operator::Progress;
 use crate::reply::Reply;
 use crate::time::Timestamp;
 

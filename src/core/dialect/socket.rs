@@ -21,6 +21,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::admin::{self, Admin};
+use super::calls::Calling;
 use super::exoclaw::Exoclaw;
 use super::json::even_null;
 use super::xeno::Xeno;
@@ -96,7 +97,7 @@ impl Socket {
         if exoclaw {
             self.exoclaw.give_up(fault, turn);
         }
-        self.admin.give_up(turn);
+        self.admin.give_up(&admin::unanswered(), turn);
         let (reason, code) = admin::words(fault);
         if let Fault::Oversize { limit } = fault
             && (admin || xeno || !exoclaw)

@@ -486,8 +486,19 @@ pub enum JobCommand {
 }
 
 impl JobCommand {
+    /// Has every session that it names be the one that `who` means by that.
+    ///
+    /// # Errors
+    /// As [`Principal::session`].
+    pub fn settle(&mut self, who: &Principal) -> Result<(), Error> {
+        for session in self.sessions_mut() {
+            *session = who.session(session)?;
+        }
+        Ok(())
+    }
+
     /// The sessions it names, to be replaced.
-    pub fn sessions_mut(&mut self) -> Vec<&mut SessionKey> {
+    fn sessions_mut(&mut self) -> Vec<&mut SessionKey> {
         let order = match self {
             Self::Add(new) => Some(&mut new.order),
             Self::Update { patch, .. } => patch.order.as_mut(),

@@ -23,10 +23,10 @@ pub mod text;
 use serde_json::{Map, Value as Json};
 
 use crate::auth::Owner;
-use crate::command::Target;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::SessionKey;
 use crate::limit::Limit;
+use crate::target::Target;
 use crate::time::Timestamp;
 pub use embedding::Embedding;
 pub use rank::Question;
@@ -262,16 +262,7 @@ pub struct Remembered {
 }
 
 impl MemoryCommand {
-    /// The session it names.
-    pub fn target(&self) -> Option<&Target> {
-        match self {
-            Self::Query(query) => query.session.as_ref(),
-            Self::Store(new) => new.session.as_ref(),
-            Self::Delete { .. } => None,
-        }
-    }
-
-    /// The same, to be replaced.
+    /// The session it names, to be replaced.
     pub fn target_mut(&mut self) -> Option<&mut Target> {
         match self {
             Self::Query(query) => query.session.as_mut(),

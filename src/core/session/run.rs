@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::event::{Cause, Event, Outcome, ToolResult, Usage};
 use crate::ids::RunId;
 use crate::provider::{ChatMessage, Delta};
-use crate::reply::UnderWay;
+use crate::session_reply::UnderWay;
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
 use crate::turn::{Turn, Work};

@@ -29,8 +29,8 @@ use crate::error::ErrorCode;
 use crate::event::{Event, Outcome, Seal, Streamed, ToolCall, ToolResult, Usage};
 use crate::ids::{CallId, PluginName};
 use crate::provider::{ChatMessage, Delta, Thought};
-use crate::reply::STEP_JOINT;
 use crate::time::Timestamp;
+use crate::transcript::STEP_JOINT;
 
 /// The most answers a model may give within one run.
 pub const STEPS_MAX: usize = 32;

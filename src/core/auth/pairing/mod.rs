@@ -198,6 +198,53 @@ pub struct DeviceList {
     pub paired: Vec<Device>,
 }
 
+/// What can be asked about paired devices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceCommand {
+    /// Those that are paired, and those that wait for approval.
+    List,
+    /// Let one in that waits.
+    Approve {
+        /// The request.
+        request: String,
+    },
+    /// Do not.
+    Reject {
+        /// The request.
+        request: String,
+    },
+    /// Forget a device: it has to be paired anew.
+    Remove {
+        /// The device.
+        device: String,
+    },
+    /// Give a device another token; the one it has holds no longer.
+    Rotate {
+        /// The device.
+        device: String,
+        /// Which of its tokens.
+        role: Role,
+        /// How far the new one goes; none = as far as the old one.
+        scopes: Option<Scopes>,
+    },
+    /// Let a device no longer come as this.
+    Revoke {
+        /// The device.
+        device: String,
+        /// As what; none = as anything.
+        role: Option<Role>,
+    },
+    /// Whether a token is that of a device.
+    Verify {
+        /// The device.
+        device: String,
+        /// As what it comes.
+        role: Role,
+        /// The token.
+        token: Secret,
+    },
+}
+
 /// What was done to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceReply {

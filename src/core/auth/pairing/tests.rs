@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::auth::authority::{Authority, digest};
+use crate::auth::pairing::DeviceCommand;
 use crate::auth::{Admitted, Claim, Credentials, DeviceClaim, Scope};
-use crate::command::DeviceCommand;
 use crate::config::{ApiKey, Auth, LoopbackPolicy};
 use proptest::prelude::*;
 

@@ -20,9 +20,10 @@ use crate::announcement::{Announcement, ChangeReason};
 use crate::approval;
 use crate::auth::pairing;
 use crate::catalog::Catalog;
+use crate::daemon::Overview;
 use crate::health::Report;
 use crate::job::{JobChange, JobNews};
-use crate::reply::{Overview, Presence};
+use crate::presence::Presence;
 use crate::subagent::{AgentChange, AgentNews};
 use crate::team::TeamNews;
 

@@ -9,10 +9,9 @@
 //!    └────────────────────────────► Closed ◄──────────────────────┴────────────────────────┘
 //! ```
 //!
-//! The dialect knows the envelope, who is let in, and what is followed; what a method means and takes
-//! is known to who executes [`Command::Operate`], which most requests become as they are. So do those
-//! that follow something (`admin.session.tail`, `admin.events`): their parameters are checked there, and
-//! the answer says what to follow.
+//! What a request may be is one table ([`method`]): a row has the method's name, what it takes, and the function
+//! that reads that and asks the daemon. Most ask for something that only operators ask for
+//! ([`operator`](crate::operator)), the others for what every client may.
 //!
 //! | notification | tells |
 //! |---|---|
@@ -23,26 +22,47 @@
 //!
 //! A request without an id is executed and not answered. Absent: batches.
 
+mod activity;
+mod actors;
 pub mod announcement;
+mod approvals;
+mod config;
+mod connections;
+mod devices;
 pub mod event;
+mod jobs;
+mod log;
+mod memory;
+mod method;
+pub(super) mod plugins;
 mod reference;
+mod session;
+mod sessions;
+mod status;
+mod tokens;
+mod upkeep;
+mod usage;
 
 pub use reference::reference;
+pub use status::LOCKED_OUT;
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::calls::{self, Calling, Calls, misfit};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::announcement::Announcement;
 use crate::auth::{Admitted, Credentials, Scope, Secret};
-use crate::command::{Command, Target};
+use crate::command::Command;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Published};
-use crate::ids::{Seq, SessionKey, Ticket};
+use crate::ids::{SessionKey, Ticket};
 use crate::jsonrpc::{self, Request};
-use crate::operate::{Operate, Progress};
+use crate::operator::Progress;
 use crate::reply::Reply;
+use crate::session_command::{Detach, Unwatch};
+use crate::target::Target;
 use crate::time::Timestamp;
 
 /// The largest message, in bytes, on `/admin`.
@@ -64,7 +84,7 @@ pub struct Admin {
     principal: Option<Arc<str>>,
     /// The id of the `admin.auth` that is being checked.
     claim: Option<Option<Value>>,
-    pending: Vec<Pending>,
+    calls: Calls<Self>,
     follows: Vec<Follow>,
 }
 
@@ -77,30 +97,15 @@ enum Phase {
     Closed,
 }
 
-/// A request that waits for its reply.
-#[derive(Debug)]
-struct Pending {
-    ticket: Ticket,
+/// What becomes of a request.
+type Call = calls::Call<Admin>;
+
+/// Who is to be answered.
+pub(super) struct Asker {
     /// None where no answer is wanted.
     id: Option<Value>,
-    asked: Asked,
-}
-
-/// What a pending request asked.
-#[derive(Debug)]
-enum Asked {
-    /// Something whose reply is its answer.
-    Plain,
-    /// Whether this session can be tailed.
-    Tail,
-    /// To be told its events.
-    Attach,
-    /// Whether the events can be followed.
-    Events,
-    /// To be told them.
-    Watch,
-    /// To be told no longer what this ticket follows.
-    Unfollow(Ticket),
+    /// Whether it begins to follow something.
+    follows: bool,
 }
 
 /// Something that is followed, until the connection ends.
@@ -135,10 +140,10 @@ impl Dialect for Admin {
                 Ok(request) => self.on_request(request, turn),
                 Err(refusal) => turn.send(refusal),
             },
-            (Phase::Open, Input::Reply(ticket, reply)) => self.on_reply(ticket, reply, turn),
-            (Phase::Open, Input::Progress(ticket, Progress { name, params })) => {
-                if self.pending.iter().any(|pending| pending.ticket == ticket) {
-                    turn.send(notification(name, &params));
+            (Phase::Open, Input::Reply(ticket, reply)) => self.take_reply(ticket, reply, turn),
+            (Phase::Open, Input::Progress(ticket, Progress::Backup { pages_left })) => {
+                if self.calls.has(ticket) {
+                    turn.send(notification("admin.backup.progress", &json!({ "pages_left": pages_left })));
                 }
             }
             (Phase::Open, Input::Event { ticket, event, .. }) => self.on_event(ticket, event, turn),
@@ -167,6 +172,22 @@ impl Dialect for Admin {
     }
 }
 
+impl Calling for Admin {
+    type Asker = Asker;
+
+    fn calls(&mut self) -> &mut Calls<Self> {
+        &mut self.calls
+    }
+
+    fn scope(&self, _: Option<&mut Asker>) -> Scope {
+        Scope::Admin
+    }
+
+    fn answer(&mut self, asker: Asker, outcome: Result<Value, Error>, turn: &mut Turn<'_>) {
+        reply(asker.id, outcome, turn);
+    }
+}
+
 impl Admin {
     /// For a connection that is about to open.
     pub fn new(setup: Setup) -> Self {
@@ -175,20 +196,19 @@ impl Admin {
             phase: Phase::New,
             principal: None,
             claim: None,
-            pending: Vec::new(),
+            calls: Calls::default(),
             follows: Vec::new(),
         }
     }
 
     /// Whether this ticket is that of a request of this dialect's, or of something it follows.
     pub(super) fn knows(&self, ticket: Ticket) -> bool {
-        self.pending.iter().any(|pending| pending.ticket == ticket)
-            || self.follows.iter().any(|follow| follow.ticket == ticket)
+        self.calls.has(ticket) || self.follows.iter().any(|follow| follow.ticket == ticket)
     }
 
     /// Whether nothing is owed to a peer that asks for nothing more.
     pub(super) fn is_idle(&self) -> bool {
-        self.pending.is_empty()
+        self.calls.len() == 0
     }
 
     /// The first message where a credential is required.
@@ -256,28 +276,22 @@ impl Admin {
     }
 
     fn on_request(&mut self, Request { id, method, params }: Request, turn: &mut Turn<'_>) {
-        let operate = |method: String, params: Value| Command::Operate(Box::new(Operate { method, params }));
-        let (command, asked) = match &*method {
-            "admin.auth" => return self.on_auth(id, &params, turn),
-            "admin.unfollow" => match self.unfollow(&params) {
-                Ok((command, ticket)) => (command, Asked::Unfollow(ticket)),
-                Err(outcome) => return reply(id, outcome, turn),
-            },
-            "admin.session.tail" | "admin.events" => {
-                if self.following() >= self.setup.subscriptions {
-                    return reply(id, Err(self.too_many()), turn);
-                }
-                let asked = if method == "admin.events" { Asked::Events } else { Asked::Tail };
-                (operate(method, params), asked)
-            }
-            _ => (operate(method, params), Asked::Plain),
-        };
-        self.execute(id, command, asked, turn);
-    }
-
-    fn execute(&mut self, id: Option<Value>, command: Command, asked: Asked, turn: &mut Turn<'_>) {
-        let ticket = turn.execute(Scope::Admin, COST, Ok(command));
-        self.pending.push(Pending { ticket, id, asked });
+        if method == "admin.auth" {
+            return self.on_auth(id, &params, turn);
+        }
+        if method == "admin.unfollow" {
+            return match self.unfollow(&params) {
+                Err(error) => reply(id, Err(error), turn),
+                call => self.proceed(Some(Asker { id, follows: false }), COST, call, turn),
+            };
+        }
+        let found = method::find(&method);
+        let follows = found.as_ref().is_ok_and(|method| method.follows);
+        if follows && self.following() >= self.setup.subscriptions {
+            return reply(id, Err(self.too_many()), turn);
+        }
+        let call = found.and_then(|method| method.call(params));
+        self.proceed(Some(Asker { id, follows }), COST, call, turn);
     }
 
     /// `admin.auth` of somebody who was let in already.
@@ -298,8 +312,7 @@ impl Admin {
 
     /// How many things are followed, or soon will be.
     fn following(&self) -> usize {
-        let begins = |pending: &&Pending| !matches!(pending.asked, Asked::Plain | Asked::Unfollow(_));
-        self.follows.len() + self.pending.iter().filter(begins).count()
+        self.follows.len() + self.calls.askers().filter(|asker| asker.follows).count()
     }
 
     fn too_many(&self) -> Error {
@@ -310,49 +323,21 @@ impl Admin {
         ErrorCode::Unavailable.error(why)
     }
 
-    /// Lets go of something at once: what is under way of it is not told any more. The command that has
-    /// the daemon do so too; or the answer, where nothing is followed under this number.
-    fn unfollow(&mut self, params: &Value) -> Result<(Command, Ticket), Result<Value, Error>> {
+    /// Lets go of something at once: what is under way of it is not told any more. The daemon does so too.
+    fn unfollow(&mut self, params: &Value) -> Result<Call, Error> {
         let Some(follow) = params.get("follow").and_then(Value::as_u64).map(Ticket) else {
             let why = "invalid admin.unfollow params: it takes {\"follow\"}, a number";
-            return Err(Err(ErrorCode::InvalidRequest.error(why)));
+            return Err(ErrorCode::InvalidRequest.error(why));
         };
+        let answer = move |ended: bool| Ok(Call::Answer(json!({ "follow": follow.0, "ended": ended })));
         let Some(at) = self.follows.iter().position(|known| known.ticket == follow) else {
-            return Err(Ok(json!({ "follow": follow.0, "ended": false })));
+            return answer(false);
         };
         let command = match self.follows.swap_remove(at).followed {
-            Followed::Session(key) => Command::Detach { target: Target::Session(key), follow },
-            Followed::Everything => Command::Unwatch { watch: follow },
+            Followed::Session(key) => Command::from(Detach { target: Target::Session(key), follow }),
+            Followed::Everything => Unwatch { watch: follow }.into(),
         };
-        Ok((command, follow))
-    }
-
-    fn on_reply(&mut self, ticket: Ticket, replied: Result<Reply, Error>, turn: &mut Turn<'_>) {
-        let Some(at) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
-        let Pending { id, asked, .. } = self.pending.swap_remove(at);
-        let outcome = match (asked, replied) {
-            (_, Err(error)) => Err(error),
-            (Asked::Plain, Ok(Reply::Operated(result))) => Ok(result),
-            (Asked::Tail, Ok(Reply::Operated(found))) => match attach(&found) {
-                Ok(command) => return self.execute(id, command, Asked::Attach, turn),
-                Err(error) => Err(error),
-            },
-            (Asked::Attach, Ok(Reply::Attached { session, after, head, .. })) => {
-                self.follows.push(Follow { ticket, followed: Followed::Session(session.clone()) });
-                let (session, follow) = (session.as_str(), ticket.0);
-                Ok(json!({ "session": session, "follow": follow, "after_seq": after.0, "head": head.0 }))
-            }
-            (Asked::Events, Ok(Reply::Operated(_))) => {
-                return self.execute(id, Command::Watch, Asked::Watch, turn);
-            }
-            (Asked::Watch, Ok(Reply::Watching)) => {
-                self.follows.push(Follow { ticket, followed: Followed::Everything });
-                Ok(json!({ "follow": ticket.0 }))
-            }
-            (Asked::Unfollow(follow), Ok(_)) => Ok(json!({ "follow": follow.0, "ended": true })),
-            (_, Ok(_)) => Err(ErrorCode::Internal.error("the reply does not fit the request")),
-        };
-        reply(id, outcome, turn);
+        Call::ask(command, move |_, reply, _| reply.and_then(|_| answer(true)))
     }
 
     fn on_event(&mut self, ticket: Ticket, event: &Published, turn: &mut Turn<'_>) {
@@ -382,15 +367,8 @@ impl Admin {
         if let Fault::Oversize { limit } = fault {
             turn.send(oversize(limit));
         }
-        self.give_up(turn);
+        self.give_up(&unanswered(), turn);
         self.farewell(&reason, code, turn);
-    }
-
-    /// Answers what was not answered.
-    pub(super) fn give_up(&mut self, turn: &mut Turn<'_>) {
-        for Pending { id, .. } in std::mem::take(&mut self.pending) {
-            reply(id, Err(ErrorCode::Unavailable.error("unavailable: the connection ends")), turn);
-        }
     }
 
     fn farewell(&mut self, reason: &str, code: u16, turn: &mut Turn<'_>) {
@@ -401,7 +379,7 @@ impl Admin {
 
     fn close(&mut self) {
         self.phase = Phase::Closed;
-        self.pending = Vec::new();
+        self.calls = Calls::default();
         self.follows = Vec::new();
     }
 }
@@ -451,6 +429,11 @@ pub(super) fn words(fault: Fault) -> (String, u16) {
     (reason.to_owned(), code)
 }
 
+/// Why a request is not answered when its connection ends.
+pub(super) fn unanswered() -> Error {
+    ErrorCode::Unavailable.error("unavailable: the connection ends")
+}
+
 /// Answers, where an answer is wanted.
 fn reply(id: Option<Value>, outcome: Result<Value, Error>, turn: &mut Turn<'_>) {
     if let Some(id) = id {
@@ -468,10 +451,27 @@ fn token(params: &Value) -> Option<Secret> {
     params.get("token").and_then(Value::as_str).map(Secret::new)
 }
 
-/// What follows the session that was found.
-fn attach(found: &Value) -> Result<Command, Error> {
-    let unfit = || ErrorCode::Internal.error("the reply does not fit the request");
-    let session = found.get("session").and_then(Value::as_str).ok_or_else(unfit)?;
-    let after = found.get("after_seq").and_then(Value::as_u64).map(Seq);
-    Ok(Command::Attach { target: Target::Session(SessionKey::parse(session)?), after })
+/// Answers a method where no daemon runs, by `execute`, which is given the commands it asks for.
+///
+/// # Errors
+/// As the method's.
+pub async fn answer<F: Future<Output = Result<Reply, Error>>>(
+    method: &str,
+    params: Value,
+    mut execute: impl FnMut(Command) -> F,
+) -> Result<Value, Error> {
+    let mut admin = Admin::new(Setup::default());
+    let mut call = method::find(method)?.call(params)?;
+    loop {
+        call = match call {
+            Call::Answer(answer) => return Ok(answer),
+            Call::Ask(command, then) => {
+                let reply = execute(*command).await;
+                let (mut actions, mut tickets, mut random) = (Vec::new(), 0, || [0; 16]);
+                let now = Timestamp::default();
+                then(&mut admin, reply, &mut Turn::new(now, &mut actions, &mut tickets, &mut random))?
+            }
+            Call::Elsewhere => return Err(misfit()),
+        }
+    }
 }

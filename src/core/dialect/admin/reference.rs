@@ -1,7 +1,8 @@
-//! The frames of the operator's protocol, as `clawmux reference admin` prints them. The methods are known to who
-//! executes them.
+//! The operator's protocol, as `clawmux reference admin` prints it.
 
 use serde_json::{Value, json};
+
+use super::method;
 
 /// Members of parameters, with a value each as an example.
 const VALUES: &[(&str, &str)] = &[
@@ -45,9 +46,10 @@ fn example(params: &str) -> Value {
 
 /// The protocol as one JSON document: where it is spoken, its frames, `methods` (name, and what it takes as people write
 /// it) with an example of each, and what is told.
-pub fn reference(methods: impl IntoIterator<Item = (&'static str, &'static str)>) -> Value {
+pub fn reference() -> Value {
     let own = [("admin.auth", r#"{"token"}"#), ("admin.unfollow", r#"{"follow"}"#)];
-    let methods = own.into_iter().chain(methods).map(|(name, params)| {
+    let all = method::all().map(|method| (method.name, method.params));
+    let methods = own.into_iter().chain(all).map(|(name, params)| {
         let params_of_it = match name {
             "admin.auth" => json!({ "token": "..." }),
             "admin.unfollow" => json!({ "follow": 7 }),

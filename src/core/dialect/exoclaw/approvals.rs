@@ -8,10 +8,11 @@ use super::wire::Place;
 use super::{Ask, Call, READ, WRITE};
 use crate::approval::{ApprovalCommand, Verdict};
 use crate::auth::{Principal, Scope};
-use crate::command::{Command, Target};
+use crate::command::Command;
 use crate::dialect::json::{Params, invalid};
 use crate::error::Error;
 use crate::ids::{ApprovalId, SessionKey};
+use crate::target::Target;
 
 #[derive(Deserialize)]
 struct Approve {

@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use super::wire::{self, Id};
 use super::{TURNS_MAX, Turn, payload};
-use crate::command::{Command, Target};
+use crate::command::Command;
 use crate::dialect::json::invalid;
 use crate::error::Error;
 use crate::event::{Event, Logged, Published};
 use crate::ids::{RunId, Seq, SessionKey};
+use crate::session_command::{Attach, AttachTurns, SessionCommand};
+use crate::target::Target;
 
 /// What a `session.attach` asks for besides what everybody is told who attaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +42,9 @@ pub(super) fn command(asked: &wire::SessionAttach, target: Target) -> Result<(Co
         (Some(turns), None) => {
             let turns = usize::try_from(turns).ok().filter(|_| turns <= TURNS_MAX);
             let turns = turns.ok_or_else(|| invalid(method, &format!("turns must be 0 to {TURNS_MAX}")))?;
-            Command::AttachTurns { target, turns }
+            Command::Session(SessionCommand::AttachTurns(AttachTurns { target, turns }))
         }
-        (None, after) => Command::Attach { target, after: after.map(Seq) },
+        (None, after) => Command::Session(SessionCommand::Attach(Attach { target, after: after.map(Seq) })),
     };
     Ok((command, wants))
 }

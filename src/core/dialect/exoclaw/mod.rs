@@ -51,12 +51,19 @@ use super::json::{Params, clip, invalid};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::approval::{ApprovalReply, may_decide};
 use crate::auth::{Admitted, Credentials, Principal, Scope, Scopes, Secret};
-use crate::command::{Command, Target};
+use crate::command::Command;
+use crate::daemon::{DaemonCommand, DaemonReply, GetCatalog, GetStatus};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Outcome, Published};
 use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
 use crate::manner::PROMPT_COST;
+use crate::plugin::{ListPlugins, LoadPlugin, PluginCommand, UnloadPlugin};
 use crate::reply::Reply;
+use crate::session_command::{
+    Abort, Clear, Delete, Detach, Export, GetBudgets, ListSummaries, ReadHistory, SessionCommand,
+};
+use crate::session_reply::{Aborted, Attached, Detached, SessionReply};
+use crate::target::Target;
 use crate::time::Timestamp;
 
 /// This dialect's slot in [`Published::wire`].
@@ -356,9 +363,17 @@ impl Exoclaw {
     fn call(&mut self, method: &str, params: Params<'_>, turn: &mut Turn<'_>) -> Option<Call> {
         let target = || params.read::<Place>(method)?.target(method);
         Some(match method {
-            "status" => Call::plain(Scope::Read, READ, Ok(Command::Status)),
-            "plugin.list" => Call::plain(Scope::Read, READ, Ok(Command::Plugins)),
-            "session.list" => Call::plain(Scope::Read, READ, Ok(Command::Sessions)),
+            "status" => {
+                Call::plain(Scope::Read, READ, Ok(Command::Daemon(DaemonCommand::GetStatus(GetStatus))))
+            }
+            "plugin.list" => {
+                Call::plain(Scope::Read, READ, Ok(Command::Plugin(PluginCommand::List(ListPlugins))))
+            }
+            "session.list" => Call::plain(
+                Scope::Read,
+                READ,
+                Ok(Command::Session(SessionCommand::ListSummaries(ListSummaries))),
+            ),
             "chat.send" => prompt::send(params, turn),
             "chat.abort" => self.abort(params),
             "chat.history" => {
@@ -367,7 +382,7 @@ impl Exoclaw {
                     let limit = asked.limit.unwrap_or(HISTORY_DEFAULT);
                     let limit = usize::try_from(limit.min(HISTORY_MAX)).unwrap_or(usize::MAX);
                     let before = asked.before.as_deref().map(wire::before);
-                    Ok(Command::History { target, limit, before })
+                    Ok(Command::Session(SessionCommand::ReadHistory(ReadHistory { target, limit, before })))
                 });
                 Call::plain(Scope::Read, READ, command)
             }
@@ -386,26 +401,36 @@ impl Exoclaw {
             "approval.approve" => approvals::approve(&self.who, params),
             "approval.deny" => approvals::deny(&self.who, params),
             "approval.list" => approvals::list(&self.who, params),
-            "agent.list" => Call { ask: Ask::Agents, ..Call::plain(Scope::Read, READ, Ok(Command::Catalog)) },
-            "model.list" => Call { ask: Ask::Models, ..Call::plain(Scope::Read, READ, Ok(Command::Catalog)) },
+            "agent.list" => Call {
+                ask: Ask::Agents,
+                ..Call::plain(Scope::Read, READ, Ok(Command::Daemon(DaemonCommand::GetCatalog(GetCatalog))))
+            },
+            "model.list" => Call {
+                ask: Ask::Models,
+                ..Call::plain(Scope::Read, READ, Ok(Command::Daemon(DaemonCommand::GetCatalog(GetCatalog))))
+            },
             "session.detach" => self.detach(params),
-            "session.clear" => {
-                Call::plain(Scope::Write, WRITE, target().map(|target| Command::Clear { target }))
-            }
-            "session.delete" => {
-                Call::plain(Scope::Write, WRITE, target().map(|target| Command::Delete { target }))
-            }
+            "session.clear" => Call::plain(
+                Scope::Write,
+                WRITE,
+                target().map(|target| Command::Session(SessionCommand::Clear(Clear { target }))),
+            ),
+            "session.delete" => Call::plain(
+                Scope::Write,
+                WRITE,
+                target().map(|target| Command::Session(SessionCommand::Delete(Delete { target }))),
+            ),
             "session.export" => {
                 let command = target().and_then(|target| {
                     let after = params.read::<wire::SessionAttach>(method)?.after_seq.unwrap_or(0);
-                    Ok(Command::Export { target, after: Seq(after) })
+                    Ok(Command::Session(SessionCommand::Export(Export { target, after: Seq(after) })))
                 });
                 Call::plain(Scope::Read, WRITE, command)
             }
             "budget.status" => {
                 let command = params.read::<Place>(method).and_then(|place| {
                     let target = if place.is_absent() { None } else { Some(place.target(method)?) };
-                    Ok(Command::Budget { target })
+                    Ok(Command::Session(SessionCommand::GetBudgets(GetBudgets { target })))
                 });
                 Call::plain(Scope::Read, READ, command)
             }
@@ -415,9 +440,9 @@ impl Exoclaw {
                     let name = name.ok_or_else(|| invalid(method, "missing field `name`"))?;
                     let name = PluginName::from(name);
                     Ok(if method == "plugin.load" {
-                        Command::LoadPlugin { name, path: plugin.path }
+                        Command::Plugin(PluginCommand::Load(LoadPlugin { name, path: plugin.path }))
                     } else {
-                        Command::UnloadPlugin { name }
+                        Command::Plugin(PluginCommand::Unload(UnloadPlugin { name }))
                     })
                 });
                 Call::plain(Scope::Admin, WRITE, command)
@@ -437,7 +462,11 @@ impl Exoclaw {
         let Some(id) = id else {
             let target = params.read::<Place>(method).and_then(|place| place.target(method));
             let run = run.map(RunId::from);
-            return Call::plain(Scope::Write, WRITE, target.map(|target| Command::Abort { target, run }));
+            return Call::plain(
+                Scope::Write,
+                WRITE,
+                target.map(|target| Command::Session(SessionCommand::Abort(Abort { target, run }))),
+            );
         };
         let told = self.streams.iter().find_map(|stream| match &stream.told {
             Told::Run(told) if stream.id == id => {
@@ -452,9 +481,11 @@ impl Exoclaw {
             })
         });
         match found {
-            Some((target, run)) => {
-                Call::plain(Scope::Write, WRITE, Ok(Command::Abort { target, run: Some(run) }))
-            }
+            Some((target, run)) => Call::plain(
+                Scope::Write,
+                WRITE,
+                Ok(Command::Session(SessionCommand::Abort(Abort { target, run: Some(run) }))),
+            ),
             // Scope and rate are looked at all the same.
             None => Call {
                 ask: Ask::AbortNothing,
@@ -475,7 +506,11 @@ impl Exoclaw {
         match stream.map(|stream| (stream.ticket, stream.told)) {
             Some((follow, Told::Session(told))) => {
                 let target = Target::Session(told.session);
-                Call::plain(Scope::Read, READ, Ok(Command::Detach { target, follow }))
+                Call::plain(
+                    Scope::Read,
+                    READ,
+                    Ok(Command::Session(SessionCommand::Detach(Detach { target, follow }))),
+                )
             }
             _ => Call {
                 ask: Ask::DetachNothing,
@@ -488,7 +523,10 @@ impl Exoclaw {
         let Some(at) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
         let Pending { id, ask, .. } = self.pending.swap_remove(at);
         match (ask, reply) {
-            (Ask::Chat { accepted: wanted, follow, .. }, Ok(Reply::Accepted(accepted))) => {
+            (
+                Ask::Chat { accepted: wanted, follow, .. },
+                Ok(Reply::Session(SessionReply::Accepted(accepted))),
+            ) => {
                 if wanted {
                     turn.send(wire::accepted(&id, &accepted.run, accepted.seq));
                 }
@@ -499,7 +537,10 @@ impl Exoclaw {
                     ToldRun { session: accepted.session, run: accepted.run, begun: wanted, keyed: wanted };
                 self.streams.push(Stream { ticket, id, told: Told::Run(told) });
             }
-            (Ask::Attach(wants), Ok(Reply::Attached { session, after, head, model, .. })) => {
+            (
+                Ask::Attach(wants),
+                Ok(Reply::Session(SessionReply::Attached(Attached { session, after, head, model, .. }))),
+            ) => {
                 let seen = session.seen_by(&self.who.owner);
                 let agent = session.agent();
                 let banner = wants.details.then_some((&*agent, model.as_ref()));
@@ -516,16 +557,34 @@ impl Exoclaw {
                 let calls = calls.filter(|call| may_decide(&self.who, &call.prompted_by));
                 turn.send(wire::waiting(&id, calls, &self.who.owner));
             }
-            (Ask::Agents, Ok(Reply::Catalog(catalog))) => turn.send(wire::agents(&id, &catalog)),
-            (Ask::Models, Ok(Reply::Catalog(catalog))) => turn.send(wire::models(&id, &catalog)),
+            (Ask::Agents, Ok(Reply::Daemon(DaemonReply::Catalog(catalog)))) => {
+                turn.send(wire::agents(&id, &catalog))
+            }
+            (Ask::Models, Ok(Reply::Daemon(DaemonReply::Catalog(catalog)))) => {
+                turn.send(wire::models(&id, &catalog))
+            }
             (Ask::DetachNothing, Err(error)) if error.code == ErrorCode::NotFound => {
-                turn.send(wire::answer(&id, &Reply::Detached { found: false }, &self.who.owner));
+                turn.send(wire::answer(
+                    &id,
+                    &Reply::Session(SessionReply::Detached(Detached { found: false })),
+                    &self.who.owner,
+                ));
             }
             (Ask::AbortNothing, Err(error)) if error.code == ErrorCode::NotFound => {
-                turn.send(wire::answer(&id, &Reply::Aborted { run: None }, &self.who.owner));
+                turn.send(wire::answer(
+                    &id,
+                    &Reply::Session(SessionReply::Aborted(Aborted { run: None })),
+                    &self.who.owner,
+                ));
             }
             (Ask::Chat { .. } | Ask::Attach(_) | Ask::Approvals(_) | Ask::Agents | Ask::Models, Ok(_))
-            | (_, Ok(Reply::Accepted(_) | Reply::Attached { .. })) => {
+            | (
+                _,
+                Ok(
+                    Reply::Session(SessionReply::Accepted(_))
+                    | Reply::Session(SessionReply::Attached(Attached { .. })),
+                ),
+            ) => {
                 turn.send(wire::refusal(&id, MISFIT));
             }
             (_, Ok(reply)) => turn.send(wire::answer(&id, &reply, &self.who.owner)),

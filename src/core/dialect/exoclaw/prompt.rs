@@ -10,11 +10,12 @@ use super::wire::Place;
 use super::{Ask, Call, PROMPT};
 use crate::attachment::{self, ATTACHMENTS_MAX, Attachment};
 use crate::auth::Scope;
-use crate::command::{Command, Submit};
+use crate::command::Command;
 use crate::dialect::Turn;
 use crate::dialect::json::{Params, clip, invalid};
 use crate::error::Error;
 use crate::manner::Manner;
+use crate::session_command::{SessionCommand, Submit};
 
 /// The most bytes an idempotency key may have.
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;
@@ -51,7 +52,12 @@ pub(super) fn send(params: Params<'_>, turn: &mut Turn<'_>) -> Call {
             let (target, run) = (submit.target.clone(), submit.run.clone());
             let (accepted, follow) = (submit.idempotency_key.is_some(), submit.follow);
             let ask = Ask::Chat { accepted, follow, target, run };
-            Call { needs: Scope::Write, cost: PROMPT, command: Ok(Command::Submit(submit)), ask }
+            Call {
+                needs: Scope::Write,
+                cost: PROMPT,
+                command: Ok(Command::Session(SessionCommand::Submit(submit))),
+                ask,
+            }
         }
         Err(error) => Call::plain(Scope::Write, PROMPT, Err(error)),
     }

@@ -11,7 +11,8 @@ use crate::auth::{Claim, Owner, Principal};
 use crate::dialect::Action;
 use crate::event::{Cause, Logged, ToolCall, ToolResult, Usage};
 use crate::ids::CallId;
-use crate::reply::Accepted;
+use crate::session_command::SessionCommand;
+use crate::session_reply::{Aborted, Accepted, Attached, SessionReply};
 
 struct Peer {
     dialect: Exoclaw,
@@ -143,7 +144,7 @@ fn an_event_is_encoded_once_for_all_connections() {
             is_over: false,
             ahead: 0,
         };
-        peer.tell(Input::Reply(Ticket(1), Ok(Reply::Accepted(accepted))));
+        peer.tell(Input::Reply(Ticket(1), Ok(Reply::Session(SessionReply::Accepted(accepted)))));
     }
     let logged = Logged {
         first_seq: Seq(2),
@@ -211,11 +212,13 @@ fn a_prompt_that_is_not_followed_leaves_nothing_behind() {
     peer.text(
         r#"{"id":"1","method":"chat.send","params":{"channel":"c","account":"a","content":"x","idempotency_key":"k","follow":false}}"#,
     );
-    let Some((ticket, Ok(Command::Submit(submit)))) = peer.executed.pop() else { panic!("a prompt") };
+    let Some((ticket, Ok(Command::Session(SessionCommand::Submit(submit))))) = peer.executed.pop() else {
+        panic!("a prompt")
+    };
     assert!(!submit.follow, "its events are not asked for");
     let run = submit.run;
     let accepted = Accepted { session: key(), run, seq: Seq(1), repeated: false, is_over: false, ahead: 0 };
-    peer.tell(Input::Reply(ticket, Ok(Reply::Accepted(accepted))));
+    peer.tell(Input::Reply(ticket, Ok(Reply::Session(SessionReply::Accepted(accepted)))));
     assert_eq!(peer.sent[0]["event"], "accepted");
     assert!(peer.dialect.is_idle() && !peer.dialect.knows(ticket));
 }
@@ -383,9 +386,9 @@ proptest! {
             key()
         ));
         let (ticket, _) = peer.executed.pop().unwrap();
-        let attached = Reply::Attached {
+        let attached = Reply::Session(SessionReply::Attached(Attached {
             session: key(), after: Seq(0), head, under_way: None, queued: Vec::new(), model: None,
-        };
+        }));
         peer.tell(Input::Reply(ticket, Ok(attached)));
         for logged in &all {
             let event = Published::new(key(), logged.clone());
@@ -425,7 +428,7 @@ proptest! {
                     peer.text(&format!(r#"{{"id":{id},{}}}"#, ASKS[method]));
                     for (ticket, command) in peer.executed.drain(..) {
                         let run = match command {
-                            Ok(Command::Submit(submit)) => Some(RunId::new(format!("{}-{ticket:?}", submit.run))),
+                            Ok(Command::Session(SessionCommand::Submit(submit))) => Some(RunId::new(format!("{}-{ticket:?}", submit.run))),
                             _ => None,
                         };
                         waiting.push((ticket, run));
@@ -435,10 +438,10 @@ proptest! {
                     let (ticket, run) = waiting.swap_remove(at % waiting.len());
                     let reply = match (fails, run) {
                         (true, _) => Err(ErrorCode::NotFound.error("no")),
-                        (false, None) => Ok(Reply::Aborted { run: None }),
+                        (false, None) => Ok(Reply::Session(SessionReply::Aborted(Aborted { run: None }))),
                         (false, Some(run)) => {
                             running.push((ticket, run.clone(), 1));
-                            Ok(Reply::Accepted(Accepted { session: key(), run, seq: Seq(1), repeated: false, is_over: false, ahead: 0 }))
+                            Ok(Reply::Session(SessionReply::Accepted(Accepted { session: key(), run, seq: Seq(1), repeated: false, is_over: false, ahead: 0 })))
                         }
                     };
                     peer.tell(Input::Reply(ticket, reply));

@@ -12,14 +12,21 @@ use serde_json::value::RawValue;
 use crate::approval::{self, ApprovalReply, Asked, Pending};
 use crate::auth::Owner;
 use crate::catalog::Catalog;
-use crate::command::{Before, Route, Target};
 use crate::config::ModelRef;
+use crate::config::request::ConfigReply;
+use crate::daemon::{DaemonReply, Noted};
 use crate::dialect::admin::event::exported;
 use crate::dialect::json::{Params, clip, even_null, invalid, json, object};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Outcome, Published};
 use crate::ids::{ApprovalId, RunId, Seq, SessionKey};
-use crate::reply::{self, Reply, Role};
+use crate::node::NodeReply;
+use crate::plugin::{self, PluginReply};
+use crate::reply::Reply;
+use crate::session_command::Before;
+use crate::session_reply::{self, Attached, Compacted, Injected, SessionReply, Unwatched, Watching};
+use crate::target::{Route, Target};
+use crate::transcript::{History, Role};
 
 /// The longest id a client may give, in bytes of JSON: it is echoed in every frame.
 pub(super) const ID_BYTES_MAX: usize = 1024;
@@ -187,7 +194,7 @@ pub(super) fn before(mark: &str) -> Before {
 }
 
 /// The mark of the oldest message of a history, where there are older ones.
-fn more(history: &reply::History) -> Option<String> {
+fn more(history: &History) -> Option<String> {
     let oldest = history.messages.first().filter(|_| history.more)?;
     Some(match oldest.role {
         Role::User => oldest.run.as_str().to_owned(),
@@ -634,23 +641,27 @@ pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
         unloaded: bool,
     }
     match reply {
-        Reply::Status(status) => result(
+        Reply::Daemon(DaemonReply::Status(status)) => result(
             id,
             &Status { version: &status.version, plugins: status.plugins, sessions: status.sessions },
         ),
-        Reply::Accepted(reply) => accepted(id, &reply.run, reply.seq),
-        Reply::Aborted { run } => {
+        Reply::Session(SessionReply::Accepted(reply)) => accepted(id, &reply.run, reply.seq),
+        Reply::Session(SessionReply::Aborted(session_reply::Aborted { run })) => {
             result(id, &Aborted { aborted: run.is_some(), run: run.as_ref().map(RunId::as_str) })
         }
-        Reply::Attached { session, head, .. } => attached(id, session.seen_by(reader), *head, None),
+        Reply::Session(SessionReply::Attached(Attached { session, head, .. })) => {
+            attached(id, session.seen_by(reader), *head, None)
+        }
         Reply::Approval(reply) if let ApprovalReply::Decided { id: approval, decided, .. } = &**reply => {
             result(id, &Decided { id: approval.as_str(), decision: decision(&decided.decision) })
         }
-        Reply::Detached { found } => result(id, &Detached { detached: *found }),
-        Reply::Stopped { session, .. } => {
+        Reply::Session(SessionReply::Detached(session_reply::Detached { found })) => {
+            result(id, &Detached { detached: *found })
+        }
+        Reply::Session(SessionReply::Stopped(session_reply::Stopped { session, .. })) => {
             result(id, &Stopped { session: session.seen_by(reader), stopped: true })
         }
-        Reply::History(history) => {
+        Reply::Session(SessionReply::History(history)) => {
             let messages = history.messages.iter().map(|message| Message {
                 role: match message.role {
                     Role::User => "user",
@@ -664,7 +675,7 @@ pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
             let (session, more) = (history.session.seen_by(reader), more(history));
             result(id, &History { session, messages: messages.collect(), more })
         }
-        Reply::Sessions(sessions) => {
+        Reply::Session(SessionReply::Sessions(sessions)) => {
             let list: Vec<_> = sessions
                 .iter()
                 .map(|summary| Session {
@@ -676,10 +687,10 @@ pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
                 .collect();
             result(id, &list)
         }
-        Reply::Cleared { session } => {
+        Reply::Session(SessionReply::Cleared(session_reply::Cleared { session })) => {
             result(id, &Cleared { session: session.seen_by(reader), cleared: true })
         }
-        Reply::Budget(budgets) => {
+        Reply::Session(SessionReply::Budget(budgets)) => {
             let by_period: serde_json::Map<String, Value> = budgets
                 .iter()
                 .map(|budget| {
@@ -690,17 +701,19 @@ pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
                 .collect();
             result(id, &by_period)
         }
-        Reply::Deleted { found } => result(id, &Deleted { deleted: *found }),
-        Reply::Exported { session, events } => {
+        Reply::Session(SessionReply::Deleted(session_reply::Deleted { found })) => {
+            result(id, &Deleted { deleted: *found })
+        }
+        Reply::Session(SessionReply::Exported(session_reply::Exported { session, events })) => {
             let lines = events.iter().map(exported).collect();
             let next = events.last().map(|logged| logged.seq.0);
             result(id, &Exported { session: session.seen_by(reader), lines, next })
         }
-        Reply::Plugins(plugins) => {
+        Reply::Plugin(PluginReply::Plugins(plugins)) => {
             let list: Vec<_> = plugins.iter().map(|plugin| Named { name: plugin.name.as_str() }).collect();
             result(id, &list)
         }
-        Reply::PluginLoaded(plugin) => result(
+        Reply::Plugin(PluginReply::Loaded(plugin)) => result(
             id,
             &Loaded {
                 name: plugin.name.as_str(),
@@ -709,27 +722,30 @@ pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
                 capabilities: &plugin.capabilities,
             },
         ),
-        Reply::PluginUnloaded { name } => result(id, &Unloaded { name: name.as_str(), unloaded: true }),
+        Reply::Plugin(PluginReply::Unloaded(plugin::Unloaded { name })) => {
+            result(id, &Unloaded { name: name.as_str(), unloaded: true })
+        }
         Reply::Device(_)
-        | Reply::Catalog(_)
-        | Reply::Watching
-        | Reply::Unwatched
-        | Reply::SessionList(_)
-        | Reply::Session(_)
-        | Reply::Exists(_)
-        | Reply::Transcript(_)
-        | Reply::Previews(_)
-        | Reply::Settled(_)
-        | Reply::Compacted { .. }
-        | Reply::Injected { .. }
-        | Reply::Health(_)
-        | Reply::Overview(_)
-        | Reply::Noted
-        | Reply::Nodes(_)
-        | Reply::Invoked(_)
-        | Reply::Config(_)
-        | Reply::LogTail(_)
-        | Reply::UsageDays(_)
+        | Reply::Daemon(DaemonReply::Catalog(_))
+        | Reply::Session(SessionReply::Watching(Watching))
+        | Reply::Session(SessionReply::Unwatched(Unwatched))
+        | Reply::Session(SessionReply::SessionList(_))
+        | Reply::Session(SessionReply::Session(_))
+        | Reply::Session(SessionReply::Exists(_))
+        | Reply::Session(SessionReply::Transcript(_))
+        | Reply::Session(SessionReply::Previews(_))
+        | Reply::Session(SessionReply::Settled(_))
+        | Reply::Session(SessionReply::Compacted(Compacted { .. }))
+        | Reply::Session(SessionReply::Injected(Injected { .. }))
+        | Reply::Daemon(DaemonReply::Health(_))
+        | Reply::Daemon(DaemonReply::Overview(_))
+        | Reply::Daemon(DaemonReply::Noted(Noted))
+        | Reply::Node(NodeReply::Noted(Noted))
+        | Reply::Node(NodeReply::Nodes(_))
+        | Reply::Node(NodeReply::Invoked(_))
+        | Reply::Config(ConfigReply::Config(_))
+        | Reply::Daemon(DaemonReply::LogTail(_))
+        | Reply::Daemon(DaemonReply::UsageDays(_))
         | Reply::Approval(_)
         | Reply::SubAgent(_)
         | Reply::Team(_)
@@ -737,9 +753,9 @@ pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
         | Reply::File(_)
         | Reply::Token(_)
         | Reply::Job(_)
-        | Reply::Machine(_)
-        | Reply::Lanes(_)
-        | Reply::Soul(_)
-        | Reply::Operated(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
+        | Reply::Daemon(DaemonReply::Machine(_))
+        | Reply::Daemon(DaemonReply::Lanes(_))
+        | Reply::Config(ConfigReply::Soul(_))
+        | Reply::Operator(_) => refusal(id, "internal error: the reply is to no request of this protocol"),
     }
 }

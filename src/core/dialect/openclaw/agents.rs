@@ -11,13 +11,14 @@ use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, misfit};
 use crate::catalog::AgentEntry;
-use crate::command::{Command, ConfigRequest};
+use crate::command::Command;
 use crate::config::ModelRef;
+use crate::config::request::{ConfigCommand, ConfigReply, ConfigRequest, SoulFile, SoulRequest};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::AgentId;
-use crate::reply::{Reply, SoulFile};
+use crate::reply::Reply;
 
 /// The longest id of an agent that is made here, in bytes.
 const ID_BYTES_MAX: usize = 64;
@@ -121,9 +122,9 @@ fn place(
     payload: impl FnOnce(&Value) -> Result<Value, Error> + 'static,
 ) -> Result<Call, Error> {
     Call::ask(
-        Command::Config(ConfigRequest::Place { values, merge: true }),
+        Command::Config(ConfigCommand::Config(ConfigRequest::Place { values, merge: true })),
         move |_, reply, _| match reply? {
-            Reply::Config(now) => payload(&now.effective["agents"]).map(Call::Answer),
+            Reply::Config(ConfigReply::Config(now)) => payload(&now.effective["agents"]).map(Call::Answer),
             _ => Err(misfit()),
         },
     )
@@ -158,17 +159,23 @@ pub(super) fn create(dialect: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
         answer["model"] = format!("{provider}/{model}").into();
     }
     let values = vec![(format!("agents.{id}"), Value::Object(section))];
-    Call::ask(Command::Config(ConfigRequest::Place { values, merge: true }), move |_, reply, _| {
-        reply?;
-        let agent = AgentId::new(id);
-        Call::ask(Command::Soul { agent, text: None }, move |_, reply, _| match reply? {
-            Reply::Soul(soul) => {
-                answer["workspace"] = folder(&soul.path).into();
-                Ok(Call::Answer(answer))
-            }
-            _ => Err(misfit()),
-        })
-    })
+    Call::ask(
+        Command::Config(ConfigCommand::Config(ConfigRequest::Place { values, merge: true })),
+        move |_, reply, _| {
+            reply?;
+            let agent = AgentId::new(id);
+            Call::ask(
+                Command::Config(ConfigCommand::Soul(SoulRequest { agent, text: None })),
+                move |_, reply, _| match reply? {
+                    Reply::Config(ConfigReply::Soul(soul)) => {
+                        answer["workspace"] = folder(&soul.path).into();
+                        Ok(Call::Answer(answer))
+                    }
+                    _ => Err(misfit()),
+                },
+            )
+        },
+    )
 }
 
 /// `agents.update`: its model (null = as the default agent's) and where its soul is.
@@ -247,9 +254,9 @@ fn entry(soul: &SoulFile, with_text: bool) -> Value {
 
 /// Looks at an agent's soul or changes it; `answer` is told its id, the folder, and the file.
 fn soul(agent: AgentId, text: Option<String>, answer: fn(Value, &SoulFile) -> Value) -> Result<Call, Error> {
-    let command = Command::Soul { agent: agent.clone(), text };
+    let command = Command::Config(ConfigCommand::Soul(SoulRequest { agent: agent.clone(), text }));
     Call::ask(command, move |_, reply, _| match reply? {
-        Reply::Soul(soul) => {
+        Reply::Config(ConfigReply::Soul(soul)) => {
             let common = json!({ "agentId": agent.as_str(), "workspace": folder(&soul.path) });
             Ok(Call::Answer(answer(common, &soul)))
         }

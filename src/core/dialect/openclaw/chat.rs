@@ -12,14 +12,17 @@ use super::stream::{End, Told, usage_of};
 use super::wire::{Failure, Protocol};
 use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
 use crate::attachment::{self, Attachment};
-use crate::command::{Command, Submit, Target};
+use crate::command::Command;
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::event::{Cause, Outcome};
 use crate::ids::{RunId, SessionKey};
 use crate::manner::Manner;
-use crate::reply::{Accepted, Reply};
+use crate::reply::Reply;
+use crate::session_command::{self, DescribeSession, SessionCommand, Stop, Submit};
+use crate::session_reply::{Aborted, Accepted, Injected, SessionReply, Stopped};
+use crate::target::Target;
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
@@ -129,7 +132,7 @@ fn attachment(request: &Request<'_>, file: &Attached<'_>) -> Result<Attachment, 
 impl Prompt {
     /// The command, for the run `run`.
     fn submit(self, run: RunId) -> Command {
-        Command::Submit(Submit {
+        Command::Session(SessionCommand::Submit(Submit {
             target: target(&self.session),
             run,
             content: self.content,
@@ -139,7 +142,7 @@ impl Prompt {
             enclosed: Vec::new(),
             manner: self.manner,
             follow: true,
-        })
+        }))
     }
 }
 
@@ -159,7 +162,13 @@ pub(super) fn send(
     };
     dialect.follow(&prompt.session, &prompt.key, None, turn);
     if STOP_WORDS.iter().any(|word| prompt.content.trim().eq_ignore_ascii_case(word)) {
-        return Call::ask(Command::Stop { target: target(&prompt.session), cause: Cause::Stopped }, stopped);
+        return Call::ask(
+            Command::Session(SessionCommand::Stop(Stop {
+                target: target(&prompt.session),
+                cause: Cause::Stopped,
+            })),
+            stopped,
+        );
     }
     dialect.knows_nothing(&prompt.session);
     let run = turn.run_id();
@@ -168,7 +177,7 @@ pub(super) fn send(
         return slash::answer(command, slash::Asked { session: prompt.session, key, run: name });
     }
     Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply {
-        Ok(Reply::Accepted(accepted)) => {
+        Ok(Reply::Session(SessionReply::Accepted(accepted))) => {
             dialect.expect(&accepted, &name, &key, after_answer(dialect.protocol, turn.now()));
             let status = match accepted.repeated {
                 false => "started",
@@ -190,7 +199,7 @@ impl OpenClaw {
     /// A run that the client asked for itself is told under the names it gave; its end, not before
     /// `quiet_until`. Of one that is over nothing is told but what was begun to be.
     pub(super) fn expect(&mut self, accepted: &Accepted, name: &str, key: &str, quiet_until: Timestamp) {
-        let (protocol, feed) = (self.protocol, self.replying);
+        let (protocol, feed) = (self.protocol, self.calls.replying());
         if self.ended.contains(&accepted.run) {
             return;
         }
@@ -239,8 +248,8 @@ pub(super) fn after_answer(protocol: Protocol, now: Timestamp) -> Timestamp {
 /// The answer to whoever stopped a session.
 fn stopped(dialect: &mut OpenClaw, reply: Result<Reply, Error>, _: &mut Turn<'_>) -> Result<Call, Error> {
     let runs = match reply {
-        Ok(Reply::Stopped { runs, .. }) => dialect.names(&runs),
-        Ok(Reply::Aborted { run }) => dialect.names(run.as_slice()),
+        Ok(Reply::Session(SessionReply::Stopped(Stopped { runs, .. }))) => dialect.names(&runs),
+        Ok(Reply::Session(SessionReply::Aborted(Aborted { run }))) => dialect.names(run.as_slice()),
         Ok(_) => return Err(misfit()),
         // Nothing was ever said in it.
         Err(error) if error.code == ErrorCode::NotFound => Vec::new(),
@@ -266,16 +275,22 @@ pub(super) fn abort(
         return Ok(Call::Elsewhere);
     };
     let Some(run) = asked.run_id else {
-        return Call::ask(Command::Stop { target: target(&session), cause: Cause::Asked }, stopped);
+        return Call::ask(
+            Command::Session(SessionCommand::Stop(Stop { target: target(&session), cause: Cause::Asked })),
+            stopped,
+        );
     };
     let told = dialect.runs.values().find(|told| told.run() == run).and_then(Told::key);
     if told.and_then(|key| dialect.session_known(key)).is_some_and(|told_in| told_in != session) {
         return Err(ErrorCode::InvalidRequest.error("runId does not match sessionKey"));
     }
-    let abort = Command::Abort { target: target(&session), run: Some(run.as_str().into()) };
+    let abort = Command::Session(SessionCommand::Abort(session_command::Abort {
+        target: target(&session),
+        run: Some(run.as_str().into()),
+    }));
     Call::ask(abort, move |dialect, reply, turn| match reply {
         // Under the name the client has for it.
-        Ok(Reply::Aborted { run: Some(_) }) => {
+        Ok(Reply::Session(SessionReply::Aborted(Aborted { run: Some(_) }))) => {
             Ok(Call::Answer(json!({ "ok": true, "aborted": true, "runIds": [run] })))
         }
         reply => stopped(dialect, reply, turn),
@@ -306,11 +321,20 @@ pub(super) fn inject(
         Some(label) => format!("[{label}]\n\n{message}"),
         None => message,
     };
-    Call::ask(Command::Inject { target: target(&session), content, id: None }, |_, reply, _| match reply? {
-        // Whoever follows the session is told it as an event.
-        Reply::Injected { message, .. } => Ok(Call::Answer(json!({ "ok": true, "messageId": message }))),
-        _ => Err(misfit()),
-    })
+    Call::ask(
+        Command::Session(SessionCommand::Inject(session_command::Inject {
+            target: target(&session),
+            content,
+            id: None,
+        })),
+        |_, reply, _| match reply? {
+            // Whoever follows the session is told it as an event.
+            Reply::Session(SessionReply::Injected(Injected { message, .. })) => {
+                Ok(Call::Answer(json!({ "ok": true, "messageId": message })))
+            }
+            _ => Err(misfit()),
+        },
+    )
 }
 
 /// `agent`: answered twice, when the prompt is accepted and when its run has ended.
@@ -340,14 +364,16 @@ pub(super) fn agent(
     let of_conversation = asked.session_id.filter(|id| asked.session_key.is_none() && !id.trim().is_empty());
     let Some(conversation) = of_conversation else { return prompt_agent(dialect, id, prompt, turn) };
     let agent = asked.agent_id.unwrap_or_else(|| dialect.default_agent().to_owned());
-    let described = Command::DescribeSession { target: Target::Conversation(conversation.clone()) };
+    let described = Command::Session(SessionCommand::DescribeSession(DescribeSession {
+        target: Target::Conversation(conversation.clone()),
+    }));
     Call::ask(described, move |dialect, reply, turn| {
         match reply {
-            Ok(Reply::Session(Some(row))) => {
+            Ok(Reply::Session(SessionReply::Session(Some(row)))) => {
                 prompt.key = keys::write(&row.session, &dialect.owner);
                 prompt.session = row.session;
             }
-            Ok(Reply::Session(None)) => return Err(misfit()),
+            Ok(Reply::Session(SessionReply::Session(None))) => return Err(misfit()),
             // It begins under this id.
             Err(error) if error.code == ErrorCode::NotFound => {
                 prompt.key = format!("agent:{agent}:{}", conversation.trim());
@@ -373,7 +399,7 @@ fn prompt_agent(
     let key = prompt.key.clone();
     let name = prompt.name.clone().unwrap_or_else(|| run.to_string());
     Call::ask(prompt.submit(run), move |dialect, reply, turn| match reply? {
-        Reply::Accepted(accepted) => {
+        Reply::Session(SessionReply::Accepted(accepted)) => {
             if accepted.is_over {
                 // It is read again, for its end alone.
                 dialect.await_end(&accepted, &name).asked.push(id);

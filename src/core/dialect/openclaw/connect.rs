@@ -11,13 +11,14 @@ use serde_json::{Value, json};
 use super::super::message_bytes_max;
 use super::method::{EVENTS, METHODS, Who, scopes_asked, scopes_granted};
 use super::wire::{Failure, Incoming, Protocol};
-use super::{Call, OpenClaw, Phase, devices, keys, wire};
+use super::{Call, Calling, OpenClaw, Phase, devices, keys, wire};
 use crate::auth::device::{self, Checked, Circumstances, Proof, Refusal};
 use crate::auth::{About, Admitted, Claim, Credentials, DeviceClaim, Role, Scopes, Secret};
 use crate::command::Command;
+use crate::daemon::{DaemonCommand, DaemonReply, GetOverview, Overview};
 use crate::dialect::{Frame, Turn};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::reply::{Overview, Reply};
+use crate::reply::Reply;
 
 /// What the gateway can do besides its methods: `models.list` has all models there are to choose from.
 const CAPABILITIES: [&str; 1] = ["published-model-catalog"];
@@ -258,14 +259,18 @@ impl OpenClaw {
                 self.owner = admitted.principal.owner.clone();
                 self.greeting.admitted = Some(admitted);
                 self.phase = Phase::Greeting;
-                self.ask_aside(Command::Overview, turn, |dialect, reply, turn| {
-                    let overview = match reply {
-                        Ok(Reply::Overview(overview)) => overview,
-                        _ => Overview::default().into(),
-                    };
-                    dialect.greet(&overview, turn);
-                    Ok(Call::Elsewhere)
-                });
+                self.ask_aside(
+                    Command::Daemon(DaemonCommand::GetOverview(GetOverview)),
+                    turn,
+                    |dialect, reply, turn| {
+                        let overview = match reply {
+                            Ok(Reply::Daemon(DaemonReply::Overview(overview))) => overview,
+                            _ => Overview::default().into(),
+                        };
+                        dialect.greet(&overview, turn);
+                        Ok(Call::Elsewhere)
+                    },
+                );
             }
             Err(error) => {
                 let id = std::mem::take(&mut self.greeting.id);

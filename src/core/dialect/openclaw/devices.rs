@@ -12,10 +12,11 @@ use super::wire::{Failure, Protocol};
 use super::{Call, OpenClaw, Request, misfit};
 use crate::auth::device::public_key_text;
 use crate::auth::pairing::{
-    CredentialFault, Device, DeviceReply, Grant, News, PairingReason, PairingRequired, Pending,
+    CredentialFault, Device, DeviceCommand, DeviceReply, Grant, News, PairingReason, PairingRequired, Pending,
 };
 use crate::auth::{About, Role, Scopes, Secret, jwt};
-use crate::command::{Command, DeviceCommand};
+use crate::command::Command;
+use crate::daemon::{DaemonCommand, DaemonReply, GetOverview};
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
 use crate::reply::Reply;
@@ -69,8 +70,8 @@ pub(super) fn list(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Resul
     Call::ask(Command::Device(DeviceCommand::List), |_, reply, _| {
         let Reply::Device(reply) = reply? else { return Err(misfit()) };
         let DeviceReply::List(list) = *reply else { return Err(misfit()) };
-        Call::ask(Command::Overview, move |dialect, reply, _| {
-            let Reply::Overview(overview) = reply? else { return Err(misfit()) };
+        Call::ask(Command::Daemon(DaemonCommand::GetOverview(GetOverview)), move |dialect, reply, _| {
+            let Reply::Daemon(DaemonReply::Overview(overview)) = reply? else { return Err(misfit()) };
             let is_connected = |device: &Device| {
                 let present = overview.presence.present.iter();
                 // Programs that come for one question are not among who is present: this may be one.

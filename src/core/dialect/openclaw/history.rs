@@ -13,8 +13,11 @@ use crate::command::Command;
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, Seq, SessionKey};
-use crate::reply::{Entry, LastRun, Reply, Said, Transcript, UnderWay};
+use crate::reply::Reply;
+use crate::session_command::{ReadTranscript, SessionCommand};
+use crate::session_reply::{LastRun, SessionReply, UnderWay};
 use crate::thinking::Thinking;
+use crate::transcript::{Entry, Said, Transcript};
 
 /// How many messages a history has where the client does not say, and at most.
 const HISTORY_DEFAULT: u64 = 200;
@@ -71,15 +74,15 @@ fn transcript(
     let key = asked.session_key.unwrap_or_else(|| keys::MAIN.into());
     let Some(session) = dialect.session(request, Some(&key), turn)? else { return Ok(Call::Elsewhere) };
     let after = asked.after_seq.map(Seq);
-    let command = Command::Transcript {
+    let command = Command::Session(SessionCommand::ReadTranscript(ReadTranscript {
         target: target(&session),
         limit: usize::try_from(limit).unwrap_or(usize::MAX),
         bytes_max,
         at: after,
-    };
+    }));
     Call::ask(command, move |dialect, reply, turn| {
         let transcript = match reply {
-            Ok(Reply::Transcript(transcript)) => transcript,
+            Ok(Reply::Session(SessionReply::Transcript(transcript))) => transcript,
             Ok(_) => return Err(misfit()),
             Err(error) if error.code == ErrorCode::NotFound => Box::default(),
             Err(error) => return Err(error),

@@ -6,12 +6,13 @@ use super::{Call, OpenClaw, Request, misfit};
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::reply::{PluginSummary, Reply};
+use crate::plugin::{ListPlugins, PluginCommand, PluginReply, PluginSummary};
+use crate::reply::Reply;
 
 /// `skills.status`: the tools that are loaded. They are there or they are not, so each is eligible.
 pub(super) fn skills(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Plugins, |_, reply, _| match reply? {
-        Reply::Plugins(plugins) => Ok(Call::Answer(json!({
+    Call::ask(Command::Plugin(PluginCommand::List(ListPlugins)), |_, reply, _| match reply? {
+        Reply::Plugin(PluginReply::Plugins(plugins)) => Ok(Call::Answer(json!({
             "workspaceDir": "",
             "managedSkillsDir": "",
             "skills": plugins.iter().map(skill).collect::<Vec<_>>(),

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::{Call, OpenClaw, Request, misfit};
 use crate::command::Command;
+use crate::daemon::{DaemonCommand, DaemonReply, ReadLog};
 use crate::dialect::Turn;
 use crate::error::Error;
 use crate::reply::Reply;
@@ -24,10 +25,13 @@ pub(super) fn tail(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) ->
     }
     let Tail { cursor, limit, max_bytes } = request.read()?;
     let bound = |asked: Option<usize>, (usual, most): (usize, usize)| asked.unwrap_or(usual).clamp(1, most);
-    let command =
-        Command::LogTail { cursor, lines_max: bound(limit, LINES), bytes_max: bound(max_bytes, BYTES) };
+    let command = Command::Daemon(DaemonCommand::ReadLog(ReadLog {
+        cursor,
+        lines_max: bound(limit, LINES),
+        bytes_max: bound(max_bytes, BYTES),
+    }));
     Call::ask(command, |_, reply, _| match reply? {
-        Reply::LogTail(tail) => Ok(Call::Answer(json!({
+        Reply::Daemon(DaemonReply::LogTail(tail)) => Ok(Call::Answer(json!({
             "file": "stderr",
             "cursor": tail.cursor,
             "size": tail.end,

@@ -3,11 +3,14 @@
 use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, misfit};
-use crate::command::{Command, SessionFilter};
+use crate::command::Command;
+use crate::daemon::{DaemonCommand, DaemonReply, GetMachine, LaneRow, ListLanes, Machine};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::node::NodeRow;
-use crate::reply::{LaneRow, Machine, Reply, SessionList, SessionState};
+use crate::node::{ListNodes, NodeCommand, NodeReply, NodeRow};
+use crate::reply::Reply;
+use crate::session_command::{SessionCommand, SessionFilter};
+use crate::session_reply::{SessionList, SessionReply, SessionState};
 
 /// The environment that is the daemon's own machine.
 const GATEWAY: &str = "gateway";
@@ -17,8 +20,8 @@ const SESSIONS_MAX: usize = 1000;
 
 /// `system.info`
 pub(super) fn info(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Machine, |dialect, reply, turn| match reply? {
-        Reply::Machine(machine) => {
+    Call::ask(Command::Daemon(DaemonCommand::GetMachine(GetMachine)), |dialect, reply, turn| match reply? {
+        Reply::Daemon(DaemonReply::Machine(machine)) => {
             let up = turn.now().millis_since(dialect.setup.started);
             Ok(Call::Answer(told(&machine, up, &dialect.setup.version)))
         }
@@ -47,10 +50,10 @@ fn told(machine: &Machine, up_ms: u64, version: &str) -> Value {
 
 /// `environments.list`: the daemon's machine, and the nodes that are connected.
 pub(super) fn environments(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Machine, |_, reply, _| {
-        let Reply::Machine(machine) = reply? else { return Err(misfit()) };
-        Call::ask(Command::Nodes, move |_, reply, _| match reply? {
-            Reply::Nodes(nodes) => {
+    Call::ask(Command::Daemon(DaemonCommand::GetMachine(GetMachine)), |_, reply, _| {
+        let Reply::Daemon(DaemonReply::Machine(machine)) = reply? else { return Err(misfit()) };
+        Call::ask(Command::Node(NodeCommand::ListNodes(ListNodes)), move |_, reply, _| match reply? {
+            Reply::Node(NodeReply::Nodes(nodes)) => {
                 let own = json!({
                     "id": GATEWAY, "type": "local", "label": machine.host, "status": "available",
                     "platform": machine.platform, "sessionHost": true,
@@ -83,15 +86,16 @@ fn environment(node: &NodeRow) -> Value {
 
 /// `diagnostics.lanes`: the lanes that clients named, and the sessions, each of which is one of its own.
 pub(super) fn lanes(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Lanes, |_, reply, _| {
-        let Reply::Lanes(lanes) = reply? else { return Err(misfit()) };
+    Call::ask(Command::Daemon(DaemonCommand::ListLanes(ListLanes)), |_, reply, _| {
+        let Reply::Daemon(DaemonReply::Lanes(lanes)) = reply? else { return Err(misfit()) };
         let running = SessionFilter {
             limit: SESSIONS_MAX,
             state: Some(SessionState::Running),
             ..SessionFilter::default()
         };
-        Call::ask(Command::ListSessions(running), move |_, reply, turn| match reply? {
-            Reply::SessionList(sessions) => {
+        Call::ask(Command::Session(SessionCommand::ListSessions(running)), move |_, reply, turn| match reply?
+        {
+            Reply::Session(SessionReply::SessionList(sessions)) => {
                 Ok(Call::Answer(occupancy(&lanes, &sessions, turn.now().as_millis())))
             }
             _ => Err(misfit()),

@@ -70,18 +70,19 @@ use self::method::{Method, Who};
 use self::stream::Told;
 use self::wait::Vain;
 use self::wire::{Failure, Incoming, Protocol, Rest};
+use super::calls::{self, Calling, Calls, misfit};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::announcement::Announcement;
 use crate::auth::{Owner, Role, Scope, Scopes};
-use crate::command::{Command, Target};
+use crate::command::Command;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, SessionKey, Ticket};
 use crate::reply::Reply;
+use crate::session_command::{Exists, SessionCommand};
+use crate::session_reply::{Attached, SessionReply};
+use crate::target::Target;
 use crate::time::Timestamp;
-
-/// How many requests of one connection may wait for an answer at once.
-const IN_FLIGHT_MAX: usize = 256;
 
 /// How many keys are remembered that could have been of two sessions.
 const LOCATED_MAX: usize = 1024;
@@ -108,7 +109,7 @@ pub struct OpenClaw {
     is_page: bool,
     /// What came behind the handshake, before its end.
     early: VecDeque<Frame>,
-    pending: HashMap<Ticket, Pending>,
+    calls: Calls<Self>,
     /// Requests that wait until it is known which session their key stands for.
     locating: HashMap<String, Vec<(String, String)>>,
     /// Which sessions keys stand for that could be either of two.
@@ -119,8 +120,6 @@ pub struct OpenClaw {
     watch: Option<Ticket>,
     /// When is looked which runs are under way, while no session was named.
     look: Option<Timestamp>,
-    /// The request whose reply is being taken: runs that it asked for come under its ticket.
-    replying: Ticket,
     /// Runs that are being told, or waited for.
     runs: HashMap<RunId, Told>,
     /// Runs that were asked for because they began before they were told, and how their session is
@@ -153,35 +152,14 @@ enum Phase {
     Closed,
 }
 
-/// A request that waits for its reply; or something the dialect asked for itself, without an id.
-struct Pending {
-    id: Option<String>,
-    /// The scope under which it was asked, and asks on.
-    needs: Scope,
-    then: Then,
-}
-
-/// What to do with the reply to a command.
-type Then = Box<dyn FnOnce(&mut OpenClaw, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error>>;
-
 /// What becomes of a request.
-enum Call {
-    /// This is the answer.
-    Answer(Value),
-    /// The daemon is to be asked, and then this done.
-    Ask(Box<Command>, Then),
-    /// It is answered elsewhere, once.
-    Elsewhere,
-}
+type Call = calls::Call<OpenClaw>;
 
-impl Call {
-    /// Asks the daemon; `then` makes the answer.
-    fn ask(
-        command: Command,
-        then: impl FnOnce(&mut OpenClaw, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error> + 'static,
-    ) -> Result<Self, Error> {
-        Ok(Self::Ask(Box::new(command), Box::new(then)))
-    }
+/// Who is to be answered.
+pub(super) struct Asker {
+    id: String,
+    /// The scope under which it is asked.
+    needs: Scope,
 }
 
 /// A request of a client that may make it.
@@ -203,9 +181,26 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The reply is to another command: a fault of clawmux.
-fn misfit() -> Error {
-    ErrorCode::Internal.error("internal error: the reply does not fit the request")
+impl Calling for OpenClaw {
+    type Asker = Asker;
+
+    fn calls(&mut self) -> &mut Calls<Self> {
+        &mut self.calls
+    }
+
+    fn scope(&self, asker: Option<&mut Asker>) -> Scope {
+        let Some(asker) = asker else { return self.granted(Scope::Read) };
+        // Who may not read asks on as it was asked.
+        let then = if self.who.scopes.allows(Scope::Read) { Scope::Read } else { asker.needs };
+        self.granted(std::mem::replace(&mut asker.needs, then))
+    }
+
+    fn answer(&mut self, asker: Asker, outcome: Result<Value, Error>, turn: &mut Turn<'_>) {
+        turn.send(match outcome {
+            Ok(payload) => wire::answer(&asker.id, &payload),
+            Err(error) => wire::refusal(&asker.id, &Failure::of(&error, self.protocol)),
+        });
+    }
 }
 
 impl Dialect for OpenClaw {
@@ -274,13 +269,12 @@ impl OpenClaw {
             caps: Vec::new(),
             is_page: false,
             early: VecDeque::new(),
-            pending: HashMap::new(),
+            calls: Calls::default(),
             locating: HashMap::new(),
             located: HashMap::new(),
             followed: HashMap::new(),
             watch: None,
             look: None,
-            replying: Ticket(0),
             runs: HashMap::new(),
             joining: HashMap::new(),
             held: VecDeque::new(),
@@ -297,7 +291,7 @@ impl OpenClaw {
     fn close(&mut self) {
         self.phase = Phase::Closed;
         self.early = VecDeque::new();
-        self.pending = HashMap::new();
+        self.calls = Calls::default();
         self.locating = HashMap::new();
         self.followed = HashMap::new();
         self.runs = HashMap::new();
@@ -323,11 +317,7 @@ impl OpenClaw {
             Fault::Expired => (1008, "unauthorized: the credential expired".into()),
             Fault::Overloaded => (1013, "too many connections, try later".into()),
             Fault::Draining => {
-                let failure =
-                    Failure::of(&ErrorCode::Unavailable.error("the daemon is stopping"), self.protocol);
-                for id in std::mem::take(&mut self.pending).into_values().filter_map(|pending| pending.id) {
-                    turn.send(wire::refusal(&id, &failure));
-                }
+                self.give_up(&ErrorCode::Unavailable.error("the daemon is stopping"), turn);
                 if self.phase == Phase::Open {
                     self.emit("shutdown", r#"{"reason":"service restart","restartExpectedMs":null}"#, turn);
                 }
@@ -380,28 +370,12 @@ impl OpenClaw {
             Ok(found) => found,
             Err(failure) => return turn.send(wire::refusal(id, &failure)),
         };
-        let held: usize = self.locating.values().map(Vec::len).sum();
-        if self.pending.len() + held >= IN_FLIGHT_MAX {
-            let why = format!("too many requests in flight ({IN_FLIGHT_MAX}): wait for one to be answered");
-            let failure = Failure::of(&ErrorCode::RateLimited.error(why), self.protocol);
-            return turn.send(wire::refusal(id, &failure));
+        let held = self.locating.values().map(Vec::len).sum();
+        if let Err(full) = self.calls.room(held) {
+            return turn.send(wire::refusal(id, &Failure::of(&full, self.protocol)));
         }
         let call = (method.handle)(self, &Request { id, method, params }, turn);
-        match call {
-            // What it costs is spent all the same, and a rate that is used up is said first.
-            Err(error) if method.cost > 0 => {
-                let ticket = turn.execute(self.granted(needs), method.cost, Err(error));
-                self.pending.insert(
-                    ticket,
-                    Pending {
-                        id: Some(id.into()),
-                        needs,
-                        then: Box::new(|_, reply, _| Err(reply.err().unwrap_or_else(misfit))),
-                    },
-                );
-            }
-            call => self.proceed(Some(id.to_owned()), (needs, method.cost), call, turn),
-        }
+        self.proceed(Some(Asker { id: id.to_owned(), needs }), method.cost, call, turn);
     }
 
     /// The scope under which the connection is let do what `needs` this one.
@@ -409,48 +383,12 @@ impl OpenClaw {
         if self.who.role == Role::Node { Scope::Read } else { needs }
     }
 
-    /// Answers, or asks on.
-    fn proceed(
-        &mut self,
-        id: Option<String>,
-        (needs, cost): (Scope, u32),
-        call: Result<Call, Error>,
-        turn: &mut Turn<'_>,
-    ) {
-        match (call, id) {
-            (Ok(Call::Ask(command, then)), id) => {
-                let ticket = turn.execute(self.granted(needs), cost, Ok(*command));
-                self.pending.insert(ticket, Pending { id, needs, then });
-            }
-            (Ok(Call::Answer(payload)), Some(id)) => turn.send(wire::answer(&id, &payload)),
-            (Err(error), Some(id)) => turn.send(wire::refusal(&id, &Failure::of(&error, self.protocol))),
-            (Ok(Call::Elsewhere), _) | (Ok(Call::Answer(_)) | Err(_), None) => {}
-        }
-    }
-
-    /// Asks the daemon for something no client waits for.
-    fn ask_aside(
-        &mut self,
-        command: Command,
-        turn: &mut Turn<'_>,
-        then: impl FnOnce(&mut OpenClaw, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error> + 'static,
-    ) -> Ticket {
-        let ticket = turn.execute(self.granted(Scope::Read), 0, Ok(command));
-        self.pending.insert(ticket, Pending { id: None, needs: Scope::Read, then: Box::new(then) });
-        ticket
-    }
-
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
-        let Some(Pending { id, needs, then }) = self.pending.remove(&ticket) else { return };
-        if let Ok(Reply::Attached { session, .. }) = &reply {
+        if let Ok(Reply::Session(SessionReply::Attached(Attached { session, .. }))) = &reply {
             // Its events come under this ticket.
             self.attached(ticket, session);
         }
-        self.replying = ticket;
-        let call = then(self, reply, turn);
-        // Who may not read asks on as it was asked.
-        let needs = if self.who.scopes.allows(Scope::Read) { Scope::Read } else { needs };
-        self.proceed(id, (needs, 0), call, turn);
+        self.take_reply(ticket, reply, turn);
     }
 
     /// The session a client's key stands for. Where that is not known yet the request waits until it
@@ -484,30 +422,34 @@ impl OpenClaw {
             return Ok(None);
         }
         let key = key.to_owned();
-        self.ask_aside(Command::Exists { session: first.clone() }, turn, move |dialect, reply, turn| {
-            let waiting = dialect.locating.remove(&key).unwrap_or_default();
-            match reply {
-                Ok(reply) => {
-                    let is_there = reply == Reply::Exists(true);
-                    if dialect.located.len() >= LOCATED_MAX {
-                        dialect.located.clear();
+        self.ask_aside(
+            Command::Session(SessionCommand::Exists(Exists { session: first.clone() })),
+            turn,
+            move |dialect, reply, turn| {
+                let waiting = dialect.locating.remove(&key).unwrap_or_default();
+                match reply {
+                    Ok(reply) => {
+                        let is_there = reply == Reply::Session(SessionReply::Exists(true));
+                        if dialect.located.len() >= LOCATED_MAX {
+                            dialect.located.clear();
+                        }
+                        dialect.located.insert(key.clone(), if is_there { first } else { second });
+                        for (_, frame) in waiting {
+                            dialect.on_frame(&Frame::Text(frame.into()), turn);
+                        }
+                        if !is_there {
+                            // It may come to be.
+                            dialect.located.remove(&key);
+                        }
                     }
-                    dialect.located.insert(key.clone(), if is_there { first } else { second });
-                    for (_, frame) in waiting {
-                        dialect.on_frame(&Frame::Text(frame.into()), turn);
-                    }
-                    if !is_there {
-                        // It may come to be.
-                        dialect.located.remove(&key);
+                    Err(error) => {
+                        let failure = Failure::of(&error, dialect.protocol);
+                        waiting.iter().for_each(|(id, _)| turn.send(wire::refusal(id, &failure)));
                     }
                 }
-                Err(error) => {
-                    let failure = Failure::of(&error, dialect.protocol);
-                    waiting.iter().for_each(|(id, _)| turn.send(wire::refusal(id, &failure)));
-                }
-            }
-            Ok(Call::Elsewhere)
-        });
+                Ok(Call::Elsewhere)
+            },
+        );
         Ok(None)
     }
 

@@ -18,7 +18,10 @@ use super::{Call, OpenClaw, Request, misfit, wire};
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::node::{INVOKE_TIMEOUT, Invocation, InvokeNode, NodeFailure, NodeRow};
+use crate::node::{
+    INVOKE_TIMEOUT, Invocation, InvokeNode, ListNodes, NodeCommand, NodeFailure, NodeReply, NodeResult,
+    NodeRow,
+};
 use crate::reply::Reply;
 
 /// What a node may tell of its own accord, and whether that is taken.
@@ -70,8 +73,8 @@ fn row(node: &NodeRow) -> Value {
 
 /// Asks which nodes there are.
 fn nodes(answer: impl FnOnce(Vec<NodeRow>, u64) -> Result<Value, Error> + 'static) -> Result<Call, Error> {
-    Call::ask(Command::Nodes, move |_, reply, turn| match reply? {
-        Reply::Nodes(nodes) => answer(nodes, turn.now().as_millis()).map(Call::Answer),
+    Call::ask(Command::Node(NodeCommand::ListNodes(ListNodes)), move |_, reply, turn| match reply? {
+        Reply::Node(NodeReply::Nodes(nodes)) => answer(nodes, turn.now().as_millis()).map(Call::Answer),
         _ => Err(misfit()),
     })
 }
@@ -126,8 +129,8 @@ pub(super) fn invoke(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
         timeout: invoke.timeout_ms.map_or(INVOKE_TIMEOUT, Duration::from_millis),
         idempotency_key: invoke.idempotency_key.filter(|key| !key.is_empty()),
     };
-    Call::ask(Command::InvokeNode(Box::new(invoke)), |_, reply, _| match reply? {
-        Reply::Invoked(invoked) => match invoked.outcome {
+    Call::ask(Command::Node(NodeCommand::Invoke(Box::new(invoke))), |_, reply, _| match reply? {
+        Reply::Node(NodeReply::Invoked(invoked)) => match invoked.outcome {
             Ok(payload) => {
                 let value = payload.as_deref().map(serde_json::from_str::<Value>);
                 Ok(Call::Answer(json!({
@@ -180,7 +183,7 @@ pub(super) fn result(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn<'_>) 
             message: message.unwrap_or_else(|| "the node does not say why".into()),
         })
     };
-    let command = Command::NodeResult { invocation: Arc::from(told.id), outcome };
+    let command = Command::Node(NodeCommand::Result(NodeResult { invocation: Arc::from(told.id), outcome }));
     Call::ask(command, |_, reply, _| reply.map(|_| Call::Answer(json!({ "ok": true }))))
 }
 

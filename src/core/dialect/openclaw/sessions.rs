@@ -6,17 +6,24 @@ use serde_json::{Map, Value, json};
 
 use super::{Call, OpenClaw, Request, catalog, keys, misfit, target};
 use crate::auth::Owner;
-use crate::command::{Command, SessionFilter, Submit, Target};
+use crate::command::Command;
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::dialect::json::even_null;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{self, RunId, SessionKey};
 use crate::manner::Manner;
-use crate::reply::{Accepted, Preview, Reply, Role, SessionRow};
+use crate::reply::Reply;
+use crate::session_command::{
+    self, Configure, CreateSession, Delete, DescribeSession, PreviewSessions, Reset, SessionCommand,
+    SessionFilter, Submit,
+};
+use crate::session_reply::{Accepted, Compacted, Deleted, Preview, SessionReply, SessionRow};
 use crate::settings::Patch;
+use crate::target::Target;
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
+use crate::transcript::Role;
 
 /// How many sessions a list has where the client does not say, and at most.
 const LIST_DEFAULT: u64 = 200;
@@ -148,7 +155,7 @@ impl OpenClaw {
 
     /// The payload of `sessions.list`, from the reply to the command that [`filter`] made.
     fn session_list(&self, asked: &Listing, reply: Reply, now: Timestamp) -> Result<Value, Error> {
-        let Reply::SessionList(list) = reply else { return Err(misfit()) };
+        let Reply::Session(SessionReply::SessionList(list)) = reply else { return Err(misfit()) };
         let is_asked = |row: &&SessionRow| {
             let archived = row.settings.display.get("archived").is_some_and(|set| *set == Value::Bool(true));
             match &asked.archived {
@@ -232,7 +239,7 @@ fn filter(asked: &Listing, now: Timestamp) -> Option<Command> {
     let text = |text: &Option<String>| {
         text.as_deref().map(str::trim).filter(|text| !text.is_empty()).map(str::to_owned)
     };
-    Some(Command::ListSessions(SessionFilter {
+    Some(Command::Session(SessionCommand::ListSessions(SessionFilter {
         offset: 0,
         is_open: false,
         state: None,
@@ -242,7 +249,7 @@ fn filter(asked: &Listing, now: Timestamp) -> Option<Command> {
         label: text(&asked.label),
         search: text(&asked.search).map(searched),
         with_texts: [asked.include_derived_titles, asked.include_last_message].contains(&Some(true)),
-    }))
+    })))
 }
 
 /// What is looked for in keys, labels and titles: where it is a client's key or the beginning of one,
@@ -269,7 +276,7 @@ fn listed(
 ) -> Result<Call, Error> {
     match filter(&asked, turn.now()) {
         None => {
-            let nothing = Reply::SessionList(Default::default());
+            let nothing = Reply::Session(SessionReply::SessionList(Default::default()));
             dialect.session_list(&asked, nothing, turn.now()).map(payload).map(Call::Answer)
         }
         Some(command) => Call::ask(command, move |dialect, reply, turn| {
@@ -375,12 +382,15 @@ pub(super) fn resolve(
             let Some(session) = dialect.session(request, Some(&key), turn)? else {
                 return Ok(Call::Elsewhere);
             };
-            return Call::ask(Command::DescribeSession { target: target(&session) }, move |_, reply, _| {
-                match reply? {
-                    Reply::Session(row) => found(row.as_deref(), &key),
+            return Call::ask(
+                Command::Session(SessionCommand::DescribeSession(DescribeSession {
+                    target: target(&session),
+                })),
+                move |_, reply, _| match reply? {
+                    Reply::Session(SessionReply::Session(row)) => found(row.as_deref(), &key),
                     _ => Err(misfit()),
-                }
-            });
+                },
+            );
         }
         (None, Some(id), None) => (Some(id), None),
         (None, None, Some(label)) => (None, Some(label)),
@@ -402,7 +412,7 @@ pub(super) fn resolve(
     };
     let Some(command) = filter(&listing, turn.now()) else { return Err(misfit()) };
     Call::ask(command, move |_, reply, _| {
-        let Reply::SessionList(list) = reply? else { return Err(misfit()) };
+        let Reply::Session(SessionReply::SessionList(list)) = reply? else { return Err(misfit()) };
         let is_named = |row: &&SessionRow| {
             id.as_ref().is_none_or(|id| *id == row.session_id || is_short_of(id, &row.session))
         };
@@ -455,29 +465,32 @@ pub(super) fn preview(
         |number: Option<u64>, default| usize::try_from(number.unwrap_or(default)).unwrap_or(usize::MAX);
     let limit = number(asked.limit, PREVIEW_DEFAULT);
     let chars_max = number(asked.max_chars, PREVIEW_CHARS_DEFAULT);
-    Call::ask(Command::Preview { targets, limit, chars_max }, move |_, reply, turn| {
-        let Reply::Previews(previews) = reply? else { return Err(misfit()) };
-        let one = |(key, place): (&String, &std::ops::Range<usize>)| {
-            let found = previews.get(place.clone()).unwrap_or_default();
-            let messages = found.iter().find_map(|Preview { messages }| messages.as_ref());
-            let status = match messages {
-                None => "missing",
-                Some(messages) if messages.is_empty() => "empty",
-                Some(_) => "ok",
-            };
-            let item = |(role, text): &(Role, String)| {
-                let role = match role {
-                    Role::User => "user",
-                    Role::Assistant => "assistant",
+    Call::ask(
+        Command::Session(SessionCommand::PreviewSessions(PreviewSessions { targets, limit, chars_max })),
+        move |_, reply, turn| {
+            let Reply::Session(SessionReply::Previews(previews)) = reply? else { return Err(misfit()) };
+            let one = |(key, place): (&String, &std::ops::Range<usize>)| {
+                let found = previews.get(place.clone()).unwrap_or_default();
+                let messages = found.iter().find_map(|Preview { messages }| messages.as_ref());
+                let status = match messages {
+                    None => "missing",
+                    Some(messages) if messages.is_empty() => "empty",
+                    Some(_) => "ok",
                 };
-                json!({ "role": role, "text": text })
+                let item = |(role, text): &(Role, String)| {
+                    let role = match role {
+                        Role::User => "user",
+                        Role::Assistant => "assistant",
+                    };
+                    json!({ "role": role, "text": text })
+                };
+                let items: Vec<_> = messages.into_iter().flatten().map(item).collect();
+                json!({ "key": key, "status": status, "items": items })
             };
-            let items: Vec<_> = messages.into_iter().flatten().map(item).collect();
-            json!({ "key": key, "status": status, "items": items })
-        };
-        let previews: Vec<_> = keys.iter().zip(&places).map(one).collect();
-        Ok(Call::Answer(json!({ "ts": turn.now().as_millis(), "previews": previews })))
-    })
+            let previews: Vec<_> = keys.iter().zip(&places).map(one).collect();
+            Ok(Call::Answer(json!({ "ts": turn.now().as_millis(), "previews": previews })))
+        },
+    )
 }
 
 /// `sessions.describe`.
@@ -487,12 +500,15 @@ pub(super) fn describe(
     turn: &mut Turn<'_>,
 ) -> Result<Call, Error> {
     let Some((session, _)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
-    Call::ask(Command::DescribeSession { target: target(&session) }, |dialect, reply, _| match reply? {
-        Reply::Session(row) => {
-            Ok(Call::Answer(json!({ "session": row.map(|row| dialect.session_row(&row)) })))
-        }
-        _ => Err(misfit()),
-    })
+    Call::ask(
+        Command::Session(SessionCommand::DescribeSession(DescribeSession { target: target(&session) })),
+        |dialect, reply, _| match reply? {
+            Reply::Session(SessionReply::Session(row)) => {
+                Ok(Call::Answer(json!({ "session": row.map(|row| dialect.session_row(&row)) })))
+            }
+            _ => Err(misfit()),
+        },
+    )
 }
 
 /// `sessions.create`: a session, and its first prompt where there is one.
@@ -537,52 +553,55 @@ pub(super) fn create(
         return Err(request.invalid("at /idempotencyKey: too long"));
     }
     dialect.follow(&session, &key, None, turn);
-    Call::ask(Command::CreateSession { target: target(&session), patch }, move |dialect, reply, turn| {
-        let Reply::Settled(row) = reply? else { return Err(misfit()) };
-        let mut answer = dialect.settled(&key, &row);
-        let Some(content) = message else { return Ok(Call::Answer(answer)) };
-        let run = turn.run_id();
-        let name_told = name.clone().unwrap_or_else(|| run.to_string());
-        let submit = Submit {
-            target: target(&session),
-            run,
-            content,
-            idempotency_key: name,
-            attachments: Vec::new(),
-            files: Vec::new(),
-            enclosed: Vec::new(),
-            manner: Manner::default(),
-            follow: true,
-        };
-        Call::ask(Command::Submit(submit), move |dialect, reply, turn| {
-            match reply {
-                Ok(Reply::Accepted(accepted)) => {
-                    dialect.expect(
-                        &accepted,
-                        &name_told,
-                        &key,
-                        super::chat::after_answer(dialect.protocol, turn.now()),
-                    );
-                    answer["runStarted"] = true.into();
-                    answer["runId"] = name_told.into();
-                    let Accepted { repeated, is_over, .. } = accepted;
-                    answer["status"] = match (repeated, is_over) {
-                        (false, _) => "started",
-                        (true, false) => "in_flight",
-                        (true, true) => "ok",
+    Call::ask(
+        Command::Session(SessionCommand::CreateSession(CreateSession { target: target(&session), patch })),
+        move |dialect, reply, turn| {
+            let Reply::Session(SessionReply::Settled(row)) = reply? else { return Err(misfit()) };
+            let mut answer = dialect.settled(&key, &row);
+            let Some(content) = message else { return Ok(Call::Answer(answer)) };
+            let run = turn.run_id();
+            let name_told = name.clone().unwrap_or_else(|| run.to_string());
+            let submit = Submit {
+                target: target(&session),
+                run,
+                content,
+                idempotency_key: name,
+                attachments: Vec::new(),
+                files: Vec::new(),
+                enclosed: Vec::new(),
+                manner: Manner::default(),
+                follow: true,
+            };
+            Call::ask(Command::Session(SessionCommand::Submit(submit)), move |dialect, reply, turn| {
+                match reply {
+                    Ok(Reply::Session(SessionReply::Accepted(accepted))) => {
+                        dialect.expect(
+                            &accepted,
+                            &name_told,
+                            &key,
+                            super::chat::after_answer(dialect.protocol, turn.now()),
+                        );
+                        answer["runStarted"] = true.into();
+                        answer["runId"] = name_told.into();
+                        let Accepted { repeated, is_over, .. } = accepted;
+                        answer["status"] = match (repeated, is_over) {
+                            (false, _) => "started",
+                            (true, false) => "in_flight",
+                            (true, true) => "ok",
+                        }
+                        .into();
                     }
-                    .into();
+                    Ok(_) => return Err(misfit()),
+                    // The session is there all the same.
+                    Err(error) => {
+                        answer["runStarted"] = false.into();
+                        answer["runError"] = json!({ "code": "UNAVAILABLE", "message": error.message });
+                    }
                 }
-                Ok(_) => return Err(misfit()),
-                // The session is there all the same.
-                Err(error) => {
-                    answer["runStarted"] = false.into();
-                    answer["runError"] = json!({ "code": "UNAVAILABLE", "message": error.message });
-                }
-            }
-            Ok(Call::Answer(answer))
-        })
-    })
+                Ok(Call::Answer(answer))
+            })
+        },
+    )
 }
 
 fn thinking(level: &str) -> Result<Thinking, Error> {
@@ -657,7 +676,7 @@ pub(super) fn patch(
 ) -> Result<Call, Error> {
     let patch = patch_of(request, turn.now())?;
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
-    settle(Command::Configure { target: target(&session), patch }, key)
+    settle(Command::Session(SessionCommand::Configure(Configure { target: target(&session), patch })), key)
 }
 
 /// `sessions.reset`: a new conversation.
@@ -667,12 +686,12 @@ pub(super) fn reset(
     turn: &mut Turn<'_>,
 ) -> Result<Call, Error> {
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
-    settle(Command::Reset { target: target(&session) }, key)
+    settle(Command::Session(SessionCommand::Reset(Reset { target: target(&session) })), key)
 }
 
 fn settle(command: Command, key: String) -> Result<Call, Error> {
     Call::ask(command, move |dialect, reply, _| match reply? {
-        Reply::Settled(row) => Ok(Call::Answer(dialect.settled(&key, &row))),
+        Reply::Session(SessionReply::Settled(row)) => Ok(Call::Answer(dialect.settled(&key, &row))),
         _ => Err(misfit()),
     })
 }
@@ -695,16 +714,22 @@ pub(super) fn compact(
     }
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     let keep = usize::try_from(keep).unwrap_or(usize::MAX);
-    Call::ask(Command::Compact { target: target(&session), keep }, move |_, reply, _| match reply? {
-        Reply::Compacted { forgotten: 0, .. } => {
-            let why = "nothing to forget";
-            Ok(Call::Answer(json!({ "ok": true, "key": key, "compacted": false, "reason": why })))
-        }
-        Reply::Compacted { kept, .. } => Ok(Call::Answer(
-            json!({ "ok": true, "key": key, "compacted": true, "kept": kept, "archived": [] }),
-        )),
-        _ => Err(misfit()),
-    })
+    Call::ask(
+        Command::Session(SessionCommand::Compact(session_command::Compact {
+            target: target(&session),
+            keep,
+        })),
+        move |_, reply, _| match reply? {
+            Reply::Session(SessionReply::Compacted(Compacted { forgotten: 0, .. })) => {
+                let why = "nothing to forget";
+                Ok(Call::Answer(json!({ "ok": true, "key": key, "compacted": false, "reason": why })))
+            }
+            Reply::Session(SessionReply::Compacted(Compacted { kept, .. })) => Ok(Call::Answer(
+                json!({ "ok": true, "key": key, "compacted": true, "kept": kept, "archived": [] }),
+            )),
+            _ => Err(misfit()),
+        },
+    )
 }
 
 /// `sessions.delete`: but for the main session, which clients count on.
@@ -718,10 +743,13 @@ pub(super) fn delete(
         let name = keys::write(&session, &dialect.owner);
         return Err(ErrorCode::InvalidRequest.error(format!("Cannot delete the main session ({name}).")));
     }
-    Call::ask(Command::Delete { target: target(&session) }, move |_, reply, _| match reply? {
-        Reply::Deleted { found } => {
-            Ok(Call::Answer(json!({ "ok": true, "key": key, "deleted": found, "archived": [] })))
-        }
-        _ => Err(misfit()),
-    })
+    Call::ask(
+        Command::Session(SessionCommand::Delete(Delete { target: target(&session) })),
+        move |_, reply, _| match reply? {
+            Reply::Session(SessionReply::Deleted(Deleted { found })) => {
+                Ok(Call::Answer(json!({ "ok": true, "key": key, "deleted": found, "archived": [] })))
+            }
+            _ => Err(misfit()),
+        },
+    )
 }

@@ -7,11 +7,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, misfit};
-use crate::command::{Command, ConfigRequest};
+use crate::command::Command;
 use crate::config;
+use crate::config::request::{ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot};
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::reply::{ConfigIssue, ConfigSnapshot, Reply};
+use crate::reply::Reply;
 
 /// The text of a file, as JSON.
 fn raw(file: &Value) -> Value {
@@ -43,8 +44,8 @@ fn snapshot(snapshot: &ConfigSnapshot) -> Value {
 
 /// `config.get`.
 pub(super) fn config_get(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Config(ConfigRequest::Get), |_, reply, _| match reply? {
-        Reply::Config(found) => Ok(Call::Answer(snapshot(&found))),
+    Call::ask(Command::Config(ConfigCommand::Config(ConfigRequest::Get)), |_, reply, _| match reply? {
+        Reply::Config(ConfigReply::Config(found)) => Ok(Call::Answer(snapshot(&found))),
         _ => Err(misfit()),
     })
 }
@@ -74,9 +75,9 @@ fn set(request: &Request<'_>, is_patch: bool) -> Result<Call, Error> {
     let asked = serde_json::from_str(&raw)
         .map_err(|why| ErrorCode::InvalidRequest.error(format!("invalid config: it is not JSON: {why}")))?;
     Call::ask(
-        Command::Config(ConfigRequest::Set { asked, is_patch, base_hash }),
+        Command::Config(ConfigCommand::Config(ConfigRequest::Set { asked, is_patch, base_hash })),
         |_, reply, _| match reply? {
-            Reply::Config(now) => {
+            Reply::Config(ConfigReply::Config(now)) => {
                 let mut payload = snapshot(&now);
                 payload["ok"] = true.into();
                 if now.needs_restart {

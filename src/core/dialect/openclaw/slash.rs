@@ -6,13 +6,15 @@ use serde_json::{Value, json};
 
 use super::stream::{Frame, ended, said};
 use super::wire::Protocol;
-use super::{Call, OpenClaw, approvals, catalog, chat, misfit, target};
+use super::{Call, Calling, OpenClaw, approvals, catalog, chat, misfit, target};
 use crate::approval::{ApprovalCommand, ApprovalReply, Decision, Pending, Verdict};
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::error::Error;
 use crate::ids::{ApprovalId, Seq, SessionKey};
 use crate::reply::Reply;
+use crate::session_command::{Compact, Configure, DescribeSession, Inject, Reset, SessionCommand};
+use crate::session_reply::{Compacted, SessionReply};
 use crate::settings::Patch;
 use crate::thinking::Thinking;
 
@@ -118,7 +120,7 @@ pub(super) fn answer(command: Slash, asked: Asked) -> Result<Call, Error> {
             Some(format!("Models:\n{}", lines.join("\n")))
         }),
         Slash::Status | Slash::Model(None) | Slash::Think(None) => (describe(&asked), |dialect, reply| {
-            let Reply::Session(row) = reply else { return None };
+            let Reply::Session(SessionReply::Session(row)) = reply else { return None };
             let row = row.as_deref();
             let model =
                 row.and_then(|row| row.model.as_ref()).or_else(|| dialect.model_of(dialect.default_agent()));
@@ -130,38 +132,45 @@ pub(super) fn answer(command: Slash, asked: Asked) -> Result<Call, Error> {
                 dialect.setup.version, usage.input_tokens, usage.output_tokens
             ))
         }),
-        Slash::Reset => (Command::Reset { target: whose() }, |_, reply| {
-            matches!(reply, Reply::Settled(_)).then(|| "A new conversation begins.".into())
+        Slash::Reset => (Command::Session(SessionCommand::Reset(Reset { target: whose() })), |_, reply| {
+            matches!(reply, Reply::Session(SessionReply::Settled(_)))
+                .then(|| "A new conversation begins.".into())
         }),
-        Slash::Compact => {
-            (Command::Compact { target: whose(), keep: COMPACT_KEEP }, |_, reply| match reply {
-                Reply::Compacted { kept, forgotten } => {
+        Slash::Compact => (
+            Command::Session(SessionCommand::Compact(Compact { target: whose(), keep: COMPACT_KEEP })),
+            |_, reply| match reply {
+                Reply::Session(SessionReply::Compacted(Compacted { kept, forgotten })) => {
                     Some(format!("{forgotten} messages were forgotten, {kept} are left."))
                 }
                 _ => None,
-            })
-        }
+            },
+        ),
         Slash::Model(Some(model)) => {
             let model = (model != "default").then_some(model);
             let patch = Patch { model: Some(model), ..Patch::default() };
-            (Command::Configure { target: whose(), patch }, |dialect, reply| match reply {
-                Reply::Settled(row) => {
-                    let model = row.model.as_ref().or_else(|| dialect.model_of(dialect.default_agent()));
-                    Some(format!("model: {}", model.map_or_else(|| "none".into(), catalog::model_name)))
-                }
-                _ => None,
-            })
+            (
+                Command::Session(SessionCommand::Configure(Configure { target: whose(), patch })),
+                |dialect, reply| match reply {
+                    Reply::Session(SessionReply::Settled(row)) => {
+                        let model = row.model.as_ref().or_else(|| dialect.model_of(dialect.default_agent()));
+                        Some(format!("model: {}", model.map_or_else(|| "none".into(), catalog::model_name)))
+                    }
+                    _ => None,
+                },
+            )
         }
         Slash::Think(Some(level)) => {
             let Some(level) = Thinking::from_name(&level.to_ascii_lowercase()) else {
                 return ask(describe(&asked), asked, |_, _| Some(NO_SUCH_LEVEL.into()));
             };
             let patch = Patch { thinking: Some(Some(level)), ..Patch::default() };
-            (Command::Configure { target: whose(), patch }, |_, reply| match reply {
-                Reply::Settled(row) => {
-                    Some(format!("thinking: {}", row.settings.thinking.unwrap_or(Thinking::Off).name()))
+            (Command::Session(SessionCommand::Configure(Configure { target: whose(), patch })), |_, reply| {
+                match reply {
+                    Reply::Session(SessionReply::Settled(row)) => {
+                        Some(format!("thinking: {}", row.settings.thinking.unwrap_or(Thinking::Off).name()))
+                    }
+                    _ => None,
                 }
-                _ => None,
             })
         }
         Slash::Approvals => (Command::Approval(ApprovalCommand::List), |_, reply| {
@@ -206,7 +215,7 @@ fn ask(command: Command, asked: Asked, tell: Tell) -> Result<Call, Error> {
 }
 
 fn describe(asked: &Asked) -> Command {
-    Command::DescribeSession { target: target(&asked.session) }
+    Command::Session(SessionCommand::DescribeSession(DescribeSession { target: target(&asked.session) }))
 }
 
 fn help() -> String {
@@ -220,8 +229,14 @@ impl OpenClaw {
     fn say_after(&mut self, asked: &Asked, text: Result<String, Error>, turn: &mut Turn<'_>) {
         let text = text.unwrap_or_else(|error| error.message);
         if self.protocol == Protocol::Three && self.is_page {
-            let (inject, asked) =
-                (Command::Inject { target: target(&asked.session), content: text, id: None }, asked.clone());
+            let (inject, asked) = (
+                Command::Session(SessionCommand::Inject(Inject {
+                    target: target(&asked.session),
+                    content: text,
+                    id: None,
+                })),
+                asked.clone(),
+            );
             self.ask_aside(inject, turn, move |dialect, _, turn| {
                 let over = ended(&asked.run, &asked.key, Seq(0));
                 dialect.tell_at(

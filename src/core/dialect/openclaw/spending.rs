@@ -11,10 +11,13 @@ use serde_json::{Value, json};
 
 use super::usage::Sum;
 use super::{Call, OpenClaw, Request, catalog, misfit};
-use crate::command::{Command, SessionFilter};
+use crate::command::Command;
+use crate::daemon::{DaemonCommand, DaemonReply, DayUsage, ListUsage};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::reply::{DayUsage, Reply, SessionRow};
+use crate::reply::Reply;
+use crate::session_command::{SessionCommand, SessionFilter};
+use crate::session_reply::{SessionReply, SessionRow};
 use crate::time::Timestamp;
 
 /// How many sessions are told to who does not say, and at most; and how many are counted.
@@ -89,19 +92,21 @@ pub(super) fn sessions(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<
     let asked: Asked = request.read()?;
     let range = Range::of(&asked, turn.now()).map_err(|why| request.invalid(&why))?;
     let since = range.since();
-    Call::ask(Command::UsageDays { since }, move |_, reply, _| {
-        let Reply::UsageDays(days) = reply? else { return Err(misfit()) };
+    Call::ask(Command::Daemon(DaemonCommand::ListUsage(ListUsage { since })), move |_, reply, _| {
+        let Reply::Daemon(DaemonReply::UsageDays(days)) = reply? else { return Err(misfit()) };
         let filter = SessionFilter {
             limit: COUNTED_MAX,
             active_since: Some(since),
             agent: asked.agent_id.as_deref().map(Into::into),
             ..SessionFilter::default()
         };
-        Call::ask(Command::ListSessions(filter), move |dialect, reply, turn| match reply? {
-            Reply::SessionList(list) => {
-                Ok(Call::Answer(dialect.spent(&asked, range, &days, &list.rows, turn.now())))
+        Call::ask(Command::Session(SessionCommand::ListSessions(filter)), move |dialect, reply, turn| {
+            match reply? {
+                Reply::Session(SessionReply::SessionList(list)) => {
+                    Ok(Call::Answer(dialect.spent(&asked, range, &days, &list.rows, turn.now())))
+                }
+                _ => Err(misfit()),
             }
-            _ => Err(misfit()),
         })
     })
 }

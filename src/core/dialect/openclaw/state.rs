@@ -9,10 +9,12 @@ use super::wire::scope_name;
 use super::{Call, OpenClaw, Request, catalog, keys, misfit};
 use crate::announcement::{ChangeReason, SessionChange};
 use crate::auth::{About, Role, Scope};
-use crate::command::{Command, Told};
+use crate::command::Command;
+use crate::daemon::{DaemonCommand, DaemonReply, GetOverview, Overview};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::reply::{Overview, Presence, Present, Reply};
+use crate::presence::{Presence, Present, Told};
+use crate::reply::Reply;
 use crate::time::Timestamp;
 
 impl OpenClaw {
@@ -170,9 +172,13 @@ impl OpenClaw {
 
 /// Asks for the overview and answers with what `payload` makes of it.
 fn overview(payload: fn(&OpenClaw, &Overview, Timestamp) -> Value) -> Result<Call, Error> {
-    Call::ask(Command::Overview, move |dialect, reply, turn| match reply? {
-        Reply::Overview(overview) => Ok(Call::Answer(payload(dialect, &overview, turn.now()))),
-        _ => Err(misfit()),
+    Call::ask(Command::Daemon(DaemonCommand::GetOverview(GetOverview)), move |dialect, reply, turn| {
+        match reply? {
+            Reply::Daemon(DaemonReply::Overview(overview)) => {
+                Ok(Call::Answer(payload(dialect, &overview, turn.now())))
+            }
+            _ => Err(misfit()),
+        }
     })
 }
 
@@ -262,5 +268,7 @@ pub(super) fn system_event(_: &mut OpenClaw, request: &Request<'_>, _: &mut Turn
         reason: told.reason,
         idle,
     };
-    Call::ask(Command::Tell(Box::new(told)), |_, reply, _| reply.map(|_| Call::Answer(json!({ "ok": true }))))
+    Call::ask(Command::Daemon(DaemonCommand::Tell(Box::new(told))), |_, reply, _| {
+        reply.map(|_| Call::Answer(json!({ "ok": true })))
+    })
 }

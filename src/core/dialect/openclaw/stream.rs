@@ -27,8 +27,9 @@ use crate::dialect::json::json as to_json;
 use crate::error::Error;
 use crate::event::{Cause, Event, Logged, Outcome, Usage};
 use crate::ids::{RunId, Seq, Ticket};
-use crate::reply::{Entry, STEP_JOINT, UnderWay};
+use crate::session_reply::UnderWay;
 use crate::time::Timestamp;
+use crate::transcript::{Entry, STEP_JOINT};
 
 /// The least time between two pieces of text. (Source: Clawdbot's gateway.)
 const COALESCE: Duration = Duration::from_millis(150);

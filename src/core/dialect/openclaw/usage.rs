@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, catalog, misfit};
 use crate::command::Command;
+use crate::daemon::{DaemonCommand, DaemonReply, DayUsage, ListUsage};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::reply::{DayUsage, Reply};
+use crate::reply::Reply;
 use crate::time::Timestamp;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -79,9 +80,11 @@ pub(super) fn cost(_: &mut OpenClaw, request: &Request<'_>, turn: &mut Turn<'_>)
     let since = Timestamp::from_millis(
         turn.now().as_millis().saturating_sub(DAY.saturating_mul(days - 1).as_millis() as u64),
     );
-    Call::ask(Command::UsageDays { since }, move |_, reply, turn| match reply? {
-        Reply::UsageDays(rows) => Ok(Call::Answer(summary(&rows, days, turn.now()))),
-        _ => Err(misfit()),
+    Call::ask(Command::Daemon(DaemonCommand::ListUsage(ListUsage { since })), move |_, reply, turn| {
+        match reply? {
+            Reply::Daemon(DaemonReply::UsageDays(rows)) => Ok(Call::Answer(summary(&rows, days, turn.now()))),
+            _ => Err(misfit()),
+        }
     })
 }
 

@@ -7,12 +7,15 @@ use serde_json::{Value, json};
 
 use super::chat::IDEMPOTENCY_KEY_BYTES_MAX;
 use super::stream::{End, Told, stop_reason};
-use super::{Call, OpenClaw, Request, misfit, wire};
+use super::{Asker, Call, Calling, OpenClaw, Request, misfit, wire};
+use crate::auth::Scope;
 use crate::command::Command;
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
 use crate::event::{Cause, Outcome};
 use crate::reply::Reply;
+use crate::session_command::{FollowRun, SessionCommand};
+use crate::session_reply::SessionReply;
 use crate::time::Timestamp;
 
 /// How long `agent.wait` waits where the client does not say, and at most.
@@ -73,20 +76,23 @@ impl OpenClaw {
             told.waiting.push((vain.id, vain.until));
             return Ok(Call::Elsewhere);
         }
-        Call::ask(Command::FollowRun { run: vain.run.as_str().into() }, move |dialect, reply, turn| {
-            match reply {
-                Ok(Reply::Accepted(accepted)) => {
-                    dialect.await_end(&accepted, &vain.run).waiting.push((vain.id, vain.until));
+        Call::ask(
+            Command::Session(SessionCommand::FollowRun(FollowRun { run: vain.run.as_str().into() })),
+            move |dialect, reply, turn| {
+                match reply {
+                    Ok(Reply::Session(SessionReply::Accepted(accepted))) => {
+                        dialect.await_end(&accepted, &vain.run).waiting.push((vain.id, vain.until));
+                    }
+                    Ok(_) => return Err(misfit()),
+                    Err(error) if error.code == ErrorCode::NotFound => {
+                        let look = turn.now().after(LOOK).min(vain.until);
+                        dialect.vain.push(Vain { look, ..vain });
+                    }
+                    Err(error) => return Err(error),
                 }
-                Ok(_) => return Err(misfit()),
-                Err(error) if error.code == ErrorCode::NotFound => {
-                    let look = turn.now().after(LOOK).min(vain.until);
-                    dialect.vain.push(Vain { look, ..vain });
-                }
-                Err(error) => return Err(error),
-            }
-            Ok(Call::Elsewhere)
-        })
+                Ok(Call::Elsewhere)
+            },
+        )
     }
 
     /// Looks again for runs that nobody knew; who waited long enough is told that.
@@ -100,7 +106,7 @@ impl OpenClaw {
             }
             let id = vain.id.clone();
             let call = self.wait(vain);
-            self.proceed(Some(id), (crate::auth::Scope::Read, 0), call, turn);
+            self.proceed(Some(Asker { id, needs: Scope::Read }), 0, call, turn);
         }
     }
 }

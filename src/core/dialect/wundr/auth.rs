@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{self, Failure};
-use super::{Call, Pending, Request, Then, Turn, Wundr, method, misfit};
+use super::{Call, Calling, Request, Turn, Wundr, method, misfit};
 use crate::auth::pairing::CredentialFault;
 use crate::auth::token::{Kind, TokenCommand, TokenReply};
 use crate::auth::{Admitted, Grounds, Secret, jwt};
@@ -119,8 +119,7 @@ impl Wundr {
     /// Has a fresh credential given out, and then looked at as if it had been shown.
     fn renew(&mut self, id: String, token: String, turn: &mut Turn<'_>) {
         let command = Command::Token(Box::new(TokenCommand::Renew { id: token }));
-        let ticket = turn.execute(self.granted(&[]), RENEWAL_COST, Ok(command));
-        let then: Then = Box::new(move |dialect, reply, turn| {
+        self.ask_under((self.granted(&[]), RENEWAL_COST), command, turn, move |dialect, reply, turn| {
             match reply {
                 Ok(Reply::Token(reply)) => match *reply {
                     TokenReply::Rotated { secret, .. } => {
@@ -134,7 +133,6 @@ impl Wundr {
             }
             Ok(Call::Elsewhere)
         });
-        self.pending.insert(ticket, Pending { asker: None, then });
     }
 
     /// Answers with what may be done from here on.

@@ -9,11 +9,12 @@ use serde_json::{Map, Value, json};
 
 use super::shape::{Field, NAME, Shape, TEXT, default, optional, required};
 use super::{Call, Request, Turn, Wundr, misfit};
-use crate::command::{Command, ConfigRequest};
+use crate::command::Command;
 use crate::config;
+use crate::config::request::{ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot};
 use crate::dialect::json::clip;
 use crate::error::Error;
-use crate::reply::{ConfigIssue, ConfigSnapshot, Reply};
+use crate::reply::Reply;
 
 /// How many keys may be asked for or set at once.
 const KEYS_MAX: usize = 256;
@@ -89,8 +90,8 @@ pub(super) fn get(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) ->
     if !unknown.is_empty() {
         return Err(request.invalid(&format!("keys: there is no {}", unknown.join(", "))));
     }
-    Call::ask(Command::Config(ConfigRequest::Look), move |_, reply, _| match reply? {
-        Reply::Config(now) => Ok(Call::Answer(shown(&now, keys.as_deref(), all))),
+    Call::ask(Command::Config(ConfigCommand::Config(ConfigRequest::Look)), move |_, reply, _| match reply? {
+        Reply::Config(ConfigReply::Config(now)) => Ok(Call::Answer(shown(&now, keys.as_deref(), all))),
         _ => Err(misfit()),
     })
 }
@@ -138,15 +139,18 @@ pub(super) fn set(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) ->
         return Err(request.invalid(&format!("values: must have 1 to {KEYS_MAX} keys")));
     }
     let values = values.into_iter().collect();
-    Call::ask(Command::Config(ConfigRequest::Place { values, merge }), |_, reply, _| match reply? {
-        Reply::Config(now) => Ok(Call::Answer(json!({
-            "ok": true,
-            "pending": now.pending,
-            "restartRequired": now.needs_restart,
-            "warnings": issues(&now.warnings),
-            "path": now.path,
-            "hash": now.hash,
-        }))),
-        _ => Err(misfit()),
-    })
+    Call::ask(
+        Command::Config(ConfigCommand::Config(ConfigRequest::Place { values, merge })),
+        |_, reply, _| match reply? {
+            Reply::Config(ConfigReply::Config(now)) => Ok(Call::Answer(json!({
+                "ok": true,
+                "pending": now.pending,
+                "restartRequired": now.needs_restart,
+                "warnings": issues(&now.warnings),
+                "path": now.path,
+                "hash": now.hash,
+            }))),
+            _ => Err(misfit()),
+        },
+    )
 }

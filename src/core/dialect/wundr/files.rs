@@ -20,7 +20,7 @@ use serde_json::{Map, Value, json};
 use super::binary::{self, Binary, Refused};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, default, optional, required};
 use super::wire::{self, Failure};
-use super::{Call, Pending, Request, Then, Turn, Wundr, method, misfit};
+use super::{Call, Calling, Request, Turn, Wundr, method, misfit};
 use crate::command::Command;
 use crate::error::{Error, ErrorCode};
 use crate::file::{
@@ -260,7 +260,7 @@ impl Wundr {
         let chunk =
             Chunk { upload: id, about, offset, index, data: payload, compressed: is_compressed, is_last };
         let command = Command::File(Box::new(FileCommand::Write(chunk)));
-        let then: Then = Box::new(move |wundr, reply, turn| {
+        self.ask_under((self.granted(method::WRITE), cost), command, turn, move |wundr, reply, turn| {
             match of_files(reply) {
                 Ok(FileReply::File(row)) => {
                     wundr.transfers.sending.remove(&id);
@@ -277,8 +277,6 @@ impl Wundr {
             }
             Ok(Call::Elsewhere)
         });
-        let ticket = turn.execute(self.granted(method::WRITE), cost, Ok(command));
-        self.pending.insert(ticket, Pending { asker: None, then });
         if let Some(sending) = self.transfers.sending.get_mut(&id) {
             sending.has_ended = is_last;
         }

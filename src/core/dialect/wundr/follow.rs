@@ -23,15 +23,18 @@ use serde_json::{Map, Value, json};
 use super::stream::{SESSION_EVENTS, Shared, Told};
 use super::subscription::{Atom, Interest, SESSION_ID, Source, Subscription, Subscriptions};
 use super::tools::{self, TOOL_REQUEST};
-use super::{Call, Request, Wundr, misfit};
+use super::{Call, Calling, Request, Wundr, misfit};
 use crate::auth::{Scope, Scopes};
-use crate::command::{Command, Target};
+use crate::command::Command;
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::event::{Event, Published};
 use crate::ids::{RunId, Seq, SessionKey, Ticket};
-use crate::reply::{Reply, UnderWay};
+use crate::reply::Reply;
+use crate::session_command::{Attach, Detach, SessionCommand, Unwatch, Watch, WatchCalls};
+use crate::session_reply::{self, SessionReply, UnderWay, Watching};
+use crate::target::Target;
 
 /// How many of the prompts of a connection that are told in one piece are known, the latest.
 const WHOLE_MAX: usize = 256;
@@ -180,7 +183,10 @@ impl Wundr {
             let stood = self.stand(interest, Source::Attached(ticket), turn);
             return then(self, stood, turn);
         }
-        let command = Command::Attach { target: Target::Uuid(session_id), after: None };
+        let command = Command::Session(SessionCommand::Attach(Attach {
+            target: Target::Uuid(session_id),
+            after: None,
+        }));
         self.following.opening += 1;
         Call::ask(command, move |dialect, reply, turn| {
             dialect.following.opening -= 1;
@@ -214,7 +220,10 @@ impl Wundr {
             let stood = self.stand(interest, Source::Nowhere, turn);
             return then(self, stood, turn);
         }
-        let command = Command::Attach { target: Target::Uuid(session_id.clone()), after };
+        let command = Command::Session(SessionCommand::Attach(Attach {
+            target: Target::Uuid(session_id.clone()),
+            after,
+        }));
         *self.following.opening_own.entry(session_id.clone()).or_default() += 1;
         Call::ask(command, move |dialect, reply, turn| {
             dialect.following.opened_own(&session_id);
@@ -271,22 +280,22 @@ impl Wundr {
     fn open_watch(&mut self, interest: Interest, then: Standing, turn: &mut Turn<'_>) -> Result<Call, Error> {
         let following = &self.following;
         let command = if self.scopes.allows(Scope::Read) && following.watch.is_none() {
-            Command::Watch
+            Command::Session(SessionCommand::Watch(Watch))
         } else if self.decides_for_others() && following.calls.is_none() {
-            Command::WatchCalls
+            Command::Session(SessionCommand::WatchCalls(WatchCalls))
         } else {
             let stood = self.stand(interest, Source::Watch, turn);
             return then(self, stood, turn);
         };
-        let is_calls = matches!(command, Command::WatchCalls);
+        let is_calls = matches!(command, Command::Session(SessionCommand::WatchCalls(WatchCalls)));
         self.following.opening += 1;
         Call::ask(command, move |dialect, reply, turn| {
             dialect.following.opening -= 1;
-            let ticket = dialect.answering;
+            let ticket = dialect.calls.replying();
             let following = &mut dialect.following;
             let place = if is_calls { &mut following.calls } else { &mut following.watch };
             match reply {
-                Ok(Reply::Watching) => {
+                Ok(Reply::Session(SessionReply::Watching(Watching))) => {
                     *place = Some(ticket);
                     following.roads.insert(ticket, Road::default());
                 }
@@ -305,9 +314,14 @@ impl Wundr {
         reply: Result<Reply, Error>,
         is_shared: bool,
     ) -> Result<(Source, Option<Box<UnderWay>>), Error> {
-        let ticket = self.answering;
+        let ticket = self.calls.replying();
         match reply {
-            Ok(Reply::Attached { session, after, under_way, .. }) => {
+            Ok(Reply::Session(SessionReply::Attached(session_reply::Attached {
+                session,
+                after,
+                under_way,
+                ..
+            }))) => {
                 let session_id = session.uuid();
                 let to = Some(Attached { session, session_id, after, is_shared });
                 self.following.roads.insert(ticket, Road { to, ..Road::default() });
@@ -357,14 +371,15 @@ impl Wundr {
                 continue;
             }
             let command = match self.following.roads.remove(&ticket).and_then(|road| road.to) {
-                Some(Attached { session, .. }) => {
-                    Command::Detach { target: Target::Session(session), follow: ticket }
-                }
+                Some(Attached { session, .. }) => Command::Session(SessionCommand::Detach(Detach {
+                    target: Target::Session(session),
+                    follow: ticket,
+                })),
                 None => {
                     let following = &mut self.following;
                     let (watch, calls) = (&mut following.watch, &mut following.calls);
                     [watch, calls].into_iter().for_each(|place| *place = place.filter(|at| *at != ticket));
-                    Command::Unwatch { watch: ticket }
+                    Command::Session(SessionCommand::Unwatch(Unwatch { watch: ticket }))
                 }
             };
             self.ask_aside(command, turn, |_, _, _| Ok(Call::Elsewhere));

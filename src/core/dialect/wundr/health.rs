@@ -7,6 +7,7 @@ use super::shape::{COUNT, Field, Shape, optional, required};
 use super::{Call, Request, Turn, Wundr, misfit};
 use crate::auth::Scope;
 use crate::command::Command;
+use crate::daemon::{DaemonCommand, DaemonReply, GetHealth};
 use crate::error::Error;
 use crate::health::{Part, Report};
 use crate::reply::Reply;
@@ -55,8 +56,8 @@ pub(super) fn ping(_: &mut Wundr, request: &mut Request<'_>, turn: &mut Turn<'_>
 
 /// `health.status`
 pub(super) fn status(_: &mut Wundr, _: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
-    Call::ask(Command::Health, |_, reply, turn| match reply? {
-        Reply::Health(report) => Ok(Call::Answer(payload(&report, turn))),
+    Call::ask(Command::Daemon(DaemonCommand::GetHealth(GetHealth)), |_, reply, turn| match reply? {
+        Reply::Daemon(DaemonReply::Health(report)) => Ok(Call::Answer(payload(&report, turn))),
         _ => Err(misfit()),
     })
 }

@@ -6,10 +6,13 @@ use serde_json::{Value, json};
 use super::sessions::{self, ACTIVITY, SESSION, describe, target};
 use super::shape::{COUNT, Field, NAME, Shape, TEXT, default, optional, required};
 use super::{Call, Request, Turn, Wundr, misfit};
-use crate::command::{Before, Command};
+use crate::command::Command;
 use crate::error::Error;
 use crate::ids::RunId;
-use crate::reply::{Message, Reply, Role};
+use crate::reply::Reply;
+use crate::session_command::{Before, ReadHistory, SessionCommand};
+use crate::session_reply::SessionReply;
+use crate::transcript::{Message, Role};
 
 /// How many messages one page has.
 const PAGE_MAX: i64 = 200;
@@ -116,9 +119,13 @@ pub(super) fn history(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>
         if let Some(activity) = sessions::activity(row.state) {
             told["activity"] = activity.into();
         }
-        let command = Command::History { target: target(&session_id), limit, before };
+        let command = Command::Session(SessionCommand::ReadHistory(ReadHistory {
+            target: target(&session_id),
+            limit,
+            before,
+        }));
         Call::ask(command, move |_, reply, _| {
-            let Reply::History(history) = reply? else { return Err(misfit()) };
+            let Reply::Session(SessionReply::History(history)) = reply? else { return Err(misfit()) };
             told["messages"] = history.messages.iter().map(said).collect();
             if let Some(oldest) = history.messages.first().filter(|_| history.more) {
                 told["olderBefore"] = json!({ "promptId": oldest.run.as_str(), "role": role(oldest.role) });

@@ -51,7 +51,7 @@ mod teams;
 mod tools;
 mod wire;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -62,12 +62,12 @@ pub use self::discover::reference;
 use self::follow::Following;
 use self::method::Method;
 use self::wire::{Failure, Incoming};
+use super::calls::{self, Calling, Calls, misfit};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
 use crate::announcement::Announcement;
 use crate::auth::token::Kind;
 use crate::auth::{Grounds, Owner, Scope, Scopes};
-use crate::command::Command;
 use crate::error::{Error, ErrorCode};
 use crate::ids::Ticket;
 use crate::reply::Reply;
@@ -75,9 +75,6 @@ use crate::time::Timestamp;
 
 /// Which slot of a published event holds its payload in this protocol's words.
 const SLOT: usize = 1;
-
-/// How many requests of one connection may wait for an answer at once.
-const IN_FLIGHT_MAX: usize = 256;
 
 /// How many requests of a batch wait for an answer at once, with those besides.
 const BATCH_AT_ONCE: usize = 8;
@@ -108,15 +105,11 @@ pub struct Wundr {
     refreshing: VecDeque<auth::Refreshing>,
     /// How many of those did not hold.
     refused: u32,
-    pending: HashMap<Ticket, Pending>,
+    calls: Calls<Self>,
     /// What is left of a batch.
     batch: VecDeque<Box<RawValue>>,
-    /// The request whose reply is being taken.
-    answering: Ticket,
     following: Following,
     introduced: tools::Introduced,
-    /// When requests that were asked on have to be answered, the earliest first.
-    deadlines: VecDeque<(Timestamp, Ticket)>,
     /// What is sent in binary frames.
     transfers: files::Transfers,
     /// The number of the last event.
@@ -134,42 +127,15 @@ enum Phase {
     Closed,
 }
 
-/// A request that waits for its reply; or something the dialect asked for itself, without an asker.
-struct Pending {
-    asker: Option<Asker>,
-    then: Then,
-}
+/// What becomes of a request.
+type Call = calls::Call<Wundr>;
 
 /// Who is to be answered.
-struct Asker {
+pub(super) struct Asker {
     id: String,
     method: &'static Method,
-    /// What is yet to be spent for it: its first question to the daemon costs that, the next nothing.
-    cost: u32,
+    /// When it has to be answered.
     until: Timestamp,
-}
-
-/// What to do with the reply to a command.
-type Then = Box<dyn FnOnce(&mut Wundr, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error>>;
-
-/// What becomes of a request.
-enum Call {
-    /// This is the answer.
-    Answer(Value),
-    /// The daemon is to be asked, and then this done.
-    Ask(Box<Command>, Then),
-    /// It is answered elsewhere, once.
-    Elsewhere,
-}
-
-impl Call {
-    /// Asks the daemon; `then` makes the answer.
-    fn ask(
-        command: Command,
-        then: impl FnOnce(&mut Wundr, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error> + 'static,
-    ) -> Result<Self, Error> {
-        Ok(Self::Ask(Box::new(command), Box::new(then)))
-    }
 }
 
 /// A request of somebody who may make it, its parameters in shape.
@@ -196,9 +162,31 @@ fn invalid(method: &str, why: &str) -> Error {
     ErrorCode::InvalidRequest.error(format!("invalid params for {method}: {}", super::json::clip(why)))
 }
 
-/// The reply is to another command: a fault of clawmux.
-fn misfit() -> Error {
-    ErrorCode::Internal.error("internal error: the reply does not fit the request")
+impl Calling for Wundr {
+    type Asker = Asker;
+
+    fn calls(&mut self) -> &mut Calls<Self> {
+        &mut self.calls
+    }
+
+    fn scope(&self, asker: Option<&mut Asker>) -> Scope {
+        self.granted(asker.map_or(&[], |asker| asker.method.needs))
+    }
+
+    fn answer(
+        &mut self,
+        Asker { id, method, .. }: Asker,
+        outcome: Result<Value, Error>,
+        turn: &mut Turn<'_>,
+    ) {
+        turn.send(match outcome {
+            Ok(payload) => {
+                method.check_result(&payload);
+                wire::answer(&id, &payload)
+            }
+            Err(error) => wire::refusal(&id, &method.failure(&error)),
+        });
+    }
 }
 
 impl Dialect for Wundr {
@@ -240,8 +228,8 @@ impl Dialect for Wundr {
             Phase::New | Phase::Closed => None,
             Phase::Waiting | Phase::Checking => Some(self.setup.handshake_deadline),
             Phase::Open => {
-                let answer = self.deadlines.front().map(|(at, _)| *at);
-                answer.into_iter().chain([self.next_heartbeat]).min()
+                let answers = self.calls.askers().map(|asker| asker.until);
+                answers.chain([self.next_heartbeat]).min()
             }
         }
     }
@@ -253,7 +241,6 @@ impl Wundr {
         Self {
             following: Following::new(setup.subscriptions),
             introduced: tools::Introduced::default(),
-            answering: Ticket(0),
             setup,
             phase: Phase::New,
             greeting: connect::Greeting::default(),
@@ -264,9 +251,8 @@ impl Wundr {
             expires: None,
             refreshing: VecDeque::new(),
             refused: 0,
-            pending: HashMap::new(),
+            calls: Calls::default(),
             batch: VecDeque::new(),
-            deadlines: VecDeque::new(),
             transfers: files::Transfers::default(),
             event_seq: 0,
             heartbeats: 0,
@@ -293,9 +279,8 @@ impl Wundr {
 
     fn close(&mut self) {
         self.phase = Phase::Closed;
-        self.pending = HashMap::new();
+        self.calls = Calls::default();
         self.batch = VecDeque::new();
-        self.deadlines = VecDeque::new();
         self.following = Following::new(0);
         self.transfers = files::Transfers::default();
     }
@@ -338,10 +323,7 @@ impl Wundr {
             turn.send(wire::refusal(wire::NO_ID, failure));
         }
         if fault == Fault::Draining {
-            let failure = Failure::of(&ErrorCode::Unavailable.error("the daemon is stopping"));
-            for asker in std::mem::take(&mut self.pending).into_values().filter_map(|pending| pending.asker) {
-                turn.send(wire::refusal(&asker.id, &failure));
-            }
+            self.give_up(&ErrorCode::Unavailable.error("the daemon is stopping"), turn);
         }
         self.end(code, &reason, turn);
     }
@@ -381,7 +363,7 @@ impl Wundr {
     /// Goes on with a batch, as far as there is room for answers: the rest once those were taken.
     fn work_on_batch(&mut self, turn: &mut Turn<'_>) {
         while self.phase == Phase::Open
-            && self.pending.len() < BATCH_AT_ONCE
+            && self.calls.len() < BATCH_AT_ONCE
             && turn.sent_bytes() < BATCH_BYTES
             && let Some(item) = self.batch.pop_front()
         {
@@ -429,22 +411,14 @@ impl Wundr {
             let failure = Failure::missing_scope(method.needs, Some(name));
             return turn.send(wire::refusal(&id, &failure));
         }
-        if self.pending.len() >= IN_FLIGHT_MAX {
-            let why = format!("too many requests in flight ({IN_FLIGHT_MAX}): wait for one to be answered");
-            return turn.send(wire::refusal(&id, &Failure::of(&ErrorCode::RateLimited.error(why))));
+        if let Err(full) = self.calls.room(0) {
+            return turn.send(wire::refusal(&id, &Failure::of(&full)));
         }
         let call = method
             .checked(params)
             .and_then(|params| (method.handle)(self, &mut Request { id: &id, method, params }, turn));
-        let asker = Asker { id, method, cost: method.cost, until: turn.now().after(ANSWER_MAX) };
-        match call {
-            // What it costs is spent all the same, and a rate that is used up is said first.
-            Err(error) if method.cost > 0 => {
-                let then: Then = Box::new(|_, reply, _| Err(reply.err().unwrap_or_else(misfit)));
-                self.ask_daemon(Some(asker), Err(error), then, turn);
-            }
-            call => self.proceed(Some(asker), call, turn),
-        }
+        let asker = Asker { id, method, until: turn.now().after(ANSWER_MAX) };
+        self.proceed(Some(asker), method.cost, call, turn);
     }
 
     /// The scope under which somebody is let do what `needs` any of these.
@@ -454,74 +428,18 @@ impl Wundr {
         needs.iter().chain(&Scope::ALL).find(holds).copied().unwrap_or(Scope::Read)
     }
 
-    fn ask_daemon(
-        &mut self,
-        mut asker: Option<Asker>,
-        command: Result<Command, Error>,
-        then: Then,
-        turn: &mut Turn<'_>,
-    ) -> Ticket {
-        let (needs, cost) = asker
-            .as_mut()
-            .map_or((&[][..], 0), |asker| (asker.method.needs, std::mem::take(&mut asker.cost)));
-        let ticket = turn.execute(self.granted(needs), cost, command);
-        if let Some(asker) = &asker {
-            self.deadlines.push_back((asker.until, ticket));
-        }
-        self.pending.insert(ticket, Pending { asker, then });
-        ticket
-    }
-
-    /// Asks the daemon for something no client waits for.
-    fn ask_aside(
-        &mut self,
-        command: Command,
-        turn: &mut Turn<'_>,
-        then: impl FnOnce(&mut Wundr, Result<Reply, Error>, &mut Turn<'_>) -> Result<Call, Error> + 'static,
-    ) -> Ticket {
-        self.ask_daemon(None, Ok(command), Box::new(then), turn)
-    }
-
-    /// Answers, or asks on.
-    fn proceed(&mut self, asker: Option<Asker>, call: Result<Call, Error>, turn: &mut Turn<'_>) {
-        match (call, asker) {
-            (Ok(Call::Ask(command, then)), asker) => {
-                self.ask_daemon(asker, Ok(*command), then, turn);
-            }
-            (Ok(Call::Answer(payload)), Some(asker)) => {
-                asker.method.check_result(&payload);
-                turn.send(wire::answer(&asker.id, &payload));
-            }
-            (Err(error), Some(asker)) => {
-                turn.send(wire::refusal(&asker.id, &asker.method.failure(&error)));
-            }
-            (Ok(Call::Elsewhere), _) | (Ok(Call::Answer(_)) | Err(_), None) => {}
-        }
-    }
-
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
-        let Some(Pending { asker, then }) = self.pending.remove(&ticket) else { return };
-        self.answering = ticket;
-        let call = then(self, reply, turn);
-        self.proceed(asker, call, turn);
+        self.take_reply(ticket, reply, turn);
         self.tell_beginnings(turn);
-        while let Some((_, ticket)) = self.deadlines.front()
-            && !self.pending.contains_key(ticket)
-        {
-            self.deadlines.pop_front();
-        }
         self.work_on_batch(turn);
     }
 
     fn on_tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now();
-        while let Some((_, ticket)) = self.deadlines.pop_front_if(|(at, _)| *at <= now) {
-            // What the reply brings about is still done; nobody is told.
-            if let Some(asker) = self.pending.get_mut(&ticket).and_then(|pending| pending.asker.take()) {
-                let why = format!("{} took longer than {} ms", asker.method.name, ANSWER_MAX.as_millis());
-                let failure = Failure::of(&ErrorCode::Timeout.error(why));
-                turn.send(wire::refusal(&asker.id, &failure));
-            }
+        // What the replies bring about is still done; nobody is told.
+        for Asker { id, method, .. } in self.calls.take_askers(|asker| asker.until <= now) {
+            let why = format!("{} took longer than {} ms", method.name, ANSWER_MAX.as_millis());
+            turn.send(wire::refusal(&id, &Failure::of(&ErrorCode::Timeout.error(why))));
         }
         self.beat(turn);
     }

@@ -10,11 +10,13 @@ use serde_json::{Value, json};
 use super::sessions::{SESSION, target};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, default, optional, required};
 use super::{Call, Request, Turn, Wundr, files, misfit};
-use crate::command::{Command, Submit};
+use crate::command::Command;
 use crate::error::Error;
 use crate::ids::RunId;
 use crate::manner::{Manner, PROMPT_COST};
-use crate::reply::{Accepted, Reply};
+use crate::reply::Reply;
+use crate::session_command::{Abort, SessionCommand, Submit};
+use crate::session_reply::{Aborted, Accepted, SessionReply};
 
 /// What a prompt costs, in units of `[limits]`.
 pub(super) const COST: u32 = PROMPT_COST;
@@ -108,8 +110,9 @@ pub(super) fn submit(
         // Its events may come before the answer.
         dialect.following.tell_whole(submit.run.clone());
     }
-    Call::ask(Command::Submit(submit), move |dialect, reply, _| {
-        let Reply::Accepted(Accepted { session, run, seq, repeated, .. }) = reply? else {
+    Call::ask(Command::Session(SessionCommand::Submit(submit)), move |dialect, reply, _| {
+        let Reply::Session(SessionReply::Accepted(Accepted { session, run, seq, repeated, .. })) = reply?
+        else {
             return Err(misfit());
         };
         if is_whole {
@@ -148,9 +151,12 @@ struct Cancel {
 /// `prompt.cancel`: one that is over stays as it is.
 pub(super) fn cancel(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
     let Cancel { session_id, prompt_id } = request.read()?;
-    let abort = Command::Abort { target: target(&session_id), run: prompt_id.map(RunId::from) };
+    let abort = Command::Session(SessionCommand::Abort(Abort {
+        target: target(&session_id),
+        run: prompt_id.map(RunId::from),
+    }));
     Call::ask(abort, move |_, reply, _| {
-        let Reply::Aborted { run } = reply? else { return Err(misfit()) };
+        let Reply::Session(SessionReply::Aborted(Aborted { run })) = reply? else { return Err(misfit()) };
         let mut answer = json!({ "ok": true, "sessionId": session_id, "cancelled": run.is_some() });
         if let Some(run) = run {
             answer["promptId"] = run.as_str().into();

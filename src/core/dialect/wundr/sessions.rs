@@ -21,12 +21,15 @@ use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, default, optional, req
 use super::subscription::{Interest, SESSION_ID};
 use super::{Call, Request, Turn, Wundr, misfit};
 use crate::auth::Owner;
-use crate::command::{Command, SessionFilter, Target};
+use crate::command::Command;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{Seq, SessionKey};
-use crate::reply::{Reply, SessionRow, SessionState};
+use crate::reply::Reply;
+use crate::session_command::{Close, CreateSession, DescribeSession, SessionCommand, SessionFilter};
+use crate::session_reply::{SessionReply, SessionRow, SessionState, Stopped};
 use crate::settings::{Assignment, Patch, Settings};
+use crate::target::Target;
 
 /// The kind of session that others than this protocol's clients make.
 const DEFAULT_KIND: &str = "claude-code";
@@ -371,11 +374,14 @@ pub(super) fn create(
         patch.display.insert(MEMORY_PROFILE.to_owned(), profile);
     }
     Call::ask(
-        Command::CreateSession { target: Target::Session(session), patch },
+        Command::Session(SessionCommand::CreateSession(CreateSession {
+            target: Target::Session(session),
+            patch,
+        })),
         move |dialect, reply, turn| {
             match reply? {
                 // From its beginning on, so that it is told of it as well.
-                Reply::Settled(row) => {
+                Reply::Session(SessionReply::Settled(row)) => {
                     let mut info = info(&row, &dialect.owner);
                     info["notes"] = notes;
                     answer_with(dialect, (&row, info), subscribe, Some(Seq(0)), turn)
@@ -415,13 +421,14 @@ pub(super) fn describe(
     session_id: String,
     then: impl FnOnce(&mut Wundr, &SessionRow, &mut Turn<'_>) -> Result<Call, Error> + 'static,
 ) -> Result<Call, Error> {
-    Call::ask(Command::DescribeSession { target: target(&session_id) }, move |dialect, reply, turn| {
-        match reply? {
-            Reply::Session(Some(row)) => then(dialect, &row, turn),
-            Reply::Session(None) => Err(no_such(&session_id)),
+    Call::ask(
+        Command::Session(SessionCommand::DescribeSession(DescribeSession { target: target(&session_id) })),
+        move |dialect, reply, turn| match reply? {
+            Reply::Session(SessionReply::Session(Some(row))) => then(dialect, &row, turn),
+            Reply::Session(SessionReply::Session(None)) => Err(no_such(&session_id)),
             _ => Err(misfit()),
-        }
-    })
+        },
+    )
 }
 
 #[derive(Deserialize)]
@@ -446,9 +453,14 @@ struct Stop {
 /// `session.stop`: ends what runs in it, and it takes no more prompts.
 pub(super) fn stop(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {
     let Stop { session_id, reason } = request.read()?;
-    let close = Command::Close { target: target(&session_id), reason: reason.unwrap_or_default() };
+    let close = Command::Session(SessionCommand::Close(Close {
+        target: target(&session_id),
+        reason: reason.unwrap_or_default(),
+    }));
     Call::ask(close, move |_, reply, _| {
-        let Reply::Stopped { runs, .. } = reply? else { return Err(misfit()) };
+        let Reply::Session(SessionReply::Stopped(Stopped { runs, .. })) = reply? else {
+            return Err(misfit());
+        };
         let prompts: Vec<_> = runs.iter().map(|run| run.as_str()).collect();
         Ok(Call::Answer(
             json!({ "ok": true, "sessionId": session_id, "status": TERMINATED, "prompts": prompts }),
@@ -483,8 +495,8 @@ pub(super) fn list(_: &mut Wundr, request: &mut Request<'_>, _: &mut Turn<'_>) -
         with_texts: true,
         ..SessionFilter::default()
     };
-    Call::ask(Command::ListSessions(filter), move |dialect, reply, _| {
-        let Reply::SessionList(list) = reply? else { return Err(misfit()) };
+    Call::ask(Command::Session(SessionCommand::ListSessions(filter)), move |dialect, reply, _| {
+        let Reply::Session(SessionReply::SessionList(list)) = reply? else { return Err(misfit()) };
         let rows = list.rows.iter().map(|row| info(row, &dialect.owner));
         Ok(Call::Answer(answer(rows.collect(), list.total)))
     })

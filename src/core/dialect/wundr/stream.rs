@@ -46,9 +46,10 @@ use crate::approval::Decision;
 use crate::dialect::json::json as to_json;
 use crate::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult};
 use crate::ids::{ApprovalId, CallId, RunId, Seq};
-use crate::reply::{STEP_JOINT, UnderWay};
+use crate::session_reply::UnderWay;
 use crate::settings::Settings;
 use crate::time::Timestamp;
+use crate::transcript::STEP_JOINT;
 
 /// The events that sessions are told in. Their places here are how they are kept in what is written
 /// once for all.

@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, TEXT, optional, required};
-use super::{Call, Request, Wundr, misfit};
+use super::{Call, Calling, Request, Wundr, misfit};
 use crate::approval::{ApprovalCommand, ApprovalReply, Asked, Decided, Decision, Pending, Verdict, no_such};
 use crate::command::Command;
 use crate::dialect::Turn;

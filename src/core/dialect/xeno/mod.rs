@@ -36,7 +36,7 @@ use self::wire::{Incoming, Raw};
 use super::json::json;
 use super::{Dialect, Fault, Frame, Input, Introduction, Setup, Turn};
 use crate::auth::Scope;
-use crate::command::{Command, Route, Submit, Target};
+use crate::command::Command;
 use crate::error::{Error, ErrorCode};
 use crate::event::Published;
 use crate::ids::Ticket;
@@ -44,8 +44,12 @@ use crate::job::{self, JobCommand, JobReply, Ran};
 use crate::lane;
 use crate::manner::{Manner, PROMPT_COST};
 use crate::provider::ProviderKind;
-use crate::reply::{Accepted, Reply, Said, Transcript};
+use crate::reply::Reply;
+use crate::session_command::{AbortLane, ReadTranscript, SessionCommand, Submit};
+use crate::session_reply::{Accepted, SessionReply};
+use crate::target::{Route, Target};
 use crate::time::Timestamp;
+use crate::transcript::{Said, Transcript};
 
 /// The channel of its sessions.
 const CHANNEL: &str = "xeno";
@@ -172,13 +176,23 @@ impl Xeno {
         let (needs, cost, command, ask) = match asked {
             Asked::Initialize => {
                 let (limit, bytes_max) = (HISTORY_MAX, HISTORY_BYTES_MAX);
-                let command = Command::Transcript { target: target(None), limit, bytes_max, at: None };
+                let command = Command::Session(SessionCommand::ReadTranscript(ReadTranscript {
+                    target: target(None),
+                    limit,
+                    bytes_max,
+                    at: None,
+                }));
                 (Scope::Read, READ, command, Ask::Initialize)
             }
             Asked::Query => self.query(params, turn)?,
             Asked::Abort => {
                 checked(wire::is_nothing(params), "abort")?;
-                (Scope::Write, WRITE, Command::AbortLane { lane: lane::xeno() }, Ask::Abort)
+                (
+                    Scope::Write,
+                    WRITE,
+                    Command::Session(SessionCommand::AbortLane(AbortLane { lane: lane::xeno() })),
+                    Ask::Abort,
+                )
             }
             Asked::Heartbeat => {
                 checked(wire::is_nothing(params), "heartbeat")?;
@@ -224,14 +238,17 @@ impl Xeno {
             manner: Manner { lane: Some(lane::xeno()), ..Manner::default() },
             follow: true,
         };
-        Ok((Scope::Write, PROMPT, Command::Submit(submit), ask))
+        Ok((Scope::Write, PROMPT, Command::Session(SessionCommand::Submit(submit)), ask))
     }
 
     fn on_reply(&mut self, ticket: Ticket, reply: Result<Reply, Error>, turn: &mut Turn<'_>) {
         let Some(at) = self.pending.iter().position(|pending| pending.ticket == ticket) else { return };
         let Pending { id, ask, .. } = self.pending.remove(at);
         match (ask, reply) {
-            (Ask::Query { request, .. }, Ok(Reply::Accepted(Accepted { ahead, .. }))) => {
+            (
+                Ask::Query { request, .. },
+                Ok(Reply::Session(SessionReply::Accepted(Accepted { ahead, .. }))),
+            ) => {
                 turn.send(accepted(&id));
                 let query = Query::new(request, turn.now());
                 if ahead > 0 {
@@ -243,7 +260,7 @@ impl Xeno {
                 turn.send(accepted(&id));
                 Query::new(request, turn.now()).give_up(&error.message, |line| turn.send(line));
             }
-            (Ask::Initialize, Ok(Reply::Transcript(transcript))) => {
+            (Ask::Initialize, Ok(Reply::Session(SessionReply::Transcript(transcript)))) => {
                 turn.send(wire::answer(&id, &snapshot(&transcript)));
             }
             // What could not be aborted is not active.

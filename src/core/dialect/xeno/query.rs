@@ -17,8 +17,8 @@ use crate::dialect::json::json;
 use crate::event::{Event, Logged, Outcome};
 use crate::ids::CallId;
 use crate::messenger::{self, Sent};
-use crate::reply::STEP_JOINT;
 use crate::time::Timestamp;
+use crate::transcript::STEP_JOINT;
 
 /// The least time between two partial streams of one query.
 const PARTIAL: Duration = Duration::from_millis(100);

@@ -10,6 +10,8 @@ use crate::dialect::Action;
 use crate::event::{Cause, Event, Logged, Outcome, ToolCall, ToolResult, Usage};
 use crate::ids::{RunId, Seq, SessionKey};
 use crate::messenger::Sent;
+use crate::session_command::SessionCommand;
+use crate::session_reply::{Aborted, SessionReply};
 
 struct Peer {
     dialect: Xeno,
@@ -70,7 +72,7 @@ impl Peer {
             is_over: false,
             ahead,
         };
-        self.tell(Input::Reply(ticket, Ok(Reply::Accepted(accepted))));
+        self.tell(Input::Reply(ticket, Ok(Reply::Session(SessionReply::Accepted(accepted)))));
     }
 
     fn event(&mut self, ticket: Ticket, event: Event) {
@@ -140,7 +142,7 @@ fn ids_come_back_byte_for_byte() {
         assert_eq!(line, expected);
         peer.line(&format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"gateway.abort"}}"#));
         let (ticket, _) = peer.executed.pop().expect("it is executed");
-        peer.tell(Input::Reply(ticket, Ok(Reply::Aborted { run: None })));
+        peer.tell(Input::Reply(ticket, Ok(Reply::Session(SessionReply::Aborted(Aborted { run: None })))));
         assert_eq!(
             peer.lines.pop().unwrap(),
             format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"ok":true}}}}"#)
@@ -249,7 +251,10 @@ fn what_is_not_wrong_is_passed_on_and_what_is_beside_it_dropped() {
         "more": 1,
     });
     peer.line(&json!({ "jsonrpc": "2.0", "id": 1, "method": "gateway.query", "params": params }).to_string());
-    let (_, Command::Submit(submit)) = peer.executed.pop().expect("it is executed") else { panic!() };
+    let (_, Command::Session(SessionCommand::Submit(submit))) = peer.executed.pop().expect("it is executed")
+    else {
+        panic!()
+    };
     assert_eq!((&*submit.content, submit.target, submit.follow), ("  hi\n", target(None), true));
     assert_eq!(submit.manner.lane, Some(lane::xeno()));
     let [file] = &submit.enclosed[..] else { panic!() };
@@ -259,7 +264,11 @@ fn what_is_not_wrong_is_passed_on_and_what_is_beside_it_dropped() {
     );
     // Half a surrogate pair is no text, and no reason to refuse the rest.
     peer.line(r#"{"jsonrpc":"2.0","id":1,"method":"gateway.query","params":{"requestId":"\ud800","content":"a\udfffb","context":{"type":"rpc","channelId":"w"}}}"#);
-    let (ticket, Command::Submit(submit)) = peer.executed.pop().expect("it is executed") else { panic!() };
+    let (ticket, Command::Session(SessionCommand::Submit(submit))) =
+        peer.executed.pop().expect("it is executed")
+    else {
+        panic!()
+    };
     assert_eq!(submit.content, "a\u{fffd}\u{fffd}\u{fffd}b");
     assert_eq!(submit.target, target(Some("w".into())));
     peer.accept(ticket, 0);

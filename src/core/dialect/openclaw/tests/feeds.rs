@@ -15,16 +15,23 @@ use crate::approval::Toolbox;
 use crate::auth::{Owner, Principal};
 use crate::command::Command;
 use crate::config::Recovery;
+use crate::daemon::{DaemonCommand, DaemonReply, GetOverview};
 use crate::dialect::{Action, Dialect, Frame, Input, Setup, Turn};
 use crate::error::{Error, ErrorCode};
 use crate::event::{Event, Logged, Published, ToolCall, ToolResult};
 use crate::follow::{Followers, Missing, Road, Sent, Wanted};
 use crate::ids::{ConnectionId, Seq, SessionKey, Ticket};
 use crate::provider::{Delta, Stop};
-use crate::reply::{Accepted, LastRun, Reply, STEP_JOINT, SessionList, SessionRow, SessionState, Transcript};
+use crate::reply::Reply;
 use crate::session::{Batch, Limits, Session, Submission};
+use crate::session_command::{Attach, Detach, FollowRun, ReadTranscript, SessionCommand, Unwatch, Watch};
+use crate::session_reply::{
+    Accepted, Attached, Detached, LastRun, SessionList, SessionReply, SessionRow, SessionState, Unwatched,
+    Watching,
+};
 use crate::settings::Settings;
 use crate::time::Timestamp;
+use crate::transcript::{STEP_JOINT, Transcript};
 use crate::turn::Work;
 
 const PEERS: usize = 3;
@@ -310,34 +317,39 @@ impl World {
         let now = self.now();
         let answer = |reply, follow| Answer { peer, ticket, reply, follow };
         match command {
-            Command::Overview => self.reply(at, ticket, Ok(Reply::Overview(Arc::default()))),
-            Command::Watch => {
-                self.reply(at, ticket, Ok(Reply::Watching));
+            Command::Daemon(DaemonCommand::GetOverview(GetOverview)) => {
+                self.reply(at, ticket, Ok(Reply::Daemon(DaemonReply::Overview(Arc::default()))))
+            }
+            Command::Session(SessionCommand::Watch(Watch)) => {
+                self.reply(at, ticket, Ok(Reply::Session(SessionReply::Watching(Watching))));
                 self.watchers.push((peer, ticket));
             }
-            Command::Unwatch { .. } => {
+            Command::Session(SessionCommand::Unwatch(Unwatch { .. })) => {
                 self.watchers.retain(|(id, _)| *id != peer);
-                self.reply(at, ticket, Ok(Reply::Unwatched));
+                self.reply(at, ticket, Ok(Reply::Session(SessionReply::Unwatched(Unwatched))));
             }
-            Command::ListSessions(filter) => {
+            Command::Session(SessionCommand::ListSessions(filter)) => {
                 let is_asked = filter.state == Some(SessionState::Running);
                 let rows: Vec<_> = self.row().into_iter().filter(|_| is_asked).collect();
                 self.reply(
                     at,
                     ticket,
-                    Ok(Reply::SessionList(SessionList { total: rows.len() as u64, rows })),
+                    Ok(Reply::Session(SessionReply::SessionList(SessionList {
+                        total: rows.len() as u64,
+                        rows,
+                    }))),
                 );
             }
-            Command::Transcript { at: up_to, .. } => {
+            Command::Session(SessionCommand::ReadTranscript(ReadTranscript { at: up_to, .. })) => {
                 let head = self.log.last().map_or(Seq(0), |logged| logged.seq);
                 let up_to = up_to.unwrap_or(head).min(head);
                 let events = self.log.iter().filter(|logged| logged.seq <= up_to).cloned().collect();
                 let as_of = Session::restore(key(), limits(), up_to, up_to, Settings::default(), events);
                 let (under_way, queued) = (as_of.under_way(), as_of.waiting().collect());
                 let read = Transcript { head, under_way, queued, ..Transcript::default() };
-                self.reply(at, ticket, Ok(Reply::Transcript(Box::new(read))));
+                self.reply(at, ticket, Ok(Reply::Session(SessionReply::Transcript(Box::new(read)))));
             }
-            Command::Submit(submit) => {
+            Command::Session(SessionCommand::Submit(submit)) => {
                 let submission = Submission {
                     run: submit.run,
                     content: submit.content,
@@ -351,9 +363,9 @@ impl World {
                 let (run, seq, repeated) = (submitted.run, submitted.seq, submitted.repeated);
                 let follow = Some((Wanted::Run(run.clone()), Seq(seq.0 - 1)));
                 let accepted = Accepted { session: key(), run, seq, repeated, is_over, ahead: 0 };
-                self.next.push(answer(Reply::Accepted(accepted), follow));
+                self.next.push(answer(Reply::Session(SessionReply::Accepted(accepted)), follow));
             }
-            Command::FollowRun { run: name } => {
+            Command::Session(SessionCommand::FollowRun(FollowRun { run: name })) => {
                 let found = self.log.iter().find_map(|logged| match &logged.event {
                     Event::Prompted { idempotency_key, .. } => {
                         let run = logged.run.clone().unwrap();
@@ -368,9 +380,9 @@ impl World {
                 let is_over = !self.session.is_open(&run);
                 let follow = Some((Wanted::Run(run.clone()), Seq(seq.0 - 1)));
                 let accepted = Accepted { session: key(), run, seq, repeated: true, is_over, ahead: 0 };
-                self.next.push(answer(Reply::Accepted(accepted), follow));
+                self.next.push(answer(Reply::Session(SessionReply::Accepted(accepted)), follow));
             }
-            Command::Attach { after, .. } => {
+            Command::Session(SessionCommand::Attach(Attach { after, .. })) => {
                 let head = self.session.head();
                 let (under_way, queued) = match after {
                     None => (self.session.under_way().map(Box::new), self.session.waiting().collect()),
@@ -378,13 +390,19 @@ impl World {
                 };
                 let after = after.unwrap_or(head);
                 assert!(after <= head);
-                let attached =
-                    Reply::Attached { session: key(), after, head, under_way, queued, model: None };
+                let attached = Reply::Session(SessionReply::Attached(Attached {
+                    session: key(),
+                    after,
+                    head,
+                    under_way,
+                    queued,
+                    model: None,
+                }));
                 self.next.push(answer(attached, Some((Wanted::Session, after))));
             }
-            Command::Detach { follow, .. } => {
+            Command::Session(SessionCommand::Detach(Detach { follow, .. })) => {
                 let found = self.followers.unfollow(peer, follow);
-                self.next.push(answer(Reply::Detached { found }, None));
+                self.next.push(answer(Reply::Session(SessionReply::Detached(Detached { found })), None));
             }
             other => panic!("{other:?}"),
         }

@@ -1,55 +1,63 @@
 //! `admin.devices` and `admin.device.*`: paired devices, and those that wait for approval.
 
-use clawmux_core::auth::pairing::{Device, DeviceReply, Grant, Pending};
-use clawmux_core::auth::{About, Role, Scope, Scopes};
-use clawmux_core::command::{Command, DeviceCommand};
-use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::reply::Reply;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::event::owner_name;
-use super::methods::Call;
-use super::session::{execute, unexpected};
+use super::method::{Method, Request, method};
+use super::{Call, misfit};
+use crate::auth::pairing::{Device, DeviceCommand, DeviceReply, Grant, Pending};
+use crate::auth::{About, Role, Scope, Scopes};
+use crate::command::Command;
+use crate::error::{Error, ErrorCode};
+use crate::reply::Reply;
+
+/// The methods.
+pub(super) const METHODS: &[Method] = &[
+    method("admin.devices", "{}", list),
+    method("admin.device.approve", r#"{"request"}"#, approve),
+    method("admin.device.reject", r#"{"request"}"#, reject),
+    method("admin.device.revoke", r#"{"device", "role"?}"#, revoke),
+];
 
 /// `admin.devices`: `{"pending": [..], "paired": [..]}`, the latest first. No token is ever in it.
-pub(super) async fn list(call: Call) -> Result<Value, Error> {
-    call.takes_nothing("admin.devices")?;
-    match ask(&call, DeviceCommand::List).await? {
-        DeviceReply::List(list) => Ok(json!({
+fn list(request: &Request) -> Result<Call, Error> {
+    request.takes_nothing()?;
+    ask(DeviceCommand::List, |reply| match reply {
+        DeviceReply::List(list) => Some(json!({
             "pending": list.pending.iter().map(pending).collect::<Vec<_>>(),
             "paired": list.paired.iter().map(device).collect::<Vec<_>>(),
         })),
-        other => Err(unexpected(&Reply::Device(Box::new(other)))),
-    }
+        _ => None,
+    })
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Request {
+struct Asked {
     request: String,
 }
 
 /// `admin.device.approve`: `{"request", "device", "role", "approved": true}`.
-pub(super) async fn approve(call: Call) -> Result<Value, Error> {
-    let Request { request } = call.params("admin.device.approve")?;
-    match ask(&call, DeviceCommand::Approve { request }).await? {
+fn approve(request: &Request) -> Result<Call, Error> {
+    let Asked { request } = request.read()?;
+    ask(DeviceCommand::Approve { request }, |reply| match reply {
         DeviceReply::Approved { request, role, device } => {
-            Ok(json!({ "request": request, "device": &*device.id, "role": role.name(), "approved": true }))
+            Some(json!({ "request": request, "device": &*device.id, "role": role.name(), "approved": true }))
         }
-        other => Err(unexpected(&Reply::Device(Box::new(other)))),
-    }
+        _ => None,
+    })
 }
 
 /// `admin.device.reject`: `{"request", "device", "rejected": true}`.
-pub(super) async fn reject(call: Call) -> Result<Value, Error> {
-    let Request { request } = call.params("admin.device.reject")?;
-    match ask(&call, DeviceCommand::Reject { request }).await? {
+fn reject(request: &Request) -> Result<Call, Error> {
+    let Asked { request } = request.read()?;
+    ask(DeviceCommand::Reject { request }, |reply| match reply {
         DeviceReply::Rejected { request, device } => {
-            Ok(json!({ "request": request, "device": &*device, "rejected": true }))
+            Some(json!({ "request": request, "device": &*device, "rejected": true }))
         }
-        other => Err(unexpected(&Reply::Device(Box::new(other)))),
-    }
+        _ => None,
+    })
 }
 
 #[derive(Deserialize)]
@@ -60,16 +68,16 @@ struct Named {
 }
 
 /// `admin.device.revoke`: `{"device", "roles", "revoked": true}`; its connections are closed.
-pub(super) async fn revoke(call: Call) -> Result<Value, Error> {
-    let Named { device, role } = call.params("admin.device.revoke")?;
+fn revoke(request: &Request) -> Result<Call, Error> {
+    let Named { device, role } = request.read()?;
     let role = role.map(|name| role_of(&name)).transpose()?;
-    match ask(&call, DeviceCommand::Revoke { device, role }).await? {
+    ask(DeviceCommand::Revoke { device, role }, |reply| match reply {
         DeviceReply::Revoked { device, roles, .. } => {
             let roles: Vec<_> = roles.into_iter().map(Role::name).collect();
-            Ok(json!({ "device": &*device, "roles": roles, "revoked": true }))
+            Some(json!({ "device": &*device, "roles": roles, "revoked": true }))
         }
-        other => Err(unexpected(&Reply::Device(Box::new(other)))),
-    }
+        _ => None,
+    })
 }
 
 fn role_of(name: &str) -> Result<Role, Error> {
@@ -78,11 +86,14 @@ fn role_of(name: &str) -> Result<Role, Error> {
     })
 }
 
-async fn ask(call: &Call, command: DeviceCommand) -> Result<DeviceReply, Error> {
-    match execute(call, Command::Device(command)).await? {
-        (_, Reply::Device(reply)) => Ok(*reply),
-        (_, other) => Err(unexpected(&other)),
-    }
+fn ask(
+    command: DeviceCommand,
+    told: impl FnOnce(DeviceReply) -> Option<Value> + 'static,
+) -> Result<Call, Error> {
+    Call::ask(Command::Device(command), |_, reply, _| match reply? {
+        Reply::Device(reply) => told(*reply).map(Call::Answer).ok_or_else(misfit),
+        _ => Err(misfit()),
+    })
 }
 
 fn pending(pending: &Pending) -> Value {

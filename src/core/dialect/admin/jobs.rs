@@ -2,21 +2,36 @@
 
 use std::time::Duration;
 
-use clawmux_core::command::Command;
-use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{AgentId, SessionKey};
-use clawmux_core::job::{Firing, JobCommand, JobPatch, JobReply, JobView, NewJob, Order, Place};
-use clawmux_core::manner::Manner;
-use clawmux_core::reply::Reply;
-use clawmux_core::schedule::{Misfire, Plan};
-use clawmux_core::thinking::Thinking;
-use clawmux_core::time::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::event::owner_name;
-use super::methods::Call;
-use super::session::{execute, unexpected};
+use super::method::{Method, Request, invalid, method};
+use super::{Call, misfit};
+use crate::command::Command;
+use crate::error::Error;
+use crate::ids::{AgentId, SessionKey};
+use crate::job::{Firing, JobCommand, JobPatch, JobReply, JobView, NewJob, Order, Place};
+use crate::manner::Manner;
+use crate::reply::Reply;
+use crate::schedule::{Misfire, Plan};
+use crate::thinking::Thinking;
+use crate::time::Timestamp;
+
+/// The methods.
+pub(super) const METHODS: &[Method] = &[
+    method("admin.jobs", "{}", list),
+    method(
+        "admin.job.add",
+        r#"{"prompt", "at_ms"? or "every_ms"? with "anchor_ms"? or "cron"? with "zone"?, "name"?, "description"?, "session"? or "agent"?, "result_to"?, "misfire"?, "model"?, "thinking"?, "enabled"?, "delete_after"?}"#,
+        add,
+    ),
+    method("admin.job.run", r#"{"job"}"#, run),
+    method("admin.job.remove", r#"{"job"}"#, remove),
+    method("admin.job.runs", r#"{"job"?, "limit"?}"#, runs),
+    method("admin.job.enable", r#"{"job"}"#, enable),
+    method("admin.job.disable", r#"{"job"}"#, disable),
+];
 
 /// How many firings are told to who does not say.
 const RUNS: usize = 20;
@@ -25,17 +40,21 @@ const RUNS: usize = 20;
 const NAME_CHARS: usize = 40;
 
 /// `admin.jobs`: `{"jobs": [..], ..}`, the next to be due first, with how the scheduler is.
-pub(super) async fn list(call: Call) -> Result<Value, Error> {
-    call.takes_nothing("admin.jobs")?;
-    let JobReply::Jobs(jobs) = ask(&call, JobCommand::List).await? else { return Err(misfit()) };
-    let JobReply::Status(status) = ask(&call, JobCommand::Status).await? else { return Err(misfit()) };
-    Ok(json!({
-        "jobs": jobs.iter().map(job).collect::<Vec<_>>(),
-        "draining": !status.is_enabled,
-        "next_ms": status.next.map(Timestamp::as_millis),
-        "heartbeat_ms": status.heartbeat.map(millis),
-        "heartbeat_halted": status.heartbeat_halted,
-    }))
+fn list(request: &Request) -> Result<Call, Error> {
+    request.takes_nothing()?;
+    ask_on(JobCommand::List, |reply| {
+        let JobReply::Jobs(jobs) = reply else { return Err(misfit()) };
+        ask(JobCommand::Status, move |reply| match reply {
+            JobReply::Status(status) => Some(json!({
+                "jobs": jobs.iter().map(job).collect::<Vec<_>>(),
+                "draining": !status.is_enabled,
+                "next_ms": status.next.map(Timestamp::as_millis),
+                "heartbeat_ms": status.heartbeat.map(millis),
+                "heartbeat_halted": status.heartbeat_halted,
+            })),
+            _ => None,
+        })
+    })
 }
 
 #[derive(Deserialize)]
@@ -60,8 +79,8 @@ struct Add {
 }
 
 /// `admin.job.add`: what `admin.jobs` says of it.
-pub(super) async fn add(call: Call) -> Result<Value, Error> {
-    let add: Add = call.params("admin.job.add")?;
+fn add(request: &Request) -> Result<Call, Error> {
+    let add: Add = request.read()?;
     let plan = match (add.at_ms, add.every_ms, add.cron) {
         (Some(at), None, None) => Plan::At(Timestamp::from_millis(at)),
         (None, Some(every), None) => Plan::Every {
@@ -102,7 +121,7 @@ pub(super) async fn add(call: Call) -> Result<Value, Error> {
         is_deleted_after: add.delete_after.unwrap_or(false),
         note: None,
     };
-    ask_for_job(&call, JobCommand::Add(Box::new(new))).await
+    ask_for_job(JobCommand::Add(Box::new(new)))
 }
 
 #[derive(Deserialize)]
@@ -112,40 +131,40 @@ struct Named {
 }
 
 /// `admin.job.enable`: what `admin.jobs` says of it.
-pub(super) async fn enable(call: Call) -> Result<Value, Error> {
-    let Named { job } = call.params("admin.job.enable")?;
-    switch(&call, job, true).await
+fn enable(request: &Request) -> Result<Call, Error> {
+    let Named { job } = request.read()?;
+    switch(job, true)
 }
 
 /// `admin.job.disable`: what `admin.jobs` says of it.
-pub(super) async fn disable(call: Call) -> Result<Value, Error> {
-    let Named { job } = call.params("admin.job.disable")?;
-    switch(&call, job, false).await
+fn disable(request: &Request) -> Result<Call, Error> {
+    let Named { job } = request.read()?;
+    switch(job, false)
 }
 
-async fn switch(call: &Call, job: String, on: bool) -> Result<Value, Error> {
+fn switch(job: String, on: bool) -> Result<Call, Error> {
     let patch = Box::new(JobPatch { is_enabled: Some(on), ..JobPatch::default() });
-    ask_for_job(call, JobCommand::Update { job, patch }).await
+    ask_for_job(JobCommand::Update { job, patch })
 }
 
 /// `admin.job.run`: `{"job", "scheduled_ms"}` once it is begun; `admin.job.runs` says what came of it.
-pub(super) async fn run(call: Call) -> Result<Value, Error> {
-    let Named { job } = call.params("admin.job.run")?;
-    match ask(&call, JobCommand::Start { job }).await? {
+fn run(request: &Request) -> Result<Call, Error> {
+    let Named { job } = request.read()?;
+    ask(JobCommand::Start { job }, |reply| match reply {
         JobReply::Started { job, scheduled } => {
-            Ok(json!({ "job": job.as_str(), "scheduled_ms": scheduled.as_millis() }))
+            Some(json!({ "job": job.as_str(), "scheduled_ms": scheduled.as_millis() }))
         }
-        _ => Err(misfit()),
-    }
+        _ => None,
+    })
 }
 
 /// `admin.job.remove`: `{"removed"}`.
-pub(super) async fn remove(call: Call) -> Result<Value, Error> {
-    let Named { job } = call.params("admin.job.remove")?;
-    match ask(&call, JobCommand::Remove { job }).await? {
-        JobReply::Removed(removed) => Ok(json!({ "removed": removed })),
-        _ => Err(misfit()),
-    }
+fn remove(request: &Request) -> Result<Call, Error> {
+    let Named { job } = request.read()?;
+    ask(JobCommand::Remove { job }, |reply| match reply {
+        JobReply::Removed(removed) => Some(json!({ "removed": removed })),
+        _ => None,
+    })
 }
 
 #[derive(Deserialize)]
@@ -156,34 +175,34 @@ struct Runs {
 }
 
 /// `admin.job.runs`: `{"runs": [..]}`, the latest first.
-pub(super) async fn runs(call: Call) -> Result<Value, Error> {
-    let Runs { job, limit } = call.params("admin.job.runs")?;
-    match ask(&call, JobCommand::Runs { job, limit: limit.unwrap_or(RUNS) }).await? {
-        JobReply::Runs(firings) => Ok(json!({ "runs": firings.iter().map(firing).collect::<Vec<_>>() })),
+fn runs(request: &Request) -> Result<Call, Error> {
+    let Runs { job, limit } = request.read()?;
+    ask(JobCommand::Runs { job, limit: limit.unwrap_or(RUNS) }, |reply| match reply {
+        JobReply::Runs(firings) => Some(json!({ "runs": firings.iter().map(firing).collect::<Vec<_>>() })),
+        _ => None,
+    })
+}
+
+fn ask(command: JobCommand, told: impl FnOnce(JobReply) -> Option<Value> + 'static) -> Result<Call, Error> {
+    ask_on(command, |reply| told(reply).map(Call::Answer).ok_or_else(misfit))
+}
+
+/// The same, where more may be asked then.
+fn ask_on(
+    command: JobCommand,
+    then: impl FnOnce(JobReply) -> Result<Call, Error> + 'static,
+) -> Result<Call, Error> {
+    Call::ask(Command::Job(Box::new(command)), |_, reply, _| match reply? {
+        Reply::Job(reply) => then(*reply),
         _ => Err(misfit()),
-    }
+    })
 }
 
-async fn ask(call: &Call, command: JobCommand) -> Result<JobReply, Error> {
-    match execute(call, Command::Job(Box::new(command))).await? {
-        (_, Reply::Job(reply)) => Ok(*reply),
-        (_, other) => Err(unexpected(&other)),
-    }
-}
-
-async fn ask_for_job(call: &Call, command: JobCommand) -> Result<Value, Error> {
-    match ask(call, command).await? {
-        JobReply::Job(view) => Ok(job(&view)),
-        _ => Err(misfit()),
-    }
-}
-
-fn misfit() -> Error {
-    ErrorCode::Internal.error("the scheduler answered something else than it was asked")
-}
-
-fn invalid(why: &str) -> Error {
-    ErrorCode::InvalidRequest.error(why)
+fn ask_for_job(command: JobCommand) -> Result<Call, Error> {
+    ask(command, |reply| match reply {
+        JobReply::Job(view) => Some(job(&view)),
+        _ => None,
+    })
 }
 
 fn millis(span: Duration) -> u64 {
@@ -232,7 +251,7 @@ fn firing(firing: &Firing) -> Value {
         "state": firing.state.name(),
         "why": firing.state.why(),
         "missed": firing.missed,
-        "run": firing.run.as_ref().map(clawmux_core::ids::RunId::as_str),
+        "run": firing.run.as_ref().map(crate::ids::RunId::as_str),
         "text": firing.text,
         "input_tokens": firing.usage.input_tokens,
         "output_tokens": firing.usage.output_tokens,

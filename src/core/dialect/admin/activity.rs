@@ -2,11 +2,9 @@
 
 use std::collections::HashMap;
 
-use clawmux_core::error::Error;
 use serde_json::Value;
 
-use super::Daemon;
-use super::methods::stopping;
+use crate::operator::Snapshot;
 
 /// What runs.
 #[derive(Debug, Default)]
@@ -35,12 +33,8 @@ pub(super) struct Awake {
 }
 
 impl Activity {
-    /// Asks the sessions.
-    ///
-    /// # Errors
-    /// `Unavailable` where nobody can be asked any more.
-    pub(super) async fn now(daemon: &Daemon) -> Result<Self, Error> {
-        let observed = daemon.sessions.send(crate::observe::Observe).await.map_err(|_| stopping())?;
+    /// What the supervisor of sessions says of those that are awake.
+    pub(super) fn of(observed: &Snapshot) -> Self {
         let number = |state: &Value, name: &str| state[name].as_u64().unwrap_or(0);
         let awake = observed.children.iter().filter_map(|child| {
             let key = child.actor.strip_prefix("session ")?.to_owned();
@@ -56,10 +50,10 @@ impl Activity {
             };
             Some((key, awake))
         });
-        Ok(Self {
+        Self {
             awake: awake.collect(),
             waking: number(&observed.state, "waking") + number(&observed.state, "recovering"),
-        })
+        }
     }
 
     /// Runs under way.

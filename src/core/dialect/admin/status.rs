@@ -1,18 +1,17 @@
 //! `admin.status`: how the daemon is, what waits for somebody, and what needs looking at.
 
-use clawmux_core::config::{Agent, Config, Limits, ModelRef};
-use clawmux_core::error::Error;
-use clawmux_core::reply::{Budget, Period};
-use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::AdminStatus;
-use super::methods::{Call, stopping};
+use super::Call;
+use super::method::{Method, Request, ask, method};
 use super::usage::budget;
-use crate::ask::ask;
-use crate::observe::{Observe, Observed};
-use crate::provider_supervisor::BudgetStatus;
-use crate::store::ReadSizes;
+use crate::error::Error;
+use crate::meter::{Budget, Period};
+use crate::operator::{AgentModels, DaemonInfo, DaemonStatus, GetDaemonStatus, Snapshot};
+use crate::time::Timestamp;
+
+/// The methods.
+pub(super) const METHODS: &[Method] = &[method("admin.status", "{}", status)];
 
 /// A budget is near its end once so much of it is spent or set aside, in percent.
 const NEAR_PERCENT: u64 = 80;
@@ -22,74 +21,75 @@ pub const LOCKED_OUT: &str = "every credential has expired or was revoked, so cl
     socket: create one with `clawmux token create`";
 /// How it begins what is said where the configuration was changed, and only a restart puts that into effect.
 const NEEDS_RESTART: &str = "restart the daemon to apply the new value";
-/// Of so many days it is looked how the store grew.
-const GROWTH_DAYS: usize = 8;
 
-/// Answers it: what [`AdminStatus`] says, but for the connection that asks, and
+/// Answers it:
 ///
+/// - `version`, `pid`, `home`, `store` (the log's file), `listen` (a list of `ADDR:PORT`, as bound), `draining`,
+///   `started_ms`, `uptime_ms`, `sessions`, `connections` (but for the one that asks), `plugins` and
+///   `credentials_expiring` (counts); more may follow;
 /// - `agents`, each with its `model`, the `fallback` models and whether it is the default one; `provider_errors`, what
 ///   went wrong last with each provider within the hour (`calls_failed` in a row, none where it works again);
 /// - `running` and `queued` (runs and prompts), `budgets` as `admin.usage` tells them, and `store_size`, in bytes, with
 ///   the owners who hold most;
 /// - what waits for somebody: `approvals_waiting`, `devices_waiting`, `tokens_expiring` (the first to end);
 /// - `reload_failed`, the last reload where it changed nothing, and `problems`: sentences for people.
-pub(super) async fn status(call: Call) -> Result<Value, Error> {
-    call.takes_nothing("admin.status")?;
-    let daemon = &call.daemon;
-    let tree = daemon.actors.send(Observe);
-    let budgets = daemon.budgets.send(BudgetStatus { session_spent: None });
-    let mut status = daemon.status.send(AdminStatus).await.unwrap_or_else(|_| Err(stopping()))?;
-    let tree = tree.await.map_err(|_| stopping())?;
-    let budgets = budgets.await.map_err(|_| stopping())?;
-    let of = |actor: &str, name: &str| {
-        let child = tree.children.iter().find(|child| child.actor == actor);
-        child.map_or(Value::Null, |child| child.state[name].clone())
-    };
-    let sessions = tree.children.iter().find(|child| child.actor == "session supervisor");
-    if let Some(sessions) = sessions.filter(|sessions| sessions.silent.is_none()) {
-        let each = || sessions.children.iter().map(|session| &session.state);
-        status["running"] = each().filter(|state| state["run"].is_string()).count().into();
-        status["queued"] = each().filter_map(|state| state["queued"].as_u64()).sum::<u64>().into();
-    }
-    // Nobody who asks wants to be told of himself.
-    let others = status["connections"].as_u64().map(|connections| connections.saturating_sub(1));
-    status["connections"] = others.into();
-    let config = daemon.config.get();
-    status["agents"] = agents(&config);
-    status["provider_errors"] = of("provider supervisor", "last_errors");
-    status["tokens_expiring"] = of("tokens", "expiring_first");
-    status["reload_failed"] = of("configuration", "not_reloaded");
-    status["approvals_waiting"] = of("session supervisor", "approvals_waiting");
-    status["devices_waiting"] = of("devices", "pending");
-    let sizes = ask(&daemon.store, ReadSizes { days: GROWTH_DAYS }).await.flatten().unwrap_or_default();
-    status["store_size"] = json!({
-        "bytes": of("store", "db_bytes"),
-        "used_bytes": of("store", "used_bytes"),
-        "free_bytes": of("store", "free_bytes"),
-        "growth_bytes_per_day": growth(&sizes, of("store", "used_bytes").as_u64()),
-        "owners": of("store", "owners"),
-    });
-    status["budgets"] = budgets.iter().map(budget).collect();
-    let mut problems = problems(&tree, &budgets);
-    problems.extend(full(&of("store", "owners"), &config.limits));
-    status["problems"] = json!(problems);
-    Ok(status)
+fn status(request: &Request) -> Result<Call, Error> {
+    request.takes_nothing()?;
+    ask(GetDaemonStatus, |status| told(&status))
 }
 
-/// The agents, with the models they ask.
-fn agents(config: &Config) -> Value {
-    let models = |models: &[ModelRef]| models.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let agent = |agent: &Agent| {
-        let (model, fallback) = agent.models.split_first()?;
-        Some(json!({
-            "agent": agent.id.as_str(),
-            "provider": model.provider,
-            "model": model.to_string(),
-            "fallback": models(fallback),
-            "default": config.default_agent.as_ref() == Some(&agent.id),
-        }))
-    };
-    config.agents.values().filter_map(agent).collect()
+fn told(daemon: &DaemonStatus) -> Value {
+    let DaemonInfo { status, pid, home, store, listen, is_draining, uptime_ms } = &daemon.info;
+    let tree = &daemon.actors;
+    let of = |actor: &str, name: &str| tree.child(actor).map_or(Value::Null, |of| of.state[name].clone());
+    let mut problems = problems(tree, &daemon.budgets);
+    problems.extend(full(&of("store", "owners"), daemon));
+    let mut answer = json!({
+        "version": status.version,
+        "pid": pid,
+        "home": home.display().to_string(),
+        "store": store.display().to_string(),
+        "listen": listen,
+        "draining": is_draining,
+        "started_ms": status.started.as_millis(),
+        "uptime_ms": uptime_ms,
+        "sessions": status.sessions,
+        // Nobody who asks wants to be told of himself.
+        "connections": status.connections.saturating_sub(1),
+        "plugins": status.plugins,
+        "credentials_expiring": of("tokens", "expiring"),
+        "agents": daemon.agents.iter().map(agent).collect::<Vec<_>>(),
+        "provider_errors": of("provider supervisor", "last_errors"),
+        "tokens_expiring": of("tokens", "expiring_first"),
+        "reload_failed": of("configuration", "not_reloaded"),
+        "approvals_waiting": of("session supervisor", "approvals_waiting"),
+        "devices_waiting": of("devices", "pending"),
+        "store_size": {
+            "bytes": of("store", "db_bytes"),
+            "used_bytes": of("store", "used_bytes"),
+            "free_bytes": of("store", "free_bytes"),
+            "growth_bytes_per_day": growth(&daemon.sizes, of("store", "used_bytes").as_u64()),
+            "owners": of("store", "owners"),
+        },
+        "budgets": daemon.budgets.iter().map(budget).collect::<Vec<_>>(),
+        "problems": problems,
+    });
+    if let Some(sessions) = tree.child("session supervisor").filter(|sessions| sessions.silent.is_none()) {
+        let each = || sessions.children.iter().map(|session| &session.state);
+        answer["running"] = each().filter(|state| state["run"].is_string()).count().into();
+        answer["queued"] = each().filter_map(|state| state["queued"].as_u64()).sum::<u64>().into();
+    }
+    answer
+}
+
+fn agent(AgentModels { agent, provider, model, fallback, is_default }: &AgentModels) -> Value {
+    json!({
+        "agent": agent.as_str(),
+        "provider": provider,
+        "model": model,
+        "fallback": fallback,
+        "default": is_default,
+    })
 }
 
 /// How many bytes more are in use each day, of late: from the first of these days to the last, and where
@@ -102,7 +102,7 @@ fn growth(sizes: &[(u64, u64)], used: Option<u64>) -> Option<i64> {
 }
 
 /// Owners who may soon be refused, of those who hold most.
-fn full(owners: &Value, limits: &Limits) -> Vec<String> {
+fn full(owners: &Value, daemon: &DaemonStatus) -> Vec<String> {
     let mut found = Vec::new();
     for owner in owners.as_array().into_iter().flatten() {
         let (name, have) = match owner["owner"].as_str() {
@@ -110,8 +110,8 @@ fn full(owners: &Value, limits: &Limits) -> Vec<String> {
             None => ("the operators".into(), "have"),
         };
         for (what, most, key) in [
-            ("bytes of sessions", limits.store_bytes, "limits.store_bytes"),
-            ("sessions", limits.sessions, "limits.sessions"),
+            ("bytes of sessions", daemon.store_bytes_max, "limits.store_bytes"),
+            ("sessions", daemon.sessions_max, "limits.sessions"),
         ] {
             let has = owner[what.split(' ').next().unwrap_or_default()].as_u64().unwrap_or(0);
             if most > 0 && u128::from(has) * 100 / u128::from(most) >= u128::from(NEAR_PERCENT) {
@@ -123,7 +123,7 @@ fn full(owners: &Value, limits: &Limits) -> Vec<String> {
 }
 
 /// What needs looking at, the worst first.
-fn problems(tree: &Observed, budgets: &[Budget]) -> Vec<String> {
+fn problems(tree: &Snapshot, budgets: &[Budget]) -> Vec<String> {
     let mut found = Vec::new();
     silent(tree, &mut found);
     for child in &tree.children {
@@ -178,7 +178,7 @@ fn problems(tree: &Observed, budgets: &[Budget]) -> Vec<String> {
     found
 }
 
-fn silent(observed: &Observed, found: &mut Vec<String>) {
+fn silent(observed: &Snapshot, found: &mut Vec<String>) {
     if let Some(why) = &observed.silent {
         found.push(format!("the {} does not answer: {why}", observed.actor));
     }
@@ -202,38 +202,60 @@ fn near_its_end(budget: &Budget) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::daemon::Status;
+
+    fn leaf(actor: &str, state: Value) -> Snapshot {
+        Snapshot { actor: actor.into(), state, ..Snapshot::default() }
+    }
+
+    fn daemon(sessions_max: u64, store_bytes_max: u64) -> DaemonStatus {
+        let (started, home) = (Timestamp::default(), "h".into());
+        let status = Status { version: "1".into(), plugins: 0, sessions: 0, connections: 1, started };
+        let (listen, store) = (Vec::new(), "s".into());
+        DaemonStatus {
+            info: DaemonInfo { status, pid: 1, home, store, listen, is_draining: false, uptime_ms: 0 },
+            actors: Snapshot::default(),
+            budgets: Vec::new(),
+            agents: Vec::new(),
+            sizes: Vec::new(),
+            store_bytes_max,
+            sessions_max,
+        }
+    }
 
     #[test]
     fn growth_and_fullness_are_told() {
         assert_eq!(growth(&[(5, 100), (6, 0), (7, 140)], Some(180)), Some(40));
         assert_eq!((growth(&[(5, 100)], Some(180)), growth(&[], None)), (None, None));
-        let limits = Limits { sessions: 10, store_bytes: 100, ..Config::default().limits };
         let owners = json!([{ "owner": null, "sessions": 8, "bytes": 79 }, { "owner": "ada", "sessions": 1, "bytes": 99 }]);
         assert_eq!(
-            full(&owners, &limits),
+            full(&owners, &daemon(10, 100)),
             [
                 "the operators have 8 of the 10 sessions that limits.sessions allows",
                 "\"ada\" has 99 of the 100 bytes of sessions that limits.store_bytes allows"
             ]
         );
-        assert!(full(&owners, &Limits { sessions: 0, store_bytes: 0, ..limits }).is_empty());
+        assert!(full(&owners, &daemon(0, 0)).is_empty());
     }
 
     #[test]
     fn what_needs_looking_at_is_said() {
-        let plugin = Observed::leaf("plugin x", json!({ "plugin": "x", "error": "plugin x: no module" }));
-        let tree = Observed::leaf("gateway", json!({})).with_children(vec![
-            Observed::leaf("store", json!({ "fault": "the disk is full" })),
-            Observed::leaf("sandbox supervisor", json!({})).with_children(vec![plugin]),
-            Observed::leaf(
+        let plugin = leaf("plugin x", json!({ "plugin": "x", "error": "plugin x: no module" }));
+        let sandbox = Snapshot { children: vec![plugin], ..leaf("sandbox supervisor", json!({})) };
+        let silent = Some("no answer in 1000 ms".to_owned());
+        let children = vec![
+            leaf("store", json!({ "fault": "the disk is full" })),
+            sandbox,
+            leaf(
                 "configuration",
                 json!({ "not_reloaded": { "by": "SIGHUP", "at_ms": 0, "error": "g.toml:2: no" },
                         "waits_for_restart": ["gateway.listen", "store.path"] }),
             ),
-            Observed::leaf("tokens", json!({ "locked_out": true })),
-            Observed::leaf("provider supervisor", json!({ "agents_without_key": ["main"] })),
-            Observed::silent("hub", "no answer in 1000 ms"),
-        ]);
+            leaf("tokens", json!({ "locked_out": true })),
+            leaf("provider supervisor", json!({ "agents_without_key": ["main"] })),
+            Snapshot { silent, ..leaf("hub", json!({})) },
+        ];
+        let tree = Snapshot { children, ..leaf("gateway", json!({})) };
         let of = |period, used, limit| Budget { period, used, reserved: 1, limit };
         let budgets =
             [of(Period::Daily, 799, 1000), of(Period::Monthly, 9, 0), of(Period::Monthly, 700, 1000)];
@@ -249,6 +271,6 @@ mod tests {
             "the daily budget is at 80 %: 800 of 1000 tokens",
         ];
         assert_eq!(found, says);
-        assert!(problems(&Observed::leaf("gateway", json!({})), &budgets[1..]).is_empty());
+        assert!(problems(&leaf("gateway", json!({})), &budgets[1..]).is_empty());
     }
 }

@@ -1,15 +1,19 @@
 //! `admin.connections` and `admin.connection.close`: who is connected, and ending one.
 
-use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::ConnectionId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::methods::{Call, stopping};
-use crate::clock;
-use crate::listener::CloseConnection;
-use crate::observe::Observe;
-use crate::session_supervisor::Follows;
+use super::Call;
+use super::method::{Method, Request, ask, ask_on, method};
+use crate::error::{Error, ErrorCode};
+use crate::ids::ConnectionId;
+use crate::operator::{CloseConnection, Connections, ListConnections};
+
+/// The methods.
+pub(super) const METHODS: &[Method] = &[
+    method("admin.connections", r#"{"limit"?}"#, list),
+    method("admin.connection.close", r#"{"connection"}"#, close),
+];
 
 /// Connections in an answer.
 const LIMIT: usize = 1000;
@@ -24,11 +28,13 @@ struct Params {
 
 /// `admin.connections`: `{"connections": [..], "total", "connections_max", "unauthenticated", "closed"}`, the
 /// latest first; `closed` says how many the daemon has closed so far, by cause.
-pub(super) async fn list(call: Call) -> Result<Value, Error> {
-    let limit = call.params::<Params>("admin.connections")?.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
-    let listener = call.daemon.connections.send(Observe).await.map_err(|_| stopping())?;
-    let follows = call.daemon.follows.send(Follows).await.map_err(|_| stopping())?;
-    let now = clock::now().as_millis();
+fn list(request: &Request) -> Result<Call, Error> {
+    let limit = request.read::<Params>()?.limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
+    ask(ListConnections, move |connections| told(&connections, limit))
+}
+
+fn told(Connections { listener, follows, now }: &Connections, limit: usize) -> Value {
+    let now = now.as_millis();
     let row = |figures: &Value| {
         let number = |name: &str| figures[name].as_u64().unwrap_or(0);
         let id = number("id");
@@ -51,13 +57,13 @@ pub(super) async fn list(call: Call) -> Result<Value, Error> {
     };
     let rows: Vec<Value> =
         listener.children.iter().rev().take(limit).map(|connection| row(&connection.state)).collect();
-    Ok(json!({
+    json!({
         "connections": rows,
         "total": listener.children.len(),
         "connections_max": listener.state["connections_max"],
         "unauthenticated": listener.state["unauthenticated"],
         "closed": listener.state["closed"],
-    }))
+    })
 }
 
 #[derive(Deserialize)]
@@ -68,12 +74,15 @@ struct One {
 
 /// `admin.connection.close`: `{"connection", "peer", "closed": true}`. It is told in its protocol's words that
 /// the daemon goes away for it, which is when clients come back; what it had asked for goes on.
-pub(super) async fn close(call: Call) -> Result<Value, Error> {
-    let One { connection } = call.params("admin.connection.close")?;
-    let closed = call.daemon.close.send(CloseConnection(ConnectionId(connection)));
-    match closed.await.map_err(|_| stopping())? {
-        Some(peer) => Ok(json!({ "connection": connection, "peer": peer.to_string(), "closed": true })),
-        None => Err(ErrorCode::NotFound
-            .error(format!("there is no connection {connection}: `clawmux connections` lists them"))),
-    }
+fn close(request: &Request) -> Result<Call, Error> {
+    let One { connection } = request.read()?;
+    let close = CloseConnection { connection: ConnectionId(connection) };
+    ask_on(close, move |closed| {
+        let unknown = || {
+            ErrorCode::NotFound
+                .error(format!("there is no connection {connection}: `clawmux connections` lists them"))
+        };
+        let peer = closed.peer.ok_or_else(unknown)?;
+        Ok(Call::Answer(json!({ "connection": connection, "peer": peer, "closed": true })))
+    })
 }

@@ -1,26 +1,33 @@
 //! `admin.approvals` and `admin.approval.*`: tool calls that wait until somebody decides about them.
 
-use clawmux_core::approval::{ApprovalCommand, ApprovalReply, Pending, Verdict};
-use clawmux_core::command::Command;
-use clawmux_core::error::Error;
-use clawmux_core::ids::ApprovalId;
-use clawmux_core::reply::Reply;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::event::owner_name;
-use super::methods::Call;
-use super::session::{execute, unexpected};
+use super::method::{Method, Request, method};
+use super::{Call, misfit};
+use crate::approval::{ApprovalCommand, ApprovalReply, Pending, Verdict};
+use crate::command::Command;
+use crate::error::Error;
+use crate::ids::ApprovalId;
+use crate::reply::Reply;
+
+/// The methods.
+pub(super) const METHODS: &[Method] = &[
+    method("admin.approvals", "{}", list),
+    method("admin.approval.approve", r#"{"approval", "input"?}"#, approve),
+    method("admin.approval.deny", r#"{"approval", "reason"?}"#, deny),
+];
 
 /// `admin.approvals`: `{"approvals": [..]}`, the longest waiting first.
-pub(super) async fn list(call: Call) -> Result<Value, Error> {
-    call.takes_nothing("admin.approvals")?;
-    match ask(&call, ApprovalCommand::List).await? {
+fn list(request: &Request) -> Result<Call, Error> {
+    request.takes_nothing()?;
+    ask(ApprovalCommand::List, |reply| match reply {
         ApprovalReply::List(list) => {
-            Ok(json!({ "approvals": list.iter().map(|pending| row(pending)).collect::<Vec<_>>() }))
+            Some(json!({ "approvals": list.iter().map(|pending| row(pending)).collect::<Vec<_>>() }))
         }
-        other => Err(unexpected(&Reply::Approval(Box::new(other)))),
-    }
+        _ => None,
+    })
 }
 
 #[derive(Deserialize)]
@@ -32,9 +39,9 @@ struct Approve {
 
 /// `admin.approval.approve`: `{"approval", "session", "run", "tool", "approved": true}`, once it is in
 /// the log. `input`, an object, is what the tool is given in place of the model's.
-pub(super) async fn approve(call: Call) -> Result<Value, Error> {
-    let Approve { approval, input } = call.params("admin.approval.approve")?;
-    decide(&call, approval, Verdict::Approve { input }, "approved").await
+fn approve(request: &Request) -> Result<Call, Error> {
+    let Approve { approval, input } = request.read()?;
+    decide(approval, Verdict::Approve { input }, "approved")
 }
 
 #[derive(Deserialize)]
@@ -46,30 +53,33 @@ struct Deny {
 
 /// `admin.approval.deny`: `{"approval", "session", "run", "tool", "denied": true}`, once it is in the
 /// log. The model is told the `reason`.
-pub(super) async fn deny(call: Call) -> Result<Value, Error> {
-    let Deny { approval, reason } = call.params("admin.approval.deny")?;
-    decide(&call, approval, Verdict::Deny { reason }, "denied").await
+fn deny(request: &Request) -> Result<Call, Error> {
+    let Deny { approval, reason } = request.read()?;
+    decide(approval, Verdict::Deny { reason }, "denied")
 }
 
-async fn decide(call: &Call, id: String, verdict: Verdict, word: &str) -> Result<Value, Error> {
+fn decide(id: String, verdict: Verdict, word: &'static str) -> Result<Call, Error> {
     let command = ApprovalCommand::Decide { id: ApprovalId::new(id), session: None, verdict };
-    match ask(call, command).await? {
-        ApprovalReply::Decided { id, session, run, decided } => Ok(json!({
+    ask(command, move |reply| match reply {
+        ApprovalReply::Decided { id, session, run, decided } => Some(json!({
             "approval": id.as_str(),
             "session": session.as_str(),
             "run": run.as_str(),
             "tool": decided.tool.as_str(),
             word: true,
         })),
-        other => Err(unexpected(&Reply::Approval(Box::new(other)))),
-    }
+        _ => None,
+    })
 }
 
-async fn ask(call: &Call, command: ApprovalCommand) -> Result<ApprovalReply, Error> {
-    match execute(call, Command::Approval(command)).await? {
-        (_, Reply::Approval(reply)) => Ok(*reply),
-        (_, other) => Err(unexpected(&other)),
-    }
+fn ask(
+    command: ApprovalCommand,
+    told: impl FnOnce(ApprovalReply) -> Option<Value> + 'static,
+) -> Result<Call, Error> {
+    Call::ask(Command::Approval(command), |_, reply, _| match reply? {
+        Reply::Approval(reply) => told(*reply).map(Call::Answer).ok_or_else(misfit),
+        _ => Err(misfit()),
+    })
 }
 
 fn row(pending: &Pending) -> Value {

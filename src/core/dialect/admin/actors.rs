@@ -3,12 +3,16 @@
 //! How many messages wait in a mailbox actix does not say. What is told instead is how long the
 //! question waited there, and, where an actor keeps queues of its own, how many things wait in those.
 
-use clawmux_core::error::Error;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::methods::{Call, stopping};
-use crate::observe::{Observe, Observed};
+use super::Call;
+use super::method::{Method, Request, ask, method};
+use crate::error::Error;
+use crate::operator::{ObserveActors, Snapshot};
+
+/// The methods.
+pub(super) const METHODS: &[Method] = &[method("admin.actors", r#"{"children"?}"#, actors)];
 
 /// Children of one actor in an answer.
 const CHILDREN: usize = 50;
@@ -40,14 +44,13 @@ struct Params {
 /// Answers it: `{"actor", "mailbox_wait_us", "queued", "restarts", "silent", "state", "children": [..],
 /// "children_total"}`, the gateway's, and the same of each child. Of many children those come that need
 /// looking at most: who says nothing, then who has most waiting.
-pub(super) async fn actors(call: Call) -> Result<Value, Error> {
-    let children = call.params::<Params>("admin.actors")?.children.unwrap_or(CHILDREN).min(CHILDREN_MAX);
-    let tree = call.daemon.actors.send(Observe).await.map_err(|_| stopping())?;
-    Ok(node(&tree, children))
+fn actors(request: &Request) -> Result<Call, Error> {
+    let children = request.read::<Params>()?.children.unwrap_or(CHILDREN).min(CHILDREN_MAX);
+    ask(ObserveActors, move |tree| node(&tree, children))
 }
 
-fn node(observed: &Observed, children_max: usize) -> Value {
-    let mut children: Vec<&Observed> = observed.children.iter().collect();
+fn node(observed: &Snapshot, children_max: usize) -> Value {
+    let mut children: Vec<&Snapshot> = observed.children.iter().collect();
     if children.len() > children_max {
         // Stable: of equals the order of their supervisor stays.
         children.sort_by_key(|child| {
@@ -80,12 +83,18 @@ mod tests {
 
     #[test]
     fn of_many_children_those_are_told_that_need_looking_at() {
-        let child = |name: &str, queued: u64| Observed::leaf(name, json!({ "queued": queued }));
-        let tree = Observed::leaf("parent", json!({ "restarts_total": 2 })).with_children(vec![
-            child("idle", 0),
-            child("busy", 7),
-            Observed::silent("stuck", "no answer in 5 ms"),
-        ]);
+        let child = |name: &str, queued: u64| Snapshot {
+            actor: name.into(),
+            state: json!({ "queued": queued }),
+            ..Snapshot::default()
+        };
+        let silent = Some("no answer in 5 ms".into());
+        let stuck = Snapshot { actor: "stuck".into(), silent, ..Snapshot::default() };
+        let tree = Snapshot {
+            state: json!({ "restarts_total": 2 }),
+            children: vec![child("idle", 0), child("busy", 7), stuck],
+            ..Snapshot::default()
+        };
         let told = node(&tree, 2);
         assert_eq!((&told["restarts"], &told["queued"]), (&json!(2), &Value::Null), "it has no queue");
         assert_eq!(told["children_total"], 3);

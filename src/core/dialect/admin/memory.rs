@@ -1,15 +1,18 @@
 //! `admin.memory`: how much is remembered for whom, or what for one owner.
 
-use clawmux_core::auth::Owner;
-use clawmux_core::error::Error;
-use clawmux_core::memory::{ENTRIES_MAX, OWNER_BYTES_MAX, Tier};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Call;
 use super::event::owner_name;
-use super::methods::Call;
-use crate::ask::ask;
-use crate::store::{ListMemories, ListedMemory, MemoryTotals, ReadMemoryTotals};
+use super::method::{Method, Request, ask, method};
+use crate::auth::Owner;
+use crate::error::Error;
+use crate::memory::{ENTRIES_MAX, OWNER_BYTES_MAX, Tier};
+use crate::operator::{ListMemories, ListedMemory, MemoryTotals, ReadMemoryTotals};
+
+/// The methods.
+pub(super) const METHODS: &[Method] = &[method("admin.memory", r#"{"owner"?, "limit"?}"#, memory)];
 
 /// Entries of one owner that are listed unless it is said, and at most.
 const LIMIT: usize = 100;
@@ -25,18 +28,20 @@ struct Params {
 
 /// Answers it: `{"owners": [..], "entries_max", "bytes_max"}`; with an owner `{"owner", "entries": [..]}`,
 /// the latest first.
-pub(super) async fn memory(call: Call) -> Result<Value, Error> {
-    let Params { owner, limit } = call.params("admin.memory")?;
+fn memory(request: &Request) -> Result<Call, Error> {
+    let Params { owner, limit } = request.read()?;
     let Some(owner) = owner else {
-        let totals = ask(&call.daemon.store, ReadMemoryTotals).await??;
-        let owners: Vec<Value> = totals.iter().map(total).collect();
-        return Ok(json!({ "owners": owners, "entries_max": ENTRIES_MAX, "bytes_max": OWNER_BYTES_MAX }));
+        return ask(ReadMemoryTotals, |totals| {
+            let owners: Vec<Value> = totals.iter().map(total).collect();
+            json!({ "owners": owners, "entries_max": ENTRIES_MAX, "bytes_max": OWNER_BYTES_MAX })
+        });
     };
     let owner = Owner::from_name(&owner);
     let limit = limit.unwrap_or(LIMIT).clamp(1, LIMIT_MAX);
-    let listed = ask(&call.daemon.store, ListMemories { owner: owner.clone(), limit }).await??;
-    let entries: Vec<Value> = listed.iter().map(entry).collect();
-    Ok(json!({ "owner": owner_name(&owner), "entries": entries }))
+    ask(
+        ListMemories { owner: owner.clone(), limit },
+        move |listed| json!({ "owner": owner_name(&owner), "entries": listed.iter().map(entry).collect::<Vec<_>>() }),
+    )
 }
 
 fn total(of: &MemoryTotals) -> Value {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clawmux_core::error::{Error, ErrorCode};
 
-use super::group::Group;
+use crate::group::Group;
 use crate::listener::UnixSocket;
 
 /// A claimed home: its lock, and the bound socket. Both are let go when it is dropped.

@@ -2,17 +2,19 @@
 //!
 //! What is used while somebody pages moves to the front and so may be missed by later pages.
 
-use actix::Addr;
-use clawmux_core::error::Error;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Call;
 use super::activity::Activity;
 use super::event::owner_name;
-use super::methods::Call;
-use super::params::read;
-use crate::ask::ask;
-use crate::store::{ListSessions, Listed, Place, Store};
+use super::method::{Method, Request, ask, method};
+use crate::error::Error;
+use crate::operator::{ListAllSessions, Listed, Place, SessionPage};
+
+/// The methods.
+pub(super) const METHODS: &[Method] =
+    &[method("admin.sessions", r#"{"limit"?, "prefix"?, "before"?}"#, list)];
 
 /// Sessions on a page.
 const PAGE: usize = 100;
@@ -30,31 +32,17 @@ struct Params {
 }
 
 /// Answers it: `{"sessions": [..], "next"?}`, with `next` where there are more.
-pub(super) async fn list(call: Call) -> Result<Value, Error> {
-    let (listed, more) = asked(&call.daemon.store, &call.params).await?;
-    Ok(page(&listed, more, &Activity::now(&call.daemon).await?))
-}
-
-/// The same of a store that no daemon has open.
-pub(super) async fn of_store(store: &Addr<Store>, params: &Value) -> Result<Value, Error> {
-    let (listed, more) = asked(store, params).await?;
-    Ok(page(&listed, more, &Activity::default()))
-}
-
-/// Those of a page, and whether there are more.
-async fn asked(store: &Addr<Store>, params: &Value) -> Result<(Vec<Listed>, bool), Error> {
-    let Params { limit, prefix, before } = read("admin.sessions", params)?;
+fn list(request: &Request) -> Result<Call, Error> {
+    let Params { limit, prefix, before } = request.read()?;
     let limit = limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
     let before = before.map(|(updated_ms, row)| Place { updated_ms, row });
-    let wanted = ListSessions { limit: limit + 1, owner: None, prefix, before };
-    let mut listed = ask(store, wanted).await??;
-    let more = listed.len() > limit;
-    listed.truncate(limit);
-    Ok((listed, more))
+    ask(ListAllSessions { limit, prefix, before }, |SessionPage { listed, has_more, awake }| {
+        page(&listed, has_more, &awake.as_ref().map(Activity::of).unwrap_or_default())
+    })
 }
 
-fn page(listed: &[Listed], more: bool, activity: &Activity) -> Value {
-    let next = listed.last().filter(|_| more).map(|last| json!([last.place.updated_ms, last.place.row]));
+fn page(listed: &[Listed], has_more: bool, activity: &Activity) -> Value {
+    let next = listed.last().filter(|_| has_more).map(|last| json!([last.place.updated_ms, last.place.row]));
     let sessions: Vec<Value> = listed.iter().map(|listed| session(listed, activity)).collect();
     let mut page = json!({ "sessions": sessions });
     if let Some(next) = next {

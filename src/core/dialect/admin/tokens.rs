@@ -2,67 +2,38 @@
 //!
 //! The secret of one is in the answer to its making and nowhere else.
 
-use std::path::Path;
 use std::time::Duration;
 
-use actix::Addr;
-use clawmux_core::auth::token::{Configured, Kind, Token, TokenCommand, TokenReply};
-use clawmux_core::auth::{Scope, Scopes};
-use clawmux_core::command::Command;
-use clawmux_core::config::Config;
-use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::reply::Reply;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::methods::Call;
-use super::params::read;
-use super::session::{execute, unexpected};
-use crate::store::Store;
+use super::method::{Method, Request, invalid, method};
+use super::{Call, misfit};
+use crate::auth::token::{Configured, Kind, Token, TokenCommand, TokenReply};
+use crate::auth::{Scope, Scopes};
+use crate::command::Command;
+use crate::error::Error;
+use crate::reply::Reply;
+
+/// The methods.
+pub(super) const METHODS: &[Method] = &[
+    method("admin.tokens", "{}", list),
+    method(
+        "admin.token.create",
+        r#"{"name", "role"? or "scopes"?, "kind"?, "life_ms"?, "inherit"?}"#,
+        create,
+    ),
+    method("admin.token.revoke", r#"{"token"}"#, revoke),
+    method("admin.token.rotate", r#"{"token", "overlap_ms"?, "life_ms"?}"#, rotate),
+];
 
 /// `admin.tokens`: `{"tokens": [..], "configured": [..], "loopback_open", "locked_out"}`, the latest first;
 /// `loopback_open` where nobody has to show one over loopback, until the first is given out, `locked_out` where
 /// everybody has to and none is valid.
-pub(super) const LIST: &str = "admin.tokens";
-/// `admin.token.create`: what `admin.tokens` says of it, with its `secret`, and whether it
-/// `closes_loopback`, where nobody had to show anything until now.
-pub(super) const CREATE: &str = "admin.token.create";
-/// `admin.token.revoke`: what `admin.tokens` says of it; its connections are closed.
-pub(super) const REVOKE: &str = "admin.token.revoke";
-/// `admin.token.rotate`: what `admin.tokens` says of the new one, with its `secret`, and of the `old`
-/// one, which ends after `overlap_ms`.
-pub(super) const ROTATE: &str = "admin.token.rotate";
-
-/// Answers one of these methods.
-pub(super) async fn run(call: Call, method: &'static str) -> Result<Value, Error> {
-    let command = Command::Token(Box::new(command(method, &call.params)?));
-    match execute(&call, command).await? {
-        (_, Reply::Token(reply)) => Ok(told(*reply)),
-        (_, other) => Err(unexpected(&other)),
-    }
+fn list(request: &Request) -> Result<Call, Error> {
+    request.takes_nothing()?;
+    ask(TokenCommand::List)
 }
-
-/// Answers one of these methods for a home on which no daemon runs.
-///
-/// # Errors
-/// As the method's, and [`without_daemon`](crate::tokens::without_daemon)'s.
-pub async fn without_daemon(
-    home: &Path,
-    config: &Config,
-    method: &str,
-    params: &Value,
-) -> Result<Value, Error> {
-    crate::tokens::without_daemon(home, config, command(method, params)?).await.map(told)
-}
-
-/// `admin.tokens` of a store that no daemon has open.
-pub(super) async fn of_store(store: &Addr<Store>, config: &Config, params: &Value) -> Result<Value, Error> {
-    crate::tokens::of_store(store, config, command(LIST, params)?).await.map(told)
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -76,10 +47,29 @@ struct Create {
     inherit: bool,
 }
 
+/// `admin.token.create`: what `admin.tokens` says of it, with its `secret`, and whether it
+/// `closes_loopback`, where nobody had to show anything until now.
+fn create(request: &Request) -> Result<Call, Error> {
+    let Create { name, role, scopes, kind, life_ms, inherit } = request.read()?;
+    let scopes = scopes_of(role.as_deref(), scopes)?;
+    let kind = match kind.as_deref() {
+        None => Kind::ApiKey,
+        Some(name) => Kind::from_name(name)
+            .ok_or_else(|| invalid("there is no such kind: it is \"api-key\" or \"jwt\""))?,
+    };
+    ask(TokenCommand::Create { name, kind, scopes, life: life_ms.map(Duration::from_millis), inherit })
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Named {
     token: String,
+}
+
+/// `admin.token.revoke`: what `admin.tokens` says of it; its connections are closed.
+fn revoke(request: &Request) -> Result<Call, Error> {
+    let Named { token: id } = request.read()?;
+    ask(TokenCommand::Revoke { id })
 }
 
 #[derive(Deserialize)]
@@ -90,33 +80,18 @@ struct Rotate {
     life_ms: Option<u64>,
 }
 
-/// What these parameters ask for.
-fn command(method: &str, params: &Value) -> Result<TokenCommand, Error> {
-    Ok(match method {
-        LIST => {
-            let Nothing {} = read(method, params)?;
-            TokenCommand::List
-        }
-        CREATE => {
-            let Create { name, role, scopes, kind, life_ms, inherit } = read(method, params)?;
-            let scopes = scopes_of(role.as_deref(), scopes)?;
-            let kind = match kind.as_deref() {
-                None => Kind::ApiKey,
-                Some(name) => Kind::from_name(name)
-                    .ok_or_else(|| invalid("there is no such kind: it is \"api-key\" or \"jwt\""))?,
-            };
-            TokenCommand::Create { name, kind, scopes, life: life_ms.map(Duration::from_millis), inherit }
-        }
-        REVOKE => {
-            let Named { token: id } = read(method, params)?;
-            TokenCommand::Revoke { id }
-        }
-        ROTATE => {
-            let Rotate { token: id, overlap_ms, life_ms } = read(method, params)?;
-            let (overlap, life) = (overlap_ms.map(Duration::from_millis), life_ms.map(Duration::from_millis));
-            TokenCommand::Rotate { id, overlap, life }
-        }
-        other => return Err(ErrorCode::UnknownMethod.error(format!("unknown method: {other}"))),
+/// `admin.token.rotate`: what `admin.tokens` says of the new one, with its `secret`, and of the `old`
+/// one, which ends after `overlap_ms`.
+fn rotate(request: &Request) -> Result<Call, Error> {
+    let Rotate { token: id, overlap_ms, life_ms } = request.read()?;
+    let (overlap, life) = (overlap_ms.map(Duration::from_millis), life_ms.map(Duration::from_millis));
+    ask(TokenCommand::Rotate { id, overlap, life })
+}
+
+fn ask(command: TokenCommand) -> Result<Call, Error> {
+    Call::ask(Command::Token(Box::new(command)), |_, reply, _| match reply? {
+        Reply::Token(reply) => Ok(Call::Answer(told(*reply))),
+        _ => Err(misfit()),
     })
 }
 
@@ -160,10 +135,6 @@ fn scopes_of(role: Option<&str>, scopes: Option<Vec<String>>) -> Result<Scopes, 
         }
         _ => Err(invalid("give a role, or scopes, and not both")),
     }
-}
-
-fn invalid(why: &str) -> Error {
-    ErrorCode::InvalidRequest.error(why)
 }
 
 /// The role that stands for these scopes.

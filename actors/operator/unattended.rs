@@ -1,0 +1,85 @@
+//! What operators ask for where no daemon runs: read from the store, which is left as it is, or, of credentials,
+//! decided there.
+
+use std::path::Path;
+
+use actix::Addr;
+use clawmux_core::auth::Principal;
+use clawmux_core::auth::token::TokenCommand;
+use clawmux_core::command::Command;
+use clawmux_core::config::{Budgets, Config};
+use clawmux_core::dialect::admin;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::meter::{Budget, Period};
+use clawmux_core::operator::{ExportEvents, OperatorCommand, OperatorReply, UsageReport};
+use clawmux_core::reply::Reply;
+use serde_json::Value;
+
+use super::{sessions, spent};
+use crate::ask::ask;
+use crate::store::{self, Store};
+use crate::tokens;
+
+/// Answers a method of the operator's protocol that only reads sessions, usage or credentials from the store of
+/// this configuration.
+///
+/// # Errors
+/// As the method's, and [`Store::start_reading`]'s.
+pub async fn read_without_daemon(config: &Config, method: &str, params: &Value) -> Result<Value, Error> {
+    let store = Store::start_reading(config.store.path.clone()).await?;
+    let answer = admin::answer(method, params.clone(), |command| read(&store, config, method, command)).await;
+    ask(&store, store::Stop).await.and_then(|stopped| stopped).and(answer)
+}
+
+async fn read(store: &Addr<Store>, config: &Config, method: &str, command: Command) -> Result<Reply, Error> {
+    let needs_daemon = || ErrorCode::Unavailable.error(format!("{method} needs a running daemon"));
+    let command = match command {
+        Command::Token(command) if *command == TokenCommand::List => {
+            return Ok(Reply::Token(Box::new(tokens::of_store(store, config, *command).await?)));
+        }
+        Command::Operator(command) => command,
+        _ => return Err(needs_daemon()),
+    };
+    let reply = match command {
+        OperatorCommand::Sessions(asked) => OperatorReply::Sessions(sessions::list(store, asked).await?),
+        OperatorCommand::FindSession(asked) => {
+            OperatorReply::Found(sessions::find(store, &Principal::socket(), &asked.key).await?)
+        }
+        OperatorCommand::Events(asked) => OperatorReply::Events(sessions::events(store, asked).await?),
+        OperatorCommand::Export(ExportEvents { session, after }) => {
+            OperatorReply::Events(store::exported(store, &session, after).await?)
+        }
+        OperatorCommand::Usage(asked) => {
+            let report = spent(store, asked).await?;
+            let Budgets { session, daily, monthly } = config.budgets;
+            let budgets = [
+                (Period::Session, session, 0),
+                (Period::Daily, daily, report.totals.day.total()),
+                (Period::Monthly, monthly, report.totals.month.total()),
+            ];
+            let budget = |(period, limit, used)| Budget { period, limit, used, reserved: 0 };
+            OperatorReply::Usage(UsageReport { budgets: budgets.map(budget).into(), ..report })
+        }
+        _ => return Err(needs_daemon()),
+    };
+    Ok(Reply::Operator(reply))
+}
+
+/// Answers a method of the operator's protocol about credentials for a home on which no daemon runs.
+///
+/// # Errors
+/// As the method's, and [`tokens::without_daemon`]'s.
+pub async fn tokens_without_daemon(
+    home: &Path,
+    config: &Config,
+    method: &str,
+    params: &Value,
+) -> Result<Value, Error> {
+    let decide = async |command| match command {
+        Command::Token(command) => {
+            tokens::without_daemon(home, config, *command).await.map(|reply| Reply::Token(Box::new(reply)))
+        }
+        _ => Err(ErrorCode::Unavailable.error(format!("{method} needs a running daemon"))),
+    };
+    admin::answer(method, params.clone(), decide).await
+}
