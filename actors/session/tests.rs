@@ -202,7 +202,7 @@ impl World {
             files,
             scheduler: scheduler.recipient(),
             tokens: tokens.recipient(),
-            operator: crate::operator::Operator::default().start().recipient(),
+            admin: crate::operator::Admin::default().start().recipient(),
             version: "test",
         })
         .start();
