@@ -18,14 +18,14 @@
 //! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Store`](store) | the log |
-//! | [`Operator`](operator) | what only operators ask for |
+//! | [`Admin`](operator) | what only operators ask for |
 //! | [`Configuration`](configuration) | the configuration files |
 //!
 //! Messages live with the actor that receives them. What they share: how a client is told
 //! ([`deliver`]), how an actor says how it is ([`observe`]), how a parent hears of a child's end
 //! ([`supervision`]), what time it is ([`clock`]), what is counted ([`meters`], told by [`metrics`]), which
-//! sockets were bound for the daemon ([`activation`]), whose sockets lead to it ([`socket_owner`]), what is
-//! told of who is not let in ([`strangers`]).
+//! sockets were bound for the daemon ([`activation`]), whose home it is ([`bound`]), who may use its socket
+//! ([`group`]), whose sockets lead to it ([`socket_owner`]), what is told of who is not let in ([`strangers`]).
 
 pub mod activation;
 pub mod arbiters;

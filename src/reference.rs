@@ -1,7 +1,6 @@
 //! `clawmux reference`: what can be said in each protocol, printed from the tables that check and do it.
 
-use clawmux_actors::admin;
-use clawmux_core::dialect::{exoclaw, openclaw, wundr, xeno};
+use clawmux_core::dialect::{admin, exoclaw, openclaw, wundr, xeno};
 use serde_json::Value;
 
 use crate::answer::Members;

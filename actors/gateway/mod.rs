@@ -11,7 +11,7 @@
 //!            ├─ Files                what clients upload
 //!            ├─ Scheduler            what is done at set times
 //!            ├─ SessionSupervisor ── Session ...
-//!            ├─ Operator             what only operators ask for
+//!            ├─ Admin                what operators ask
 //!            └─ Listener ─────────── Connection ...
 //! ```
 //!
@@ -69,7 +69,7 @@ use crate::meters::Meters;
 use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed, PATIENCE, PATIENCE_WITH_CHILDREN, observe};
-use crate::operator::{self, Drain, GetInfo, Operator};
+use crate::operator::{self, Admin, Drain, GetInfo};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
@@ -157,7 +157,7 @@ pub struct Gateway {
     sessions: Addr<SessionSupervisor>,
     listener: Addr<Listener>,
     arbiters: Arbiters,
-    operator: Addr<Operator>,
+    admin: Addr<Admin>,
     /// The claims on the home and that of xeno's clients, let go when the log is closed.
     claims: Vec<Bound>,
     failed: Option<oneshot::Sender<Error>>,
@@ -294,7 +294,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     })
     .await?
     .start();
-    let operator = Operator::default().start();
+    let admin = Admin::default().start();
     let arbiters = Arbiters::new(meters.clone());
     let approvals = Approvals::new(hub.clone().recipient());
     let roster = Roster::read(&config)?;
@@ -328,7 +328,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         files: files.clone(),
         scheduler: scheduler.clone().recipient(),
         tokens: tokens.clone().recipient(),
-        operator: operator.clone().recipient(),
+        admin: admin.clone().recipient(),
         version: setup.version,
     })
     .start();
@@ -361,7 +361,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             ("crew", crew.clone().recipient()),
             ("files", files.clone().recipient()),
             ("scheduler", scheduler.clone().recipient()),
-            ("admin", operator.clone().recipient()),
+            ("admin", admin.clone().recipient()),
             ("store", store.clone().recipient()),
         ],
         version: setup.version,
@@ -419,7 +419,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         sessions,
         listener: listener.clone(),
         arbiters: arbiters.clone(),
-        operator,
+        admin,
         claims,
         failed: Some(fail),
         draining: false,
@@ -505,7 +505,7 @@ impl Gateway {
             ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
             ("listener", self.listener.connected()),
-            ("operator", self.operator.connected()),
+            ("admin actor", self.admin.connected()),
         ];
         for (child, _) in children.into_iter().filter(|(_, there)| !there) {
             if let Some(failed) = self.failed.take() {
@@ -544,8 +544,8 @@ impl Handler<Serve> for Gateway {
             sandbox: self.sandbox.clone(),
             store: self.store.clone(),
         };
-        let operator = self.operator.clone();
-        Box::pin(async move { ask(&operator, operator::Begin(daemon)).await })
+        let admin = self.admin.clone();
+        Box::pin(async move { ask(&admin, operator::Begin(daemon)).await })
     }
 }
 
@@ -630,7 +630,7 @@ impl Handler<Observe> for Gateway {
         let (store, sandbox, providers) = (self.store.clone(), self.sandbox.clone(), self.providers.clone());
         let configuration = self.configuration.clone();
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
-        let (nodes, devices, operator) = (self.nodes.clone(), self.devices.clone(), self.operator.clone());
+        let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
         let crew = self.crew.clone();
         let scheduler = self.scheduler.clone();
         let files = self.files.clone();
@@ -650,7 +650,7 @@ impl Handler<Observe> for Gateway {
             Box::pin(observe("files", files, PATIENCE)),
             Box::pin(observe("tokens", tokens, PATIENCE)),
             Box::pin(observe("session supervisor", sessions, PATIENCE_WITH_CHILDREN)),
-            Box::pin(observe("admin", operator, PATIENCE)),
+            Box::pin(observe("admin", admin, PATIENCE)),
             Box::pin(observe("listener", listener, PATIENCE)),
         ];
         Box::pin(async move { observed.with_children(join_all(asked).await) })

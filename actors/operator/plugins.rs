@@ -9,7 +9,7 @@ use clawmux_core::event::ToolCall;
 use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
 use clawmux_core::operator::{self, AgentTools, CallPlugin, CalledPlugin, LoadedPlugin};
 
-use super::{Daemon, GetInfo, gone};
+use super::admin::{Daemon, GetInfo, gone};
 use crate::clock;
 use crate::sandbox::source;
 use crate::sandbox_supervisor::{CallTool, LoadPlugin};

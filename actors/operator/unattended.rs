@@ -15,7 +15,8 @@ use clawmux_core::operator::{ExportEvents, OperatorCommand, OperatorReply, Usage
 use clawmux_core::reply::Reply;
 use serde_json::Value;
 
-use super::{sessions, spent};
+use super::admin::spent;
+use super::sessions;
 use crate::ask::ask;
 use crate::store::{self, Store};
 use crate::tokens;

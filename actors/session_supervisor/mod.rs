@@ -83,7 +83,7 @@ pub struct Setup {
     /// Who answers what is about credentials of the store.
     pub tokens: Recipient<tokens::Manage>,
     /// Who answers what only operators ask.
-    pub operator: Recipient<operator::Operate>,
+    pub admin: Recipient<operator::Operate>,
     /// Version of clawmux.
     pub version: &'static str,
 }

@@ -528,7 +528,7 @@ impl SessionSupervisor {
                 hand_on(self.setup.scheduler.try_send(direct));
             }
             (Command::Operator(command), _) => {
-                hand_on(self.setup.operator.try_send(operator::Operate { command, principal, asker }));
+                hand_on(self.setup.admin.try_send(operator::Operate { command, principal, asker }));
             }
             (Command::Device(command), _) => {
                 let manage = Manage { command, principal, asker };

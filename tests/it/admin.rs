@@ -12,8 +12,6 @@
 //!
 //! Times, sizes and random ids are left out. With `CLAWMUX_RECORD=1` the answers are written anew.
 
-mod support;
-
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,10 +20,10 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ed25519_dalek::{Signer, SigningKey};
 use serde_json::{Value, json};
-use support::client::Client;
-use support::daemon::Daemon;
-use support::eventually;
-use support::lines::Lines;
+use crate::support::client::Client;
+use crate::support::daemon::Daemon;
+use crate::support::eventually;
+use crate::support::lines::Lines;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 const TOKEN: &str = "the-shared-operator-token";

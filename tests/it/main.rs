@@ -10,6 +10,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod admin;
 mod approvals;
 mod attach;
 mod budgets;

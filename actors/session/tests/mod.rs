@@ -210,7 +210,7 @@ impl World {
             files,
             scheduler: scheduler.recipient(),
             tokens: tokens.recipient(),
-            admin: crate::admin::Admin::default().start().recipient(),
+            admin: crate::operator::Admin::default().start().recipient(),
             version: "test",
         })
         .start();

@@ -1,11 +1,7 @@
-//! `Operator`: what only operators ask for, gathered from the actors that know or do it.
+//! `Admin`: what only operators ask for, gathered from the actors that know or do it.
 //!
 //! Requests are answered side by side, each with its deadline: nothing here keeps anybody waiting. What operators
 //! ask of sessions, devices, credentials, jobs and tool calls goes there as every client's requests do.
-
-mod plugins;
-mod sessions;
-mod unattended;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +22,7 @@ use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+use super::sessions;
 use crate::ask::ask;
 use crate::clock;
 use crate::configuration::{Change, Configuration, Explain, Reload};
@@ -37,8 +34,6 @@ use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::{ReloadPlugin, SandboxSupervisor, UnloadPlugin};
 use crate::session_supervisor::Follows;
 use crate::store::{Backup, ListMemories, ReadMemoryTotals, ReadSizes, Store, UsageBy, UsageSince, exported};
-
-pub use unattended::{read_without_daemon, tokens_without_daemon};
 
 /// Requests under way at once.
 const RUNNING_MAX: usize = 64;
@@ -126,14 +121,14 @@ pub struct Daemon {
 
 /// The actor.
 #[derive(Debug, Default)]
-pub struct Operator {
+pub struct Admin {
     daemon: Option<Daemon>,
     running: usize,
     requests_total: u64,
     failed_total: u64,
 }
 
-impl Actor for Operator {
+impl Actor for Admin {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
@@ -141,7 +136,7 @@ impl Actor for Operator {
     }
 }
 
-impl Handler<Begin> for Operator {
+impl Handler<Begin> for Admin {
     type Result = ();
 
     fn handle(&mut self, Begin(daemon): Begin, _: &mut Self::Context) {
@@ -149,7 +144,7 @@ impl Handler<Begin> for Operator {
     }
 }
 
-impl Handler<Operate> for Operator {
+impl Handler<Operate> for Admin {
     type Result = ();
 
     fn handle(&mut self, Operate { command, principal, asker }: Operate, ctx: &mut Self::Context) {
@@ -163,9 +158,9 @@ impl Handler<Operate> for Operator {
                     asker.reply(outcome.map(Reply::Operator));
                     has_failed
                 };
-                ctx.spawn(answered.into_actor(self).map(|has_failed, operator, _| {
-                    operator.running -= 1;
-                    operator.failed_total += u64::from(has_failed);
+                ctx.spawn(answered.into_actor(self).map(|has_failed, admin, _| {
+                    admin.running -= 1;
+                    admin.failed_total += u64::from(has_failed);
                 }));
             }
             Err(error) => {
@@ -176,7 +171,7 @@ impl Handler<Operate> for Operator {
     }
 }
 
-impl Operator {
+impl Admin {
     fn admit(&self, principal: &Principal) -> Result<Daemon, Error> {
         if !principal.scopes.allows(Scope::Admin) {
             return Err(ErrorCode::Forbidden
@@ -192,7 +187,7 @@ impl Operator {
     }
 }
 
-impl Handler<Observe> for Operator {
+impl Handler<Observe> for Admin {
     type Result = Observed;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
@@ -368,7 +363,7 @@ impl Daemon {
 }
 
 /// What was spent, without the budgets.
-async fn spent(store: &Addr<Store>, asked: ReadUsage) -> Result<UsageReport, Error> {
+pub(super) async fn spent(store: &Addr<Store>, asked: ReadUsage) -> Result<UsageReport, Error> {
     let ReadUsage { by, days, limit } = asked;
     let now = clock::now();
     let today = day_start(now);
@@ -383,6 +378,6 @@ async fn spent(store: &Addr<Store>, asked: ReadUsage) -> Result<UsageReport, Err
 }
 
 /// That who would answer is gone.
-fn gone(_: MailboxError) -> Error {
+pub(super) fn gone(_: MailboxError) -> Error {
     ErrorCode::Unavailable.error("the daemon is stopping")
 }
