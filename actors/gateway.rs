@@ -51,6 +51,7 @@ use crate::control_ui::ControlUi;
 use crate::crew::{self, Crew, Kin};
 use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
+use crate::dispatch::Routes;
 use crate::files::{self, Files};
 use crate::http::PROTOCOLS;
 use crate::hub::changes::Changes;
@@ -64,6 +65,7 @@ use crate::meters::Meters;
 use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed, PATIENCE, PATIENCE_WITH_CHILDREN, observe};
+use crate::operator::{self, LookAtHealth, Operator, StatusNow};
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
@@ -72,7 +74,7 @@ use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{self, Scheduler, TakeFirings};
 use crate::session::{Approvals, Colleagues, Queued, Roster, Watchers};
 use crate::session_supervisor::{
-    DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
+    DrainSessions, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
 use crate::store::{self, Store, UsageSince};
 use crate::tokens::Tokens;
@@ -149,6 +151,7 @@ pub struct Gateway {
     files: Addr<Files>,
     tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
+    operator: Addr<Operator>,
     listener: Addr<Listener>,
     arbiters: Arbiters,
     admin: Addr<Admin>,
@@ -292,6 +295,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let roster = Roster::read(&config)?;
     let catalog = roster.catalog.clone();
     let roster = Arc::new(Exchanged::new(roster));
+    let lanes = Lanes::default();
     let sessions = SessionSupervisor::new(SessionSetup {
         arbiters: arbiters.clone(),
         colleagues: Colleagues {
@@ -301,7 +305,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             sandbox: sandbox.clone(),
             nodes: nodes.clone(),
             files: files.clone(),
-            lanes: Lanes::default(),
+            lanes: lanes.clone(),
             watchers: Watchers::default(),
             approvals: approvals.clone(),
             queued: Queued::default(),
@@ -309,24 +313,44 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             roster: roster.clone(),
             meters: meters.clone(),
         },
-        hub: hub.clone(),
-        configuration: configuration.clone(),
-        log: setup.log.clone(),
-        devices: devices.clone().recipient(),
         crew: crew.clone(),
         kin,
         files: files.clone(),
-        scheduler: scheduler.clone().recipient(),
-        tokens: tokens.clone().recipient(),
-        admin: admin.clone().recipient(),
+    })
+    .start();
+    let operator = Operator::new(operator::Setup {
+        hub: hub.clone(),
+        store: store.clone(),
+        sandbox: sandbox.clone(),
+        providers: providers.clone(),
+        sessions: sessions.clone(),
+        lanes,
+        roster: roster.clone(),
+        log: setup.log.clone(),
         version: setup.version,
     })
     .start();
+    let routes = Routes {
+        sessions: sessions.clone().recipient(),
+        approvals: sessions.clone().recipient(),
+        memory: sessions.clone().recipient(),
+        sub_agents: sessions.clone().recipient(),
+        teams: crew.clone().recipient(),
+        files: files.clone().recipient(),
+        jobs: scheduler.clone().recipient(),
+        devices: devices.clone().recipient(),
+        tokens: tokens.clone().recipient(),
+        nodes: nodes.clone().recipient(),
+        plugins: sandbox.clone().recipient(),
+        config: configuration.clone().recipient(),
+        daemon: operator.clone().recipient(),
+        operate: admin.clone().recipient(),
+    };
 
     let services = Services {
         terms: Exchanged::new(terms(&config, catalog, setup.version, None)),
         authority: authority.clone(),
-        dispatch: sessions.clone().recipient(),
+        routes,
         gone: sessions.clone().recipient(),
         devices: devices.clone().recipient(),
         join: hub.clone().recipient(),
@@ -407,6 +431,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         files,
         tokens,
         sessions,
+        operator,
         listener: listener.clone(),
         arbiters: arbiters.clone(),
         admin,
@@ -494,6 +519,7 @@ impl Gateway {
             ("files actor", self.files.connected()),
             ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
+            ("operator actor", self.operator.connected()),
             ("listener", self.listener.connected()),
             ("admin actor", self.admin.connected()),
         ];
@@ -522,7 +548,7 @@ impl Handler<Serve> for Gateway {
         let daemon = admin::Daemon {
             status: ctx.address().recipient(),
             drain: ctx.address().recipient(),
-            dispatch: self.sessions.clone().recipient(),
+            routes: self.services.routes.clone(),
             gone: self.sessions.clone().recipient(),
             sessions: self.sessions.clone().recipient(),
             configuration: self.configuration.clone(),
@@ -548,10 +574,10 @@ impl Handler<AdminStatus> for Gateway {
         let listen: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         let home = self.setup.home.display().to_string();
         let store = self.config.get().store.path.display().to_string();
-        let (sessions, draining) = (self.sessions.clone(), self.draining);
+        let (operator, draining) = (self.operator.clone(), self.draining);
         let (tokens, devices) = (self.tokens.clone(), self.devices.clone());
         Box::pin(async move {
-            let status = ask(&sessions, GetStatus).await??;
+            let status = ask(&operator, StatusNow).await??;
             let credentials = ask(&tokens, Observe).await?.state;
             let devices = ask(&devices, Observe).await?.state;
             Ok(json!({
@@ -581,12 +607,13 @@ impl Handler<AdminDrain> for Gateway {
             tracing::info!(draining = on, "draining, as the operator asked: new prompts are refused");
         }
         let (listener, sessions) = (self.listener.clone(), self.sessions.clone());
-        let scheduler = self.scheduler.clone();
+        let (scheduler, operator) = (self.scheduler.clone(), self.operator.clone());
         Box::pin(async move {
             ask(&scheduler, TakeFirings(!on)).await?;
             // Said first, so that nobody is sent here to be refused.
             ask(&listener, listener::Draining(on)).await?;
-            ask(&sessions, TakePrompts(!on)).await
+            ask(&sessions, TakePrompts(!on)).await?;
+            ask(&operator, LookAtHealth).await
         })
     }
 }
@@ -617,12 +644,13 @@ impl Handler<GetLoad> for Gateway {
     type Result = ResponseFuture<Result<Load, Error>>;
 
     fn handle(&mut self, _: GetLoad, _: &mut Self::Context) -> Self::Result {
-        let (sessions, draining, stopping) = (self.sessions.clone(), self.draining, self.stopping);
+        let (sessions, operator) = (self.sessions.clone(), self.operator.clone());
+        let (draining, stopping) = (self.draining, self.stopping);
         Box::pin(async move {
             if stopping {
                 return Err(ErrorCode::Unavailable.error("the daemon is stopping"));
             }
-            let status = ask(&sessions, GetStatus).await??;
+            let status = ask(&operator, StatusNow).await??;
             let awake = ask(&sessions, Observe).await?.children;
             let running = awake.iter().filter(|session| session.state["run"].is_string()).count();
             Ok(Load { sessions: status.sessions, connections: status.connections, running, draining })
@@ -640,7 +668,7 @@ impl Handler<Observe> for Gateway {
         let configuration = self.configuration.clone();
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
-        let crew = self.crew.clone();
+        let (crew, operator) = (self.crew.clone(), self.operator.clone());
         let scheduler = self.scheduler.clone();
         let files = self.files.clone();
         let tokens = self.tokens.clone();
@@ -659,6 +687,7 @@ impl Handler<Observe> for Gateway {
             Box::pin(observe("files", files, PATIENCE)),
             Box::pin(observe("tokens", tokens, PATIENCE)),
             Box::pin(observe("session supervisor", sessions, PATIENCE_WITH_CHILDREN)),
+            Box::pin(observe("operator", operator, PATIENCE)),
             Box::pin(observe("admin", admin, PATIENCE)),
             Box::pin(observe("listener", listener, PATIENCE)),
         ];

@@ -15,7 +15,6 @@ use tokio::sync::oneshot;
 
 use super::Admin;
 use crate::deliver::{Client, Deliver};
-use crate::session_supervisor::Dispatch;
 
 /// What sessions know the actor as: connections count up from 1 and never get here.
 const CONNECTION: ConnectionId = ConnectionId(1 << 63);
@@ -53,11 +52,13 @@ impl Handler<Execute> for Admin {
         self.asked.waiting.retain(|_, waiting| !waiting.is_closed());
         self.asked.last += 1;
         let ticket = Ticket(self.asked.last);
-        let client =
-            Client { connection: CONNECTION, to: ctx.address().recipient(), window: Default::default() };
-        let arbiter = Arbiter::current();
-        let sent = daemon.dispatch.try_send(Dispatch { ticket, principal, command, client, arbiter });
-        if let Err(error) = sent {
+        let client = Client {
+            connection: CONNECTION,
+            to: ctx.address().recipient(),
+            window: Default::default(),
+            arbiter: Arbiter::current(),
+        };
+        if let Err(error) = daemon.routes.send(command, principal, client, ticket) {
             let why = match error {
                 SendError::Full(_) => "the daemon is busy: try again",
                 SendError::Closed(_) => "the daemon is stopping",

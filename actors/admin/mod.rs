@@ -48,7 +48,7 @@ use clawmux_core::config::Config;
 use clawmux_core::dialect::admin::event;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::exchanged::Exchanged;
-use clawmux_core::operate::{self, Progress};
+use clawmux_core::operate::{Operate, Progress};
 use clawmux_core::reply::Reply;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -58,12 +58,13 @@ use self::asked::Asked;
 use self::methods::{Call, Method};
 use crate::configuration::Configuration;
 use crate::deliver::{Asker, Deliver};
+use crate::dispatch::{Request, Routes};
 use crate::listener::CloseConnection;
 use crate::log_filter::LogFilter;
 use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::BudgetStatus;
 use crate::sandbox_supervisor::SandboxSupervisor;
-use crate::session_supervisor::{Dispatch, Follows, Gone};
+use crate::session_supervisor::{Follows, Gone};
 use crate::store::Store;
 
 pub use bound::{Bound, socket_path};
@@ -96,18 +97,6 @@ pub struct AdminDrain {
     pub on: bool,
 }
 
-/// Has a method executed, for an admin.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Operate {
-    /// Which, and with which parameters.
-    pub operate: operate::Operate,
-    /// For whom.
-    pub principal: Principal,
-    /// Who waits for the answer.
-    pub asker: Asker,
-}
-
 /// Those the methods reach; nothing is executed before.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "()")]
@@ -120,8 +109,8 @@ pub struct Daemon {
     pub status: Recipient<AdminStatus>,
     /// Whether it takes work.
     pub drain: Recipient<AdminDrain>,
-    /// Where requests about sessions go.
-    pub dispatch: Recipient<Dispatch>,
+    /// Where requests go.
+    pub routes: Routes,
     /// Who is told that a connection is gone.
     pub gone: Recipient<Gone>,
     /// What runs.
@@ -174,10 +163,14 @@ impl Handler<Begin> for Admin {
     }
 }
 
-impl Handler<Operate> for Admin {
+impl Handler<Request<Operate>> for Admin {
     type Result = ();
 
-    fn handle(&mut self, Operate { operate, principal, asker }: Operate, ctx: &mut Self::Context) {
+    fn handle(
+        &mut self,
+        Request { command: operate, principal, asker }: Request<Operate>,
+        ctx: &mut Self::Context,
+    ) {
         self.requests_total += 1;
         match self.call(operate, principal, &asker, ctx) {
             Ok((method, call)) => {
@@ -204,7 +197,7 @@ impl Handler<Operate> for Admin {
 impl Admin {
     fn call(
         &self,
-        operate: operate::Operate,
+        operate: Operate,
         principal: Principal,
         asker: &Asker,
         ctx: &mut Context<Self>,

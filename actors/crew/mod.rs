@@ -40,11 +40,12 @@ use tokio::sync::oneshot;
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::{Asker, Deliver, cost};
+use crate::dispatch::Request;
 use crate::hub::{Announce, Hub};
 use crate::line::Line;
 use crate::observe::{Observe, Observed};
 use crate::provider::purse::Purses;
-use crate::session_supervisor::{Dispatch, Gone};
+use crate::session_supervisor::Gone;
 use crate::store::{Describe, Described, Health, KeptCrew, ReadCrew, ReadRow, Store, WriteCrew};
 pub use kin::Kin;
 use waiting::{Followed, Waiting};
@@ -104,7 +105,7 @@ pub struct Crew {
 #[rtype(result = "()")]
 pub struct Begin {
     /// Where requests go.
-    pub dispatch: Recipient<Dispatch>,
+    pub dispatch: Recipient<Request<SessionCommand>>,
     /// Who is told that a connection is gone.
     pub gone: Recipient<Gone>,
 }
@@ -499,12 +500,7 @@ impl Crew {
         let Some(line) = &mut self.line else { return };
         self.turns_total += u64::from(run.is_some() && attempt == 0);
         let waiting = Waiting { effect, attempt, run, _promise: promise };
-        if let Err(waiting) = line.ask(
-            owner,
-            clawmux_core::command::Command::Session(command),
-            waiting,
-            ctx.address().recipient(),
-        ) {
+        if let Err(waiting) = line.ask(owner, command, waiting, ctx.address().recipient()) {
             let busy = ErrorCode::Unavailable.error("the daemon is busy");
             self.refused(*waiting, busy, ctx);
         }
@@ -660,6 +656,15 @@ impl Handler<Direct> for Crew {
 
     fn handle(&mut self, direct: Direct, ctx: &mut Self::Context) {
         self.ask(Question::Direct(direct), ctx);
+    }
+}
+
+impl Handler<Request<TeamCommand>> for Crew {
+    type Result = ();
+
+    fn handle(&mut self, request: Request<TeamCommand>, ctx: &mut Self::Context) {
+        let Request { command, principal, asker } = request;
+        self.ask(Question::Direct(Direct { command: Command::Team(command), principal, asker }), ctx);
     }
 }
 

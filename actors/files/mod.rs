@@ -54,6 +54,7 @@ use self::writing::{Taken, Writing};
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::Asker;
+use crate::dispatch::Request;
 use crate::observe::{Observe, Observed};
 use crate::store::{
     FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, Store, WriteFile,
@@ -173,18 +174,6 @@ enum Outcome {
     All(Asker, [u8; 32]),
     /// A piece was refused. Where nothing can become of it, it is removed.
     Refused { is_hopeless: bool },
-}
-
-/// Does something about files and answers who asked.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Manage {
-    /// What.
-    pub command: FileCommand,
-    /// For whom.
-    pub principal: Principal,
-    /// Who is answered.
-    pub asker: Asker,
 }
 
 /// Has the disk and the store keep what came of uploads: the daemon is about to stop.
@@ -802,11 +791,11 @@ impl Actor for Files {
     }
 }
 
-impl Handler<Manage> for Files {
+impl Handler<Request<FileCommand>> for Files {
     type Result = ();
 
-    fn handle(&mut self, manage: Manage, ctx: &mut Self::Context) {
-        let Manage { command, principal, asker } = manage;
+    fn handle(&mut self, manage: Request<FileCommand>, ctx: &mut Self::Context) {
+        let Request { command, principal, asker } = manage;
         let who = (asker, principal);
         match command {
             FileCommand::Open { upload, about } => self.begin_or_go_on(upload, about, who, ctx),
