@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use actix::{Message, Recipient};
+use actix::{ArbiterHandle, Message, Recipient};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Published;
 use clawmux_core::ids::{ConnectionId, Seq, Ticket};
@@ -161,6 +161,8 @@ pub struct Client {
     pub to: Recipient<Deliver>,
     /// What bounds the events under way to it.
     pub window: Arc<Window>,
+    /// Where it lives: a session it wakes lives there too.
+    pub arbiter: ArbiterHandle,
 }
 
 /// Somebody who waits for the answer to a request.
@@ -187,6 +189,11 @@ impl Asker {
     /// Under which ticket; none once it is answered.
     pub fn ticket(&self) -> Option<Ticket> {
         self.ticket
+    }
+
+    /// Does not answer: whoever asks was told otherwise.
+    pub(crate) fn forget(mut self) {
+        self.ticket = None;
     }
 
     /// Answers. A connection that is gone misses it.

@@ -14,7 +14,7 @@ use actix::prelude::*;
 use clawmux_core::announcement::Announcement;
 use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::pairing::{Arrival, DeviceCommand, Moment, Registry, Step};
-use clawmux_core::auth::{Admitted, Principal, Role};
+use clawmux_core::auth::{Admitted, Role};
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::reply::Reply;
@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 use crate::ask::ask;
 use crate::clock;
 use crate::connection::link::Link;
-use crate::deliver::Asker;
+use crate::dispatch::Request;
 use crate::hub::{Announce, Hub};
 use crate::observe::{Observe, Observed};
 use crate::store::{self, Store, WriteDevices};
@@ -56,23 +56,11 @@ pub struct Admit {
     pub link: Weak<Link>,
 }
 
-/// Does something about devices and answers who asked.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Manage {
-    /// What.
-    pub command: DeviceCommand,
-    /// For whom; that it has the pairing scope was checked.
-    pub principal: Principal,
-    /// Who is answered.
-    pub asker: Asker,
-}
-
 /// Something to decide, and who waits for it.
 #[expect(clippy::large_enum_variant, reason = "a few under way at a time")]
 enum Question {
     Admit(Admit, oneshot::Sender<Result<Admitted, Error>>),
-    Manage(Manage),
+    Manage(Request<DeviceCommand>),
 }
 
 /// A decision that is to be written down, and how it is told then.
@@ -140,7 +128,7 @@ impl Devices {
                     let _ = to.send(answer);
                 })
             }
-            Question::Manage(Manage { command, principal, asker }) => {
+            Question::Manage(Request { command, principal, asker }) => {
                 let step = self.registry.answer(command, &principal, &mut at);
                 Decision::new(step, move |_, answer| {
                     asker.reply(answer.map(|reply| Reply::Device(Box::new(reply))));
@@ -235,7 +223,7 @@ impl Question {
     fn refuse(self, error: Error) {
         match self {
             Self::Admit(_, to) => drop(to.send(Err(error))),
-            Self::Manage(Manage { asker, .. }) => asker.reply(Err(error)),
+            Self::Manage(Request { asker, .. }) => asker.reply(Err(error)),
         }
     }
 }
@@ -259,10 +247,10 @@ impl Handler<Admit> for Devices {
     }
 }
 
-impl Handler<Manage> for Devices {
+impl Handler<Request<DeviceCommand>> for Devices {
     type Result = ();
 
-    fn handle(&mut self, manage: Manage, ctx: &mut Self::Context) {
+    fn handle(&mut self, manage: Request<DeviceCommand>, ctx: &mut Self::Context) {
         self.ask(Question::Manage(manage), ctx);
     }
 }

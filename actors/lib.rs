@@ -19,10 +19,11 @@
 //! | [`Nodes`](nodes) | clients that offer commands, and what they have been told to do |
 //! | [`Store`](store) | the log |
 //! | [`Admin`](operator) | what only operators ask for |
+//! | [`Daemon`](daemon) | how the daemon is as a whole |
 //! | [`Configuration`](configuration) | the configuration files |
 //!
-//! Messages live with the actor that receives them. What they share: how a client is told
-//! ([`deliver`]), how an actor says how it is ([`observe`]), how a parent hears of a child's end
+//! Messages live with the actor that receives them. What they share: who answers which command
+//! ([`dispatch`]), how a client is told ([`deliver`]), how an actor says how it is ([`observe`]), how a parent hears of a child's end
 //! ([`supervision`]), what time it is ([`clock`]), what is counted ([`meters`], told by [`metrics`]), which
 //! sockets were bound for the daemon ([`activation`]), whose home it is ([`bound`]), who may use its socket
 //! ([`group`]), whose sockets lead to it ([`socket_owner`]), what is told of who is not let in ([`strangers`]).
@@ -36,9 +37,11 @@ pub mod configuration;
 pub mod connection;
 pub mod control_ui;
 pub mod crew;
+pub mod daemon;
 pub mod daemon_log;
 pub mod deliver;
 pub mod devices;
+pub mod dispatch;
 pub mod files;
 pub mod gateway;
 pub mod group;

@@ -6,13 +6,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use actix::dev::SendError;
 use actix::prelude::*;
 use clawmux_core::auth::{Owner, Principal, Scopes};
-use clawmux_core::command::Command;
 use clawmux_core::ids::{ConnectionId, Ticket};
+use clawmux_core::session_command::SessionCommand;
 
-use crate::deliver::{Client, Deliver, Window};
-use crate::session_supervisor::{Dispatch, Gone};
+use crate::deliver::{Asker, Client, Deliver, Window};
+use crate::dispatch::Request;
+use crate::session_supervisor::Gone;
 
 /// The first number of these connections: between those of listeners, which count up from 1, and those
 /// of the operator's socket.
@@ -24,7 +26,7 @@ pub(crate) struct Line<T> {
     name: &'static str,
     connection: ConnectionId,
     window: Arc<Window>,
-    dispatch: Recipient<Dispatch>,
+    dispatch: Recipient<Request<SessionCommand>>,
     gone: Recipient<Gone>,
     tickets: u64,
     /// What was asked for and is not over.
@@ -33,7 +35,11 @@ pub(crate) struct Line<T> {
 
 impl<T> Line<T> {
     /// The line of the actor of this name.
-    pub(crate) fn new(name: &'static str, dispatch: Recipient<Dispatch>, gone: Recipient<Gone>) -> Self {
+    pub(crate) fn new(
+        name: &'static str,
+        dispatch: Recipient<Request<SessionCommand>>,
+        gone: Recipient<Gone>,
+    ) -> Self {
         static LAST: AtomicU64 = AtomicU64::new(0);
         Self {
             name,
@@ -58,7 +64,7 @@ impl<T> Line<T> {
     pub(crate) fn ask(
         &mut self,
         owner: Owner,
-        command: Command,
+        command: SessionCommand,
         waiting: T,
         to: Recipient<Deliver>,
     ) -> Result<(), Box<T>> {
@@ -67,9 +73,17 @@ impl<T> Line<T> {
         // A job of the operators' may be about anybody's session.
         let scopes = if owner == Owner::Admins { Scopes::ADMIN } else { Scopes::USER };
         let principal = Principal { owner, unlimited: true, ..Principal::new(self.name, scopes) };
-        let client = Client { connection: self.connection, to, window: self.window.clone() };
-        let dispatch = Dispatch { ticket, principal, command, client, arbiter: Arbiter::current() };
-        if self.dispatch.try_send(dispatch).is_err() {
+        let client = Client {
+            connection: self.connection,
+            to,
+            window: self.window.clone(),
+            arbiter: Arbiter::current(),
+        };
+        let asker = Asker::new(client, ticket);
+        if let Err(SendError::Full(request) | SendError::Closed(request)) =
+            self.dispatch.try_send(Request { command, principal, asker })
+        {
+            request.asker.forget();
             return Err(Box::new(waiting));
         }
         self.waiting.insert(ticket, waiting);

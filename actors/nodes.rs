@@ -20,12 +20,13 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::auth::{About, Owner, Principal};
+use clawmux_core::daemon::Noted;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{ToolCall, ToolResult};
 use clawmux_core::ids::{ConnectionId, RunId, SessionKey};
 use clawmux_core::node::{
-    INVOKE_TIMEOUT, INVOKE_TIMEOUT_MAX, Invocation, InvokeNode, Invoked, NodeFailure, NodeReply, NodeRow,
-    NodeTool, PARAMS_BYTES_MAX,
+    INVOKE_TIMEOUT, INVOKE_TIMEOUT_MAX, Invocation, InvokeNode, Invoked, NodeCommand, NodeFailure, NodeReply,
+    NodeResult, NodeRow, NodeTool, PARAMS_BYTES_MAX,
 };
 use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
@@ -34,6 +35,7 @@ use tokio::sync::oneshot;
 
 use crate::clock;
 use crate::deliver::{Asker, Client, Deliver};
+use crate::dispatch::Request;
 use crate::observe::{Observe, Observed};
 
 pub use connected::Connected;
@@ -137,18 +139,6 @@ pub struct NodeLeaves {
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Vec<NodeRow>")]
 pub struct ListNodes(pub Principal);
-
-/// Has a node do something.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Invoke {
-    /// Who waits for what becomes of it.
-    pub asker: Asker,
-    /// On whose behalf.
-    pub principal: Principal,
-    /// What.
-    pub invoke: InvokeNode,
-}
 
 /// What became of an invocation, from the connection that was told of it; whether anybody waited.
 #[derive(Debug, Message)]
@@ -331,6 +321,48 @@ fn answer(waiting: Waiting, node: &Arc<str>, command: &str, outcome: Result<Outc
     }
 }
 
+impl Nodes {
+    /// Has a node do something.
+    fn invoke(&mut self, invoke: InvokeNode, principal: &Principal, asker: Asker, ctx: &mut Context<Self>) {
+        self.forget_old();
+        let node = self.nodes.get(invoke.node.trim()).filter(|node| principal.sees(&node.shown.owner));
+        let Some(node) = node else {
+            return asker.reply(Err(not_connected(&invoke.node)));
+        };
+        if !node.shown.row.about.commands.contains(&invoke.command) {
+            let why =
+                format!("node command not allowed: {} does not declare {:?}", invoke.node, invoke.command);
+            return asker.reply(Err(ErrorCode::InvalidRequest.error(why)));
+        }
+        let bytes = invoke.params.as_ref().map_or(0, String::len);
+        if bytes > PARAMS_BYTES_MAX {
+            let why = format!("the parameters have {bytes} bytes (limit {PARAMS_BYTES_MAX})");
+            let limit = Detail::Limit {
+                name: clawmux_core::limit::Limit::NodeParams,
+                limit: PARAMS_BYTES_MAX as u64,
+            };
+            return asker.reply(Err(ErrorCode::TooLarge.error(why).with(limit)));
+        }
+        let id = node.shown.row.id.clone();
+        // The same key for another command is another invocation.
+        let key = invoke.idempotency_key.as_ref().map(|key| format!("{} {key}", invoke.command));
+        let key = key.map(|key| (principal.owner.clone(), id.clone(), key));
+        match key.as_ref().and_then(|key| self.keys.get(key)) {
+            None => self.begin(&id, invoke, key, Waiting::Client(asker), ctx),
+            Some(Known::Open(open)) => match self.open.get_mut(open) {
+                Some(open) if open.waiting.len() < UNDER_WAY_MAX => open.waiting.push(Waiting::Client(asker)),
+                _ => asker.reply(Err(ErrorCode::Unavailable.error("too many wait for this invocation"))),
+            },
+            Some(Known::Over { command, outcome: Some(outcome) }) => {
+                answer(Waiting::Client(asker), &id, command, Ok(outcome.clone()));
+            }
+            Some(Known::Over { outcome: None, .. }) => asker
+                .reply(Err(ErrorCode::Conflict
+                    .error("this was done already; what came of it was too large to be kept"))),
+        }
+    }
+}
+
 impl Actor for Nodes {
     type Context = Context<Self>;
 
@@ -381,55 +413,32 @@ impl Handler<NodeLeaves> for Nodes {
     }
 }
 
+impl Handler<Request<NodeCommand>> for Nodes {
+    type Result = ();
+
+    fn handle(&mut self, request: Request<NodeCommand>, ctx: &mut Self::Context) {
+        let Request { command, principal, asker } = request;
+        match command {
+            NodeCommand::ListNodes(_) => {
+                let MessageResult(rows) = Handler::<ListNodes>::handle(self, ListNodes(principal), ctx);
+                asker.reply(Ok(Reply::Node(NodeReply::Nodes(rows))));
+            }
+            NodeCommand::Invoke(invoke) => self.invoke(*invoke, &principal, asker, ctx),
+            NodeCommand::Result(NodeResult { invocation, outcome }) => {
+                let connection = asker.client().connection;
+                Handler::<Resulted>::handle(self, Resulted { connection, invocation, outcome }, ctx);
+                asker.reply(Ok(Reply::Node(NodeReply::Noted(Noted))));
+            }
+        }
+    }
+}
+
 impl Handler<ListNodes> for Nodes {
     type Result = MessageResult<ListNodes>;
 
     fn handle(&mut self, ListNodes(principal): ListNodes, _: &mut Self::Context) -> Self::Result {
         let seen = self.nodes.values().filter(|node| principal.sees(&node.shown.owner));
         MessageResult(seen.map(|node| node.shown.row.clone()).collect())
-    }
-}
-
-impl Handler<Invoke> for Nodes {
-    type Result = ();
-
-    fn handle(&mut self, Invoke { asker, principal, invoke }: Invoke, ctx: &mut Self::Context) {
-        self.forget_old();
-        let node = self.nodes.get(invoke.node.trim()).filter(|node| principal.sees(&node.shown.owner));
-        let Some(node) = node else {
-            return asker.reply(Err(not_connected(&invoke.node)));
-        };
-        if !node.shown.row.about.commands.contains(&invoke.command) {
-            let why =
-                format!("node command not allowed: {} does not declare {:?}", invoke.node, invoke.command);
-            return asker.reply(Err(ErrorCode::InvalidRequest.error(why)));
-        }
-        let bytes = invoke.params.as_ref().map_or(0, String::len);
-        if bytes > PARAMS_BYTES_MAX {
-            let why = format!("the parameters have {bytes} bytes (limit {PARAMS_BYTES_MAX})");
-            let limit = Detail::Limit {
-                name: clawmux_core::limit::Limit::NodeParams,
-                limit: PARAMS_BYTES_MAX as u64,
-            };
-            return asker.reply(Err(ErrorCode::TooLarge.error(why).with(limit)));
-        }
-        let id = node.shown.row.id.clone();
-        // The same key for another command is another invocation.
-        let key = invoke.idempotency_key.as_ref().map(|key| format!("{} {key}", invoke.command));
-        let key = key.map(|key| (principal.owner.clone(), id.clone(), key));
-        match key.as_ref().and_then(|key| self.keys.get(key)) {
-            None => self.begin(&id, invoke, key, Waiting::Client(asker), ctx),
-            Some(Known::Open(open)) => match self.open.get_mut(open) {
-                Some(open) if open.waiting.len() < UNDER_WAY_MAX => open.waiting.push(Waiting::Client(asker)),
-                _ => asker.reply(Err(ErrorCode::Unavailable.error("too many wait for this invocation"))),
-            },
-            Some(Known::Over { command, outcome: Some(outcome) }) => {
-                answer(Waiting::Client(asker), &id, command, Ok(outcome.clone()));
-            }
-            Some(Known::Over { outcome: None, .. }) => asker
-                .reply(Err(ErrorCode::Conflict
-                    .error("this was done already; what came of it was too large to be kept"))),
-        }
     }
 }
 

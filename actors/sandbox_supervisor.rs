@@ -20,12 +20,14 @@ use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::ToolCall;
 use clawmux_core::ids::{PluginName, RunId, SessionKey};
-use clawmux_core::plugin::PluginSummary;
+use clawmux_core::plugin::{self, PluginCommand, PluginReply, PluginSummary, Unloaded};
+use clawmux_core::reply::Reply;
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, join_all, ready};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
+use crate::dispatch::Request;
 use crate::observe::{Observe, Observed, PATIENCE, observe_passing};
 use crate::plugin::{Call, Calling, LOADS_MAX, Loaded, Loading, Plugin, Surroundings, settled};
 use crate::sandbox::cache::Cache;
@@ -342,6 +344,33 @@ impl Handler<ListPlugins> for SandboxSupervisor {
     fn handle(&mut self, _: ListPlugins, _: &mut Self::Context) -> Self::Result {
         let all = self.plugins.keys().filter_map(|name| self.loading(name)).collect();
         Box::pin(async move { loaded(all).await.into_iter().map(|loaded| loaded.summary.clone()).collect() })
+    }
+}
+
+impl Handler<Request<PluginCommand>> for SandboxSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, request: Request<PluginCommand>, ctx: &mut Self::Context) {
+        let Request { command, asker, .. } = request;
+        match command {
+            PluginCommand::List(_) => {
+                let all = Handler::<ListPlugins>::handle(self, ListPlugins, ctx);
+                ctx.spawn(actix::fut::wrap_future(async move {
+                    asker.reply(Ok(Reply::Plugin(PluginReply::Plugins(all.await))));
+                }));
+            }
+            PluginCommand::Load(plugin::LoadPlugin { name, path }) => {
+                let loaded = Handler::<LoadPlugin>::handle(self, LoadPlugin { name, path }, ctx);
+                ctx.spawn(loaded.map(|loaded, _, _| {
+                    asker.reply(loaded.map(|summary| Reply::Plugin(PluginReply::Loaded(summary))));
+                }));
+            }
+            PluginCommand::Unload(plugin::UnloadPlugin { name }) => {
+                let unloaded =
+                    Handler::<UnloadPlugin>::handle(self, UnloadPlugin { name: name.clone() }, ctx);
+                asker.reply(unloaded.map(|()| Reply::Plugin(PluginReply::Unloaded(Unloaded { name }))));
+            }
+        }
     }
 }
 

@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 use crate::ask::ask;
 use crate::bound::Bound;
 use crate::clock;
-use crate::deliver::Asker;
+use crate::dispatch::Request;
 use crate::hub::{Broadcast, Hub, Notice, Whose};
 use crate::observe::{Observe, Observed};
 use crate::store::{self, ReadEstate, ReadTokens, Store, WriteTokens};
@@ -64,7 +64,7 @@ pub struct Tokens {
     store: Addr<Store>,
     hub: Addr<Hub>,
     /// Those who wait while a decision is carried out.
-    waiting: VecDeque<Manage>,
+    waiting: VecDeque<Request<TokenCommand>>,
     is_busy: bool,
     revoked_total: u64,
     /// When the use of one was last written down, and whether it was used since.
@@ -73,18 +73,6 @@ pub struct Tokens {
     warned: BTreeMap<Arc<str>, Timestamp>,
     /// Up to when it is known what has ended, by the wall clock.
     looked: Timestamp,
-}
-
-/// Does something about credentials and answers who asked.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Manage {
-    /// What.
-    pub command: TokenCommand,
-    /// For whom.
-    pub principal: Principal,
-    /// Who is answered.
-    pub asker: Asker,
 }
 
 /// These are the credentials of the configuration from now on; answered when the connections are being
@@ -154,7 +142,11 @@ impl Tokens {
         }
     }
 
-    fn carry_out(&mut self, Manage { command, principal, asker }: Manage, ctx: &mut Context<Self>) {
+    fn carry_out(
+        &mut self,
+        Request { command, principal, asker }: Request<TokenCommand>,
+        ctx: &mut Context<Self>,
+    ) {
         let at = &mut Moment { now: clock::now(), wall: clock::wall(), random: &mut clock::random };
         let heir = self.ledger.heir(&command, at.wall);
         let (changes, reply) = match self.ledger.decide(command, &principal, &self.authority, at) {
@@ -358,10 +350,10 @@ impl Actor for Tokens {
     }
 }
 
-impl Handler<Manage> for Tokens {
+impl Handler<Request<TokenCommand>> for Tokens {
     type Result = ();
 
-    fn handle(&mut self, manage: Manage, ctx: &mut Self::Context) {
+    fn handle(&mut self, manage: Request<TokenCommand>, ctx: &mut Self::Context) {
         if self.waiting.len() >= WAITING_MAX {
             let why = "too many credentials at once: try again";
             return manage.asker.reply(Err(ErrorCode::Unavailable.error(why)));

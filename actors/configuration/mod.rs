@@ -22,15 +22,20 @@ use std::sync::Arc;
 
 use actix::WeakRecipient;
 use actix::prelude::*;
-use clawmux_core::config::request::{ConfigIssue, ConfigRequest, ConfigSnapshot};
+use clawmux_core::auth::Owner;
+use clawmux_core::config::request::{
+    ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot, SoulRequest,
+};
 use clawmux_core::config::{self, Origin};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::exchanged::Exchanged;
+use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
 use serde_json::{Value as Json, json};
 use tokio::sync::Semaphore;
 
 use crate::clock;
+use crate::dispatch::Request;
 use crate::gateway::{Adopt, Adopted};
 use crate::observe::{Observe, Observed};
 
@@ -38,6 +43,9 @@ pub use clawmux_core::operator::{Changed, Explained, Reloaded, Setting};
 pub use draft::{Draft, Now};
 pub use layers::Layers;
 pub use soul::Soul;
+
+/// Requests that may wait, and what others tell.
+const MAILBOX: usize = 4096;
 
 /// The most bytes of a configuration file or a secret.
 const BYTES_MAX: u64 = 1 << 20;
@@ -320,6 +328,10 @@ impl Shared {
 
 impl Actor for Configuration {
     type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+    }
 }
 
 impl Handler<AdoptBy> for Configuration {
@@ -327,6 +339,31 @@ impl Handler<AdoptBy> for Configuration {
 
     fn handle(&mut self, AdoptBy(gateway): AdoptBy, _: &mut Self::Context) {
         self.shared.gateway.set(Some(gateway));
+    }
+}
+
+impl Handler<Request<ConfigCommand>> for Configuration {
+    type Result = ();
+
+    fn handle(&mut self, request: Request<ConfigCommand>, ctx: &mut Self::Context) {
+        let Request { command, principal, asker } = request;
+        let by = principal.name.clone();
+        match command {
+            ConfigCommand::Config(request) => {
+                let now = Handler::<Configure>::handle(self, Configure { request, by }, ctx);
+                ctx.spawn(now.map(move |now, _, _| {
+                    let is_told_all = principal.owner == Owner::Admins;
+                    let now = now.map(|now| if is_told_all { now } else { now.in_common() });
+                    asker.reply(now.map(|now| Reply::Config(ConfigReply::Config(Box::new(now)))));
+                }));
+            }
+            ConfigCommand::Soul(SoulRequest { agent, text }) => {
+                let soul = Handler::<Soul>::handle(self, Soul { agent, text, by }, ctx);
+                ctx.spawn(soul.map(|soul, _, _| {
+                    asker.reply(soul.map(|soul| Reply::Config(ConfigReply::Soul(Box::new(soul)))));
+                }));
+            }
+        }
     }
 }
 

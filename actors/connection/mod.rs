@@ -53,11 +53,12 @@ use self::transport::Transport;
 use crate::clock;
 use crate::deliver::{Client, Deliver, cost};
 use crate::devices::Admit;
+use crate::dispatch::Routes;
 use crate::hub::inbox::Inbox;
 use crate::hub::overview::Overviews;
 use crate::hub::{Join, Leave, Newcomer, Renew};
 use crate::rates::Rates;
-use crate::session_supervisor::{Dispatch, Gone};
+use crate::session_supervisor::Gone;
 use crate::strangers::{Hold, Said, Strangers};
 use crate::tokens::Used;
 
@@ -110,7 +111,7 @@ pub struct Services {
     /// Who decides about those who come from a device.
     pub devices: Recipient<Admit>,
     /// Where requests go.
-    pub dispatch: Recipient<Dispatch>,
+    pub routes: Routes,
     /// Who is told that a connection is gone.
     pub gone: Recipient<Gone>,
     /// Who is told of a connection that was let in.
@@ -607,14 +608,8 @@ impl<T: Transport> Connection<T> {
             return Ok(Some(Reply::Daemon(DaemonReply::Overview(overview))));
         }
         let weight = command.weight().unwrap_or(UNANSWERED_MARK);
-        let dispatch = Dispatch {
-            ticket,
-            principal: principal.clone(),
-            command,
-            client: client.clone(),
-            arbiter: Arbiter::current(),
-        };
-        self.services.dispatch.try_send(dispatch).map_err(|error| {
+        let sent = self.services.routes.send(command, principal.clone(), client.clone(), ticket);
+        sent.map_err(|error| {
             let why = match error {
                 SendError::Full(_) => "too much to do at the moment, try again",
                 SendError::Closed(_) => "the daemon is stopping",
@@ -734,6 +729,7 @@ impl<T: Transport> Actor for Connection<T> {
             connection: self.link.id(),
             to: address.clone().recipient::<Deliver>(),
             window: self.link.window().clone(),
+            arbiter: Arbiter::current(),
         });
         self.link.upgraded(self.protocol.name, address.recipient());
         tracing::debug!(

@@ -6,17 +6,16 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::auth::Owner;
-use clawmux_core::command::Command;
-use clawmux_core::session_command::{CreateSession, Inject, SessionCommand, Stop, Submit};
-use clawmux_core::target::Target;
 use clawmux_core::crew::{Effect, Note, Phase, TurnEnd};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Cause, Event, Outcome, Published, Usage};
 use clawmux_core::ids::{RunId, SubAgentId, Ticket};
 use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
+use clawmux_core::session_command::{CreateSession, Inject, SessionCommand, Stop, Submit};
 use clawmux_core::session_reply::SessionReply;
 use clawmux_core::settings::Patch;
+use clawmux_core::target::Target;
 use clawmux_core::turn::Turn;
 
 use super::decisions::Promise;
@@ -67,7 +66,7 @@ impl Crew {
         let Some(line) = &mut self.line else { return };
         self.turns_total += u64::from(run.is_some() && attempt == 0);
         let waiting = Waiting { effect, attempt, run, _promise: promise };
-        if let Err(waiting) = line.ask(owner, Command::Session(command), waiting, ctx.address().recipient()) {
+        if let Err(waiting) = line.ask(owner, command, waiting, ctx.address().recipient()) {
             let busy = ErrorCode::Unavailable.error("the daemon is busy");
             self.refused(*waiting, busy, ctx);
         }
@@ -80,7 +79,11 @@ impl Crew {
                 let agent = self.rules.agent(id)?;
                 let target = Target::Session(agent.session.clone());
                 let patch = Patch::default();
-                Some((agent.owner.clone(), SessionCommand::CreateSession(CreateSession { target, patch }), None))
+                Some((
+                    agent.owner.clone(),
+                    SessionCommand::CreateSession(CreateSession { target, patch }),
+                    None,
+                ))
             }
             Effect::Prompt(id) => {
                 let agent = self.rules.agent(id)?;
@@ -102,7 +105,11 @@ impl Crew {
             Effect::Stop(id) => {
                 let agent = self.rules.agent(id)?;
                 let target = Target::Session(agent.session.clone());
-                Some((agent.owner.clone(), SessionCommand::Stop(Stop { target, cause: Cause::Stopped }), None))
+                Some((
+                    agent.owner.clone(),
+                    SessionCommand::Stop(Stop { target, cause: Cause::Stopped }),
+                    None,
+                ))
             }
             Effect::Note(Note { id, session, owner, content }) => {
                 let (target, content) = (Target::Session(session.clone()), content.clone());

@@ -22,6 +22,7 @@ use clawmux_core::auth::Principal;
 use clawmux_core::crew::{self as rules, TurnEnd};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{SessionKey, SubAgentId};
+use clawmux_core::session_command::SessionCommand;
 use clawmux_core::subagent::SubAgentCommand;
 use clawmux_core::team::TeamCommand;
 use serde_json::json;
@@ -29,11 +30,12 @@ use tokio::sync::oneshot;
 
 use crate::ask::ask;
 use crate::deliver::{Asker, Deliver};
+use crate::dispatch::Request;
 use crate::hub::Hub;
 use crate::line::Line;
 use crate::observe::{Observe, Observed};
 use crate::provider::purse::Purses;
-use crate::session_supervisor::{Dispatch, Gone};
+use crate::session_supervisor::Gone;
 use crate::store::{Health, KeptCrew, ReadCrew, Store};
 
 use effects::Waiting;
@@ -84,7 +86,7 @@ pub struct Crew {
 #[rtype(result = "()")]
 pub struct Begin {
     /// Where requests go.
-    pub dispatch: Recipient<Dispatch>,
+    pub dispatch: Recipient<Request<SessionCommand>>,
     /// Who is told that a connection is gone.
     pub gone: Recipient<Gone>,
 }
@@ -240,6 +242,15 @@ impl Handler<Direct> for Crew {
 
     fn handle(&mut self, direct: Direct, ctx: &mut Self::Context) {
         self.ask(Question::Direct(direct), ctx);
+    }
+}
+
+impl Handler<Request<TeamCommand>> for Crew {
+    type Result = ();
+
+    fn handle(&mut self, request: Request<TeamCommand>, ctx: &mut Self::Context) {
+        let Request { command, principal, asker } = request;
+        self.ask(Question::Direct(Direct { command: Command::Team(command), principal, asker }), ctx);
     }
 }
 

@@ -53,6 +53,7 @@ use self::writing::Writing;
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::Asker;
+use crate::dispatch::Request;
 use crate::observe::{Observe, Observed};
 use crate::store::{
     FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, Store, WriteFile,
@@ -114,18 +115,6 @@ struct Account {
     allowance: Arc<Allowance>,
     files: u64,
     uploads: usize,
-}
-
-/// Does something about files and answers who asked.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Manage {
-    /// What.
-    pub command: FileCommand,
-    /// For whom.
-    pub principal: Principal,
-    /// Who is answered.
-    pub asker: Asker,
 }
 
 /// Has the disk and the store keep what came of uploads: the daemon is about to stop.
@@ -382,11 +371,11 @@ impl Actor for Files {
     }
 }
 
-impl Handler<Manage> for Files {
+impl Handler<Request<FileCommand>> for Files {
     type Result = ();
 
-    fn handle(&mut self, manage: Manage, ctx: &mut Self::Context) {
-        let Manage { command, principal, asker } = manage;
+    fn handle(&mut self, manage: Request<FileCommand>, ctx: &mut Self::Context) {
+        let Request { command, principal, asker } = manage;
         let who = (asker, principal);
         match command {
             FileCommand::Open { upload, about } => self.begin_or_go_on(upload, about, who, ctx),

@@ -68,7 +68,12 @@ impl World {
     fn peer(&self, connection: u64, name: &str) -> Peer {
         let (sender, inbox) = mpsc::unbounded_channel();
         let to = Mailbox(sender).start().recipient();
-        let client = Client { connection: ConnectionId(connection), to, window: Arc::default() };
+        let client = Client {
+            connection: ConnectionId(connection),
+            to,
+            window: Arc::default(),
+            arbiter: actix::Arbiter::current(),
+        };
         let owner = if name == "admin" { Owner::Admins } else { Owner::Credential(name.into()) };
         let scopes = if name == "admin" { Scopes::ADMIN } else { Scopes::of(&[Scope::Write]) };
         let principal = Principal { owner, ..Principal::new(name, scopes) };
@@ -96,7 +101,7 @@ impl Peer {
     fn send(&mut self, command: FileCommand) {
         self.tickets += 1;
         let asker = Asker::new(self.client.clone(), Ticket(self.tickets));
-        self.files.try_send(Manage { command, principal: self.principal.clone(), asker }).unwrap();
+        self.files.try_send(Request { command, principal: self.principal.clone(), asker }).unwrap();
     }
 
     /// The next answer, whatever it is to.

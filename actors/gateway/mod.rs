@@ -53,8 +53,10 @@ use crate::configuration::{AdoptBy, Configuration, Layers, Reload, Reloaded};
 use crate::connection::{Services, Terms};
 use crate::control_ui::ControlUi;
 use crate::crew::{self, Crew, Kin};
+use crate::daemon::{self, Daemon, LookAtHealth, StatusNow};
 use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
+use crate::dispatch::Routes;
 use crate::files::{self, Files};
 use crate::group::Group;
 use crate::http::PROTOCOLS;
@@ -78,7 +80,7 @@ use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{self, Scheduler, TakeFirings};
 use crate::session::{Approvals, Colleagues, Queued, Roster, Watchers};
 use crate::session_supervisor::{
-    DrainSessions, GetStatus, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
+    DrainSessions, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
 use crate::store::{self, Store, UsageSince};
 use crate::tokens::Tokens;
@@ -155,6 +157,7 @@ pub struct Gateway {
     files: Addr<Files>,
     tokens: Addr<Tokens>,
     sessions: Addr<SessionSupervisor>,
+    daemon: Addr<Daemon>,
     listener: Addr<Listener>,
     arbiters: Arbiters,
     admin: Addr<Admin>,
@@ -300,6 +303,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let roster = Roster::read(&config)?;
     let catalog = roster.catalog.clone();
     let roster = Arc::new(Exchanged::new(roster));
+    let lanes = Lanes::default();
     let sessions = SessionSupervisor::new(SessionSetup {
         arbiters: arbiters.clone(),
         colleagues: Colleagues {
@@ -311,7 +315,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             nodes: nodes.clone(),
             connected,
             files: files.clone(),
-            lanes: Lanes::default(),
+            lanes: lanes.clone(),
             watchers: Watchers::default(),
             approvals: approvals.clone(),
             queued: Queued::default(),
@@ -319,24 +323,44 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             roster: roster.clone(),
             meters: meters.clone(),
         },
-        hub: hub.clone(),
-        configuration: configuration.clone(),
-        log: setup.log.clone(),
-        devices: devices.clone().recipient(),
         crew: crew.clone(),
         kin,
         files: files.clone(),
-        scheduler: scheduler.clone().recipient(),
-        tokens: tokens.clone().recipient(),
-        admin: admin.clone().recipient(),
+    })
+    .start();
+    let daemon = Daemon::new(daemon::Setup {
+        hub: hub.clone(),
+        store: store.clone(),
+        sandbox: sandbox.clone(),
+        providers: providers.clone(),
+        sessions: sessions.clone(),
+        lanes,
+        roster: roster.clone(),
+        log: setup.log.clone(),
         version: setup.version,
     })
     .start();
+    let routes = Routes {
+        sessions: sessions.clone().recipient(),
+        approvals: sessions.clone().recipient(),
+        memory: sessions.clone().recipient(),
+        sub_agents: sessions.clone().recipient(),
+        teams: crew.clone().recipient(),
+        files: files.clone().recipient(),
+        jobs: scheduler.clone().recipient(),
+        devices: devices.clone().recipient(),
+        tokens: tokens.clone().recipient(),
+        nodes: nodes.clone().recipient(),
+        plugins: sandbox.clone().recipient(),
+        config: configuration.clone().recipient(),
+        daemon: daemon.clone().recipient(),
+        operator: admin.clone().recipient(),
+    };
 
     let services = Services {
         terms: Exchanged::new(terms(&config, catalog, setup.version, None)),
         authority: authority.clone(),
-        dispatch: sessions.clone().recipient(),
+        routes,
         gone: sessions.clone().recipient(),
         devices: devices.clone().recipient(),
         join: hub.clone().recipient(),
@@ -417,6 +441,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         files,
         tokens,
         sessions,
+        daemon,
         listener: listener.clone(),
         arbiters: arbiters.clone(),
         admin,
@@ -504,6 +529,7 @@ impl Gateway {
             ("files actor", self.files.connected()),
             ("tokens", self.tokens.connected()),
             ("session supervisor", self.sessions.connected()),
+            ("daemon actor", self.daemon.connected()),
             ("listener", self.listener.connected()),
             ("admin actor", self.admin.connected()),
         ];
@@ -555,9 +581,9 @@ impl Handler<GetInfo> for Gateway {
     fn handle(&mut self, _: GetInfo, _: &mut Self::Context) -> Self::Result {
         let listen: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         let (home, store) = (self.setup.home.clone(), self.config.get().store.path.clone());
-        let (sessions, is_draining) = (self.sessions.clone(), self.draining);
+        let (daemon, is_draining) = (self.daemon.clone(), self.draining);
         Box::pin(async move {
-            let status = ask(&sessions, GetStatus).await??;
+            let status = ask(&daemon, StatusNow).await??;
             let uptime_ms = clock::now().millis_since(status.started);
             Ok(DaemonInfo { status, pid: std::process::id(), home, store, listen, is_draining, uptime_ms })
         })
@@ -572,12 +598,13 @@ impl Handler<Drain> for Gateway {
             tracing::info!(draining = on, "draining, as the operator asked: new prompts are refused");
         }
         let (listener, sessions) = (self.listener.clone(), self.sessions.clone());
-        let scheduler = self.scheduler.clone();
+        let (scheduler, daemon) = (self.scheduler.clone(), self.daemon.clone());
         Box::pin(async move {
             ask(&scheduler, TakeFirings(!on)).await?;
             // Said first, so that nobody is sent here to be refused.
             ask(&listener, listener::Draining(on)).await?;
-            ask(&sessions, TakePrompts(!on)).await
+            ask(&sessions, TakePrompts(!on)).await?;
+            ask(&daemon, LookAtHealth).await
         })
     }
 }
@@ -608,12 +635,13 @@ impl Handler<GetLoad> for Gateway {
     type Result = ResponseFuture<Result<Load, Error>>;
 
     fn handle(&mut self, _: GetLoad, _: &mut Self::Context) -> Self::Result {
-        let (sessions, draining, stopping) = (self.sessions.clone(), self.draining, self.stopping);
+        let (sessions, daemon) = (self.sessions.clone(), self.daemon.clone());
+        let (draining, stopping) = (self.draining, self.stopping);
         Box::pin(async move {
             if stopping {
                 return Err(ErrorCode::Unavailable.error("the daemon is stopping"));
             }
-            let status = ask(&sessions, GetStatus).await??;
+            let status = ask(&daemon, StatusNow).await??;
             let awake = ask(&sessions, Observe).await?.children;
             let running = awake.iter().filter(|session| session.state["run"].is_string()).count();
             Ok(Load { sessions: status.sessions, connections: status.connections, running, draining })
@@ -631,7 +659,7 @@ impl Handler<Observe> for Gateway {
         let configuration = self.configuration.clone();
         let (hub, sessions, listener) = (self.hub.clone(), self.sessions.clone(), self.listener.clone());
         let (nodes, devices, admin) = (self.nodes.clone(), self.devices.clone(), self.admin.clone());
-        let crew = self.crew.clone();
+        let (crew, daemon) = (self.crew.clone(), self.daemon.clone());
         let scheduler = self.scheduler.clone();
         let files = self.files.clone();
         let tokens = self.tokens.clone();
@@ -650,6 +678,7 @@ impl Handler<Observe> for Gateway {
             Box::pin(observe("files", files, PATIENCE)),
             Box::pin(observe("tokens", tokens, PATIENCE)),
             Box::pin(observe("session supervisor", sessions, PATIENCE_WITH_CHILDREN)),
+            Box::pin(observe("daemon", daemon, PATIENCE)),
             Box::pin(observe("admin", admin, PATIENCE)),
             Box::pin(observe("listener", listener, PATIENCE)),
         ];

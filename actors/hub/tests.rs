@@ -62,7 +62,12 @@ impl Connected {
         let (sender, got) = mpsc::unbounded_channel();
         let to =
             Peer { inbox: inbox.clone(), takes, knocks: knocks.clone(), got: sender }.start().recipient();
-        let client = Client { connection: ConnectionId(id), to, window: Arc::default() };
+        let client = Client {
+            connection: ConnectionId(id),
+            to,
+            window: Arc::default(),
+            arbiter: actix::Arbiter::current(),
+        };
         let join = Join {
             client: client.clone(),
             principal: principal.clone(),

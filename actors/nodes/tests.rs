@@ -34,7 +34,12 @@ impl Peer {
     fn new(nodes: &Addr<Nodes>, connection: u64) -> Self {
         let (sender, inbox) = mpsc::unbounded_channel();
         let to = Mailbox(sender).start().recipient();
-        let client = Client { connection: ConnectionId(connection), to, window: Arc::default() };
+        let client = Client {
+            connection: ConnectionId(connection),
+            to,
+            window: Arc::default(),
+            arbiter: actix::Arbiter::current(),
+        };
         Self { client, inbox, nodes: nodes.clone() }
     }
 
@@ -59,7 +64,9 @@ impl Peer {
 
     fn invoke(&self, principal: Principal, invoke: InvokeNode) {
         let asker = Asker::new(self.client.clone(), Ticket(1));
-        self.nodes.try_send(Invoke { asker, principal, invoke }).unwrap();
+        self.nodes
+            .try_send(Request { command: NodeCommand::Invoke(Box::new(invoke)), principal, asker })
+            .unwrap();
     }
 
     async fn next(&mut self) -> Deliver {

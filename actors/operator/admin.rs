@@ -27,6 +27,7 @@ use crate::ask::ask;
 use crate::clock;
 use crate::configuration::{Change, Configuration, Explain, Reload};
 use crate::deliver::{Asker, Deliver};
+use crate::dispatch::Request;
 use crate::listener::CloseConnection;
 use crate::log_filter::LogFilter;
 use crate::observe::{Observe, Observed};
@@ -69,18 +70,6 @@ pub struct GetInfo;
 pub struct Drain {
     /// Whether it drains.
     pub on: bool,
-}
-
-/// A request of an operator.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Operate {
-    /// What is asked for.
-    pub command: OperatorCommand,
-    /// Who asks.
-    pub principal: Principal,
-    /// Who waits for the answer.
-    pub asker: Asker,
 }
 
 /// Those who are asked; nothing is answered before.
@@ -144,10 +133,11 @@ impl Handler<Begin> for Admin {
     }
 }
 
-impl Handler<Operate> for Admin {
+impl Handler<Request<OperatorCommand>> for Admin {
     type Result = ();
 
-    fn handle(&mut self, Operate { command, principal, asker }: Operate, ctx: &mut Self::Context) {
+    fn handle(&mut self, request: Request<OperatorCommand>, ctx: &mut Self::Context) {
+        let Request { command, principal, asker } = request;
         self.requests_total += 1;
         match self.admit(&principal) {
             Ok(daemon) => {

@@ -5,5 +5,5 @@ mod plugins;
 mod sessions;
 mod unattended;
 
-pub use admin::{Admin, Begin, Daemon, Drain, GetInfo, Operate};
+pub use admin::{Admin, Begin, Daemon, Drain, GetInfo};
 pub use unattended::{read_without_daemon, tokens_without_daemon};

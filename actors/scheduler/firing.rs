@@ -10,7 +10,6 @@
 //! that began is begun, and a result has an id. A session that a result is for is made where there is none.
 
 use actix::prelude::*;
-use clawmux_core::command::Command;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::event::{Event, Outcome, Published, Usage};
 use clawmux_core::ids::{JobId, RunId, Ticket};
@@ -299,7 +298,7 @@ impl Scheduler {
                     // They are about the session of the socket, and wait among its queries.
                     manner.lane = Some(lane::xeno());
                 }
-                Command::Session(SessionCommand::Submit(Submit {
+                SessionCommand::Submit(Submit {
                     target,
                     run: RunId::from_random(clock::random()),
                     content: prompt,
@@ -309,22 +308,22 @@ impl Scheduler {
                     enclosed: Vec::new(),
                     manner,
                     follow: true,
-                }))
+                })
             }
             // What waits behind it goes on, in the new conversation.
-            Stage::Renewing => Command::Session(SessionCommand::Renew(Renew { target })),
+            Stage::Renewing => SessionCommand::Renew(Renew { target }),
             Stage::Making => {
                 let Some(to) = task.result_to.clone() else { return self.end(key, FiringState::Done, ctx) };
-                Command::Session(SessionCommand::CreateSession(CreateSession {
+                SessionCommand::CreateSession(CreateSession {
                     target: Target::Session(to),
                     patch: Patch::default(),
-                }))
+                })
             }
             Stage::Telling => {
                 let Some(to) = task.result_to.clone() else { return self.end(key, FiringState::Done, ctx) };
                 let content = running.text.clone().unwrap_or_default();
                 let id = Some(running.firing.result_id());
-                Command::Session(SessionCommand::Inject(Inject { target: Target::Session(to), content, id }))
+                SessionCommand::Inject(Inject { target: Target::Session(to), content, id })
             }
         };
         let owner = running.job.owner.clone();

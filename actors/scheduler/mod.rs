@@ -25,22 +25,23 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::announcement::Announcement;
-use clawmux_core::auth::Principal;
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::JobId;
 use clawmux_core::job::{Firing, HEARTBEAT, Job, JobCommand, JobNews, JobView};
 use clawmux_core::schedule::{self, Due, Schedule};
+use clawmux_core::session_command::SessionCommand;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
 use crate::ask::ask;
 use crate::clock;
-use crate::deliver::{Asker, Deliver};
+use crate::deliver::Deliver;
+use crate::dispatch::Request;
 use crate::hub::{Announce, Hub};
 use crate::line::Line;
 use crate::observe::{Observe, Observed};
-use crate::session_supervisor::{Dispatch, Gone};
+use crate::session_supervisor::Gone;
 use crate::store::{Health, JobChange, ReadJobs, Store, WriteJobs};
 use firing::{By, FiringId, Running};
 
@@ -127,21 +128,9 @@ impl Entry {
 #[rtype(result = "()")]
 pub struct Begin {
     /// Where requests go.
-    pub dispatch: Recipient<Dispatch>,
+    pub dispatch: Recipient<Request<SessionCommand>>,
     /// Who is told that a connection is gone.
     pub gone: Recipient<Gone>,
-}
-
-/// Does what is asked about jobs and answers who asked.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Direct {
-    /// What.
-    pub command: JobCommand,
-    /// For whom; that it has the scope was checked.
-    pub principal: Principal,
-    /// Who is answered.
-    pub asker: Asker,
 }
 
 /// Begins firings, or none from here on; those that go on do so to their end.
@@ -364,10 +353,14 @@ impl Handler<Begin> for Scheduler {
     }
 }
 
-impl Handler<Direct> for Scheduler {
+impl Handler<Request<JobCommand>> for Scheduler {
     type Result = ();
 
-    fn handle(&mut self, Direct { command, principal, asker }: Direct, ctx: &mut Self::Context) {
+    fn handle(&mut self, request: Request<JobCommand>, ctx: &mut Self::Context) {
+        let Request { mut command, principal, asker } = request;
+        if let Err(error) = command.settle(&principal) {
+            return asker.reply(Err(error));
+        }
         self.direct(command, &principal, asker, ctx);
     }
 }

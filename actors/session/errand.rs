@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use actix::prelude::*;
 use clawmux_core::auth::{Owner, Principal, Scopes};
-use clawmux_core::command::Command;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{ToolCall, ToolResult};
 use clawmux_core::ids::{ConnectionId, RunId, Ticket};
@@ -22,10 +21,11 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::ask::ask;
-use crate::deliver::{Client, Deliver, Window};
+use crate::deliver::{Asker, Client, Deliver, Window};
+use crate::dispatch::Request;
 use crate::files::{Files, Look};
 use crate::observe::{Observe, Observed};
-use crate::session_supervisor::{Dispatch, SessionSupervisor};
+use crate::session_supervisor::SessionSupervisor;
 
 /// The first number of the connections that calls ask over: below those of the crew.
 const FIRST_ID: u64 = 1 << 61;
@@ -72,33 +72,28 @@ impl Errand {
             Target::Route(_) | Target::Uuid(_) | Target::Conversation(_) => None,
         };
         let content = message.in_words(&attachments);
-        let inject =
-            Command::Session(SessionCommand::Inject(Inject { target, content, id: Some(id.clone()) }));
+        let inject = SessionCommand::Inject(Inject { target, content, id: Some(id.clone()) });
         match self.ask(inject).await.map_err(refuse)? {
             Reply::Session(SessionReply::Injected(Injected { .. })) => Ok(said(session.as_ref(), &id)),
             _ => Err("not sent: internal error".into()),
         }
     }
 
-    async fn ask(self, command: Command) -> Result<Reply, Error> {
+    async fn ask(self, command: SessionCommand) -> Result<Reply, Error> {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let scopes = if self.owner == Owner::Admins { Scopes::ADMIN } else { Scopes::USER };
         let principal = Principal { owner: self.owner, unlimited: true, ..Principal::new("agent", scopes) };
         let (done, answer) = oneshot::channel();
         let to = Letterbox(Some(done)).start();
-        let dispatch = Dispatch {
-            ticket: Ticket(1),
-            principal,
-            command,
-            client: Client {
-                connection: ConnectionId(FIRST_ID + LAST.fetch_add(1, Relaxed)),
-                to: to.recipient(),
-                window: Arc::<Window>::default(),
-            },
+        let client = Client {
+            connection: ConnectionId(FIRST_ID + LAST.fetch_add(1, Relaxed)),
+            to: to.recipient(),
+            window: Arc::<Window>::default(),
             arbiter: Arbiter::current(),
         };
+        let asker = Asker::new(client, Ticket(1));
         let busy = |_| ErrorCode::Unavailable.error("the daemon is busy: try again");
-        self.supervisor.try_send(dispatch).map_err(busy)?;
+        self.supervisor.try_send(Request { command, principal, asker }).map_err(busy)?;
         match tokio::time::timeout(PATIENCE, answer).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(_)) => Err(ErrorCode::Unavailable.error("the request was lost: try again")),

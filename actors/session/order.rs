@@ -8,10 +8,10 @@ use clawmux_core::event::{Cause, Usage};
 use clawmux_core::follow::Wanted;
 use clawmux_core::ids::{ApprovalId, RunId, Seq, Ticket};
 use clawmux_core::reply::Reply;
+use clawmux_core::session::{Submission, Submitted, prompt_bytes};
 use clawmux_core::session_reply::{
     Aborted, Accepted, Attached, Cleared, Compacted, Detached, Injected, SessionReply, Stopped,
 };
-use clawmux_core::session::{Submission, Submitted, prompt_bytes};
 use clawmux_core::settings::Patch;
 
 use super::{Answered, Session};
@@ -209,12 +209,26 @@ impl Handler<Routed> for Session {
                     self.await_turn(run.clone(), spot, ctx);
                 }
                 followed = follow.then(|| (Wanted::Run(run.clone()), Seq(seq.0 - 1)));
-                Some(Reply::Session(SessionReply::Accepted(Accepted { session, run, seq, repeated, is_over, ahead })))
+                Some(Reply::Session(SessionReply::Accepted(Accepted {
+                    session,
+                    run,
+                    seq,
+                    repeated,
+                    is_over,
+                    ahead,
+                })))
             }
             Order::Follow { run, seq, follow } => {
                 followed = follow.then(|| (Wanted::Run(run.clone()), Seq(seq.0 - 1)));
                 let is_over = !self.conversation.is_open(&run);
-                Some(Reply::Session(SessionReply::Accepted(Accepted { session, run, seq, repeated: true, is_over, ahead: 0 })))
+                Some(Reply::Session(SessionReply::Accepted(Accepted {
+                    session,
+                    run,
+                    seq,
+                    repeated: true,
+                    is_over,
+                    ahead: 0,
+                })))
             }
             Order::Attach { after } => {
                 let head = self.conversation.head();
@@ -233,11 +247,20 @@ impl Handler<Routed> for Session {
                 }
                 followed = Some((Wanted::Session, after));
                 let model = self.roster.catalog.answers(&session.agent(), self.conversation.settings());
-                Some(Reply::Session(SessionReply::Attached(Attached { session, after, head, under_way, queued, model })))
+                Some(Reply::Session(SessionReply::Attached(Attached {
+                    session,
+                    after,
+                    head,
+                    under_way,
+                    queued,
+                    model,
+                })))
             }
             Order::Detach { follow } => {
                 let connection = asker.client().connection;
-                Some(Reply::Session(SessionReply::Detached(Detached { found: self.remains.feeds.unfollow(connection, follow) })))
+                Some(Reply::Session(SessionReply::Detached(Detached {
+                    found: self.remains.feeds.unfollow(connection, follow),
+                })))
             }
             Order::Stop(cause) => {
                 let partial = self.end_work(ctx);
@@ -257,7 +280,9 @@ impl Handler<Routed> for Session {
             Order::Abort { run } => {
                 let under_way = run.as_ref().is_none_or(|run| self.conversation.is_running(run));
                 let partial = if under_way { self.end_work(ctx) } else { Usage::default() };
-                Some(Reply::Session(SessionReply::Aborted(Aborted { run: self.conversation.abort(now, run.as_ref(), partial) })))
+                Some(Reply::Session(SessionReply::Aborted(Aborted {
+                    run: self.conversation.abort(now, run.as_ref(), partial),
+                })))
             }
             Order::Clear => {
                 self.conversation.clear(now);

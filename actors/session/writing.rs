@@ -10,8 +10,8 @@ use clawmux_core::event::{Cause, Event, Logged, Outcome, Published, Usage};
 use clawmux_core::ids::{ApprovalId, RunId, Seq};
 use clawmux_core::quota::{Kept, ROW_BYTES};
 use clawmux_core::reply::Reply;
-use clawmux_core::session_reply::{Deleted, SessionReply};
 use clawmux_core::session::Batch;
+use clawmux_core::session_reply::{Deleted, SessionReply};
 
 use super::{Answered, Order, RETRY, Road, Session};
 use crate::ask::ask;
@@ -113,7 +113,8 @@ impl Session {
     /// Tells that a quota is met, and which sessions could be deleted.
     pub(super) fn refuse_over_quota(&self, asker: Asker, mut error: Error, ctx: &mut Context<Self>) {
         let (store, owner) = (self.colleagues.store.clone(), self.conversation.owner().clone());
-        let is_about_bytes = matches!(error.detail, Some(Detail::Limit { name: clawmux_core::limit::Limit::StoreBytes, .. }));
+        let is_about_bytes =
+            matches!(error.detail, Some(Detail::Limit { name: clawmux_core::limit::Limit::StoreBytes, .. }));
         let told = async move {
             let named = ask(&store, ReadDispensable { owner, is_about_bytes }).await.flatten();
             let named: Vec<String> = named

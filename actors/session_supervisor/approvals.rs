@@ -10,16 +10,25 @@ use clawmux_core::ids::ApprovalId;
 use clawmux_core::ids::SessionKey;
 use clawmux_core::reply::Reply;
 
-use super::SessionSupervisor;
+use super::{SessionSupervisor, caught};
 use crate::deliver::Asker;
+use crate::dispatch::Request;
 use crate::session::{Found, Order};
 
+impl Handler<Request<ApprovalCommand>> for SessionSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, request: Request<ApprovalCommand>, ctx: &mut Self::Context) {
+        let Request { command, principal, asker } = request;
+        caught(|| self.approval(command, (asker, principal), ctx));
+    }
+}
+
 impl SessionSupervisor {
-    pub(super) fn approval(
+    fn approval(
         &mut self,
         command: ApprovalCommand,
         (asker, principal): (Asker, Principal),
-        arbiter: ArbiterHandle,
         ctx: &mut Context<Self>,
     ) {
         let approvals = &self.setup.colleagues.approvals;
@@ -38,7 +47,7 @@ impl SessionSupervisor {
                 match session {
                     Ok(session) => {
                         let order = Order::Decide { id, verdict };
-                        return self.order(order, session, (asker, principal), arbiter, ctx);
+                        return self.order(order, session, (asker, principal), ctx);
                     }
                     Err(error) => Err(error),
                 }

@@ -7,17 +7,33 @@ use clawmux_core::ids::SessionKey;
 use clawmux_core::memory::{MemoryCommand, MemoryReply, NewMemory, Query, Stored};
 use clawmux_core::reply::Reply;
 
-use super::SessionSupervisor;
 use super::requests::{answer, described, no_such};
+use super::{SessionSupervisor, caught};
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::Asker;
+use crate::dispatch::Request;
 use crate::store::{Forget, Memory, Recall, Remember};
-use actix::Context;
+use actix::{Context, Handler};
+
+impl Handler<Request<MemoryCommand>> for SessionSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, request: Request<MemoryCommand>, ctx: &mut Self::Context) {
+        let Request { mut command, principal, asker } = request;
+        caught(|| {
+            let target = command.target_mut().cloned();
+            let remember = move |supervisor: &mut Self, session, who, ctx: &mut Self::Context| {
+                supervisor.remember(command, session, who, ctx);
+            };
+            self.locate(target, (asker, principal), remember, ctx);
+        });
+    }
+}
 
 impl SessionSupervisor {
     /// Takes a request about memories, and the session it names.
-    pub(super) fn remember(
+    fn remember(
         &self,
         command: MemoryCommand,
         session: Option<SessionKey>,

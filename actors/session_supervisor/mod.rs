@@ -10,7 +10,6 @@
 //! Holds no conversation and is not on the path of a token.
 
 mod approvals;
-mod health;
 mod memories;
 mod order;
 pub(crate) mod requests;
@@ -23,11 +22,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::{Owner, Principal};
-use clawmux_core::command::Command;
-use clawmux_core::daemon::Status;
+use clawmux_core::auth::Owner;
 use clawmux_core::error::Error;
-use clawmux_core::ids::{ConnectionId, SessionKey, Ticket};
+use clawmux_core::ids::{ConnectionId, SessionKey};
+use clawmux_core::session_command::SessionCommand;
+use clawmux_core::subagent::SubAgentCommand;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -35,21 +34,13 @@ use tokio::sync::oneshot;
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
-use crate::configuration::Configuration;
-use crate::crew::{Crew, Kin};
-use crate::daemon_log::DaemonLog;
-use crate::deliver::{Asker, Client};
-use crate::devices::Manage;
+use crate::crew::{self, Crew, Kin};
+use crate::dispatch::Request;
 use crate::files::Files;
-use crate::hub::{Connected, Hub};
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed, PATIENCE, observe_passing};
-use crate::operator;
-use crate::sandbox_supervisor::CountPlugins;
-use crate::scheduler;
 use crate::session::{Colleagues, Drain, Feeds, Forget, Roster, Routed, Session, Sleep};
 use crate::store::Unfinished;
-use crate::tokens;
 pub use order::Held;
 use order::Lookup;
 use waking::{RECOVERING_AT_ONCE, UNPARK_DELAY_MIN};
@@ -64,28 +55,12 @@ pub struct Setup {
     pub arbiters: Arbiters,
     /// Whom sessions work with.
     pub colleagues: Colleagues,
-    /// Who is connected.
-    pub hub: Addr<Hub>,
-    /// The configuration files.
-    pub configuration: Addr<Configuration>,
-    /// The daemon's own log.
-    pub log: Arc<DaemonLog>,
-    /// Who answers what is about devices.
-    pub devices: Recipient<Manage>,
     /// Who answers what is about agents that work for sessions, and their teams.
     pub crew: Addr<Crew>,
     /// The sessions whose end it is to be told of.
     pub kin: Kin,
     /// Who answers what is about files.
     pub files: Addr<Files>,
-    /// Who answers what is about jobs.
-    pub scheduler: Recipient<scheduler::Direct>,
-    /// Who answers what is about credentials of the store.
-    pub tokens: Recipient<tokens::Manage>,
-    /// Who answers what only operators ask.
-    pub admin: Recipient<operator::Operate>,
-    /// Version of clawmux.
-    pub version: &'static str,
 }
 
 /// From a request to the session it is about.
@@ -104,7 +79,6 @@ pub struct SessionSupervisor {
     parking: bool,
     unpark_delay: Duration,
     unparked: Option<Timestamp>,
-    started: Timestamp,
     /// Whether new prompts are refused, while what was accepted runs on.
     closed: bool,
     draining: bool,
@@ -112,7 +86,6 @@ pub struct SessionSupervisor {
     peak: Peak,
     /// How often a session was started anew because it had panicked.
     restarts: u64,
-    health: health::Health,
     retention: retention::Retention,
 }
 
@@ -140,30 +113,6 @@ impl Default for State {
     fn default() -> Self {
         Self::Waking { waiting: Vec::new(), feeds: Feeds::default() }
     }
-}
-
-/// A [`Dispatch`] whose asker is sure of an answer.
-struct Asked {
-    asker: Asker,
-    principal: Principal,
-    command: Command,
-    arbiter: ArbiterHandle,
-}
-
-/// A request of a connection, scope and rate checked.
-#[derive(Debug, Message)]
-#[rtype(result = "()")]
-pub struct Dispatch {
-    /// Under which the answer is expected.
-    pub ticket: Ticket,
-    /// Who asks.
-    pub principal: Principal,
-    /// What is asked.
-    pub command: Command,
-    /// Where the answer goes.
-    pub client: Client,
-    /// The connection's arbiter: a session it wakes lives there too.
-    pub arbiter: ArbiterHandle,
 }
 
 /// The connection is closed.
@@ -221,10 +170,19 @@ pub struct TakePrompts(pub bool);
 #[rtype(result = "()")]
 pub struct DrainSessions;
 
-/// How the daemon is.
+/// How many sessions there are, and whether they take prompts.
 #[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "Result<Status, Error>")]
-pub struct GetStatus;
+#[rtype(result = "Sessions")]
+pub struct CountSessions;
+
+/// The answer to [`CountSessions`].
+#[derive(Clone, Copy, Debug)]
+pub struct Sessions {
+    /// Those that are awake, or about to be.
+    pub awake: usize,
+    /// Whether new prompts are taken.
+    pub take_prompts: bool,
+}
 
 impl SessionSupervisor {
     /// Ready to take requests.
@@ -240,13 +198,11 @@ impl SessionSupervisor {
             parking: false,
             unpark_delay: UNPARK_DELAY_MIN,
             unparked: None,
-            started: clock::now(),
             closed: false,
             draining: false,
             drained: None,
             peak: Peak::new(clock::now()),
             restarts: 0,
-            health: health::Health::default(),
             retention: retention::Retention::default(),
         }
     }
@@ -264,19 +220,6 @@ impl SessionSupervisor {
     fn forget(&mut self, key: &SessionKey) {
         self.sessions.remove(key);
         self.check_drained();
-    }
-
-    fn status(&self) -> impl Future<Output = Result<Status, Error>> + 'static {
-        let sessions = self.sessions.len();
-        let started = self.started;
-        let version = self.setup.version.to_owned();
-        let hub = self.setup.hub.clone();
-        let sandbox = self.setup.colleagues.sandbox.clone();
-        async move {
-            let plugins = ask(&sandbox, CountPlugins).await?;
-            let connections = ask(&hub, Connected).await?;
-            Ok(Status { version, plugins, sessions, connections, started })
-        }
     }
 
     fn check_drained(&mut self) {
@@ -302,26 +245,51 @@ impl Actor for SessionSupervisor {
         ctx.run_interval(PEAK_CHECK, |supervisor, _| {
             supervisor.peak.now(supervisor.sessions.len(), clock::now());
         });
-        ctx.run_interval(health::INTERVAL, Self::look_at_health);
         ctx.run_interval(retention::INTERVAL, Self::delete_unused);
     }
 }
 
-impl Handler<Dispatch> for SessionSupervisor {
+/// Does something for a request. A panic in there ends that request (its asker is told by being dropped),
+/// not the supervisor of all sessions.
+fn caught(handle: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(handle)).is_err() {
+        tracing::error!("a request panicked");
+    }
+}
+
+impl Handler<Request<SessionCommand>> for SessionSupervisor {
     type Result = ();
 
-    /// A panic in here ends one request (its asker is told by being dropped), not the supervisor
-    /// of all sessions.
-    fn handle(&mut self, dispatch: Dispatch, ctx: &mut Self::Context) {
-        let Dispatch { ticket, principal, command, client, arbiter } = dispatch;
-        let mut request = Asked { asker: Asker::new(client, ticket), principal, command, arbiter };
-        let handled = catch_unwind(AssertUnwindSafe(|| match request.command.settle(&request.principal) {
-            Ok(()) => self.dispatch(request, ctx),
-            Err(error) => request.asker.reply(Err(error)),
-        }));
-        if handled.is_err() {
-            tracing::error!("a request panicked");
-        }
+    fn handle(&mut self, request: Request<SessionCommand>, ctx: &mut Self::Context) {
+        let Request { mut command, principal, asker } = request;
+        caught(|| {
+            if let Err(error) = command.settle(&principal) {
+                return asker.reply(Err(error));
+            }
+            let target = command.target_mut().cloned();
+            let dispatch = move |supervisor: &mut Self, session, who, ctx: &mut Self::Context| {
+                supervisor.dispatch(command, session, who, ctx);
+            };
+            self.locate(target, (asker, principal), dispatch, ctx);
+        });
+    }
+}
+
+impl Handler<Request<SubAgentCommand>> for SessionSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, request: Request<SubAgentCommand>, ctx: &mut Self::Context) {
+        let Request { mut command, principal, asker } = request;
+        caught(|| {
+            let target = command.target_mut().cloned();
+            let hand_on = move |supervisor: &mut Self, session, who, _: &mut Self::Context| {
+                let (asker, principal) = who;
+                let command = crew::Command::SubAgent(command, session);
+                // Where the crew is too busy, what it was sent says so by being dropped.
+                drop(supervisor.setup.crew.try_send(crew::Direct { command, principal, asker }));
+            };
+            self.locate(target, (asker, principal), hand_on, ctx);
+        });
     }
 }
 
@@ -427,9 +395,8 @@ impl Handler<Recover> for SessionSupervisor {
 impl Handler<TakePrompts> for SessionSupervisor {
     type Result = ();
 
-    fn handle(&mut self, TakePrompts(take): TakePrompts, ctx: &mut Self::Context) {
+    fn handle(&mut self, TakePrompts(take): TakePrompts, _: &mut Self::Context) {
         self.closed = !take;
-        self.look_at_health(ctx);
     }
 }
 
@@ -456,11 +423,12 @@ impl Handler<DrainSessions> for SessionSupervisor {
     }
 }
 
-impl Handler<GetStatus> for SessionSupervisor {
-    type Result = ResponseFuture<Result<Status, Error>>;
+impl Handler<CountSessions> for SessionSupervisor {
+    type Result = MessageResult<CountSessions>;
 
-    fn handle(&mut self, _: GetStatus, _: &mut Self::Context) -> Self::Result {
-        Box::pin(self.status())
+    fn handle(&mut self, _: CountSessions, _: &mut Self::Context) -> Self::Result {
+        let take_prompts = !(self.closed || self.draining);
+        MessageResult(Sessions { awake: self.sessions.len(), take_prompts })
     }
 }
 

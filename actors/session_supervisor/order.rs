@@ -34,7 +34,6 @@ const FOLLOWED_MAX: usize = 1024;
 pub(super) struct Waiting {
     pub(super) session: SessionKey,
     pub(super) routed: Routed,
-    pub(super) arbiter: ArbiterHandle,
 }
 
 /// What is known of an idempotency key.
@@ -150,7 +149,6 @@ impl SessionSupervisor {
         &mut self,
         run: &RunId,
         (asker, principal): (Asker, Principal),
-        arbiter: ArbiterHandle,
         ctx: &mut Context<Self>,
     ) {
         let idempotency_key = run.as_str().to_owned();
@@ -168,7 +166,7 @@ impl SessionSupervisor {
                         order: Order::Follow { run, seq, follow: true },
                         held: None,
                     };
-                    supervisor.route(Waiting { session, routed, arbiter }, ctx);
+                    supervisor.route(Waiting { session, routed }, ctx);
                 }
                 Ok(_) => asker.reply(Err(unknown)),
                 Err(error) => asker.reply(Err(error)),
@@ -182,13 +180,9 @@ impl SessionSupervisor {
         order: Order,
         session: SessionKey,
         (asker, principal): (Asker, Principal),
-        arbiter: ArbiterHandle,
         ctx: &mut Context<Self>,
     ) {
-        self.route_in_turn(
-            Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter },
-            ctx,
-        );
+        self.route_in_turn(Waiting { session, routed: Routed { asker, principal, order, held: None } }, ctx);
     }
 
     /// Sends a request to its session, behind all that came before it.
@@ -262,7 +256,7 @@ impl SessionSupervisor {
 
     /// Sends a request to its session, waking it where it sleeps and is needed.
     pub(super) fn route(&mut self, waiting: Waiting, ctx: &mut Context<Self>) {
-        let Waiting { session: key, mut routed, arbiter } = waiting;
+        let Waiting { session: key, mut routed } = waiting;
         // In the order in which they are sent: so no two wait for each other.
         if let Order::Submit { submission, spot: spot @ None, .. } = &mut routed.order
             && let Some(lane) = &submission.manner.lane
@@ -309,6 +303,7 @@ impl SessionSupervisor {
                 }
                 _ => routed,
             };
+            let arbiter = routed.asker.client().arbiter.clone();
             let state = State::Waking { waiting: vec![routed], feeds: Feeds::default() };
             let entry = Entry { state, arbiter: Some(arbiter), ..Entry::default() };
             self.sessions.insert(key.clone(), entry);

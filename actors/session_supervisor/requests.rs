@@ -2,25 +2,16 @@
 
 use std::sync::Arc;
 
-use actix::dev::SendError;
 use actix::prelude::*;
 use clawmux_core::attachment::{self, Attachment};
 use clawmux_core::auth::{Owner, Principal, Scope};
 use clawmux_core::catalog::Catalog;
-use clawmux_core::command::Command;
-use clawmux_core::config::request::{ConfigCommand, ConfigReply, ConfigRequest, SoulRequest};
-use clawmux_core::daemon::{
-    DaemonCommand, DaemonReply, GetCatalog, GetHealth, GetMachine, GetStatus, ListLanes, ListUsage, Noted,
-    ReadLog,
-};
-use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, LaneName, SessionKey};
-use clawmux_core::node::{NodeCommand, NodeReply, NodeResult};
-use clawmux_core::plugin::{self, PluginCommand, PluginReply, Unloaded};
 use clawmux_core::reply::Reply;
 use clawmux_core::session::Submission;
 use clawmux_core::session_command::{
-    self, Abort, AbortLane, Attach, AttachTurns, Clear, Close, Compact, CreateSession, Delete,
+    self, Abort, AbortLane, Attach, AttachTurns, Clear, Close, Compact, Configure, CreateSession, Delete,
     DescribeSession, Detach, Exists, Export, FollowRun, GetBudgets, Inject, ListSummaries, PreviewSessions,
     Renew, Reset, SessionCommand, Stop, Submit, Unwatch, Watch, WatchCalls,
 };
@@ -31,27 +22,18 @@ use clawmux_core::settings::Patch;
 use clawmux_core::target::Target;
 use clawmux_core::transcript::History;
 
+use super::SessionSupervisor;
 use super::order::{Turn, Waiting, closed};
-use super::{Asked, SessionSupervisor};
 use crate::ask::ask;
-use crate::configuration::{Configure, Soul};
 use crate::crew;
 use crate::deliver::Asker;
-use crate::devices::Manage;
-use crate::files::{self, Collect, Enclose};
-use crate::hub::{GetOverview, Tell};
-use crate::machine;
-use crate::nodes::{Invoke, ListNodes, Resulted};
-use crate::operator;
+use crate::files::{Collect, Enclose};
 use crate::provider_supervisor::BudgetStatus;
-use crate::sandbox_supervisor::{ListPlugins, LoadPlugin, UnloadPlugin};
-use crate::scheduler;
 use crate::session::{Colleagues, Order, Routed, Watcher};
 use crate::store::{
     Among, AskedBy, Describe, Described, FindCut, FindSession, FindTurn, ListSessions, Namesakes,
-    ReadHistory, ReadPreviews, ReadRow, ReadRows, ReadTranscript, Store, UsageDays, exported,
+    ReadHistory, ReadPreviews, ReadRow, ReadRows, ReadTranscript, Store, exported,
 };
-use crate::tokens;
 
 /// How many bytes a history has at most as JSON, so that a client that does not read it costs no
 /// more than it may; of the newest message there is as much in it as fits.
@@ -70,76 +52,96 @@ const PREVIEWS_MAX: usize = 128;
 const PREVIEW_MAX: usize = 50;
 const PREVIEW_CHARS_MAX: usize = 2000;
 
-/// A prompt on its way to its session, who waits for the answer, and where that is.
-type Prompt = (SessionKey, Submit, (Asker, Principal), ArbiterHandle);
+/// Who waits for the answer, and on whose behalf.
+type Who = (Asker, Principal);
+
+/// A prompt on its way to its session.
+type Prompt = (SessionKey, Submit, Who);
 
 impl SessionSupervisor {
-    /// Takes a request, the sessions of which are settled ([`Command::settle`]): to its session, or to
-    /// whoever answers it.
-    pub(super) fn dispatch(&mut self, request: Asked, ctx: &mut Context<Self>) {
-        let Asked { asker, principal, mut command, arbiter } = request;
-        if let Some(by) = command.target_mut().and_then(|target| by_id(target, &principal)) {
-            return self.dispatch_by_id(by, Asked { asker, principal, command, arbiter }, ctx);
+    /// Finds the session that a request names, and goes on with it: at once, or where it is named by an id,
+    /// when it is found, those that name one so in the order they came.
+    pub(super) fn locate<F>(
+        &mut self,
+        target: Option<Target>,
+        (asker, principal): Who,
+        then: F,
+        ctx: &mut Context<Self>,
+    ) where
+        F: FnOnce(&mut Self, Option<SessionKey>, Who, &mut Context<Self>) + 'static,
+    {
+        let Some(mut target) = target else { return then(self, None, (asker, principal), ctx) };
+        if let Err(error) = target.settle(&principal) {
+            return asker.reply(Err(error));
         }
-        let is_for_calls = matches!(command, Command::Session(SessionCommand::WatchCalls(WatchCalls)));
-        let is_about_the_daemon = match &command {
-            // They are told what concerns everybody.
-            Command::Config(ConfigCommand::Config(request)) => *request != ConfigRequest::Look,
-            Command::Daemon(DaemonCommand::ReadLog(ReadLog { .. }))
-            | Command::Daemon(DaemonCommand::ListUsage(ListUsage { .. }))
-            | Command::Daemon(DaemonCommand::ListLanes(ListLanes))
-            | Command::Config(ConfigCommand::Soul(SoulRequest { .. })) => true,
-            _ => false,
+        let Some(find) = by_id(&target, &principal) else {
+            return match self.resolve(&target, &principal) {
+                Ok(session) => then(self, Some(session), (asker, principal), ctx),
+                Err(error) => asker.reply(Err(error)),
+            };
         };
-        if is_about_the_daemon && principal.owner != Owner::Admins {
-            // They tell of everybody's doings; who may read has a right to his own.
-            let error = ErrorCode::Forbidden.error("this is for operators of the daemon");
-            return asker.reply(Err(error.with(Detail::MissingScope(Scope::Admin))));
-        }
-        let session = match command.target_mut().map(|target| self.resolve(&*target, &principal)).transpose()
-        {
-            Ok(session) => session,
-            Err(error) => return asker.reply(Err(error)),
+        let store = self.setup.colleagues.store.clone();
+        let unknown = no_such_id(&find.id);
+        let found = async move { ask(&store, find).await.flatten() };
+        let found_then = move |supervisor: &mut Self, found, ctx: &mut Context<Self>| match found {
+            Ok(Some(key)) if principal.sees(&SessionKey::owner(&key)) => {
+                match supervisor.resolve(&Target::Session(key), &principal) {
+                    Ok(session) => then(supervisor, Some(session), (asker, principal), ctx),
+                    Err(error) => asker.reply(Err(error)),
+                }
+            }
+            Ok(_) => asker.reply(Err(unknown)),
+            Err(error) => asker.reply(Err(error)),
         };
+        self.in_turn(found, found_then, ctx);
+    }
+
+    /// Takes a request, and the session that it is about: to that session, or answered here.
+    pub(super) fn dispatch(
+        &mut self,
+        command: SessionCommand,
+        session: Option<SessionKey>,
+        (asker, principal): Who,
+        ctx: &mut Context<Self>,
+    ) {
+        let is_for_calls = matches!(command, SessionCommand::WatchCalls(_));
         match (command, session) {
             // One with an idempotency key may be a repetition, which is told of its run.
-            (Command::Session(SessionCommand::Submit(submit)), _)
-                if self.closed && submit.idempotency_key.is_none() =>
-            {
+            (SessionCommand::Submit(submit), _) if self.closed && submit.idempotency_key.is_none() => {
                 asker.reply(Err(closed()));
             }
-            (Command::Session(SessionCommand::Submit(submit)), Some(session)) => {
+            (SessionCommand::Submit(submit), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
-                let prompt = (session, submit, (asker, principal), arbiter);
+                let prompt = (session, submit, (asker, principal));
                 if prompt.1.files.is_empty() && prompt.1.enclosed.is_empty() {
                     self.submit(prompt, None, ctx)
                 } else {
                     self.collect(prompt, ctx)
                 }
             }
-            (Command::Session(SessionCommand::Abort(Abort { run, .. })), Some(session)) => {
-                self.order(Order::Abort { run }, session, (asker, principal), arbiter, ctx);
+            (SessionCommand::Abort(Abort { run, .. }), Some(session)) => {
+                self.order(Order::Abort { run }, session, (asker, principal), ctx);
             }
-            (Command::Session(SessionCommand::AbortLane(AbortLane { lane })), _) => {
+            (SessionCommand::AbortLane(AbortLane { lane }), _) => {
                 // Behind prompts that came before it.
                 let now = std::future::ready(());
                 let abort = move |supervisor: &mut Self, (), ctx: &mut Context<Self>| {
-                    supervisor.abort_lane(&lane, (asker, principal), arbiter, ctx);
+                    supervisor.abort_lane(&lane, (asker, principal), ctx);
                 };
                 if self.waiting == 0 { abort(self, (), ctx) } else { self.in_turn(now, abort, ctx) }
             }
-            (Command::Session(SessionCommand::Close(Close { reason, .. })), Some(session)) => {
+            (SessionCommand::Close(Close { reason, .. }), Some(session)) => {
                 let order = Order::Close { reason };
-                self.order_the_end(order, session, (asker, principal), arbiter, ctx);
+                self.order_the_end(order, session, (asker, principal), ctx);
             }
-            (Command::Session(SessionCommand::Clear(Clear { .. })), Some(session)) => {
-                self.order(Order::Clear, session, (asker, principal), arbiter, ctx);
+            (SessionCommand::Clear(Clear { .. }), Some(session)) => {
+                self.order(Order::Clear, session, (asker, principal), ctx);
             }
-            (Command::Session(SessionCommand::Attach(Attach { after, .. })), Some(session)) => {
+            (SessionCommand::Attach(Attach { after, .. }), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
-                self.order(Order::Attach { after }, session, (asker, principal), arbiter, ctx);
+                self.order(Order::Attach { after }, session, (asker, principal), ctx);
             }
-            (Command::Session(SessionCommand::AttachTurns(AttachTurns { turns, .. })), Some(session)) => {
+            (SessionCommand::AttachTurns(AttachTurns { turns, .. }), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
                 let store = self.setup.colleagues.store.clone();
                 let look = async move {
@@ -151,27 +153,20 @@ impl SessionSupervisor {
                     match found {
                         Ok(after) => {
                             let order = Order::Attach { after };
-                            supervisor.order(order, session, (asker, principal), arbiter, ctx);
+                            supervisor.order(order, session, (asker, principal), ctx);
                         }
                         Err(error) => asker.reply(Err(error)),
                     }
                 }));
             }
-            (Command::Daemon(DaemonCommand::GetCatalog(GetCatalog)), _) => {
-                asker.reply(Ok(Reply::Daemon(DaemonReply::Catalog(self.roster().catalog.clone()))))
+            (SessionCommand::Detach(Detach { follow, .. }), Some(session)) => {
+                self.order(Order::Detach { follow }, session, (asker, principal), ctx);
             }
-            (Command::Session(SessionCommand::Detach(Detach { follow, .. })), Some(session)) => {
-                self.order(Order::Detach { follow }, session, (asker, principal), arbiter, ctx);
-            }
-            (Command::Session(SessionCommand::Stop(Stop { cause, .. })), Some(session)) => {
-                self.order_the_end(Order::Stop(cause), session, (asker, principal), arbiter, ctx);
+            (SessionCommand::Stop(Stop { cause, .. }), Some(session)) => {
+                self.order_the_end(Order::Stop(cause), session, (asker, principal), ctx);
             }
             (
-                Command::Session(SessionCommand::ReadHistory(session_command::ReadHistory {
-                    limit,
-                    before,
-                    ..
-                })),
+                SessionCommand::ReadHistory(session_command::ReadHistory { limit, before, .. }),
                 Some(session),
             ) => {
                 let store = self.setup.colleagues.store.clone();
@@ -184,10 +179,10 @@ impl SessionSupervisor {
                         }
                         None => History { session, messages: Vec::new(), more: false },
                     };
-                    Ok(Reply::Session(SessionReply::History(history)))
+                    Ok(SessionReply::History(history))
                 });
             }
-            (Command::Session(SessionCommand::ListSummaries(ListSummaries)), _) => {
+            (SessionCommand::ListSummaries(ListSummaries), _) => {
                 let store = self.setup.colleagues.store.clone();
                 let owner = owner_asked(&principal);
                 answer(ctx, asker, async move {
@@ -198,10 +193,10 @@ impl SessionSupervisor {
                         left = left.checked_sub(listed.summary.session.as_str().len() + SUMMARY_BYTES)?;
                         Some(listed.summary)
                     });
-                    Ok(Reply::Session(SessionReply::Sessions(fitting.collect())))
+                    Ok(SessionReply::Sessions(fitting.collect()))
                 });
             }
-            (Command::Session(SessionCommand::ListSessions(mut filter)), _) => {
+            (SessionCommand::ListSessions(mut filter), _) => {
                 let (store, catalog) = self.list_with();
                 let owner = owner_asked(&principal);
                 filter.limit = filter.limit.min(LIST_MAX);
@@ -209,10 +204,10 @@ impl SessionSupervisor {
                     let read = ReadRows { filter, owner, bytes_max: ROWS_BYTES_MAX };
                     let mut list = ask(&store, by(&principal, read)).await??;
                     list.rows.iter_mut().for_each(|row| fill_in(row, &catalog));
-                    Ok(Reply::Session(SessionReply::SessionList(list)))
+                    Ok(SessionReply::SessionList(list))
                 });
             }
-            (Command::Session(SessionCommand::DescribeSession(DescribeSession { .. })), Some(session)) => {
+            (SessionCommand::DescribeSession(DescribeSession { .. }), Some(session)) => {
                 let (store, catalog) = self.list_with();
                 answer(ctx, asker, async move {
                     let row = ask(&store, by(&principal, ReadRow(session))).await??;
@@ -220,31 +215,28 @@ impl SessionSupervisor {
                         fill_in(&mut row, &catalog);
                         Box::new(row)
                     });
-                    Ok(Reply::Session(SessionReply::Session(row)))
+                    Ok(SessionReply::Session(row))
                 });
             }
-            (Command::Session(SessionCommand::Exists(Exists { session })), _) => {
+            (SessionCommand::Exists(Exists { session }), _) => {
                 let store = self.setup.colleagues.store.clone();
                 answer(ctx, asker, async move {
                     let described = ask(&store, by(&principal, Describe { session })).await??;
-                    Ok(Reply::Session(SessionReply::Exists(
+                    Ok(SessionReply::Exists(
                         described.is_some_and(|described| principal.sees(&described.owner)),
-                    )))
+                    ))
                 });
             }
             (
-                Command::Session(SessionCommand::ReadTranscript(session_command::ReadTranscript {
-                    limit,
-                    bytes_max,
-                    at,
-                    ..
-                })),
+                SessionCommand::ReadTranscript(session_command::ReadTranscript {
+                    limit, bytes_max, at, ..
+                }),
                 Some(session),
             ) => {
                 let (store, catalog) = self.list_with();
                 answer(ctx, asker, async move {
                     if described(&store, &session, &principal).await?.is_none() {
-                        return Ok(Reply::Session(SessionReply::Transcript(Box::default())));
+                        return Ok(SessionReply::Transcript(Box::default()));
                     }
                     let mut read =
                         ask(&store, by(&principal, ReadTranscript { session, limit, bytes_max, at }))
@@ -253,17 +245,10 @@ impl SessionSupervisor {
                     if let Some(row) = &mut read.row {
                         fill_in(row, &catalog);
                     }
-                    Ok(Reply::Session(SessionReply::Transcript(Box::new(read))))
+                    Ok(SessionReply::Transcript(Box::new(read)))
                 });
             }
-            (
-                Command::Session(SessionCommand::PreviewSessions(PreviewSessions {
-                    targets,
-                    limit,
-                    chars_max,
-                })),
-                _,
-            ) => {
+            (SessionCommand::PreviewSessions(PreviewSessions { targets, limit, chars_max }), _) => {
                 let store = self.setup.colleagues.store.clone();
                 let (limit, chars_max) = (limit.min(PREVIEW_MAX), chars_max.min(PREVIEW_CHARS_MAX));
                 // A name that can't be a session's is one of which there is none.
@@ -281,35 +266,31 @@ impl SessionSupervisor {
                         let preview = session.as_ref().and_then(|_| previews.next());
                         preview.unwrap_or(Preview { messages: None })
                     });
-                    Ok(Reply::Session(SessionReply::Previews(previews.collect())))
+                    Ok(SessionReply::Previews(previews.collect()))
                 });
             }
-            (Command::Session(SessionCommand::CreateSession(CreateSession { patch, .. })), Some(session)) => {
+            (SessionCommand::CreateSession(CreateSession { patch, .. }), Some(session)) => {
                 match self.checked(&session, patch) {
-                    Ok(patch) => self.order(Order::Create(patch), session, (asker, principal), arbiter, ctx),
+                    Ok(patch) => self.order(Order::Create(patch), session, (asker, principal), ctx),
                     Err(error) => asker.reply(Err(error)),
                 }
             }
-            (
-                Command::Session(SessionCommand::Configure(session_command::Configure { patch, .. })),
-                Some(session),
-            ) => match self.checked(&session, patch) {
-                Ok(patch) => self.order(Order::Configure(patch), session, (asker, principal), arbiter, ctx),
-                Err(error) => asker.reply(Err(error)),
-            },
-            (Command::Session(SessionCommand::Reset(Reset { .. })), Some(session)) => {
-                self.order(Order::Reset, session, (asker, principal), arbiter, ctx);
+            (SessionCommand::Configure(Configure { patch, .. }), Some(session)) => {
+                match self.checked(&session, patch) {
+                    Ok(patch) => self.order(Order::Configure(patch), session, (asker, principal), ctx),
+                    Err(error) => asker.reply(Err(error)),
+                }
             }
-            (Command::Session(SessionCommand::Renew(Renew { .. })), Some(session)) => {
-                self.order(Order::Renew, session, (asker, principal), arbiter, ctx);
+            (SessionCommand::Reset(Reset { .. }), Some(session)) => {
+                self.order(Order::Reset, session, (asker, principal), ctx);
             }
-            (Command::Session(SessionCommand::Inject(Inject { content, id: None, .. })), Some(session)) => {
-                self.order(Order::Inject { content, id: None }, session, (asker, principal), arbiter, ctx);
+            (SessionCommand::Renew(Renew { .. }), Some(session)) => {
+                self.order(Order::Renew, session, (asker, principal), ctx);
             }
-            (
-                Command::Session(SessionCommand::Inject(Inject { content, id: Some(id), .. })),
-                Some(session),
-            ) => {
+            (SessionCommand::Inject(Inject { content, id: None, .. }), Some(session)) => {
+                self.order(Order::Inject { content, id: None }, session, (asker, principal), ctx);
+            }
+            (SessionCommand::Inject(Inject { content, id: Some(id), .. }), Some(session)) => {
                 let inject = Waiting {
                     session,
                     routed: Routed {
@@ -318,11 +299,10 @@ impl SessionSupervisor {
                         order: Order::Inject { content, id: Some(id.clone()) },
                         held: None,
                     },
-                    arbiter,
                 };
                 self.inject_once(&id, inject, ctx);
             }
-            (Command::Session(SessionCommand::Compact(Compact { keep, .. })), Some(session)) => {
+            (SessionCommand::Compact(Compact { keep, .. }), Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
                 let look = async move {
                     let cut = described(&store, &session, &principal).await.map(|there| there.is_some());
@@ -340,7 +320,7 @@ impl SessionSupervisor {
                     match cut {
                         Ok(Some(cut)) => {
                             let order = Order::Compact(cut);
-                            supervisor.order(order, session, (asker, principal), arbiter, ctx);
+                            supervisor.order(order, session, (asker, principal), ctx);
                         }
                         // All of it is kept, however little that is.
                         Ok(None) => asker.reply(Ok(Reply::Session(SessionReply::Compacted(Compacted {
@@ -351,7 +331,7 @@ impl SessionSupervisor {
                     }
                 }));
             }
-            (Command::Session(SessionCommand::Delete(Delete { .. })), Some(session)) => {
+            (SessionCommand::Delete(Delete { .. }), Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
                 let ended = self.setup.kin.has(&session).then(|| self.end_agents(&session, &principal));
                 let look = async move {
@@ -364,7 +344,7 @@ impl SessionSupervisor {
                 ctx.spawn(look.into_actor(self).map(move |(there, session, principal), supervisor, ctx| {
                     match there {
                         Ok(true) => {
-                            supervisor.order(Order::Delete, session, (asker, principal), arbiter, ctx);
+                            supervisor.order(Order::Delete, session, (asker, principal), ctx);
                         }
                         Ok(false) => {
                             asker.reply(Ok(Reply::Session(SessionReply::Deleted(Deleted { found: false }))))
@@ -373,17 +353,17 @@ impl SessionSupervisor {
                     }
                 }));
             }
-            (Command::Session(SessionCommand::Export(Export { after, .. })), Some(session)) => {
+            (SessionCommand::Export(Export { after, .. }), Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
                 answer(ctx, asker, async move {
                     let events = match described(&store, &session, &principal).await? {
                         Some(_) => exported(&store, &session, after).await?,
                         None => return Err(no_such(&session, &principal)),
                     };
-                    Ok(Reply::Session(SessionReply::Exported(Exported { session, events })))
+                    Ok(SessionReply::Exported(Exported { session, events }))
                 });
             }
-            (Command::Session(SessionCommand::GetBudgets(GetBudgets { .. })), session) => {
+            (SessionCommand::GetBudgets(GetBudgets { .. }), session) => {
                 let Colleagues { store, providers, .. } = self.setup.colleagues.clone();
                 answer(ctx, asker, async move {
                     let session_spent = match session {
@@ -393,16 +373,10 @@ impl SessionSupervisor {
                             Some(described.map_or(0, |described| described.spent.total()))
                         }
                     };
-                    Ok(Reply::Session(SessionReply::Budget(
-                        ask(&providers, BudgetStatus { session_spent }).await?,
-                    )))
+                    Ok(SessionReply::Budget(ask(&providers, BudgetStatus { session_spent }).await?))
                 });
             }
-            (
-                Command::Session(SessionCommand::Watch(Watch))
-                | Command::Session(SessionCommand::WatchCalls(WatchCalls)),
-                _,
-            ) => {
+            (SessionCommand::Watch(Watch) | SessionCommand::WatchCalls(WatchCalls), _) => {
                 let Some(ticket) = asker.ticket() else { return };
                 let client = asker.client().clone();
                 let watcher = Watcher { client, ticket, principal, is_for_calls };
@@ -414,147 +388,34 @@ impl SessionSupervisor {
                 asker.reply(Ok(Reply::Session(SessionReply::Watching(Watching))));
                 watchers.add(watcher);
             }
-            (Command::Session(SessionCommand::Unwatch(Unwatch { watch })), _) => {
+            (SessionCommand::Unwatch(Unwatch { watch }), _) => {
                 self.setup.colleagues.watchers.remove(asker.client().connection, Some(watch));
                 asker.reply(Ok(Reply::Session(SessionReply::Unwatched(Unwatched))));
             }
-            (Command::Config(ConfigCommand::Config(request)), _) => {
-                let configuration = self.setup.configuration.clone();
-                answer(ctx, asker, async move {
-                    let configure = Configure { request, by: principal.name };
-                    let now = ask(&configuration, configure).await??;
-                    let now = if principal.owner == Owner::Admins { now } else { now.in_common() };
-                    Ok(Reply::Config(ConfigReply::Config(Box::new(now))))
-                });
-            }
-            (Command::Daemon(DaemonCommand::ReadLog(ReadLog { cursor, lines_max, bytes_max })), _) => {
-                asker.reply(Ok(Reply::Daemon(DaemonReply::LogTail(
-                    self.setup.log.tail(cursor, lines_max, bytes_max),
-                ))));
-            }
-            (Command::Daemon(DaemonCommand::GetMachine(GetMachine)), _) => answer(ctx, asker, async move {
-                let lost = |_| ErrorCode::Internal.error("the machine could not be looked at");
-                let machine = tokio::task::spawn_blocking(machine::look).await.map_err(lost)?;
-                Ok(Reply::Daemon(DaemonReply::Machine(Box::new(machine))))
-            }),
-            (Command::Daemon(DaemonCommand::ListLanes(ListLanes)), _) => {
-                asker.reply(Ok(Reply::Daemon(DaemonReply::Lanes(self.setup.colleagues.lanes.rows()))))
-            }
-            (Command::Config(ConfigCommand::Soul(SoulRequest { agent, text })), _) => {
-                let configuration = self.setup.configuration.clone();
-                answer(ctx, asker, async move {
-                    let soul = Soul { agent, text, by: principal.name };
-                    Ok(Reply::Config(ConfigReply::Soul(Box::new(ask(&configuration, soul).await??))))
-                });
-            }
-            (Command::Daemon(DaemonCommand::ListUsage(ListUsage { since })), _) => {
-                let store = self.setup.colleagues.store.clone();
-                answer(ctx, asker, async move {
-                    Ok(Reply::Daemon(DaemonReply::UsageDays(ask(&store, UsageDays { since }).await??)))
-                });
-            }
-            (Command::Daemon(DaemonCommand::GetStatus(GetStatus)), _) => {
-                let status = self.status();
-                answer(ctx, asker, async move { Ok(Reply::Daemon(DaemonReply::Status(status.await?))) });
-            }
-            (Command::Daemon(DaemonCommand::GetHealth(GetHealth)), _) => self.tell_health(asker, ctx),
-            (Command::Daemon(DaemonCommand::GetOverview(_)), _) => {
-                hand_on(self.setup.hub.try_send(GetOverview { asker, principal }));
-            }
-            (Command::Daemon(DaemonCommand::Tell(told)), _) => {
-                hand_on(self.setup.hub.try_send(Tell { asker, told: *told }))
-            }
-            (Command::Node(NodeCommand::ListNodes(_)), _) => {
-                let nodes = self.setup.colleagues.nodes.clone();
-                answer(ctx, asker, async move {
-                    Ok(Reply::Node(NodeReply::Nodes(ask(&nodes, ListNodes(principal)).await?)))
-                });
-            }
-            (Command::Node(NodeCommand::Invoke(invoke)), _) => {
-                hand_on(self.setup.colleagues.nodes.try_send(Invoke { asker, principal, invoke: *invoke }));
-            }
-            (Command::Node(NodeCommand::Result(NodeResult { invocation, outcome })), _) => {
-                let nodes = self.setup.colleagues.nodes.clone();
-                let connection = asker.client().connection;
-                answer(ctx, asker, async move {
-                    ask(&nodes, Resulted { connection, invocation, outcome }).await?;
-                    Ok(Reply::Daemon(DaemonReply::Noted(Noted)))
-                });
-            }
-            (Command::Plugin(PluginCommand::List(plugin::ListPlugins)), _) => {
-                let sandbox = self.setup.colleagues.sandbox.clone();
-                answer(ctx, asker, async move {
-                    Ok(Reply::Plugin(PluginReply::Plugins(ask(&sandbox, ListPlugins).await?)))
-                });
-            }
-            (Command::Plugin(PluginCommand::Load(plugin::LoadPlugin { name, path })), _) => {
-                let sandbox = self.setup.colleagues.sandbox.clone();
-                answer(ctx, asker, async move {
-                    Ok(Reply::Plugin(PluginReply::Loaded(ask(&sandbox, LoadPlugin { name, path }).await??)))
-                });
-            }
-            (Command::Plugin(PluginCommand::Unload(plugin::UnloadPlugin { name })), _) => {
-                let sandbox = self.setup.colleagues.sandbox.clone();
-                answer(ctx, asker, async move {
-                    ask(&sandbox, UnloadPlugin { name: name.clone() }).await??;
-                    Ok(Reply::Plugin(PluginReply::Unloaded(Unloaded { name })))
-                });
-            }
-            (Command::Session(SessionCommand::FollowRun(FollowRun { run })), _) => {
+            (SessionCommand::FollowRun(FollowRun { run }), _) => {
                 self.followed.entry(asker.client().connection).or_default();
-                self.follow_run(&run, (asker, principal), arbiter, ctx);
-            }
-            (Command::Approval(command), _) => self.approval(command, (asker, principal), arbiter, ctx),
-            (Command::SubAgent(command), session) => {
-                let command = crew::Command::SubAgent(*command, session);
-                hand_on(self.setup.crew.try_send(crew::Direct { command, principal, asker }));
-            }
-            (Command::Team(command), _) => {
-                let command = crew::Command::Team(*command);
-                hand_on(self.setup.crew.try_send(crew::Direct { command, principal, asker }));
-            }
-            (Command::Memory(command), session) => {
-                self.remember(*command, session, (asker, principal), ctx);
-            }
-            (Command::File(command), _) => {
-                hand_on(self.setup.files.try_send(files::Manage { command: *command, principal, asker }));
-            }
-            (Command::Token(command), _) => {
-                let manage = tokens::Manage { command: *command, principal, asker };
-                hand_on(self.setup.tokens.try_send(manage));
-            }
-            (Command::Job(command), _) => {
-                let direct = scheduler::Direct { command: *command, principal, asker };
-                hand_on(self.setup.scheduler.try_send(direct));
-            }
-            (Command::Operator(command), _) => {
-                hand_on(self.setup.admin.try_send(operator::Operate { command, principal, asker }));
-            }
-            (Command::Device(command), _) => {
-                let manage = Manage { command, principal, asker };
-                // What does not fit is answered as it is dropped.
-                let _ = self.setup.devices.try_send(manage);
+                self.follow_run(&run, (asker, principal), ctx);
             }
             (
-                Command::Session(SessionCommand::Submit(_))
-                | Command::Session(SessionCommand::Abort(Abort { .. }))
-                | Command::Session(SessionCommand::Attach(Attach { .. }))
-                | Command::Session(SessionCommand::AttachTurns(AttachTurns { .. }))
-                | Command::Session(SessionCommand::Detach(Detach { .. }))
-                | Command::Session(SessionCommand::Stop(Stop { .. }))
-                | Command::Session(SessionCommand::Close(Close { .. }))
-                | Command::Session(SessionCommand::Clear(Clear { .. }))
-                | Command::Session(SessionCommand::ReadHistory(session_command::ReadHistory { .. }))
-                | Command::Session(SessionCommand::DescribeSession(DescribeSession { .. }))
-                | Command::Session(SessionCommand::ReadTranscript(session_command::ReadTranscript { .. }))
-                | Command::Session(SessionCommand::CreateSession(CreateSession { .. }))
-                | Command::Session(SessionCommand::Configure(session_command::Configure { .. }))
-                | Command::Session(SessionCommand::Reset(Reset { .. }))
-                | Command::Session(SessionCommand::Renew(Renew { .. }))
-                | Command::Session(SessionCommand::Compact(Compact { .. }))
-                | Command::Session(SessionCommand::Delete(Delete { .. }))
-                | Command::Session(SessionCommand::Export(Export { .. }))
-                | Command::Session(SessionCommand::Inject(Inject { .. })),
+                SessionCommand::Submit(_)
+                | SessionCommand::Abort(Abort { .. })
+                | SessionCommand::Attach(Attach { .. })
+                | SessionCommand::AttachTurns(AttachTurns { .. })
+                | SessionCommand::Detach(Detach { .. })
+                | SessionCommand::Stop(Stop { .. })
+                | SessionCommand::Close(Close { .. })
+                | SessionCommand::Clear(Clear { .. })
+                | SessionCommand::ReadHistory(session_command::ReadHistory { .. })
+                | SessionCommand::DescribeSession(DescribeSession { .. })
+                | SessionCommand::ReadTranscript(session_command::ReadTranscript { .. })
+                | SessionCommand::CreateSession(CreateSession { .. })
+                | SessionCommand::Configure(Configure { .. })
+                | SessionCommand::Reset(Reset { .. })
+                | SessionCommand::Renew(Renew { .. })
+                | SessionCommand::Compact(Compact { .. })
+                | SessionCommand::Delete(Delete { .. })
+                | SessionCommand::Export(Export { .. })
+                | SessionCommand::Inject(Inject { .. }),
                 None,
             ) => {
                 unreachable!("a command with a target was resolved")
@@ -568,14 +429,13 @@ impl SessionSupervisor {
         order: Order,
         session: SessionKey,
         (asker, principal): (Asker, Principal),
-        arbiter: ArbiterHandle,
         ctx: &mut Context<Self>,
     ) {
         if !self.setup.kin.has(&session) {
-            return self.order(order, session, (asker, principal), arbiter, ctx);
+            return self.order(order, session, (asker, principal), ctx);
         }
         let ended = self.end_agents(&session, &principal);
-        let end = Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
+        let end = Waiting { session, routed: Routed { asker, principal, order, held: None } };
         self.in_turn(ended, |supervisor, (), ctx| supervisor.route(end, ctx), ctx);
     }
 
@@ -595,20 +455,19 @@ impl SessionSupervisor {
         &mut self,
         lane: &LaneName,
         (asker, principal): (Asker, Principal),
-        arbiter: ArbiterHandle,
         ctx: &mut Context<Self>,
     ) {
         let Some((session, run)) = self.setup.colleagues.lanes.current(lane) else {
             return asker.reply(Ok(Reply::Session(SessionReply::Aborted(Aborted { run: None }))));
         };
         let order = Order::Abort { run: Some(run) };
-        self.route(Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter }, ctx);
+        self.route(Waiting { session, routed: Routed { asker, principal, order, held: None } }, ctx);
     }
 
     /// A prompt with all that it brings along; in its turn, where it has that already.
     fn submit(
         &mut self,
-        (session, mut submit, (asker, principal), arbiter): Prompt,
+        (session, mut submit, (asker, principal)): Prompt,
         turn: Option<Turn>,
         ctx: &mut Context<Self>,
     ) {
@@ -628,7 +487,7 @@ impl SessionSupervisor {
             manner: submit.manner,
         };
         let order = Order::Submit { submission, follow: submit.follow, spot: None };
-        let prompt = Waiting { session, routed: Routed { asker, principal, order, held: None }, arbiter };
+        let prompt = Waiting { session, routed: Routed { asker, principal, order, held: None } };
         match submit.idempotency_key {
             Some(key) => self.submit_once((owner, key), prompt, turn, ctx),
             None => match self.fault() {
@@ -680,28 +539,6 @@ impl SessionSupervisor {
             *model = self.roster().catalog.find(&session.agent(), model)?.to_string();
         }
         Ok(patch)
-    }
-
-    /// A request about a session with an id, of whatever protocol, goes on when that is found: those that
-    /// name it so, in the order they came.
-    fn dispatch_by_id(&mut self, find: FindSession, mut asked: Asked, ctx: &mut Context<Self>) {
-        let store = self.setup.colleagues.store.clone();
-        let unknown = no_such_id(&find.id);
-        let found = async move { ask(&store, find).await.flatten() };
-        self.in_turn(
-            found,
-            move |supervisor, found, ctx| match found {
-                Ok(Some(key)) if asked.principal.sees(&key.owner()) => {
-                    if let Some(target) = asked.command.target_mut() {
-                        *target = Target::Session(key);
-                    }
-                    supervisor.dispatch(asked, ctx);
-                }
-                Ok(_) => asked.asker.reply(Err(unknown)),
-                Err(error) => asked.asker.reply(Err(error)),
-            },
-            ctx,
-        );
     }
 
     /// The session that somebody means by a target.
@@ -760,19 +597,14 @@ fn by<M>(principal: &Principal, question: M) -> AskedBy<M> {
 }
 
 /// Answers a request when others have answered.
-pub(super) fn answer(
+pub(super) fn answer<R: Into<Reply>>(
     ctx: &mut Context<SessionSupervisor>,
     asker: Asker,
-    reply: impl Future<Output = Result<Reply, Error>> + 'static,
+    reply: impl Future<Output = Result<R, Error>> + 'static,
 ) {
     ctx.spawn(actix::fut::wrap_future(async move {
-        asker.reply(reply.await);
+        asker.reply(reply.await.map(Into::into));
     }));
-}
-
-/// For one who answers by itself; where it is too busy, what it was sent says so by being dropped.
-fn hand_on<T>(sent: Result<(), SendError<T>>) {
-    drop(sent);
 }
 
 pub(super) fn no_such(session: &SessionKey, who: &Principal) -> Error {

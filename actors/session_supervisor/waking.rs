@@ -12,6 +12,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Outcome, Usage};
 use clawmux_core::ids::{AgentId, PluginName, Seq, SessionKey};
 use clawmux_core::messenger;
+use clawmux_core::reply::Reply;
 use clawmux_core::session::Session as Conversation;
 
 use super::order::{Waiting, busy};
@@ -93,26 +94,29 @@ impl SessionSupervisor {
         };
         let profile = roster.agents.get(&AgentId::from(&*key.agent())).cloned();
         let limits = roster.limits.clone();
-        let (mut conversation, spent) = match loaded {
-            Some(Loaded { head, reserved, spent, settings, events, aside }) => {
-                let mut conversation =
-                    Conversation::restore(key.clone(), limits, head, reserved, settings, events);
-                for (run, bytes) in aside {
-                    conversation.is_aside(&run, bytes);
+        let (mut conversation, spent) =
+            match loaded {
+                Some(Loaded { head, reserved, spent, settings, events, aside }) => {
+                    let mut conversation =
+                        Conversation::restore(key.clone(), limits, head, reserved, settings, events);
+                    for (run, bytes) in aside {
+                        conversation.is_aside(&run, bytes);
+                    }
+                    (conversation, spent)
                 }
-                (conversation, spent)
-            }
-            None if may_begin(&key, &feeds, &waiting) => {
-                (Conversation::new(key.clone(), limits), Usage::default())
-            }
-            None => {
-                for Routed { asker, principal, .. } in waiting {
-                    let (store, key) = (self.setup.colleagues.store.clone(), key.clone());
-                    answer(ctx, asker, async move { Err(missing(&store, &key, &principal).await) });
+                None if may_begin(&key, &feeds, &waiting) => {
+                    (Conversation::new(key.clone(), limits), Usage::default())
                 }
-                return self.forget(&key);
-            }
-        };
+                None => {
+                    for Routed { asker, principal, .. } in waiting {
+                        let (store, key) = (self.setup.colleagues.store.clone(), key.clone());
+                        answer(ctx, asker, async move {
+                            Err::<Reply, _>(missing(&store, &key, &principal).await)
+                        });
+                    }
+                    return self.forget(&key);
+                }
+            };
         let Some(profile) = profile else {
             let why = format!("session {key}: no agent named {}", key.agent());
             refuse_all(waiting, &ErrorCode::NotFound.error(why));
@@ -138,7 +142,7 @@ impl SessionSupervisor {
         });
         entry.state = State::Awake { session: session.clone(), sent: 0 };
         for routed in waiting {
-            self.route(Waiting { session: key.clone(), routed, arbiter: arbiter.clone() }, ctx);
+            self.route(Waiting { session: key.clone(), routed }, ctx);
         }
         if self.draining {
             drain(&session);

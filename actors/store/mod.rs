@@ -78,9 +78,7 @@ pub use holdings::{Coming, Holdings};
 pub use inspect::{Finding, Severity, inspect};
 pub use jobs::{JobChange, KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJobs};
 pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
-pub use memories::{
-    Forget, ListMemories, Memory, ReadMemoryTotals, Recall, Remember,
-};
+pub use memories::{Forget, ListMemories, Memory, ReadMemoryTotals, Recall, Remember};
 pub use pen::{Append, Delete, Pen};
 pub use probe::Probe;
 #[cfg(test)]
@@ -88,9 +86,8 @@ pub(crate) use probe::tests::Stick;
 pub use query::AskedBy;
 pub use reader::{
     Among, Cut, Describe, Described, FindCut, FindRun, FindSession, FindTurn, LOAD_BYTES_MAX, ListSessions,
-    Load, Loaded, Namesakes, ReadDispensable, ReadEvents, ReadHistory, ReadPreviews,
-    ReadPrompt, ReadRow, ReadRows, ReadSizes, ReadTranscript, ReadUnused, Unfinished, Unused,
-    WAITING_BYTES_MAX, exported,
+    Load, Loaded, Namesakes, ReadDispensable, ReadEvents, ReadHistory, ReadPreviews, ReadPrompt, ReadRow,
+    ReadRows, ReadSizes, ReadTranscript, ReadUnused, Unfinished, Unused, WAITING_BYTES_MAX, exported,
 };
 pub use readmitted::{Credential, Readmitted};
 pub use restore::{Restored, restore};

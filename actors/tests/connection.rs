@@ -15,13 +15,14 @@ use clawmux_actors::clock;
 use clawmux_actors::connection::{Protocol, Services, Terms};
 use clawmux_actors::deliver::{Client, Deliver, More, cost};
 use clawmux_actors::devices::Admit;
+use clawmux_actors::dispatch::{Request, Routes};
 use clawmux_actors::http::PROTOCOLS;
 use clawmux_actors::hub::overview::Overviews;
 use clawmux_actors::hub::{Join, Leave, Renew};
 use clawmux_actors::listener::{Listener, ListenerSetup, Ready, Stop, bind};
 use clawmux_actors::observe::{Observe, Observed};
 use clawmux_actors::rates::Rates;
-use clawmux_actors::session_supervisor::{Dispatch, Gone};
+use clawmux_actors::session_supervisor::Gone;
 use clawmux_actors::tokens::Used;
 use clawmux_core::auth::authority::{Authority, digest};
 use clawmux_core::auth::{
@@ -139,12 +140,16 @@ impl Sessions {
     }
 }
 
-impl Handler<Dispatch> for Sessions {
+impl<C: Send> Handler<Request<C>> for Sessions
+where
+    Command: From<C>,
+{
     type Result = ();
 
-    fn handle(&mut self, dispatch: Dispatch, _: &mut Self::Context) {
-        let Dispatch { ticket, command, client, .. } = dispatch;
-        let reply = match command {
+    fn handle(&mut self, request: Request<C>, _: &mut Self::Context) {
+        let Request { command, asker, .. } = request;
+        let (ticket, client) = (asker.ticket().unwrap(), asker.client().clone());
+        let reply = match command.into() {
             Command::Daemon(DaemonCommand::GetStatus(GetStatus)) => {
                 Reply::Daemon(DaemonReply::Status(Status {
                     version: "x".repeat(self.status_reply_bytes),
@@ -169,10 +174,7 @@ impl Handler<Dispatch> for Sessions {
                     is_over: false,
                     ahead: 0,
                 };
-                self.deliver(
-                    &client,
-                    Deliver::Reply(ticket, Ok(Reply::Session(SessionReply::Accepted(accepted)))),
-                );
+                asker.reply(Ok(Reply::Session(SessionReply::Accepted(accepted))));
                 if total > 0 {
                     let connection = client.connection;
                     let telling = Telling { client, ticket, run, next: 0, total, size };
@@ -183,7 +185,26 @@ impl Handler<Dispatch> for Sessions {
             }
             _ => Reply::Session(SessionReply::Aborted(Aborted { run: None })),
         };
-        self.deliver(&client, Deliver::Reply(ticket, Ok(reply)));
+        asker.reply(Ok(reply));
+    }
+}
+
+fn routes(to: &Addr<Sessions>) -> Routes {
+    Routes {
+        sessions: to.clone().recipient(),
+        approvals: to.clone().recipient(),
+        memory: to.clone().recipient(),
+        sub_agents: to.clone().recipient(),
+        teams: to.clone().recipient(),
+        files: to.clone().recipient(),
+        jobs: to.clone().recipient(),
+        devices: to.clone().recipient(),
+        tokens: to.clone().recipient(),
+        nodes: to.clone().recipient(),
+        plugins: to.clone().recipient(),
+        config: to.clone().recipient(),
+        daemon: to.clone().recipient(),
+        operator: to.clone().recipient(),
     }
 }
 
@@ -332,7 +353,7 @@ impl Edge {
                 rates: Arc::new(Rates::new(&options.limits)),
             }),
             authority: Arc::new(Authority::new(&auth)),
-            dispatch: sessions.clone().recipient(),
+            routes: routes(&sessions),
             gone: sessions.clone().recipient(),
             devices: sessions.clone().recipient(),
             join: sessions.clone().recipient(),

@@ -39,6 +39,18 @@ macro_rules! area {
             $($(#[$row_doc])* $asked($question),)*
         }
 
+        impl From<$reply> for $crate::reply::Reply {
+            fn from(reply: $reply) -> Self {
+                Self::$area(reply)
+            }
+        }
+
+        impl From<$command> for $crate::command::Command {
+            fn from(command: $command) -> Self {
+                Self::$area(command)
+            }
+        }
+
         $(
             impl From<$question> for $crate::command::Command {
                 fn from(question: $question) -> Self {

@@ -1,9 +1,9 @@
 //! What a client can ask for, in nobody's words: every dialect translates into these.
 
 use crate::approval::ApprovalCommand;
+use crate::auth::Scope;
 use crate::auth::pairing::DeviceCommand;
 use crate::auth::token::TokenCommand;
-use crate::auth::{Principal, Scope};
 use crate::config::request::ConfigCommand;
 use crate::daemon::DaemonCommand;
 use crate::error::Error;
@@ -15,7 +15,6 @@ use crate::operator::OperatorCommand;
 use crate::plugin::PluginCommand;
 use crate::session_command::SessionCommand;
 use crate::subagent::SubAgentCommand;
-use crate::target::Target;
 use crate::team::TeamCommand;
 
 /// A request a dialect wants executed.
@@ -32,6 +31,7 @@ pub struct Request {
 
 /// Everything that can be asked of the daemon: one area for each actor that answers.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "most of what is asked is about sessions")]
 pub enum Command {
     /// Something about sessions.
     Session(SessionCommand),
@@ -63,6 +63,20 @@ pub enum Command {
     Operator(OperatorCommand),
 }
 
+/// The areas of which the commands are not tied to replies one by one.
+macro_rules! boxed {
+    ($($area:ident($command:ty)),*) => {
+        $(impl From<$command> for Command {
+            fn from(command: $command) -> Self {
+                Self::$area(command.into())
+            }
+        })*
+    };
+}
+
+boxed!(Approval(ApprovalCommand), Memory(MemoryCommand), SubAgent(SubAgentCommand), Team(TeamCommand));
+boxed!(File(FileCommand), Job(JobCommand), Device(DeviceCommand), Token(TokenCommand));
+
 impl Command {
     /// What it costs besides what its method does.
     pub fn cost(&self) -> u32 {
@@ -93,29 +107,12 @@ impl Command {
         }
     }
 
-    /// The session that it is about, where it is about one, to be replaced.
-    pub fn target_mut(&mut self) -> Option<&mut Target> {
+    /// Whether it is for operators alone, though it takes no scope of theirs.
+    pub fn is_for_operators(&self) -> bool {
         match self {
-            Self::Session(command) => command.target_mut(),
-            Self::Memory(command) => command.target_mut(),
-            Self::SubAgent(command) => command.target_mut(),
-            _ => None,
-        }
-    }
-
-    /// Has every session that it names be the one that `who` means by that, as
-    /// [`SessionCommand::settle`].
-    ///
-    /// # Errors
-    /// As [`Principal::session`].
-    pub fn settle(&mut self, who: &Principal) -> Result<(), Error> {
-        match self {
-            Self::Session(command) => command.settle(who),
-            Self::Memory(command) => command.target_mut().map_or(Ok(()), |target| target.settle(who)),
-            Self::SubAgent(command) => command.target_mut().map_or(Ok(()), |target| target.settle(who)),
-            Self::Job(command) => command.settle(who),
-            // Approvals name the session of the call as it was told of: who may decide need not see it.
-            _ => Ok(()),
+            Self::Config(command) => command.is_for_operators(),
+            Self::Daemon(command) => command.is_for_operators(),
+            _ => false,
         }
     }
 }
@@ -164,6 +161,14 @@ mod tests {
         }
     }
 
+    fn settle(command: &mut Command, who: &Principal) -> Result<(), Error> {
+        match command {
+            Command::Session(command) => command.settle(who),
+            Command::Job(command) => command.settle(who),
+            other => panic!("{other:?}"),
+        }
+    }
+
     proptest! {
         /// Whatever a user asks for, it is about sessions in his own space, or is refused as of one that is
         /// not there; and the same said by an operator is about what he says.
@@ -175,7 +180,7 @@ mod tests {
             let keys: Vec<SessionKey> = keys.iter().map(|key| SessionKey::parse(key).unwrap()).collect();
             let eve = Principal::new("eve", Scopes::USER);
             let mut asked = command(which, &keys);
-            match asked.settle(&eve) {
+            match settle(&mut asked, &eve) {
                 Ok(()) => {
                     let shown = format!("{asked:?}");
                     for (at, _) in shown.match_indices(":main\"") {
@@ -190,7 +195,7 @@ mod tests {
                 }
             }
             let mut said = command(which, &keys);
-            said.settle(&Principal::local()).unwrap();
+            settle(&mut said, &Principal::local()).unwrap();
             prop_assert_eq!(said, command(which, &keys));
         }
     }

@@ -49,7 +49,10 @@ async fn who_attaches_gets_exactly_what_follows_its_number() {
     let world = World::new().await;
     let (mut asks, mut follows) = (world.peer(1), world.peer(2));
     follows.ask(Attach { target: target("ada"), after: Some(Seq(0)) });
-    assert!(matches!(follows.reply().await, Ok(Reply::Session(SessionReply::Attached(Attached { after: Seq(0), head: Seq(0), .. })))));
+    assert!(matches!(
+        follows.reply().await,
+        Ok(Reply::Session(SessionReply::Attached(Attached { after: Seq(0), head: Seq(0), .. })))
+    ));
     asks.ask(prompt("ada", "tell me of the smew", None));
     let told = asks.rest().await;
     let live = follows.rest().await;
@@ -95,7 +98,10 @@ async fn what_a_connection_asked_for_itself_is_told_once() {
     assert!(told[&attach].iter().all(|logged| logged.run.as_ref() == Some(&theirs)), "{told:?}");
     assert!(matches!(told[&attach][0].event, Event::Prompted { .. }), "{told:?}");
     peer.ask(Detach { target: target("ada"), follow: attach });
-    assert!(matches!(peer.reply().await, Ok(Reply::Session(SessionReply::Detached(Detached { found: true })))));
+    assert!(matches!(
+        peer.reply().await,
+        Ok(Reply::Session(SessionReply::Detached(Detached { found: true })))
+    ));
 }
 
 #[actix::test]

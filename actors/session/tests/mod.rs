@@ -13,14 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::authority::Authority;
 use clawmux_core::auth::{About, Owner, Principal, Scope, Scopes};
 use clawmux_core::catalog::Catalog;
 use clawmux_core::command::Command;
-use clawmux_core::session_command::{
-    Abort, Attach, Clear, CreateSession, Detach, GetBudgets, ReadHistory, Reset, SessionCommand, Stop, Submit, Unwatch, Watch,
-};
-use clawmux_core::target::{Route, Target};
 use clawmux_core::config::{Config, Recovery};
 use clawmux_core::event::{Cause, Event, Logged, Outcome};
 use clawmux_core::exchanged::Exchanged;
@@ -30,21 +25,25 @@ use clawmux_core::manner::Manner;
 use clawmux_core::node::{Invocation, NodeTool};
 use clawmux_core::quota::Quota;
 use clawmux_core::reply::Reply;
+use clawmux_core::router::Router;
+use clawmux_core::session::Limits;
+use clawmux_core::session_command::{
+    Abort, Attach, Clear, CreateSession, Detach, GetBudgets, ReadHistory, Reset, SessionCommand, Stop,
+    Submit, Unwatch, Watch,
+};
 use clawmux_core::session_reply::{
     Aborted, Accepted, Attached, Detached, SessionReply, Stopped, Unwatched, Watching,
 };
+use clawmux_core::target::{Route, Target};
 use clawmux_core::transcript::Role;
-use clawmux_core::router::Router;
-use clawmux_core::session::Limits;
 use tokio::sync::mpsc;
 
 use super::{Approvals, Colleagues, Profile, Queued, Roster, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
-use crate::configuration::{Configuration, Layers};
 use crate::crew::{self, Crew, Kin};
-use crate::deliver::{Client, Deliver, More, WINDOW_BYTES, cost};
-use crate::devices::Devices;
+use crate::deliver::{Asker, Client, Deliver, More, WINDOW_BYTES, cost};
+use crate::dispatch::Request;
 use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
@@ -55,10 +54,8 @@ use crate::observe::Observe;
 use crate::provider::purse::Purses;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
-use crate::scheduler::{self, Scheduler};
-use crate::session_supervisor::{Dispatch, Idle, SessionSupervisor, Setup, Visit};
+use crate::session_supervisor::{Idle, SessionSupervisor, Setup, Visit};
 use crate::store::Store;
-use crate::tokens::Tokens;
 
 #[allow(dead_code, unreachable_pub, reason = "tests of the daemon use the rest of it")]
 #[path = "../../../tests/support/upstream.rs"]
@@ -140,9 +137,7 @@ impl World {
             node_tools: vec![NodeTool::parse("node:phone/camera.snap").unwrap().unwrap()],
             context_tokens: 5000,
         };
-        let (authority, hub) = (Arc::new(Authority::new(&config.auth)), Hub::default().start());
-        let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await.unwrap().start();
-        let tokens = Tokens::open(authority, store.clone(), hub.clone()).await.unwrap().start();
+        let hub = Hub::default().start();
         let kin = Kin::default();
         let crew = Crew::open(crew::Setup {
             rules: clawmux_core::crew::Setup::default(),
@@ -161,15 +156,6 @@ impl World {
             attachment_roots: vec![home.path().join("attachments")],
         };
         let files = Files::open(files).await.unwrap().start();
-        let scheduler = Scheduler::open(scheduler::Setup {
-            config: config.scheduler.clone(),
-            home: home.path().to_owned(),
-            zone: "UTC".into(),
-            store: store.clone(),
-            hub: hub.clone(),
-            log: pen.health(),
-        });
-        let scheduler = scheduler.await.unwrap().start();
         let roster = Arc::new(Exchanged::new(Roster {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
@@ -201,17 +187,9 @@ impl World {
                 changes: Changes::default(),
                 meters: Meters::default(),
             },
-            hub,
-            configuration: Configuration::new(Layers::default()).start(),
-            log: Arc::default(),
-            devices: devices.recipient(),
             crew,
             kin,
             files,
-            scheduler: scheduler.recipient(),
-            tokens: tokens.recipient(),
-            admin: crate::operator::Admin::default().start().recipient(),
-            version: "test",
         })
         .start();
         Self { supervisor, nodes, _home: home }
@@ -221,7 +199,12 @@ impl World {
         let (sender, inbox) = mpsc::unbounded_channel();
         let to = Mailbox(sender).start().recipient();
         Peer {
-            client: Client { connection: ConnectionId(connection), to, window: Arc::default() },
+            client: Client {
+                connection: ConnectionId(connection),
+                to,
+                window: Arc::default(),
+                arbiter: actix::Arbiter::current(),
+            },
             inbox,
             supervisor: self.supervisor.clone(),
             tickets: 0,
@@ -265,15 +248,10 @@ impl Peer {
     fn ask_as(&mut self, principal: Principal, command: impl Into<Command>) -> Ticket {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
-        self.supervisor
-            .try_send(Dispatch {
-                ticket,
-                principal,
-                command: command.into(),
-                client: self.client.clone(),
-                arbiter: Arbiter::current(),
-            })
-            .unwrap();
+        let command = command.into();
+        let Command::Session(command) = command else { panic!("{command:?} is not about a session") };
+        let asker = Asker::new(self.client.clone(), ticket);
+        self.supervisor.try_send(Request { command, principal, asker }).unwrap();
         ticket
     }
 

@@ -14,7 +14,9 @@ async fn the_same_key_is_another_session_for_another_owner() {
     assert_eq!(speaks.accepted().await.session.as_str(), "bob/main:test:x:main");
     speaks.rest().await;
     waits.ask_as(user("ada"), Attach { target: target("x"), after: None });
-    let Ok(Reply::Session(SessionReply::Attached(Attached { head, .. }))) = waits.reply().await else { panic!("it is hers") };
+    let Ok(Reply::Session(SessionReply::Attached(Attached { head, .. }))) = waits.reply().await else {
+        panic!("it is hers")
+    };
     assert_eq!(head, Seq(0), "nothing was said in hers");
     assert!(waits.inbox.try_recv().is_err(), "it heard nothing of what is not its own");
 }
@@ -25,7 +27,9 @@ async fn a_uuid_that_is_given_out_for_a_session_is_taken_by_no_prompt() {
     let mut peer = world.peer(1);
     let key = SessionKey::parse("main:wundr:0f8fad5b-d9cb-469f-a165-70867728950e:main").unwrap();
     let named = || Target::Session(key.clone());
-    let Command::Session(SessionCommand::Submit(submit)) = prompt("x", "mine", None) else { unreachable!("a prompt") };
+    let Command::Session(SessionCommand::Submit(submit)) = prompt("x", "mine", None) else {
+        unreachable!("a prompt")
+    };
     for command in [
         Command::from(Submit { target: named(), ..submit.clone() }),
         Command::from(Attach { target: named(), after: None }),
@@ -38,7 +42,9 @@ async fn a_uuid_that_is_given_out_for_a_session_is_taken_by_no_prompt() {
         user("eve"),
         CreateSession { target: named(), patch: clawmux_core::settings::Patch::default() },
     );
-    let Ok(Reply::Session(SessionReply::Settled(row))) = peer.reply().await else { panic!("that is how it is made") };
+    let Ok(Reply::Session(SessionReply::Settled(row))) = peer.reply().await else {
+        panic!("that is how it is made")
+    };
     assert_eq!((row.session.owner(), row.session.uuid()), (user("eve").owner, key.uuid()));
     peer.ask_as(user("eve"), Submit { target: named(), ..submit });
     assert_eq!(peer.accepted().await.session, row.session);
@@ -84,16 +90,7 @@ async fn a_session_of_somebody_else_is_not_there() {
         }),
     ] {
         let shown = format!("{command:?}");
-        world
-            .supervisor
-            .try_send(Dispatch {
-                ticket: Ticket(99),
-                principal: stranger.clone(),
-                command,
-                client: peer.client.clone(),
-                arbiter: Arbiter::current(),
-            })
-            .unwrap();
+        peer.ask_as(stranger.clone(), command);
         let error = peer.reply().await.expect_err(&shown);
         assert!(error.message.contains("no such session"), "{shown}: {error}");
     }

@@ -24,7 +24,9 @@ async fn a_refused_prompt_does_not_keep_its_idempotency_key() {
     other.ask(prompt("elsewhere", "for another session", Some("k")));
     assert!(other.accepted().await.session.as_str().contains("elsewhere"));
     // Nor does one that was refused because the session is somebody else's.
-    let Command::Session(SessionCommand::Submit(submit)) = prompt("ada", "may I?", Some("k")) else { unreachable!("a prompt") };
+    let Command::Session(SessionCommand::Submit(submit)) = prompt("ada", "may I?", Some("k")) else {
+        unreachable!("a prompt")
+    };
     let hers = SessionKey::parse("eve/main:test:ada:main").unwrap();
     bob.ask_as(user("bob"), Submit { target: Target::Session(hers), ..submit });
     assert!(bob.reply().await.unwrap_err().message.contains("no such session"));

@@ -32,9 +32,14 @@ async fn a_session_that_never_was_can_be_let_go_and_sleeps_then() {
     let world = World::new().await;
     let mut peer = world.peer(1);
     let follow = peer.ask(Attach { target: target("x"), after: None });
-    let Ok(Reply::Session(SessionReply::Attached(Attached { session, .. }))) = peer.reply().await else { panic!("attached") };
+    let Ok(Reply::Session(SessionReply::Attached(Attached { session, .. }))) = peer.reply().await else {
+        panic!("attached")
+    };
     peer.ask(Detach { target: target("x"), follow });
-    assert!(matches!(peer.reply().await, Ok(Reply::Session(SessionReply::Detached(Detached { found: true })))));
+    assert!(matches!(
+        peer.reply().await,
+        Ok(Reply::Session(SessionReply::Detached(Detached { found: true })))
+    ));
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while world.supervisor.send(Visit { key: session.clone() }).await.unwrap().is_some() {
         assert!(tokio::time::Instant::now() < deadline, "it sleeps");
@@ -51,14 +56,18 @@ async fn a_stopped_session_ends_all_its_runs_and_sleeps() {
     peer.ask(prompt("ada", "waits", None));
     let stop = || Command::from(Stop { target: target("ada"), cause: Cause::Stopped });
     operator.ask(stop());
-    let Ok(Reply::Session(SessionReply::Stopped(Stopped { session, runs }))) = operator.reply().await else { panic!("stopped") };
+    let Ok(Reply::Session(SessionReply::Stopped(Stopped { session, runs }))) = operator.reply().await else {
+        panic!("stopped")
+    };
     assert_eq!((runs.len(), &runs[0]), (2, &first));
     for _ in 0..2 {
         let ended = peer.rest().await;
         assert!(matches!(ended.last().unwrap().event, Event::Ended { outcome: Outcome::Aborted(_), .. }));
     }
     operator.ask(stop());
-    assert!(matches!(operator.reply().await, Ok(Reply::Session(SessionReply::Stopped(Stopped { runs, .. }))) if runs.is_empty()));
+    assert!(
+        matches!(operator.reply().await, Ok(Reply::Session(SessionReply::Stopped(Stopped { runs, .. }))) if runs.is_empty())
+    );
     let deadline = tokio::time::Instant::now() + PATIENCE;
     while world.supervisor.send(Visit { key: session.clone() }).await.unwrap().is_some() {
         assert!(tokio::time::Instant::now() < deadline, "it sleeps");

@@ -2,13 +2,13 @@
 //! among a hundred thousand looks at a hundred.
 
 use actix::Message;
-use clawmux_core::operator::{Listed, Place};
 use clawmux_core::auth::Owner;
-use clawmux_core::session_command::SessionFilter;
 use clawmux_core::error::Error;
 use clawmux_core::event::{Event, Outcome};
 use clawmux_core::ids::{RunId, SessionKey};
 use clawmux_core::log::record;
+use clawmux_core::operator::{Listed, Place};
+use clawmux_core::session_command::SessionFilter;
 use clawmux_core::session_reply::{LastRun, SessionList, SessionRow, SessionState, SessionSummary};
 use rusqlite::{OptionalExtension, Row, ToSql, Transaction, params, params_from_iter};
 

@@ -3,9 +3,9 @@
 use subtle::ConstantTimeEq;
 
 use super::{Change, Moment, Registry, Step};
+use crate::auth::pairing::DeviceCommand;
 use crate::auth::pairing::{Device, DeviceList, DeviceReply, News, Pending, sees};
 use crate::auth::{Owner, Principal, Role, Scopes, Secret};
-use crate::auth::pairing::DeviceCommand;
 use crate::error::{Error, ErrorCode};
 use crate::time::Timestamp;
 

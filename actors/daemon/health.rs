@@ -14,13 +14,13 @@ use clawmux_core::reply::Reply;
 use clawmux_core::time::Timestamp;
 use serde_json::Value;
 
-use super::SessionSupervisor;
-use super::requests::answer;
+use super::{Daemon, answer};
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::Asker;
 use crate::hub::{Announce, Connected};
 use crate::observe::{Observe, Observed};
+use crate::session_supervisor::{CountSessions, Sessions};
 
 /// How old a report may be.
 const FRESH: Duration = Duration::from_secs(1);
@@ -38,21 +38,29 @@ pub(super) struct Health {
     is_looking: bool,
 }
 
-impl SessionSupervisor {
+impl Health {
+    /// How many wait for the next report.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+impl Daemon {
     /// Answers how the daemon is.
     pub(super) fn tell_health(&mut self, asker: Asker, ctx: &mut Context<Self>) {
         let fresh = self.health.report.as_ref().filter(|report| clock::now().since(report.at) < FRESH);
         match fresh.cloned() {
             Some(report) => {
                 // What is counted is as of now: whoever has just come finds himself among them.
-                let (hub, sessions) = (self.setup.hub.clone(), self.sessions.len() as u64);
+                let (hub, sessions) = (self.setup.hub.clone(), self.setup.sessions.clone());
                 answer(ctx, asker, async move {
                     let connections = within(ask(&hub, Connected)).await? as u64;
-                    Ok(Reply::Daemon(DaemonReply::Health(Arc::new(Report {
+                    let sessions = within(ask(&sessions, CountSessions)).await?.awake as u64;
+                    Ok(DaemonReply::Health(Arc::new(Report {
                         sessions,
                         connections,
                         ..Report::clone(&report)
-                    }))))
+                    })))
                 });
             }
             None => {
@@ -67,20 +75,24 @@ impl SessionSupervisor {
         if std::mem::replace(&mut self.health.is_looking, true) {
             return;
         }
-        let (store, sandbox) = (self.setup.colleagues.store.clone(), self.setup.colleagues.sandbox.clone());
-        let (providers, hub) = (self.setup.colleagues.providers.clone(), self.setup.hub.clone());
+        let (store, sandbox) = (self.setup.store.clone(), self.setup.sandbox.clone());
+        let (providers, hub) = (self.setup.providers.clone(), self.setup.hub.clone());
+        let sessions = self.setup.sessions.clone();
         let look = async move {
             futures::join!(
                 observed(&store),
                 observed(&providers),
                 observed(&sandbox),
+                within(ask(&sessions, CountSessions)),
                 within(ask(&hub, Connected))
             )
         };
-        ctx.spawn(look.into_actor(self).map(|(store, providers, sandbox, connected), supervisor, _| {
-            let report = supervisor.report(&store, &providers, &sandbox, connected);
-            supervisor.looked_at_health(report);
-        }));
+        ctx.spawn(look.into_actor(self).map(
+            |(store, providers, sandbox, sessions, connected), operator, _| {
+                let report = operator.report(&store, &providers, &sandbox, &sessions, connected);
+                operator.looked_at_health(report);
+            },
+        ));
     }
 
     fn report(
@@ -88,6 +100,7 @@ impl SessionSupervisor {
         store: &Result<Value, Error>,
         providers: &Result<Value, Error>,
         sandbox: &Result<Value, Error>,
+        sessions: &Result<Sessions, Error>,
         connected: Result<usize, Error>,
     ) -> Report {
         let at = clock::now();
@@ -108,17 +121,17 @@ impl SessionSupervisor {
                     .map(|name| format!("plugin {name} crashed too often"));
                 failed.chain(fell).collect()
             }),
-            Part::running("sessions", at).degraded_by(
-                (self.closed || self.draining)
-                    .then(|| "the daemon drains: no new prompts are taken".to_owned()),
-            ),
-            part("hub", at, &connected.as_ref().map(|_| Value::Null).map_err(Clone::clone), |_| Vec::new()),
+            part("sessions", at, sessions, |sessions| {
+                let drains = || "the daemon drains: no new prompts are taken".to_owned();
+                (!sessions.take_prompts).then(drains).into_iter().collect()
+            }),
+            part("hub", at, &connected, |_| Vec::new()),
         ];
         Report {
             at,
             started: self.started,
-            sessions: self.sessions.len() as u64,
-            connections: connected.unwrap_or(0) as u64,
+            sessions: sessions.as_ref().map_or(0, |sessions| sessions.awake as u64),
+            connections: *connected.as_ref().unwrap_or(&0) as u64,
             parts,
             figures: Figures {
                 sessions_made: count("sessions_made"),
@@ -146,11 +159,11 @@ impl SessionSupervisor {
 }
 
 /// A part, by what it says of itself.
-fn part(
+fn part<T>(
     name: &'static str,
     at: Timestamp,
-    state: &Result<Value, Error>,
-    errors: impl FnOnce(&Value) -> Vec<String>,
+    state: &Result<T, Error>,
+    errors: impl FnOnce(&T) -> Vec<String>,
 ) -> Part {
     match state {
         Ok(state) => Part::running(name, at).degraded_by(errors(state)),
