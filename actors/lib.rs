@@ -12,7 +12,7 @@
 //! | [`Plugin`](plugin) | one module and its instances; what confines them is in [`sandbox`] |
 //! | [`Hub`](hub) | who is connected, and what concerns all of them |
 //! | [`Devices`](devices) | which devices are paired |
-//! | [`Crew`](crew) | agents that work for sessions, and their teams |
+//! | [`AgentSupervisor`](crew) | agents that work for sessions, and their teams |
 //! | [`Scheduler`](scheduler) | what is done at set times |
 //! | [`Files`](files) | what clients put with the daemon and get from it |
 //! | [`Tokens`](tokens) | the API keys and JWTs that the daemon gave out |

@@ -17,7 +17,7 @@ use clawmux_core::subagent::{AgentStatus, Spawn, SubAgentCommand, SubAgentReply}
 use clawmux_core::team::{TeamCommand, TeamReply};
 
 use super::effects::RETRY;
-use super::{Command, Crew, Direct, Question, SessionEnds};
+use super::{AgentSupervisor, Command, Direct, Question, SessionEnds};
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::Asker;
@@ -42,7 +42,7 @@ impl Drop for Promise {
     }
 }
 
-impl Crew {
+impl AgentSupervisor {
     pub(super) fn decide(&mut self, question: Question, ctx: &mut Context<Self>) {
         let now = clock::now();
         match question {

@@ -19,7 +19,7 @@ use clawmux_core::target::Target;
 use clawmux_core::turn::Turn;
 
 use super::decisions::Promise;
-use super::{Crew, Question};
+use super::{AgentSupervisor, Question};
 use crate::clock;
 use crate::deliver::cost;
 
@@ -53,7 +53,7 @@ pub(super) struct Followed {
     pub(super) fold: Turn,
 }
 
-impl Crew {
+impl AgentSupervisor {
     /// Does something that was decided, where that still is to be done.
     pub(super) fn act(
         &mut self,

@@ -1,4 +1,4 @@
-//! `Crew`: agents that work for sessions, and their teams.
+//! `AgentSupervisor`: agents that work for sessions, and their teams.
 //!
 //! The rules are the core's ([`clawmux_core::crew`]); here what they decide is written down and then
 //! done. One decision at a time: what comes meanwhile waits. Agents are prompted over the same road as
@@ -68,9 +68,9 @@ pub struct Setup {
 }
 
 /// The actor.
-pub struct Crew {
+pub struct AgentSupervisor {
     setup: Setup,
-    rules: rules::Crew,
+    rules: rules::AgentRegistry,
     line: Option<Line<Waiting>>,
     /// Those who wait while something is decided or written down.
     waiting: VecDeque<Question>,
@@ -139,20 +139,20 @@ enum Question {
     Configured,
 }
 
-impl fmt::Debug for Crew {
+impl fmt::Debug for AgentSupervisor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Crew").field("counts", &self.rules.counts()).finish_non_exhaustive()
     }
 }
 
-impl Crew {
+impl AgentSupervisor {
     /// Of what the store has.
     ///
     /// # Errors
     /// As the store's.
     pub async fn open(setup: Setup) -> Result<Self, Error> {
         let kept = ask(&setup.store, ReadCrew).await??;
-        let rules = rules::Crew::restore(setup.rules.clone(), rules::Kept::default());
+        let rules = rules::AgentRegistry::restore(setup.rules.clone(), rules::Kept::default());
         let mut crew = Self {
             setup,
             rules,
@@ -182,7 +182,7 @@ impl Crew {
         for (session, tokens) in spent.iter().filter(|(session, _)| is_new.contains(session)) {
             purses.add(session, *tokens);
         }
-        self.rules = rules::Crew::restore(self.setup.rules.clone(), kept);
+        self.rules = rules::AgentRegistry::restore(self.setup.rules.clone(), kept);
         self.setup.kin.set(self.rules.kin());
     }
 
@@ -214,7 +214,7 @@ impl Crew {
     }
 }
 
-impl Actor for Crew {
+impl Actor for AgentSupervisor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
@@ -228,7 +228,7 @@ impl Actor for Crew {
     }
 }
 
-impl Handler<Begin> for Crew {
+impl Handler<Begin> for AgentSupervisor {
     type Result = ();
 
     fn handle(&mut self, Begin { dispatch, gone }: Begin, ctx: &mut Self::Context) {
@@ -237,7 +237,7 @@ impl Handler<Begin> for Crew {
     }
 }
 
-impl Handler<Direct> for Crew {
+impl Handler<Direct> for AgentSupervisor {
     type Result = ();
 
     fn handle(&mut self, direct: Direct, ctx: &mut Self::Context) {
@@ -245,7 +245,7 @@ impl Handler<Direct> for Crew {
     }
 }
 
-impl Handler<Request<TeamCommand>> for Crew {
+impl Handler<Request<TeamCommand>> for AgentSupervisor {
     type Result = ();
 
     fn handle(&mut self, request: Request<TeamCommand>, ctx: &mut Self::Context) {
@@ -254,7 +254,7 @@ impl Handler<Request<TeamCommand>> for Crew {
     }
 }
 
-impl Handler<SessionEnds> for Crew {
+impl Handler<SessionEnds> for AgentSupervisor {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, ends: SessionEnds, ctx: &mut Self::Context) -> Self::Result {
@@ -267,7 +267,7 @@ impl Handler<SessionEnds> for Crew {
     }
 }
 
-impl Handler<Deliver> for Crew {
+impl Handler<Deliver> for AgentSupervisor {
     type Result = ();
 
     fn handle(&mut self, delivery: Deliver, ctx: &mut Self::Context) {
@@ -279,7 +279,7 @@ impl Handler<Deliver> for Crew {
     }
 }
 
-impl Handler<Reconfigure> for Crew {
+impl Handler<Reconfigure> for AgentSupervisor {
     type Result = ();
 
     fn handle(&mut self, Reconfigure(rules): Reconfigure, ctx: &mut Self::Context) {
@@ -290,7 +290,7 @@ impl Handler<Reconfigure> for Crew {
     }
 }
 
-impl Handler<Observe> for Crew {
+impl Handler<Observe> for AgentSupervisor {
     type Result = Observed;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {

@@ -52,7 +52,7 @@ use crate::clock;
 use crate::configuration::{AdoptBy, Configuration, Layers, Reload, Reloaded};
 use crate::connection::{Services, Terms};
 use crate::control_ui::ControlUi;
-use crate::crew::{self, Crew, Kin};
+use crate::crew::{self, AgentSupervisor, Kin};
 use crate::daemon::{self, Daemon, LookAtHealth, StatusNow};
 use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
@@ -152,7 +152,7 @@ pub struct Gateway {
     hub: Addr<Hub>,
     configuration: Addr<Configuration>,
     devices: Addr<Devices>,
-    crew: Addr<Crew>,
+    crew: Addr<AgentSupervisor>,
     scheduler: Addr<Scheduler>,
     files: Addr<Files>,
     tokens: Addr<Tokens>,
@@ -268,7 +268,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     authority.secrets_suit(&listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let kin = Kin::default();
-    let crew = Crew::open(crew::Setup {
+    let crew = AgentSupervisor::open(crew::Setup {
         rules: crew_rules(&config),
         store: store.clone(),
         hub: hub.clone(),

@@ -34,7 +34,7 @@ use tokio::sync::oneshot;
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
-use crate::crew::{self, Crew, Kin};
+use crate::crew::{self, AgentSupervisor, Kin};
 use crate::dispatch::Request;
 use crate::files::Files;
 use crate::memory::Peak;
@@ -56,7 +56,7 @@ pub struct Setup {
     /// Whom sessions work with.
     pub colleagues: Colleagues,
     /// Who answers what is about agents that work for sessions, and their teams.
-    pub crew: Addr<Crew>,
+    pub crew: Addr<AgentSupervisor>,
     /// The sessions whose end it is to be told of.
     pub kin: Kin,
     /// Who answers what is about files.

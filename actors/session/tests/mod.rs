@@ -41,7 +41,7 @@ use tokio::sync::mpsc;
 use super::{Approvals, Colleagues, Profile, Queued, Roster, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
-use crate::crew::{self, Crew, Kin};
+use crate::crew::{self, AgentSupervisor, Kin};
 use crate::deliver::{Asker, Client, Deliver, More, WINDOW_BYTES, cost};
 use crate::dispatch::Request;
 use crate::files::{self, Files};
@@ -139,7 +139,7 @@ impl World {
         };
         let hub = Hub::default().start();
         let kin = Kin::default();
-        let crew = Crew::open(crew::Setup {
+        let crew = AgentSupervisor::open(crew::Setup {
             rules: clawmux_core::crew::Setup::default(),
             store: store.clone(),
             hub: hub.clone(),

@@ -3,7 +3,7 @@
 //! An agent has a session of its own and works in turns: each is one prompt to that session. A turn
 //! has an idempotency key made of the agent and its number, so that it can be asked for again after a
 //! crash and is still one run. Every change is to be written down before anything is done because of
-//! it ([`Crew::take`]); where that fails, whoever drives this goes back to what is written.
+//! it ([`AgentRegistry::take`]); where that fails, whoever drives this goes back to what is written.
 //!
 //! What is over is over: nothing of an agent or a team follows after that. Everybody comes to an end:
 //! an agent that works alone with its one turn; a team when each member had its turns at the task
@@ -75,9 +75,9 @@ pub enum Effect {
     Make(SubAgentId),
     /// Prompt the agent's session with its turn under way, and follow that.
     Prompt(SubAgentId),
-    /// Stop whatever is under way in the agent's session, then [`Crew::settled`].
+    /// Stop whatever is under way in the agent's session, then [`AgentRegistry::settled`].
     Stop(SubAgentId),
-    /// Put a note where it belongs, then [`Crew::noted`].
+    /// Put a note where it belongs, then [`AgentRegistry::noted`].
     Note(Note),
 }
 
@@ -103,7 +103,7 @@ pub enum News {
 
 /// All agents and teams.
 #[derive(Debug)]
-pub struct Crew {
+pub struct AgentRegistry {
     setup: Setup,
     agents: BTreeMap<SubAgentId, Agent>,
     teams: BTreeMap<TeamId, Team>,
@@ -117,8 +117,8 @@ pub struct Crew {
     step: Step,
 }
 
-impl Crew {
-    /// As it was written down; [`Crew::resume`] says what is to be done.
+impl AgentRegistry {
+    /// As it was written down; [`AgentRegistry::resume`] says what is to be done.
     pub fn restore(setup: Setup, kept: Kept) -> Self {
         Self {
             setup,

@@ -1,6 +1,6 @@
 //! Teams: formed, told of, relayed messages in, and dissolved.
 
-use super::{Agent, Change, Crew, Effect, Mail, Moment, News, Seat, Team, check_name};
+use super::{Agent, AgentRegistry, Change, Effect, Mail, Moment, News, Seat, Team, check_name};
 use crate::auth::Principal;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, SubAgentId, TeamId};
@@ -11,7 +11,7 @@ use crate::team::{
 };
 use crate::time::Timestamp;
 
-impl Crew {
+impl AgentRegistry {
     /// Forms a team and puts it to work.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ fn failed() -> TurnEnd {
 
 /// A crew, what of it is written down, and the sessions it works with.
 struct World {
-    crew: Crew,
+    crew: AgentRegistry,
     kept: Kept,
     setup: Setup,
     clock: u64,
@@ -63,7 +63,7 @@ impl World {
     fn new(running_max: usize) -> Self {
         let setup = setup(running_max);
         Self {
-            crew: Crew::restore(setup.clone(), Kept::default()),
+            crew: AgentRegistry::restore(setup.clone(), Kept::default()),
             kept: Kept::default(),
             setup,
             clock: 0,
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    fn moment<T>(&mut self, decide: impl FnOnce(&mut Crew, &mut Moment<'_>) -> T) -> T {
+    fn moment<T>(&mut self, decide: impl FnOnce(&mut AgentRegistry, &mut Moment<'_>) -> T) -> T {
         self.clock += 1;
         let ids = &mut self.ids;
         let mut random = || {
@@ -200,7 +200,7 @@ impl World {
     /// The process dies: what is not written is gone, what was to be done is not done.
     fn crash(&mut self) {
         self.effects.clear();
-        self.crew = Crew::restore(self.setup.clone(), self.kept.clone());
+        self.crew = AgentRegistry::restore(self.setup.clone(), self.kept.clone());
         let now = self.now();
         self.crew.resume(now);
         self.write();
@@ -582,7 +582,7 @@ proptest! {
             for agent in world.crew.agents.values() {
                 prop_assert!(world.crew.running_for(&agent.owner) <= running_max);
             }
-            let restored = Crew::restore(world.setup.clone(), world.kept.clone());
+            let restored = AgentRegistry::restore(world.setup.clone(), world.kept.clone());
             prop_assert_eq!(&restored.agents, &world.crew.agents, "what is written is what is");
             prop_assert_eq!(&restored.teams, &world.crew.teams);
             prop_assert_eq!(&restored.mail, &world.crew.mail);

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::record::{Agent, Change, Note, Phase, Team};
 use super::words::{self, ANSWER_BYTES_MAX, SHORT_BYTES_MAX, clip};
-use super::{Crew, Effect, News};
+use super::{AgentRegistry, Effect, News};
 use crate::auth::Owner;
 use crate::error::{Error, ErrorCode};
 use crate::event::{Outcome, Usage};
@@ -33,7 +33,7 @@ pub(super) enum Due {
     Mail(u64),
 }
 
-impl Crew {
+impl AgentRegistry {
     /// How many have a turn.
     pub(super) fn running(&self) -> usize {
         self.agents.values().filter(|agent| matches!(agent.phase, Phase::Turn { .. })).count()
