@@ -10,8 +10,8 @@ use clawmux_core::crew::{Effect, Note, Phase, TurnEnd};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Cause, Event, Outcome, Published, Usage};
 use clawmux_core::ids::{RunId, SubAgentId, Ticket};
-use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
+use clawmux_core::run_options::RunOptions;
 use clawmux_core::session_command::{CreateSession, Inject, SessionCommand, Stop, Submit};
 use clawmux_core::session_reply::SessionReply;
 use clawmux_core::settings::Patch;
@@ -96,7 +96,7 @@ impl AgentSupervisor {
                     attachments: Vec::new(),
                     files: Vec::new(),
                     enclosed: Vec::new(),
-                    manner: Manner::default(),
+                    run_options: RunOptions::default(),
                     follow: true,
                 };
                 let followed = Followed { agent: id.clone(), turn: agent.turns, fold: Turn::new() };

@@ -15,8 +15,8 @@ use clawmux_core::event::{Event, Outcome, Published, Usage};
 use clawmux_core::ids::{JobId, RunId, Ticket};
 use clawmux_core::job::{self, Firing, FiringState, HEARTBEAT, Job, JobReply, NEW_SESSION, Ran};
 use clawmux_core::lane;
-use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
+use clawmux_core::run_options::RunOptions;
 use clawmux_core::schedule::Due;
 use clawmux_core::session_command::{CreateSession, Inject, Renew, SessionCommand, Submit};
 use clawmux_core::session_reply::SessionReply;
@@ -88,7 +88,7 @@ enum Stage {
 /// A prompt.
 pub(super) struct Saying {
     pub(super) prompt: String,
-    pub(super) manner: Manner,
+    pub(super) run_options: RunOptions,
 }
 
 /// What became of getting ready.
@@ -290,13 +290,13 @@ impl Scheduler {
             Stage::Entering | Stage::Ending => return,
             Stage::Prompting => {
                 running.fold = Turn::new();
-                let (prompt, mut manner) = match &running.saying {
-                    Some(saying) => (saying.prompt.clone(), saying.manner.clone()),
-                    None => (task.prompt.clone(), task.manner.clone()),
+                let (prompt, mut run_options) = match &running.saying {
+                    Some(saying) => (saying.prompt.clone(), saying.run_options.clone()),
+                    None => (task.prompt.clone(), task.run_options.clone()),
                 };
                 if running.job.is_built_in() {
                     // They are about the session of the socket, and wait among its queries.
-                    manner.lane = Some(lane::xeno());
+                    run_options.lane = Some(lane::xeno());
                 }
                 SessionCommand::Submit(Submit {
                     target,
@@ -306,7 +306,7 @@ impl Scheduler {
                     attachments: Vec::new(),
                     files: Vec::new(),
                     enclosed: Vec::new(),
-                    manner,
+                    run_options,
                     follow: true,
                 })
             }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::job::{self, HEARTBEAT, Job};
-use clawmux_core::manner::Manner;
 use clawmux_core::meter::day_start;
+use clawmux_core::run_options::RunOptions;
 
 use super::Scheduler;
 use super::firing::{Ready, Saying};
@@ -41,16 +41,16 @@ impl Scheduler {
                 Ok(Some(_)) => return Ok(Ready::Skip(format!("{FILE} is empty"))),
                 Err(error) => return Ok(Ready::Skip(error.message)),
             };
-            let mut manner = Manner::default();
+            let mut run_options = RunOptions::default();
             if most > 0 {
                 let asked = ReadJobTokens { job: job.id, day: day_start(clock::wall()) };
                 let left = most.saturating_sub(ask(&store, asked).await??);
                 if left == 0 {
                     return Ok(Ready::Skip(format!("its {most} tokens of today are spent")));
                 }
-                manner.max_tokens = Some(u32::try_from(left).unwrap_or(u32::MAX));
+                run_options.max_tokens = Some(u32::try_from(left).unwrap_or(u32::MAX));
             }
-            Ok(Ready::Say(Some(Saying { prompt: job::heartbeat_prompt(&text), manner })))
+            Ok(Ready::Say(Some(Saying { prompt: job::heartbeat_prompt(&text), run_options })))
         }
     }
 }

@@ -7,8 +7,8 @@ use clawmux_core::ids::JobId;
 use clawmux_core::job::{
     self, HEARTBEAT, JOBS_MAX, Job, JobCommand, JobPatch, JobReply, JobStatus, NewJob, Order, Place, Ran,
 };
-use clawmux_core::manner::Manner;
 use clawmux_core::reply::Reply;
+use clawmux_core::run_options::RunOptions;
 use clawmux_core::schedule::{Due, Misfire, Plan};
 use clawmux_core::time::Timestamp;
 
@@ -266,7 +266,7 @@ fn wake(session: clawmux_core::ids::SessionKey, text: String, at: Timestamp) -> 
         description: None,
         is_enabled: true,
         plan: Plan::At(at),
-        order: Order { place, prompt: text, manner: Manner::default(), result_to: None },
+        order: Order { place, prompt: text, run_options: RunOptions::default(), result_to: None },
         misfire: Misfire::Once,
         is_deleted_after: true,
         note: None,

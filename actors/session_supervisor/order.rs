@@ -259,7 +259,7 @@ impl SessionSupervisor {
         let Waiting { session: key, mut routed } = waiting;
         // In the order in which they are sent: so no two wait for each other.
         if let Order::Submit { submission, spot: spot @ None, .. } = &mut routed.order
-            && let Some(lane) = &submission.manner.lane
+            && let Some(lane) = &submission.run_options.lane
         {
             let attached: usize = submission.attachments.iter().map(Attachment::bytes).sum();
             let bytes = submission.content.len() + attached;

@@ -471,7 +471,7 @@ impl SessionSupervisor {
         turn: Option<Turn>,
         ctx: &mut Context<Self>,
     ) {
-        if let Some(model) = &mut submit.manner.model {
+        if let Some(model) = &mut submit.run_options.model {
             match self.roster().catalog.find(&session.agent(), model) {
                 Ok(found) => *model = found.to_string(),
                 Err(error) => return asker.reply(Err(error)),
@@ -484,7 +484,7 @@ impl SessionSupervisor {
             owner: owner.clone(),
             idempotency_key: submit.idempotency_key.clone(),
             attachments: submit.attachments,
-            manner: submit.manner,
+            run_options: submit.run_options,
         };
         let order = Order::Submit { submission, follow: submit.follow, spot: None };
         let prompt = Waiting { session, routed: Routed { asker, principal, order, held: None } };

@@ -11,7 +11,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::Usage;
 use clawmux_core::ids::{JobId, RunId, SessionKey};
 use clawmux_core::job::{FIRINGS_MAX, Firing, FiringState, Job, Task};
-use clawmux_core::manner::Manner;
+use clawmux_core::run_options::RunOptions;
 use clawmux_core::schedule::{Misfire, Plan, Schedule};
 use clawmux_core::thinking::Thinking;
 use clawmux_core::time::Timestamp;
@@ -202,7 +202,7 @@ impl Writer {
             Plan::Every { every, anchor } => ("every", anchor.map(time), Some(millis(every)), None, None),
             Plan::Cron { expression, zone } => ("cron", None, None, Some(expression), zone),
         };
-        let Task { session, prompt, manner, result_to } = &job.task;
+        let Task { session, prompt, run_options, result_to } = &job.task;
         self.cached(
             "INSERT OR REPLACE INTO jobs (job, owner, name, description, enabled, kind, first, every, expression,
                  zone, session, prompt, model, thinking, max_tokens, result_to, misfire, once, note, created,
@@ -222,9 +222,9 @@ impl Writer {
             zone,
             session.as_str(),
             prompt,
-            manner.model,
-            manner.thinking.map(Thinking::name),
-            manner.max_tokens,
+            run_options.model,
+            run_options.thinking.map(Thinking::name),
+            run_options.max_tokens,
             result_to.as_ref().map(SessionKey::as_str),
             job.misfire.name(),
             job.is_deleted_after,
@@ -310,7 +310,7 @@ fn job(row: &Row<'_>) -> Result<Job, Failure> {
         return Err(unreadable(format_args!("a job makes up for what it missed by {misfire:?}")));
     };
     let thinking: Option<String> = row.get("thinking")?;
-    let manner = Manner {
+    let run_options = RunOptions {
         thinking: thinking.and_then(|name| Thinking::from_name(&name)),
         model: row.get("model")?,
         max_tokens: row.get("max_tokens")?,
@@ -328,7 +328,7 @@ fn job(row: &Row<'_>) -> Result<Job, Failure> {
         task: Task {
             session: row.session("session")?,
             prompt: row.get("prompt")?,
-            manner,
+            run_options,
             result_to: row.session_if_any("result_to")?,
         },
         misfire,
@@ -387,7 +387,7 @@ mod tests {
             order: Order {
                 place: Place::Own("main".into()),
                 prompt: "water 🎈".into(),
-                manner: Manner {
+                run_options: RunOptions {
                     thinking: Some(Thinking::Low),
                     model: Some("a/b".into()),
                     max_tokens: Some(7),

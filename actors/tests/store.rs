@@ -21,7 +21,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Cause, Event, Forgotten, Logged, Outcome, ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::log::usage::UsageRecord;
-use clawmux_core::manner::Manner;
+use clawmux_core::run_options::RunOptions;
 use clawmux_core::session_command::Before;
 use clawmux_core::settings::Settings;
 use clawmux_core::thinking::Thinking;
@@ -709,7 +709,7 @@ async fn what_prompts_bring_along_is_read_by_who_wakes_the_session_and_by_nobody
         owner: Owner::Admins,
         idempotency_key: None,
         attachments,
-        manner: Some(Thinking::Low).into(),
+        run_options: Some(Thinking::Low).into(),
     };
     let mut seq = 1;
     for number in 0..3 {
@@ -731,9 +731,11 @@ async fn what_prompts_bring_along_is_read_by_who_wakes_the_session_and_by_nobody
         }
         let loaded = load(&store, &session, 9).await.unwrap();
         let mut held = loaded.events.iter().filter_map(|logged| match &logged.event {
-            Event::Prompted { attachments, manner: Manner { thinking: Some(Thinking::Low), .. }, .. } => {
-                Some(attachments)
-            }
+            Event::Prompted {
+                attachments,
+                run_options: RunOptions { thinking: Some(Thinking::Low), .. },
+                ..
+            } => Some(attachments),
             _ => None,
         });
         let whole: Vec<Vec<bool>> =
@@ -1092,9 +1094,9 @@ impl Model {
                     }
                     let name = idempotency.map(|name| name.to_string());
                     let mut event = prompt(&format!("p{next}"), name.as_deref());
-                    if let (true, Event::Prompted { attachments, manner, .. }) = (*brings, &mut event) {
+                    if let (true, Event::Prompted { attachments, run_options, .. }) = (*brings, &mut event) {
                         attachments.extend([image(next, 20), file(&format!("file {next}"))]);
-                        manner.thinking = Some(Thinking::High);
+                        run_options.thinking = Some(Thinking::High);
                     }
                     (Some(run), event)
                 }

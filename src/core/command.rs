@@ -123,7 +123,7 @@ mod tests {
     use crate::auth::{Principal, Scopes};
     use crate::ids::SessionKey;
     use crate::job::{Order, Place};
-    use crate::manner::Manner;
+    use crate::run_options::RunOptions;
 
     use crate::session_command::{Abort, Attach, Exists, GetBudgets, Inject, PreviewSessions};
     use crate::target::Target;
@@ -146,7 +146,7 @@ mod tests {
                 let order = Order {
                     place: Place::Session(first),
                     prompt: "x".into(),
-                    manner: Manner::default(),
+                    run_options: RunOptions::default(),
                     result_to: Some(last),
                 };
                 let patch = crate::job::JobPatch { order: Some(order), ..Default::default() };

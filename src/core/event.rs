@@ -11,7 +11,7 @@ use crate::attachment::{self, Attachment};
 use crate::auth::Owner;
 use crate::error::Error;
 use crate::ids::{CallId, PluginName, RunId, Seq, SessionKey};
-use crate::manner::Manner;
+use crate::run_options::RunOptions;
 use crate::settings::Settings;
 use crate::time::Timestamp;
 
@@ -102,7 +102,7 @@ pub enum Cause {
     Asked,
     /// Somebody told the session to stop, in it.
     Stopped,
-    /// Its time was over ([`Manner::timeout`]).
+    /// Its time was over ([`RunOptions::timeout`]).
     TimedOut,
 }
 
@@ -131,7 +131,7 @@ pub enum Event {
         /// What it brings along.
         attachments: Vec<Attachment>,
         /// How it is to be answered.
-        manner: Manner,
+        run_options: RunOptions,
     },
     /// The run's turn has come.
     Started,
@@ -185,8 +185,8 @@ const EVENT_BYTES: usize = 64;
 impl Event {
     /// A prompt that brings nothing along, thought over as its session is set.
     pub fn prompted(content: impl Into<String>, owner: Owner, idempotency_key: Option<String>) -> Self {
-        let (attachments, manner) = (Vec::new(), Manner::default());
-        Self::Prompted { content: content.into(), owner, idempotency_key, attachments, manner }
+        let (attachments, run_options) = (Vec::new(), RunOptions::default());
+        Self::Prompted { content: content.into(), owner, idempotency_key, attachments, run_options }
     }
 
     /// How much it counts where bytes are bounded.
@@ -226,12 +226,18 @@ impl Event {
     pub fn clipped(&self, bytes_max: usize) -> Option<Self> {
         let cut = |text: &str| text[..text.floor_char_boundary(bytes_max)].to_owned();
         match self {
-            Self::Prompted { content, owner, idempotency_key, attachments, manner }
+            Self::Prompted { content, owner, idempotency_key, attachments, run_options }
                 if content.len() > bytes_max =>
             {
                 let (owner, idempotency_key) = (owner.clone(), idempotency_key.clone());
-                let (attachments, manner) = (attachments.clone(), manner.clone());
-                Some(Self::Prompted { content: cut(content), owner, idempotency_key, attachments, manner })
+                let (attachments, run_options) = (attachments.clone(), run_options.clone());
+                Some(Self::Prompted {
+                    content: cut(content),
+                    owner,
+                    idempotency_key,
+                    attachments,
+                    run_options,
+                })
             }
             Self::ToolReturned(ToolResult { call, content, is_error }) if content.len() > bytes_max => {
                 let (call, content, is_error) = (call.clone(), cut(content), *is_error);
@@ -388,7 +394,7 @@ mod tests {
             owner: Owner::Admins,
             idempotency_key: None,
             attachments: vec![image],
-            manner: Manner::default(),
+            run_options: RunOptions::default(),
         };
         let seal = Seal { thought_bytes: 5, text_bytes: 0, proof: Proof::Redacted("x".repeat(100_000)) };
         let session = SessionKey::parse("main:test:a:main").unwrap();

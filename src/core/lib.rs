@@ -11,7 +11,7 @@
 //! | [`session_command`], [`session_reply`], [`transcript`], [`target`] | the same of sessions: commands, replies, what was said, which session is meant |
 //! | [`daemon`] | the same of the daemon as a whole |
 //! | [`announcement`] | what happens to the daemon as a whole |
-//! | [`attachment`], [`manner`], [`thinking`], [`settings`] | what a prompt brings along, how it is answered, how much is thought over it, what a session is set to |
+//! | [`attachment`], [`run_options`], [`thinking`], [`settings`] | what a prompt brings along, how it is answered, how much is thought over it, what a session is set to |
 //! | [`catalog`] | the agents and models there are |
 //! | [`dialect`] | the four protocols: frames in, actions out |
 //! | [`session`], [`turn`], [`context`] | one conversation: its queue, its run, what the model sees |
@@ -70,7 +70,6 @@ pub mod jsonrpc;
 pub mod lane;
 pub mod limit;
 pub mod log;
-pub mod manner;
 pub mod memory;
 pub mod messenger;
 pub mod meter;
@@ -83,6 +82,7 @@ pub mod provider;
 pub mod quota;
 pub mod reply;
 pub mod router;
+pub mod run_options;
 pub mod schedule;
 pub mod session;
 pub mod session_command;

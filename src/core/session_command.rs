@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::event::Cause;
 use crate::file::FileId;
 use crate::ids::{AgentId, LaneName, RunId, Seq, SessionKey, Ticket};
-use crate::manner::Manner;
 use crate::meter::Budget;
+use crate::run_options::RunOptions;
 use crate::session_reply::{
     Aborted, Accepted, Attached, Cleared, Compacted, Deleted, Detached, Exported, Injected, Preview,
     SessionList, SessionReply, SessionRow, SessionState, SessionSummary, Stopped, Unwatched, Watching,
@@ -197,7 +197,7 @@ pub struct Submit {
     /// Files on this machine that it brings along besides, behind those, where they may be read.
     pub enclosed: Vec<Enclosure>,
     /// How it is to be answered.
-    pub manner: Manner,
+    pub run_options: RunOptions,
     /// Whether the events of its run follow the reply. Who follows the session is told them anyway.
     pub follow: bool,
 }

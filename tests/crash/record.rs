@@ -70,15 +70,15 @@ impl Record {
     pub fn think(&mut self) -> usize {
         let name = format!("{}.p{}", self.account, self.prompts.len());
         let script = Script::of(self.seed, &name);
-        let mut manner = Random::new(self.seed, &format!("manner of {name}"));
+        let mut run_options = Random::new(self.seed, &format!("manner of {name}"));
         self.prompts.push(Prompt {
             name,
             script,
             accepted: None,
             abort: Abort::No,
             told: None,
-            is_asked_twice: manner.percent(8),
-            is_unwanted: manner.percent(6),
+            is_asked_twice: run_options.percent(8),
+            is_unwanted: run_options.percent(6),
         });
         self.prompts.len() - 1
     }

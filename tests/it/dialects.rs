@@ -60,7 +60,6 @@ use clawmux_core::file::{FileAbout, FileId, FileReply, FileRow, UploadId};
 use clawmux_core::health::{Figures, Part, Report};
 use clawmux_core::ids::{ApprovalId, ConnectionId, LaneName, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::job::{JobReply, Ran};
-use clawmux_core::manner::Manner;
 use clawmux_core::memory::{Found, Kind, MemoryReply, Remembered, Stored, Tier};
 use clawmux_core::meter::{Budget, Period};
 use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeReply, NodeRow};
@@ -71,6 +70,7 @@ use clawmux_core::plugin::{
 use clawmux_core::presence::{Presence, Present};
 use clawmux_core::provider::ProviderKind;
 use clawmux_core::reply::Reply;
+use clawmux_core::run_options::RunOptions;
 use clawmux_core::session_command::{
     Abort, Attach, AttachTurns, Clear, Close, CreateSession, Delete, DescribeSession, Detach, Export,
     GetBudgets, ListSummaries, ReadHistory, SessionCommand, Stop,
@@ -1140,7 +1140,7 @@ fn event_of(value: &Value) -> Result<Event, String> {
                 owner: owner_of(&value["by"]),
                 idempotency_key: Some(text(value, "key")),
                 attachments: list(&value["files"], file).unwrap_or_default(),
-                manner: Manner::default(),
+                run_options: RunOptions::default(),
             }
         }
         "prompted" => Event::prompted(value.as_str().unwrap_or_default(), Owner::Admins, None),
@@ -1214,10 +1214,13 @@ fn describe(command: &Command) -> String {
             target(&submit.target),
             submit.run,
             optional("key", submit.idempotency_key.as_deref()),
-            optional("model", submit.manner.model.as_deref()),
-            optional("max_tokens", submit.manner.max_tokens.map(|most| most.to_string()).as_deref()),
-            optional("lane", submit.manner.lane.as_ref().map(LaneName::as_str)),
-            optional("timeout_ms", submit.manner.timeout.map(|time| time.as_millis().to_string()).as_deref()),
+            optional("model", submit.run_options.model.as_deref()),
+            optional("max_tokens", submit.run_options.max_tokens.map(|most| most.to_string()).as_deref()),
+            optional("lane", submit.run_options.lane.as_ref().map(LaneName::as_str)),
+            optional(
+                "timeout_ms",
+                submit.run_options.timeout.map(|time| time.as_millis().to_string()).as_deref()
+            ),
             submit.files.iter().map(|file| format!(" file={file}")).collect::<String>(),
             submit.enclosed.iter().map(|file| format!(" enclosed={}", file.path)).collect::<String>(),
             submit.attachments.iter().map(attachment).collect::<String>(),

@@ -16,8 +16,8 @@ fn in_lane(account: &str, content: &str) -> Command {
     let Command::Session(SessionCommand::Submit(submit)) = prompt(account, content, None) else {
         unreachable!("a prompt")
     };
-    let manner = Manner { lane: Some(lane::xeno()), ..Manner::default() };
-    Command::Session(SessionCommand::Submit(Submit { manner, ..submit }))
+    let run_options = RunOptions { lane: Some(lane::xeno()), ..RunOptions::default() };
+    Command::Session(SessionCommand::Submit(Submit { run_options, ..submit }))
 }
 
 fn abort_lane() -> Command {

@@ -21,11 +21,11 @@ use clawmux_core::event::{Cause, Event, Logged, Outcome};
 use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::{AgentId, ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::log::usage::UsageTotals;
-use clawmux_core::manner::Manner;
 use clawmux_core::node::{Invocation, NodeTool};
 use clawmux_core::quota::Quota;
 use clawmux_core::reply::Reply;
 use clawmux_core::router::Router;
+use clawmux_core::run_options::RunOptions;
 use clawmux_core::session::Limits;
 use clawmux_core::session_command::{
     Abort, Attach, Clear, CreateSession, Detach, GetBudgets, ReadHistory, Reset, SessionCommand, Stop,
@@ -235,7 +235,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         attachments: Vec::new(),
         files: Vec::new(),
         enclosed: Vec::new(),
-        manner: Manner::default(),
+        run_options: RunOptions::default(),
         follow: true,
     })
 }

@@ -85,7 +85,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             attachments: Vec::new(),
             files: Vec::new(),
             enclosed: Vec::new(),
-            manner: Manner::default(),
+            run_options: RunOptions::default(),
             follow: true,
         }),
     ] {

@@ -7,8 +7,8 @@ use clawmux_core::attachment::Attachment;
 use clawmux_core::auth::Secret;
 use clawmux_core::config::{self, ModelRef};
 use clawmux_core::error::ErrorCode;
-use clawmux_core::manner::Manner;
 use clawmux_core::provider::ProviderKind;
+use clawmux_core::run_options::RunOptions;
 use clawmux_core::session_command::SessionCommand;
 use clawmux_core::thinking::Thinking;
 use serde_json::{Value, json};
@@ -45,7 +45,7 @@ fn brings(content: &str, attachments: Vec<Attachment>, thinking: Option<Thinking
     let Command::Session(SessionCommand::Submit(submit)) = prompt("ada", content, None) else {
         unreachable!("a prompt")
     };
-    Command::Session(SessionCommand::Submit(Submit { attachments, manner: thinking.into(), ..submit }))
+    Command::Session(SessionCommand::Submit(Submit { attachments, run_options: thinking.into(), ..submit }))
 }
 
 /// The bytes of all images of a message, in either format.
@@ -118,12 +118,12 @@ async fn an_image_arrives_unchanged_and_thoughts_come_through_and_go_back() {
         contiguous(&events);
 
         // Who follows is told what came along, and what is thought, and gets no data.
-        let Event::Prompted { attachments, manner, .. } = &events[0].event else { panic!("{events:?}") };
+        let Event::Prompted { attachments, run_options, .. } = &events[0].event else { panic!("{events:?}") };
         let told: Vec<_> = attachments.iter().map(|a| (a.name(), a.media_type(), a.bytes())).collect();
         let picture_bytes = picture().bytes();
         let expected =
             [(Some("heron İ.png"), "image/png", picture_bytes), (Some("birds.csv"), "text/csv", 18)];
-        assert_eq!((told.as_slice(), manner.thinking), (&expected[..], Some(Thinking::Medium)));
+        assert_eq!((told.as_slice(), run_options.thinking), (&expected[..], Some(Thinking::Medium)));
         assert!(attachments.iter().all(|attachment| attachment.data().is_empty()), "{kind}");
         assert_eq!(thoughts(&events), "I look at it, İ see.", "{kind}: {events:?}");
         assert_eq!(text(&events), "Let me see.A heron.", "{kind}: {events:?}");
@@ -215,19 +215,19 @@ async fn a_prompt_chooses_its_model_and_how_long_its_answer_may_be_and_the_next_
         upstream.then(say("one")).then(say("two"));
         let world = world(kind, &upstream).await;
         let mut peer = world.peer(1);
-        let asks = |manner: Manner| {
+        let asks = |run_options: RunOptions| {
             let Command::Session(SessionCommand::Submit(submit)) = prompt("ada", "hi", None) else {
                 unreachable!("a prompt")
             };
-            Command::Session(SessionCommand::Submit(Submit { manner, ..submit }))
+            Command::Session(SessionCommand::Submit(Submit { run_options, ..submit }))
         };
-        let unknown = Manner { model: Some("nobody's".into()), ..Manner::default() };
+        let unknown = RunOptions { model: Some("nobody's".into()), ..RunOptions::default() };
         peer.ask(asks(unknown));
         assert_eq!(peer.reply().await.unwrap_err().code, ErrorCode::InvalidRequest);
         let chosen =
-            Manner { model: Some("up/other-model".into()), max_tokens: Some(7), ..Manner::default() };
-        for manner in [chosen, Manner { max_tokens: Some(u32::MAX), ..Manner::default() }] {
-            peer.ask(asks(manner));
+            RunOptions { model: Some("up/other-model".into()), max_tokens: Some(7), ..RunOptions::default() };
+        for run_options in [chosen, RunOptions { max_tokens: Some(u32::MAX), ..RunOptions::default() }] {
+            peer.ask(asks(run_options));
             peer.accepted().await;
             peer.rest().await;
         }

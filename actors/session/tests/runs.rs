@@ -67,7 +67,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             attachments: Vec::new(),
             files: Vec::new(),
             enclosed: Vec::new(),
-            manner: Manner::default(),
+            run_options: RunOptions::default(),
             follow: true,
         };
         peer.ask(submit);

@@ -20,9 +20,9 @@ use super::{
 use crate::auth::authority::Authority;
 use crate::auth::token;
 use crate::ids::{AgentId, PluginName};
-use crate::manner::PROMPT_COST;
 use crate::plugin::Capability;
 use crate::router::Binding;
+use crate::run_options::PROMPT_COST;
 use crate::schedule::Cron;
 
 /// The plugins that ship in the binary.

@@ -19,7 +19,7 @@ use crate::auth::{Owner, Principal, Scope};
 use crate::error::{Error, ErrorCode};
 use crate::event::Usage;
 use crate::ids::{AgentId, JobId, RunId, SessionKey};
-use crate::manner::Manner;
+use crate::run_options::RunOptions;
 use crate::schedule::{Misfire, Plan, Schedule};
 use crate::time::Timestamp;
 
@@ -92,7 +92,7 @@ pub struct Task {
     /// What it says.
     pub prompt: String,
     /// How it is to be answered.
-    pub manner: Manner,
+    pub run_options: RunOptions,
     /// The session that the answer is put into besides.
     pub result_to: Option<SessionKey>,
 }
@@ -105,7 +105,7 @@ pub struct Order {
     /// What it says.
     pub prompt: String,
     /// How it is to be answered.
-    pub manner: Manner,
+    pub run_options: RunOptions,
     /// The session that the answer is put into besides.
     pub result_to: Option<SessionKey>,
 }
@@ -312,7 +312,7 @@ impl Job {
             let order = Order {
                 place: Place::Session(session.clone()),
                 prompt: prompt.into(),
-                manner: Manner::default(),
+                run_options: RunOptions::default(),
                 result_to: None,
             };
             let new = NewJob {
@@ -394,7 +394,7 @@ impl Order {
             }
         };
         let result_to = self.result_to.map(own);
-        Ok(Task { session: own(session), prompt: self.prompt, manner: self.manner, result_to })
+        Ok(Task { session: own(session), prompt: self.prompt, run_options: self.run_options, result_to })
     }
 }
 

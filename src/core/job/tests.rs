@@ -13,7 +13,7 @@ fn new_job() -> NewJob {
         order: Order {
             place: Place::Own("main".into()),
             prompt: "water the herons".into(),
-            manner: Manner::default(),
+            run_options: RunOptions::default(),
             result_to: None,
         },
         misfire: Misfire::Once,

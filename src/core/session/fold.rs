@@ -46,7 +46,7 @@ impl Session {
                 let turn = Turn::of_text(content);
                 self.keep(Past { prompt: None, turn, ended: logged.seq });
             }
-            Event::Prompted { content, owner, idempotency_key, attachments, manner } => {
+            Event::Prompted { content, owner, idempotency_key, attachments, run_options } => {
                 self.queue.push_back(Prompt {
                     run: run.clone(),
                     seq: logged.seq,
@@ -55,7 +55,7 @@ impl Session {
                     owner: owner.clone(),
                     idempotency_key: idempotency_key.clone(),
                     attachments: attachments.clone(),
-                    manner: manner.clone(),
+                    run_options: run_options.clone(),
                     aside: 0,
                 })
             }

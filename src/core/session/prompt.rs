@@ -3,7 +3,7 @@
 use crate::attachment::{self, Attachment};
 use crate::auth::Owner;
 use crate::ids::{RunId, Seq};
-use crate::manner::Manner;
+use crate::run_options::RunOptions;
 use crate::time::Timestamp;
 
 /// How many bytes of prompts, with what they bring along, may wait in one session. A single prompt may
@@ -24,7 +24,7 @@ pub struct Submission {
     /// What it brings along.
     pub attachments: Vec<Attachment>,
     /// How it is to be answered.
-    pub manner: Manner,
+    pub run_options: RunOptions,
 }
 
 /// What became of a [`Submission`].
@@ -48,7 +48,7 @@ pub(super) struct Prompt {
     pub(super) owner: Owner,
     pub(super) idempotency_key: Option<String>,
     pub(super) attachments: Vec<Attachment>,
-    pub(super) manner: Manner,
+    pub(super) run_options: RunOptions,
     /// How many bytes it has that are in the log and not here; 0 = all of it is here.
     pub(super) aside: usize,
 }
@@ -61,7 +61,7 @@ impl Prompt {
 
     /// When its run is ended, should it not be over then.
     pub(super) fn deadline(&self) -> Option<Timestamp> {
-        self.manner.timeout.map(|timeout| self.at.after(timeout))
+        self.run_options.timeout.map(|timeout| self.at.after(timeout))
     }
 
     pub(super) fn is_overdue(&self, now: Timestamp) -> bool {

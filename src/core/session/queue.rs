@@ -41,8 +41,8 @@ impl Session {
                 "the session's queue is full ({waiting} bytes of prompts wait): try again later"
             )));
         }
-        let Submission { run, content, owner, idempotency_key, attachments, manner } = submission;
-        let prompted = Event::Prompted { content, owner, idempotency_key, attachments, manner };
+        let Submission { run, content, owner, idempotency_key, attachments, run_options } = submission;
+        let prompted = Event::Prompted { content, owner, idempotency_key, attachments, run_options };
         let seq = self.emit(now, Some(run.clone()), prompted);
         self.start_next(now);
         Ok(Submitted { run, seq, repeated: false })
@@ -120,18 +120,18 @@ impl Session {
 
     /// Those that are in a lane, in order: the run, its lane, and when it was accepted.
     pub fn in_lanes(&self) -> impl Iterator<Item = (&RunId, &LaneName, Timestamp)> {
-        self.open().filter_map(|prompt| Some((&prompt.run, prompt.manner.lane.as_ref()?, prompt.at)))
+        self.open().filter_map(|prompt| Some((&prompt.run, prompt.run_options.lane.as_ref()?, prompt.at)))
     }
 
     /// How many runs of no lane are under way or wait before this one.
     pub fn ahead(&self, run: &RunId) -> usize {
         let before = self.open().take_while(|prompt| prompt.run != *run);
-        before.filter(|prompt| prompt.manner.lane.is_none()).count()
+        before.filter(|prompt| prompt.run_options.lane.is_none()).count()
     }
 
     /// The lane of the run under way.
     pub fn lane(&self) -> Option<&LaneName> {
-        self.run.as_ref().and_then(|(prompt, _)| prompt.manner.lane.as_ref())
+        self.run.as_ref().and_then(|(prompt, _)| prompt.run_options.lane.as_ref())
     }
 
     /// The turn of this run has come in its lane: it begins as soon as it does in the session, or goes
@@ -145,7 +145,7 @@ impl Session {
 
     /// Whether nothing else is to be waited for.
     pub(super) fn is_admitted(&self, prompt: &Prompt) -> bool {
-        prompt.manner.lane.is_none() || self.admitted.contains(&prompt.run)
+        prompt.run_options.lane.is_none() || self.admitted.contains(&prompt.run)
     }
 
     /// Whether this run is under way or waits.

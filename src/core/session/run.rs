@@ -62,18 +62,18 @@ impl Session {
 
     /// How much is to be thought over the prompt under way: as it says, else as the session is set.
     pub fn thinking(&self) -> Option<Thinking> {
-        self.run.as_ref().and_then(|(prompt, _)| prompt.manner.thinking).or(self.settings.thinking)
+        self.run.as_ref().and_then(|(prompt, _)| prompt.run_options.thinking).or(self.settings.thinking)
     }
 
     /// The model that answers the prompt under way, where one was chosen for it or for the session.
     pub fn model(&self) -> Option<&str> {
-        let chosen = self.run.as_ref().and_then(|(prompt, _)| prompt.manner.model.as_deref());
+        let chosen = self.run.as_ref().and_then(|(prompt, _)| prompt.run_options.model.as_deref());
         chosen.or(self.settings.model.as_deref())
     }
 
     /// The most tokens of one answer to the prompt under way, where it says so.
     pub fn max_tokens(&self) -> Option<u32> {
-        self.run.as_ref().and_then(|(prompt, _)| prompt.manner.max_tokens)
+        self.run.as_ref().and_then(|(prompt, _)| prompt.run_options.max_tokens)
     }
 
     /// Takes what the model said in answer `step` of `run`; what comes too late is nothing.

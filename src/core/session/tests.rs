@@ -10,9 +10,9 @@ use crate::event::ToolCall;
 use crate::event::{Cause, Forgotten, ToolResult};
 use crate::ids::ApprovalId;
 use crate::ids::CallId;
-use crate::manner::Manner;
 use crate::provider::Stop;
 use crate::provider::{ChatMessage, Delta};
+use crate::run_options::RunOptions;
 use crate::settings::Patch;
 use crate::thinking::Thinking;
 use crate::turn::Work;
@@ -42,7 +42,7 @@ fn prompt(run: &str) -> Submission {
         owner: Owner::Admins,
         idempotency_key: Some(format!("key {run}")),
         attachments: Vec::new(),
-        manner: Manner::default(),
+        run_options: RunOptions::default(),
     }
 }
 
@@ -78,7 +78,7 @@ fn other_bounds_hold_at_once_but_for_what_the_run_under_way_is_shown() {
             owner: Owner::Admins,
             idempotency_key: None,
             attachments: Vec::new(),
-            manner: Manner::default(),
+            run_options: RunOptions::default(),
             aside: 0,
         },
         Turn::new(),
@@ -237,7 +237,7 @@ fn who_does_not_decide_in_time_denies_and_the_deadline_outlives_the_daemon() {
 fn a_run_that_takes_too_long_is_ended_also_while_it_waits_and_after_a_restart() {
     let within = |run: &str, millis| {
         let timeout = Some(Duration::from_millis(millis));
-        Submission { manner: Manner { timeout, ..Manner::default() }, ..prompt(run) }
+        Submission { run_options: RunOptions { timeout, ..RunOptions::default() }, ..prompt(run) }
     };
     let mut live = session();
     live.submit(NOW, within("a", 100)).unwrap();
@@ -350,7 +350,7 @@ fn a_session_holds_bounded_bytes_of_past_images_and_the_model_is_told_of_the_oth
         let held: usize = prompts(&session).map(|prompt| attachment::held_bytes(&prompt.attachments)).sum();
         assert!(held <= context::PAST_IMAGE_BYTES_MAX + 64, "{held}");
     }
-    session.submit(NOW, Submission { manner: Some(Thinking::High).into(), ..prompt("e") }).unwrap();
+    session.submit(NOW, Submission { run_options: Some(Thinking::High).into(), ..prompt("e") }).unwrap();
     assert_eq!(session.thinking(), Some(Thinking::High));
     let seen = session.conversation(0);
     let shown: Vec<bool> = seen
@@ -511,8 +511,8 @@ fn settings_are_checked_and_bounded() {
 #[test]
 fn a_run_of_a_lane_begins_when_its_turn_has_come_there_and_in_the_session() {
     let lane = |run: &str| {
-        let manner = Manner { lane: Some("l".into()), ..Manner::default() };
-        Submission { manner, ..prompt(run) }
+        let run_options = RunOptions { lane: Some("l".into()), ..RunOptions::default() };
+        Submission { run_options, ..prompt(run) }
     };
     let mut session = Session::new(key(), Limits { queue: 9, ..limits() });
     session.submit(NOW, lane("a")).unwrap();

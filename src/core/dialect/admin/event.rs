@@ -51,7 +51,7 @@ pub fn exported(logged: &Logged) -> Value {
 /// It.
 pub fn to_json(logged: &Logged) -> Value {
     let (name, mut object) = match &logged.event {
-        Event::Prompted { content, owner, idempotency_key, attachments, manner } => {
+        Event::Prompted { content, owner, idempotency_key, attachments, run_options } => {
             let mut prompt = json!({ "content": content, "owner": owner_name(owner) });
             if let Some(key) = idempotency_key {
                 prompt["idempotency_key"] = json!(key);
@@ -61,13 +61,13 @@ pub fn to_json(logged: &Logged) -> Value {
                     |a: &Attachment| json!({ "name": a.name(), "type": a.media_type(), "bytes": a.bytes() });
                 prompt["attachments"] = attachments.iter().map(told).collect();
             }
-            if let Some(thinking) = manner.thinking {
+            if let Some(thinking) = run_options.thinking {
                 prompt["thinking"] = json!(thinking.name());
             }
-            if let Some(model) = &manner.model {
+            if let Some(model) = &run_options.model {
                 prompt["model"] = json!(model);
             }
-            if let Some(most) = manner.max_tokens {
+            if let Some(most) = run_options.max_tokens {
                 prompt["max_tokens"] = json!(most);
             }
             ("prompt", prompt)
@@ -213,7 +213,7 @@ mod tests {
                     owner: Owner::Admins,
                     idempotency_key: None,
                     attachments: vec![Attachment::new(Some("a.txt"), None, "x".into()).expect("text")],
-                    manner: Some(Thinking::Low).into(),
+                    run_options: Some(Thinking::Low).into(),
                 },
                 json!({"event": "prompt", "content": "look", "owner": null, "thinking": "low",
                        "attachments": [{"name": "a.txt", "type": "text/plain", "bytes": 1}]}),

@@ -12,8 +12,8 @@ use crate::command::Command;
 use crate::error::Error;
 use crate::ids::{AgentId, SessionKey};
 use crate::job::{Firing, JobCommand, JobPatch, JobReply, JobView, NewJob, Order, Place};
-use crate::manner::Manner;
 use crate::reply::Reply;
+use crate::run_options::RunOptions;
 use crate::schedule::{Misfire, Plan};
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
@@ -110,13 +110,13 @@ fn add(request: &Request) -> Result<Call, Error> {
     let result_to = add.result_to.map(|key| SessionKey::parse(&key)).transpose()?;
     let begin: String = add.prompt.split_whitespace().collect::<Vec<_>>().join(" ");
     let name = add.name.unwrap_or_else(|| begin.chars().take(NAME_CHARS).collect());
-    let manner = Manner { thinking, model: add.model, ..Manner::default() };
+    let run_options = RunOptions { thinking, model: add.model, ..RunOptions::default() };
     let new = NewJob {
         name,
         description: add.description,
         is_enabled: add.enabled.unwrap_or(true),
         plan,
-        order: Order { place, prompt: add.prompt, manner, result_to },
+        order: Order { place, prompt: add.prompt, run_options, result_to },
         misfire,
         is_deleted_after: add.delete_after.unwrap_or(false),
         note: None,
@@ -228,8 +228,8 @@ fn job(view: &JobView) -> Value {
         "schedule": schedule,
         "session": job.task.session.as_str(),
         "prompt": job.task.prompt,
-        "model": job.task.manner.model,
-        "thinking": job.task.manner.thinking.map(Thinking::name),
+        "model": job.task.run_options.model,
+        "thinking": job.task.run_options.thinking.map(Thinking::name),
         "result_to": job.task.result_to.as_ref().map(SessionKey::as_str),
         "misfire": job.misfire.name(),
         "delete_after": job.is_deleted_after,

@@ -56,9 +56,9 @@ use crate::daemon::{DaemonCommand, DaemonReply, GetCatalog, GetStatus};
 use crate::error::{Detail, Error, ErrorCode};
 use crate::event::{Event, Outcome, Published};
 use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
-use crate::manner::PROMPT_COST;
 use crate::plugin::{ListPlugins, LoadPlugin, PluginCommand, UnloadPlugin};
 use crate::reply::Reply;
+use crate::run_options::PROMPT_COST;
 use crate::session_command::{
     Abort, Clear, Delete, Detach, Export, GetBudgets, ListSummaries, ReadHistory, SessionCommand,
 };

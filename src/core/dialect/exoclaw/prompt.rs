@@ -14,7 +14,7 @@ use crate::command::Command;
 use crate::dialect::Turn;
 use crate::dialect::json::{Params, clip, invalid};
 use crate::error::Error;
-use crate::manner::Manner;
+use crate::run_options::RunOptions;
 use crate::session_command::{SessionCommand, Submit};
 
 /// The most bytes an idempotency key may have.
@@ -99,7 +99,7 @@ fn read(params: Params<'_>, turn: &mut Turn<'_>) -> Result<Submit, Error> {
         attachments,
         files: Vec::new(),
         enclosed: Vec::new(),
-        manner: Manner { model, ..Manner::default() },
+        run_options: RunOptions { model, ..RunOptions::default() },
         follow,
     })
 }

@@ -18,8 +18,8 @@ use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::event::{Cause, Outcome};
 use crate::ids::{RunId, SessionKey};
-use crate::manner::Manner;
 use crate::reply::Reply;
+use crate::run_options::RunOptions;
 use crate::session_command::{self, DescribeSession, SessionCommand, Stop, Submit};
 use crate::session_reply::{Aborted, Accepted, Injected, SessionReply, Stopped};
 use crate::target::Target;
@@ -69,7 +69,7 @@ struct Prompt {
     content: String,
     /// The name that the client gave its run.
     name: Option<String>,
-    manner: Manner,
+    run_options: RunOptions,
     attachments: Vec<Attachment>,
 }
 
@@ -96,13 +96,13 @@ fn prompt(
         _ => asked.timeout_ms.map(Duration::from_millis),
     };
     let timeout = timeout.filter(|timeout| !timeout.is_zero());
-    let manner = Manner { timeout, ..thinking.into() };
+    let run_options = RunOptions { timeout, ..thinking.into() };
     let attachments =
         attachments.iter().map(|file| attachment(request, file)).collect::<Result<Vec<_>, _>>()?;
     attachment::check(&attachments)?;
     let key = asked.session_key.as_deref().unwrap_or(keys::MAIN).to_owned();
     let Some(session) = dialect.session(request, Some(&key), turn)? else { return Ok(None) };
-    Ok(Some(Prompt { session, key, content, name, manner, attachments }))
+    Ok(Some(Prompt { session, key, content, name, run_options, attachments }))
 }
 
 fn thinking(request: &Request<'_>, level: &str) -> Result<Thinking, Error> {
@@ -140,7 +140,7 @@ impl Prompt {
             attachments: self.attachments,
             files: Vec::new(),
             enclosed: Vec::new(),
-            manner: self.manner,
+            run_options: self.run_options,
             follow: true,
         }))
     }

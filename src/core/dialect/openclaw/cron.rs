@@ -30,8 +30,8 @@ use crate::job::{
     self, Firing, FiringState, Job, JobChange, JobCommand, JobNews, JobPatch, JobReply, JobView, NewJob,
     Order, Place,
 };
-use crate::manner::Manner;
 use crate::reply::Reply;
+use crate::run_options::RunOptions;
 use crate::schedule::{Misfire, Plan, Schedule};
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
@@ -240,8 +240,8 @@ impl WireJob {
         let model = word("model").filter(|model| !model.is_empty()).map(str::to_owned);
         note.set("sessionTarget", Some(target));
         note.set("payload", Some(payload));
-        let manner = Manner { thinking, model, ..Manner::default() };
-        Ok(Errand { order: Order { place, prompt, manner, result_to }, note })
+        let run_options = RunOptions { thinking, model, ..RunOptions::default() };
+        Ok(Errand { order: Order { place, prompt, run_options, result_to }, note })
     }
 }
 
@@ -279,10 +279,10 @@ fn shown_order(job: &Job, note: &Note, (protocol, who): (Protocol, &Owner)) -> (
     let mut payload = note.0.get("payload").and_then(Value::as_object).cloned().unwrap_or_default();
     if !payload.contains_key("kind") {
         payload.insert("kind".into(), if is_main { "systemEvent" } else { "agentTurn" }.into());
-        if let Some(model) = &job.task.manner.model {
+        if let Some(model) = &job.task.run_options.model {
             payload.insert("model".into(), model.as_str().into());
         }
-        if let Some(thinking) = job.task.manner.thinking {
+        if let Some(thinking) = job.task.run_options.thinking {
             payload.insert("thinking".into(), thinking.name().into());
         }
     }

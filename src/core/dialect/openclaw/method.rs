@@ -14,7 +14,7 @@ use super::{
 use crate::auth::{Role, Scope, Scopes};
 use crate::dialect::json::{Params, clip};
 use crate::error::Error;
-use crate::manner::PROMPT_COST;
+use crate::run_options::PROMPT_COST;
 
 /// One method.
 pub(super) struct Method {

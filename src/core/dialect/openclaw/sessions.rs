@@ -12,8 +12,8 @@ use crate::dialect::json::clip;
 use crate::dialect::json::even_null;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{self, RunId, SessionKey};
-use crate::manner::Manner;
 use crate::reply::Reply;
+use crate::run_options::RunOptions;
 use crate::session_command::{
     self, Configure, CreateSession, Delete, DescribeSession, PreviewSessions, Reset, SessionCommand,
     SessionFilter, Submit,
@@ -569,7 +569,7 @@ pub(super) fn create(
                 attachments: Vec::new(),
                 files: Vec::new(),
                 enclosed: Vec::new(),
-                manner: Manner::default(),
+                run_options: RunOptions::default(),
                 follow: true,
             };
             Call::ask(Command::Session(SessionCommand::Submit(submit)), move |dialect, reply, turn| {

@@ -13,8 +13,8 @@ use super::{Call, Request, Turn, Wundr, files, misfit};
 use crate::command::Command;
 use crate::error::Error;
 use crate::ids::RunId;
-use crate::manner::{Manner, PROMPT_COST};
 use crate::reply::Reply;
+use crate::run_options::{PROMPT_COST, RunOptions};
 use crate::session_command::{Abort, SessionCommand, Submit};
 use crate::session_reply::{Aborted, Accepted, SessionReply};
 
@@ -87,7 +87,7 @@ pub(super) fn submit(
     if asked.prompt.trim().is_empty() {
         return Err(request.invalid("prompt: must not be blank"));
     }
-    let manner = Manner {
+    let run_options = RunOptions {
         thinking: None,
         model: asked.model,
         max_tokens: asked.max_tokens.map(|most| u32::try_from(most).unwrap_or(u32::MAX)),
@@ -102,7 +102,7 @@ pub(super) fn submit(
         attachments: Vec::new(),
         files: files::attached(asked.attachments.as_ref())?,
         enclosed: Vec::new(),
-        manner,
+        run_options,
         follow: false,
     };
     let is_whole = !asked.stream;

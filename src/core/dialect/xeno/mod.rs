@@ -42,9 +42,9 @@ use crate::event::Published;
 use crate::ids::Ticket;
 use crate::job::{self, JobCommand, JobReply, Ran};
 use crate::lane;
-use crate::manner::{Manner, PROMPT_COST};
 use crate::provider::ProviderKind;
 use crate::reply::Reply;
+use crate::run_options::{PROMPT_COST, RunOptions};
 use crate::session_command::{AbortLane, ReadTranscript, SessionCommand, Submit};
 use crate::session_reply::{Accepted, SessionReply};
 use crate::target::{Route, Target};
@@ -235,7 +235,7 @@ impl Xeno {
             attachments: Vec::new(),
             files: Vec::new(),
             enclosed,
-            manner: Manner { lane: Some(lane::xeno()), ..Manner::default() },
+            run_options: RunOptions { lane: Some(lane::xeno()), ..RunOptions::default() },
             follow: true,
         };
         Ok((Scope::Write, PROMPT, Command::Session(SessionCommand::Submit(submit)), ask))

@@ -256,7 +256,7 @@ fn what_is_not_wrong_is_passed_on_and_what_is_beside_it_dropped() {
         panic!()
     };
     assert_eq!((&*submit.content, submit.target, submit.follow), ("  hi\n", target(None), true));
-    assert_eq!(submit.manner.lane, Some(lane::xeno()));
+    assert_eq!(submit.run_options.lane, Some(lane::xeno()));
     let [file] = &submit.enclosed[..] else { panic!() };
     assert_eq!(
         (&*file.path, file.media_type(), &file.name, &file.caption),

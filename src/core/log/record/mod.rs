@@ -19,7 +19,7 @@ use crate::auth::Owner;
 use crate::error::Error;
 use crate::event::{Cause, Event, Forgotten, Outcome, Proof, Seal, Streamed, ToolCall, ToolResult};
 use crate::ids::{CallId, PluginName, Seq};
-use crate::manner::Manner;
+use crate::run_options::RunOptions;
 use crate::settings::{Assignment, Settings};
 use crate::thinking::Thinking;
 use crate::time::Timestamp;
@@ -72,7 +72,7 @@ pub fn streamed(kind: &str) -> Option<Streamed> {
 /// Of an error's detail everything comes back but the fraction of a millisecond of a wait.
 pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
     match event {
-        Event::Prompted { content, owner, idempotency_key, attachments, manner } => {
+        Event::Prompted { content, owner, idempotency_key, attachments, run_options } => {
             let key = idempotency_key.as_deref().map(Cow::Borrowed);
             let attachments = attachments.iter().map(|attachment| Attached {
                 name: attachment.name().map(Cow::Borrowed),
@@ -85,11 +85,13 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
                 owner: owner.as_str().into(),
                 key,
                 attachments: attachments.collect(),
-                thinking: manner.thinking.map(|level| level.name().into()),
-                model: manner.model.as_deref().map(Cow::Borrowed),
-                max_tokens: manner.max_tokens,
-                lane: manner.lane.as_ref().map(|lane| lane.as_str().into()),
-                timeout_ms: manner.timeout.map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
+                thinking: run_options.thinking.map(|level| level.name().into()),
+                model: run_options.model.as_deref().map(Cow::Borrowed),
+                max_tokens: run_options.max_tokens,
+                lane: run_options.lane.as_ref().map(|lane| lane.as_str().into()),
+                timeout_ms: run_options
+                    .timeout
+                    .map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
             };
             put(body, &prompted);
             PROMPTED
@@ -263,7 +265,7 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
                 owner: Owner::from_name(&record.owner),
                 idempotency_key: record.key.map(Cow::into_owned),
                 attachments: attachments.collect::<Result<_, _>>()?,
-                manner: Manner {
+                run_options: RunOptions {
                     thinking: thinking.transpose()?,
                     model: record.model.map(Cow::into_owned),
                     max_tokens: record.max_tokens,

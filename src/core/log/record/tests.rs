@@ -77,12 +77,12 @@ fn attachments() -> impl Strategy<Value = Vec<Attachment>> {
     proptest::collection::vec(one, 0..3)
 }
 
-fn manner() -> impl Strategy<Value = Manner> {
+fn run_options() -> impl Strategy<Value = RunOptions> {
     let thinking = proptest::option::of(proptest::sample::select(Thinking::ALL.to_vec()));
     let lane = proptest::option::of("[a-z]{1,4}");
     let timeout = proptest::option::of(any::<u64>().prop_map(Duration::from_millis));
     (thinking, any::<Option<String>>(), any::<Option<u32>>(), lane, timeout).prop_map(
-        |(thinking, model, max_tokens, lane, timeout)| Manner {
+        |(thinking, model, max_tokens, lane, timeout)| RunOptions {
             thinking,
             model,
             max_tokens,
@@ -122,10 +122,10 @@ fn event() -> impl Strategy<Value = Event> {
             .prop_map(|(input_tokens, output_tokens)| Usage { input_tokens, output_tokens })
     };
     prop_oneof![
-        (any::<String>(), "[a-z]{0,4}", any::<Option<String>>(), attachments(), manner()).prop_map(
-            |(content, owner, idempotency_key, attachments, manner)| {
+        (any::<String>(), "[a-z]{0,4}", any::<Option<String>>(), attachments(), run_options()).prop_map(
+            |(content, owner, idempotency_key, attachments, run_options)| {
                 let owner = Owner::from_name(&owner);
-                Event::Prompted { content, owner, idempotency_key, attachments, manner }
+                Event::Prompted { content, owner, idempotency_key, attachments, run_options }
             }
         ),
         Just(Event::Started),

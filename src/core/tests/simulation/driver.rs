@@ -12,8 +12,8 @@ use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Cause, Logged, ToolCall, ToolResult, Usage};
 use clawmux_core::follow::{Followers, Missing, Wanted};
 use clawmux_core::ids::{ApprovalId, CallId, ConnectionId, RunId, Seq, Ticket};
-use clawmux_core::manner::Manner;
 use clawmux_core::provider::{ChatMessage, Delta};
+use clawmux_core::run_options::RunOptions;
 use clawmux_core::session::{Session, Submission, Submitted};
 use clawmux_core::settings::{Patch, Settings};
 use clawmux_core::turn::Work;
@@ -599,7 +599,7 @@ impl Driver {
             owner,
             idempotency_key: key.clone(),
             attachments: Vec::new(),
-            manner: Manner::default(),
+            run_options: RunOptions::default(),
         };
         match self.session.submit(outside.now, submission) {
             Ok(Submitted { run: given, seq, repeated }) => {

@@ -356,7 +356,7 @@ impl World {
                     owner: Owner::Admins,
                     idempotency_key: submit.idempotency_key,
                     attachments: Vec::new(),
-                    manner: submit.manner,
+                    run_options: submit.run_options,
                 };
                 let submitted = self.session.submit(now, submission).unwrap();
                 let is_over = !self.session.is_open(&submitted.run);

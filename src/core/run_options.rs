@@ -10,7 +10,7 @@ pub const PROMPT_COST: u32 = 5;
 
 /// What a prompt asks of its answer; what it does not say is as its session is set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Manner {
+pub struct RunOptions {
     /// How much is thought over it.
     pub thinking: Option<Thinking>,
     /// The model that answers, `PROVIDER/MODEL`.
@@ -23,7 +23,7 @@ pub struct Manner {
     pub timeout: Option<Duration>,
 }
 
-impl From<Option<Thinking>> for Manner {
+impl From<Option<Thinking>> for RunOptions {
     fn from(thinking: Option<Thinking>) -> Self {
         Self { thinking, ..Self::default() }
     }
