@@ -4,7 +4,7 @@ use actix::prelude::*;
 use clawmux_core::follow::Wanted;
 use clawmux_core::ids::Seq;
 
-use super::{RETRY, Road, Session, Watcher};
+use super::{ConnectionSink, RETRY, Session, Watcher};
 use crate::ask::gone;
 use crate::deliver::WINDOW_BYTES;
 use crate::store::{AskedBy, ReadEvents, Store};
@@ -17,16 +17,16 @@ impl Session {
     pub(super) fn let_watch(&mut self, after: Seq, ctx: &mut Context<Self>) {
         let owner = self.conversation.owner();
         let Some(all) = self.colleagues.watchers.since(&mut self.watchers_seen, owner) else { return };
-        let feeds = &mut self.remains.feeds;
-        feeds.keep_watching(|connection, ticket| {
+        let subscribers = &mut self.remains.subscribers;
+        subscribers.keep_watching(|connection, ticket| {
             all.iter().any(|watcher| (watcher.client.connection, watcher.ticket) == (connection, ticket))
         });
         for Watcher { client, ticket, is_for_calls, .. } in all {
             let wanted = if is_for_calls { Wanted::Calls } else { Wanted::Watch };
-            if !feeds.has(client.connection, ticket) {
+            if !subscribers.has(client.connection, ticket) {
                 let who = (client.connection, ticket);
-                let road = || Road::new(client, ctx.address().recipient());
-                feeds.follow(who, (wanted, after), self.published, road);
+                let sink = || ConnectionSink::new(client, ctx.address().recipient());
+                subscribers.follow(who, (wanted, after), self.published, sink);
             }
         }
     }
@@ -37,7 +37,7 @@ impl Session {
         if !self.writing && !self.conversation.is_new() {
             self.let_watch(self.published, ctx);
         }
-        for missing in self.remains.feeds.missing() {
+        for missing in self.remains.subscribers.missing() {
             let as_of = self.published;
             let question = ReadEvents {
                 session: self.conversation.key().clone(),
@@ -53,7 +53,7 @@ impl Session {
                 let events = events.unwrap_or_default();
                 let was_last = events.last().is_none_or(|logged| logged.seq >= as_of);
                 let is_all = !failed && was_last && as_of == session.published;
-                session.remains.feeds.caught(session.conversation.key(), &missing, events, is_all);
+                session.remains.subscribers.caught(session.conversation.key(), &missing, events, is_all);
                 if failed {
                     session.retry_later(ctx);
                 } else {

@@ -22,8 +22,8 @@ mod errand;
 mod following;
 mod order;
 mod queued;
-mod road;
 mod roster;
+mod sink;
 #[cfg(test)]
 mod tests;
 mod watchers;
@@ -65,8 +65,8 @@ use work::Doing;
 pub use approvals::{Approvals, Found};
 pub use order::{Order, Routed};
 pub use queued::Queued;
-pub use road::{Feeds, Road};
 pub use roster::{Profile, Roster, SOUL_BYTES_MAX};
+pub use sink::{ConnectionSink, Subscribers};
 pub use watchers::{Watcher, Watchers};
 
 /// Messages that may wait: as many requests as may wait for a session to wake, and as many more.
@@ -175,7 +175,7 @@ struct Answered {
 /// What is left of a session when it ends, however it ends: dropped last, it tells the supervisor.
 struct Remains {
     key: SessionKey,
-    feeds: Feeds,
+    subscribers: Subscribers,
     supervisor: Addr<SessionSupervisor>,
     /// Ended because it was told to: nothing is left to do.
     done: bool,
@@ -186,7 +186,7 @@ impl Drop for Remains {
     fn drop(&mut self) {
         self.supervisor.do_send(Fallen {
             key: self.key.clone(),
-            feeds: std::mem::take(&mut self.feeds),
+            subscribers: std::mem::take(&mut self.subscribers),
             panicked: std::thread::panicking(),
             done: self.done,
         });
@@ -210,16 +210,16 @@ pub struct Sleep;
 
 impl Session {
     /// `conversation` is new or was read back and recovered, and has spent this; `spots` are those of its
-    /// runs in lanes; `feeds` are the followers of the session's last incarnation.
+    /// runs in lanes; `subscribers` are the followers of the session's last incarnation.
     pub fn new(
         (conversation, spent): (Conversation, Usage),
         spots: Vec<(RunId, Spot)>,
         profile: Arc<Profile>,
         colleagues: Colleagues,
         supervisor: Addr<SessionSupervisor>,
-        mut feeds: Feeds,
+        mut subscribers: Subscribers,
     ) -> Self {
-        feeds.fall_behind();
+        subscribers.fall_behind();
         let key = conversation.key().clone();
         Self {
             published: conversation.head(),
@@ -233,7 +233,7 @@ impl Session {
             profiled: None,
             awake: colleagues.meters.awake(),
             colleagues,
-            remains: Remains { key, feeds, supervisor, done: false },
+            remains: Remains { key, subscribers, supervisor, done: false },
             next: Vec::new(),
             writing: false,
             rooms: HashMap::new(),
@@ -312,8 +312,8 @@ impl Session {
         if !self.conversation.is_idle() || !self.is_written() {
             return false;
         }
-        self.remains.feeds.forget_closed();
-        if self.remains.feeds.is_unneeded() {
+        self.remains.subscribers.forget_closed();
+        if self.remains.subscribers.is_unneeded() {
             let key = self.conversation.key().clone();
             // Lost where the supervisor is busy: it is said again later.
             let _ = self.remains.supervisor.try_send(Idle { key, received: self.received });
@@ -366,7 +366,7 @@ impl Actor for Session {
             session.may_sleep();
         });
         let from = ctx.address().recipient();
-        self.remains.feeds.roads().for_each(|road| road.starts_at(from.clone()));
+        self.remains.subscribers.roads().for_each(|sink| sink.starts_at(from.clone()));
         for (run, spot) in std::mem::take(&mut self.spots) {
             self.await_turn(run, spot, ctx);
         }
@@ -382,7 +382,7 @@ impl Handler<More> for Session {
     type Result = ();
 
     fn handle(&mut self, more: More, ctx: &mut Self::Context) {
-        self.remains.feeds.room(more.connection);
+        self.remains.subscribers.room(more.connection);
         self.catch_up(ctx);
     }
 }
@@ -391,7 +391,7 @@ impl Handler<Forget> for Session {
     type Result = ();
 
     fn handle(&mut self, Forget(connection): Forget, _: &mut Self::Context) {
-        self.remains.feeds.forget(connection);
+        self.remains.subscribers.forget(connection);
         self.sleep_if_nothing_was();
     }
 }
@@ -432,7 +432,7 @@ impl Handler<Observe> for Session {
                 "run": self.conversation.running().map(RunId::as_str),
                 "queued": self.conversation.queued(),
                 "seq": self.conversation.head().0,
-                "followers": self.remains.feeds.len(),
+                "followers": self.remains.subscribers.len(),
                 "spent_tokens": self.account.spent().total(),
                 "writing": self.writing,
             }),

@@ -259,7 +259,7 @@ impl Handler<Routed> for Session {
             Order::Detach { follow } => {
                 let connection = asker.client().connection;
                 Some(Reply::Session(SessionReply::Detached(Detached {
-                    found: self.remains.feeds.unfollow(connection, follow),
+                    found: self.remains.subscribers.unfollow(connection, follow),
                 })))
             }
             Order::Stop(cause) => {

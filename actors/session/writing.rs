@@ -13,7 +13,7 @@ use clawmux_core::reply::Reply;
 use clawmux_core::session::Batch;
 use clawmux_core::session_reply::{Deleted, SessionReply};
 
-use super::{Answered, Order, RETRY, Road, Session};
+use super::{Answered, ConnectionSink, Order, RETRY, Session};
 use crate::ask::ask;
 use crate::clock;
 use crate::deliver::Asker;
@@ -53,7 +53,7 @@ impl Session {
         }
         for logged in events {
             self.published = logged.seq;
-            self.remains.feeds.publish(self.conversation.key(), logged, self.roster.lag_bytes_max);
+            self.remains.subscribers.publish(self.conversation.key(), logged, self.roster.lag_bytes_max);
         }
         self.proceed(ctx);
     }
@@ -178,8 +178,8 @@ impl Session {
             }
             if let (Some(wanted), Some(ticket)) = (follow, ticket) {
                 let who = (client.connection, ticket);
-                let road = || Road::new(client, ctx.address().recipient());
-                self.remains.feeds.follow(who, wanted, self.published, road);
+                let sink = || ConnectionSink::new(client, ctx.address().recipient());
+                self.remains.subscribers.follow(who, wanted, self.published, sink);
             }
             drop((held, coming));
         }
@@ -220,9 +220,9 @@ impl Session {
     /// It is deleted: who follows it is told, and it ends.
     fn gone(&mut self, askers: Vec<Asker>, ctx: &mut Context<Self>) {
         let (now, key) = (clock::now(), self.conversation.key().clone());
-        let mut feeds = std::mem::take(&mut self.remains.feeds);
+        let mut subscribers = std::mem::take(&mut self.remains.subscribers);
         // Those who were not told yet how their run ended can't read it any more.
-        feeds.end_runs(&key, |run| Logged {
+        subscribers.end_runs(&key, |run| Logged {
             first_seq: Seq(u64::MAX),
             seq: Seq(u64::MAX),
             run: Some(run),
@@ -235,7 +235,7 @@ impl Session {
             let (session, owner) = (key.clone(), self.conversation.owner().clone());
             self.colleagues.changes.note(SessionChange { session, owner, reason });
         }
-        feeds.end_all(&Published::new(key, last));
+        subscribers.end_all(&Published::new(key, last));
         for asker in askers {
             asker.reply(Ok(Reply::Session(SessionReply::Deleted(Deleted { found: true }))));
         }

@@ -39,7 +39,7 @@ use crate::dispatch::Request;
 use crate::files::Files;
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed, PATIENCE, observe_passing};
-use crate::session::{Colleagues, Drain, Feeds, Forget, Roster, Routed, Session, Sleep};
+use crate::session::{Colleagues, Drain, Forget, Roster, Routed, Session, Sleep, Subscribers};
 use crate::store::Unfinished;
 pub use order::Held;
 use order::Lookup;
@@ -102,16 +102,16 @@ struct Entry {
 
 enum State {
     /// Being read from the log; these wait for it.
-    Waking { waiting: Vec<Routed>, feeds: Feeds },
+    Waking { waiting: Vec<Routed>, subscribers: Subscribers },
     /// Fell because the store can't be written: it goes on once it can.
-    Parked { feeds: Feeds },
+    Parked { subscribers: Subscribers },
     /// There; `sent` counts what it was sent.
     Awake { session: Addr<Session>, sent: u64 },
 }
 
 impl Default for State {
     fn default() -> Self {
-        Self::Waking { waiting: Vec::new(), feeds: Feeds::default() }
+        Self::Waking { waiting: Vec::new(), subscribers: Subscribers::default() }
     }
 }
 
@@ -128,7 +128,7 @@ pub struct Gone {
 #[rtype(result = "()")]
 pub(crate) struct Fallen {
     pub(crate) key: SessionKey,
-    pub(crate) feeds: Feeds,
+    pub(crate) subscribers: Subscribers,
     pub(crate) panicked: bool,
     /// It was told to end.
     pub(crate) done: bool,
@@ -297,7 +297,7 @@ impl Handler<Fallen> for SessionSupervisor {
     type Result = ();
 
     fn handle(&mut self, fallen: Fallen, ctx: &mut Self::Context) {
-        let Fallen { key, feeds, panicked, done } = fallen;
+        let Fallen { key, subscribers, panicked, done } = fallen;
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         let waiting = match std::mem::take(&mut entry.state) {
             State::Waking { waiting, .. } => waiting,
@@ -310,7 +310,7 @@ impl Handler<Fallen> for SessionSupervisor {
         if done && waiting.is_empty() {
             return self.forget(&key);
         }
-        entry.state = State::Waking { waiting, feeds };
+        entry.state = State::Waking { waiting, subscribers };
         entry.owed = !done;
         if done { self.wake(key, ctx) } else { self.rest(key, ctx) }
     }
@@ -357,7 +357,9 @@ impl Handler<Gone> for SessionSupervisor {
                     // Lost where the session is busy: it finds the connection closed by itself.
                     let _ = session.try_send(Forget(connection));
                 }
-                Some(State::Waking { feeds, .. } | State::Parked { feeds }) => feeds.forget(connection),
+                Some(State::Waking { subscribers, .. } | State::Parked { subscribers }) => {
+                    subscribers.forget(connection)
+                }
                 None => {}
             }
         }

@@ -21,7 +21,7 @@ use super::requests::{answer, described, missing};
 use super::{Entry, Kept, SessionSupervisor, State};
 use crate::ask::ask;
 use crate::deliver::Asker;
-use crate::session::{Feeds, Order, Routed};
+use crate::session::{Order, Routed, Subscribers};
 use crate::store::FindRun;
 
 /// Requests that may wait for one session to wake.
@@ -304,7 +304,7 @@ impl SessionSupervisor {
                 _ => routed,
             };
             let arbiter = routed.asker.client().arbiter.clone();
-            let state = State::Waking { waiting: vec![routed], feeds: Feeds::default() };
+            let state = State::Waking { waiting: vec![routed], subscribers: Subscribers::default() };
             let entry = Entry { state, arbiter: Some(arbiter), ..Entry::default() };
             self.sessions.insert(key.clone(), entry);
             return self.wake(key, ctx);
@@ -322,12 +322,12 @@ impl SessionSupervisor {
                     routed
                 }
             },
-            State::Parked { feeds } => {
+            State::Parked { subscribers } => {
                 if let Some(fault) = fault {
                     return routed.asker.reply(Err(fault));
                 }
-                let feeds = std::mem::take(feeds);
-                entry.state = State::Waking { waiting: vec![routed], feeds };
+                let subscribers = std::mem::take(subscribers);
+                entry.state = State::Waking { waiting: vec![routed], subscribers };
                 return self.wake(key, ctx);
             }
             State::Waking { .. } => routed,

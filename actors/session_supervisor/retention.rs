@@ -96,7 +96,7 @@ impl SessionSupervisor {
             }
             // What came meanwhile begins it anew.
             match supervisor.sessions.get(&key).map(|entry| &entry.state) {
-                Some(State::Waking { waiting, feeds }) if waiting.is_empty() && feeds.is_empty() => {
+                Some(State::Waking { waiting, subscribers }) if waiting.is_empty() && subscribers.is_empty() => {
                     supervisor.forget(&key);
                 }
                 Some(State::Waking { .. }) => supervisor.wake(key, ctx),

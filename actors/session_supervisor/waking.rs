@@ -21,7 +21,7 @@ use super::{Entry, SessionSupervisor, State, drain};
 use crate::ask::ask;
 use crate::clock;
 use crate::sandbox_supervisor::IsIdempotent;
-use crate::session::{Colleagues, Feeds, Order, Routed, Session};
+use crate::session::{Colleagues, Order, Routed, Session, Subscribers};
 use crate::store::{Load, Loaded};
 
 /// How often a session may fall within [`RESTART_WINDOW`] before its run is ended.
@@ -80,15 +80,15 @@ impl SessionSupervisor {
         self.recover_next(ctx);
         let roster = self.roster();
         let Some(entry) = self.sessions.get_mut(&key) else { return };
-        let State::Waking { waiting, feeds } = std::mem::take(&mut entry.state) else { return };
+        let State::Waking { waiting, subscribers } = std::mem::take(&mut entry.state) else { return };
         let (loaded, idempotent) = match read {
             Ok(read) => read,
             Err(error) => {
                 refuse_all(waiting, &error);
-                if feeds.is_empty() && !entry.owed {
+                if subscribers.is_empty() && !entry.owed {
                     return self.forget(&key);
                 }
-                entry.state = State::Waking { waiting: Vec::new(), feeds };
+                entry.state = State::Waking { waiting: Vec::new(), subscribers };
                 return self.rest(key, ctx);
             }
         };
@@ -104,7 +104,7 @@ impl SessionSupervisor {
                     }
                     (conversation, spent)
                 }
-                None if may_begin(&key, &feeds, &waiting) => {
+                None if may_begin(&key, &subscribers, &waiting) => {
                     (Conversation::new(key.clone(), limits), Usage::default())
                 }
                 None => {
@@ -138,7 +138,7 @@ impl SessionSupervisor {
         let arbiter = entry.arbiter.get_or_insert_with(|| self.setup.arbiters.next()).clone();
         let session = Session::start_on(&arbiter, move || {
             let conversation = (conversation, spent);
-            Session::new(conversation, spots, profile, colleagues, supervisor, feeds)
+            Session::new(conversation, spots, profile, colleagues, supervisor, subscribers)
         });
         entry.state = State::Awake { session: session.clone(), sent: 0 };
         for routed in waiting {
@@ -164,7 +164,7 @@ impl SessionSupervisor {
         if falls > 2 * RESTARTS_MAX {
             let why = format!("session {key} can't be restored: see the daemon's log");
             tracing::error!(session = %key, falls, "the session stays down until somebody opens it again");
-            if let State::Waking { waiting, mut feeds } = std::mem::take(&mut entry.state) {
+            if let State::Waking { waiting, mut subscribers } = std::mem::take(&mut entry.state) {
                 let error = ErrorCode::Unavailable.error(why);
                 refuse_all(waiting, &error);
                 let end = |run| Logged {
@@ -174,10 +174,10 @@ impl SessionSupervisor {
                     at: now,
                     event: Event::Ended { outcome: Outcome::Failed(error.clone()), usage: Usage::default() },
                 };
-                feeds.end_runs(&key, end);
-                if !feeds.is_empty() {
+                subscribers.end_runs(&key, end);
+                if !subscribers.is_empty() {
                     // Who follows it for good is told what comes, once it is back.
-                    entry.state = State::Waking { waiting: Vec::new(), feeds };
+                    entry.state = State::Waking { waiting: Vec::new(), subscribers };
                     ctx.run_later(RESTART_WINDOW, move |supervisor, ctx| supervisor.wake(key, ctx));
                     return;
                 }
@@ -195,8 +195,8 @@ impl SessionSupervisor {
             return self.forget(&key);
         }
         let Some(entry) = self.sessions.get_mut(&key) else { return };
-        if let State::Waking { waiting, feeds } = std::mem::take(&mut entry.state) {
-            entry.state = State::Parked { feeds };
+        if let State::Waking { waiting, subscribers } = std::mem::take(&mut entry.state) {
+            entry.state = State::Parked { subscribers };
             let error = self.fault().unwrap_or_else(|| busy(&key));
             refuse_all(waiting, &error);
         }
@@ -234,14 +234,14 @@ impl SessionSupervisor {
     pub(super) fn recover_next(&mut self, ctx: &mut Context<Self>) {
         while let Some(key) = self.recovering.pop_front() {
             let entry = self.sessions.entry(key.clone()).or_insert_with(|| Entry {
-                state: State::Parked { feeds: Feeds::default() },
+                state: State::Parked { subscribers: Subscribers::default() },
                 owed: true,
                 ..Entry::default()
             });
             // One that was named meanwhile is on its way.
-            if let State::Parked { feeds } = &mut entry.state {
-                let feeds = std::mem::take(feeds);
-                entry.state = State::Waking { waiting: Vec::new(), feeds };
+            if let State::Parked { subscribers } = &mut entry.state {
+                let subscribers = std::mem::take(subscribers);
+                entry.state = State::Waking { waiting: Vec::new(), subscribers };
                 return self.wake(key, ctx);
             }
         }
@@ -252,7 +252,7 @@ impl SessionSupervisor {
 /// somebody else's space: an operator may have mistyped its name. A UUID that is given
 /// out for a session names no other: but for operators, one is made under it where it was asked for that
 /// alone. So nobody has a session under the UUID of one of an operator's that is gone.
-fn may_begin(key: &SessionKey, feeds: &Feeds, waiting: &[Routed]) -> bool {
+fn may_begin(key: &SessionKey, subscribers: &Subscribers, waiting: &[Routed]) -> bool {
     let begins = |routed: &Routed| match routed.order {
         _ if !key.is_of(&routed.principal.owner) => false,
         Order::Create(_) => true,
@@ -260,7 +260,7 @@ fn may_begin(key: &SessionKey, feeds: &Feeds, waiting: &[Routed]) -> bool {
         Order::Attach { .. } => true,
         _ => routed.order.begins(),
     };
-    !feeds.is_empty() || waiting.iter().any(begins)
+    !subscribers.is_empty() || waiting.iter().any(begins)
 }
 
 /// The tools of calls that may or may not have been made: those without a result.

@@ -18,7 +18,7 @@
 //! A connection that follows a session and also asks for runs in it is told those runs once: under
 //! the request that asked for them.
 //!
-//! There is no mailbox, socket or store in here. Whoever drives this sends ([`Road`]), reads from
+//! There is no mailbox, socket or store in here. Whoever drives this sends ([`Sink`]), reads from
 //! the log what [`Followers::missing`] names and hands it to [`Followers::caught`].
 
 #[cfg(test)]
@@ -31,7 +31,7 @@ use crate::event::{Event, Logged, Published};
 use crate::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
 
 /// The way to one connection.
-pub trait Road {
+pub trait Sink {
     /// Sends an event to the cursor that `ticket` asked for. It covers the numbers from `first` on:
     /// those of events that were left out on purpose with it, but none that should have been sent.
     fn send(&mut self, ticket: Ticket, first: Seq, event: &Arc<Published>) -> Sent;
@@ -155,7 +155,7 @@ pub struct Missing {
     pub after: Seq,
 }
 
-impl<R: Road> Followers<R> {
+impl<R: Sink> Followers<R> {
     /// How many connections follow.
     pub fn len(&self) -> usize {
         self.feeds.len()
@@ -377,7 +377,7 @@ impl Cursor {
     }
 }
 
-impl<R: Road> Feed<R> {
+impl<R: Sink> Feed<R> {
     /// Sends the event to those of its cursors that are live: `whole` to who follows the run, else
     /// `short`.
     fn publish(&mut self, (whole, short): (&Arc<Published>, &Arc<Published>), lag_bytes_max: usize) {

@@ -22,7 +22,7 @@ struct Peer {
 #[derive(Clone, Debug, Default)]
 struct Way(Rc<RefCell<Peer>>);
 
-impl Road for Way {
+impl Sink for Way {
     fn send(&mut self, ticket: Ticket, first: Seq, event: &Arc<Published>) -> Sent {
         let mut peer = self.0.borrow_mut();
         if peer.room == 0 {

@@ -50,7 +50,7 @@ pub(super) struct Following {
     /// The watch over the calls of sessions of others.
     calls: Option<Ticket>,
     /// The roads on which events come.
-    roads: HashMap<Ticket, Road>,
+    roads: HashMap<Ticket, Feed>,
     /// The subscriptions of its own accord, by the session's UUID.
     own: HashMap<String, String>,
     /// How many requests wait for such a one.
@@ -64,7 +64,7 @@ pub(super) struct Following {
 
 /// An attachment, or the watch.
 #[derive(Debug, Default)]
-struct Road {
+struct Feed {
     /// What it is attached to; none for the watch.
     to: Option<Attached>,
     /// How many subscriptions it serves.
@@ -297,7 +297,7 @@ impl Wundr {
             match reply {
                 Ok(Reply::Session(SessionReply::Watching(Watching))) => {
                     *place = Some(ticket);
-                    following.roads.insert(ticket, Road::default());
+                    following.roads.insert(ticket, Feed::default());
                 }
                 // Another subscription asked for it at the same time.
                 Err(error) if error.code == ErrorCode::Conflict && place.is_some() => {}
@@ -324,7 +324,7 @@ impl Wundr {
             }))) => {
                 let session_id = session.uuid();
                 let to = Some(Attached { session, session_id, after, is_shared });
-                self.following.roads.insert(ticket, Road { to, ..Road::default() });
+                self.following.roads.insert(ticket, Feed { to, ..Feed::default() });
                 Ok((Source::Attached(ticket), under_way))
             }
             Ok(_) => Err(misfit()),

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use clawmux_core::event::{Event, Published};
-use clawmux_core::follow::{Road, Sent, Wanted};
+use clawmux_core::follow::{Sent, Sink, Wanted};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, Ticket};
 
 use crate::log::Log;
@@ -79,7 +79,7 @@ impl Asker {
 #[derive(Clone, Debug)]
 pub(crate) struct Way(pub(crate) Rc<Peer>);
 
-impl Road for Way {
+impl Sink for Way {
     fn send(&mut self, ticket: Ticket, _: Seq, event: &Arc<Published>) -> Sent {
         if self.0.is_closed.get() {
             return Sent::Closed;

@@ -19,7 +19,7 @@ use crate::daemon::{DaemonCommand, DaemonReply, GetOverview};
 use crate::dialect::{Action, Dialect, Frame, Input, Setup, Turn};
 use crate::error::{Error, ErrorCode};
 use crate::event::{Event, Logged, Published, ToolCall, ToolResult};
-use crate::follow::{Followers, Missing, Road, Sent, Wanted};
+use crate::follow::{Followers, Missing, Sent, Sink, Wanted};
 use crate::ids::{ConnectionId, Seq, SessionKey, Ticket};
 use crate::provider::{Delta, Stop};
 use crate::reply::Reply;
@@ -52,7 +52,7 @@ struct Lane {
 #[derive(Clone, Default)]
 struct Way(Rc<RefCell<Lane>>);
 
-impl Road for Way {
+impl Sink for Way {
     fn send(&mut self, ticket: Ticket, first: Seq, event: &Arc<Published>) -> Sent {
         let mut lane = self.0.borrow_mut();
         if lane.is_full {

@@ -11,17 +11,17 @@ use clawmux_core::ids::{Seq, Ticket};
 use crate::deliver::{Client, Deliver, More, cost};
 
 /// All that follow one session.
-pub type Feeds = Followers<Road>;
+pub type Subscribers = Followers<ConnectionSink>;
 
 /// Sends to a connection within its window.
 #[derive(Debug)]
-pub struct Road {
+pub struct ConnectionSink {
     client: Client,
     /// Who is told when the window has room again.
     from: Recipient<More>,
 }
 
-impl Road {
+impl ConnectionSink {
     /// From the session at `from`.
     pub(super) fn new(client: Client, from: Recipient<More>) -> Self {
         Self { client, from }
@@ -33,7 +33,7 @@ impl Road {
     }
 }
 
-impl follow::Road for Road {
+impl follow::Sink for ConnectionSink {
     fn send(&mut self, ticket: Ticket, first: Seq, event: &Arc<Published>) -> Sent {
         let cost = cost(event);
         if !self.client.window.take(cost, &self.from) {
