@@ -28,7 +28,7 @@ use crate::meters::Meters;
 use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
 use crate::provider::deltas::Deltas;
-use crate::provider::purse::Purses;
+use crate::provider::shared_budget::SharedBudgets;
 use crate::provider::{Call, Candidate, Charge, Deadlines, Endpoint, Outcome, Payer};
 use crate::store::RecordUsage;
 
@@ -62,7 +62,7 @@ pub struct ProviderSupervisor {
     used: Usage,
     /// Usage records that could not be written yet.
     unkept: Vec<UsageRecord>,
-    purses: Purses,
+    shared_budgets: SharedBudgets,
     meters: Meters,
     /// What went wrong last with each provider of whom something did.
     failing: BTreeMap<String, Failing>,
@@ -171,7 +171,7 @@ impl ProviderSupervisor {
             refused: 0,
             used: Usage::default(),
             unkept: Vec::new(),
-            purses: Purses::default(),
+            shared_budgets: SharedBudgets::default(),
             meters: Meters::default(),
             failing: BTreeMap::new(),
         })
@@ -179,8 +179,8 @@ impl ProviderSupervisor {
 
     /// Of sessions that spend together from these purses.
     #[must_use]
-    pub fn with_purses(mut self, purses: Purses) -> Self {
-        self.purses = purses;
+    pub fn with_purses(mut self, shared_budgets: SharedBudgets) -> Self {
+        self.shared_budgets = shared_budgets;
         self
     }
 
@@ -258,21 +258,21 @@ impl ProviderSupervisor {
         let encode = |request: &ChatRequest| encode(first.endpoint.kind, &first.endpoint.base_url, request);
         let mut body = encode(&request);
         let input = estimate_input(first.endpoint.kind, &request, body.len());
-        let purse = self.purses.of(&session);
+        let shared_budget = self.shared_budgets.of(&session);
         let own = account.spent().total();
         let (mut spent, mut output_max) = (own, request.max_tokens);
-        if let Some(purse) = &purse {
-            spent = own.max(purse.taken());
-            output_max = purse.clamp(own, input, output_max)?;
+        if let Some(shared_budget) = &shared_budget {
+            spent = own.max(shared_budget.taken());
+            output_max = shared_budget.clamp(own, input, output_max)?;
         }
         let (reservation, output) = self.meter.reserve(clock::now(), spent, input, output_max)?;
         if output != request.max_tokens {
             request.max_tokens = output;
             body = encode(&request);
         }
-        let purses = self.purses.clone();
+        let shared_budgets = self.shared_budgets.clone();
         let meters = self.meters.clone();
-        let payer = Payer { session, run, agent, account, purses, meters };
+        let payer = Payer { session, run, agent, account, shared_budgets, meters };
         let charge = Charge::new(supervisor, reservation, payer);
         let deadlines = self.deadlines.for_thinking(request.thinking);
         Ok(Deltas::new(Call { candidates, request, body, deadlines }, charge, slot))

@@ -141,10 +141,10 @@ impl AgentSupervisor {
                     asker.reply(Err(ErrorCode::Conflict.error(format!("session {parent} was stopped"))));
                 }
                 Ok(Some((Described { owner, spent, .. }, false))) if by.sees(&owner) => {
-                    let purses = &crew.setup.purses;
-                    if purses.of(&parent).is_none() {
-                        purses.share(&parent, &parent, None);
-                        purses.add(&parent, spent.total());
+                    let shared_budgets = &crew.setup.shared_budgets;
+                    if shared_budgets.of(&parent).is_none() {
+                        shared_budgets.share(&parent, &parent, None);
+                        shared_budgets.add(&parent, spent.total());
                     }
                     crew.spawn(spawn, &by, Some((parent, owner)), asker, ctx);
                 }
@@ -217,12 +217,12 @@ impl AgentSupervisor {
 
     /// Those who are new spend from the purses they are to spend from.
     fn share(&self, changes: &[Change]) {
-        let purses = &self.setup.purses;
+        let shared_budgets = &self.setup.shared_budgets;
         for change in changes {
             if let Change::Agent(agent) = change
                 && agent.turns <= 1
             {
-                purses.share(&agent.root, &agent.session, agent.tokens_max);
+                shared_budgets.share(&agent.root, &agent.session, agent.tokens_max);
             }
         }
         if changes.iter().any(|change| matches!(change, Change::ForgetAgent(_))) {
@@ -230,7 +230,7 @@ impl AgentSupervisor {
             for agent in self.rules.agents() {
                 needed.extend([&agent.session, &agent.root]);
             }
-            purses.retain(|session| needed.contains(session));
+            shared_budgets.retain(|session| needed.contains(session));
         }
     }
 

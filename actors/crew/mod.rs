@@ -34,7 +34,7 @@ use crate::dispatch::Request;
 use crate::hub::Hub;
 use crate::line::Line;
 use crate::observe::{Observe, Observed};
-use crate::provider::purse::Purses;
+use crate::provider::shared_budget::SharedBudgets;
 use crate::session_supervisor::Gone;
 use crate::store::{Health, KeptCrew, ReadCrew, Store};
 
@@ -62,7 +62,7 @@ pub struct Setup {
     /// Whether it can be written down.
     pub log: Health,
     /// What sessions spend together.
-    pub purses: Purses,
+    pub shared_budgets: SharedBudgets,
     /// The sessions whose end is to be told here.
     pub kin: Kin,
 }
@@ -169,18 +169,18 @@ impl AgentSupervisor {
 
     /// As it is written down.
     fn restore(&mut self, KeptCrew { kept, spent }: KeptCrew) {
-        let purses = &self.setup.purses;
+        let shared_budgets = &self.setup.shared_budgets;
         let mut is_new = HashSet::new();
         for agent in &kept.agents {
             for session in [&agent.root, &agent.session] {
-                if purses.of(session).is_none() {
+                if shared_budgets.of(session).is_none() {
                     is_new.insert(session.clone());
                 }
             }
-            purses.share(&agent.root, &agent.session, agent.tokens_max);
+            shared_budgets.share(&agent.root, &agent.session, agent.tokens_max);
         }
         for (session, tokens) in spent.iter().filter(|(session, _)| is_new.contains(session)) {
-            purses.add(session, *tokens);
+            shared_budgets.add(session, *tokens);
         }
         self.rules = rules::AgentRegistry::restore(self.setup.rules.clone(), kept);
         self.setup.kin.set(self.rules.kin());
@@ -306,7 +306,7 @@ impl Handler<Observe> for AgentSupervisor {
                 "results_waiting": notes,
                 "requests_waiting": self.waiting.len(),
                 "following": self.line.as_ref().map_or(0, Line::len),
-                "purses": self.setup.purses.len(),
+                "purses": self.setup.shared_budgets.len(),
                 "turns_total": self.turns_total,
                 "retries_total": self.retries_total,
                 "reading_again": self.is_broken,

@@ -72,7 +72,7 @@ use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
 use crate::observe::{Observe, Observed, PATIENCE, PATIENCE_WITH_CHILDREN, observe};
 use crate::operator::{self, Admin, Drain, GetInfo};
-use crate::provider::purse::Purses;
+use crate::provider::shared_budget::SharedBudgets;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::rates::Rates;
 use crate::sandbox::compiler::Compiler;
@@ -243,9 +243,9 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         .with_compiler(setup.compiler.clone());
     let tools = sandbox.tools();
     let sandbox = sandbox.start();
-    let purses = Purses::default();
+    let shared_budgets = SharedBudgets::default();
     let providers = ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals)?
-        .with_purses(purses.clone())
+        .with_purses(shared_budgets.clone())
         .with_meters(meters.clone())
         .start();
     let nodes = Nodes::default();
@@ -273,7 +273,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         store: store.clone(),
         hub: hub.clone(),
         log: log.clone(),
-        purses,
+        shared_budgets,
         kin: kin.clone(),
     })
     .await?

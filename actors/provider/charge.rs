@@ -10,7 +10,7 @@ use clawmux_core::provider::estimate_tokens;
 use clawmux_core::time::Timestamp;
 
 use super::account::Account;
-use super::purse::{Purse, Purses};
+use super::shared_budget::{SharedBudget, SharedBudgets};
 use crate::clock;
 use crate::meters::Meters;
 use crate::provider_supervisor::Settle;
@@ -23,7 +23,7 @@ pub(crate) struct Payer {
     pub(crate) agent: AgentId,
     pub(crate) account: Account,
     /// What it may share with others.
-    pub(crate) purses: Purses,
+    pub(crate) shared_budgets: SharedBudgets,
     /// Where calls are counted.
     pub(crate) meters: Meters,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Charge {
     input_estimate: u64,
     payer: Payer,
     /// Where the reservation counts besides.
-    purse: Option<Purse>,
+    shared_budget: Option<SharedBudget>,
     /// What attempts that are over cost.
     records: Vec<UsageRecord>,
     /// How they came out, as far as that says something of their providers.
@@ -71,16 +71,16 @@ struct Attempt {
 
 impl Charge {
     pub(crate) fn new(supervisor: Recipient<Settle>, reservation: Reservation, payer: Payer) -> Self {
-        let purse = payer.purses.of(&payer.session);
-        if let Some(purse) = &purse {
-            purse.reserve(reservation.tokens());
+        let shared_budget = payer.shared_budgets.of(&payer.session);
+        if let Some(shared_budget) = &shared_budget {
+            shared_budget.reserve(reservation.tokens());
         }
         Self {
             supervisor,
             input_estimate: reservation.input(),
             reservation: Some(reservation),
             payer,
-            purse,
+            shared_budget,
             records: Vec::new(),
             outcomes: Vec::new(),
             attempt: None,
@@ -156,8 +156,8 @@ impl Charge {
             self.payer.account.add(usage);
             self.payer.meters.spent(&attempt.provider, &attempt.model, usage);
             // It may share one only since the call began.
-            if let Some(purse) = self.payer.purses.of(&self.payer.session) {
-                purse.add(usage.total());
+            if let Some(shared_budget) = self.payer.shared_budgets.of(&self.payer.session) {
+                shared_budget.add(usage.total());
             }
             self.records.push(UsageRecord {
                 session: self.payer.session.clone(),
@@ -189,8 +189,8 @@ impl Drop for Charge {
     fn drop(&mut self) {
         self.end(true);
         if let Some(reservation) = self.reservation.take() {
-            if let Some(purse) = &self.purse {
-                purse.release(reservation.tokens());
+            if let Some(shared_budget) = &self.shared_budget {
+                shared_budget.release(reservation.tokens());
             }
             let (records, outcomes) = (std::mem::take(&mut self.records), std::mem::take(&mut self.outcomes));
             self.supervisor.do_send(Settle { reservation, records, outcomes });

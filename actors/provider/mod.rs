@@ -10,7 +10,7 @@ mod close_delimited;
 pub mod deltas;
 mod dial;
 pub mod probe;
-pub mod purse;
+pub mod shared_budget;
 
 use std::path::Path;
 use std::sync::Arc;

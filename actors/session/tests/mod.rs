@@ -51,7 +51,7 @@ use crate::lane::Lanes;
 use crate::meters::Meters;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
 use crate::observe::Observe;
-use crate::provider::purse::Purses;
+use crate::provider::shared_budget::SharedBudgets;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session_supervisor::{Idle, SessionSupervisor, Setup, Visit};
@@ -144,7 +144,7 @@ impl World {
             store: store.clone(),
             hub: hub.clone(),
             log: pen.health(),
-            purses: Purses::default(),
+            shared_budgets: SharedBudgets::default(),
             kin: kin.clone(),
         });
         let crew = crew.await.unwrap().start();

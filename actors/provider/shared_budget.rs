@@ -12,11 +12,11 @@ use clawmux_core::ids::SessionKey;
 
 /// The purses of sessions that share one, by session.
 #[derive(Clone, Debug, Default)]
-pub struct Purses(Arc<Mutex<HashMap<SessionKey, Purse>>>);
+pub struct SharedBudgets(Arc<Mutex<HashMap<SessionKey, SharedBudget>>>);
 
 /// What a session spends from.
 #[derive(Clone, Debug, Default)]
-pub struct Purse {
+pub struct SharedBudget {
     family: Arc<Family>,
     /// The most that this session may spend; none = as all together.
     own_max: Option<u64>,
@@ -29,21 +29,21 @@ struct Family {
     reserved: AtomicU64,
 }
 
-impl Purses {
+impl SharedBudgets {
     /// Has `session` spend from the purse of `root`, and at most `own_max` itself. Says whether `root`
     /// had none: what it spent before is to be added then ([`Self::add`]).
     pub fn share(&self, root: &SessionKey, session: &SessionKey, own_max: Option<u64>) -> bool {
         let mut all = self.lock();
         let is_new = !all.contains_key(root);
         let family = all.entry(root.clone()).or_default().family.clone();
-        all.insert(session.clone(), Purse { family, own_max });
+        all.insert(session.clone(), SharedBudget { family, own_max });
         is_new
     }
 
     /// Counts what a session spent before it shared a purse.
     pub fn add(&self, session: &SessionKey, tokens: u64) {
-        if let Some(purse) = self.of(session) {
-            purse.add(tokens);
+        if let Some(shared_budget) = self.of(session) {
+            shared_budget.add(tokens);
         }
     }
 
@@ -53,7 +53,7 @@ impl Purses {
     }
 
     /// What a session spends from, where that is not its own.
-    pub fn of(&self, session: &SessionKey) -> Option<Purse> {
+    pub fn of(&self, session: &SessionKey) -> Option<SharedBudget> {
         self.lock().get(session).cloned()
     }
 
@@ -67,13 +67,13 @@ impl Purses {
         self.len() == 0
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionKey, Purse>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionKey, SharedBudget>> {
         // Nothing that can panic runs under it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Purse {
+impl SharedBudget {
     /// What all have spent and set aside.
     pub(crate) fn taken(&self) -> u64 {
         self.family.spent.load(Relaxed).saturating_add(self.family.reserved.load(Relaxed))
@@ -118,12 +118,15 @@ mod tests {
 
     #[test]
     fn a_family_spends_from_one_purse_and_each_at_most_its_own_share() {
-        let purses = Purses::default();
-        assert!(purses.share(&key("root"), &key("a"), Some(100)));
-        purses.add(&key("root"), 40);
-        assert!(!purses.share(&key("root"), &key("b"), None), "it is known what the root spent");
-        let (root, a, b) =
-            (purses.of(&key("root")).unwrap(), purses.of(&key("a")).unwrap(), purses.of(&key("b")).unwrap());
+        let shared_budgets = SharedBudgets::default();
+        assert!(shared_budgets.share(&key("root"), &key("a"), Some(100)));
+        shared_budgets.add(&key("root"), 40);
+        assert!(!shared_budgets.share(&key("root"), &key("b"), None), "it is known what the root spent");
+        let (root, a, b) = (
+            shared_budgets.of(&key("root")).unwrap(),
+            shared_budgets.of(&key("a")).unwrap(),
+            shared_budgets.of(&key("b")).unwrap(),
+        );
         a.add(5);
         b.reserve(7);
         assert_eq!((root.taken(), a.taken()), (52, 52));
@@ -133,7 +136,7 @@ mod tests {
         assert_eq!(b.clamp(60, 30, 4096), Ok(4096));
         let refused = a.clamp(60, 40, 1).unwrap_err();
         assert_eq!(refused.message, "token budget exceeded (agent: 60/100)");
-        purses.retain(|session| *session != key("a"));
-        assert!(purses.of(&key("a")).is_none() && purses.of(&key("stranger")).is_none());
+        shared_budgets.retain(|session| *session != key("a"));
+        assert!(shared_budgets.of(&key("a")).is_none() && shared_budgets.of(&key("stranger")).is_none());
     }
 }
