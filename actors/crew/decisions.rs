@@ -202,7 +202,7 @@ impl AgentSupervisor {
             crew.is_busy = false;
             match written {
                 Ok(()) => {
-                    crew.setup.kin.set(crew.rules.kin());
+                    crew.setup.parent_sessions.set(crew.rules.parent_sessions());
                     let promise = tell(Ok(()));
                     crew.follow_up(effects, news, promise.as_ref(), ctx);
                     crew.go_on(ctx);

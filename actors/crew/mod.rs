@@ -11,7 +11,7 @@
 
 mod decisions;
 mod effects;
-mod kin;
+mod parent_sessions;
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -40,7 +40,7 @@ use crate::store::{Health, KeptCrew, ReadCrew, Store};
 
 use effects::Waiting;
 
-pub use kin::Kin;
+pub use parent_sessions::ParentSessions;
 
 /// Requests that may wait for a decision.
 const WAITING_MAX: usize = 256;
@@ -64,7 +64,7 @@ pub struct Setup {
     /// What sessions spend together.
     pub shared_budgets: SharedBudgets,
     /// The sessions whose end is to be told here.
-    pub kin: Kin,
+    pub parent_sessions: ParentSessions,
 }
 
 /// The actor.
@@ -183,7 +183,7 @@ impl AgentSupervisor {
             shared_budgets.add(session, *tokens);
         }
         self.rules = rules::AgentRegistry::restore(self.setup.rules.clone(), kept);
-        self.setup.kin.set(self.rules.kin());
+        self.setup.parent_sessions.set(self.rules.parent_sessions());
     }
 
     /// Decides this now, or when what is being written down is.

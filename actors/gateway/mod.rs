@@ -52,7 +52,7 @@ use crate::clock;
 use crate::configuration::{AdoptBy, Configuration, Layers, Reload, Reloaded};
 use crate::connection::{Services, Terms};
 use crate::control_ui::ControlUi;
-use crate::crew::{self, AgentSupervisor, Kin};
+use crate::crew::{self, AgentSupervisor, ParentSessions};
 use crate::daemon::{self, Daemon, LookAtHealth, StatusNow};
 use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
@@ -267,14 +267,14 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     authority.may_listen(&listen)?;
     authority.secrets_suit(&listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
-    let kin = Kin::default();
+    let parent_sessions = ParentSessions::default();
     let crew = AgentSupervisor::open(crew::Setup {
         rules: crew_rules(&config),
         store: store.clone(),
         hub: hub.clone(),
         log: log.clone(),
         shared_budgets,
-        kin: kin.clone(),
+        parent_sessions: parent_sessions.clone(),
     })
     .await?
     .start();
@@ -324,7 +324,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             meters: meters.clone(),
         },
         crew: crew.clone(),
-        kin,
+        parent_sessions,
         files: files.clone(),
     })
     .start();

@@ -34,7 +34,7 @@ use tokio::sync::oneshot;
 use crate::arbiters::Arbiters;
 use crate::ask::ask;
 use crate::clock;
-use crate::crew::{self, AgentSupervisor, Kin};
+use crate::crew::{self, AgentSupervisor, ParentSessions};
 use crate::dispatch::Request;
 use crate::files::Files;
 use crate::memory::Peak;
@@ -58,7 +58,7 @@ pub struct Setup {
     /// Who answers what is about agents that work for sessions, and their teams.
     pub crew: Addr<AgentSupervisor>,
     /// The sessions whose end it is to be told of.
-    pub kin: Kin,
+    pub parent_sessions: ParentSessions,
     /// Who answers what is about files.
     pub files: Addr<Files>,
 }

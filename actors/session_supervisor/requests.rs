@@ -333,7 +333,8 @@ impl SessionSupervisor {
             }
             (SessionCommand::Delete(Delete { .. }), Some(session)) => {
                 let store = self.setup.colleagues.store.clone();
-                let ended = self.setup.kin.has(&session).then(|| self.end_agents(&session, &principal));
+                let ended =
+                    self.setup.parent_sessions.has(&session).then(|| self.end_agents(&session, &principal));
                 let look = async move {
                     if let Some(ended) = ended {
                         ended.await;
@@ -431,7 +432,7 @@ impl SessionSupervisor {
         (asker, principal): (Asker, Principal),
         ctx: &mut Context<Self>,
     ) {
-        if !self.setup.kin.has(&session) {
+        if !self.setup.parent_sessions.has(&session) {
             return self.order(order, session, (asker, principal), ctx);
         }
         let ended = self.end_agents(&session, &principal);

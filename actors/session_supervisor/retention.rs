@@ -64,8 +64,8 @@ impl SessionSupervisor {
                     return;
                 }
                 last = Some(one.place);
-                let is_needed =
-                    supervisor.sessions.contains_key(&one.session) || supervisor.setup.kin.has(&one.session);
+                let is_needed = supervisor.sessions.contains_key(&one.session)
+                    || supervisor.setup.parent_sessions.has(&one.session);
                 if !is_needed {
                     left = left.saturating_sub(one.bytes);
                     supervisor.delete_one(one, ctx);

@@ -41,7 +41,7 @@ use tokio::sync::mpsc;
 use super::{Approvals, Colleagues, Profile, Queued, Roster, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
-use crate::crew::{self, AgentSupervisor, Kin};
+use crate::crew::{self, AgentSupervisor, ParentSessions};
 use crate::deliver::{Asker, Client, Deliver, More, WINDOW_BYTES, cost};
 use crate::dispatch::Request;
 use crate::files::{self, Files};
@@ -138,14 +138,14 @@ impl World {
             context_tokens: 5000,
         };
         let hub = Hub::default().start();
-        let kin = Kin::default();
+        let parent_sessions = ParentSessions::default();
         let crew = AgentSupervisor::open(crew::Setup {
             rules: clawmux_core::crew::Setup::default(),
             store: store.clone(),
             hub: hub.clone(),
             log: pen.health(),
             shared_budgets: SharedBudgets::default(),
-            kin: kin.clone(),
+            parent_sessions: parent_sessions.clone(),
         });
         let crew = crew.await.unwrap().start();
         let files = files::Setup {
@@ -188,7 +188,7 @@ impl World {
                 meters: Meters::default(),
             },
             crew,
-            kin,
+            parent_sessions,
             files,
         })
         .start();

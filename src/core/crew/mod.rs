@@ -197,7 +197,7 @@ impl AgentRegistry {
 
     /// The sessions whose end ends somebody: those of agents that are not over, and of those they work
     /// for.
-    pub fn kin(&self) -> impl Iterator<Item = &SessionKey> {
+    pub fn parent_sessions(&self) -> impl Iterator<Item = &SessionKey> {
         let alive = self.agents.values().filter(|agent| !agent.is_over());
         alive.flat_map(|agent| std::iter::once(&agent.session).chain(&agent.parent))
     }
@@ -414,7 +414,7 @@ impl AgentRegistry {
     /// Forgets those that are over where an owner has too many. Who has somebody at work for him, or has
     /// yet to settle, stays.
     fn prune(&mut self) {
-        let needed: BTreeSet<SessionKey> = self.kin().cloned().collect();
+        let needed: BTreeSet<SessionKey> = self.parent_sessions().cloned().collect();
         let is_done = |agent: &Agent| {
             matches!(agent.phase, Phase::Over { settling: false, .. }) && !needed.contains(&agent.session)
         };

@@ -7,9 +7,9 @@ use clawmux_core::ids::SessionKey;
 
 /// Those sessions; shared by the crew, which keeps it true, and whoever ends sessions.
 #[derive(Clone, Debug, Default)]
-pub struct Kin(Arc<Mutex<HashSet<SessionKey>>>);
+pub struct ParentSessions(Arc<Mutex<HashSet<SessionKey>>>);
 
-impl Kin {
+impl ParentSessions {
     /// Whether a session's end ends somebody.
     pub fn has(&self, session: &SessionKey) -> bool {
         self.lock().contains(session)
