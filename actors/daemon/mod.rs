@@ -26,7 +26,7 @@ use crate::machine;
 use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::{CountPlugins, SandboxSupervisor};
-use crate::session::Roster;
+use crate::session::AgentConfigs;
 use crate::session_supervisor::{CountSessions, SessionSupervisor};
 use crate::store::{Store, UsageDays};
 
@@ -48,7 +48,7 @@ pub struct Setup {
     /// The lanes in which runs are.
     pub lanes: Lanes,
     /// The agents and models there are.
-    pub roster: Arc<Exchanged<Roster>>,
+    pub agent_configs: Arc<Exchanged<AgentConfigs>>,
     /// The daemon's own log.
     pub log: Arc<DaemonLog>,
     /// Version of clawmux.
@@ -131,7 +131,7 @@ impl Handler<Request<DaemonCommand>> for Daemon {
             DaemonCommand::GetOverview(_) => drop(self.setup.hub.try_send(GetOverview { asker, principal })),
             DaemonCommand::Tell(told) => drop(self.setup.hub.try_send(Tell { asker, told: *told })),
             DaemonCommand::GetCatalog(_) => {
-                let catalog = self.setup.roster.get().catalog.clone();
+                let catalog = self.setup.agent_configs.get().catalog.clone();
                 asker.reply(Ok(Reply::Daemon(DaemonReply::Catalog(catalog))));
             }
             DaemonCommand::ListLanes(_) => {

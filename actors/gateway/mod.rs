@@ -78,7 +78,7 @@ use crate::rates::Rates;
 use crate::sandbox::compiler::Compiler;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{self, Scheduler, TakeFirings};
-use crate::session::{Approvals, Colleagues, Queued, Roster, Watchers};
+use crate::session::{AgentConfigs, Approvals, Colleagues, Queued, Watchers};
 use crate::session_supervisor::{
     DrainSessions, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
@@ -143,7 +143,7 @@ pub struct Gateway {
     /// What it runs on now.
     config: Arc<Exchanged<Config>>,
     addresses: Vec<SocketAddr>,
-    roster: Arc<Exchanged<Roster>>,
+    agent_configs: Arc<Exchanged<AgentConfigs>>,
     services: Arc<Services>,
     store: Addr<Store>,
     sandbox: Addr<SandboxSupervisor>,
@@ -300,9 +300,9 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let admin = Admin::default().start();
     let arbiters = Arbiters::new(meters.clone());
     let approvals = Approvals::new(hub.clone().recipient());
-    let roster = Roster::read(&config)?;
-    let catalog = roster.catalog.clone();
-    let roster = Arc::new(Exchanged::new(roster));
+    let agent_configs = AgentConfigs::read(&config)?;
+    let catalog = agent_configs.catalog.clone();
+    let agent_configs = Arc::new(Exchanged::new(agent_configs));
     let lanes = Lanes::default();
     let sessions = SessionSupervisor::new(SessionSetup {
         arbiters: arbiters.clone(),
@@ -320,7 +320,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
             approvals: approvals.clone(),
             queued: Queued::default(),
             changes,
-            roster: roster.clone(),
+            agent_configs: agent_configs.clone(),
             meters: meters.clone(),
         },
         crew: crew.clone(),
@@ -335,7 +335,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         providers: providers.clone(),
         sessions: sessions.clone(),
         lanes,
-        roster: roster.clone(),
+        agent_configs: agent_configs.clone(),
         log: setup.log.clone(),
         version: setup.version,
     })
@@ -427,7 +427,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         setup,
         config: running.clone(),
         addresses: addresses.clone(),
-        roster,
+        agent_configs,
         services,
         store,
         sandbox,

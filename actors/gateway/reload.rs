@@ -22,7 +22,7 @@ use crate::clock;
 use crate::hub::Announce;
 use crate::provider_supervisor::{self, Endpoints};
 use crate::sandbox_supervisor::{Replace, Stage, Staged};
-use crate::session::Roster;
+use crate::session::AgentConfigs;
 use crate::{crew, files, listener, scheduler, tokens};
 
 /// How long it may take to get everything ready.
@@ -59,14 +59,14 @@ impl fmt::Debug for Adopt {
 /// A configuration with all that it takes to go over to it.
 struct Prepared {
     config: Arc<Config>,
-    roster: Roster,
+    agent_configs: AgentConfigs,
     endpoints: Endpoints,
     plugins: Staged,
 }
 
 /// Blocks.
-fn read(config: &Config) -> Result<(Roster, Endpoints), Error> {
-    Ok((Roster::read(config)?, Endpoints::new(config)?))
+fn read(config: &Config) -> Result<(AgentConfigs, Endpoints), Error> {
+    Ok((AgentConfigs::read(config)?, Endpoints::new(config)?))
 }
 
 fn lost() -> Error {
@@ -99,9 +99,9 @@ impl Gateway {
             authority.secrets_suit(&addresses)?;
             let reading = config.clone();
             let read = tokio::task::spawn_blocking(move || read(&reading)).await;
-            let (roster, endpoints) = read.map_err(|_| lost())??;
+            let (agent_configs, endpoints) = read.map_err(|_| lost())??;
             let plugins = ask(&sandbox, Stage(config.plugins.clone())).await??;
-            Ok(Prepared { config, roster, endpoints, plugins })
+            Ok(Prepared { config, agent_configs, endpoints, plugins })
         };
         async move {
             let late =
@@ -113,20 +113,22 @@ impl Gateway {
     /// Tells everybody. An actor that is gone is no reason to stop halfway: the daemon is started anew
     /// then, on this configuration.
     fn apply(&mut self, prepared: Prepared) -> impl Future<Output = Adopted> + use<> {
-        let Prepared { config, roster, endpoints, plugins } = prepared;
+        let Prepared { config, agent_configs, endpoints, plugins } = prepared;
         let before = self.config.get();
-        let adopted = Adopted { beneath: beneath(&before, &config, &self.roster.get(), &roster, &plugins) };
-        let catalog = roster.catalog.clone();
+        let adopted = Adopted {
+            beneath: beneath(&before, &config, &self.agent_configs.get(), &agent_configs, &plugins),
+        };
+        let catalog = agent_configs.catalog.clone();
         if let Some(filter) = &self.setup.log_filter
             && let Err(why) = filter.set(&config.log.filter)
         {
             tracing::error!("the log filter is unchanged: {why}");
         }
-        let is_other_catalog = *catalog != *self.roster.get().catalog;
+        let is_other_catalog = *catalog != *self.agent_configs.get().catalog;
         let terms = terms(&config, catalog.clone(), self.setup.version, Some(&self.services.terms.get()));
         let hub = self.hub.clone();
         let services = self.services.clone();
-        let shared_roster = self.roster.clone();
+        let shared_roster = self.agent_configs.clone();
         let (sandbox, providers) = (self.sandbox.clone(), self.providers.clone());
         let (crew, files) = (self.crew.clone(), self.files.clone());
         let (tokens, listener) = (self.tokens.clone(), self.listener.clone());
@@ -138,7 +140,7 @@ impl Gateway {
                 ask(&sandbox, Replace(plugins)).await?;
                 let providers_told = provider_supervisor::Reconfigure { config: config.clone(), endpoints };
                 ask(&providers, providers_told).await?;
-                shared_roster.set(roster);
+                shared_roster.set(agent_configs);
                 services.terms.set(terms);
                 if is_other_catalog {
                     ask(&hub, Announce(Arc::new(Announcement::Catalog(catalog)))).await?;
@@ -163,7 +165,13 @@ impl Gateway {
 }
 
 /// What differs between two configurations beneath what their texts say.
-fn beneath(before: &Config, now: &Config, old: &Roster, new: &Roster, plugins: &Staged) -> BTreeSet<String> {
+fn beneath(
+    before: &Config,
+    now: &Config,
+    old: &AgentConfigs,
+    new: &AgentConfigs,
+    plugins: &Staged,
+) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     if before.auth != now.auth {
         found.insert("auth".to_owned());

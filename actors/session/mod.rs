@@ -17,12 +17,12 @@
 //! When the log can't be written or a handler panics, the actor ends, and its followers go to the
 //! supervisor ([`Fallen`]), which starts the session anew from the log.
 
+mod agent_configs;
 mod approvals;
 mod errand;
 mod following;
 mod order;
 mod queued;
-mod roster;
 mod sink;
 #[cfg(test)]
 mod tests;
@@ -62,10 +62,10 @@ use crate::store::{Coming, Pen, Store};
 use queued::Room;
 use work::Doing;
 
+pub use agent_configs::{AgentConfigs, Profile, SOUL_BYTES_MAX};
 pub use approvals::{Approvals, Found};
 pub use order::{Order, Routed};
 pub use queued::Queued;
-pub use roster::{Profile, Roster, SOUL_BYTES_MAX};
 pub use sink::{ConnectionSink, Subscribers};
 pub use watchers::{Watcher, Watchers};
 
@@ -108,7 +108,7 @@ pub struct Colleagues {
     /// Where it is noted what changed in lists.
     pub changes: Changes,
     /// The agents there are, and what else is configured of sessions.
-    pub roster: Arc<Exchanged<Roster>>,
+    pub agent_configs: Arc<Exchanged<AgentConfigs>>,
     /// Where it is counted what is done.
     pub meters: Meters,
 }
@@ -118,7 +118,7 @@ pub struct Session {
     conversation: Conversation,
     account: Account,
     /// What was configured when it was last looked.
-    roster: Arc<Roster>,
+    agent_configs: Arc<AgentConfigs>,
     /// The agent as it was when the run under way began.
     profile: Arc<Profile>,
     /// The run that it was taken for.
@@ -225,7 +225,7 @@ impl Session {
             published: conversation.head(),
             conversation,
             account: Account::new(spent),
-            roster: colleagues.roster.get(),
+            agent_configs: colleagues.agent_configs.get(),
             tools: profile.toolbox(false),
             built_in_tools: profile.toolbox(true),
             spots: spots.into_iter().collect(),
@@ -300,10 +300,10 @@ impl Session {
 
     /// Goes over to what is configured now.
     fn look_at_roster(&mut self) {
-        let now = self.colleagues.roster.get();
-        if !Arc::ptr_eq(&now, &self.roster) {
+        let now = self.colleagues.agent_configs.get();
+        if !Arc::ptr_eq(&now, &self.agent_configs) {
             self.conversation.set_limits(now.limits.clone());
-            self.roster = now;
+            self.agent_configs = now;
         }
     }
 

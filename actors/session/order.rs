@@ -246,7 +246,8 @@ impl Handler<Routed> for Session {
                     ))));
                 }
                 followed = Some((Wanted::Session, after));
-                let model = self.roster.catalog.answers(&session.agent(), self.conversation.settings());
+                let model =
+                    self.agent_configs.catalog.answers(&session.agent(), self.conversation.settings());
                 Some(Reply::Session(SessionReply::Attached(Attached {
                     session,
                     after,

@@ -80,7 +80,7 @@ impl Session {
     /// Takes the agent as it is now for a run that begins; none where there is no such agent any more.
     fn take_profile(&mut self, run: &RunId) -> Option<()> {
         if self.profiled.as_ref() != Some(run) {
-            self.profile = self.roster.agents.get(&self.profile.id)?.clone();
+            self.profile = self.agent_configs.agents.get(&self.profile.id)?.clone();
             self.tools = self.profile.toolbox(false);
             self.built_in_tools = self.profile.toolbox(true);
             self.profiled = Some(run.clone());
@@ -204,7 +204,7 @@ impl Session {
     /// The model that was chosen for the prompt or for the session.
     fn model(&self) -> Option<ModelRef> {
         let set = self.conversation.model()?;
-        self.roster.catalog.find(self.profile.id.as_str(), set).ok()
+        self.agent_configs.catalog.find(self.profile.id.as_str(), set).ok()
     }
 
     /// A piece of the answer, or its end.

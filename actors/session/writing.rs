@@ -53,7 +53,11 @@ impl Session {
         }
         for logged in events {
             self.published = logged.seq;
-            self.remains.subscribers.publish(self.conversation.key(), logged, self.roster.lag_bytes_max);
+            self.remains.subscribers.publish(
+                self.conversation.key(),
+                logged,
+                self.agent_configs.lag_bytes_max,
+            );
         }
         self.proceed(ctx);
     }
@@ -61,7 +65,7 @@ impl Session {
     /// A prompt is in the log that may have to wait: in memory, where there is room.
     pub(super) fn keep_waiting(&mut self, run: &RunId) {
         let Some(bytes) = self.conversation.held_bytes(run) else { return };
-        let (owner, each) = (self.conversation.owner(), self.roster.queued_bytes);
+        let (owner, each) = (self.conversation.owner(), self.agent_configs.queued_bytes);
         match self.colleagues.queued.room(owner, bytes as u64, each) {
             Some(room) => drop(self.rooms.insert(run.clone(), room)),
             None => self.conversation.set_aside(run),
@@ -107,7 +111,7 @@ impl Session {
         }
         let more = Kept { sessions: u64::from(is_first), bytes: bytes as u64 + ROW_BYTES };
         let holdings = self.colleagues.pen.holdings();
-        holdings.admit(self.conversation.owner(), self.roster.quota, more).map(Some)
+        holdings.admit(self.conversation.owner(), self.agent_configs.quota, more).map(Some)
     }
 
     /// Tells that a quota is met, and which sessions could be deleted.
@@ -187,7 +191,7 @@ impl Session {
 
     /// Answers with the session as lists show it.
     fn tell_row(&self, asker: Asker, ctx: &mut Context<Self>) {
-        let (store, catalog) = (self.colleagues.store.clone(), self.roster.catalog.clone());
+        let (store, catalog) = (self.colleagues.store.clone(), self.agent_configs.catalog.clone());
         let key = self.conversation.key().clone();
         ctx.spawn(actix::fut::wrap_future(async move {
             let row = ask(&store, ReadRow(key.clone())).await.flatten().and_then(|row| {

@@ -39,7 +39,7 @@ use crate::dispatch::Request;
 use crate::files::Files;
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed, PATIENCE, observe_passing};
-use crate::session::{Colleagues, Drain, Forget, Roster, Routed, Session, Sleep, Subscribers};
+use crate::session::{AgentConfigs, Colleagues, Drain, Forget, Routed, Session, Sleep, Subscribers};
 use crate::store::Unfinished;
 pub use order::Held;
 use order::Lookup;
@@ -208,8 +208,8 @@ impl SessionSupervisor {
     }
 
     /// The agents there are now, and what else is configured of sessions.
-    fn roster(&self) -> Arc<Roster> {
-        self.setup.colleagues.roster.get()
+    fn agent_configs(&self) -> Arc<AgentConfigs> {
+        self.setup.colleagues.agent_configs.get()
     }
 
     /// Why nothing can be written; none where it can.

@@ -473,7 +473,7 @@ impl SessionSupervisor {
         ctx: &mut Context<Self>,
     ) {
         if let Some(model) = &mut submit.run_options.model {
-            match self.roster().catalog.find(&session.agent(), model) {
+            match self.agent_configs().catalog.find(&session.agent(), model) {
                 Ok(found) => *model = found.to_string(),
                 Err(error) => return asker.reply(Err(error)),
             }
@@ -531,13 +531,13 @@ impl SessionSupervisor {
 
     /// Whom lists are read from, and what fills them in.
     fn list_with(&self) -> (Addr<Store>, Arc<Catalog>) {
-        (self.setup.colleagues.store.clone(), self.roster().catalog.clone())
+        (self.setup.colleagues.store.clone(), self.agent_configs().catalog.clone())
     }
 
     /// A patch with the full name of its model.
     fn checked(&self, session: &SessionKey, mut patch: Patch) -> Result<Patch, Error> {
         if let Some(Some(model)) = &mut patch.model {
-            *model = self.roster().catalog.find(&session.agent(), model)?.to_string();
+            *model = self.agent_configs().catalog.find(&session.agent(), model)?.to_string();
         }
         Ok(patch)
     }
@@ -546,9 +546,9 @@ impl SessionSupervisor {
     fn resolve(&self, target: &Target, who: &Principal) -> Result<SessionKey, Error> {
         match target {
             Target::Uuid(id) | Target::Conversation(id) => Err(no_such_id(id)),
-            Target::Route(route) => Ok(self.roster().router.session_key(route)?.in_space(&who.owner)),
+            Target::Route(route) => Ok(self.agent_configs().router.session_key(route)?.in_space(&who.owner)),
             Target::Session(key) => {
-                if self.roster().agents.contains_key(&AgentId::from(&*key.agent())) {
+                if self.agent_configs().agents.contains_key(&AgentId::from(&*key.agent())) {
                     Ok(key.clone())
                 } else {
                     let seen = key.seen_by(&who.owner);

@@ -34,15 +34,15 @@ pub(super) struct Retention {
 impl SessionSupervisor {
     /// Deletes some sessions that were not used for long, where there are any.
     pub(super) fn delete_unused(&mut self, ctx: &mut Context<Self>) {
-        let roster = self.roster();
+        let agent_configs = self.agent_configs();
         let pen = &self.setup.colleagues.pen;
         let now = clock::now();
-        let old = roster.retention.map(|kept| {
+        let old = agent_configs.retention.map(|kept| {
             let kept_ms = u64::try_from(kept.as_millis()).unwrap_or(u64::MAX);
             Timestamp::from_millis(now.as_millis().saturating_sub(kept_ms))
         });
         // While rows are still to go it is not known how much that will be.
-        let over = roster.store_bytes_max.and_then(|most| pen.figures().bytes_over(most));
+        let over = agent_configs.store_bytes_max.and_then(|most| pen.figures().bytes_over(most));
         let Some(since) = over.map(|_| now).or(old) else { return };
         if self.draining || self.fault().is_some() || std::mem::replace(&mut self.retention.is_looking, true)
         {

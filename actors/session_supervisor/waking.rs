@@ -49,7 +49,7 @@ pub(super) const RECOVERING_AT_ONCE: usize = 16;
 impl SessionSupervisor {
     /// Reads a session from the log.
     pub(super) fn wake(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
-        let load = Load { session: key.clone(), runs: self.roster().limits.episodic_turns };
+        let load = Load { session: key.clone(), runs: self.agent_configs().limits.episodic_turns };
         let Colleagues { store, pen, sandbox, .. } = self.setup.colleagues.clone();
         // What the one that fell had sent may not be written yet.
         let fell = self.sessions.get(&key).is_some_and(|entry| !entry.falls.is_empty());
@@ -78,7 +78,7 @@ impl SessionSupervisor {
         ctx: &mut Context<Self>,
     ) {
         self.recover_next(ctx);
-        let roster = self.roster();
+        let agent_configs = self.agent_configs();
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         let State::Waking { waiting, subscribers } = std::mem::take(&mut entry.state) else { return };
         let (loaded, idempotent) = match read {
@@ -92,8 +92,8 @@ impl SessionSupervisor {
                 return self.rest(key, ctx);
             }
         };
-        let profile = roster.agents.get(&AgentId::from(&*key.agent())).cloned();
-        let limits = roster.limits.clone();
+        let profile = agent_configs.agents.get(&AgentId::from(&*key.agent())).cloned();
+        let limits = agent_configs.limits.clone();
         let (mut conversation, spent) =
             match loaded {
                 Some(Loaded { head, reserved, spent, settings, events, aside }) => {
@@ -124,7 +124,7 @@ impl SessionSupervisor {
         };
         // One that keeps falling has its run ended rather than begun again.
         let falling = entry.falls.len() > RESTARTS_MAX;
-        let recovery = if falling { Recovery::Interrupt } else { roster.recovery };
+        let recovery = if falling { Recovery::Interrupt } else { agent_configs.recovery };
         if self.draining {
             // The actor hears of it after these requests; its conversation begins none of them.
             conversation.drain();

@@ -38,7 +38,7 @@ use clawmux_core::target::{Route, Target};
 use clawmux_core::transcript::Role;
 use tokio::sync::mpsc;
 
-use super::{Approvals, Colleagues, Profile, Queued, Roster, Session, Watchers};
+use super::{AgentConfigs, Approvals, Colleagues, Profile, Queued, Session, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::crew::{self, AgentSupervisor, ParentSessions};
@@ -156,7 +156,7 @@ impl World {
             attachment_roots: vec![home.path().join("attachments")],
         };
         let files = Files::open(files).await.unwrap().start();
-        let roster = Arc::new(Exchanged::new(Roster {
+        let agent_configs = Arc::new(Exchanged::new(AgentConfigs {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
             limits: Limits { queue: 4, episodic_turns: 5, context_tokens: 5000 },
@@ -176,7 +176,7 @@ impl World {
                 providers,
                 sandbox,
                 tools,
-                roster: roster.clone(),
+                agent_configs: agent_configs.clone(),
                 nodes: nodes.clone(),
                 connected,
                 files: files.clone(),

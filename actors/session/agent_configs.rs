@@ -65,7 +65,7 @@ impl Profile {
 
 /// What sessions are to be like.
 #[derive(Debug)]
-pub struct Roster {
+pub struct AgentConfigs {
     /// Who answers whom.
     pub router: Router,
     /// The agents, by name.
@@ -88,7 +88,7 @@ pub struct Roster {
     pub catalog: Arc<Catalog>,
 }
 
-impl Roster {
+impl AgentConfigs {
     /// That of a configuration, with the agents' souls. A soul file that is not there is an empty soul.
     /// Blocks.
     ///
