@@ -56,7 +56,7 @@ use crate::devices::Admit;
 use crate::dispatch::Routes;
 use crate::hub::inbox::Inbox;
 use crate::hub::overview::Overviews;
-use crate::hub::{Join, Leave, Newcomer, Renew};
+use crate::hub::{ClientInfo, Join, Leave, Renew};
 use crate::rates::Rates;
 use crate::session_supervisor::Gone;
 use crate::strangers::{Hold, Said, Strangers};
@@ -431,18 +431,18 @@ impl<T: Transport> Connection<T> {
             // It came before the first credential was given out.
             return Some(self.is_revoked());
         }
-        let mut newcomer = Newcomer::new(&claim, self.protocol.name);
+        let mut client_info = ClientInfo::new(&claim, self.protocol.name);
         if required && let Some(device) = claim.device.clone() {
-            newcomer.is_paired = true;
+            client_info.is_paired = true;
             self.ask_devices(
-                newcomer,
+                client_info,
                 Arrival { claim, device, peer: self.link.peer().ip(), is_loopback: self.approach.is_local() },
                 context,
             );
             return None;
         }
         Some(match self.check(&claim) {
-            Ok(principal) => self.admitted(principal.narrowed(claim.scopes).into(), newcomer),
+            Ok(principal) => self.admitted(principal.narrowed(claim.scopes).into(), client_info),
             Err(error) => self.not_admitted(&claim, error),
         })
     }
@@ -500,7 +500,7 @@ impl<T: Transport> Connection<T> {
     }
 
     /// The dialect's deadline for the handshake goes on meanwhile.
-    fn ask_devices(&mut self, newcomer: Newcomer, arrival: Arrival, context: &mut T::Context) {
+    fn ask_devices(&mut self, client_info: ClientInfo, arrival: Arrival, context: &mut T::Context) {
         self.phase = Phase::Waiting;
         self.link.awaits_answer(true);
         let claim = arrival.claim.clone();
@@ -518,7 +518,7 @@ impl<T: Transport> Connection<T> {
             if connection.phase == Phase::Waiting {
                 connection.phase = Phase::Open;
                 let input = match answer {
-                    Ok(admitted) => connection.admitted(admitted, newcomer),
+                    Ok(admitted) => connection.admitted(admitted, client_info),
                     Err(error) => connection.not_admitted(&claim, error),
                 };
                 connection.tell(input, context);
@@ -530,7 +530,7 @@ impl<T: Transport> Connection<T> {
     }
 
     /// Takes it in, where there is a place for it.
-    fn admitted(&mut self, admitted: Admitted, newcomer: Newcomer) -> Input<'static> {
+    fn admitted(&mut self, admitted: Admitted, client_info: ClientInfo) -> Input<'static> {
         let principal = &admitted.principal;
         if principal.has_expired(clock::wall()) {
             // That of the credential a device was paired with.
@@ -539,8 +539,8 @@ impl<T: Transport> Connection<T> {
         if self.principal.is_none()
             && let Some(client) = &self.client
         {
-            self.is_trusted_node =
-                newcomer.role == Role::Node && (newcomer.is_paired || !self.approach.credentials_required);
+            self.is_trusted_node = client_info.role == Role::Node
+                && (client_info.is_paired || !self.approach.credentials_required);
             match self.link.admit(principal, self.message_bytes_max(principal)) {
                 Ok(()) => {}
                 Err(NoPlace::Full) => {
@@ -555,7 +555,7 @@ impl<T: Transport> Connection<T> {
                 }
             }
             self.departure.joined = true;
-            let join = self.joins(client.clone(), principal.clone(), newcomer);
+            let join = self.joins(client.clone(), principal.clone(), client_info);
             #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
             self.services.join.do_send(join);
         }
@@ -574,13 +574,13 @@ impl<T: Transport> Connection<T> {
         if self.is_trusted_node { limit } else { message_bytes_max(principal.scopes, limit) }
     }
 
-    fn joins(&self, client: Client, principal: Principal, newcomer: Newcomer) -> Join {
+    fn joins(&self, client: Client, principal: Principal, client_info: ClientInfo) -> Join {
         Join {
             client,
             principal,
             link: Arc::downgrade(&self.link),
             ip: self.link.peer().ip(),
-            newcomer,
+            client_info,
             inbox: self.protocol.is_announced_to.then(|| self.inbox.clone()),
         }
     }

@@ -168,14 +168,14 @@ pub struct Join {
     /// Where it comes from.
     pub ip: IpAddr,
     /// As what it comes, in its own words.
-    pub newcomer: Newcomer,
+    pub client_info: ClientInfo,
     /// What it has not taken of announcements; none where it takes none.
     pub inbox: Option<Arc<Inbox>>,
 }
 
 /// Who is at the other end of a connection.
 #[derive(Clone, Debug, Default)]
-pub struct Newcomer {
+pub struct ClientInfo {
     /// As what it comes.
     pub role: Role,
     /// What it says of itself.
@@ -186,7 +186,7 @@ pub struct Newcomer {
     pub is_paired: bool,
 }
 
-impl Newcomer {
+impl ClientInfo {
     /// Who claims this, over `protocol`.
     pub fn new(claim: &Claim, protocol: &str) -> Self {
         let mut about = claim.about.clone();
@@ -493,8 +493,8 @@ impl Handler<Join> for Hub {
     type Result = ();
 
     fn handle(&mut self, join: Join, ctx: &mut Self::Context) {
-        let Join { client, principal, link, ip, newcomer, inbox } = join;
-        let Newcomer { role, about, device, is_paired } = newcomer;
+        let Join { client, principal, link, ip, client_info, inbox } = join;
+        let ClientInfo { role, about, device, is_paired } = client_info;
         let connection = client.connection;
         if role == Role::Node
             && let Some(nodes) = &self.setup.nodes

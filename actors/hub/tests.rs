@@ -73,9 +73,9 @@ impl Connected {
             principal: principal.clone(),
             link: Weak::new(),
             ip: [127, 0, 0, 1].into(),
-            newcomer: Newcomer {
+            client_info: ClientInfo {
                 about: About { mode: mode.into(), ..About::default() },
-                ..Newcomer::default()
+                ..ClientInfo::default()
             },
             inbox: Some(inbox.clone()),
         };

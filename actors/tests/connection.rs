@@ -1244,9 +1244,9 @@ async fn what_comes_behind_a_device_waits_until_it_is_decided_about() {
     assert_eq!(text(&mut socket).await, "second");
     assert_eq!(text(&mut socket).await.len(), 100_000);
     let joined = edge.joined().await;
-    let newcomer = &joined.newcomer;
+    let client_info = &joined.client_info;
     assert_eq!(
-        (newcomer.device.as_deref(), newcomer.role, newcomer.is_paired),
+        (client_info.device.as_deref(), client_info.role, client_info.is_paired),
         (Some("dev-1"), Role::Node, true)
     );
     joined.link.upgrade().unwrap().close(Fault::Revoked, clock::now());
@@ -1292,7 +1292,7 @@ async fn where_no_credential_is_required_no_device_is_looked_at() {
     socket.send(Message::text("dev-1")).await.unwrap();
     assert_eq!(text(&mut socket).await, "in as local");
     assert!(edge.seen.arrived.lock().unwrap().is_empty());
-    assert!(!edge.joined().await.newcomer.is_paired);
+    assert!(!edge.joined().await.client_info.is_paired);
 }
 
 #[actix::test]
