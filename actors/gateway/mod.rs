@@ -78,7 +78,7 @@ use crate::rates::Rates;
 use crate::sandbox::compiler::Compiler;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{self, Scheduler, TakeFirings};
-use crate::session::{AgentConfigs, Approvals, Colleagues, Queued, Watchers};
+use crate::session::{AgentConfigs, Approvals, Queued, SessionDeps, Watchers};
 use crate::session_supervisor::{
     DrainSessions, Recover, SessionSupervisor, Setup as SessionSetup, TakePrompts,
 };
@@ -306,7 +306,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let lanes = Lanes::default();
     let sessions = SessionSupervisor::new(SessionSetup {
         arbiters: arbiters.clone(),
-        colleagues: Colleagues {
+        deps: SessionDeps {
             store: store.clone(),
             pen: pen.clone(),
             providers: providers.clone(),

@@ -16,7 +16,7 @@ impl Session {
     /// Those who began to watch are told what comes after this number; those who ended it nothing.
     pub(super) fn let_watch(&mut self, after: Seq, ctx: &mut Context<Self>) {
         let owner = self.conversation.owner();
-        let Some(all) = self.colleagues.watchers.since(&mut self.watchers_seen, owner) else { return };
+        let Some(all) = self.deps.watchers.since(&mut self.watchers_seen, owner) else { return };
         let subscribers = &mut self.remains.subscribers;
         subscribers.keep_watching(|connection, ticket| {
             all.iter().any(|watcher| (watcher.client.connection, watcher.ticket) == (connection, ticket))
@@ -46,7 +46,7 @@ impl Session {
                 max_bytes: CATCH_UP_BYTES,
             };
             let owner = self.conversation.owner().clone();
-            let read = self.colleagues.store.send(AskedBy { owner, question });
+            let read = self.deps.store.send(AskedBy { owner, question });
             let caught = read.into_actor(self).map(move |result, session, ctx| {
                 let events = result.unwrap_or_else(|_| Err(gone::<Store>()));
                 let failed = events.is_err();

@@ -80,7 +80,7 @@ const RETRY: Duration = Duration::from_millis(250);
 
 /// Those a session works with.
 #[derive(Clone, Debug)]
-pub struct Colleagues {
+pub struct SessionDeps {
     /// Reads the log.
     pub store: Addr<Store>,
     /// Writes the log.
@@ -128,7 +128,7 @@ pub struct Session {
     built_in_tools: Toolbox,
     /// The spots of its runs in their lanes.
     spots: HashMap<RunId, Spot>,
-    colleagues: Colleagues,
+    deps: SessionDeps,
     remains: Remains,
     /// It in the sums of all sessions.
     awake: Awake,
@@ -215,7 +215,7 @@ impl Session {
         (conversation, spent): (Conversation, Usage),
         spots: Vec<(RunId, Spot)>,
         profile: Arc<Profile>,
-        colleagues: Colleagues,
+        deps: SessionDeps,
         supervisor: Addr<SessionSupervisor>,
         mut subscribers: Subscribers,
     ) -> Self {
@@ -225,14 +225,14 @@ impl Session {
             published: conversation.head(),
             conversation,
             account: Account::new(spent),
-            agent_configs: colleagues.agent_configs.get(),
+            agent_configs: deps.agent_configs.get(),
             tools: profile.toolbox(false),
             built_in_tools: profile.toolbox(true),
             spots: spots.into_iter().collect(),
             profile,
             profiled: None,
-            awake: colleagues.meters.awake(),
-            colleagues,
+            awake: deps.meters.awake(),
+            deps,
             remains: Remains { key, subscribers, supervisor, done: false },
             next: Vec::new(),
             writing: false,
@@ -300,7 +300,7 @@ impl Session {
 
     /// Goes over to what is configured now.
     fn look_at_roster(&mut self) {
-        let now = self.colleagues.agent_configs.get();
+        let now = self.deps.agent_configs.get();
         if !Arc::ptr_eq(&now, &self.agent_configs) {
             self.conversation.set_limits(now.limits.clone());
             self.agent_configs = now;
@@ -370,7 +370,7 @@ impl Actor for Session {
         for (run, spot) in std::mem::take(&mut self.spots) {
             self.await_turn(run, spot, ctx);
         }
-        self.colleagues.approvals.woke(self.conversation.key(), self.conversation.pending());
+        self.deps.approvals.woke(self.conversation.key(), self.conversation.pending());
         let waiting: Vec<RunId> = self.conversation.waiting().map(|(run, _)| run).collect();
         waiting.iter().for_each(|run| self.keep_waiting(run));
         // What recovery decided is written before anything else.

@@ -22,7 +22,7 @@ use futures::stream::LocalBoxStream;
 use futures::{FutureExt, StreamExt, TryFutureExt};
 
 use super::errand::Errand;
-use super::{Colleagues, Session};
+use super::{Session, SessionDeps};
 use crate::ask::gone;
 use crate::clock;
 use crate::lane::Spot;
@@ -117,7 +117,7 @@ impl Session {
             Doing::Acting { calls, .. } => {
                 let cut_off = calls.into_iter().filter(|making| !making.is_over);
                 for Making { future, tool, begun, .. } in cut_off {
-                    self.colleagues.meters.called(tool.as_str(), CallEnd::Cancelled, begun.elapsed());
+                    self.deps.meters.called(tool.as_str(), CallEnd::Cancelled, begun.elapsed());
                     ctx.cancel_future(future);
                 }
                 Usage::default()
@@ -172,7 +172,7 @@ impl Session {
             thinking: self.conversation.thinking().unwrap_or(Thinking::Off),
         };
         let (profile, built_in) = (self.profile.clone(), self.has_built_in_tools().then(messenger::spec));
-        let Colleagues { providers, tools, connected, .. } = &self.colleagues;
+        let SessionDeps { providers, tools, connected, .. } = &self.deps;
         let (providers, tools, connected) = (providers.clone(), tools.clone(), connected.clone());
         let mut chat = Chat {
             session: self.conversation.key().clone(),
@@ -257,7 +257,7 @@ impl Session {
                     for making in calls.iter_mut().filter(|making| making.call == returning) {
                         making.is_over = true;
                         let end = if result.is_error { CallEnd::Error } else { CallEnd::Ok };
-                        session.colleagues.meters.called(making.tool.as_str(), end, making.begun.elapsed());
+                        session.deps.meters.called(making.tool.as_str(), end, making.begun.elapsed());
                     }
                 }
                 session.conversation.returned(clock::now(), &of, result);
@@ -303,16 +303,16 @@ impl Session {
         let lost = |error: Error| ToolResult { call: id, content: error.message, is_error: true };
         if call.name.as_str() == messenger::NAME {
             let owner = self.conversation.owner().clone();
-            let (files, supervisor) = (self.colleagues.files.clone(), self.remains.supervisor.clone());
+            let (files, supervisor) = (self.deps.files.clone(), self.remains.supervisor.clone());
             return Errand { run, call, owner, files, supervisor }.make().boxed_local();
         }
         match self.profile.node_tools.iter().find(|tool| tool.name == call.name).cloned() {
             Some(tool) => {
-                let sent = self.colleagues.nodes.send(CallNode { session, run, tool, call });
+                let sent = self.deps.nodes.send(CallNode { session, run, tool, call });
                 async move { sent.await.unwrap_or_else(|_| lost(gone::<Nodes>())) }.boxed_local()
             }
             None => {
-                let sent = self.colleagues.sandbox.send(CallTool { session, run, call });
+                let sent = self.deps.sandbox.send(CallTool { session, run, call });
                 let result = async move {
                     match sent.await {
                         Ok(calling) => calling.result().await,

@@ -26,7 +26,7 @@ impl Session {
         let Batch { events, durable, reserve } = batch;
         let (session, events): (_, Arc<[Logged]>) = (self.conversation.key().clone(), events.into());
         let append = Append { session, events: events.clone(), durable, reserve };
-        let append = self.colleagues.pen.append(append);
+        let append = self.deps.pen.append(append);
         let written = append.into_actor(self).map(move |result, session, ctx| {
             session.writing = false;
             match result {
@@ -49,7 +49,7 @@ impl Session {
         }
         if let Some(reason) = events.iter().rev().find_map(ChangeReason::of) {
             let (session, owner) = (self.conversation.key().clone(), self.conversation.owner().clone());
-            self.colleagues.changes.note(SessionChange { session, owner, reason });
+            self.deps.changes.note(SessionChange { session, owner, reason });
         }
         for logged in events {
             self.published = logged.seq;
@@ -66,7 +66,7 @@ impl Session {
     pub(super) fn keep_waiting(&mut self, run: &RunId) {
         let Some(bytes) = self.conversation.held_bytes(run) else { return };
         let (owner, each) = (self.conversation.owner(), self.agent_configs.queued_bytes);
-        match self.colleagues.queued.room(owner, bytes as u64, each) {
+        match self.deps.queued.room(owner, bytes as u64, each) {
             Some(room) => drop(self.rooms.insert(run.clone(), room)),
             None => self.conversation.set_aside(run),
         }
@@ -78,7 +78,7 @@ impl Session {
         if self.fetching.as_ref() == Some(run) {
             return;
         }
-        let (run, store) = (run.clone(), self.colleagues.store.clone());
+        let (run, store) = (run.clone(), self.deps.store.clone());
         let read = ReadPrompt { session: self.conversation.key().clone(), seq };
         self.fetching = Some(run.clone());
         let read = async move { ask(&store, read).await.flatten() };
@@ -110,13 +110,13 @@ impl Session {
             return Ok(None);
         }
         let more = Kept { sessions: u64::from(is_first), bytes: bytes as u64 + ROW_BYTES };
-        let holdings = self.colleagues.pen.holdings();
+        let holdings = self.deps.pen.holdings();
         holdings.admit(self.conversation.owner(), self.agent_configs.quota, more).map(Some)
     }
 
     /// Tells that a quota is met, and which sessions could be deleted.
     pub(super) fn refuse_over_quota(&self, asker: Asker, mut error: Error, ctx: &mut Context<Self>) {
-        let (store, owner) = (self.colleagues.store.clone(), self.conversation.owner().clone());
+        let (store, owner) = (self.deps.store.clone(), self.conversation.owner().clone());
         let is_about_bytes =
             matches!(error.detail, Some(Detail::Limit { name: clawmux_core::limit::Limit::StoreBytes, .. }));
         let told = async move {
@@ -142,7 +142,7 @@ impl Session {
     fn note_approval(&self, logged: &Logged) {
         let Some(run) = &logged.run else { return };
         match &logged.event {
-            Event::ApprovalAsked(asked) => self.colleagues.approvals.asked(Pending {
+            Event::ApprovalAsked(asked) => self.deps.approvals.asked(Pending {
                 id: ApprovalId::of(run, &asked.call.id),
                 session: self.conversation.key().clone(),
                 owner: self.conversation.owner().clone(),
@@ -152,7 +152,7 @@ impl Session {
             }),
             Event::ApprovalDecided(decided) => {
                 let id = ApprovalId::of(run, &decided.call);
-                self.colleagues.approvals.decided(&id, decided, logged.at);
+                self.deps.approvals.decided(&id, decided, logged.at);
             }
             _ => {}
         }
@@ -191,7 +191,7 @@ impl Session {
 
     /// Answers with the session as lists show it.
     fn tell_row(&self, asker: Asker, ctx: &mut Context<Self>) {
-        let (store, catalog) = (self.colleagues.store.clone(), self.agent_configs.catalog.clone());
+        let (store, catalog) = (self.deps.store.clone(), self.agent_configs.catalog.clone());
         let key = self.conversation.key().clone();
         ctx.spawn(actix::fut::wrap_future(async move {
             let row = ask(&store, ReadRow(key.clone())).await.flatten().and_then(|row| {
@@ -209,7 +209,7 @@ impl Session {
         let askers = std::mem::take(&mut self.deleting);
         // Nobody else may write meanwhile.
         self.writing = true;
-        let deleted = self.colleagues.pen.delete(self.conversation.key().clone());
+        let deleted = self.deps.pen.delete(self.conversation.key().clone());
         ctx.spawn(deleted.into_actor(self).map(move |deleted, session, ctx| match deleted {
             Ok(()) => session.gone(askers, ctx),
             Err(error) => {
@@ -237,7 +237,7 @@ impl Session {
         let last = Logged { first_seq: seq, seq, run: None, at: now, event: Event::Deleted };
         if let Some(reason) = ChangeReason::of(&last) {
             let (session, owner) = (key.clone(), self.conversation.owner().clone());
-            self.colleagues.changes.note(SessionChange { session, owner, reason });
+            self.deps.changes.note(SessionChange { session, owner, reason });
         }
         subscribers.end_all(&Published::new(key, last));
         for asker in askers {

@@ -31,7 +31,7 @@ impl SessionSupervisor {
         (asker, principal): (Asker, Principal),
         ctx: &mut Context<Self>,
     ) {
-        let approvals = &self.setup.colleagues.approvals;
+        let approvals = &self.setup.deps.approvals;
         let reply = match command {
             ApprovalCommand::List => Ok(ApprovalReply::List(approvals.list(&principal))),
             ApprovalCommand::Past { limit } => Ok(ApprovalReply::Past(approvals.past(&principal, limit))),
@@ -58,7 +58,7 @@ impl SessionSupervisor {
 
     /// The session in which a call waits about which the principal may decide.
     fn session_of(&self, id: &ApprovalId, principal: &Principal) -> Result<SessionKey, Error> {
-        match self.setup.colleagues.approvals.find(id) {
+        match self.setup.deps.approvals.find(id) {
             Found::Waiting(pending) if may_decide(principal, &pending.prompted_by) => {
                 Ok(pending.session.clone())
             }

@@ -43,7 +43,7 @@ impl SessionSupervisor {
         if let Err(error) = command.check() {
             return asker.reply(Err(error));
         }
-        let store = self.setup.colleagues.store.clone();
+        let store = self.setup.deps.store.clone();
         let owner = whose(&principal);
         answer(ctx, asker, async move {
             let reply = match command {

@@ -39,7 +39,7 @@ use crate::dispatch::Request;
 use crate::files::Files;
 use crate::memory::Peak;
 use crate::observe::{Observe, Observed, PATIENCE, observe_passing};
-use crate::session::{AgentConfigs, Colleagues, Drain, Forget, Routed, Session, Sleep, Subscribers};
+use crate::session::{AgentConfigs, Drain, Forget, Routed, Session, SessionDeps, Sleep, Subscribers};
 use crate::store::Unfinished;
 pub use order::Held;
 use order::Lookup;
@@ -54,7 +54,7 @@ pub struct Setup {
     /// Where sessions live that no connection woke.
     pub arbiters: Arbiters,
     /// Whom sessions work with.
-    pub colleagues: Colleagues,
+    pub deps: SessionDeps,
     /// Who answers what is about agents that work for sessions, and their teams.
     pub crew: Addr<AgentSupervisor>,
     /// The sessions whose end it is to be told of.
@@ -209,12 +209,12 @@ impl SessionSupervisor {
 
     /// The agents there are now, and what else is configured of sessions.
     fn agent_configs(&self) -> Arc<AgentConfigs> {
-        self.setup.colleagues.agent_configs.get()
+        self.setup.deps.agent_configs.get()
     }
 
     /// Why nothing can be written; none where it can.
     fn fault(&self) -> Option<Error> {
-        self.setup.colleagues.pen.health().fault()
+        self.setup.deps.pen.health().fault()
     }
 
     fn forget(&mut self, key: &SessionKey) {
@@ -350,7 +350,7 @@ impl Handler<Gone> for SessionSupervisor {
     type Result = ();
 
     fn handle(&mut self, Gone { connection }: Gone, _: &mut Self::Context) {
-        self.setup.colleagues.watchers.remove(connection, None);
+        self.setup.deps.watchers.remove(connection, None);
         for key in self.followed.remove(&connection).unwrap_or_default() {
             match self.sessions.get_mut(&key).map(|entry| &mut entry.state) {
                 Some(State::Awake { session, .. }) => {
@@ -380,7 +380,7 @@ impl Handler<Recover> for SessionSupervisor {
     type Result = ResponseActFuture<Self, Result<usize, Error>>;
 
     fn handle(&mut self, _: Recover, _: &mut Self::Context) -> Self::Result {
-        let store = self.setup.colleagues.store.clone();
+        let store = self.setup.deps.store.clone();
         let unfinished = async move { ask(&store, Unfinished).await.flatten() };
         Box::pin(unfinished.into_actor(self).map(|unfinished, supervisor, ctx| {
             let unfinished = unfinished?;
@@ -454,9 +454,9 @@ impl Handler<Observe> for SessionSupervisor {
             "requests_waiting": self.waiting,
             "recovering": self.recovering.len(),
             "parked": parked,
-            "watchers": self.setup.colleagues.watchers.len(),
-            "in_lanes": self.setup.colleagues.lanes.len(),
-            "approvals_waiting": self.setup.colleagues.approvals.len(),
+            "watchers": self.setup.deps.watchers.len(),
+            "in_lanes": self.setup.deps.lanes.len(),
+            "approvals_waiting": self.setup.deps.approvals.len(),
             "takes_prompts": !(self.closed || self.draining),
             "draining": self.draining,
             "restarts_total": self.restarts,

@@ -93,7 +93,7 @@ impl SessionSupervisor {
             None => {
                 let find = FindRun { owner: key.0.clone(), idempotency_key: key.1.clone(), or_id: false };
                 self.keys.insert(key.clone(), Lookup::Searching(vec![prompt]));
-                let store = self.setup.colleagues.store.clone();
+                let store = self.setup.deps.store.clone();
                 let found = async move { ask(&store, find).await.flatten() };
                 let Some(turn) = turn else {
                     let then = move |supervisor: &mut Self, found, ctx: &mut Context<Self>| {
@@ -153,7 +153,7 @@ impl SessionSupervisor {
     ) {
         let idempotency_key = run.as_str().to_owned();
         let find = FindRun { owner: principal.owner.clone(), idempotency_key, or_id: true };
-        let store = self.setup.colleagues.store.clone();
+        let store = self.setup.deps.store.clone();
         let found = async move { ask(&store, find).await.flatten() };
         let unknown = ErrorCode::NotFound.error(format!("no such run: {run}"));
         self.in_turn(
@@ -197,7 +197,7 @@ impl SessionSupervisor {
     pub(super) fn inject_once(&mut self, id: &RunId, inject: Waiting, ctx: &mut Context<Self>) {
         let (owner, idempotency_key) = (inject.routed.principal.owner.clone(), id.to_string());
         let find = FindRun { owner, idempotency_key, or_id: true };
-        let store = self.setup.colleagues.store.clone();
+        let store = self.setup.deps.store.clone();
         let found = async move { ask(&store, find).await.flatten() };
         self.in_turn(
             found,
@@ -263,7 +263,7 @@ impl SessionSupervisor {
         {
             let attached: usize = submission.attachments.iter().map(Attachment::bytes).sum();
             let bytes = submission.content.len() + attached;
-            match self.setup.colleagues.lanes.enter(lane, &key, &submission.run, bytes) {
+            match self.setup.deps.lanes.enter(lane, &key, &submission.run, bytes) {
                 Ok(entered) => *spot = Some(entered),
                 Err(full) => return routed.asker.reply(Err(full)),
             }
@@ -293,7 +293,7 @@ impl SessionSupervisor {
                         .reply(Ok(Reply::Session(SessionReply::Detached(Detached { found: false }))));
                 }
                 Order::Stop(_) => {
-                    let (store, principal) = (self.setup.colleagues.store.clone(), routed.principal);
+                    let (store, principal) = (self.setup.deps.store.clone(), routed.principal);
                     return answer(ctx, routed.asker, async move {
                         if described(&store, &key, &principal).await?.is_none() {
                             return Err(missing(&store, &key, &principal).await);

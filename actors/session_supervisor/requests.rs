@@ -29,7 +29,7 @@ use crate::crew;
 use crate::deliver::Asker;
 use crate::files::{Collect, Enclose};
 use crate::provider_supervisor::BudgetStatus;
-use crate::session::{Colleagues, Order, Routed, Watcher};
+use crate::session::{Order, Routed, SessionDeps, Watcher};
 use crate::store::{
     Among, AskedBy, Describe, Described, FindCut, FindSession, FindTurn, ListSessions, Namesakes,
     ReadHistory, ReadPreviews, ReadRow, ReadRows, ReadTranscript, Store, exported,
@@ -80,7 +80,7 @@ impl SessionSupervisor {
                 Err(error) => asker.reply(Err(error)),
             };
         };
-        let store = self.setup.colleagues.store.clone();
+        let store = self.setup.deps.store.clone();
         let unknown = no_such_id(&find.id);
         let found = async move { ask(&store, find).await.flatten() };
         let found_then = move |supervisor: &mut Self, found, ctx: &mut Context<Self>| match found {
@@ -143,7 +143,7 @@ impl SessionSupervisor {
             }
             (SessionCommand::AttachTurns(AttachTurns { turns, .. }), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
-                let store = self.setup.colleagues.store.clone();
+                let store = self.setup.deps.store.clone();
                 let look = async move {
                     let find = FindTurn { session: session.clone(), turns };
                     let found = ask(&store, by(&principal, find)).await.flatten();
@@ -169,7 +169,7 @@ impl SessionSupervisor {
                 SessionCommand::ReadHistory(session_command::ReadHistory { limit, before, .. }),
                 Some(session),
             ) => {
-                let store = self.setup.colleagues.store.clone();
+                let store = self.setup.deps.store.clone();
                 answer(ctx, asker, async move {
                     let max_bytes = HISTORY_BYTES_MAX;
                     let history = match described(&store, &session, &principal).await? {
@@ -183,7 +183,7 @@ impl SessionSupervisor {
                 });
             }
             (SessionCommand::ListSummaries(ListSummaries), _) => {
-                let store = self.setup.colleagues.store.clone();
+                let store = self.setup.deps.store.clone();
                 let owner = owner_asked(&principal);
                 answer(ctx, asker, async move {
                     let list = ListSessions { limit: LIST_MAX, owner, prefix: None, before: None };
@@ -219,7 +219,7 @@ impl SessionSupervisor {
                 });
             }
             (SessionCommand::Exists(Exists { session }), _) => {
-                let store = self.setup.colleagues.store.clone();
+                let store = self.setup.deps.store.clone();
                 answer(ctx, asker, async move {
                     let described = ask(&store, by(&principal, Describe { session })).await??;
                     Ok(SessionReply::Exists(
@@ -249,7 +249,7 @@ impl SessionSupervisor {
                 });
             }
             (SessionCommand::PreviewSessions(PreviewSessions { targets, limit, chars_max }), _) => {
-                let store = self.setup.colleagues.store.clone();
+                let store = self.setup.deps.store.clone();
                 let (limit, chars_max) = (limit.min(PREVIEW_MAX), chars_max.min(PREVIEW_CHARS_MAX));
                 // A name that can't be a session's is one of which there is none.
                 let found: Vec<Option<SessionKey>> = targets
@@ -303,7 +303,7 @@ impl SessionSupervisor {
                 self.inject_once(&id, inject, ctx);
             }
             (SessionCommand::Compact(Compact { keep, .. }), Some(session)) => {
-                let store = self.setup.colleagues.store.clone();
+                let store = self.setup.deps.store.clone();
                 let look = async move {
                     let cut = described(&store, &session, &principal).await.map(|there| there.is_some());
                     let cut = match cut {
@@ -332,7 +332,7 @@ impl SessionSupervisor {
                 }));
             }
             (SessionCommand::Delete(Delete { .. }), Some(session)) => {
-                let store = self.setup.colleagues.store.clone();
+                let store = self.setup.deps.store.clone();
                 let ended =
                     self.setup.parent_sessions.has(&session).then(|| self.end_agents(&session, &principal));
                 let look = async move {
@@ -355,7 +355,7 @@ impl SessionSupervisor {
                 }));
             }
             (SessionCommand::Export(Export { after, .. }), Some(session)) => {
-                let store = self.setup.colleagues.store.clone();
+                let store = self.setup.deps.store.clone();
                 answer(ctx, asker, async move {
                     let events = match described(&store, &session, &principal).await? {
                         Some(_) => exported(&store, &session, after).await?,
@@ -365,7 +365,7 @@ impl SessionSupervisor {
                 });
             }
             (SessionCommand::GetBudgets(GetBudgets { .. }), session) => {
-                let Colleagues { store, providers, .. } = self.setup.colleagues.clone();
+                let SessionDeps { store, providers, .. } = self.setup.deps.clone();
                 answer(ctx, asker, async move {
                     let session_spent = match session {
                         None => None,
@@ -381,7 +381,7 @@ impl SessionSupervisor {
                 let Some(ticket) = asker.ticket() else { return };
                 let client = asker.client().clone();
                 let watcher = Watcher { client, ticket, principal, is_for_calls };
-                let watchers = &self.setup.colleagues.watchers;
+                let watchers = &self.setup.deps.watchers;
                 if watchers.is_watching(watcher.client.connection, is_for_calls) {
                     return asker.reply(Err(ErrorCode::Conflict.error("this connection watches already")));
                 }
@@ -390,7 +390,7 @@ impl SessionSupervisor {
                 watchers.add(watcher);
             }
             (SessionCommand::Unwatch(Unwatch { watch }), _) => {
-                self.setup.colleagues.watchers.remove(asker.client().connection, Some(watch));
+                self.setup.deps.watchers.remove(asker.client().connection, Some(watch));
                 asker.reply(Ok(Reply::Session(SessionReply::Unwatched(Unwatched))));
             }
             (SessionCommand::FollowRun(FollowRun { run }), _) => {
@@ -458,7 +458,7 @@ impl SessionSupervisor {
         (asker, principal): (Asker, Principal),
         ctx: &mut Context<Self>,
     ) {
-        let Some((session, run)) = self.setup.colleagues.lanes.current(lane) else {
+        let Some((session, run)) = self.setup.deps.lanes.current(lane) else {
             return asker.reply(Ok(Reply::Session(SessionReply::Aborted(Aborted { run: None }))));
         };
         let order = Order::Abort { run: Some(run) };
@@ -531,7 +531,7 @@ impl SessionSupervisor {
 
     /// Whom lists are read from, and what fills them in.
     fn list_with(&self) -> (Addr<Store>, Arc<Catalog>) {
-        (self.setup.colleagues.store.clone(), self.agent_configs().catalog.clone())
+        (self.setup.deps.store.clone(), self.agent_configs().catalog.clone())
     }
 
     /// A patch with the full name of its model.

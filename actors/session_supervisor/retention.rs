@@ -35,7 +35,7 @@ impl SessionSupervisor {
     /// Deletes some sessions that were not used for long, where there are any.
     pub(super) fn delete_unused(&mut self, ctx: &mut Context<Self>) {
         let agent_configs = self.agent_configs();
-        let pen = &self.setup.colleagues.pen;
+        let pen = &self.setup.deps.pen;
         let now = clock::now();
         let old = agent_configs.retention.map(|kept| {
             let kept_ms = u64::try_from(kept.as_millis()).unwrap_or(u64::MAX);
@@ -49,7 +49,7 @@ impl SessionSupervisor {
             return;
         }
         let read = ReadUnused { limit: LOOK_AT, since, after: self.retention.after };
-        let store = self.setup.colleagues.store.clone();
+        let store = self.setup.deps.store.clone();
         let unused = async move { ask(&store, read).await.flatten() };
         ctx.spawn(unused.into_actor(self).map(move |unused, supervisor, ctx| {
             supervisor.retention.is_looking = false;
@@ -79,7 +79,7 @@ impl SessionSupervisor {
         let Unused { session: key, owner, bytes, place } = unused;
         self.sessions.insert(key.clone(), Entry::default());
         let deleted =
-            self.setup.colleagues.pen.delete_unused(key.clone(), Timestamp::from_millis(place.updated_ms));
+            self.setup.deps.pen.delete_unused(key.clone(), Timestamp::from_millis(place.updated_ms));
         ctx.spawn(deleted.into_actor(self).map(move |deleted, supervisor, ctx| {
             match deleted {
                 Ok(()) => {
@@ -88,7 +88,7 @@ impl SessionSupervisor {
                     let last = Logged { first_seq: seq, seq, run: None, at, event };
                     if let Some(reason) = ChangeReason::of(&last) {
                         let change = SessionChange { session: key.clone(), owner, reason };
-                        supervisor.setup.colleagues.changes.note(change);
+                        supervisor.setup.deps.changes.note(change);
                     }
                     tracing::info!(session = %key, bytes, last_used = %Timestamp::from_millis(place.updated_ms).to_rfc3339(), "deleted: it was not used for long");
                 }

@@ -21,7 +21,7 @@ use super::{Entry, SessionSupervisor, State, drain};
 use crate::ask::ask;
 use crate::clock;
 use crate::sandbox_supervisor::IsIdempotent;
-use crate::session::{Colleagues, Order, Routed, Session, Subscribers};
+use crate::session::{Order, Routed, Session, SessionDeps, Subscribers};
 use crate::store::{Load, Loaded};
 
 /// How often a session may fall within [`RESTART_WINDOW`] before its run is ended.
@@ -50,7 +50,7 @@ impl SessionSupervisor {
     /// Reads a session from the log.
     pub(super) fn wake(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
         let load = Load { session: key.clone(), runs: self.agent_configs().limits.episodic_turns };
-        let Colleagues { store, pen, sandbox, .. } = self.setup.colleagues.clone();
+        let SessionDeps { store, pen, sandbox, .. } = self.setup.deps.clone();
         // What the one that fell had sent may not be written yet.
         let fell = self.sessions.get(&key).is_some_and(|entry| !entry.falls.is_empty());
         let read = async move {
@@ -109,7 +109,7 @@ impl SessionSupervisor {
                 }
                 None => {
                     for Routed { asker, principal, .. } in waiting {
-                        let (store, key) = (self.setup.colleagues.store.clone(), key.clone());
+                        let (store, key) = (self.setup.deps.store.clone(), key.clone());
                         answer(ctx, asker, async move {
                             Err::<Reply, _>(missing(&store, &key, &principal).await)
                         });
@@ -131,14 +131,14 @@ impl SessionSupervisor {
         }
         conversation.recover(clock::now(), recovery, |tool| idempotent.contains(tool));
 
-        let (colleagues, supervisor) = (self.setup.colleagues.clone(), ctx.address());
+        let (deps, supervisor) = (self.setup.deps.clone(), ctx.address());
         // Before anything that is new to it is ready.
         let in_lanes = conversation.in_lanes().map(|(run, lane, at)| (run.clone(), lane.clone(), at));
-        let spots = colleagues.lanes.enter_again(&key, in_lanes);
+        let spots = deps.lanes.enter_again(&key, in_lanes);
         let arbiter = entry.arbiter.get_or_insert_with(|| self.setup.arbiters.next()).clone();
         let session = Session::start_on(&arbiter, move || {
             let conversation = (conversation, spent);
-            Session::new(conversation, spots, profile, colleagues, supervisor, subscribers)
+            Session::new(conversation, spots, profile, deps, supervisor, subscribers)
         });
         entry.state = State::Awake { session: session.clone(), sent: 0 };
         for routed in waiting {
@@ -203,7 +203,7 @@ impl SessionSupervisor {
         if std::mem::replace(&mut self.parking, true) {
             return;
         }
-        let restored = self.setup.colleagues.pen.health().restored();
+        let restored = self.setup.deps.pen.health().restored();
         ctx.spawn(restored.into_actor(self).map(|(), supervisor, ctx| {
             let now = clock::now();
             let calm = supervisor.unparked.is_none_or(|last| now.since(last) > CALM);

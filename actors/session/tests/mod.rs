@@ -38,7 +38,7 @@ use clawmux_core::target::{Route, Target};
 use clawmux_core::transcript::Role;
 use tokio::sync::mpsc;
 
-use super::{AgentConfigs, Approvals, Colleagues, Profile, Queued, Session, Watchers};
+use super::{AgentConfigs, Approvals, Profile, Queued, Session, SessionDeps, Watchers};
 use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::crew::{self, AgentSupervisor, ParentSessions};
@@ -170,7 +170,7 @@ impl World {
         }));
         let supervisor = SessionSupervisor::new(Setup {
             arbiters: Arbiters::default(),
-            colleagues: Colleagues {
+            deps: SessionDeps {
                 store,
                 pen,
                 providers,
