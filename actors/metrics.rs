@@ -29,7 +29,7 @@ use crate::meters::{Labels, Meters};
 use crate::observe::{Observe, Observed};
 use crate::process;
 use crate::session::Approvals;
-use crate::store::Pen;
+use crate::store::LogWriter;
 
 /// What the answer is.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -90,7 +90,7 @@ pub struct Sources {
     /// What is counted by those who do it.
     pub meters: Meters,
     /// The log.
-    pub pen: Pen,
+    pub log_writer: LogWriter,
     /// Which calls wait for approval.
     pub approvals: Approvals,
     /// Actors with figures of their own, by their names.
@@ -152,7 +152,7 @@ impl Metrics {
         }
         of_connections(&door, &mut registry);
         self.0.meters.register(&mut registry);
-        self.0.pen.figures().register(&mut registry);
+        self.0.log_writer.figures().register(&mut registry);
         let waiting = ConstGauge::new(self.0.approvals.len() as u64);
         registry.register("approvals_waiting", "Calls of tools that wait for somebody's approval", waiting);
         of_actors(&observed, &mut registry);
@@ -281,7 +281,7 @@ mod tests {
         let store = Store::open(home.path().join("clawmux.db")).await.unwrap();
         let metrics = Metrics::new(Sources {
             meters: Meters::default(),
-            pen: store.pen(),
+            log_writer: store.log_writer(),
             approvals: Approvals::default(),
             actors: vec![
                 ("store", Stuck.start().recipient()),

@@ -234,8 +234,8 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let meters = Meters::default();
     meters.watch_arbiter("main");
     let store = Store::open(config.store.path.clone()).await?;
-    let (pen, store) = (store.pen(), store.start());
-    let log = pen.health();
+    let (log_writer, store) = (store.log_writer(), store.start());
+    let log = log_writer.health();
     let now = clock::now();
     let since = UsageSince { day_start: day_start(now), month_start: month_start(now) };
     let totals = ask(&store, since).await??;
@@ -308,7 +308,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         arbiters: arbiters.clone(),
         deps: SessionDeps {
             store: store.clone(),
-            pen: pen.clone(),
+            log_writer: log_writer.clone(),
             providers: providers.clone(),
             sandbox: sandbox.clone(),
             tools,
@@ -373,7 +373,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let services = Arc::new(services);
     let metrics = Metrics::new(metrics::Sources {
         meters,
-        pen,
+        log_writer,
         approvals,
         actors: vec![
             ("provider_supervisor", providers.clone().recipient()),

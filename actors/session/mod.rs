@@ -57,7 +57,7 @@ use crate::provider::account::Account;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
 use crate::session_supervisor::{Fallen, Held, Idle, SessionSupervisor};
-use crate::store::{Coming, Pen, Store};
+use crate::store::{Coming, LogWriter, Store};
 
 use queued::Room;
 use work::Doing;
@@ -84,7 +84,7 @@ pub struct SessionDeps {
     /// Reads the log.
     pub store: Addr<Store>,
     /// Writes the log.
-    pub pen: Pen,
+    pub log_writer: LogWriter,
     /// Asks models.
     pub providers: Addr<ProviderSupervisor>,
     /// Calls tools.

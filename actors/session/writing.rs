@@ -26,7 +26,7 @@ impl Session {
         let Batch { events, durable, reserve } = batch;
         let (session, events): (_, Arc<[Logged]>) = (self.conversation.key().clone(), events.into());
         let append = Append { session, events: events.clone(), durable, reserve };
-        let append = self.deps.pen.append(append);
+        let append = self.deps.log_writer.append(append);
         let written = append.into_actor(self).map(move |result, session, ctx| {
             session.writing = false;
             match result {
@@ -110,7 +110,7 @@ impl Session {
             return Ok(None);
         }
         let more = Kept { sessions: u64::from(is_first), bytes: bytes as u64 + ROW_BYTES };
-        let holdings = self.deps.pen.holdings();
+        let holdings = self.deps.log_writer.holdings();
         holdings.admit(self.conversation.owner(), self.agent_configs.quota, more).map(Some)
     }
 
@@ -209,7 +209,7 @@ impl Session {
         let askers = std::mem::take(&mut self.deleting);
         // Nobody else may write meanwhile.
         self.writing = true;
-        let deleted = self.deps.pen.delete(self.conversation.key().clone());
+        let deleted = self.deps.log_writer.delete(self.conversation.key().clone());
         ctx.spawn(deleted.into_actor(self).map(move |deleted, session, ctx| match deleted {
             Ok(()) => session.gone(askers, ctx),
             Err(error) => {

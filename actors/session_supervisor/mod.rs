@@ -214,7 +214,7 @@ impl SessionSupervisor {
 
     /// Why nothing can be written; none where it can.
     fn fault(&self) -> Option<Error> {
-        self.setup.deps.pen.health().fault()
+        self.setup.deps.log_writer.health().fault()
     }
 
     fn forget(&mut self, key: &SessionKey) {

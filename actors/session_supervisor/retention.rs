@@ -35,14 +35,14 @@ impl SessionSupervisor {
     /// Deletes some sessions that were not used for long, where there are any.
     pub(super) fn delete_unused(&mut self, ctx: &mut Context<Self>) {
         let agent_configs = self.agent_configs();
-        let pen = &self.setup.deps.pen;
+        let log_writer = &self.setup.deps.log_writer;
         let now = clock::now();
         let old = agent_configs.retention.map(|kept| {
             let kept_ms = u64::try_from(kept.as_millis()).unwrap_or(u64::MAX);
             Timestamp::from_millis(now.as_millis().saturating_sub(kept_ms))
         });
         // While rows are still to go it is not known how much that will be.
-        let over = agent_configs.store_bytes_max.and_then(|most| pen.figures().bytes_over(most));
+        let over = agent_configs.store_bytes_max.and_then(|most| log_writer.figures().bytes_over(most));
         let Some(since) = over.map(|_| now).or(old) else { return };
         if self.draining || self.fault().is_some() || std::mem::replace(&mut self.retention.is_looking, true)
         {
@@ -79,7 +79,7 @@ impl SessionSupervisor {
         let Unused { session: key, owner, bytes, place } = unused;
         self.sessions.insert(key.clone(), Entry::default());
         let deleted =
-            self.setup.deps.pen.delete_unused(key.clone(), Timestamp::from_millis(place.updated_ms));
+            self.setup.deps.log_writer.delete_unused(key.clone(), Timestamp::from_millis(place.updated_ms));
         ctx.spawn(deleted.into_actor(self).map(move |deleted, supervisor, ctx| {
             match deleted {
                 Ok(()) => {

@@ -50,12 +50,12 @@ impl SessionSupervisor {
     /// Reads a session from the log.
     pub(super) fn wake(&mut self, key: SessionKey, ctx: &mut Context<Self>) {
         let load = Load { session: key.clone(), runs: self.agent_configs().limits.episodic_turns };
-        let SessionDeps { store, pen, sandbox, .. } = self.setup.deps.clone();
+        let SessionDeps { store, log_writer, sandbox, .. } = self.setup.deps.clone();
         // What the one that fell had sent may not be written yet.
         let fell = self.sessions.get(&key).is_some_and(|entry| !entry.falls.is_empty());
         let read = async move {
             if fell {
-                pen.settled(&load.session).await;
+                log_writer.settled(&load.session).await;
             }
             let loaded = ask(&store, load).await??;
             let mut idempotent = HashSet::new();
@@ -203,7 +203,7 @@ impl SessionSupervisor {
         if std::mem::replace(&mut self.parking, true) {
             return;
         }
-        let restored = self.setup.deps.pen.health().restored();
+        let restored = self.setup.deps.log_writer.health().restored();
         ctx.spawn(restored.into_actor(self).map(|(), supervisor, ctx| {
             let now = clock::now();
             let calm = supervisor.unparked.is_none_or(|last| now.since(last) > CALM);

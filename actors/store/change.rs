@@ -37,7 +37,7 @@ macro_rules! written {
             type Result = ResponseFuture<Result<(), Error>>;
 
             fn handle(&mut self, change: $change, _: &mut Self::Context) -> Self::Result {
-                self.pen.write(change)
+                self.log_writer.write(change)
             }
         }
     )*};

@@ -30,8 +30,8 @@ mod inspect;
 mod jobs;
 mod kept_files;
 mod live;
+mod log_writer;
 mod memories;
-mod pen;
 mod probe;
 mod query;
 mod reader;
@@ -78,8 +78,8 @@ pub use holdings::{Coming, Holdings};
 pub use inspect::{Finding, Severity, inspect};
 pub use jobs::{JobChange, KeptJobs, ReadFirings, ReadJobTokens, ReadJobs, WriteJobs};
 pub use kept_files::{FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, WriteFile};
+pub use log_writer::{Append, Delete, LogWriter};
 pub use memories::{Forget, ListMemories, Memory, ReadMemoryTotals, Recall, Remember};
-pub use pen::{Append, Delete, Pen};
 pub use probe::Probe;
 #[cfg(test)]
 pub(crate) use probe::tests::Stick;
@@ -112,7 +112,7 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// The log.
 #[derive(Debug)]
 pub struct Store {
-    pen: Pen,
+    log_writer: LogWriter,
     reader: Option<Arc<Questions>>,
     threads: Vec<Thread>,
     /// Until the store stops.
@@ -175,10 +175,13 @@ impl Store {
         let questions = Questions::new(READS_MAX, Arc::clone(&figures));
         let asked = Arc::clone(&questions);
         let reader = spawn("clawmux-log-read", move || asked.answer(reader))?;
-        let pen =
-            Pen { writer: Arc::new(RwLock::new(Some(writes))), figures: Arc::clone(&figures), holdings };
+        let log_writer = LogWriter {
+            writer: Arc::new(RwLock::new(Some(writes))),
+            figures: Arc::clone(&figures),
+            holdings,
+        };
         let (threads, reader, files) = (vec![reader, writer], Some(questions), Some(files));
-        Ok(Self { pen, reader, threads, files, backup: None, figures })
+        Ok(Self { log_writer, reader, threads, files, backup: None, figures })
     }
 
     /// Starts the actor on the store at `path`, to be asked alone: it is left as it is, whoever has it open.
@@ -202,23 +205,23 @@ impl Store {
         ready
             .await
             .map_err(|_| ErrorCode::Internal.error("the store's reader ended while it opened it"))??;
-        let pen = Pen {
+        let log_writer = LogWriter {
             writer: Arc::new(RwLock::new(None)),
             figures: Arc::clone(&figures),
             holdings: Holdings::default(),
         };
         let (threads, reader) = (vec![reader], Some(questions));
-        Ok(Actor::start(Self { pen, reader, threads, files: None, backup: None, figures }))
+        Ok(Actor::start(Self { log_writer, reader, threads, files: None, backup: None, figures }))
     }
 
     /// What sessions write with.
-    pub fn pen(&self) -> Pen {
-        self.pen.clone()
+    pub fn log_writer(&self) -> LogWriter {
+        self.log_writer.clone()
     }
 
     /// Lets the threads finish, and waits for them.
     fn finish(&mut self) -> Pin<Box<dyn Future<Output = Result<(), Error>>>> {
-        self.pen.put_down();
+        self.log_writer.put_down();
         if let Some(reader) = self.reader.take() {
             reader.close();
         }
@@ -242,7 +245,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        self.pen.put_down();
+        self.log_writer.put_down();
         if let Some(reader) = &self.reader {
             reader.close();
         }
@@ -265,7 +268,7 @@ impl Handler<Observe> for Store {
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
         let mut state = self.figures.to_json();
-        let largest = self.pen.holdings.largest(LARGEST_MAX);
+        let largest = self.log_writer.holdings.largest(LARGEST_MAX);
         state["owners"] = largest
             .iter()
             .map(|(owner, kept)| {

@@ -36,8 +36,8 @@ impl Handler<Probe> for Store {
     type Result = ResponseFuture<Result<(), Error>>;
 
     fn handle(&mut self, _: Probe, _: &mut Self::Context) -> Self::Result {
-        let (writer, reader) = (self.pen.write(Probe), self.ask(None, |_| Ok(())));
-        let health = self.pen.health();
+        let (writer, reader) = (self.log_writer.write(Probe), self.ask(None, |_| Ok(())));
+        let health = self.log_writer.health();
         Box::pin(async move {
             let (written, read) = futures::join!(writer, reader);
             match written {
@@ -67,7 +67,7 @@ pub(crate) mod tests {
         type Result = ();
 
         fn handle(&mut self, Stick(until): Stick, _: &mut Self::Context) {
-            drop(self.pen.write(Stuck(Mutex::new(until))));
+            drop(self.log_writer.write(Stuck(Mutex::new(until))));
         }
     }
 

@@ -116,7 +116,7 @@ impl World {
         let home = tempfile::tempdir().unwrap();
         let config = Arc::new(config);
         let store = Store::open(home.path().join("clawmux.db")).await.unwrap();
-        let (pen, store) = (store.pen(), store.start());
+        let (log_writer, store) = (store.log_writer(), store.start());
         let totals = UsageTotals::default();
         let providers =
             ProviderSupervisor::new(config.clone(), Some(store.clone().recipient()), totals).unwrap().start();
@@ -143,7 +143,7 @@ impl World {
             rules: clawmux_core::crew::Setup::default(),
             store: store.clone(),
             hub: hub.clone(),
-            log: pen.health(),
+            log: log_writer.health(),
             shared_budgets: SharedBudgets::default(),
             parent_sessions: parent_sessions.clone(),
         });
@@ -172,7 +172,7 @@ impl World {
             arbiters: Arbiters::default(),
             deps: SessionDeps {
                 store,
-                pen,
+                log_writer,
                 providers,
                 sandbox,
                 tools,

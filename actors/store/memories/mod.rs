@@ -134,7 +134,7 @@ impl Handler<Remember> for Store {
     type Result = ResponseFuture<Result<(), Error>>;
 
     fn handle(&mut self, Remember(memory): Remember, _: &mut Self::Context) -> Self::Result {
-        self.pen.write(Kept::of(*memory))
+        self.log_writer.write(Kept::of(*memory))
     }
 }
 

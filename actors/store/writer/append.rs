@@ -17,7 +17,7 @@ use crate::store::Append;
 use crate::store::columns::{Columns, integer, number, time};
 use crate::store::failure::{Failure, refused};
 use crate::store::live::{Live, Place};
-use crate::store::pen::Deletion;
+use crate::store::log_writer::Deletion;
 use crate::store::schema::{HAS_ANSWER, Progress};
 
 /// How many characters of the first prompt and of the last message lists have.

@@ -1,7 +1,7 @@
 //! What goes wrong, and what text costs.
 
 use super::*;
-use crate::store::pen::Deletion;
+use crate::store::log_writer::Deletion;
 use crate::store::query::Query;
 use crate::store::reader::Reader;
 use crate::store::{Append, Load, ReadEvents};

@@ -57,7 +57,7 @@ impl Handler<Delete> for Store {
     type Result = ResponseFuture<Result<(), Error>>;
 
     fn handle(&mut self, Delete(session): Delete, _: &mut Self::Context) -> Self::Result {
-        self.pen.delete(session)
+        self.log_writer.delete(session)
     }
 }
 
@@ -107,14 +107,14 @@ impl Change for Deletion {
 /// Writes to the log without the detour through the store's mailbox, which would cost every token a
 /// hop to the store's arbiter and back. Ends with the store: what comes later is refused.
 #[derive(Clone, Debug)]
-pub struct Pen {
+pub struct LogWriter {
     /// None once the store has stopped.
     pub(super) writer: Arc<RwLock<Option<SyncSender<Waiting>>>>,
     pub(super) figures: Arc<Figures>,
     pub(super) holdings: Holdings,
 }
 
-impl Pen {
+impl LogWriter {
     /// Appends to the log; see [`Append`].
     ///
     /// # Errors
