@@ -23,8 +23,8 @@ use actix_web::{HttpRequest, HttpResponse, HttpResponseBuilder, web};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as BASE64;
 use bytes::Bytes;
-use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::AgentId;
+use clawmux_core::swappable::Swappable;
 use futures::stream;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -52,7 +52,7 @@ const FILE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-
 #[derive(Debug)]
 pub struct ControlUi {
     folder: PathBuf,
-    agent: Exchanged<Option<AgentId>>,
+    agent: Swappable<Option<AgentId>>,
     version: Arc<str>,
 }
 
@@ -74,7 +74,7 @@ enum Found {
 impl ControlUi {
     /// That of a folder; `agent` answers who names none.
     pub fn new(folder: PathBuf, agent: Option<AgentId>, version: Arc<str>) -> Self {
-        Self { folder, agent: Exchanged::new(agent), version }
+        Self { folder, agent: Swappable::new(agent), version }
     }
 
     /// From now on this one answers who names none.

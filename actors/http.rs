@@ -19,8 +19,8 @@ use clawmux_core::dialect::root::Root;
 use clawmux_core::dialect::socket::Socket;
 use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::exchanged::Exchanged;
 use clawmux_core::strangers::Source;
+use clawmux_core::swappable::Swappable;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -108,7 +108,7 @@ pub struct Front {
     /// What connections are given.
     pub services: Arc<Services>,
     /// Which requests may upgrade.
-    pub gate: Exchanged<Gate>,
+    pub gate: Swappable<Gate>,
     /// The addresses bound.
     pub addresses: Vec<SocketAddr>,
     /// What tells whose socket it is at the other end of a connection over loopback, and which user

@@ -28,8 +28,8 @@ use clawmux_core::config::request::{
 };
 use clawmux_core::config::{self, Origin};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::exchanged::Exchanged;
 use clawmux_core::reply::Reply;
+use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::{Value as Json, json};
 use tokio::sync::Semaphore;
@@ -79,11 +79,11 @@ struct Shared {
     /// What was in effect when the daemon started.
     started: Json,
     /// What is in effect.
-    running: Exchanged<Json>,
+    running: Swappable<Json>,
     /// The keys that say something else than at the start, and take effect with the next one.
-    waiting: Exchanged<Vec<String>>,
+    waiting: Swappable<Vec<String>>,
     /// Who has the daemon go over to another one; none = nobody.
-    gateway: Exchanged<Option<WeakRecipient<Adopt>>>,
+    gateway: Swappable<Option<WeakRecipient<Adopt>>>,
     /// One reload or change at a time.
     turn: Semaphore,
 }
@@ -153,10 +153,10 @@ impl Configuration {
         Self {
             shared: Arc::new(Shared {
                 layers,
-                running: Exchanged::new(started.clone()),
-                waiting: Exchanged::new(Vec::new()),
+                running: Swappable::new(started.clone()),
+                waiting: Swappable::new(Vec::new()),
                 started,
-                gateway: Exchanged::default(),
+                gateway: Swappable::default(),
                 turn: Semaphore::new(1),
             }),
             under_way: Arc::new(Semaphore::new(UNDER_WAY_MAX)),

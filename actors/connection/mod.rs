@@ -38,11 +38,11 @@ use clawmux_core::config::{Gateway, OpenClaw, Xeno};
 use clawmux_core::daemon::{DaemonCommand, DaemonReply, GetOverview};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn, message_bytes_max};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::exchanged::Exchanged;
 use clawmux_core::file::PIECE_BYTES;
 use clawmux_core::ids::Ticket;
 use clawmux_core::reply::Reply;
 use clawmux_core::strangers::Source;
+use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
@@ -105,7 +105,7 @@ pub struct Terms {
 /// What all connections are given.
 pub struct Services {
     /// What the configuration says of connections.
-    pub terms: Exchanged<Terms>,
+    pub terms: Swappable<Terms>,
     /// Checks credentials.
     pub authority: Arc<Authority>,
     /// Who decides about those who come from a device.

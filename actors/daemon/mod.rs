@@ -10,8 +10,8 @@ use std::sync::Arc;
 use actix::prelude::*;
 use clawmux_core::daemon::{DaemonCommand, DaemonReply, ListUsage, ReadLog, Status};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::exchanged::Exchanged;
 use clawmux_core::reply::Reply;
+use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
@@ -48,7 +48,7 @@ pub struct Setup {
     /// The lanes in which runs are.
     pub lanes: Lanes,
     /// The agents and models there are.
-    pub agent_configs: Arc<Exchanged<AgentConfigs>>,
+    pub agent_configs: Arc<Swappable<AgentConfigs>>,
     /// The daemon's own log.
     pub log: Arc<DaemonLog>,
     /// Version of clawmux.

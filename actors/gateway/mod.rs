@@ -37,9 +37,9 @@ use clawmux_core::catalog::Catalog;
 use clawmux_core::config::Config;
 use clawmux_core::dialect;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::exchanged::Exchanged;
 use clawmux_core::meter::{day_start, month_start};
 use clawmux_core::operator::DaemonInfo;
+use clawmux_core::swappable::Swappable;
 use futures::future::{LocalBoxFuture, join_all};
 use serde_json::json;
 use tokio::sync::oneshot;
@@ -130,7 +130,7 @@ pub struct Running {
     /// The operator's socket.
     pub socket: PathBuf,
     /// What it runs on now: after a reload something else than it was started with.
-    pub config: Arc<Exchanged<Config>>,
+    pub config: Arc<Swappable<Config>>,
     /// The threads that serve connections and sessions.
     pub arbiters: Arbiters,
     /// Says why, when it can't go on.
@@ -141,9 +141,9 @@ pub struct Running {
 pub struct Gateway {
     setup: Setup,
     /// What it runs on now.
-    config: Arc<Exchanged<Config>>,
+    config: Arc<Swappable<Config>>,
     addresses: Vec<SocketAddr>,
-    agent_configs: Arc<Exchanged<AgentConfigs>>,
+    agent_configs: Arc<Swappable<AgentConfigs>>,
     services: Arc<Services>,
     store: Addr<Store>,
     sandbox: Addr<SandboxSupervisor>,
@@ -302,7 +302,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let approvals = Approvals::new(hub.clone().recipient());
     let agent_configs = AgentConfigs::read(&config)?;
     let catalog = agent_configs.catalog.clone();
-    let agent_configs = Arc::new(Exchanged::new(agent_configs));
+    let agent_configs = Arc::new(Swappable::new(agent_configs));
     let lanes = Lanes::default();
     let sessions = SessionSupervisor::new(SessionSetup {
         arbiters: arbiters.clone(),
@@ -358,7 +358,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     };
 
     let services = Services {
-        terms: Exchanged::new(terms(&config, catalog, setup.version, None)),
+        terms: Swappable::new(terms(&config, catalog, setup.version, None)),
         authority: authority.clone(),
         routes,
         gone: sessions.clone().recipient(),
@@ -421,7 +421,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
     ask(&scheduler, scheduler::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
-    let running = Arc::new(Exchanged::new(config.clone()));
+    let running = Arc::new(Swappable::new(config.clone()));
     let changed_by = configuration.clone();
     let gateway = Gateway {
         setup,

@@ -35,8 +35,8 @@ use actix_web::{App, HttpServer, web};
 use clawmux_core::auth::gate::Gate;
 use clawmux_core::config::Gateway;
 use clawmux_core::dialect::Fault;
-use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::ConnectionId;
+use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
@@ -217,7 +217,7 @@ impl Listener {
         let addresses = setup.sockets.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
         let front = Arc::new(Front {
             services: setup.services.clone(),
-            gate: Exchanged::new(Gate::new(&addresses, &gateway.allowed_origins)),
+            gate: Swappable::new(Gate::new(&addresses, &gateway.allowed_origins)),
             addresses: addresses.clone(),
             neighbours: neighbours(&addresses)?,
             protocols: setup.protocols,

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clawmux_core::auth::Owner;
-use clawmux_core::exchanged::Exchanged;
 use clawmux_core::node::{NodeRow, NodeTool};
 use clawmux_core::provider::ToolSpec;
+use clawmux_core::swappable::Swappable;
 use serde_json::json;
 
 /// Those nodes, by id: one value, which their actor swaps when one comes or goes.
 #[derive(Clone, Debug, Default)]
-pub struct Connected(Arc<Exchanged<BTreeMap<Arc<str>, Arc<Shown>>>>);
+pub struct Connected(Arc<Swappable<BTreeMap<Arc<str>, Arc<Shown>>>>);
 
 /// What others may know of a node.
 #[derive(Debug)]

@@ -10,7 +10,6 @@ use actix::prelude::*;
 use clawmux_core::auth::{Principal, Scope};
 use clawmux_core::config::{Agent, Config, ModelRef};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::exchanged::Exchanged;
 use clawmux_core::meter::{day_start, month_start};
 use clawmux_core::operator::{
     self, AgentModels, BackupReport, Closed, Connections, DaemonInfo, DaemonStatus, OperatorCommand,
@@ -18,6 +17,7 @@ use clawmux_core::operator::{
 };
 use clawmux_core::plugin::Unloaded;
 use clawmux_core::reply::Reply;
+use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -99,7 +99,7 @@ pub struct Daemon {
     /// The configuration files.
     pub configuration: Addr<Configuration>,
     /// What the daemon runs on.
-    pub config: Arc<Exchanged<Config>>,
+    pub config: Arc<Swappable<Config>>,
     /// What is written to the daemon's log; none where that is nobody's to change.
     pub log_filter: Option<Arc<dyn LogFilter>>,
     /// The plugins.

@@ -37,11 +37,11 @@ use std::time::Duration;
 use actix::prelude::*;
 use clawmux_core::approval::Toolbox;
 use clawmux_core::event::Usage;
-use clawmux_core::exchanged::Exchanged;
 use clawmux_core::follow::Wanted;
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey};
 use clawmux_core::reply::Reply;
 use clawmux_core::session::Session as Conversation;
+use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
@@ -108,7 +108,7 @@ pub struct SessionDeps {
     /// Where it is noted what changed in lists.
     pub changes: Changes,
     /// The agents there are, and what else is configured of sessions.
-    pub agent_configs: Arc<Exchanged<AgentConfigs>>,
+    pub agent_configs: Arc<Swappable<AgentConfigs>>,
     /// Where it is counted what is done.
     pub meters: Meters,
 }

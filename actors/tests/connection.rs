@@ -35,11 +35,11 @@ use clawmux_core::dialect::Setup;
 use clawmux_core::dialect::{Dialect, Fault, Input, Turn};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::event::{Event, Logged, Outcome, Published, Usage};
-use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::reply::Reply;
 use clawmux_core::session_command::SessionCommand;
 use clawmux_core::session_reply::{Aborted, Accepted, SessionReply};
+use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use futures::{SinkExt, StreamExt};
 use serde_json::{Value, json};
@@ -341,7 +341,7 @@ impl Edge {
             api_keys: if options.credentials_required { vec![reader] } else { Vec::new() },
         };
         let services = Services {
-            terms: Exchanged::new(Terms {
+            terms: Swappable::new(Terms {
                 setup: Setup {
                     subscriptions: options.limits.subscriptions,
                     version: "9.9.9".into(),

@@ -18,7 +18,6 @@ use clawmux_core::catalog::Catalog;
 use clawmux_core::command::Command;
 use clawmux_core::config::{Config, Recovery};
 use clawmux_core::event::{Cause, Event, Logged, Outcome};
-use clawmux_core::exchanged::Exchanged;
 use clawmux_core::ids::{AgentId, ConnectionId, RunId, Seq, SessionKey, Ticket};
 use clawmux_core::log::usage::UsageTotals;
 use clawmux_core::node::{Invocation, NodeTool};
@@ -34,6 +33,7 @@ use clawmux_core::session_command::{
 use clawmux_core::session_reply::{
     Aborted, Accepted, Attached, Detached, SessionReply, Stopped, Unwatched, Watching,
 };
+use clawmux_core::swappable::Swappable;
 use clawmux_core::target::{Route, Target};
 use clawmux_core::transcript::Role;
 use tokio::sync::mpsc;
@@ -156,7 +156,7 @@ impl World {
             attachment_roots: vec![home.path().join("attachments")],
         };
         let files = Files::open(files).await.unwrap().start();
-        let agent_configs = Arc::new(Exchanged::new(AgentConfigs {
+        let agent_configs = Arc::new(Swappable::new(AgentConfigs {
             router: Router::new(Vec::new(), Some(id.clone())),
             agents: HashMap::from([(id, Arc::new(profile))]),
             limits: Limits { queue: 4, episodic_turns: 5, context_tokens: 5000 },

@@ -26,7 +26,7 @@ use super::token::{self, Token};
 use super::{Credentials, Grounds, Principal, Scopes, Secret};
 use crate::config::{Auth, Jwt, LoopbackPolicy};
 use crate::error::{Error, ErrorCode};
-use crate::exchanged::Exchanged;
+use crate::swappable::Swappable;
 use crate::time::Timestamp;
 
 /// The fewest characters of a secret that others than this host may guess at.
@@ -37,7 +37,7 @@ pub const SECRET_CHARS_GOOD: usize = 32;
 
 /// Who is let in; shared by all connections.
 #[derive(Debug)]
-pub struct Authority(Exchanged<Held>);
+pub struct Authority(Swappable<Held>);
 
 /// All that is known of credentials at one time.
 #[derive(Clone, Debug)]
@@ -240,7 +240,7 @@ impl Authority {
     /// Of the configured credentials.
     pub fn new(auth: &Auth) -> Self {
         let configured = Arc::new(Configured::new(auth, None));
-        Self(Exchanged::new(Held { configured, issued: Arc::default() }))
+        Self(Swappable::new(Held { configured, issued: Arc::default() }))
     }
 
     /// From now on these are what the daemon has given out.

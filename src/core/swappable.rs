@@ -5,9 +5,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// The value of now.
 #[derive(Debug, Default)]
-pub struct Exchanged<T>(RwLock<Arc<T>>);
+pub struct Swappable<T>(RwLock<Arc<T>>);
 
-impl<T> Exchanged<T> {
+impl<T> Swappable<T> {
     /// Begins with this.
     pub fn new(value: impl Into<Arc<T>>) -> Self {
         Self(RwLock::new(value.into()))
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn who_holds_the_old_one_keeps_it_and_no_change_is_lost() {
-        let value = Exchanged::new(0_u32);
+        let value = Swappable::new(0_u32);
         let old = value.get();
         std::thread::scope(|scope| {
             for _ in 0..4 {
