@@ -95,7 +95,7 @@ impl AgentSupervisor {
                     idempotency_key: Some(agent.turn_key()),
                     attachments: Vec::new(),
                     files: Vec::new(),
-                    enclosed: Vec::new(),
+                    local_files: Vec::new(),
                     run_options: RunOptions::default(),
                     follow: true,
                 };

@@ -21,7 +21,7 @@
 //! does not have.
 
 mod allowance;
-mod enclosed;
+mod local_files;
 mod pool;
 mod reading;
 mod uploads;
@@ -44,7 +44,7 @@ use clawmux_core::reply::Reply;
 use serde_json::json;
 
 use self::allowance::Allowance;
-pub use self::enclosed::{Enclose, Look, SetRoots};
+pub use self::local_files::{Enclose, Look, SetRoots};
 use self::pool::Pool;
 pub use self::reading::Collect;
 use self::reading::Opened;

@@ -305,7 +305,7 @@ impl Scheduler {
                     idempotency_key: Some(running.firing.key()),
                     attachments: Vec::new(),
                     files: Vec::new(),
-                    enclosed: Vec::new(),
+                    local_files: Vec::new(),
                     run_options,
                     follow: true,
                 })

@@ -113,7 +113,7 @@ impl SessionSupervisor {
             (SessionCommand::Submit(submit), Some(session)) => {
                 self.followed.entry(asker.client().connection).or_default();
                 let prompt = (session, submit, (asker, principal));
-                if prompt.1.files.is_empty() && prompt.1.enclosed.is_empty() {
+                if prompt.1.files.is_empty() && prompt.1.local_files.is_empty() {
                     self.submit(prompt, None, ctx)
                 } else {
                     self.collect(prompt, ctx)
@@ -503,15 +503,15 @@ impl SessionSupervisor {
     /// Reads the files that a prompt names; what came behind it waits.
     fn collect(&mut self, mut prompt: Prompt, ctx: &mut Context<Self>) {
         let collect = Collect { files: std::mem::take(&mut prompt.1.files), principal: prompt.2.1.clone() };
-        let enclosed = Enclose(std::mem::take(&mut prompt.1.enclosed));
+        let local_files = Enclose(std::mem::take(&mut prompt.1.local_files));
         let files = self.setup.files.clone();
         let collected = async move {
             let mut collected: Vec<Attachment> = Vec::new();
             if !collect.files.is_empty() {
                 collected.extend(ask(&files, collect).await.flatten()?);
             }
-            if !enclosed.0.is_empty() {
-                collected.extend(ask(&files, enclosed).await.flatten()?);
+            if !local_files.0.is_empty() {
+                collected.extend(ask(&files, local_files).await.flatten()?);
             }
             Ok(collected)
         };

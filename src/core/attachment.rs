@@ -211,7 +211,7 @@ impl Attachment {
     #[must_use]
     pub fn with_caption(mut self, caption: Option<String>) -> Self {
         self.caption = caption.map(|caption| {
-            let end = caption.floor_char_boundary(crate::enclosure::CAPTION_BYTES_MAX);
+            let end = caption.floor_char_boundary(crate::local_file::CAPTION_BYTES_MAX);
             caption[..end].into()
         });
         self

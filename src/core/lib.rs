@@ -31,7 +31,7 @@
 //! | [`memory`], [`mod@file`] | what is remembered and kept for an owner, apart from conversations |
 //! | [`inflate`] | what strangers compressed |
 //! | [`job`], [`schedule`] | what is done without anybody asking, and when it is due |
-//! | [`enclosure`] | files that are named by their path instead of being sent |
+//! | [`local_file`] | files that are named by their path instead of being sent |
 //! | [`messenger`] | the built-in tool that sends messages |
 //! | [`lane`] | runs of several sessions that take place one at a time |
 //! | [`unfinished`] | who gives way where unfinished messages take too much room |
@@ -55,7 +55,6 @@ pub mod context;
 pub mod crew;
 pub mod daemon;
 pub mod dialect;
-pub mod enclosure;
 pub mod error;
 pub mod event;
 pub mod fair;
@@ -68,6 +67,7 @@ pub mod job;
 pub mod jsonrpc;
 pub mod lane;
 pub mod limit;
+pub mod local_file;
 pub mod log;
 pub mod memory;
 pub mod messenger;

@@ -11,8 +11,8 @@
 use serde_json::{Value, json};
 
 use crate::attachment::ATTACHMENTS_MAX;
-use crate::enclosure::{CAPTION_BYTES_MAX, Enclosure, Form};
 use crate::ids::{PluginName, RunId, SessionKey};
+use crate::local_file::{CAPTION_BYTES_MAX, Form, LocalFile};
 use crate::provider::ToolSpec;
 use crate::target::{Route, Target};
 
@@ -30,7 +30,7 @@ pub struct Message {
     /// What it says.
     pub text: Option<String>,
     /// Files that go with it.
-    pub attachments: Vec<Enclosure>,
+    pub attachments: Vec<LocalFile>,
 }
 
 /// The name as that of a tool.
@@ -101,7 +101,7 @@ impl Message {
             Some(Value::Array(list)) if list.len() > ATTACHMENTS_MAX => {
                 return Err(format!("attachments: more than {ATTACHMENTS_MAX}"));
             }
-            Some(Value::Array(list)) => list.iter().map(enclosure).collect::<Result<_, _>>()?,
+            Some(Value::Array(list)) => list.iter().map(local_file).collect::<Result<_, _>>()?,
             Some(_) => return Err("attachments: expected a list".into()),
         };
         if text.is_none() && attachments.is_empty() {
@@ -122,7 +122,7 @@ impl Message {
     }
 
     /// What is said in another conversation: the text, and a line for each file.
-    pub fn in_words(&self, files: &[Enclosure]) -> String {
+    pub fn in_words(&self, files: &[LocalFile]) -> String {
         let lines = files.iter().map(|file| {
             let caption = file.caption.as_deref().map(|caption| format!(": {caption}")).unwrap_or_default();
             let size = file.size.map(|size| format!(", {size} bytes")).unwrap_or_default();
@@ -132,7 +132,7 @@ impl Message {
     }
 }
 
-fn enclosure(value: &Value) -> Result<Enclosure, String> {
+fn local_file(value: &Value) -> Result<LocalFile, String> {
     let text = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
     let form = text("type").and_then(|form| Form::from_name(&form));
     let form = form.ok_or_else(|| {
@@ -144,9 +144,9 @@ fn enclosure(value: &Value) -> Result<Enclosure, String> {
     if caption.as_ref().is_some_and(|caption| caption.len() > CAPTION_BYTES_MAX) {
         return Err(format!("attachments: caption: longer than {CAPTION_BYTES_MAX} bytes"));
     }
-    let enclosure = Enclosure { form, path, media_type: None, name: None, caption, size: None };
-    enclosure.check().map_err(|error| error.message)?;
-    Ok(enclosure)
+    let local_file = LocalFile { form, path, media_type: None, name: None, caption, size: None };
+    local_file.check().map_err(|error| error.message)?;
+    Ok(local_file)
 }
 
 fn short(text: &str) -> &str {
@@ -169,7 +169,7 @@ pub struct Sent {
 
 impl Sent {
     /// Of files that were looked at.
-    pub fn new(text: Option<String>, files: &[Enclosure]) -> Self {
+    pub fn new(text: Option<String>, files: &[LocalFile]) -> Self {
         let attachments = files.iter().map(|file| {
             let mut attachment = json!({
                 "type": file.form.name(),

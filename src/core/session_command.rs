@@ -3,11 +3,11 @@
 use crate::ask::area;
 use crate::attachment::Attachment;
 use crate::auth::Principal;
-use crate::enclosure::Enclosure;
 use crate::error::Error;
 use crate::event::Cause;
 use crate::file::FileId;
 use crate::ids::{AgentId, LaneName, RunId, Seq, SessionKey, Ticket};
+use crate::local_file::LocalFile;
 use crate::meter::Budget;
 use crate::run_options::RunOptions;
 use crate::session_reply::{
@@ -116,7 +116,9 @@ impl SessionCommand {
             | Self::ListSummaries(_)
             | Self::ListSessions(_)
             | Self::Export(_) => None,
-            Self::Submit(Submit { files, enclosed, .. }) if !(files.is_empty() && enclosed.is_empty()) => {
+            Self::Submit(Submit { files, local_files, .. })
+                if !(files.is_empty() && local_files.is_empty()) =>
+            {
                 None
             }
             Self::Submit(Submit { content, .. }) | Self::Inject(Inject { content, .. }) => {
@@ -195,7 +197,7 @@ pub struct Submit {
     /// Finished files that it brings along besides, behind those.
     pub files: Vec<FileId>,
     /// Files on this machine that it brings along besides, behind those, where they may be read.
-    pub enclosed: Vec<Enclosure>,
+    pub local_files: Vec<LocalFile>,
     /// How it is to be answered.
     pub run_options: RunOptions,
     /// Whether the events of its run follow the reply. Who follows the session is told them anyway.

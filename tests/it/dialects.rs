@@ -1222,7 +1222,7 @@ fn describe(command: &Command) -> String {
                 submit.run_options.timeout.map(|time| time.as_millis().to_string()).as_deref()
             ),
             submit.files.iter().map(|file| format!(" file={file}")).collect::<String>(),
-            submit.enclosed.iter().map(|file| format!(" enclosed={}", file.path)).collect::<String>(),
+            submit.local_files.iter().map(|file| format!(" enclosed={}", file.path)).collect::<String>(),
             submit.attachments.iter().map(attachment).collect::<String>(),
             submit.content
         ),

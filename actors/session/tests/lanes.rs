@@ -1,10 +1,10 @@
 //! Runs of several sessions that take place one at a time, and what an agent sends from one to another.
 
 use clawmux_core::attachment::Kind;
-use clawmux_core::enclosure::{Enclosure, Form};
 use clawmux_core::error::ErrorCode;
 use clawmux_core::event::{Cause, ToolResult};
 use clawmux_core::lane;
+use clawmux_core::local_file::{Form, LocalFile};
 use clawmux_core::session_command::{Abort, AbortLane, SessionCommand};
 use clawmux_core::session_reply::{Aborted, SessionReply};
 use clawmux_core::time::Timestamp;
@@ -166,14 +166,14 @@ async fn an_agent_speaks_in_sessions_that_who_asked_may_see() {
     assert!(text(&events).contains("There is no tool send_message"), "{}", text(&events));
 }
 
-fn enclosed(content: &str, path: &std::path::Path) -> Command {
+fn local_files(content: &str, path: &std::path::Path) -> Command {
     let Command::Session(SessionCommand::Submit(submit)) = in_lane("ada", content) else {
         unreachable!("a prompt")
     };
     let path = path.to_str().unwrap().to_owned();
     let (media_type, name, caption, size) = (None, None, None, None);
-    let enclosed = vec![Enclosure { form: Form::Document, path, media_type, name, caption, size }];
-    Command::Session(SessionCommand::Submit(Submit { enclosed, ..submit }))
+    let local_files = vec![LocalFile { form: Form::Document, path, media_type, name, caption, size }];
+    Command::Session(SessionCommand::Submit(Submit { local_files, ..submit }))
 }
 
 #[actix::test]
@@ -186,7 +186,7 @@ async fn files_are_read_for_a_prompt_and_sent_back_with_the_answer() {
     std::fs::write(&film, b"....ftyp\x00\xff").unwrap();
     let mut peer = world.peer(1);
     for (path, kind) in [(&note, Kind::Text("text/markdown")), (&film, Kind::Named)] {
-        peer.ask(enclosed("look", path));
+        peer.ask(local_files("look", path));
         peer.accepted().await;
         let events = peer.rest().await;
         let Event::Prompted { attachments, .. } = &events[0].event else { panic!("{events:?}") };
@@ -195,7 +195,7 @@ async fn files_are_read_for_a_prompt_and_sent_back_with_the_answer() {
         assert!(text(&events).contains(&format!("You sent {name}")), "{}", text(&events));
     }
     let outside = world._home.path().join("clawmux.db");
-    peer.ask(enclosed("look", &outside));
+    peer.ask(local_files("look", &outside));
     assert_eq!(peer.reply().await.unwrap_err().code, ErrorCode::Forbidden);
 
     let send = |path: &std::path::Path| {

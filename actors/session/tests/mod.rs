@@ -234,7 +234,7 @@ fn prompt(account: &str, content: &str, key: Option<&str>) -> Command {
         idempotency_key: key.map(str::to_owned),
         attachments: Vec::new(),
         files: Vec::new(),
-        enclosed: Vec::new(),
+        local_files: Vec::new(),
         run_options: RunOptions::default(),
         follow: true,
     })

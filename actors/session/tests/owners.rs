@@ -84,7 +84,7 @@ async fn a_session_of_somebody_else_is_not_there() {
             idempotency_key: None,
             attachments: Vec::new(),
             files: Vec::new(),
-            enclosed: Vec::new(),
+            local_files: Vec::new(),
             run_options: RunOptions::default(),
             follow: true,
         }),

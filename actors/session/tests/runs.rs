@@ -66,7 +66,7 @@ async fn what_comes_in_is_done_in_its_order_though_keys_are_looked_up_in_the_log
             idempotency_key: Some(account.clone()),
             attachments: Vec::new(),
             files: Vec::new(),
-            enclosed: Vec::new(),
+            local_files: Vec::new(),
             run_options: RunOptions::default(),
             follow: true,
         };

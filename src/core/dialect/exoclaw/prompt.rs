@@ -98,7 +98,7 @@ fn read(params: Params<'_>, turn: &mut Turn<'_>) -> Result<Submit, Error> {
         idempotency_key: chat.idempotency_key,
         attachments,
         files: Vec::new(),
-        enclosed: Vec::new(),
+        local_files: Vec::new(),
         run_options: RunOptions { model, ..RunOptions::default() },
         follow,
     })

@@ -139,7 +139,7 @@ impl Prompt {
             idempotency_key: self.name,
             attachments: self.attachments,
             files: Vec::new(),
-            enclosed: Vec::new(),
+            local_files: Vec::new(),
             run_options: self.run_options,
             follow: true,
         }))

@@ -568,7 +568,7 @@ pub(super) fn create(
                 idempotency_key: name,
                 attachments: Vec::new(),
                 files: Vec::new(),
-                enclosed: Vec::new(),
+                local_files: Vec::new(),
                 run_options: RunOptions::default(),
                 follow: true,
             };

@@ -101,7 +101,7 @@ pub(super) fn submit(
         idempotency_key: asked.idempotency_key,
         attachments: Vec::new(),
         files: files::attached(asked.attachments.as_ref())?,
-        enclosed: Vec::new(),
+        local_files: Vec::new(),
         run_options,
         follow: false,
     };

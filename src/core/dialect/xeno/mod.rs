@@ -216,7 +216,7 @@ impl Xeno {
         params: Option<Raw<'_>>,
         turn: &mut Turn<'_>,
     ) -> Result<(Scope, u32, Command, Ask), String> {
-        let wire::Query { request, content, channel, enclosed, introduction } = wire::query(params)?;
+        let wire::Query { request, content, channel, local_files, introduction } = wire::query(params)?;
         let asked = self.pending.iter().filter(|pending| matches!(pending.ask, Ask::Query { .. })).count();
         if asked + self.queries.len() >= IN_FLIGHT_MAX {
             return Err(format!("Too many queries in flight ({IN_FLIGHT_MAX}): wait for one to end."));
@@ -225,7 +225,7 @@ impl Xeno {
             self.introduction = introduction.clone();
             turn.introduce(introduction);
         }
-        let ask = Ask::Query { request: request.into(), has_files: !enclosed.is_empty() };
+        let ask = Ask::Query { request: request.into(), has_files: !local_files.is_empty() };
         let submit = Submit {
             target: target(channel),
             run: turn.run_id(),
@@ -234,7 +234,7 @@ impl Xeno {
             idempotency_key: None,
             attachments: Vec::new(),
             files: Vec::new(),
-            enclosed,
+            local_files,
             run_options: RunOptions { lane: Some(lane::xeno()), ..RunOptions::default() },
             follow: true,
         };

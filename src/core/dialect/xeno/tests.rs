@@ -257,7 +257,7 @@ fn what_is_not_wrong_is_passed_on_and_what_is_beside_it_dropped() {
     };
     assert_eq!((&*submit.content, submit.target, submit.follow), ("  hi\n", target(None), true));
     assert_eq!(submit.run_options.lane, Some(lane::xeno()));
-    let [file] = &submit.enclosed[..] else { panic!() };
+    let [file] = &submit.local_files[..] else { panic!() };
     assert_eq!(
         (&*file.path, file.media_type(), &file.name, &file.caption),
         ("/a.ogg", "audio/ogg", &None, &None)

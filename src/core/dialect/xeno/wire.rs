@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use crate::attachment::ATTACHMENTS_MAX;
 use crate::dialect::Introduction;
 use crate::dialect::json::{clip, json};
-use crate::enclosure::{Enclosure, Form};
+use crate::local_file::{Form, LocalFile};
 
 /// The code of every refusal.
 const REFUSED: i32 = -32000;
@@ -132,7 +132,7 @@ pub(super) struct Query<'a> {
     /// In which session.
     pub(super) channel: Option<String>,
     /// What it brings along: no more than are looked at.
-    pub(super) enclosed: Vec<Enclosure>,
+    pub(super) local_files: Vec<LocalFile>,
     /// What the client says of itself.
     pub(super) introduction: Introduction,
 }
@@ -148,7 +148,7 @@ pub(super) fn query(params: Option<Raw<'_>>) -> Result<Query<'_>, &'static str> 
     const NAMES: [&str; 4] = ["attachments", "requestId", "content", "context"];
     let found = params.and_then(|params| members(params, NAMES));
     let [attachments, request, content, context] = found.ok_or("Invalid query params.")?;
-    let enclosed = attachments.map(enclosed).transpose()?.unwrap_or_default();
+    let local_files = attachments.map(local_files).transpose()?.unwrap_or_default();
     let request = request.filter(|request| {
         request.get().len() <= ID_BYTES_MAX && text(request).is_some_and(|request| !request.is_empty())
     });
@@ -169,7 +169,7 @@ pub(super) fn query(params: Option<Raw<'_>>) -> Result<Query<'_>, &'static str> 
     };
     let client = metadata.and_then(|metadata| members(metadata, ["clientName"])).and_then(|[client]| client);
     let introduction = Introduction { client: said(client), user: said(user) };
-    Ok(Query { request, content, channel, enclosed, introduction })
+    Ok(Query { request, content, channel, local_files, introduction })
 }
 
 /// What the clients' language takes for white space.
@@ -178,11 +178,11 @@ fn is_space(c: char) -> bool {
 }
 
 /// The `attachments` of a query: all are looked at, and one more is kept than a prompt may have.
-fn enclosed(value: Raw<'_>) -> Result<Vec<Enclosure>, &'static str> {
+fn local_files(value: Raw<'_>) -> Result<Vec<LocalFile>, &'static str> {
     struct List<'w>(&'w mut Option<&'static str>);
 
     impl<'a> Visitor<'a> for List<'_> {
-        type Value = Vec<Enclosure>;
+        type Value = Vec<LocalFile>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a list")
@@ -191,8 +191,8 @@ fn enclosed(value: Raw<'_>) -> Result<Vec<Enclosure>, &'static str> {
         fn visit_seq<A: SeqAccess<'a>>(self, mut list: A) -> Result<Self::Value, A::Error> {
             let mut kept = Vec::new();
             while let Some(value) = list.next_element::<Raw<'a>>()? {
-                match enclosure(value) {
-                    Ok(enclosure) if kept.len() <= ATTACHMENTS_MAX => kept.push(enclosure),
+                match local_file(value) {
+                    Ok(local_file) if kept.len() <= ATTACHMENTS_MAX => kept.push(local_file),
                     Ok(_) => {}
                     Err(why) => {
                         *self.0 = Some(why);
@@ -205,7 +205,7 @@ fn enclosed(value: Raw<'_>) -> Result<Vec<Enclosure>, &'static str> {
     }
 
     impl<'a> DeserializeSeed<'a> for List<'_> {
-        type Value = Vec<Enclosure>;
+        type Value = Vec<LocalFile>;
 
         fn deserialize<D: Deserializer<'a>>(self, input: D) -> Result<Self::Value, D::Error> {
             input.deserialize_seq(self)
@@ -218,14 +218,14 @@ fn enclosed(value: Raw<'_>) -> Result<Vec<Enclosure>, &'static str> {
 }
 
 /// One of them; optional members of a wrong type are as good as absent.
-fn enclosure(value: Raw<'_>) -> Result<Enclosure, &'static str> {
+fn local_file(value: Raw<'_>) -> Result<LocalFile, &'static str> {
     const NAMES: [&str; 6] = ["type", "path", "mimeType", "fileName", "caption", "size"];
     let [form, path, media_type, name, caption, size] =
         members(value, NAMES).ok_or("Invalid query attachment.")?;
     let bad = "Invalid query attachment payload.";
     let form = form.and_then(text).and_then(|form| Form::from_name(&form)).ok_or(bad)?;
     let path = path.and_then(text).filter(|path| !path.is_empty()).ok_or(bad)?;
-    Ok(Enclosure {
+    Ok(LocalFile {
         form,
         path,
         media_type: media_type.and_then(text),

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use actix::prelude::*;
 use bytes::Bytes;
 use clawmux_core::attachment::{self, ATTACHMENT_BYTES_MAX, ATTACHMENTS_MAX, Attachment};
-use clawmux_core::enclosure::Enclosure;
 use clawmux_core::error::{Detail, Error, ErrorCode};
 use clawmux_core::limit::Limit;
+use clawmux_core::local_file::LocalFile;
 
 use super::Files;
 
@@ -29,14 +29,14 @@ const HEAD_BYTES: usize = 64;
 /// `InvalidRequest` where it is no file or can't be read, `TooLarge` as [`attachment::check`]'s.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Vec<Attachment>, Error>")]
-pub struct Enclose(pub Vec<Enclosure>);
+pub struct Enclose(pub Vec<LocalFile>);
 
 /// Looks at files that are to be sent back: gives them with their real paths, names, types and sizes.
 ///
 /// Errors: as [`Enclose`]'s, but for sizes.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Vec<Enclosure>, Error>")]
-pub struct Look(pub Vec<Enclosure>);
+pub struct Look(pub Vec<LocalFile>);
 
 /// From here on files may be in these folders.
 #[derive(Clone, Debug, Message)]
@@ -53,7 +53,7 @@ impl Handler<Enclose> for Files {
 }
 
 impl Handler<Look> for Files {
-    type Result = ResponseFuture<Result<Vec<Enclosure>, Error>>;
+    type Result = ResponseFuture<Result<Vec<LocalFile>, Error>>;
 
     fn handle(&mut self, Look(files): Look, _: &mut Self::Context) -> Self::Result {
         let roots = self.setup.attachment_roots.clone();
@@ -83,7 +83,7 @@ impl Files {
     }
 }
 
-fn read_all(roots: &[PathBuf], files: &[Enclosure]) -> Result<Vec<Attachment>, Error> {
+fn read_all(roots: &[PathBuf], files: &[LocalFile]) -> Result<Vec<Attachment>, Error> {
     if files.len() > ATTACHMENTS_MAX {
         let limit = Detail::Limit { name: Limit::Attachments, limit: ATTACHMENTS_MAX as u64 };
         let why = format!("more than {ATTACHMENTS_MAX} attachments");
@@ -99,9 +99,9 @@ fn read_all(roots: &[PathBuf], files: &[Enclosure]) -> Result<Vec<Attachment>, E
 }
 
 /// Reads one.
-fn read_one(roots: &[PathBuf], enclosure: &Enclosure) -> Result<Attachment, Error> {
-    let (mut file, looked_at) = open(roots, enclosure.clone())?;
-    let failed = |error: std::io::Error| unreadable(enclosure, &error);
+fn read_one(roots: &[PathBuf], local_file: &LocalFile) -> Result<Attachment, Error> {
+    let (mut file, looked_at) = open(roots, local_file.clone())?;
+    let failed = |error: std::io::Error| unreadable(local_file, &error);
     let (name, media_type) = (looked_at.name.as_deref(), looked_at.media_type());
     let (size, caption) = (looked_at.size.unwrap_or_default(), looked_at.caption.clone());
     let size = usize::try_from(size).unwrap_or(usize::MAX);
@@ -120,9 +120,9 @@ fn read_one(roots: &[PathBuf], enclosure: &Enclosure) -> Result<Attachment, Erro
 }
 
 /// Opens a file, if it is one and really in one of these folders.
-fn open(roots: &[PathBuf], enclosure: Enclosure) -> Result<(File, Enclosure), Error> {
-    enclosure.check()?;
-    let refuse = |code: ErrorCode, why: &str| code.error(format!("attachment {}: {why}", enclosure.said()));
+fn open(roots: &[PathBuf], local_file: LocalFile) -> Result<(File, LocalFile), Error> {
+    local_file.check()?;
+    let refuse = |code: ErrorCode, why: &str| code.error(format!("attachment {}: {why}", local_file.said()));
     if roots.is_empty() {
         let why =
             "no folder is listed in files.attachment_roots: list there the folders whose files may be sent";
@@ -135,7 +135,7 @@ fn open(roots: &[PathBuf], enclosure: Enclosure) -> Result<(File, Enclosure), Er
     };
     let real_roots: Vec<PathBuf> = roots.iter().filter_map(|root| root.canonicalize().ok()).collect();
     let is_inside = |path: &Path| real_roots.iter().any(|root| path.starts_with(root));
-    let asked = Path::new(&enclosure.path);
+    let asked = Path::new(&local_file.path);
     let path = match asked.canonicalize() {
         Ok(path) if is_inside(&path) => path,
         Ok(_) => return Err(outside()),
@@ -143,7 +143,7 @@ fn open(roots: &[PathBuf], enclosure: Enclosure) -> Result<(File, Enclosure), Er
         Err(error) => {
             let folder = asked.parent().and_then(|folder| folder.canonicalize().ok());
             let is_inside = folder.is_some_and(|folder| is_inside(&folder));
-            return Err(if is_inside { unreadable(&enclosure, &error) } else { outside() });
+            return Err(if is_inside { unreadable(&local_file, &error) } else { outside() });
         }
     };
     // Opening a device can do things, and a pipe waits for somebody.
@@ -156,13 +156,13 @@ fn open(roots: &[PathBuf], enclosure: Enclosure) -> Result<(File, Enclosure), Er
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_CLOEXEC)
         .open(&path)
-        .map_err(|error| unreadable(&enclosure, &error))?;
-    let metadata = file.metadata().map_err(|error| unreadable(&enclosure, &error))?;
+        .map_err(|error| unreadable(&local_file, &error))?;
+    let metadata = file.metadata().map_err(|error| unreadable(&local_file, &error))?;
     if !is_file(&metadata) {
         return Err(no_file());
     }
     let really = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let really = really.map_err(|error| unreadable(&enclosure, &error))?;
+    let really = really.map_err(|error| unreadable(&local_file, &error))?;
     if !is_inside(&really) {
         return Err(outside());
     }
@@ -170,35 +170,35 @@ fn open(roots: &[PathBuf], enclosure: Enclosure) -> Result<(File, Enclosure), Er
         return Err(refuse(ErrorCode::InvalidRequest, "its path is not in UTF-8"));
     };
     let own_name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let looked_at = Enclosure {
+    let looked_at = LocalFile {
         path: real_path.to_owned(),
-        name: enclosure.name.clone().or(own_name),
+        name: local_file.name.clone().or(own_name),
         size: Some(metadata.len()),
-        ..enclosure
+        ..local_file
     };
     let media_type = Some(looked_at.media_type().to_owned());
-    Ok((file, Enclosure { media_type, ..looked_at }))
+    Ok((file, LocalFile { media_type, ..looked_at }))
 }
 
-fn unreadable(enclosure: &Enclosure, error: &std::io::Error) -> Error {
+fn unreadable(local_file: &LocalFile, error: &std::io::Error) -> Error {
     let (code, why) = match error.kind() {
         ErrorKind::NotFound => (ErrorCode::NotFound, "there is no such file".to_owned()),
         ErrorKind::PermissionDenied => (ErrorCode::Forbidden, "the daemon may not read it".to_owned()),
         _ => (ErrorCode::InvalidRequest, format!("it can't be read: {error}")),
     };
-    code.error(format!("attachment {}: {why}", enclosure.said()))
+    code.error(format!("attachment {}: {why}", local_file.said()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use clawmux_core::attachment::Kind;
-    use clawmux_core::enclosure::Form;
+    use clawmux_core::local_file::Form;
 
-    fn named(path: &Path) -> Enclosure {
+    fn named(path: &Path) -> LocalFile {
         let (media_type, name, caption, size) = (None, None, None, None);
         let path = path.to_str().unwrap().to_owned();
-        Enclosure { form: Form::Document, path, media_type, name, caption, size }
+        LocalFile { form: Form::Document, path, media_type, name, caption, size }
     }
 
     #[test]
@@ -218,14 +218,14 @@ mod tests {
         ] {
             let path = folder.path().join(name);
             std::fs::write(&path, data).unwrap();
-            let said = Enclosure { caption: Some("look".into()), ..named(&path) };
+            let said = LocalFile { caption: Some("look".into()), ..named(&path) };
             let read = read_one(&roots, &said).unwrap();
             let told = (read.media_type(), read.bytes(), read.name(), read.caption());
             assert_eq!(told, (media_type, data.len(), Some(name), Some("look")));
             let is_shown = matches!(read.kind(), Kind::Image(_) | Kind::Text(_));
             assert_eq!(is_shown, !read.data().is_empty(), "{name}");
         }
-        let named_otherwise = Enclosure { name: Some("x.md".into()), ..named(&folder.path().join("b")) };
+        let named_otherwise = LocalFile { name: Some("x.md".into()), ..named(&folder.path().join("b")) };
         let read = read_one(&roots, &named_otherwise).unwrap();
         assert_eq!((read.name(), read.media_type()), (Some("x.md"), "text/markdown"));
     }

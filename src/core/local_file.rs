@@ -56,7 +56,7 @@ impl Form {
 
 /// A file that somebody names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Enclosure {
+pub struct LocalFile {
     /// What it is meant as.
     pub form: Form,
     /// Where it is.
@@ -71,7 +71,7 @@ pub struct Enclosure {
     pub size: Option<u64>,
 }
 
-impl Enclosure {
+impl LocalFile {
     /// Whether its path can be one.
     ///
     /// # Errors
@@ -165,9 +165,9 @@ const BY_EXTENSION: [(&str, &str); 46] = [
 mod tests {
     use super::*;
 
-    fn named(path: &str) -> Enclosure {
+    fn named(path: &str) -> LocalFile {
         let (media_type, name, caption, size) = (None, None, None, None);
-        Enclosure { form: Form::Document, path: path.into(), media_type, name, caption, size }
+        LocalFile { form: Form::Document, path: path.into(), media_type, name, caption, size }
     }
 
     #[test]
@@ -181,9 +181,9 @@ mod tests {
         ] {
             assert_eq!(named(path).media_type(), media_type, "{path}");
         }
-        let said = Enclosure { media_type: Some(" audio/x ".into()), ..named("/a.pdf") };
+        let said = LocalFile { media_type: Some(" audio/x ".into()), ..named("/a.pdf") };
         assert_eq!(said.media_type(), "audio/x");
-        let renamed = Enclosure { name: Some("b.md".into()), ..named("/a.pdf") };
+        let renamed = LocalFile { name: Some("b.md".into()), ..named("/a.pdf") };
         assert_eq!(renamed.media_type(), "text/markdown");
     }
 
