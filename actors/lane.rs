@@ -1,6 +1,6 @@
 //! The lanes that sessions share: whose turn it is among runs of which one takes place at a time.
 //!
-//! The order is the core's ([`clawmux_core::lane`]). A run has a [`Spot`] in its lane from when it is
+//! The order is the core's ([`clawmux_core::lane`]). A run has a [`LaneGuard`] in its lane from when it is
 //! sent to its session until it is over, however that comes about: the spot is given back when it is
 //! dropped, so by the end of the run, by an abort, by a session that panics, falls asleep or is deleted.
 
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use clawmux_core::daemon::LaneRow;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{LaneName, RunId, SessionKey};
-use clawmux_core::lane::{Lane, Place};
+use clawmux_core::lane::{Lane, LanePosition};
 use clawmux_core::time::Timestamp;
 use tokio::sync::oneshot;
 
@@ -43,10 +43,10 @@ impl Waiting {
 }
 
 /// A run's place in a lane, until this is dropped.
-pub struct Spot {
+pub struct LaneGuard {
     lanes: Lanes,
     lane: LaneName,
-    place: Place,
+    place: LanePosition,
     turn: oneshot::Receiver<()>,
 }
 
@@ -63,7 +63,7 @@ impl Lanes {
         session: &SessionKey,
         run: &RunId,
         bytes: usize,
-    ) -> Result<Spot, Error> {
+    ) -> Result<LaneGuard, Error> {
         let (waiting, turn) = Waiting::new(session, run.clone(), bytes);
         let now = clock::now();
         let place = self.with(lane, |lane| {
@@ -76,7 +76,7 @@ impl Lanes {
             }
             Ok(lane.enter(now, waiting))
         })?;
-        Ok(Spot { lanes: self.clone(), lane: lane.clone(), place, turn })
+        Ok(LaneGuard { lanes: self.clone(), lane: lane.clone(), place, turn })
     }
 
     /// The spots of the runs that a session read back from its log, in the order they have there:
@@ -85,9 +85,9 @@ impl Lanes {
         &self,
         session: &SessionKey,
         runs: impl Iterator<Item = (RunId, LaneName, Timestamp)>,
-    ) -> Vec<(RunId, Spot)> {
+    ) -> Vec<(RunId, LaneGuard)> {
         let now = clock::now();
-        let mut last: HashMap<LaneName, (Option<Place>, Option<Place>)> = HashMap::new();
+        let mut last: HashMap<LaneName, (Option<LanePosition>, Option<LanePosition>)> = HashMap::new();
         runs.map(|(run, lane, accepted)| {
             // It was let in before, and is in memory already.
             let (waiting, turn) = Waiting::new(session, run.clone(), 0);
@@ -99,7 +99,7 @@ impl Lanes {
             });
             let place = self.with(&lane, |lane| lane.enter_again(now, accepted, *between, waiting));
             between.0 = Some(place);
-            (run, Spot { lanes: self.clone(), lane, place, turn })
+            (run, LaneGuard { lanes: self.clone(), lane, place, turn })
         })
         .collect()
     }
@@ -150,7 +150,7 @@ impl Lanes {
     }
 }
 
-impl Spot {
+impl LaneGuard {
     /// The run is in the queue of its session: from here on its turn may come.
     pub fn ready(&self) {
         self.lanes.with(&self.lane, |lane| lane.ready(self.place));
@@ -173,13 +173,13 @@ impl Spot {
     }
 }
 
-impl Drop for Spot {
+impl Drop for LaneGuard {
     fn drop(&mut self) {
         self.lanes.with(&self.lane, |lane| lane.leave(self.place));
     }
 }
 
-impl fmt::Debug for Spot {
+impl fmt::Debug for LaneGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Spot").field("lane", &self.lane).field("place", &self.place).finish_non_exhaustive()
     }
@@ -228,7 +228,7 @@ mod tests {
         let large = enter(BYTES_MAX + 1).unwrap();
         assert_eq!(enter(1).unwrap_err().code, ErrorCode::RateLimited, "one alone may be larger");
         drop(large);
-        let spots: Vec<Spot> = (0..RUNS_MAX).map(|_| enter(0).unwrap()).collect();
+        let spots: Vec<LaneGuard> = (0..RUNS_MAX).map(|_| enter(0).unwrap()).collect();
         assert!(enter(0).unwrap_err().message.contains("256 runs"));
         drop(spots);
         let half = enter(BYTES_MAX / 2).unwrap();

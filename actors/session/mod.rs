@@ -49,7 +49,7 @@ use crate::clock;
 use crate::deliver::{Asker, More};
 use crate::files::Files;
 use crate::hub::changes::Changes;
-use crate::lane::{Lanes, Spot};
+use crate::lane::{LaneGuard, Lanes};
 use crate::meters::{Awake, Meters};
 use crate::nodes::{Connected, Nodes};
 use crate::observe::{Observe, Observed};
@@ -127,7 +127,7 @@ pub struct Session {
     tools: Toolbox,
     built_in_tools: Toolbox,
     /// The spots of its runs in their lanes.
-    spots: HashMap<RunId, Spot>,
+    spots: HashMap<RunId, LaneGuard>,
     deps: SessionDeps,
     remains: Remains,
     /// It in the sums of all sessions.
@@ -213,7 +213,7 @@ impl Session {
     /// runs in lanes; `subscribers` are the followers of the session's last incarnation.
     pub fn new(
         (conversation, spent): (Conversation, Usage),
-        spots: Vec<(RunId, Spot)>,
+        spots: Vec<(RunId, LaneGuard)>,
         profile: Arc<Profile>,
         deps: SessionDeps,
         supervisor: Addr<SessionSupervisor>,
@@ -367,8 +367,8 @@ impl Actor for Session {
         });
         let from = ctx.address().recipient();
         self.remains.subscribers.roads().for_each(|sink| sink.starts_at(from.clone()));
-        for (run, spot) in std::mem::take(&mut self.spots) {
-            self.await_turn(run, spot, ctx);
+        for (run, lane_guard) in std::mem::take(&mut self.spots) {
+            self.await_turn(run, lane_guard, ctx);
         }
         self.deps.approvals.woke(self.conversation.key(), self.conversation.pending());
         let waiting: Vec<RunId> = self.conversation.waiting().map(|(run, _)| run).collect();

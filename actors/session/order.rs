@@ -17,7 +17,7 @@ use clawmux_core::settings::Patch;
 use super::{Answered, Session};
 use crate::clock;
 use crate::deliver::Asker;
-use crate::lane::Spot;
+use crate::lane::LaneGuard;
 use crate::session_supervisor::Held;
 use crate::store::Cut;
 
@@ -45,7 +45,7 @@ pub enum Order {
         /// Whether its run is followed.
         follow: bool,
         /// Its spot, where it is in a lane.
-        spot: Option<Spot>,
+        lane_guard: Option<LaneGuard>,
     },
     /// Answer with a run that is in the log already, and follow it from its prompt on.
     Follow {
@@ -192,7 +192,7 @@ impl Handler<Routed> for Session {
         let now = clock::now();
         let mut followed = None;
         let reply = match order {
-            Order::Submit { submission, follow, spot } => {
+            Order::Submit { submission, follow, lane_guard } => {
                 let Submitted { run, seq, repeated } = match self.conversation.submit(now, submission) {
                     Ok(submitted) => submitted,
                     Err(error) => {
@@ -203,10 +203,10 @@ impl Handler<Routed> for Session {
                 };
                 let mut ahead = 0;
                 let is_over = !self.conversation.is_open(&run);
-                if let Some(spot) = spot.filter(|_| !repeated) {
-                    spot.ready();
-                    ahead = spot.ahead() + self.conversation.ahead(&run);
-                    self.await_turn(run.clone(), spot, ctx);
+                if let Some(lane_guard) = lane_guard.filter(|_| !repeated) {
+                    lane_guard.ready();
+                    ahead = lane_guard.ahead() + self.conversation.ahead(&run);
+                    self.await_turn(run.clone(), lane_guard, ctx);
                 }
                 followed = follow.then(|| (Wanted::Run(run.clone()), Seq(seq.0 - 1)));
                 Some(Reply::Session(SessionReply::Accepted(Accepted {

@@ -25,7 +25,7 @@ use super::errand::Errand;
 use super::{Session, SessionDeps};
 use crate::ask::gone;
 use crate::clock;
-use crate::lane::Spot;
+use crate::lane::LaneGuard;
 use crate::meters::{CallEnd, OTHER};
 use crate::nodes::{CallNode, Nodes};
 use crate::provider_supervisor::{Chat, ProviderSupervisor};
@@ -281,12 +281,12 @@ impl Session {
     }
 
     /// Begins a run that has a spot in a lane when its turn comes there.
-    pub(super) fn await_turn(&mut self, run: RunId, mut spot: Spot, ctx: &mut Context<Self>) {
-        if spot.has_turn() {
+    pub(super) fn await_turn(&mut self, run: RunId, mut lane_guard: LaneGuard, ctx: &mut Context<Self>) {
+        if lane_guard.has_turn() {
             self.conversation.admit(clock::now(), &run);
         } else {
             let admitted = run.clone();
-            let turn = spot.turn().into_actor(self);
+            let turn = lane_guard.turn().into_actor(self);
             ctx.spawn(turn.map(move |turn, session, ctx| {
                 if turn.is_ok() {
                     session.conversation.admit(clock::now(), &admitted);
@@ -294,7 +294,7 @@ impl Session {
                 }
             }));
         }
-        self.spots.insert(run, spot);
+        self.spots.insert(run, lane_guard);
     }
 
     /// Calls one tool: one that is built in, a granted command of a node, or a plugin.

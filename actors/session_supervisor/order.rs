@@ -258,13 +258,13 @@ impl SessionSupervisor {
     pub(super) fn route(&mut self, waiting: Waiting, ctx: &mut Context<Self>) {
         let Waiting { session: key, mut routed } = waiting;
         // In the order in which they are sent: so no two wait for each other.
-        if let Order::Submit { submission, spot: spot @ None, .. } = &mut routed.order
+        if let Order::Submit { submission, lane_guard: lane_guard @ None, .. } = &mut routed.order
             && let Some(lane) = &submission.run_options.lane
         {
             let attached: usize = submission.attachments.iter().map(Attachment::bytes).sum();
             let bytes = submission.content.len() + attached;
             match self.setup.deps.lanes.enter(lane, &key, &submission.run, bytes) {
-                Ok(entered) => *spot = Some(entered),
+                Ok(entered) => *lane_guard = Some(entered),
                 Err(full) => return routed.asker.reply(Err(full)),
             }
         }

@@ -487,7 +487,7 @@ impl SessionSupervisor {
             attachments: submit.attachments,
             run_options: submit.run_options,
         };
-        let order = Order::Submit { submission, follow: submit.follow, spot: None };
+        let order = Order::Submit { submission, follow: submit.follow, lane_guard: None };
         let prompt = Waiting { session, routed: Routed { asker, principal, order, held: None } };
         match submit.idempotency_key {
             Some(key) => self.submit_once((owner, key), prompt, turn, ctx),

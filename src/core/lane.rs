@@ -28,7 +28,7 @@ pub fn xeno() -> LaneName {
 
 /// Where a run stands in its lane: what is smaller comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct LanePosition {
     accepted: Timestamp,
     number: u64,
 }
@@ -39,8 +39,8 @@ pub struct Lane<T> {
     /// Since when there is this lane: what was accepted by an earlier process stands before that.
     opened: Timestamp,
     /// Each with whether it is ready.
-    places: BTreeMap<Place, (bool, T)>,
-    active: Option<Place>,
+    places: BTreeMap<LanePosition, (bool, T)>,
+    active: Option<LanePosition>,
     entered: u64,
 }
 
@@ -51,13 +51,13 @@ impl<T> Lane<T> {
     }
 
     /// Takes the last place, for one that is on its way.
-    pub fn enter(&mut self, now: Timestamp, who: T) -> Place {
+    pub fn enter(&mut self, now: Timestamp, who: T) -> LanePosition {
         let last = self.places.last_key_value().map_or(self.opened, |(place, _)| place.accepted);
         self.insert(now.max(last), false, who)
     }
 
     /// It has arrived.
-    pub fn ready(&mut self, place: Place) {
+    pub fn ready(&mut self, place: LanePosition) {
         if let Some((is_ready, _)) = self.places.get_mut(&place) {
             *is_ready = true;
         }
@@ -69,25 +69,26 @@ impl<T> Lane<T> {
         &mut self,
         now: Timestamp,
         accepted: Timestamp,
-        (after, before): (Option<Place>, Option<Place>),
+        (after, before): (Option<LanePosition>, Option<LanePosition>),
         who: T,
-    ) -> Place {
+    ) -> LanePosition {
         // A time to come was told by another clock, before this lane was.
         let accepted = if accepted > now { self.opened } else { accepted };
         let accepted = after.map_or(accepted, |after| accepted.max(after.accepted));
-        let ahead = |place: Place| Timestamp::from_millis(place.accepted.as_millis().saturating_sub(1));
+        let ahead =
+            |place: LanePosition| Timestamp::from_millis(place.accepted.as_millis().saturating_sub(1));
         self.insert(before.map_or(accepted, |before| accepted.min(ahead(before))), true, who)
     }
 
-    fn insert(&mut self, accepted: Timestamp, is_ready: bool, who: T) -> Place {
+    fn insert(&mut self, accepted: Timestamp, is_ready: bool, who: T) -> LanePosition {
         self.entered += 1;
-        let place = Place { accepted, number: self.entered };
+        let place = LanePosition { accepted, number: self.entered };
         self.places.insert(place, (is_ready, who));
         place
     }
 
     /// Gives a place back, whether its turn had come or not.
-    pub fn leave(&mut self, place: Place) -> Option<T> {
+    pub fn leave(&mut self, place: LanePosition) -> Option<T> {
         if self.active == Some(place) {
             self.active = None;
         }
@@ -114,12 +115,12 @@ impl<T> Lane<T> {
     }
 
     /// All that are in it, in order.
-    pub fn all(&self) -> impl Iterator<Item = (Place, &T)> {
+    pub fn all(&self) -> impl Iterator<Item = (LanePosition, &T)> {
         self.places.iter().map(|(place, (_, who))| (*place, who))
     }
 
     /// How many come before this place is active: what is active now, and those that wait before it.
-    pub fn ahead(&self, place: Place) -> usize {
+    pub fn ahead(&self, place: LanePosition) -> usize {
         if self.active == Some(place) {
             return 0;
         }
@@ -147,7 +148,7 @@ mod tests {
         Timestamp::from_millis(ms)
     }
 
-    fn join(lane: &mut Lane<&'static str>, time: u64, who: &'static str) -> Place {
+    fn join(lane: &mut Lane<&'static str>, time: u64, who: &'static str) -> LanePosition {
         let place = lane.enter(at(time), who);
         lane.ready(place);
         place
@@ -219,7 +220,7 @@ mod tests {
         #[test]
         fn everybody_has_a_turn(steps in proptest::collection::vec((0u8..4, 0u64..200, 0usize..3), 1..80)) {
             let mut lane = Lane::new(at(100));
-            let mut open: Vec<Place> = Vec::new();
+            let mut open: Vec<LanePosition> = Vec::new();
             let mut seen = [false; 3];
             let mut number = 0;
             let mut turns: Vec<usize> = Vec::new();
