@@ -21,7 +21,7 @@ use socket2::SockRef;
 
 use super::partial::{Partial, Partials};
 use super::registry::{NoPlace, Registry};
-use super::{Nudge, OUTPUT_MARK_BYTES, UNANSWERED_MARK};
+use super::{ConnectionControl, OUTPUT_MARK_BYTES, UNANSWERED_MARK};
 use crate::clock;
 use crate::deliver::Window;
 use crate::socket_owner::{self, Means};
@@ -111,7 +111,7 @@ pub struct Link {
     /// Whether the peer ever said something.
     spoke: AtomicBool,
     introduction: Mutex<Introduction>,
-    actor: OnceLock<Recipient<Nudge>>,
+    actor: OnceLock<Recipient<ConnectionControl>>,
     window: Arc<Window>,
 }
 
@@ -226,7 +226,7 @@ impl Link {
     }
 
     /// An actor speaks on it now.
-    pub(super) fn upgraded(&self, dialect: &'static str, actor: Recipient<Nudge>) {
+    pub(super) fn upgraded(&self, dialect: &'static str, actor: Recipient<ConnectionControl>) {
         let _ = self.dialect.set(dialect);
         let _ = self.actor.set(actor);
     }
@@ -444,8 +444,8 @@ impl Link {
     }
 
     /// Tells the actor, where there is one that can take it.
-    pub(crate) fn nudge(&self, nudge: Nudge) -> bool {
-        self.actor.get().is_some_and(|actor| actor.try_send(nudge).is_ok())
+    pub(crate) fn control(&self, control: ConnectionControl) -> bool {
+        self.actor.get().is_some_and(|actor| actor.try_send(control).is_ok())
     }
 
     /// Whether a ping is due that has not been answered or sent since `interval`.
@@ -472,7 +472,7 @@ impl Link {
         tracing::debug!(connection = self.id.0, peer = %self.peer, ?fault, "closing");
         if self.dialect().is_none() {
             self.turn_away();
-        } else if !self.nudge(Nudge::Fault(fault)) {
+        } else if !self.control(ConnectionControl::Fault(fault)) {
             self.reset();
         }
     }

@@ -231,7 +231,7 @@ enum Phase {
 /// What its listener tells a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Message)]
 #[rtype(result = "()")]
-pub enum Nudge {
+pub enum ConnectionControl {
     /// The peer was silent for a while: ask whether it is there.
     Ping,
     /// Something is wrong with the connection.
@@ -768,14 +768,14 @@ impl<T: Transport> Handler<Deliver> for Connection<T> {
     }
 }
 
-impl<T: Transport> Handler<Nudge> for Connection<T> {
+impl<T: Transport> Handler<ConnectionControl> for Connection<T> {
     type Result = ();
 
-    fn handle(&mut self, nudge: Nudge, context: &mut Self::Context) {
-        match nudge {
-            Nudge::Ping if self.is_closing() => {}
-            Nudge::Ping => self.transport.ping(context, &self.link),
-            Nudge::Fault(fault) => {
+    fn handle(&mut self, control: ConnectionControl, context: &mut Self::Context) {
+        match control {
+            ConnectionControl::Ping if self.is_closing() => {}
+            ConnectionControl::Ping => self.transport.ping(context, &self.link),
+            ConnectionControl::Fault(fault) => {
                 self.tell(Input::Fault(fault), context);
                 // A dialect may have no words for it; the connection ends all the same.
                 self.end(1011, "closed by the daemon", context);

@@ -6,7 +6,7 @@ use actix::dev::ToEnvelope;
 use clawmux_core::dialect::Frame;
 
 use super::link::Link;
-use super::{Connection, Nudge};
+use super::{Connection, ConnectionControl};
 use crate::deliver::Deliver;
 
 /// What carries the frames of a connection.
@@ -18,7 +18,7 @@ pub trait Transport: Sized + Unpin + 'static {
     /// Where the actor lives.
     type Context: AsyncContext<Connection<Self>>
         + ToEnvelope<Connection<Self>, Deliver>
-        + ToEnvelope<Connection<Self>, Nudge>;
+        + ToEnvelope<Connection<Self>, ConnectionControl>;
 
     /// The connection has begun: spawns what it takes besides.
     fn begin(&mut self, context: &mut Self::Context);

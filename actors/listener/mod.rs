@@ -45,7 +45,7 @@ use crate::arbiters::Arbiters;
 use crate::clock;
 use crate::connection::link::{Link, Peer};
 use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
-use crate::connection::{CLOSE_GRACE, Nudge, Protocol, Services};
+use crate::connection::{CLOSE_GRACE, ConnectionControl, Protocol, Services};
 use crate::control_ui::ControlUi;
 use crate::http::{Front, Stage, serve};
 use crate::memory::Peak;
@@ -391,7 +391,7 @@ impl Listener {
         if link.silence(now) >= gateway.heartbeat_timeout {
             link.close(Fault::Idle, now);
         } else if link.ping_is_due(now, gateway.heartbeat_interval) {
-            link.nudge(Nudge::Ping);
+            link.control(ConnectionControl::Ping);
         }
     }
 }
