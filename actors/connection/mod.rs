@@ -185,7 +185,7 @@ pub struct Connection<T> {
     phase: Phase,
     /// What it claims and is not looked at yet, because others from there have guessed.
     held: VecDeque<Claim>,
-    departure: Departure,
+    disconnect_guard: DisconnectGuard,
 }
 
 /// How a peer came.
@@ -239,13 +239,13 @@ pub enum ConnectionControl {
 }
 
 /// Says that the connection is gone, however it ends; its socket must follow.
-struct Departure {
+struct DisconnectGuard {
     link: Arc<Link>,
     services: Arc<Services>,
     joined: bool,
 }
 
-impl Drop for Departure {
+impl Drop for DisconnectGuard {
     fn drop(&mut self) {
         let connection = self.link.id();
         if self.link.dialect().is_some() {
@@ -279,7 +279,8 @@ impl<T: Transport> Connection<T> {
             max_payload_bytes: (protocol.max_payload_bytes)(&terms),
             ..terms.setup.clone()
         });
-        let departure = Departure { link: link.clone(), services: services.clone(), joined: false };
+        let disconnect_guard =
+            DisconnectGuard { link: link.clone(), services: services.clone(), joined: false };
         Self {
             transport,
             link,
@@ -300,7 +301,7 @@ impl<T: Transport> Connection<T> {
             inbox: Arc::default(),
             phase: Phase::Open,
             held: VecDeque::new(),
-            departure,
+            disconnect_guard,
         }
     }
 
@@ -554,7 +555,7 @@ impl<T: Transport> Connection<T> {
                     return Input::Authenticated(Err(error));
                 }
             }
-            self.departure.joined = true;
+            self.disconnect_guard.joined = true;
             let join = self.joins(client.clone(), principal.clone(), client_info);
             #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
             self.services.join.do_send(join);

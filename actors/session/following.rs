@@ -17,7 +17,7 @@ impl Session {
     pub(super) fn let_watch(&mut self, after: Seq, ctx: &mut Context<Self>) {
         let owner = self.conversation.owner();
         let Some(all) = self.deps.watchers.since(&mut self.watchers_seen, owner) else { return };
-        let subscribers = &mut self.remains.subscribers;
+        let subscribers = &mut self.drop_guard.subscribers;
         subscribers.keep_watching(|connection, ticket| {
             all.iter().any(|watcher| (watcher.client.connection, watcher.ticket) == (connection, ticket))
         });
@@ -37,7 +37,7 @@ impl Session {
         if !self.writing && !self.conversation.is_new() {
             self.let_watch(self.published, ctx);
         }
-        for missing in self.remains.subscribers.missing() {
+        for missing in self.drop_guard.subscribers.missing() {
             let as_of = self.published;
             let question = ReadEvents {
                 session: self.conversation.key().clone(),
@@ -53,7 +53,7 @@ impl Session {
                 let events = events.unwrap_or_default();
                 let was_last = events.last().is_none_or(|logged| logged.seq >= as_of);
                 let is_all = !failed && was_last && as_of == session.published;
-                session.remains.subscribers.caught(session.conversation.key(), &missing, events, is_all);
+                session.drop_guard.subscribers.caught(session.conversation.key(), &missing, events, is_all);
                 if failed {
                     session.retry_later(ctx);
                 } else {

@@ -15,7 +15,7 @@
 //! memory ([`Queued`]), and is read from there when its turn comes.
 //!
 //! When the log can't be written or a handler panics, the actor ends, and its followers go to the
-//! supervisor ([`Fallen`]), which starts the session anew from the log.
+//! supervisor ([`SessionDown`]), which starts the session anew from the log.
 
 mod agent_configs;
 mod approvals;
@@ -56,7 +56,7 @@ use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
 use crate::provider_supervisor::ProviderSupervisor;
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
-use crate::session_supervisor::{Fallen, Held, Idle, SessionSupervisor};
+use crate::session_supervisor::{Held, Idle, SessionDown, SessionSupervisor};
 use crate::store::{Coming, LogWriter, Store};
 
 use queued::Room;
@@ -129,7 +129,7 @@ pub struct Session {
     /// The spots of its runs in their lanes.
     spots: HashMap<RunId, LaneGuard>,
     deps: SessionDeps,
-    remains: Remains,
+    drop_guard: DropGuard,
     /// It in the sums of all sessions.
     awake: Awake,
     /// What is told when the unit after the one being written is written.
@@ -173,7 +173,7 @@ struct Answered {
 }
 
 /// What is left of a session when it ends, however it ends: dropped last, it tells the supervisor.
-struct Remains {
+struct DropGuard {
     key: SessionKey,
     subscribers: Subscribers,
     supervisor: Addr<SessionSupervisor>,
@@ -181,10 +181,10 @@ struct Remains {
     done: bool,
 }
 
-impl Drop for Remains {
+impl Drop for DropGuard {
     #[expect(clippy::disallowed_methods, reason = "a lifecycle message to the parent must not be lost")]
     fn drop(&mut self) {
-        self.supervisor.do_send(Fallen {
+        self.supervisor.do_send(SessionDown {
             key: self.key.clone(),
             subscribers: std::mem::take(&mut self.subscribers),
             panicked: std::thread::panicking(),
@@ -233,7 +233,7 @@ impl Session {
             profiled: None,
             awake: deps.meters.awake(),
             deps,
-            remains: Remains { key, subscribers, supervisor, done: false },
+            drop_guard: DropGuard { key, subscribers, supervisor, done: false },
             next: Vec::new(),
             writing: false,
             rooms: HashMap::new(),
@@ -289,7 +289,7 @@ impl Session {
         self.work(ctx);
         self.set_timer(ctx);
         if self.draining && self.is_written() && !self.doing.is_busy() {
-            self.remains.done = true;
+            self.drop_guard.done = true;
             return ctx.stop();
         }
         if std::mem::take(&mut self.is_stopped) {
@@ -312,11 +312,11 @@ impl Session {
         if !self.conversation.is_idle() || !self.is_written() {
             return false;
         }
-        self.remains.subscribers.forget_closed();
-        if self.remains.subscribers.is_unneeded() {
+        self.drop_guard.subscribers.forget_closed();
+        if self.drop_guard.subscribers.is_unneeded() {
             let key = self.conversation.key().clone();
             // Lost where the supervisor is busy: it is said again later.
-            let _ = self.remains.supervisor.try_send(Idle { key, received: self.received });
+            let _ = self.drop_guard.supervisor.try_send(Idle { key, received: self.received });
         }
         true
     }
@@ -366,7 +366,7 @@ impl Actor for Session {
             session.may_sleep();
         });
         let from = ctx.address().recipient();
-        self.remains.subscribers.roads().for_each(|sink| sink.starts_at(from.clone()));
+        self.drop_guard.subscribers.roads().for_each(|sink| sink.starts_at(from.clone()));
         for (run, lane_guard) in std::mem::take(&mut self.spots) {
             self.await_turn(run, lane_guard, ctx);
         }
@@ -382,7 +382,7 @@ impl Handler<More> for Session {
     type Result = ();
 
     fn handle(&mut self, more: More, ctx: &mut Self::Context) {
-        self.remains.subscribers.room(more.connection);
+        self.drop_guard.subscribers.room(more.connection);
         self.catch_up(ctx);
     }
 }
@@ -391,7 +391,7 @@ impl Handler<Forget> for Session {
     type Result = ();
 
     fn handle(&mut self, Forget(connection): Forget, _: &mut Self::Context) {
-        self.remains.subscribers.forget(connection);
+        self.drop_guard.subscribers.forget(connection);
         self.sleep_if_nothing_was();
     }
 }
@@ -410,7 +410,7 @@ impl Handler<Sleep> for Session {
     type Result = ();
 
     fn handle(&mut self, _: Sleep, ctx: &mut Self::Context) {
-        self.remains.done = true;
+        self.drop_guard.done = true;
         ctx.stop();
     }
 }
@@ -432,7 +432,7 @@ impl Handler<Observe> for Session {
                 "run": self.conversation.running().map(RunId::as_str),
                 "queued": self.conversation.queued(),
                 "seq": self.conversation.head().0,
-                "followers": self.remains.subscribers.len(),
+                "followers": self.drop_guard.subscribers.len(),
                 "spent_tokens": self.account.spent().total(),
                 "writing": self.writing,
             }),

@@ -260,7 +260,7 @@ impl Handler<Routed> for Session {
             Order::Detach { follow } => {
                 let connection = asker.client().connection;
                 Some(Reply::Session(SessionReply::Detached(Detached {
-                    found: self.remains.subscribers.unfollow(connection, follow),
+                    found: self.drop_guard.subscribers.unfollow(connection, follow),
                 })))
             }
             Order::Stop(cause) => {

@@ -303,7 +303,7 @@ impl Session {
         let lost = |error: Error| ToolResult { call: id, content: error.message, is_error: true };
         if call.name.as_str() == messenger::NAME {
             let owner = self.conversation.owner().clone();
-            let (files, supervisor) = (self.deps.files.clone(), self.remains.supervisor.clone());
+            let (files, supervisor) = (self.deps.files.clone(), self.drop_guard.supervisor.clone());
             return Errand { run, call, owner, files, supervisor }.make().boxed_local();
         }
         match self.profile.node_tools.iter().find(|tool| tool.name == call.name).cloned() {

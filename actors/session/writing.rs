@@ -53,7 +53,7 @@ impl Session {
         }
         for logged in events {
             self.published = logged.seq;
-            self.remains.subscribers.publish(
+            self.drop_guard.subscribers.publish(
                 self.conversation.key(),
                 logged,
                 self.agent_configs.lag_bytes_max,
@@ -183,7 +183,7 @@ impl Session {
             if let (Some(wanted), Some(ticket)) = (follow, ticket) {
                 let who = (client.connection, ticket);
                 let sink = || ConnectionSink::new(client, ctx.address().recipient());
-                self.remains.subscribers.follow(who, wanted, self.published, sink);
+                self.drop_guard.subscribers.follow(who, wanted, self.published, sink);
             }
             drop((held, coming));
         }
@@ -224,7 +224,7 @@ impl Session {
     /// It is deleted: who follows it is told, and it ends.
     fn gone(&mut self, askers: Vec<Asker>, ctx: &mut Context<Self>) {
         let (now, key) = (clock::now(), self.conversation.key().clone());
-        let mut subscribers = std::mem::take(&mut self.remains.subscribers);
+        let mut subscribers = std::mem::take(&mut self.drop_guard.subscribers);
         // Those who were not told yet how their run ended can't read it any more.
         subscribers.end_runs(&key, |run| Logged {
             first_seq: Seq(u64::MAX),
@@ -243,7 +243,7 @@ impl Session {
         for asker in askers {
             asker.reply(Ok(Reply::Session(SessionReply::Deleted(Deleted { found: true }))));
         }
-        self.remains.done = true;
+        self.drop_guard.done = true;
         ctx.stop();
     }
 }

@@ -126,7 +126,7 @@ pub struct Gone {
 /// A session ended (from its drop guard).
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct Fallen {
+pub(crate) struct SessionDown {
     pub(crate) key: SessionKey,
     pub(crate) subscribers: Subscribers,
     pub(crate) panicked: bool,
@@ -293,11 +293,11 @@ impl Handler<Request<SubAgentCommand>> for SessionSupervisor {
     }
 }
 
-impl Handler<Fallen> for SessionSupervisor {
+impl Handler<SessionDown> for SessionSupervisor {
     type Result = ();
 
-    fn handle(&mut self, fallen: Fallen, ctx: &mut Self::Context) {
-        let Fallen { key, subscribers, panicked, done } = fallen;
+    fn handle(&mut self, fallen: SessionDown, ctx: &mut Self::Context) {
+        let SessionDown { key, subscribers, panicked, done } = fallen;
         let Some(entry) = self.sessions.get_mut(&key) else { return };
         let waiting = match std::mem::take(&mut entry.state) {
             State::Waking { waiting, .. } => waiting,
