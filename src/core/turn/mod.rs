@@ -59,16 +59,16 @@ struct Gate {
     call: CallId,
     asked: Timestamp,
     deadline: Timestamp,
-    way: Way,
+    way: Gating,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Way {
-    Shut,
+enum Gating {
+    Pending,
     /// It may be made, with this input where there is one.
     Open(Option<Value>),
     /// It is not made.
-    Walled,
+    Denied,
 }
 
 impl Step {
@@ -84,9 +84,9 @@ impl Step {
     /// The call as it is to be made; none while it is not approved.
     fn to_make(&self, call: &ToolCall) -> Option<ToolCall> {
         match self.gate(&call.id).map(|gate| &gate.way) {
-            None | Some(Way::Open(None)) => Some(call.clone()),
-            Some(Way::Open(Some(input))) => Some(ToolCall { input: input.clone(), ..call.clone() }),
-            Some(Way::Shut | Way::Walled) => None,
+            None | Some(Gating::Open(None)) => Some(call.clone()),
+            Some(Gating::Open(Some(input))) => Some(ToolCall { input: input.clone(), ..call.clone() }),
+            Some(Gating::Pending | Gating::Denied) => None,
         }
     }
 }
@@ -180,7 +180,7 @@ impl Turn {
             step.open().filter_map(|call| {
                 let Gate { asked, deadline, way, .. } = step.gate(&call.id)?;
                 let (asked, deadline) = (*asked, *deadline);
-                (*way == Way::Shut).then(|| Asked { call: call.clone(), asked, deadline })
+                (*way == Gating::Pending).then(|| Asked { call: call.clone(), asked, deadline })
             })
         })
     }
@@ -188,7 +188,7 @@ impl Turn {
     /// When the first of them has waited for long enough.
     pub fn deadline(&self) -> Option<Timestamp> {
         let step = self.steps.last().filter(|_| self.state == State::Acting)?;
-        step.gates.iter().filter(|gate| gate.way == Way::Shut).map(|gate| gate.deadline).min()
+        step.gates.iter().filter(|gate| gate.way == Gating::Pending).map(|gate| gate.deadline).min()
     }
 
     /// Whether the answer under way is said anew because a restart cut it off.
@@ -255,15 +255,15 @@ impl Turn {
                 if !heard.iter().any(|known| known.id == call.id) =>
             {
                 let (asked, deadline) = (*asked, *deadline);
-                gates.push(Gate { call: call.id.clone(), asked, deadline, way: Way::Shut });
+                gates.push(Gate { call: call.id.clone(), asked, deadline, way: Gating::Pending });
                 heard.push(call.clone());
             }
             (Event::ApprovalDecided(Decided { call, decision, .. }), State::Acting) => {
                 let gates = self.steps.last_mut().into_iter().flat_map(|step| &mut step.gates);
-                for gate in gates.filter(|gate| gate.call == *call && gate.way == Way::Shut) {
+                for gate in gates.filter(|gate| gate.call == *call && gate.way == Gating::Pending) {
                     gate.way = match decision {
-                        Decision::Approved { input } => Way::Open(input.clone()),
-                        Decision::Denied { .. } | Decision::TimedOut | Decision::Withdrawn => Way::Walled,
+                        Decision::Approved { input } => Gating::Open(input.clone()),
+                        Decision::Denied { .. } | Decision::TimedOut | Decision::Withdrawn => Gating::Denied,
                     };
                 }
             }
