@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Proof, Usage};
+use clawmux_core::event::{SignatureData, Usage};
 use clawmux_core::provider::offline::{self, Step};
 use clawmux_core::provider::{ChatRequest, Decoder, Delta, encode};
 use futures::future::LocalBoxFuture;
@@ -155,7 +155,7 @@ impl Answer {
             })
             .sum();
         let proofs = deltas.iter().map(|delta| match delta {
-            Delta::Sealed(Proof::Signature(proof) | Proof::Redacted(proof)) => proof.len(),
+            Delta::Sealed(SignatureData::Signature(proof) | SignatureData::Redacted(proof)) => proof.len(),
             _ => 0,
         });
         // No output of the model, but kept like it.

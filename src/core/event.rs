@@ -63,7 +63,7 @@ pub struct ToolResult {
 
 /// What a provider wants back with a thought, so that the model can go on from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
+pub enum SignatureData {
     /// Nothing but the thought itself.
     Bare,
     /// A signature over the thought.
@@ -74,13 +74,13 @@ pub enum Proof {
 
 /// The end of a thought, to which a provider wants something back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seal {
+pub struct ThoughtSignature {
     /// How many bytes of the step's thoughts it covers: those after the seal before it.
     pub thought_bytes: usize,
     /// How many bytes of the step's text were said before it.
     pub text_bytes: usize,
     /// What goes back with it.
-    pub proof: Proof,
+    pub proof: SignatureData,
 }
 
 /// How a run ended.
@@ -141,7 +141,7 @@ pub enum Event {
     Thought(String),
     /// Of the thoughts of an answer that asks for tools: what goes back to the provider with the
     /// tools' results. Journaled together with the calls.
-    Sealed(Vec<Seal>),
+    Sealed(Vec<ThoughtSignature>),
     /// The model asked for a tool: the intent, journaled before the call is made.
     ToolCalled(ToolCall),
     /// The same, of a call that is made only once somebody approves it.
@@ -197,7 +197,7 @@ impl Event {
                     content.len() + attachment::held_bytes(attachments)
                 }
                 Self::Text(text) | Self::Thought(text) => text.len(),
-                Self::Sealed(seals) => seals.iter().map(Seal::bytes).sum(),
+                Self::Sealed(seals) => seals.iter().map(ThoughtSignature::bytes).sum(),
                 Self::ToolCalled(call) | Self::ApprovalAsked(Asked { call, .. }) => {
                     call.input.to_string().len()
                 }
@@ -272,7 +272,7 @@ impl Event {
     pub fn let_go(&mut self) {
         match self {
             Self::Prompted { attachments, .. } => attachments.iter_mut().for_each(Attachment::let_go),
-            Self::Sealed(seals) => seals.iter_mut().for_each(|seal| seal.proof = Proof::Bare),
+            Self::Sealed(seals) => seals.iter_mut().for_each(|seal| seal.proof = SignatureData::Bare),
             _ => {}
         }
     }
@@ -285,13 +285,13 @@ impl Event {
     }
 }
 
-impl Seal {
+impl ThoughtSignature {
     /// How much it counts where bytes are bounded.
     fn bytes(&self) -> usize {
         EVENT_BYTES
             + match &self.proof {
-                Proof::Bare => 0,
-                Proof::Signature(proof) | Proof::Redacted(proof) => proof.len(),
+                SignatureData::Bare => 0,
+                SignatureData::Signature(proof) | SignatureData::Redacted(proof) => proof.len(),
             }
     }
 }
@@ -396,7 +396,11 @@ mod tests {
             attachments: vec![image],
             run_options: RunOptions::default(),
         };
-        let seal = Seal { thought_bytes: 5, text_bytes: 0, proof: Proof::Redacted("x".repeat(100_000)) };
+        let seal = ThoughtSignature {
+            thought_bytes: 5,
+            text_bytes: 0,
+            proof: SignatureData::Redacted("x".repeat(100_000)),
+        };
         let session = SessionKey::parse("main:test:a:main").unwrap();
         for event in [prompted.clone(), Event::Sealed(vec![seal])] {
             assert!(event.bytes() > 100_000, "where it is kept all of it counts");

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::auth::Secret;
 use crate::error::{Error, ErrorCode};
-use crate::event::{Proof, ToolCall, Usage};
+use crate::event::{SignatureData, ToolCall, Usage};
 use crate::ids::{CallId, PluginName};
 use crate::thinking::Thinking;
 
@@ -196,7 +196,7 @@ fn began_with_a_thought(messages: &[ChatMessage]) -> bool {
 }
 
 fn is_ours(thought: &Thought) -> bool {
-    matches!(thought.proof, Proof::Signature(_) | Proof::Redacted(_))
+    matches!(thought.proof, SignatureData::Signature(_) | SignatureData::Redacted(_))
 }
 
 /// The messages with neighbours of one role made one, as the API demands.
@@ -250,11 +250,11 @@ fn said<'a>(text: &'a str, thoughts: &'a [Thought]) -> Vec<Block<'a>> {
         rest = after;
         blocks.extend(text_block(said));
         match &thought.proof {
-            Proof::Signature(signature) => {
+            SignatureData::Signature(signature) => {
                 blocks.push(Block::Thinking { thinking: &thought.text, signature });
             }
-            Proof::Redacted(data) => blocks.push(Block::RedactedThinking { data }),
-            Proof::Bare => {}
+            SignatureData::Redacted(data) => blocks.push(Block::RedactedThinking { data }),
+            SignatureData::Bare => {}
         }
     }
     blocks.extend(text_block(rest));
@@ -386,7 +386,7 @@ impl Answer {
             "content_block_start" => self.block_start(wire, deltas, progress)?,
             "content_block_stop" => {
                 if let Some((_, signature)) = self.thought.take_if(|(index, _)| *index == wire.index) {
-                    deltas.push(Delta::Sealed(Proof::Signature(signature)));
+                    deltas.push(Delta::Sealed(SignatureData::Signature(signature)));
                 }
                 if let Some(at) = self.calls.iter().position(|call| call.index == wire.index) {
                     deltas.push(self.calls.remove(at).close());
@@ -433,7 +433,7 @@ impl Answer {
             "redacted_thinking" => {
                 self.end_thought(deltas);
                 let data = block.data.unwrap_or_default().0.into_owned();
-                deltas.push(Delta::Sealed(Proof::Redacted(data)));
+                deltas.push(Delta::Sealed(SignatureData::Redacted(data)));
             }
             "tool_use" => {
                 if self.calls.len() >= OPEN_CALLS_MAX {
@@ -480,7 +480,8 @@ impl Answer {
 
     /// Ends a thought whose block was not ended.
     fn end_thought(&mut self, deltas: &mut Vec<Delta>) {
-        let open = self.thought.take().map(|(_, signature)| Delta::Sealed(Proof::Signature(signature)));
+        let open =
+            self.thought.take().map(|(_, signature)| Delta::Sealed(SignatureData::Signature(signature)));
         deltas.extend(open);
     }
 
@@ -738,8 +739,8 @@ data: {"type":"message_stop"}
         let expected = vec![
             Delta::Thinking("I need to find the GCD\nof İ".into()),
             Delta::Thinking(" and 42.".into()),
-            Delta::Sealed(Proof::Signature(SIGNATURE.into())),
-            Delta::Sealed(Proof::Redacted("EmwKAhgBEgy3va3pzix".into())),
+            Delta::Sealed(SignatureData::Signature(SIGNATURE.into())),
+            Delta::Sealed(SignatureData::Redacted("EmwKAhgBEgy3va3pzix".into())),
             Delta::Text("Let me see.".into()),
             call("toolu_01", "gcd", json!({})),
             Delta::Finished {
@@ -754,7 +755,7 @@ data: {"type":"message_stop"}
     #[test]
     fn a_thought_whose_end_is_missing_is_sealed_all_the_same() {
         let stop = "event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n";
-        let signed = Delta::Sealed(Proof::Signature(SIGNATURE.into()));
+        let signed = Delta::Sealed(SignatureData::Signature(SIGNATURE.into()));
         let (deltas, _) = decode(&[THINKING.replacen(stop, "", 1).as_bytes()]);
         assert_eq!(deltas[2], signed);
         let end = &THINKING[THINKING.find("event: message_stop").unwrap()..];
@@ -813,10 +814,10 @@ data: {"type":"message_stop"}
             text: "First. Then.".into(),
             calls: vec![asked.clone()],
             thoughts: vec![
-                thought("hm", 0, Proof::Signature("sig".into())),
-                thought("", 6, Proof::Redacted("xyz".into())),
-                thought("another provider's", 6, Proof::Bare),
-                thought("", 99, Proof::Signature("end".into())),
+                thought("hm", 0, SignatureData::Signature("sig".into())),
+                thought("", 6, SignatureData::Redacted("xyz".into())),
+                thought("another provider's", 6, SignatureData::Bare),
+                thought("", 99, SignatureData::Signature("end".into())),
             ],
         });
         let result = ToolResult { call: "t1".into(), content: "ok".into(), is_error: false };

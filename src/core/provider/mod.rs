@@ -25,7 +25,7 @@ pub use decoder::Decoder;
 use crate::attachment::{Attachment, ImageType, Kind};
 use crate::auth::Secret;
 use crate::error::{Detail, Error, ErrorCode};
-use crate::event::{Proof, ToolCall, ToolResult, Usage};
+use crate::event::{SignatureData, ToolCall, ToolResult, Usage};
 use crate::ids::PluginName;
 use crate::thinking::Thinking;
 
@@ -85,7 +85,7 @@ pub struct Thought {
     /// Before which byte of the message's text it ended.
     pub at: usize,
     /// What its provider wants back with it.
-    pub proof: Proof,
+    pub proof: SignatureData,
 }
 
 /// One part of what a user said.
@@ -159,7 +159,7 @@ pub enum Delta {
     /// A piece of a thought, never empty.
     Thinking(String),
     /// A thought is complete, and its provider wants this back with it.
-    Sealed(Proof),
+    Sealed(SignatureData),
     /// A complete tool call.
     ToolCall(ToolCall),
     /// The end of the answer.

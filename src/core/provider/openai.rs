@@ -21,7 +21,7 @@ use super::{Base64, ChatMessage, ChatRequest, Delta, Failure, Part, Stop, Though
 use crate::attachment::Attachment;
 use crate::auth::Secret;
 use crate::error::{Error, ErrorCode};
-use crate::event::{Proof, ToolCall, Usage};
+use crate::event::{SignatureData, ToolCall, Usage};
 use crate::ids::{CallId, PluginName};
 use crate::thinking::Thinking;
 
@@ -251,7 +251,7 @@ fn content<'a>(text: &'a str, attachments: &'a [Attachment]) -> Content<'a> {
 }
 
 fn is_ours(thought: &Thought) -> bool {
-    thought.proof == Proof::Bare
+    thought.proof == SignatureData::Bare
 }
 
 /// The effort to ask for. What every model that thinks knows, beyond that only where the model's version
@@ -456,7 +456,7 @@ impl Answer {
             stop => stop.unwrap_or(Stop::End),
         };
         if self.wants_thoughts {
-            deltas.push(Delta::Sealed(Proof::Bare));
+            deltas.push(Delta::Sealed(SignatureData::Bare));
         }
         for (at, call) in self.calls.drain(..).enumerate() {
             let id = if call.id.is_empty() { format!("call_{at}") } else { call.id };
@@ -668,7 +668,7 @@ data: [DONE]
             Delta::Thinking("I must İ look".into()),
             Delta::Thinking(" it up".into()),
             Delta::Text("Let me see.".into()),
-            Delta::Sealed(Proof::Bare),
+            Delta::Sealed(SignatureData::Bare),
             call("call_a", "clock", json!({})),
             Delta::Finished { stop: Stop::ToolUse, usage: None },
         ];
@@ -716,8 +716,8 @@ data: [DONE]
         let thought = |text: &str, proof| Thought { text: text.into(), at: 0, proof };
         let said = |thoughts| ChatMessage::Assistant { text: "x".into(), calls: vec![], thoughts };
         let body = body_of(&request(vec![
-            said(vec![thought("mine", Proof::Bare)]),
-            said(vec![thought("another's", Proof::Signature("s".into()))]),
+            said(vec![thought("mine", SignatureData::Bare)]),
+            said(vec![thought("another's", SignatureData::Signature("s".into()))]),
         ]));
         assert_eq!(
             body["messages"],

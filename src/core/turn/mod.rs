@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use crate::approval::{Asked, Decided, Decision, Toolbox};
 use crate::error::ErrorCode;
-use crate::event::{Event, Outcome, Seal, Streamed, ToolCall, ToolResult, Usage};
+use crate::event::{Event, Outcome, Streamed, ThoughtSignature, ToolCall, ToolResult, Usage};
 use crate::ids::{CallId, PluginName};
 use crate::provider::{ChatMessage, Delta, Thought};
 use crate::time::Timestamp;
@@ -130,7 +130,7 @@ enum State {
         /// Its thoughts, in the log already.
         thought: String,
         /// The ends of those: not in the log before the answer ends.
-        seals: Vec<Seal>,
+        seals: Vec<ThoughtSignature>,
         /// Whether a restart cut it off before: it is said anew.
         is_anew: bool,
     },
@@ -334,7 +334,7 @@ impl Turn {
                     add(&mut events, &mut piece, Streamed::Thought, more);
                 }
                 Delta::Sealed(proof) => {
-                    seals.push(Seal { thought_bytes, text_bytes, proof });
+                    seals.push(ThoughtSignature { thought_bytes, text_bytes, proof });
                     thought_bytes = 0;
                 }
                 Delta::ToolCall(mut call) => {
@@ -481,10 +481,10 @@ fn flush(events: &mut Vec<Event>, (of, piece): &mut (Streamed, String)) {
 }
 
 /// A step's thoughts, cut where its seals say. What is not sealed stays out: no provider wants it.
-fn sealed(thought: &mut String, seals: Vec<Seal>) -> Vec<Thought> {
+fn sealed(thought: &mut String, seals: Vec<ThoughtSignature>) -> Vec<Thought> {
     let thought = std::mem::take(thought);
     let mut rest = thought.as_str();
-    let cut = |seal: Seal| {
+    let cut = |seal: ThoughtSignature| {
         let (text, after) = rest.split_at(rest.floor_char_boundary(seal.thought_bytes));
         rest = after;
         Thought { text: text.to_owned(), at: seal.text_bytes, proof: seal.proof }

@@ -1,7 +1,7 @@
 //! A turn from its first answer to its end, and after restarts in between.
 
 use super::*;
-use crate::event::{Cause, Proof};
+use crate::event::{Cause, SignatureData};
 use crate::provider::Stop;
 use proptest::prelude::*;
 use serde_json::json;
@@ -171,9 +171,12 @@ fn thoughts_are_streamed_apart_and_go_back_with_their_seals_while_the_run_goes_o
     let mut turn = Turn::new();
     let events = feed(&mut turn, vec![thought("I "), thought("see"), Delta::Text("Let ".into())]);
     assert_eq!(events, [Event::Thought("I see".into()), Event::Text("Let ".into())]);
-    let seal = |proof: &str| Delta::Sealed(Proof::Signature(proof.into()));
+    let seal = |proof: &str| Delta::Sealed(SignatureData::Signature(proof.into()));
     // Sealed in another batch than it was thought, and a second one without text.
-    feed(&mut turn, vec![seal("s1"), Delta::Text("me".into()), Delta::Sealed(Proof::Redacted("r".into()))]);
+    feed(
+        &mut turn,
+        vec![seal("s1"), Delta::Text("me".into()), Delta::Sealed(SignatureData::Redacted("r".into()))],
+    );
     feed(&mut turn, vec![thought("İ again"), seal("s2"), thought("unsealed")]);
     let events = feed(&mut turn, vec![call("a", OFFERED), finished(3)]);
     assert!(
@@ -187,9 +190,9 @@ fn thoughts_are_streamed_apart_and_go_back_with_their_seals_while_the_run_goes_o
     assert_eq!(
         thoughts,
         [
-            thought("I see", 4, Proof::Signature("s1".into())),
-            thought("", 6, Proof::Redacted("r".into())),
-            thought("İ again", 6, Proof::Signature("s2".into())),
+            thought("I see", 4, SignatureData::Signature("s1".into())),
+            thought("", 6, SignatureData::Redacted("r".into())),
+            thought("İ again", 6, SignatureData::Signature("s2".into())),
         ]
     );
     turn.apply(&turn.end(Outcome::Aborted(Cause::Asked), Usage::default())[0]);
@@ -201,14 +204,24 @@ fn thoughts_are_streamed_apart_and_go_back_with_their_seals_while_the_run_goes_o
 #[test]
 fn a_thought_that_a_restart_made_void_is_gone_and_a_thought_is_no_answer() {
     let mut turn = Turn::new();
-    feed(&mut turn, vec![Delta::Thinking("hm".into()), Delta::Sealed(Proof::Signature("old".into()))]);
+    feed(
+        &mut turn,
+        vec![Delta::Thinking("hm".into()), Delta::Sealed(SignatureData::Signature("old".into()))],
+    );
     let [restarted] = &turn.recover(|_| false)[..] else { panic!() };
     turn.apply(restarted);
-    let anew = vec![Delta::Thinking("new".into()), Delta::Sealed(Proof::Signature("new".into()))];
+    let anew = vec![Delta::Thinking("new".into()), Delta::Sealed(SignatureData::Signature("new".into()))];
     feed(&mut turn, anew);
     let events = feed(&mut turn, vec![call("a", OFFERED), finished(1)]);
     let Event::Sealed(seals) = &events[0] else { panic!("{events:?}") };
-    assert_eq!(seals, &[Seal { thought_bytes: 3, text_bytes: 0, proof: Proof::Signature("new".into()) }]);
+    assert_eq!(
+        seals,
+        &[ThoughtSignature {
+            thought_bytes: 3,
+            text_bytes: 0,
+            proof: SignatureData::Signature("new".into())
+        }]
+    );
 
     let mut turn = Turn::new();
     let events = feed(
@@ -251,7 +264,7 @@ proptest! {
                     .into_iter().collect(),
                 4 => live.recover(|_| false),
                 5 => live.said(NOW, vec![Delta::Thinking("hm".into())], &tools()),
-                6 => live.said(NOW, vec![Delta::Sealed(Proof::Bare)], &tools()),
+                6 => live.said(NOW, vec![Delta::Sealed(SignatureData::Bare)], &tools()),
                 _ => live.end(Outcome::Aborted(Cause::Asked), Usage::default()),
             };
             for event in &events {

@@ -17,7 +17,9 @@ use crate::approval::{Asked, Decided, Decision};
 use crate::attachment::Attachment;
 use crate::auth::Owner;
 use crate::error::Error;
-use crate::event::{Cause, Event, Forgotten, Outcome, Proof, Seal, Streamed, ToolCall, ToolResult};
+use crate::event::{
+    Cause, Event, Forgotten, Outcome, SignatureData, Streamed, ThoughtSignature, ToolCall, ToolResult,
+};
 use crate::ids::{CallId, PluginName, Seq};
 use crate::run_options::RunOptions;
 use crate::settings::{Assignment, Settings};
@@ -111,9 +113,9 @@ pub fn write(event: &Event, body: &mut Vec<u8>) -> &'static str {
         Event::Sealed(seals) => {
             let seals = seals.iter().map(|seal| {
                 let (signature, redacted) = match &seal.proof {
-                    Proof::Bare => (None, None),
-                    Proof::Signature(proof) => (Some(proof.into()), None),
-                    Proof::Redacted(proof) => (None, Some(proof.into())),
+                    SignatureData::Bare => (None, None),
+                    SignatureData::Signature(proof) => (Some(proof.into()), None),
+                    SignatureData::Redacted(proof) => (None, Some(proof.into())),
                 };
                 Sealing { thought: seal.thought_bytes, text: seal.text_bytes, signature, redacted }
             });
@@ -281,13 +283,13 @@ pub fn read(kind: &str, body: &[u8]) -> Result<Event, Error> {
         }
         SEALED => {
             let record: Sealed<'_> = take(kind, body)?;
-            let seals = record.seals.into_iter().map(|sealing| Seal {
+            let seals = record.seals.into_iter().map(|sealing| ThoughtSignature {
                 thought_bytes: sealing.thought,
                 text_bytes: sealing.text,
                 proof: match (sealing.signature, sealing.redacted) {
-                    (Some(proof), _) => Proof::Signature(proof.into_owned()),
-                    (None, Some(proof)) => Proof::Redacted(proof.into_owned()),
-                    (None, None) => Proof::Bare,
+                    (Some(proof), _) => SignatureData::Signature(proof.into_owned()),
+                    (None, Some(proof)) => SignatureData::Redacted(proof.into_owned()),
+                    (None, None) => SignatureData::Bare,
                 },
             });
             Event::Sealed(seals.collect())

@@ -92,13 +92,13 @@ fn run_options() -> impl Strategy<Value = RunOptions> {
     )
 }
 
-fn seal() -> impl Strategy<Value = Seal> {
+fn seal() -> impl Strategy<Value = ThoughtSignature> {
     let proof = prop_oneof![
-        Just(Proof::Bare),
-        any::<String>().prop_map(Proof::Signature),
-        any::<String>().prop_map(Proof::Redacted),
+        Just(SignatureData::Bare),
+        any::<String>().prop_map(SignatureData::Signature),
+        any::<String>().prop_map(SignatureData::Redacted),
     ];
-    (any::<usize>(), any::<usize>(), proof).prop_map(|(thought_bytes, text_bytes, proof)| Seal {
+    (any::<usize>(), any::<usize>(), proof).prop_map(|(thought_bytes, text_bytes, proof)| ThoughtSignature {
         thought_bytes,
         text_bytes,
         proof,

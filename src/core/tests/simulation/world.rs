@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use clawmux_core::approval::Verdict;
 use clawmux_core::config::Recovery;
-use clawmux_core::event::{Proof, ToolCall, Usage};
+use clawmux_core::event::{SignatureData, ToolCall, Usage};
 use clawmux_core::follow::Followers;
 use clawmux_core::ids::{RunId, Seq};
 use clawmux_core::provider::{Delta, Stop};
@@ -591,7 +591,7 @@ impl World<'_> {
                 deltas.push(Delta::Thinking(format!("{} ", self.words)));
             }
             if self.dice.one_in(4) {
-                deltas.push(Delta::Sealed(Proof::Signature(self.words.to_string())));
+                deltas.push(Delta::Sealed(SignatureData::Signature(self.words.to_string())));
             }
         }
         if self.plan.stubborn {
