@@ -3,7 +3,7 @@
 //! A scrape takes what is counted where it is counted ([`Meters`], the log's figures, the table of
 //! connections), and asks nobody for it: so it is answered while sessions or the log are stuck, which
 //! is when it is wanted most. Actors that keep figures of their own are asked besides, all at once and
-//! for [`PATIENCE`]; one that does not answer is told as such and its figures are left out.
+//! for [`TIMEOUT`]; one that does not answer is told as such and its figures are left out.
 //!
 //! Names end in their units. Sessions, users and connections have no series of their own.
 
@@ -35,7 +35,7 @@ use crate::store::LogWriter;
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// How long an actor may take to say how it is.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Scrapes under way at once; more are refused.
 const SCRAPES_MAX: usize = 4;
@@ -131,7 +131,7 @@ impl Metrics {
         Self(Arc::new(sources))
     }
 
-    /// All of it as text; none where too many ask at once. Takes [`PATIENCE`] at most, and a little.
+    /// All of it as text; none where too many ask at once. Takes [`TIMEOUT`] at most, and a little.
     pub(crate) async fn text(&self, door: Door<'_>) -> Option<String> {
         let before = self.0.scrapes.fetch_add(1, Relaxed);
         let _scrape = Scrape(self.0.clone());
@@ -140,11 +140,11 @@ impl Metrics {
         }
         let begun = Instant::now();
         let asked = self.0.actors.iter().map(|(name, actor)| async move {
-            (*name, within(PATIENCE, actor.send(Observe)).await.and_then(Result::ok))
+            (*name, within(TIMEOUT, actor.send(Observe)).await.and_then(Result::ok))
         });
         // The folder of descriptors may be long.
         let process = actix_web::web::block(process::look);
-        let (observed, process) = futures::join!(join_all(asked), within(PATIENCE, process));
+        let (observed, process) = futures::join!(join_all(asked), within(TIMEOUT, process));
         let mut registry = Registry::with_prefix("clawmux");
         self.build(&mut registry);
         if let Some(Ok(process)) = process {

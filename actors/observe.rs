@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 /// How long an actor may take to say how it is, where it asks nobody for that.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const TIMEOUT: Duration = Duration::from_secs(1);
 /// The same for one that asks those it supervises: what they may take, and some time of its own.
 pub const PATIENCE_WITH_CHILDREN: Duration = Duration::from_secs(2);
 

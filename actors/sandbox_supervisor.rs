@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::dispatch::Request;
-use crate::observe::{Observe, Observed, PATIENCE, observe_passing};
+use crate::observe::{Observe, Observed, TIMEOUT, observe_passing};
 use crate::plugin::{Call, Calling, LOADS_MAX, Loaded, Loading, Plugin, Surroundings, settled};
 use crate::sandbox::cache::Cache;
 use crate::sandbox::compiler::Compiler;
@@ -560,7 +560,7 @@ impl Handler<Observe> for SandboxSupervisor {
             let (name, restarts) = (name.clone(), entry.restarts.total());
             let actor = format!("plugin {name}");
             let child: LocalBoxFuture<'static, Option<Observed>> = match &entry.state {
-                State::Running { to, .. } => Box::pin(observe_passing(actor, to.clone(), PATIENCE)),
+                State::Running { to, .. } => Box::pin(observe_passing(actor, to.clone(), TIMEOUT)),
                 State::OutOfOrder => {
                     let state = json!({ "state": "out of order", "error": Self::out_of_order(&name),
                         "source": entry.source.kind(),

@@ -26,7 +26,7 @@ use std::time::Duration;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// How long the kernel may take, which never takes any time.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The tables of the kernel's sockets.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
@@ -64,7 +64,7 @@ fn find() -> Option<Means> {
 
 fn pair() -> io::Result<(TcpListener, TcpStream, TcpStream)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let ours = TcpStream::connect_timeout(&listener.local_addr()?, PATIENCE)?;
+    let ours = TcpStream::connect_timeout(&listener.local_addr()?, TIMEOUT)?;
     let (theirs, _) = listener.accept()?;
     Ok((listener, ours, theirs))
 }
@@ -184,7 +184,7 @@ mod sock_diag {
     pub(super) fn ask(from: SocketAddr, to: SocketAddr) -> io::Result<u32> {
         let domain = Domain::from(libc::AF_NETLINK);
         let mut socket = Socket::new(domain, Type::RAW, Some(Protocol::from(NETLINK_SOCK_DIAG)))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         socket.write_all(&question(from, to))?;
         let mut answer = [0; 1024];
         let length = socket.read(&mut answer)?;

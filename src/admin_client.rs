@@ -16,7 +16,7 @@ use crate::home;
 use crate::terminal::one_line;
 
 /// How long the daemon may take to answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 /// The longest line of the daemon, in bytes.
 const BYTES_MAX: u64 = 64 << 20;
 
@@ -97,8 +97,8 @@ impl Link {
 
     fn over(socket: PathBuf, stream: UnixStream) -> Result<Self, Refused> {
         stream
-            .set_read_timeout(Some(PATIENCE))
-            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+            .set_read_timeout(Some(TIMEOUT))
+            .and_then(|()| stream.set_write_timeout(Some(TIMEOUT)))
             .map_err(|error| unreachable(&socket, &error.to_string()))?;
         Ok(Self { socket, stream: BufReader::new(stream), last_id: 0, begun: Vec::new() })
     }

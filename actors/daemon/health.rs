@@ -27,7 +27,7 @@ const FRESH: Duration = Duration::from_secs(1);
 /// How often it is looked though nobody asks.
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 /// How long a part may take to say how it is.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What was last seen.
 #[derive(Default)]
@@ -189,8 +189,8 @@ where
 }
 
 async fn within<T>(asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
-        let seconds = PATIENCE.as_secs();
+    tokio::time::timeout(TIMEOUT, asked).await.unwrap_or_else(|_| {
+        let seconds = TIMEOUT.as_secs();
         Err(ErrorCode::Timeout.error(format!("it does not answer for {seconds} s")))
     })
 }

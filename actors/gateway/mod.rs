@@ -70,7 +70,7 @@ use crate::machine;
 use crate::meters::Meters;
 use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
-use crate::observe::{Observe, Observed, PATIENCE, PATIENCE_WITH_CHILDREN, observe};
+use crate::observe::{Observe, Observed, PATIENCE_WITH_CHILDREN, TIMEOUT, observe};
 use crate::operator::{self, Admin, Drain, GetInfo};
 use crate::provider::shared_budget::SharedBudgets;
 use crate::provider_supervisor::ProviderSupervisor;
@@ -666,21 +666,21 @@ impl Handler<Observe> for Gateway {
         let observed = Observed::leaf("gateway", state);
         // All at once: one that is stuck takes no longer than its own patience.
         let asked: Vec<LocalBoxFuture<'static, Observed>> = vec![
-            Box::pin(observe("store", store, PATIENCE)),
+            Box::pin(observe("store", store, TIMEOUT)),
             Box::pin(observe("sandbox supervisor", sandbox, PATIENCE_WITH_CHILDREN)),
-            Box::pin(observe("provider supervisor", providers, PATIENCE)),
-            Box::pin(observe("nodes", nodes, PATIENCE)),
-            Box::pin(observe("hub", hub, PATIENCE)),
-            Box::pin(observe("configuration", configuration, PATIENCE)),
-            Box::pin(observe("devices", devices, PATIENCE)),
-            Box::pin(observe("crew", crew, PATIENCE)),
-            Box::pin(observe("scheduler", scheduler, PATIENCE)),
-            Box::pin(observe("files", files, PATIENCE)),
-            Box::pin(observe("tokens", tokens, PATIENCE)),
+            Box::pin(observe("provider supervisor", providers, TIMEOUT)),
+            Box::pin(observe("nodes", nodes, TIMEOUT)),
+            Box::pin(observe("hub", hub, TIMEOUT)),
+            Box::pin(observe("configuration", configuration, TIMEOUT)),
+            Box::pin(observe("devices", devices, TIMEOUT)),
+            Box::pin(observe("crew", crew, TIMEOUT)),
+            Box::pin(observe("scheduler", scheduler, TIMEOUT)),
+            Box::pin(observe("files", files, TIMEOUT)),
+            Box::pin(observe("tokens", tokens, TIMEOUT)),
             Box::pin(observe("session supervisor", sessions, PATIENCE_WITH_CHILDREN)),
-            Box::pin(observe("daemon", daemon, PATIENCE)),
-            Box::pin(observe("admin", admin, PATIENCE)),
-            Box::pin(observe("listener", listener, PATIENCE)),
+            Box::pin(observe("daemon", daemon, TIMEOUT)),
+            Box::pin(observe("admin", admin, TIMEOUT)),
+            Box::pin(observe("listener", listener, TIMEOUT)),
         ];
         Box::pin(async move { observed.with_children(join_all(asked).await) })
     }

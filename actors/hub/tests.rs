@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection: one that takes what there is when it is told so, or one that never does.
 struct Peer {
@@ -89,7 +89,7 @@ impl Connected {
     }
 
     async fn next(&mut self) -> Got {
-        tokio::time::timeout(PATIENCE, self.got.recv()).await.expect("in time").expect("open")
+        tokio::time::timeout(TIMEOUT, self.got.recv()).await.expect("in time").expect("open")
     }
 
     async fn announced(&mut self) -> Arc<Announcement> {

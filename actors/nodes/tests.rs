@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection that hands on what it gets.
 struct Mailbox(mpsc::UnboundedSender<Deliver>);
@@ -70,7 +70,7 @@ impl Peer {
     }
 
     async fn next(&mut self) -> Deliver {
-        tokio::time::timeout(PATIENCE, self.inbox.recv()).await.expect("in time").expect("open")
+        tokio::time::timeout(TIMEOUT, self.inbox.recv()).await.expect("in time").expect("open")
     }
 
     async fn invocation(&mut self) -> Arc<Invocation> {

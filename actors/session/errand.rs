@@ -31,7 +31,7 @@ use crate::session_supervisor::SessionSupervisor;
 const FIRST_ID: u64 = 1 << 61;
 
 /// How long the other session may take to have it written.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A call that is to be made.
 pub(super) struct Errand {
@@ -94,11 +94,11 @@ impl Errand {
         let asker = Asker::new(client, Ticket(1));
         let busy = |_| ErrorCode::Unavailable.error("the daemon is busy: try again");
         self.supervisor.try_send(Request { command, principal, asker }).map_err(busy)?;
-        match tokio::time::timeout(PATIENCE, answer).await {
+        match tokio::time::timeout(TIMEOUT, answer).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(_)) => Err(ErrorCode::Unavailable.error("the request was lost: try again")),
             Err(_) => {
-                let seconds = PATIENCE.as_secs();
+                let seconds = TIMEOUT.as_secs();
                 let late = format!("no answer within {seconds} s: it may still be said");
                 Err(ErrorCode::Timeout.error(late))
             }

@@ -38,7 +38,7 @@ use crate::crew::{self, AgentSupervisor, ParentSessions};
 use crate::dispatch::Request;
 use crate::files::Files;
 use crate::memory::Peak;
-use crate::observe::{Observe, Observed, PATIENCE, observe_passing};
+use crate::observe::{Observe, Observed, TIMEOUT, observe_passing};
 use crate::session::{AgentConfigs, Drain, Forget, Routed, Session, SessionDeps, Sleep, Subscribers};
 use crate::store::Unfinished;
 pub use order::Held;
@@ -464,7 +464,7 @@ impl Handler<Observe> for SessionSupervisor {
         let observed = Observed::leaf("session supervisor", state);
         let asked = awake.into_iter().map(|(key, session)| {
             let name = format!("session {key}");
-            observe_passing(name, session, PATIENCE)
+            observe_passing(name, session, TIMEOUT)
         });
         let asked = futures::future::join_all(asked);
         Box::pin(async move { observed.with_children(asked.await.into_iter().flatten().collect()) })

@@ -22,7 +22,7 @@ use crate::terminal::one_line;
 /// How many turns are shown where a session is opened.
 const TURNS: u64 = 10;
 /// How long to wait for a daemon that went away, and how often to try to connect.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_millis(250);
 
 impl Client {
@@ -176,7 +176,7 @@ impl Client {
                 Err(LinkError::Refused(failure)) => return Err(failure),
                 Err(LinkError::Temporary(failure)) => lost = failure,
             }
-            if begun.elapsed() >= PATIENCE {
+            if begun.elapsed() >= TIMEOUT {
                 return Err(lost);
             }
             tokio::select! {

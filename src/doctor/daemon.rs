@@ -20,13 +20,13 @@ use crate::operator::tokens::expiring;
 use crate::when::{ago, now_ms, span};
 
 /// How long a daemon that is well takes at most to say how it is.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The daemon and its socket; gives what it says of itself.
 pub(super) fn look(home: &Path, found: &mut Findings) -> Option<Value> {
     let socket = socket_path(home);
     let asked = Link::open(home).and_then(|mut link| {
-        link.wait_for(Some(PATIENCE))?;
+        link.wait_for(Some(TIMEOUT))?;
         link.call("admin.status", &json!({}), |_, _| {})
     });
     let status = match asked {
@@ -154,7 +154,7 @@ fn locked(tokens: &Value, found: &mut Findings) {
 /// Credentials that end soon, devices and calls that wait.
 pub(super) fn waiting(home: &Path, found: &mut Findings) {
     let Ok(mut link) = Link::open(home) else { return };
-    if link.wait_for(Some(PATIENCE)).is_err() {
+    if link.wait_for(Some(TIMEOUT)).is_err() {
         return;
     }
     let mut ask = |method: &str| link.call(method, &json!({}), |_, _| {}).unwrap_or_default();

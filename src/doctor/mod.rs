@@ -40,7 +40,7 @@ use crate::settings::Settings;
 use crate::terminal::{json_line, say, visible};
 
 /// How long a look may take that reads files and asks the daemon.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Where it is said why something goes wrong with the daemon.
 const LOG: &str =
@@ -77,7 +77,7 @@ pub(crate) fn run(global: &Global, options: &Doctor) -> Result<(), Failure> {
 /// Runs all checks.
 fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let global = global.clone();
-    let settings = found.within(PATIENCE, "config", move |found| {
+    let settings = found.within(TIMEOUT, "config", move |found| {
         let settings = config::read(&global, found);
         let files =
             settings.as_ref().and_then(|(settings, _)| settings.layers.files().ok()).unwrap_or_default();
@@ -90,7 +90,7 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let (settings, is_fine) = settings.map_or((None, false), |(settings, is_fine)| (Some(settings), is_fine));
     let known = settings.as_ref().map(|Settings { config, .. }| config.clone());
     let (folder, of_home) = (home.to_owned(), known.clone());
-    let owner = found.within(PATIENCE, "home", move |found| {
+    let owner = found.within(TIMEOUT, "home", move |found| {
         let owner = home::folder(&folder, found);
         if owner == HomeOwner::Us {
             let has_group = of_home.as_ref().is_some_and(|config| config.gateway.socket_group.is_some());
@@ -106,13 +106,13 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     if let Some(config) = known.clone() {
         let folder = home.to_owned();
         // One after the other, and as many as may be.
-        let patience = PATIENCE + Bounds::default().time * u32::try_from(config.plugins.len()).unwrap_or(1);
+        let patience = TIMEOUT + Bounds::default().time * u32::try_from(config.plugins.len()).unwrap_or(1);
         found.within(patience, "plugin", move |found| plugins::look(&config, &folder, is_fine, found));
     }
     let mut status = Value::Null;
     if owner != HomeOwner::Missing {
         let (folder, of_store) = (home.to_owned(), known.clone());
-        let answer = found.within(PATIENCE, "daemon", move |found| {
+        let answer = found.within(TIMEOUT, "daemon", move |found| {
             let status = daemon::look(&folder, found);
             match (&status, &of_store) {
                 (Some(_), _) => daemon::waiting(&folder, found),
@@ -126,7 +126,7 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let is_held = crate::home::holder(home).is_some();
     let listens = status["listen"].as_array().cloned();
     let configured = known.as_ref().map(|config| config.gateway.listen.clone()).unwrap_or_default();
-    found.within(PATIENCE, "port", move |found| match listens {
+    found.within(TIMEOUT, "port", move |found| match listens {
         Some(listens) => {
             let parsed = listens.iter().filter_map(|address| address.as_str()?.parse().ok());
             let parsed: Vec<SocketAddr> = parsed.collect();
@@ -144,7 +144,7 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
     let store = status["store"].as_str().map(PathBuf::from).or(of_config);
     let store = store.unwrap_or_else(|| home.join("clawmux.db"));
     let (folder, log) = (home.to_owned(), store.clone());
-    found.within(PATIENCE, "disk", move |found| {
+    found.within(TIMEOUT, "disk", move |found| {
         if owner == HomeOwner::Us {
             home::disk(&folder, found);
         }
@@ -164,7 +164,7 @@ fn look(home: &Path, global: &Global, options: &Doctor, found: &mut Findings) {
         return;
     }
     let within = Duration::from_secs(options.within);
-    found.within(within.saturating_add(PATIENCE), "store", move |found| {
+    found.within(within.saturating_add(TIMEOUT), "store", move |found| {
         for store::Finding { severity, what, advice } in store::inspect(&store, within) {
             found.add("store", severity, what, advice);
         }
@@ -315,7 +315,7 @@ mod tests {
         let stuck = found.within(Duration::from_millis(20), "disk", move |_| wait.recv());
         assert!(stuck.is_none());
         assert!(found.0[0].severity == Severity::Error && found.0[0].what.contains("did not end"));
-        assert_eq!(found.within(PATIENCE, "disk", |found| found.fine("disk", "well")), Some(()));
+        assert_eq!(found.within(TIMEOUT, "disk", |found| found.fine("disk", "well")), Some(()));
         assert_eq!(found.0[1].what, "well");
     }
 }

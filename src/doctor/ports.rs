@@ -12,7 +12,7 @@ use clawmux_actors::socket_owner::Means;
 use super::{Findings, LOG};
 
 /// How long a connection may take, and each piece of an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Where a daemon would listen that does not run.
 pub(super) fn free(addresses: &[SocketAddr], found: &mut Findings) {
@@ -100,9 +100,9 @@ fn exposed(addresses: &[SocketAddr], found: &mut Findings) {
 }
 
 fn readiness(address: SocketAddr) -> io::Result<String> {
-    let mut socket = TcpStream::connect_timeout(&address, PATIENCE)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    let mut socket = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
+    socket.set_write_timeout(Some(TIMEOUT))?;
     write!(socket, "GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
     socket.take(4096).read_to_end(&mut answer)?;

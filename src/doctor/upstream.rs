@@ -11,7 +11,7 @@ use clawmux_core::provider::ProviderKind;
 use super::Findings;
 
 /// How long a provider may take to answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How far a clock may be off in seconds, before it is worth a word, and before tokens fail.
 const SKEW_WARN: u64 = 30;
@@ -88,7 +88,7 @@ pub(super) fn ask(config: &Config, found: &mut Findings) {
         let Some(provider) = config.providers.get(name).filter(|provider| !provider.lacks_key()) else {
             continue;
         };
-        match system.block_on(probe(name, provider, PATIENCE)) {
+        match system.block_on(probe(name, provider, TIMEOUT)) {
             Ok(None) => found.fine("model", format!("provider {name} needs no network")),
             Ok(Some(probed)) => {
                 answered(name, &probed, found);
@@ -112,7 +112,7 @@ pub(super) fn ask(config: &Config, found: &mut Findings) {
 /// The longest [`ask`] takes.
 pub(super) fn patience(config: &Config) -> Duration {
     let count = u32::try_from(config.providers.len()).unwrap_or(u32::MAX);
-    PATIENCE.saturating_mul(count).saturating_add(PATIENCE)
+    TIMEOUT.saturating_mul(count).saturating_add(TIMEOUT)
 }
 
 fn answered(name: &str, probed: &Probed, found: &mut Findings) {

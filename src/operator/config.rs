@@ -17,7 +17,7 @@ use crate::settings;
 use crate::terminal::{one_line, tell};
 
 /// How long the daemon may take to apply a configuration.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Runs `config`.
 ///
@@ -159,7 +159,7 @@ fn warn(answer: &Value) {
 }
 
 fn ask(link: &mut Link, method: &str, params: &Value) -> Result<Value, Failure> {
-    link.wait_for(Some(PATIENCE))?;
+    link.wait_for(Some(TIMEOUT))?;
     link.call(method, params, |_, _| {}).map_err(|why| match why {
         Refused::Error(error) => refused(error),
         unreachable => unreachable.into(),

@@ -18,7 +18,7 @@ use crate::settings;
 use crate::terminal::{json_line, one_line, put, say, tell};
 
 /// How long a provider may take to answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Runs `models`.
 ///
@@ -95,7 +95,7 @@ pub(crate) fn run(global: &Global, provider: Option<&str>) -> Result<(), Failure
 /// The models of each provider; all are asked at once.
 async fn list(providers: &BTreeMap<String, Provider>) -> Vec<(String, Result<Vec<String>, Error>)> {
     let asked = providers.iter().map(async |(name, provider)| {
-        let models = probe::models(name, provider, PATIENCE).await;
+        let models = probe::models(name, provider, TIMEOUT).await;
         (name.clone(), models)
     });
     join_all(asked).await

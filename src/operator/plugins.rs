@@ -15,7 +15,7 @@ use crate::terminal::{Tone, json_line, one_line, say, tell, visible, write};
 use crate::when::{ago, now_ms};
 
 /// How long the daemon may take; its own deadlines for loads and calls are shorter.
-const PATIENCE: Duration = Duration::from_secs(660);
+const TIMEOUT: Duration = Duration::from_secs(660);
 
 /// Runs `plugins`.
 ///
@@ -72,7 +72,7 @@ pub(crate) fn run(global: &Global, command: &PluginCommand) -> Result<(), Failur
         ),
     };
     let mut link = Link::open(&home_of(global)?)?;
-    link.wait_for(Some(PATIENCE))?;
+    link.wait_for(Some(TIMEOUT))?;
     let answer = link.call(method, &params, |_, _| {})?;
     if global.json {
         say(&json_line(&answer));

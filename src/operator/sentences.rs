@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 /// After this time the begun part of a sentence is shown.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest sentence, in bytes.
 const BYTES_MAX: usize = 600;
 /// How many runs may have an incomplete sentence at once.
@@ -82,7 +82,7 @@ impl Sentences {
 
     /// How long to wait until a begun sentence has to be shown; none if there is none.
     pub(super) fn patience(&self, now: Instant) -> Option<Duration> {
-        let left = |open: &Sentence| PATIENCE.saturating_sub(now.saturating_duration_since(open.since));
+        let left = |open: &Sentence| TIMEOUT.saturating_sub(now.saturating_duration_since(open.since));
         // The system takes 0 for no bound.
         self.0.iter().map(left).min().map(|left| left.max(Duration::from_millis(10)))
     }
@@ -91,7 +91,7 @@ impl Sentences {
     pub(super) fn overdue(&mut self, now: Instant) -> Vec<Value> {
         let mut told = Vec::new();
         for open in &mut self.0 {
-            if now.saturating_duration_since(open.since) >= PATIENCE {
+            if now.saturating_duration_since(open.since) >= TIMEOUT {
                 let end = last_word(&open.text).unwrap_or(open.text.len());
                 told.extend(open.told(&open.text[..end]));
                 open.text.drain(..end);
@@ -189,10 +189,10 @@ mod tests {
     fn what_takes_long_is_told_by_the_word() {
         let (mut open, now) = (Sentences::default(), Instant::now());
         open.take(text("a", "1", 1, "a slow answ"), now);
-        assert!(open.overdue(now).is_empty() && open.patience(now) == Some(PATIENCE));
-        assert_eq!(texts(&open.overdue(now + PATIENCE)), ["a slow"]);
-        assert_eq!(texts(&open.overdue(now + PATIENCE)), [] as [&str; 0]);
-        assert_eq!(texts(&open.overdue(now + 2 * PATIENCE)), ["answ"]);
+        assert!(open.overdue(now).is_empty() && open.patience(now) == Some(TIMEOUT));
+        assert_eq!(texts(&open.overdue(now + TIMEOUT)), ["a slow"]);
+        assert_eq!(texts(&open.overdue(now + TIMEOUT)), [] as [&str; 0]);
+        assert_eq!(texts(&open.overdue(now + 2 * TIMEOUT)), ["answ"]);
         assert_eq!(open.patience(now), None);
         let told = open.take(text("a", "1", 2, &"word ".repeat(200)), now);
         assert!(told.len() == 1 && told[0]["text"].as_str().unwrap().len() <= BYTES_MAX, "{told:?}");

@@ -12,7 +12,7 @@ use futures::future::join_all;
 use crate::terminal::one_line;
 
 /// How long a provider may take to say which models it has.
-pub(super) const PATIENCE: Duration = Duration::from_secs(6);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(6);
 
 /// A provider that was asked for its models.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct FoundProvider {
 /// Those there are, the best first. Servers that nobody named and that do not answer are left out.
 pub(super) async fn look(env: &[(String, String)]) -> Vec<FoundProvider> {
     let asked = offers(env).into_iter().map(async |offer| {
-        let models = probe::models(offer.name, &offer.provider, PATIENCE).await;
+        let models = probe::models(offer.name, &offer.provider, TIMEOUT).await;
         FoundProvider { offer, models }
     });
     let mut found = join_all(asked).await;

@@ -8,7 +8,7 @@ use clawmux_core::offer::Offer;
 use clawmux_core::provider::ProviderKind;
 
 use super::Candidate;
-use super::find::{FoundProvider, PATIENCE, explained};
+use super::find::{FoundProvider, TIMEOUT, explained};
 use crate::exit::{FAILED, Failure};
 use crate::question;
 use crate::terminal::{one_line, tell};
@@ -181,7 +181,7 @@ fn offer(name: &'static str, title: &'static str, kind: ProviderKind, base_url: 
 
 /// Asks a provider for its models; tells the user if that fails.
 fn looked(offer: Offer, system: &SystemRunner) -> FoundProvider {
-    let asked = probe::models(offer.name, &offer.provider, PATIENCE);
+    let asked = probe::models(offer.name, &offer.provider, TIMEOUT);
     let models = system.block_on(asked);
     if let Err(error) = &models
         && (offer.is_server || offer.provider.api_key.is_some())

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::npm::Generation;
 use crate::stage::{Auth, Stage};
-use crate::support::PATIENCE;
+use crate::support::TIMEOUT;
 use crate::support::tools::needs;
 
 /// What a command printed, once it has ended well.
@@ -31,7 +31,7 @@ fn end(mut command: Command) -> (bool, String) {
             break status;
         }
         // They load some hundred files each time.
-        if begin.elapsed() > PATIENCE * 2 {
+        if begin.elapsed() > TIMEOUT * 2 {
             let _ = child.kill();
             let _ = child.wait();
             panic!(

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::npm::Generation;
-use crate::support::{PATIENCE, tools};
+use crate::support::{TIMEOUT, tools};
 
 /// How often the page is looked at.
 const LOOK: Duration = Duration::from_millis(100);
@@ -136,7 +136,7 @@ impl Page {
     /// Waits until the conversation is as wanted; gives it.
     ///
     /// # Panics
-    /// After [`PATIENCE`], with what the page shows.
+    /// After [`TIMEOUT`], with what the page shows.
     pub fn wait(&mut self, what: &str, wanted: impl Fn(&Thread) -> bool) -> Thread {
         let begin = Instant::now();
         loop {
@@ -144,7 +144,7 @@ impl Page {
             if wanted(&thread) {
                 return thread;
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TIMEOUT {
                 let (text, faults) = (self.text(), self.faults());
                 panic!(
                     "waited {PATIENCE:?} for {what}; the page:\n{text}\nits conversation: {thread:#?}\nfaults: {faults:#?}"
@@ -162,7 +162,7 @@ impl Page {
             if wanted(&text) {
                 return;
             }
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TIMEOUT {
                 let faults = self.faults();
                 panic!("waited {PATIENCE:?} for {what}; the page:\n{text}\nfaults: {faults:#?}");
             }
@@ -174,7 +174,7 @@ impl Page {
     pub fn wait_for_button(&mut self, label: &str, there: bool) {
         let begin = Instant::now();
         while self.has_button(label) != there {
-            if begin.elapsed() > PATIENCE {
+            if begin.elapsed() > TIMEOUT {
                 let text = self.text();
                 panic!(
                     "waited {PATIENCE:?} for the button {label:?} to be there: {there}; the page:\n{text}"
@@ -186,7 +186,7 @@ impl Page {
 
     fn ask(&mut self, command: &Value) -> Value {
         let sent = writeln!(self.commands, "{command}").and_then(|()| self.commands.flush());
-        let answer = sent.ok().and_then(|()| self.answers.recv_timeout(PATIENCE * 2).ok());
+        let answer = sent.ok().and_then(|()| self.answers.recv_timeout(TIMEOUT * 2).ok());
         let Some(answer) = answer else {
             let _ = self.driver.kill();
             let (ended, nothing) = (self.driver.wait(), std::thread::spawn(String::new));

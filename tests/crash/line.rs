@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::support::PATIENCE;
+use crate::support::TIMEOUT;
 
 /// Why a client stopped.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Line {
     /// The next frame.
     pub async fn receive(&mut self) -> Result<Value, Stop> {
         loop {
-            let message = match tokio::time::timeout(PATIENCE, self.socket.next()).await {
+            let message = match tokio::time::timeout(TIMEOUT, self.socket.next()).await {
                 Ok(message) => message,
                 Err(_) => return Err(Stop::Wrong(format!("nothing came for {PATIENCE:?}"))),
             };

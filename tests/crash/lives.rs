@@ -16,7 +16,7 @@ use crate::audit;
 use crate::line::{Line, Stop};
 use crate::plan::Random;
 use crate::support::daemon::{address_in, command};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 /// How long a life waits for what is to be seen before its end.
 /// Far longer than it takes, so that a busy machine gets as far between two kills as an idle one.
@@ -229,7 +229,7 @@ impl Lives {
 
     async fn get_ready(&self, ready: oneshot::Receiver<SocketAddr>) -> bool {
         let start = Instant::now();
-        match tokio::time::timeout(PATIENCE, ready).await {
+        match tokio::time::timeout(TIMEOUT, ready).await {
             Ok(Ok(address)) => {
                 self.starts.borrow_mut().push(start.elapsed());
                 self.now.send_replace(Some((self.number.get(), address)));

@@ -13,7 +13,7 @@ use crate::support::daemon::{self, Daemon};
 use crate::support::lines::Lines;
 use crate::support::tools::{needs, skip};
 use crate::support::wundr::Wundr;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 const ADA: &str = "main:websocket:ada:main";
 
@@ -380,7 +380,7 @@ impl Watching {
     fn says(&self, words: &str) {
         let mut seen = Vec::new();
         while !seen.last().is_some_and(|line: &String| line.contains(words)) {
-            seen.push(self.said.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("{words}: {e}: {seen:?}")));
+            seen.push(self.said.recv_timeout(TIMEOUT).unwrap_or_else(|e| panic!("{words}: {e}: {seen:?}")));
         }
     }
 
@@ -388,7 +388,7 @@ impl Watching {
     fn line(&self, words: &str) -> String {
         let mut seen = Vec::new();
         loop {
-            let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|e| panic!("{words}: {e}: {seen:?}"));
+            let line = self.lines.recv_timeout(TIMEOUT).unwrap_or_else(|e| panic!("{words}: {e}: {seen:?}"));
             if line.contains(words) {
                 return line;
             }

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use crate::support::PATIENCE;
+use crate::support::TIMEOUT;
 use crate::support::daemon::{Daemon, command, home};
 
 const PAGE: &str = "<!doctype html><html><head><script>boot()</script>\
@@ -37,7 +37,7 @@ impl Answer {
 /// Asks with a target exactly as it is written here.
 fn ask(address: SocketAddr, method: &str, target: &[u8], more: &str) -> Answer {
     let mut socket = TcpStream::connect(address).expect("it accepts");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
     let head = format!(" HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{more}\r\n");
     let request = [method.as_bytes(), b" ", target, head.as_bytes()].concat();
     socket.write_all(&request).expect("it is sent");
@@ -277,7 +277,7 @@ fn files_that_are_taken_slowly_hold_nobody_up_and_come_whole() {
     assert_eq!(get(&daemon, "/assets/large-AbCd_-12.js").body.len(), 3_000_000, "others are served");
     let mut rest = Vec::new();
     let socket = sockets.first_mut().expect("one");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a deadline");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a deadline");
     while rest.len() < 2_999_000 {
         let mut piece = [0; 65536];
         let read = socket.read(&mut piece).expect("it goes on when it is read");

@@ -16,7 +16,7 @@ use crate::support::lines::Lines;
 use crate::support::openclaw;
 use crate::support::tools::needs;
 use crate::support::wundr::Wundr;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 const TOKEN: &str = "a-token-of-24-characters";
 const NOBODY: &str = "65534";
@@ -108,7 +108,7 @@ fn a_flood_of_refusals_is_a_few_lines_of_the_log() {
     let begin = Instant::now();
     for _ in 0..ROUNDS {
         let mut socket = TcpStream::connect(daemon.address).expect("it accepts");
-        socket.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
         let request = upgrade("/ws").replace("\r\n\r\n", &format!("\r\nOrigin: {origin}\r\n\r\n"));
         socket.write_all(request.as_bytes()).expect("it is sent");
         let mut answer = [0; 12];
@@ -170,7 +170,7 @@ fn guesses_are_few_and_who_comes_from_elsewhere_does_not_wait() {
         let shown = crate::support::raw::text(&json!({ "token": TOKEN }).to_string());
         assert_no_wait(|| {
             let mut socket = TcpStream::connect(address).expect("it accepts");
-            socket.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
+            socket.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
             socket.write_all(&[request.as_bytes(), &shown].concat()).expect("it is sent");
             let mut received = crate::support::raw::Received::default();
             let hello = eventually("hello", || {
@@ -237,7 +237,7 @@ fn silent_connections_do_not_lock_the_operator_out() {
     let mut operator = Lines::connect(daemon.home());
     assert!(operator.call("admin.status", json!({}))["pid"].is_u64());
     let mut first = silent.into_iter().next().expect("there are many");
-    first.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
+    first.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
     let mut told = String::new();
     first.read_to_string(&mut told).expect("it is closed");
     assert!(told.contains("too many connections"), "{told}");

@@ -20,7 +20,7 @@ use crate::support::client::Client;
 use crate::support::daemon::Daemon;
 use crate::support::process::{open_files, open_files_max, percentile, resident_bytes};
 use crate::support::raw::{header, upgrade_request};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 const TOKEN: &str = "a-token-of-24-characters";
 
@@ -148,7 +148,7 @@ fn flood(address: SocketAddr, each: usize) -> BTreeMap<Kind, (usize, usize)> {
         let players: Vec<_> = (0..each * Kind::ALL.len())
             .map(|at| {
                 let kind = Kind::ALL[at % Kind::ALL.len()];
-                (kind, tokio::spawn(tokio::time::timeout(PATIENCE, kind.play(address))))
+                (kind, tokio::spawn(tokio::time::timeout(TIMEOUT, kind.play(address))))
             })
             .collect();
         let mut closed: BTreeMap<Kind, (usize, usize)> = BTreeMap::new();
@@ -182,7 +182,7 @@ impl Welcome {
             let mut client = loop {
                 match enter(address) {
                     Ok(client) => break client,
-                    Err(_) if begun.elapsed() < PATIENCE => welcome.again += 1,
+                    Err(_) if begun.elapsed() < TIMEOUT => welcome.again += 1,
                     Err(why) => panic!("not let in: {why}"),
                 }
             };
@@ -289,7 +289,7 @@ fn crowd(address: SocketAddr, opening: &[u8], count: usize) -> Vec<std::net::Tcp
     (0..count)
         .map(|_| {
             let mut socket = std::net::TcpStream::connect(address).expect("it accepts");
-            socket.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
+            socket.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
             // It may have had to go already.
             let _ = socket.write_all(opening);
             socket

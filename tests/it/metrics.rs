@@ -7,7 +7,7 @@ use std::net::TcpStream;
 
 use crate::support::client::Client;
 use crate::support::daemon::Daemon;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 /// A reading of `/metrics`.
 #[derive(Debug, Default)]
@@ -150,7 +150,7 @@ fn labels(text: &str) -> Vec<(String, String)> {
 /// A GET with these headers: status, headers and body.
 fn get(daemon: &Daemon, headers: &str) -> (u16, String, String) {
     let mut socket = TcpStream::connect(daemon.address).expect("it accepts");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
     let host =
         if headers.contains("Host:") { String::new() } else { format!("Host: {}\r\n", daemon.address) };
     write!(socket, "GET /metrics HTTP/1.1\r\n{host}{headers}Connection: close\r\n\r\n").expect("it is sent");

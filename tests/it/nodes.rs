@@ -42,7 +42,7 @@ fn node_is_there(operator: &mut Client, node: &str) {
         if nodes.iter().any(|row| row["nodeId"] == node) {
             return;
         }
-        assert!(start.elapsed() < crate::support::PATIENCE, "{list}");
+        assert!(start.elapsed() < crate::support::TIMEOUT, "{list}");
     }
 }
 

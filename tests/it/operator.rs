@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::Client;
 use crate::support::daemon::{self, Daemon};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 const ADA: &str = "main:websocket:ada:main";
 
@@ -325,7 +325,7 @@ impl Tail {
     }
 
     fn line(&self) -> String {
-        self.lines.recv_timeout(PATIENCE).expect("a line in time")
+        self.lines.recv_timeout(TIMEOUT).expect("a line in time")
     }
 
     /// The next event of `--json`.
@@ -388,9 +388,7 @@ fn a_session_is_followed_until_ctrl_c_and_across_an_abort() {
     let now = Tail::start(&daemon, &["--json"]);
     let all = Tail::start(&daemon, &["--json", "--after", "0"]);
     let people = Tail::start(&daemon, &["--after", "1"]);
-    assert!(
-        people.errors.recv_timeout(PATIENCE).expect("a line").ends_with("after number 1; Ctrl-C ends it")
-    );
+    assert!(people.errors.recv_timeout(TIMEOUT).expect("a line").ends_with("after number 1; Ctrl-C ends it"));
     assert_eq!(contiguous(0, &all.until("end")), head, "first what was");
     eventually("the tails to follow", || (followers(&daemon) == 3).then_some(()));
 
@@ -454,7 +452,7 @@ fn a_tail_that_is_not_read_for_a_while_misses_nothing() {
         events.push(event);
     }
     contiguous(0, &events);
-    let said = tail.errors.recv_timeout(PATIENCE).expect("a line");
+    let said = tail.errors.recv_timeout(TIMEOUT).expect("a line");
     assert!(said.contains("too slow"), "{said}");
     client.abort(&slow);
 }
@@ -644,7 +642,7 @@ struct Operator {
 impl Operator {
     fn connect(daemon: &Daemon) -> Self {
         let stream = UnixStream::connect(daemon.home().join(".xeno/gateway.sock")).expect("it accepts");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
         Self { stream: BufReader::new(stream) }
     }
 

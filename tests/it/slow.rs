@@ -15,7 +15,7 @@ use crate::support::pace::{self, Pacer};
 use crate::support::process::{
     connections_to, open_files, open_files_max, percentile, resident_bytes, send_queues,
 };
-use crate::support::{PATIENCE, eventually, raw};
+use crate::support::{TIMEOUT, eventually, raw};
 
 /// How many never read, where the environment does not say.
 const STUCK: usize = 1000;
@@ -110,7 +110,7 @@ struct Follower {
 impl Follower {
     fn new(address: SocketAddr, account: &str, after: Option<u64>) -> Self {
         let mut socket = raw::connect_with_small_buffer(address);
-        socket.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
+        socket.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
         let mut params = place(account);
         if let Some(after) = after {
             params = with(params, "after_seq", after);

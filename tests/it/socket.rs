@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::client::Client;
 use crate::support::daemon::Daemon;
 use crate::support::lines::Lines;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 const ADA: &str = "main:websocket:ada:main";
 
@@ -18,8 +18,8 @@ const CONNECTIONS_MAX: usize = 128;
 
 fn socket(daemon: &Daemon) -> UnixStream {
     let stream = UnixStream::connect(daemon.home().join(".xeno/gateway.sock")).expect("it accepts");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
-    stream.set_write_timeout(Some(PATIENCE)).expect("a deadline is set");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
+    stream.set_write_timeout(Some(TIMEOUT)).expect("a deadline is set");
     stream
 }
 

@@ -9,7 +9,7 @@ use crate::support::client::Client;
 use crate::support::daemon::Daemon;
 use crate::support::process::{open_files_max, resident_bytes};
 use crate::support::raw::{header, text, upgrade_request};
-use crate::support::{PATIENCE, eventually};
+use crate::support::{TIMEOUT, eventually};
 
 const TOKEN: &str = "a-token-of-24-characters";
 const READER: &str = "a-reader-of-24-characters";
@@ -19,8 +19,8 @@ const MIB: usize = 1 << 20;
 /// Upgraded, let in with this token, and answered.
 fn connect(address: SocketAddr, token: &str) -> TcpStream {
     let mut socket = TcpStream::connect(address).expect("it accepts");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    socket.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
+    socket.set_write_timeout(Some(TIMEOUT)).expect("a timeout");
     let shown = text(&format!(r#"{{"token":"{token}"}}"#));
     socket.write_all(&[upgrade_request("/ws").into_bytes(), shown].concat()).expect("it takes that");
     let (mut read, mut piece) = (Vec::new(), [0; 1024]);
@@ -84,7 +84,7 @@ fn a_thousand_that_never_finish_stay_within_the_room_there_is() {
     let payload = vec![b' '; EACH];
     let mut most = 0;
     let mut lines = UnixStream::connect(daemon.home().join(".xeno/gateway.sock")).expect("its socket");
-    lines.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    lines.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     // Lines count with frames, and this one is the largest of all.
     for _ in 0..64 {
         lines.write_all(&payload[..16 * 1024]).expect("it takes that");
@@ -126,7 +126,7 @@ fn a_thousand_that_never_finish_stay_within_the_room_there_is() {
 fn a_line_has_to_be_complete_in_time() {
     let daemon = start("[gateway]\nmessage_timeout_ms = 400\n");
     let mut socket = UnixStream::connect(daemon.home().join(".xeno/gateway.sock")).expect("its socket");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     let mut dripping = socket.try_clone().expect("a socket");
     let drips = std::thread::spawn(move || {
         while dripping.write_all(b" ").is_ok() {

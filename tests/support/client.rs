@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::handshake::client::Request;
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use super::socket::{Incoming, Socket};
 
 /// One connection.
@@ -161,7 +161,7 @@ impl Client {
         // Ticks come for ever.
         let begin = Instant::now();
         loop {
-            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?}, after {:#?}", self.seen());
+            assert!(begin.elapsed() < TIMEOUT, "waited {PATIENCE:?}, after {:#?}", self.seen());
             let frame = self.receive();
             if is_meant(&frame) {
                 return frame;

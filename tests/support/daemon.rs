@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, mpsc};
 
-use super::{PATIENCE, eventually};
+use super::{TIMEOUT, eventually};
 
 /// A port of the system's choice.
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -94,7 +94,7 @@ impl Daemon {
         });
         let mut seen = String::new();
         let address = loop {
-            match ready.recv_timeout(PATIENCE) {
+            match ready.recv_timeout(TIMEOUT) {
                 Ok(line) => match address_in(&line) {
                     Some(address) => break address,
                     None => seen.push_str(&line),
@@ -286,7 +286,7 @@ pub fn command(home: &Path) -> Command {
 pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
     use std::io::Write;
     let mut socket = std::net::TcpStream::connect(address).expect("it accepts");
-    socket.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
     write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
         .expect("it is sent");
     let mut answer = String::new();

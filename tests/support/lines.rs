@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 /// One connection.
 pub struct Lines {
@@ -30,8 +30,8 @@ impl Lines {
     /// Connects to a socket.
     pub fn connect_to(path: &Path) -> Self {
         let stream = UnixStream::connect(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        stream.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a deadline is set");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
+        stream.set_write_timeout(Some(TIMEOUT)).expect("a deadline is set");
         Self { stream, buffer: Vec::new(), next_id: 0, kept: VecDeque::new(), seen: Vec::new() }
     }
 
@@ -112,7 +112,7 @@ impl Lines {
         }
         let begin = std::time::Instant::now();
         loop {
-            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}, after {:#?}", self.seen);
+            assert!(begin.elapsed() < TIMEOUT, "waited {PATIENCE:?} for {what}, after {:#?}", self.seen);
             match self.read() {
                 Ok(message) if is_meant(&message) => return message,
                 Ok(other) => self.kept.push_back(other),

@@ -1,6 +1,6 @@
 //! What tests of the whole daemon share: a daemon of their own, and clients with a deadline.
 //!
-//! Every daemon has its own home and its own port; every wait ends after [`PATIENCE`] with what was
+//! Every daemon has its own home and its own port; every wait ends after [`TIMEOUT`] with what was
 //! seen until then. Nothing here sleeps to wait, but for polling a condition that has no event.
 
 pub mod client;
@@ -21,19 +21,19 @@ use std::future::Future;
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up: far longer than it ever takes.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Polls until `condition` gives something.
 ///
 /// # Panics
-/// After [`PATIENCE`], naming `what`.
+/// After [`TIMEOUT`], naming `what`.
 pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
         if let Some(found) = condition() {
             return found;
         }
-        assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        assert!(start.elapsed() < TIMEOUT, "waited {PATIENCE:?} for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -41,10 +41,10 @@ pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
 /// Waits for what another thread makes happen.
 ///
 /// # Panics
-/// After [`PATIENCE`], naming `what`.
+/// After [`TIMEOUT`], naming `what`.
 pub fn wait_for<T>(what: &str, future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
-    match runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await }) {
+    match runtime.block_on(async { tokio::time::timeout(TIMEOUT, future).await }) {
         Ok(output) => output,
         Err(_) => panic!("waited {PATIENCE:?} for {what}"),
     }

@@ -8,7 +8,7 @@ use tokio_tungstenite::tungstenite::handshake::client::Request;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 /// One connection.
 pub struct Socket {
@@ -40,7 +40,7 @@ impl Socket {
     /// Why it is refused.
     pub fn upgrade(address: SocketAddr, request: Request) -> Result<Self, String> {
         let stream = TcpStream::connect(address).expect("it accepts");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a deadline is set");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a deadline is set");
         stream.set_nodelay(true).expect("no delay");
         let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
         let (socket, _) = tungstenite::client::client_with_config(request, stream, Some(config))

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use super::PATIENCE;
+use super::TIMEOUT;
 
 /// How often the screen is looked at.
 const LOOK: Duration = Duration::from_millis(50);
@@ -114,7 +114,7 @@ impl Terminal {
     /// Waits until the screen is as wanted; gives it.
     ///
     /// # Panics
-    /// After [`PATIENCE`], with the screen.
+    /// After [`TIMEOUT`], with the screen.
     pub fn wait(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let begin = Instant::now();
         loop {
@@ -122,7 +122,7 @@ impl Terminal {
             if wanted(&screen) {
                 return screen;
             }
-            assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}; the screen:\n{screen}");
+            assert!(begin.elapsed() < TIMEOUT, "waited {PATIENCE:?} for {what}; the screen:\n{screen}");
             std::thread::sleep(LOOK);
         }
     }

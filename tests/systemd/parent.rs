@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::support::{PATIENCE, daemon, eventually};
+use crate::support::{TIMEOUT, daemon, eventually};
 
 /// Passes its standard input and output on as the sockets 3 and 4, as systemd counts them.
 const PASS: &str = "exec 3<&0 4<&1 </dev/null >/dev/null; \
@@ -35,7 +35,7 @@ impl Parent {
         let home = daemon::home();
         std::fs::write(home.path().join("gateway.toml"), config).unwrap();
         let notify = UnixDatagram::bind(home.path().join("notify")).unwrap();
-        notify.set_read_timeout(Some(PATIENCE)).unwrap();
+        notify.set_read_timeout(Some(TIMEOUT)).unwrap();
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
         let unix = UnixListener::bind(home.path().join("passed.sock")).unwrap();
         Self { home, tcp, unix, notify, config: config.to_owned(), env: Vec::new() }
@@ -97,9 +97,9 @@ impl Parent {
     /// What the daemon tells next, a list of `NAME=VALUE`.
     ///
     /// # Panics
-    /// After [`PATIENCE`].
+    /// After [`TIMEOUT`].
     pub(crate) fn told(&self) -> Vec<String> {
-        self.told_within(PATIENCE).unwrap_or_else(|| {
+        self.told_within(TIMEOUT).unwrap_or_else(|| {
             panic!("nothing was told; configuration {:?}, log:\n{}", self.config, self.log())
         })
     }
@@ -122,7 +122,7 @@ impl Parent {
     pub(crate) fn ask(&self, method: &str) -> Result<String, String> {
         let asked = || -> std::io::Result<String> {
             let mut stream = UnixStream::connect(self.unix_path())?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
             writeln!(stream, "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"{method}\"}}")?;
             stream.shutdown(Shutdown::Write)?;
             let mut answer = String::new();

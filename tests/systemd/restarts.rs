@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::{self, Message};
 
 use crate::parent::Parent;
-use crate::support::PATIENCE;
+use crate::support::TIMEOUT;
 use crate::support::client::Client;
 use crate::support::lines::Lines;
 use crate::support::openclaw;
@@ -35,7 +35,7 @@ enum Visit {
 fn visit(address: SocketAddr) -> Result<Visit, String> {
     let say = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     let stream = TcpStream::connect(address).map_err(|e| say("connect", &e))?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(|e| say("socket", &e))?;
+    stream.set_read_timeout(Some(TIMEOUT)).map_err(|e| say("socket", &e))?;
     let (mut socket, _) =
         tungstenite::client(format!("ws://{address}/ws"), stream).map_err(|e| say("upgrade", &e))?;
     // What can't be sent was closed, which is told by what can be read.

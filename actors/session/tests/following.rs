@@ -193,7 +193,7 @@ async fn who_watches_is_told_all_it_may_see_and_keeps_nothing_awake() {
     let session = world.supervisor.send(Visit { key }).await.unwrap().unwrap();
     of_ada.ask_as(user("ada"), Stop { target: target("ada"), cause: Cause::Stopped });
     of_ada.reply().await.unwrap();
-    tokio::time::timeout(PATIENCE, async {
+    tokio::time::timeout(TIMEOUT, async {
         while session.connected() {
             tokio::task::yield_now().await;
         }

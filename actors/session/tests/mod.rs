@@ -61,7 +61,7 @@ use crate::store::Store;
 #[path = "../../../tests/support/upstream.rs"]
 mod upstream;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Makes a session panic.
 #[derive(Message)]
@@ -256,7 +256,7 @@ impl Peer {
     }
 
     async fn next(&mut self) -> Deliver {
-        tokio::time::timeout(PATIENCE, self.inbox.recv()).await.expect("in time").expect("open")
+        tokio::time::timeout(TIMEOUT, self.inbox.recv()).await.expect("in time").expect("open")
     }
 
     async fn reply(&mut self) -> Result<Reply, clawmux_core::error::Error> {

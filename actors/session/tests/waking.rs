@@ -40,7 +40,7 @@ async fn a_session_that_never_was_can_be_let_go_and_sleeps_then() {
         peer.reply().await,
         Ok(Reply::Session(SessionReply::Detached(Detached { found: true })))
     ));
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while world.supervisor.send(Visit { key: session.clone() }).await.unwrap().is_some() {
         assert!(tokio::time::Instant::now() < deadline, "it sleeps");
         tokio::task::yield_now().await;
@@ -68,7 +68,7 @@ async fn a_stopped_session_ends_all_its_runs_and_sleeps() {
     assert!(
         matches!(operator.reply().await, Ok(Reply::Session(SessionReply::Stopped(Stopped { runs, .. }))) if runs.is_empty())
     );
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while world.supervisor.send(Visit { key: session.clone() }).await.unwrap().is_some() {
         assert!(tokio::time::Instant::now() < deadline, "it sleeps");
         tokio::task::yield_now().await;
