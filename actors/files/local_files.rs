@@ -35,7 +35,7 @@ pub struct Enclose(pub Vec<LocalFile>);
 ///
 /// Errors: as [`Enclose`]'s, but for sizes.
 #[derive(Clone, Debug, Message)]
-#[rtype(result = "Result<Vec<Enclosure>, Error>")]
+#[rtype(result = "Result<Vec<LocalFile>, Error>")]
 pub struct Look(pub Vec<LocalFile>);
 
 /// From here on files may be in these folders.
