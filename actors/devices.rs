@@ -1,6 +1,6 @@
 //! `Devices`: which devices of the OpenClaw protocol may come in, and who is told of those that want to.
 //!
-//! The rules are [`pairing`](clawmux_core::auth::pairing)'s; here they are kept in the store and
+//! The rules are [`pairing`](clawmux_core::access::pairing)'s; here they are kept in the store and
 //! carried out. What a decision changes is written down before anybody is told of it, one decision at
 //! a time: those that come meanwhile wait in a bounded queue, so that two connections of one new
 //! device get one token. Who is let in is noted with its link before it hears of it, so that none slips
@@ -11,22 +11,22 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use actix::prelude::*;
-use clawmux_core::announcement::Announcement;
-use clawmux_core::auth::authority::Authority;
-use clawmux_core::auth::pairing::{Arrival, DeviceCommand, Moment, Registry, Step};
-use clawmux_core::auth::{Admitted, Role};
+use clawmux_core::access::authority::Authority;
+use clawmux_core::access::pairing::{Arrival, DeviceCommand, Moment, Registry, Step};
+use clawmux_core::access::{Admitted, Role};
+use clawmux_core::daemon::announcement::Announcement;
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::reply::Reply;
+use clawmux_core::request::reply::Reply;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::ask::ask;
-use crate::clock;
 use crate::connection::link::Link;
-use crate::dispatch::Request;
 use crate::hub::{Announce, Hub};
-use crate::observe::{Observe, Observed};
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::dispatch::Request;
+use crate::runtime::observe::{Observe, Observed};
 use crate::store::{self, Store, WriteDevices};
 
 /// How many may wait for a decision.
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
     use crate::connection::link::Peer;
     use crate::connection::registry::Registry as Connections;
-    use clawmux_core::auth::{Claim, Credentials, DeviceClaim, Secret};
+    use clawmux_core::access::{Claim, Credentials, DeviceClaim, Secret};
     use clawmux_core::config::{Auth, LoopbackPolicy};
     use clawmux_core::ids::ConnectionId;
     use std::net::{TcpListener, TcpStream};

@@ -13,23 +13,23 @@ use actix::{
     ResponseActFuture, WrapFuture as _, fut,
 };
 use clawmux_core::config::{self, Config, ModelRef};
+use clawmux_core::conversation::event::Usage;
+use clawmux_core::conversation::log::usage::{UsageRecord, UsageTotals};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::Usage;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
-use clawmux_core::log::usage::{UsageRecord, UsageTotals};
-use clawmux_core::meter::{Budget, Meter, Reservation};
+use clawmux_core::provider::meter::{Budget, Meter, Reservation};
 use clawmux_core::provider::{ChatRequest, encode, estimate_input, output_tokens};
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::clock;
-use crate::meters::Meters;
-use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
 use crate::provider::deltas::Deltas;
 use crate::provider::shared_budget::SharedBudgets;
 use crate::provider::{Call, Candidate, Charge, Deadlines, Endpoint, Outcome, Payer};
+use crate::runtime::clock;
+use crate::runtime::meters::Meters;
+use crate::runtime::observe::{Observe, Observed};
 use crate::store::RecordUsage;
 
 /// The most calls under way at once.
@@ -147,7 +147,7 @@ pub struct BudgetStatus {
 impl ProviderSupervisor {
     /// Reads the files of certificate authorities, so it belongs to the start of the daemon.
     /// `store` keeps usage records; `totals` is what it knows to be spent in the day and the month
-    /// (see [`clawmux_core::meter::day_start`]).
+    /// (see [`clawmux_core::provider::meter::day_start`]).
     ///
     /// # Errors
     /// `InvalidRequest` where such a file can't be read or holds no certificate.

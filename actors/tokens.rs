@@ -1,6 +1,6 @@
 //! `Tokens`: the API keys and JWTs that the daemon gave out.
 //!
-//! The rules are [`token`](clawmux_core::auth::token)'s; here they are kept in the store and carried
+//! The rules are [`token`](clawmux_core::access::token)'s; here they are kept in the store and carried
 //! out, one decision at a time. A decision is written down first; then the [`Authority`] that all
 //! connections look at is renewed; then connections that it does not uphold any more are closed; and
 //! then whoever asked is told. What is configured comes here too when it changes, so that one actor
@@ -19,21 +19,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::authority::Authority;
-use clawmux_core::auth::token::{Change, Ledger, Moment, Shown, Token, TokenCommand, TokenReply};
-use clawmux_core::auth::{Owner, Principal};
+use clawmux_core::access::authority::Authority;
+use clawmux_core::access::token::{Change, Ledger, Moment, Shown, Token, TokenCommand, TokenReply};
+use clawmux_core::access::{Owner, Principal};
 use clawmux_core::config::{self, Config};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::reply::Reply;
+use clawmux_core::request::reply::Reply;
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use crate::ask::ask;
-use crate::bound::Bound;
-use crate::clock;
-use crate::dispatch::Request;
+use crate::host::bound::Bound;
 use crate::hub::{Broadcast, Hub, Notice, Whose};
-use crate::observe::{Observe, Observed};
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::dispatch::Request;
+use crate::runtime::observe::{Observe, Observed};
 use crate::store::{self, ReadEstate, ReadTokens, Store, WriteTokens};
 
 /// How many may wait for a decision.

@@ -5,9 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clawmux_actors::bound::socket_path;
+use clawmux_actors::host::bound::socket_path;
+use clawmux_core::dialect::jsonrpc;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::jsonrpc;
 use serde_json::{Value, json};
 
 use crate::cli::Global;

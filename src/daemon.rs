@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use actix::{Addr, System};
-use clawmux_actors::clock;
 use clawmux_actors::configuration::Reload;
 use clawmux_actors::gateway::{self, Gateway, Running, Setup, Stop};
+use clawmux_actors::runtime::clock;
+use clawmux_actors::runtime::supervision::Restarts;
 use clawmux_actors::sandbox::compiler::Compiler;
-use clawmux_actors::supervision::Restarts;
-use clawmux_core::auth::Secret;
+use clawmux_core::access::Secret;
 use clawmux_core::config::{Auth, Config, LoopbackPolicy};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::AgentId;

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
-use clawmux_actors::daemon_log::DaemonLog;
-use clawmux_actors::log_filter::LogFilter;
+use clawmux_actors::runtime::daemon_log::DaemonLog;
+use clawmux_actors::runtime::log_filter::LogFilter;
 use clawmux_core::config::{Log, LogFormat};
 use serde_json::json;
 use tracing::field::{Field, Visit};

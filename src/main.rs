@@ -32,7 +32,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawmux_actors::activation::Passed;
+use clawmux_actors::host::activation::Passed;
 use clawmux_actors::sandbox::compiler::{self, Bounds};
 
 use crate::cli::{Cli, Command, CompilePlugin, Global, Serve};
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     };
     let outcome = match command {
         Command::Serve(options) => {
-            clawmux_actors::memory::keep_little();
+            clawmux_actors::host::heap::keep_little();
             let manager = ServiceManager::from_env();
             let ended = serve(&global, options, &manager);
             if let Err(failure) = &ended {

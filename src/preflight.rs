@@ -4,8 +4,8 @@
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
 
-use clawmux_actors::bound::socket_path;
-use clawmux_actors::group::Group;
+use clawmux_actors::host::bound::socket_path;
+use clawmux_actors::host::group::Group;
 use clawmux_actors::plugin;
 use clawmux_actors::sandbox::cache::Cache;
 use clawmux_actors::sandbox::compiler::Compiler;

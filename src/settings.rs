@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clawmux_actors::activation::Passed;
 use clawmux_actors::configuration::Layers;
+use clawmux_actors::host::activation::Passed;
 use clawmux_core::config::{self, Complaint, Config};
 
 use crate::cli::Global;

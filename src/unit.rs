@@ -314,7 +314,7 @@ WantedBy=sockets.target
     }
 
     fn unix_path(&self) -> String {
-        specified(&clawmux_actors::bound::socket_path(&self.home))
+        specified(&clawmux_actors::host::bound::socket_path(&self.home))
     }
 }
 

@@ -14,9 +14,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use clawmux_actors::store::{Load, ReadRows, Stop, Store};
-use clawmux_core::event::Event;
+use clawmux_core::conversation::command::SessionFilter;
+use clawmux_core::conversation::event::Event;
 use clawmux_core::ids::SessionKey;
-use clawmux_core::session_command::SessionFilter;
 use rusqlite::Connection;
 use support::daemon::{Daemon, home};
 use support::eventually;

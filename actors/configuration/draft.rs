@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clawmux_core::config::request::{ConfigIssue, ConfigSnapshot};
 use clawmux_core::config::{self, Complaint, Examined, Origin};
+use clawmux_core::daemon::operator::Setting;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::operator::Setting;
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 

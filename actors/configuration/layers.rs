@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clawmux_core::config::{self, Config, Flag, Sources};
 
 use super::BYTES_MAX;
-use crate::{regular_file, store};
+use crate::{host::regular_file, store};
 
 /// What a configuration is made of: where its files are, and what the process was started with.
 #[derive(Clone, Default)]

@@ -22,24 +22,24 @@ use std::sync::Arc;
 
 use actix::WeakRecipient;
 use actix::prelude::*;
-use clawmux_core::auth::Owner;
+use clawmux_core::access::Owner;
 use clawmux_core::config::request::{
     ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot, SoulRequest,
 };
 use clawmux_core::config::{self, Origin};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::reply::Reply;
+use clawmux_core::request::reply::Reply;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::{Value as Json, json};
 use tokio::sync::Semaphore;
 
-use crate::clock;
-use crate::dispatch::Request;
 use crate::gateway::{Adopt, Adopted};
-use crate::observe::{Observe, Observed};
+use crate::runtime::clock;
+use crate::runtime::dispatch::Request;
+use crate::runtime::observe::{Observe, Observed};
 
-pub use clawmux_core::operator::{Changed, Explained, Reloaded, Setting};
+pub use clawmux_core::daemon::operator::{Changed, Explained, Reloaded, Setting};
 pub use draft::{Draft, Now};
 pub use layers::Layers;
 pub use soul::Soul;

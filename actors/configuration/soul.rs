@@ -13,7 +13,7 @@ use clawmux_core::ids::AgentId;
 use clawmux_core::time::Timestamp;
 
 use super::{Configuration, Shared, block, file};
-use crate::regular_file;
+use crate::host::regular_file;
 use crate::session::SOUL_BYTES_MAX;
 
 /// Asks for an agent's soul, or has it say something else.

@@ -28,7 +28,7 @@ use tokio::net::UnixStream;
 use super::Connection;
 use super::link::Link;
 use super::transport::Transport;
-use crate::clock;
+use crate::runtime::clock;
 
 /// What a connection's handlers write to.
 type Context = actix::Context<Connection<Lines>>;

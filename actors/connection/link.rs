@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use actix::Recipient;
-use clawmux_core::auth::Principal;
+use clawmux_core::access::Principal;
 use clawmux_core::dialect::{Fault, Introduction};
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::time::Timestamp;
@@ -22,9 +22,9 @@ use socket2::SockRef;
 use super::partial::{Partial, Partials};
 use super::registry::{NoPlace, Registry};
 use super::{ConnectionControl, OUTPUT_MARK_BYTES, UNANSWERED_MARK};
-use crate::clock;
-use crate::deliver::Window;
-use crate::socket_owner::{self, Means};
+use crate::host::socket_owner::{self, Means};
+use crate::runtime::clock;
+use crate::runtime::deliver::Window;
 
 /// The largest message before the handshake is complete, in bytes.
 pub const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;

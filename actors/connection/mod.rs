@@ -7,6 +7,9 @@
 //!
 //! A dialect that panics ends its own connection and nothing else.
 
+pub mod rates;
+pub mod strangers;
+
 mod frames;
 pub mod guard;
 pub mod lines;
@@ -29,19 +32,19 @@ use actix::{
     Actor, ActorContext, ActorFutureExt, Addr, Arbiter, AsyncContext, Handler, Message, Recipient,
     SpawnHandle, WrapFuture,
 };
-use clawmux_core::auth::authority::Authority;
-use clawmux_core::auth::pairing::Arrival;
-use clawmux_core::auth::token::Shown;
-use clawmux_core::auth::{Admitted, Claim, Principal, Role};
-use clawmux_core::command::{Command, Request};
+use clawmux_core::access::authority::Authority;
+use clawmux_core::access::pairing::Arrival;
+use clawmux_core::access::strangers::Source;
+use clawmux_core::access::token::Shown;
+use clawmux_core::access::{Admitted, Claim, Principal, Role};
 use clawmux_core::config::{Gateway, OpenClaw, Xeno};
-use clawmux_core::daemon::{DaemonCommand, DaemonReply, GetOverview};
+use clawmux_core::daemon::command::{DaemonCommand, DaemonReply, GetOverview};
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Setup, Turn, message_bytes_max};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::file::PIECE_BYTES;
 use clawmux_core::ids::Ticket;
-use clawmux_core::reply::Reply;
-use clawmux_core::strangers::Source;
+use clawmux_core::memory::file::PIECE_BYTES;
+use clawmux_core::request::command::{Command, Request};
+use clawmux_core::request::reply::Reply;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
@@ -50,16 +53,16 @@ use self::link::Link;
 use self::outbox::Outbox;
 use self::registry::NoPlace;
 use self::transport::Transport;
-use crate::clock;
-use crate::deliver::{Client, Deliver, cost};
+use crate::connection::rates::Rates;
+use crate::connection::strangers::{Hold, Said, Strangers};
 use crate::devices::Admit;
-use crate::dispatch::Routes;
 use crate::hub::inbox::Inbox;
 use crate::hub::overview::Overviews;
 use crate::hub::{ClientInfo, Join, Leave, Renew};
-use crate::rates::Rates;
+use crate::runtime::clock;
+use crate::runtime::deliver::{Client, Deliver, cost};
+use crate::runtime::dispatch::Routes;
 use crate::session_supervisor::Gone;
-use crate::strangers::{Hold, Said, Strangers};
 use crate::tokens::Used;
 
 /// Above so many unsent bytes a connection reads no further, until its socket has taken them.
@@ -712,7 +715,7 @@ impl<T: Transport> Connection<T> {
 /// That a principal has as many connections as it may have.
 fn too_many(name: &str, max: usize) -> Error {
     let why = format!("{name} has {max} connections already (limits.connections): close one of them");
-    let limit = Detail::Limit { name: clawmux_core::limit::Limit::Connections, limit: max as u64 };
+    let limit = Detail::Limit { name: clawmux_core::limits::limit::Limit::Connections, limit: max as u64 };
     ErrorCode::RateLimited.error(why).with(limit)
 }
 

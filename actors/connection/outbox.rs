@@ -2,7 +2,7 @@
 //!
 //! What is written waits in the frame encoder until the socket asks for it, and a connection whose
 //! socket does not ask is not even polled: so there is no queue here, only the count of what must
-//! be given back to its [`Window`](crate::deliver::Window). An event's room is given back once the
+//! be given back to its [`Window`](crate::runtime::deliver::Window). An event's room is given back once the
 //! socket has asked again after its frames were taken, in one sum for all sessions.
 
 use std::collections::VecDeque;

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use bytes::BytesMut;
 use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
-use clawmux_core::unfinished::Unfinished;
+use clawmux_core::limits::unfinished::Unfinished;
 
 use super::link::Link;
-use crate::clock;
+use crate::runtime::clock;
 
 /// They are counted in steps of so many bytes, each rounded up.
 const STEP_BYTES: usize = 4096;

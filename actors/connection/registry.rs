@@ -13,13 +13,13 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use clawmux_core::auth::Principal;
+use clawmux_core::access::Principal;
 use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
 
 use super::link::{Link, Peer};
 use super::partial::Partials;
-use crate::clock;
+use crate::runtime::clock;
 
 /// Connections above the most there may be that are still taken in, so that they can be told.
 pub(crate) const EXCESS: usize = 64;

@@ -7,7 +7,7 @@ use clawmux_core::dialect::Frame;
 
 use super::link::Link;
 use super::{Connection, ConnectionControl};
-use crate::deliver::Deliver;
+use crate::runtime::deliver::Deliver;
 
 /// What carries the frames of a connection.
 ///

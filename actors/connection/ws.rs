@@ -29,7 +29,7 @@ use super::frames::{Frames, Incoming};
 use super::guard::Violation;
 use super::link::Link;
 use super::transport::Transport;
-use crate::clock;
+use crate::runtime::clock;
 
 /// A WebSocket.
 pub struct Ws {

@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use actix::dev::ToEnvelope;
 use actix::prelude::*;
-use clawmux_core::announcement::Announcement;
-use clawmux_core::daemon::DaemonReply;
+use clawmux_core::daemon::announcement::Announcement;
+use clawmux_core::daemon::command::DaemonReply;
+use clawmux_core::daemon::health::{Condition, Figures, Part, Report};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::health::{Condition, Figures, Part, Report};
-use clawmux_core::reply::Reply;
+use clawmux_core::request::reply::Reply;
 use clawmux_core::time::Timestamp;
 use serde_json::Value;
 
 use super::{Daemon, answer};
-use crate::ask::ask;
-use crate::clock;
-use crate::deliver::Asker;
 use crate::hub::{Announce, Connected};
-use crate::observe::{Observe, Observed};
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::deliver::Asker;
+use crate::runtime::observe::{Observe, Observed};
 use crate::session_supervisor::{CountSessions, Sessions};
 
 /// How old a report may be.

@@ -12,10 +12,10 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clawmux_actors::observe::Observe;
+use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::{Append, Backup, Stop, Store};
-use clawmux_core::auth::Owner;
-use clawmux_core::event::{Event, Logged, Outcome, Usage};
+use clawmux_core::access::Owner;
+use clawmux_core::conversation::event::{Event, Logged, Outcome, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
 use clawmux_core::time::Timestamp;
 use futures::future::try_join_all;

@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 
 use actix::prelude::*;
 use bytes::Bytes;
-use clawmux_core::attachment::{self, ATTACHMENT_BYTES_MAX, ATTACHMENTS_MAX, Attachment};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::limit::Limit;
-use clawmux_core::local_file::LocalFile;
+use clawmux_core::limits::limit::Limit;
+use clawmux_core::prompt::attachment::{self, ATTACHMENT_BYTES_MAX, ATTACHMENTS_MAX, Attachment};
+use clawmux_core::prompt::local_file::LocalFile;
 
 use super::Files;
 
@@ -192,8 +192,8 @@ fn unreadable(local_file: &LocalFile, error: &std::io::Error) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clawmux_core::attachment::Kind;
-    use clawmux_core::local_file::Form;
+    use clawmux_core::prompt::attachment::Kind;
+    use clawmux_core::prompt::local_file::Form;
 
     fn named(path: &Path) -> LocalFile {
         let (media_type, name, caption, size) = (None, None, None, None);

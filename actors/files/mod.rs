@@ -37,10 +37,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::{Owner, Principal};
+use clawmux_core::access::{Owner, Principal};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::file::{FileCommand, FileId, FileRef, FileReply, FileRow, LIST_MAX, no_such};
-use clawmux_core::reply::Reply;
+use clawmux_core::memory::file::{FileCommand, FileId, FileRef, FileReply, FileRow, LIST_MAX, no_such};
+use clawmux_core::request::reply::Reply;
 use serde_json::json;
 
 use self::allowance::Allowance;
@@ -50,11 +50,11 @@ pub use self::reading::Collect;
 use self::reading::Opened;
 use self::uploads::{State, Upload, leaving};
 use self::writing::Writing;
-use crate::ask::ask;
-use crate::clock;
-use crate::deliver::Asker;
-use crate::dispatch::Request;
-use crate::observe::{Observe, Observed};
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::deliver::Asker;
+use crate::runtime::dispatch::Request;
+use crate::runtime::observe::{Observe, Observed};
 use crate::store::{
     FileChange, FileTotals, ReadFile, ReadFileIds, ReadFileTotals, ReadFiles, Store, WriteFile,
 };
@@ -275,7 +275,7 @@ impl Files {
         (asker, principal): (Asker, Principal),
         ctx: &mut Context<Self>,
     ) {
-        let everybody = principal.scopes.allows(clawmux_core::auth::Scope::Admin);
+        let everybody = principal.scopes.allows(clawmux_core::access::Scope::Admin);
         let owner = (!everybody).then(|| principal.owner.clone());
         let store = self.setup.store.clone();
         let read = ReadFiles { owner, limit: limit.min(LIST_MAX), offset };

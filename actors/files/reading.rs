@@ -7,19 +7,19 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use actix::prelude::*;
 use bytes::Bytes;
-use clawmux_core::attachment::{
+use clawmux_core::access::Principal;
+use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::limits::limit::Limit;
+use clawmux_core::memory::file::{FileId, FileRef, FileReply, FileRow, PIECE_BYTES};
+use clawmux_core::prompt::attachment::{
     self, ATTACHMENT_BYTES_MAX, ATTACHMENTS_BYTES_MAX, ATTACHMENTS_MAX, Attachment,
 };
-use clawmux_core::auth::Principal;
-use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::file::{FileId, FileRef, FileReply, FileRow, PIECE_BYTES};
-use clawmux_core::limit::Limit;
-use clawmux_core::reply::Reply;
+use clawmux_core::request::reply::Reply;
 use clawmux_core::time::Timestamp;
 
 use super::writing::failed;
 use super::{Files, clock};
-use crate::deliver::Asker;
+use crate::runtime::deliver::Asker;
 
 /// Files that are kept open between two pieces of them.
 const OPENED_MAX: usize = 256;

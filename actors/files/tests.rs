@@ -3,14 +3,14 @@
 use super::uploads::UPLOADS_MAX;
 use super::*;
 use crate::connection::UNANSWERED_MARK;
-use crate::deliver::{Client, Deliver};
+use crate::runtime::deliver::{Client, Deliver};
 use bytes::Bytes;
-use clawmux_core::auth::{Scope, Scopes};
+use clawmux_core::access::{Scope, Scopes};
 use clawmux_core::error::Detail;
-use clawmux_core::file::{Chunk, FileAbout, UploadId};
 use clawmux_core::ids::ConnectionId;
 use clawmux_core::ids::Ticket;
-use clawmux_core::limit::Limit;
+use clawmux_core::limits::limit::Limit;
+use clawmux_core::memory::file::{Chunk, FileAbout, UploadId};
 use sha2::{Digest, Sha256};
 use std::os::unix::fs::PermissionsExt;
 use tokio::sync::mpsc;
@@ -391,7 +391,7 @@ async fn files_come_along_with_a_prompt_of_their_owner() {
 }
 
 fn attachment_bytes() -> usize {
-    clawmux_core::attachment::ATTACHMENT_BYTES_MAX
+    clawmux_core::prompt::attachment::ATTACHMENT_BYTES_MAX
 }
 
 #[test]

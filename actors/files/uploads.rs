@@ -4,18 +4,18 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 
 use actix::prelude::*;
-use clawmux_core::auth::Principal;
+use clawmux_core::access::Principal;
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::file::{Chunk, FileAbout, FileId, FileRef, FileReply, FileRow, UploadId, no_such};
 use clawmux_core::ids::ConnectionId;
-use clawmux_core::limit::Limit;
-use clawmux_core::reply::Reply;
+use clawmux_core::limits::limit::Limit;
+use clawmux_core::memory::file::{Chunk, FileAbout, FileId, FileRef, FileReply, FileRow, UploadId, no_such};
+use clawmux_core::request::reply::Reply;
 
 use super::writing::{self, Taken, Writing};
 use super::{Figures, Files, file};
-use crate::ask::ask;
-use crate::clock;
-use crate::deliver::Asker;
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::deliver::Asker;
 use crate::store::{FileChange, ReadFile, WriteFile};
 
 /// Uploads of one owner, and of all, that may be unfinished at once.

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::file::{Chunk, FileAbout, INFLATED_BYTES_MAX, UploadId, hex};
-use clawmux_core::inflate::{Fault, inflate};
-use clawmux_core::limit::Limit;
+use clawmux_core::limits::inflate::{Fault, inflate};
+use clawmux_core::limits::limit::Limit;
+use clawmux_core::memory::file::{Chunk, FileAbout, INFLATED_BYTES_MAX, UploadId, hex};
 use sha2::{Digest, Sha256};
 
 use super::allowance::Allowance;

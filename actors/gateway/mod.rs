@@ -32,49 +32,49 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::authority::Authority;
-use clawmux_core::catalog::Catalog;
+use clawmux_core::access::authority::Authority;
 use clawmux_core::config::Config;
+use clawmux_core::config::catalog::Catalog;
+use clawmux_core::daemon::operator::DaemonInfo;
 use clawmux_core::dialect;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::meter::{day_start, month_start};
-use clawmux_core::operator::DaemonInfo;
+use clawmux_core::provider::meter::{day_start, month_start};
 use clawmux_core::swappable::Swappable;
 use futures::future::{LocalBoxFuture, join_all};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::activation::Passed;
-use crate::arbiters::Arbiters;
-use crate::ask::ask;
-use crate::bound::Bound;
-use crate::clock;
+use crate::agent_supervisor::{self, AgentSupervisor, ParentSessions};
 use crate::configuration::{AdoptBy, Configuration, Layers, Reload, Reloaded};
+use crate::connection::rates::Rates;
 use crate::connection::{Services, Terms};
-use crate::control_ui::ControlUi;
-use crate::crew::{self, AgentSupervisor, ParentSessions};
 use crate::daemon::{self, Daemon, LookAtHealth, StatusNow};
-use crate::daemon_log::DaemonLog;
 use crate::devices::Devices;
-use crate::dispatch::Routes;
 use crate::files::{self, Files};
-use crate::group::Group;
+use crate::host::activation::Passed;
+use crate::host::bound::Bound;
+use crate::host::group::Group;
+use crate::host::machine;
 use crate::http::PROTOCOLS;
+use crate::http::control_ui::ControlUi;
+use crate::http::metrics::{self, Metrics};
 use crate::hub::changes::Changes;
 use crate::hub::overview::Overviews;
 use crate::hub::{self, Broadcast, Hub, Notice, Whose};
-use crate::lane::Lanes;
 use crate::listener::{self, Listener, ListenerSetup};
-use crate::log_filter::LogFilter;
-use crate::machine;
-use crate::meters::Meters;
-use crate::metrics::{self, Metrics};
 use crate::nodes::Nodes;
-use crate::observe::{Observe, Observed, PATIENCE_WITH_CHILDREN, TIMEOUT, observe};
 use crate::operator::{self, Admin, Drain, GetInfo};
 use crate::provider::shared_budget::SharedBudgets;
 use crate::provider_supervisor::ProviderSupervisor;
-use crate::rates::Rates;
+use crate::runtime::arbiters::Arbiters;
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::daemon_log::DaemonLog;
+use crate::runtime::dispatch::Routes;
+use crate::runtime::lane::Lanes;
+use crate::runtime::log_filter::LogFilter;
+use crate::runtime::meters::Meters;
+use crate::runtime::observe::{Observe, Observed, TIMEOUT, TIMEOUT_WITH_CHILDREN, observe};
 use crate::sandbox::compiler::Compiler;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::scheduler::{self, Scheduler, TakeFirings};
@@ -268,7 +268,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
     authority.secrets_suit(&listen)?;
     let devices = Devices::open(authority.clone(), store.clone(), hub.clone()).await?.start();
     let parent_sessions = ParentSessions::default();
-    let crew = AgentSupervisor::open(crew::Setup {
+    let crew = AgentSupervisor::open(agent_supervisor::Setup {
         rules: crew_rules(&config),
         store: store.clone(),
         hub: hub.clone(),
@@ -417,7 +417,7 @@ pub async fn start(setup: Setup) -> Result<Running, Error> {
         tracing::info!(sessions = unfinished, "resuming the runs that the last stop interrupted");
     }
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
-    ask(&crew, crew::Begin { dispatch, gone }).await?;
+    ask(&crew, agent_supervisor::Begin { dispatch, gone }).await?;
     let (dispatch, gone) = (sessions.clone().recipient(), sessions.clone().recipient());
     ask(&scheduler, scheduler::Begin { dispatch, gone }).await?;
     let (fail, failed) = oneshot::channel();
@@ -501,8 +501,8 @@ fn terms(config: &Config, catalog: Arc<Catalog>, version: &str, before: Option<&
 }
 
 /// What a configuration says of agents that work for sessions.
-fn crew_rules(config: &Config) -> clawmux_core::crew::Setup {
-    clawmux_core::crew::Setup {
+fn crew_rules(config: &Config) -> clawmux_core::agents::registry::Setup {
+    clawmux_core::agents::registry::Setup {
         running_max: config.limits.agents,
         depth_max: config.limits.agent_depth,
         agents: config.agents.keys().cloned().collect(),
@@ -667,7 +667,7 @@ impl Handler<Observe> for Gateway {
         // All at once: one that is stuck takes no longer than its own patience.
         let asked: Vec<LocalBoxFuture<'static, Observed>> = vec![
             Box::pin(observe("store", store, TIMEOUT)),
-            Box::pin(observe("sandbox supervisor", sandbox, PATIENCE_WITH_CHILDREN)),
+            Box::pin(observe("sandbox supervisor", sandbox, TIMEOUT_WITH_CHILDREN)),
             Box::pin(observe("provider supervisor", providers, TIMEOUT)),
             Box::pin(observe("nodes", nodes, TIMEOUT)),
             Box::pin(observe("hub", hub, TIMEOUT)),
@@ -677,7 +677,7 @@ impl Handler<Observe> for Gateway {
             Box::pin(observe("scheduler", scheduler, TIMEOUT)),
             Box::pin(observe("files", files, TIMEOUT)),
             Box::pin(observe("tokens", tokens, TIMEOUT)),
-            Box::pin(observe("session supervisor", sessions, PATIENCE_WITH_CHILDREN)),
+            Box::pin(observe("session supervisor", sessions, TIMEOUT_WITH_CHILDREN)),
             Box::pin(observe("daemon", daemon, TIMEOUT)),
             Box::pin(observe("admin", admin, TIMEOUT)),
             Box::pin(observe("listener", listener, TIMEOUT)),

@@ -10,20 +10,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::announcement::Announcement;
-use clawmux_core::auth::authority::Authority;
+use clawmux_core::access::authority::Authority;
 use clawmux_core::config::{Config, Limits};
+use clawmux_core::daemon::announcement::Announcement;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::job::Job;
+use clawmux_core::schedule::job::Job;
 
 use super::{Gateway, crew_rules, terms};
-use crate::ask::ask;
-use crate::clock;
 use crate::hub::Announce;
 use crate::provider_supervisor::{self, Endpoints};
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
 use crate::sandbox_supervisor::{Replace, Stage, Staged};
 use crate::session::AgentConfigs;
-use crate::{crew, files, listener, scheduler, tokens};
+use crate::{agent_supervisor, files, listener, scheduler, tokens};
 
 /// How long it may take to get everything ready.
 const PREPARE_MAX: Duration = Duration::from_secs(60);
@@ -145,7 +145,7 @@ impl Gateway {
                 if is_other_catalog {
                     ask(&hub, Announce(Arc::new(Announcement::Catalog(catalog)))).await?;
                 }
-                ask(&crew, crew::Reconfigure(crew_rules(&config))).await?;
+                ask(&crew, agent_supervisor::Reconfigure(crew_rules(&config))).await?;
                 ask(&files, files::Reconfigure { quota_bytes: config.limits.file_quota_bytes }).await?;
                 ask(&files, files::SetRoots(config.files.attachment_roots.clone())).await?;
                 if let Err(error) = ask(&timetable, scheduler::SetSchedule(config.scheduler.clone())).await? {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use actix::{Message, Recipient};
-use clawmux_core::announcement::SessionChange;
+use clawmux_core::daemon::announcement::SessionChange;
 use clawmux_core::ids::SessionKey;
 
 /// Sessions whose changes are remembered. Where more change at once, who is told of these reads

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::announcement::Announcement;
+use clawmux_core::daemon::announcement::Announcement;
 
 /// Announcements that wait to be told.
 pub const WAITING_MAX: usize = 256;

@@ -23,30 +23,30 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::announcement::{Announcement, ChangeReason};
-use clawmux_core::approval::may_decide;
-use clawmux_core::auth::authority::Authority;
-use clawmux_core::auth::{About, Claim, Grounds, Principal, Role, Scopes};
-use clawmux_core::daemon::{DaemonReply, Noted, Overview};
+use clawmux_core::access::authority::Authority;
+use clawmux_core::access::{About, Claim, Grounds, Principal, Role, Scopes};
+use clawmux_core::conversation::approval::may_decide;
+use clawmux_core::conversation::command::SessionFilter;
+use clawmux_core::conversation::reply::SessionRow;
+use clawmux_core::daemon::announcement::{Announcement, ChangeReason};
+use clawmux_core::daemon::command::{DaemonReply, Noted, Overview};
+use clawmux_core::daemon::presence::{Presences, Present, Told};
 use clawmux_core::dialect::Fault;
 use clawmux_core::error::Error;
 use clawmux_core::ids::ConnectionId;
-use clawmux_core::presence::{Presences, Present, Told};
-use clawmux_core::reply::Reply;
-use clawmux_core::session_command::SessionFilter;
-use clawmux_core::session_reply::SessionRow;
+use clawmux_core::request::reply::Reply;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
 use self::changes::{Changed, Changes};
 use self::inbox::{Inbox, WAITING_MAX};
 use self::overview::{FRESH, Overviews, View, view};
-use crate::ask::ask;
-use crate::clock;
 use crate::connection::link::Link;
-use crate::deliver::{Asker, Client, Deliver};
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes};
-use crate::observe::{Observe, Observed};
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::deliver::{Asker, Client, Deliver};
+use crate::runtime::observe::{Observe, Observed};
 use crate::store::{Health, ReadRows, Store};
 
 /// For how long changes are put together before they are announced.

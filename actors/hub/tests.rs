@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use clawmux_core::announcement::{ChangeReason, SessionChange};
-use clawmux_core::auth::{Owner, Scope};
-use clawmux_core::daemon::{DaemonReply, Noted};
+use clawmux_core::access::{Owner, Scope};
+use clawmux_core::daemon::announcement::{ChangeReason, SessionChange};
+use clawmux_core::daemon::command::{DaemonReply, Noted};
 use clawmux_core::ids::{SessionKey, Ticket};
 use tokio::sync::mpsc;
 

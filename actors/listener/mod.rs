@@ -32,7 +32,7 @@ use actix::{
 use actix_web::dev::ServerHandle;
 use actix_web::rt::net::TcpStream;
 use actix_web::{App, HttpServer, web};
-use clawmux_core::auth::gate::Gate;
+use clawmux_core::access::gate::Gate;
 use clawmux_core::config::Gateway;
 use clawmux_core::dialect::Fault;
 use clawmux_core::ids::ConnectionId;
@@ -41,19 +41,19 @@ use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
 
-use crate::arbiters::Arbiters;
-use crate::clock;
 use crate::connection::link::{Link, Peer};
 use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
+use crate::connection::strangers::Said;
 use crate::connection::{CLOSE_GRACE, ConnectionControl, Protocol, Services};
-use crate::control_ui::ControlUi;
+use crate::host::heap::Peak;
+use crate::host::socket_owner::{self, Means, own_user};
+use crate::http::control_ui::ControlUi;
+use crate::http::metrics::Metrics;
 use crate::http::{Front, Stage, serve};
-use crate::memory::Peak;
-use crate::metrics::Metrics;
-use crate::observe::{Observe, Observed};
-use crate::socket_owner::{self, Means, own_user};
+use crate::runtime::arbiters::Arbiters;
+use crate::runtime::clock;
+use crate::runtime::observe::{Observe, Observed};
 use crate::store::Health;
-use crate::strangers::Said;
 
 mod unix;
 

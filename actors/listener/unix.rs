@@ -11,19 +11,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, AsyncContext, Context, SpawnHandle, StreamHandler};
-use clawmux_core::jsonrpc;
+use clawmux_core::dialect::jsonrpc;
 use serde_json::{Value, json};
 use tokio::net::{UnixListener, UnixStream};
 
 use super::Listener;
-use crate::arbiters::Arbiters;
 use crate::connection::lines::Lines;
 use crate::connection::link::Peer;
 use crate::connection::registry::Registry;
 use crate::connection::{Approach, Connection, Services};
-use crate::group::Group;
+use crate::host::group::Group;
+use crate::host::socket_owner::{may_use, own_user};
 use crate::http::SOCKET;
-use crate::socket_owner::{may_use, own_user};
+use crate::runtime::arbiters::Arbiters;
 
 /// The most connections at once.
 pub(super) const CONNECTIONS_MAX: usize = 128;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use clawmux_core::auth::Owner;
-use clawmux_core::node::{NodeRow, NodeTool};
+use clawmux_core::access::Owner;
 use clawmux_core::provider::ToolSpec;
 use clawmux_core::swappable::Swappable;
+use clawmux_core::tools::node::{NodeRow, NodeTool};
 use serde_json::json;
 
 /// Those nodes, by id: one value, which their actor swaps when one comes or goes.

@@ -1,8 +1,8 @@
 //! Nodes that are only mailboxes, and those who have them do something.
 
-use clawmux_core::auth::{Scope, Scopes};
+use clawmux_core::access::{Scope, Scopes};
 use clawmux_core::ids::Ticket;
-use clawmux_core::node::NodeReply;
+use clawmux_core::tools::node::NodeReply;
 use tokio::sync::mpsc;
 
 use super::*;

@@ -7,31 +7,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::{Principal, Scope};
+use clawmux_core::access::{Principal, Scope};
 use clawmux_core::config::{Agent, Config, ModelRef};
-use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::meter::{day_start, month_start};
-use clawmux_core::operator::{
+use clawmux_core::daemon::operator::{
     self, AgentModels, BackupReport, Closed, Connections, DaemonInfo, DaemonStatus, OperatorCommand,
     OperatorReply, Progress, ReadUsage, SessionPage, UsageReport,
 };
-use clawmux_core::plugin::Unloaded;
-use clawmux_core::reply::Reply;
+use clawmux_core::error::{Detail, Error, ErrorCode};
+use clawmux_core::provider::meter::{day_start, month_start};
+use clawmux_core::request::reply::Reply;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
+use clawmux_core::tools::plugin::Unloaded;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::sessions;
-use crate::ask::ask;
-use crate::clock;
 use crate::configuration::{Change, Configuration, Explain, Reload};
-use crate::deliver::{Asker, Deliver};
-use crate::dispatch::Request;
 use crate::listener::CloseConnection;
-use crate::log_filter::LogFilter;
-use crate::observe::{Observe, Observed};
 use crate::provider_supervisor::BudgetStatus;
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::deliver::{Asker, Deliver};
+use crate::runtime::dispatch::Request;
+use crate::runtime::log_filter::LogFilter;
+use crate::runtime::observe::{Observe, Observed};
 use crate::sandbox_supervisor::{ReloadPlugin, SandboxSupervisor, UnloadPlugin};
 use crate::session_supervisor::Follows;
 use crate::store::{Backup, ListMemories, ReadMemoryTotals, ReadSizes, Store, UsageBy, UsageSince, exported};

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use clawmux_core::config::EMBEDDED_PLUGINS;
+use clawmux_core::conversation::event::ToolCall;
+use clawmux_core::daemon::operator::{self, AgentTools, CallPlugin, CalledPlugin, LoadedPlugin};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::ToolCall;
 use clawmux_core::ids::{CallId, PluginName, RunId, SessionKey};
-use clawmux_core::operator::{self, AgentTools, CallPlugin, CalledPlugin, LoadedPlugin};
 
 use super::admin::{Daemon, GetInfo, gone};
-use crate::clock;
+use crate::runtime::clock;
 use crate::sandbox::source;
 use crate::sandbox_supervisor::{CallTool, LoadPlugin};
 

@@ -1,13 +1,13 @@
 //! Sessions as their store has them: listed, found, read.
 
 use actix::Addr;
-use clawmux_core::auth::Principal;
+use clawmux_core::access::Principal;
+use clawmux_core::conversation::event::Logged;
+use clawmux_core::daemon::operator::{self, FoundSession, ListAllSessions, SessionPage};
 use clawmux_core::error::Error;
-use clawmux_core::event::Logged;
 use clawmux_core::ids::SessionKey;
-use clawmux_core::operator::{self, FoundSession, ListAllSessions, SessionPage};
 
-use crate::ask::ask;
+use crate::runtime::ask::ask;
 use crate::session_supervisor::requests::missing;
 use crate::store::{Describe, ListSessions, ReadEvents, Store};
 

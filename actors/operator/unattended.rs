@@ -4,20 +4,20 @@
 use std::path::Path;
 
 use actix::Addr;
-use clawmux_core::auth::Principal;
-use clawmux_core::auth::token::TokenCommand;
-use clawmux_core::command::Command;
+use clawmux_core::access::Principal;
+use clawmux_core::access::token::TokenCommand;
 use clawmux_core::config::{Budgets, Config};
+use clawmux_core::daemon::operator::{ExportEvents, OperatorCommand, OperatorReply, UsageReport};
 use clawmux_core::dialect::admin;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::meter::{Budget, Period};
-use clawmux_core::operator::{ExportEvents, OperatorCommand, OperatorReply, UsageReport};
-use clawmux_core::reply::Reply;
+use clawmux_core::provider::meter::{Budget, Period};
+use clawmux_core::request::command::Command;
+use clawmux_core::request::reply::Reply;
 use serde_json::Value;
 
 use super::admin::spent;
 use super::sessions;
-use crate::ask::ask;
+use crate::runtime::ask::ask;
 use crate::store::{self, Store};
 use crate::tokens;
 

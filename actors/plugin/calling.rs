@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use clawmux_core::event::ToolResult;
+use clawmux_core::conversation::event::ToolResult;
 use clawmux_core::ids::{CallId, PluginName};
 use tokio::sync::oneshot;
 use tokio::time::timeout;

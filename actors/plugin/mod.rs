@@ -26,13 +26,13 @@ use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::{oneshot, watch};
 
-use crate::clock;
-use crate::observe::{Observe, Observed};
+use crate::runtime::clock;
+use crate::runtime::observe::{Observe, Observed};
+use crate::runtime::supervision::Guard;
 use crate::sandbox::cache::Cache;
 use crate::sandbox::engine::Engine;
 use crate::sandbox::pool::Pool;
 use crate::sandbox::source::{Package, Source};
-use crate::supervision::Guard;
 
 pub use answer::Answer;
 pub use calling::{Calling, Progress, WAIT_MAX};

@@ -19,8 +19,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use clawmux_core::conversation::event::{SignatureData, Usage};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{SignatureData, Usage};
 use clawmux_core::provider::offline::{self, Step};
 use clawmux_core::provider::{ChatRequest, Decoder, Delta, encode};
 use futures::future::LocalBoxFuture;

@@ -1,19 +1,19 @@
 //! What a call costs, however it ends.
 
 use actix::Recipient;
+use clawmux_core::conversation::event::Usage;
+use clawmux_core::conversation::log::usage::UsageRecord;
 use clawmux_core::error::Error;
-use clawmux_core::event::Usage;
 use clawmux_core::ids::{AgentId, RunId, SessionKey};
-use clawmux_core::log::usage::UsageRecord;
-use clawmux_core::meter::Reservation;
 use clawmux_core::provider::estimate_tokens;
+use clawmux_core::provider::meter::Reservation;
 use clawmux_core::time::Timestamp;
 
 use super::account::Account;
 use super::shared_budget::{SharedBudget, SharedBudgets};
-use crate::clock;
-use crate::meters::Meters;
 use crate::provider_supervisor::Settle;
+use crate::runtime::clock;
+use crate::runtime::meters::Meters;
 
 /// For whom a call is made.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use clawmux_core::conversation::event::Usage;
 use clawmux_core::error::Error;
-use clawmux_core::event::Usage;
 use clawmux_core::provider::Delta;
 use futures::future::{Either, select};
 use futures::{Stream, StreamExt as _};

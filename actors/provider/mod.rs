@@ -16,16 +16,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawmux_core::auth::Secret;
+use clawmux_core::access::Secret;
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::{ChatRequest, HttpRequest, ProviderKind};
-use clawmux_core::thinking::Thinking;
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
-use crate::regular_file;
+use crate::host::regular_file;
 pub(crate) use charge::{Charge, Outcome, Payer};
 
 /// How long each part of a call may take.
@@ -44,13 +44,13 @@ pub struct Deadlines {
 }
 
 /// How many times as long a model that thinks may be silent: some providers send nothing meanwhile.
-const THINKING_PATIENCE: u32 = 5;
+const THINKING_TIMEOUT: u32 = 5;
 
 impl Deadlines {
     /// For a request that asks for so much thinking.
     #[must_use]
     pub(crate) fn for_thinking(self, thinking: Thinking) -> Self {
-        let patience = if thinking == Thinking::Off { 1 } else { THINKING_PATIENCE };
+        let patience = if thinking == Thinking::Off { 1 } else { THINKING_TIMEOUT };
         Self { first_byte: self.first_byte * patience, idle: self.idle * patience, ..self }
     }
 }

@@ -10,8 +10,8 @@ use awc::http::header::{DATE, HeaderName};
 use bytes::Bytes;
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::{ChatMessage, ChatRequest, Decoder, Delta, encode, http_error, listing};
-use clawmux_core::thinking::Thinking;
 use futures::{Stream, StreamExt as _};
 use tokio::time::timeout;
 

@@ -208,7 +208,7 @@ fn shortened(mut text: String) -> String {
 mod tests {
     use super::*;
     use crate::sandbox::module;
-    use clawmux_core::plugin::Capability;
+    use clawmux_core::tools::plugin::Capability;
 
     /// A package of a tool whose `handle_tool_call` is `body`.
     fn package(rest: &str, body: &str, limits: Limits) -> Package {
@@ -228,7 +228,7 @@ mod tests {
             name: "x".into(),
             module,
             inspected,
-            manifest: clawmux_core::plugin::Manifest::default(),
+            manifest: clawmux_core::tools::plugin::Manifest::default(),
             grants: Vec::new(),
             limits,
         }

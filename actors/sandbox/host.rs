@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
-use clawmux_core::plugin::Capability;
+use clawmux_core::tools::plugin::Capability;
 use extism::{CurrentPlugin, Function, UserData, Val, ValType};
 
-use crate::clock;
+use crate::runtime::clock;
 
 /// The WASM module that host functions are imported from.
 pub const NAMESPACE: &str = extism::EXTISM_USER_MODULE;

@@ -6,7 +6,7 @@
 
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
-use clawmux_core::plugin::Capability;
+use clawmux_core::tools::plugin::Capability;
 use wasmparser::{ExternalKind, Parser, Payload, TableInit, TypeRef, Validator, WasmFeatures};
 
 use super::{Limits, host};

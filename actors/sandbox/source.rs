@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use clawmux_core::config;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::PluginName;
-use clawmux_core::plugin::{Capability, Manifest};
+use clawmux_core::tools::plugin::{Capability, Manifest};
 use sha2::{Digest as _, Sha256};
 
 use super::{Limits, host, module};

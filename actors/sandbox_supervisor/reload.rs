@@ -17,8 +17,8 @@ use tokio::sync::watch;
 
 use super::{Entry, PLUGINS_MAX, SandboxSupervisor, State};
 use crate::plugin::{Loading, Plugin, Retire, settled};
+use crate::runtime::supervision::Restarts;
 use crate::sandbox::source::Source;
-use crate::supervision::Restarts;
 
 /// Loads the plugins of another configuration that are not as they are now. What runs is not touched:
 /// see [`Replace`].

@@ -3,8 +3,8 @@
 use super::*;
 use crate::plugin::{Panic, Progress};
 use crate::sandbox::Limits;
-use clawmux_core::event::ToolResult;
-use clawmux_core::plugin::Capability;
+use clawmux_core::conversation::event::ToolResult;
+use clawmux_core::tools::plugin::Capability;
 use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
@@ -141,9 +141,9 @@ async fn the_shipped_tools_work_and_describe_themselves() {
     assert_eq!(result(&to, "echo", json!({"text": long})).await.content, long);
     assert!(error(&to, "echo", json!({})).await.starts_with("echo wants {\"text\": string}: missing field"));
 
-    let before = crate::clock::now().as_millis();
+    let before = crate::runtime::clock::now().as_millis();
     let told = result(&to, "clock", json!({"zone": "ignored"})).await;
-    let after = crate::clock::now().as_millis();
+    let after = crate::runtime::clock::now().as_millis();
     assert!(!told.is_error, "{}", told.content);
     let told = millis_of(&told.content);
     assert!((before..=after).contains(&told), "{before} <= {told} <= {after}");

@@ -9,8 +9,8 @@ use clawmux_core::provider::ToolSpec;
 use tokio::sync::watch;
 
 use super::{SandboxSupervisor, loaded};
-use crate::ask::gone;
 use crate::plugin::Loading;
+use crate::runtime::ask::gone;
 
 /// The plugins that can be called, or may be soon: one value, which the supervisor swaps when one is loaded or
 /// unloaded. Not there before the supervisor has started.

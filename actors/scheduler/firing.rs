@@ -10,26 +10,26 @@
 //! that began is begun, and a result has an id. A session that a result is for is made where there is none.
 
 use actix::prelude::*;
+use clawmux_core::conversation::command::{CreateSession, Inject, Renew, SessionCommand, Submit};
+use clawmux_core::conversation::event::{Event, Outcome, Published, Usage};
+use clawmux_core::conversation::lane;
+use clawmux_core::conversation::reply::SessionReply;
+use clawmux_core::conversation::turn::Turn;
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::event::{Event, Outcome, Published, Usage};
 use clawmux_core::ids::{JobId, RunId, Ticket};
-use clawmux_core::job::{self, Firing, FiringState, HEARTBEAT, Job, JobReply, NEW_SESSION, Ran};
-use clawmux_core::lane;
-use clawmux_core::reply::Reply;
-use clawmux_core::run_options::RunOptions;
+use clawmux_core::prompt::run_options::RunOptions;
+use clawmux_core::prompt::settings::Patch;
+use clawmux_core::request::reply::Reply;
 use clawmux_core::schedule::Due;
-use clawmux_core::session_command::{CreateSession, Inject, Renew, SessionCommand, Submit};
-use clawmux_core::session_reply::SessionReply;
-use clawmux_core::settings::Patch;
+use clawmux_core::schedule::job::{self, Firing, FiringState, HEARTBEAT, Job, JobReply, NEW_SESSION, Ran};
 use clawmux_core::target::Target;
 use clawmux_core::time::Timestamp;
-use clawmux_core::turn::Turn;
 use std::time::Duration;
 
 use super::{AGAIN, Scheduler};
-use crate::ask::ask;
-use crate::clock;
-use crate::deliver::{Asker, cost};
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::deliver::{Asker, cost};
 use crate::store::{FindRun, JobChange, ReadJobs, WriteJobs};
 
 /// Which firing: its job, and when it was due.

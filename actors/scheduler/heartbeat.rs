@@ -6,15 +6,15 @@ use std::io::Read;
 use std::path::Path;
 
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::job::{self, HEARTBEAT, Job};
-use clawmux_core::meter::day_start;
-use clawmux_core::run_options::RunOptions;
+use clawmux_core::prompt::run_options::RunOptions;
+use clawmux_core::provider::meter::day_start;
+use clawmux_core::schedule::job::{self, HEARTBEAT, Job};
 
 use super::Scheduler;
 use super::firing::{Ready, Saying};
-use crate::ask::ask;
-use crate::clock;
-use crate::regular_file;
+use crate::host::regular_file;
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
 use crate::store::ReadJobTokens;
 
 /// The heartbeat's file, in the home.

@@ -24,23 +24,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::announcement::Announcement;
 use clawmux_core::config;
+use clawmux_core::conversation::command::SessionCommand;
+use clawmux_core::daemon::announcement::Announcement;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::JobId;
-use clawmux_core::job::{Firing, HEARTBEAT, Job, JobCommand, JobNews, JobView};
+use clawmux_core::schedule::job::{Firing, HEARTBEAT, Job, JobCommand, JobNews, JobView};
 use clawmux_core::schedule::{self, Due, Schedule};
-use clawmux_core::session_command::SessionCommand;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
-use crate::ask::ask;
-use crate::clock;
-use crate::deliver::Deliver;
-use crate::dispatch::Request;
 use crate::hub::{Announce, Hub};
-use crate::line::Line;
-use crate::observe::{Observe, Observed};
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::deliver::Deliver;
+use crate::runtime::dispatch::Request;
+use crate::runtime::line::Line;
+use crate::runtime::observe::{Observe, Observed};
 use crate::session_supervisor::Gone;
 use crate::store::{Health, JobChange, ReadJobs, Store, WriteJobs};
 use firing::{By, FiringId, Running};
@@ -306,7 +306,7 @@ impl Scheduler {
 
     /// Tells what happened to a job, those who may know.
     #[expect(clippy::disallowed_methods, reason = "two messages for each firing, one for each change")]
-    fn announce(&self, job: &Job, what: clawmux_core::job::JobChange) {
+    fn announce(&self, job: &Job, what: clawmux_core::schedule::job::JobChange) {
         let next = self.jobs.get(&job.id).and_then(|entry| self.next(entry, clock::wall()));
         let news = JobNews { job: job.id.clone(), owner: job.owner.clone(), what, next };
         self.setup.hub.do_send(Announce(Arc::new(Announcement::Job(Box::new(news)))));

@@ -1,22 +1,22 @@
 //! What is asked about jobs.
 
 use actix::prelude::*;
-use clawmux_core::auth::Principal;
+use clawmux_core::access::Principal;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::JobId;
-use clawmux_core::job::{
+use clawmux_core::prompt::run_options::RunOptions;
+use clawmux_core::request::reply::Reply;
+use clawmux_core::schedule::job::{
     self, HEARTBEAT, JOBS_MAX, Job, JobCommand, JobPatch, JobReply, JobStatus, NewJob, Order, Place, Ran,
 };
-use clawmux_core::reply::Reply;
-use clawmux_core::run_options::RunOptions;
 use clawmux_core::schedule::{Due, Misfire, Plan};
 use clawmux_core::time::Timestamp;
 
 use super::firing::By;
 use super::{ASKED_MAX, Entry, Scheduler, no_such};
-use crate::ask::ask;
-use crate::clock;
-use crate::deliver::Asker;
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::deliver::Asker;
 use crate::store::{JobChange, ReadFirings, WriteJobs};
 
 /// Firings that are told at most.

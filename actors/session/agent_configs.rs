@@ -7,18 +7,18 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawmux_core::approval::Toolbox;
-use clawmux_core::catalog::Catalog;
+use clawmux_core::config::catalog::Catalog;
 use clawmux_core::config::{Agent, Approval, Config, ModelRef, Recovery};
+use clawmux_core::conversation::approval::Toolbox;
+use clawmux_core::conversation::router::Router;
+use clawmux_core::conversation::session::Limits;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{AgentId, PluginName};
-use clawmux_core::messenger;
-use clawmux_core::node::NodeTool;
-use clawmux_core::quota::Quota;
-use clawmux_core::router::Router;
-use clawmux_core::session::Limits;
+use clawmux_core::limits::quota::Quota;
+use clawmux_core::tools::messenger;
+use clawmux_core::tools::node::NodeTool;
 
-use crate::regular_file;
+use crate::host::regular_file;
 
 /// The longest soul, in bytes.
 pub const SOUL_BYTES_MAX: u64 = 1 << 20;

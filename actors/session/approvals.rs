@@ -12,9 +12,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use actix::Recipient;
-use clawmux_core::announcement::Announcement;
-use clawmux_core::approval::{Decided, News, Pending, knows_of, may_see};
-use clawmux_core::auth::{Owner, Principal};
+use clawmux_core::access::{Owner, Principal};
+use clawmux_core::conversation::approval::{Decided, News, Pending, knows_of, may_see};
+use clawmux_core::daemon::announcement::Announcement;
 use clawmux_core::ids::{ApprovalId, SessionKey};
 use clawmux_core::time::Timestamp;
 
@@ -75,7 +75,7 @@ pub struct Past {
     pub owner: Owner,
     /// Who had prompted its run.
     pub prompted_by: Owner,
-    /// What was decided, as [`Decision::word`](clawmux_core::approval::Decision::word) says it.
+    /// What was decided, as [`Decision::word`](clawmux_core::conversation::approval::Decision::word) says it.
     pub what: &'static str,
 }
 
@@ -209,9 +209,9 @@ impl Approvals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clawmux_core::approval::{Asked, Decision};
-    use clawmux_core::auth::{Scope, Scopes};
-    use clawmux_core::event::ToolCall;
+    use clawmux_core::access::{Scope, Scopes};
+    use clawmux_core::conversation::approval::{Asked, Decision};
+    use clawmux_core::conversation::event::ToolCall;
     use serde_json::json;
 
     fn pending(session: &str, call: &str, at: u64, bytes: usize) -> Pending {

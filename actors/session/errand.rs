@@ -1,4 +1,4 @@
-//! A call of the built-in tool `send_message` ([`clawmux_core::messenger`]): done here, without a plugin.
+//! A call of the built-in tool `send_message` ([`clawmux_core::tools::messenger`]): done here, without a plugin.
 //!
 //! On behalf of whom its session belongs to: an agent speaks in no session that they may not see, whoever
 //! prompted the run. What it says elsewhere has an id that follows from the call, so that a call that is made again says it once.
@@ -8,23 +8,23 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::{Owner, Principal, Scopes};
+use clawmux_core::access::{Owner, Principal, Scopes};
+use clawmux_core::conversation::command::{Inject, SessionCommand};
+use clawmux_core::conversation::event::{ToolCall, ToolResult};
+use clawmux_core::conversation::reply::{Injected, SessionReply};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{ToolCall, ToolResult};
 use clawmux_core::ids::{ConnectionId, RunId, Ticket};
-use clawmux_core::messenger::{Message, Sent, said};
-use clawmux_core::reply::Reply;
-use clawmux_core::session_command::{Inject, SessionCommand};
-use clawmux_core::session_reply::{Injected, SessionReply};
+use clawmux_core::request::reply::Reply;
 use clawmux_core::target::Target;
+use clawmux_core::tools::messenger::{Message, Sent, said};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::ask::ask;
-use crate::deliver::{Asker, Client, Deliver, Window};
-use crate::dispatch::Request;
 use crate::files::{Files, Look};
-use crate::observe::{Observe, Observed};
+use crate::runtime::ask::ask;
+use crate::runtime::deliver::{Asker, Client, Deliver, Window};
+use crate::runtime::dispatch::Request;
+use crate::runtime::observe::{Observe, Observed};
 use crate::session_supervisor::SessionSupervisor;
 
 /// The first number of the connections that calls ask over: below those of the crew.

@@ -1,12 +1,12 @@
 //! Serving those who follow the session: what is live is sent to them, what they missed is read from the log.
 
 use actix::prelude::*;
-use clawmux_core::follow::Wanted;
+use clawmux_core::conversation::follow::Wanted;
 use clawmux_core::ids::Seq;
 
 use super::{ConnectionSink, RETRY, Session, Watcher};
-use crate::ask::gone;
-use crate::deliver::WINDOW_BYTES;
+use crate::runtime::ask::gone;
+use crate::runtime::deliver::WINDOW_BYTES;
 use crate::store::{AskedBy, ReadEvents, Store};
 
 /// The most of the log that one read of a cursor brings into memory, in bytes: a window full.

@@ -1,6 +1,6 @@
 //! `Session`: one conversation.
 //!
-//! The rules are in the core ([`clawmux_core::session`]): this actor takes what the rules say is to
+//! The rules are in the core ([`clawmux_core::conversation::session`]): this actor takes what the rules say is to
 //! be written, has it written, and only then lets it be seen and acted upon. At most one unit is
 //! being written at a time; what comes meanwhile goes into the next one, so order needs no other
 //! care and a burst costs one commit.
@@ -35,26 +35,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::approval::Toolbox;
-use clawmux_core::event::Usage;
-use clawmux_core::follow::Wanted;
+use clawmux_core::conversation::approval::Toolbox;
+use clawmux_core::conversation::event::Usage;
+use clawmux_core::conversation::follow::Wanted;
+use clawmux_core::conversation::session::Session as Conversation;
 use clawmux_core::ids::{ConnectionId, RunId, Seq, SessionKey};
-use clawmux_core::reply::Reply;
-use clawmux_core::session::Session as Conversation;
+use clawmux_core::request::reply::Reply;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 
-use crate::clock;
-use crate::deliver::{Asker, More};
 use crate::files::Files;
 use crate::hub::changes::Changes;
-use crate::lane::{LaneGuard, Lanes};
-use crate::meters::{Awake, Meters};
 use crate::nodes::{Connected, Nodes};
-use crate::observe::{Observe, Observed};
 use crate::provider::account::Account;
 use crate::provider_supervisor::ProviderSupervisor;
+use crate::runtime::clock;
+use crate::runtime::deliver::{Asker, More};
+use crate::runtime::lane::{LaneGuard, Lanes};
+use crate::runtime::meters::{Awake, Meters};
+use crate::runtime::observe::{Observe, Observed};
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
 use crate::session_supervisor::{Held, Idle, SessionDown, SessionSupervisor};
 use crate::store::{Coming, LogWriter, Store};

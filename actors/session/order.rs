@@ -1,23 +1,23 @@
 //! What can be asked of one session, and how it is done.
 
 use actix::prelude::*;
-use clawmux_core::approval::{ApprovalReply, Verdict};
-use clawmux_core::auth::{Owner, Principal};
-use clawmux_core::error::ErrorCode;
-use clawmux_core::event::{Cause, Usage};
-use clawmux_core::follow::Wanted;
-use clawmux_core::ids::{ApprovalId, RunId, Seq, Ticket};
-use clawmux_core::reply::Reply;
-use clawmux_core::session::{Submission, Submitted, prompt_bytes};
-use clawmux_core::session_reply::{
+use clawmux_core::access::{Owner, Principal};
+use clawmux_core::conversation::approval::{ApprovalReply, Verdict};
+use clawmux_core::conversation::event::{Cause, Usage};
+use clawmux_core::conversation::follow::Wanted;
+use clawmux_core::conversation::reply::{
     Aborted, Accepted, Attached, Cleared, Compacted, Detached, Injected, SessionReply, Stopped,
 };
-use clawmux_core::settings::Patch;
+use clawmux_core::conversation::session::{Submission, Submitted, prompt_bytes};
+use clawmux_core::error::ErrorCode;
+use clawmux_core::ids::{ApprovalId, RunId, Seq, Ticket};
+use clawmux_core::prompt::settings::Patch;
+use clawmux_core::request::reply::Reply;
 
 use super::{Answered, Session};
-use crate::clock;
-use crate::deliver::Asker;
-use crate::lane::LaneGuard;
+use crate::runtime::clock;
+use crate::runtime::deliver::Asker;
+use crate::runtime::lane::LaneGuard;
 use crate::session_supervisor::Held;
 use crate::store::Cut;
 

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::auth::Owner;
-use clawmux_core::quota::Held;
+use clawmux_core::access::Owner;
+use clawmux_core::limits::quota::Held;
 
 /// What prompts that wait take of memory, in all sessions. Cheap to clone.
 #[derive(Clone, Debug, Default)]

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use actix::Recipient;
 use actix::dev::SendError;
-use clawmux_core::event::Published;
-use clawmux_core::follow::{self, Followers, Sent};
+use clawmux_core::conversation::event::Published;
+use clawmux_core::conversation::follow::{self, Followers, Sent};
 use clawmux_core::ids::{Seq, Ticket};
 
-use crate::deliver::{Client, Deliver, More, cost};
+use crate::runtime::deliver::{Client, Deliver, More, cost};
 
 /// All that follow one session.
 pub type Subscribers = Followers<ConnectionSink>;

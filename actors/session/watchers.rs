@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::approval::decides_all;
-use clawmux_core::auth::{Owner, Principal, Scope};
+use clawmux_core::access::{Owner, Principal, Scope};
+use clawmux_core::conversation::approval::decides_all;
 use clawmux_core::ids::{ConnectionId, Ticket};
 
-use crate::deliver::Client;
+use crate::runtime::deliver::Client;
 
 /// One connection that watches.
 #[derive(Clone, Debug)]

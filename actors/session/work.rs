@@ -8,27 +8,27 @@ use std::time::Instant;
 
 use actix::prelude::*;
 use clawmux_core::config::ModelRef;
-use clawmux_core::context::fit_soul;
+use clawmux_core::conversation::context::fit_soul;
+use clawmux_core::conversation::event::{ToolCall, ToolResult, Usage};
+use clawmux_core::conversation::lane;
+use clawmux_core::conversation::turn::Work;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{CallId, PluginName, RunId};
-use clawmux_core::lane;
-use clawmux_core::messenger;
+use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::{ChatRequest, Delta};
-use clawmux_core::thinking::Thinking;
-use clawmux_core::turn::Work;
+use clawmux_core::tools::messenger;
 use futures::future::LocalBoxFuture;
 use futures::stream::LocalBoxStream;
 use futures::{FutureExt, StreamExt, TryFutureExt};
 
 use super::errand::Errand;
 use super::{Session, SessionDeps};
-use crate::ask::gone;
-use crate::clock;
-use crate::lane::LaneGuard;
-use crate::meters::{CallEnd, OTHER};
 use crate::nodes::{CallNode, Nodes};
 use crate::provider_supervisor::{Chat, ProviderSupervisor};
+use crate::runtime::ask::gone;
+use crate::runtime::clock;
+use crate::runtime::lane::LaneGuard;
+use crate::runtime::meters::{CallEnd, OTHER};
 use crate::sandbox_supervisor::{CallTool, SandboxSupervisor};
 
 type Answer = LocalBoxStream<'static, Result<Vec<Delta>, Error>>;

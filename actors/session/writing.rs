@@ -3,20 +3,20 @@
 use std::sync::Arc;
 
 use actix::prelude::*;
-use clawmux_core::announcement::{ChangeReason, SessionChange};
-use clawmux_core::approval::Pending;
+use clawmux_core::conversation::approval::Pending;
+use clawmux_core::conversation::event::{Cause, Event, Logged, Outcome, Published, Usage};
+use clawmux_core::conversation::reply::{Deleted, SessionReply};
+use clawmux_core::conversation::session::Batch;
+use clawmux_core::daemon::announcement::{ChangeReason, SessionChange};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::event::{Cause, Event, Logged, Outcome, Published, Usage};
 use clawmux_core::ids::{ApprovalId, RunId, Seq};
-use clawmux_core::quota::{Kept, ROW_BYTES};
-use clawmux_core::reply::Reply;
-use clawmux_core::session::Batch;
-use clawmux_core::session_reply::{Deleted, SessionReply};
+use clawmux_core::limits::quota::{Kept, ROW_BYTES};
+use clawmux_core::request::reply::Reply;
 
 use super::{Answered, ConnectionSink, Order, RETRY, Session};
-use crate::ask::ask;
-use crate::clock;
-use crate::deliver::Asker;
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::deliver::Asker;
 use crate::store::{Append, Coming, ReadDispensable, ReadPrompt, ReadRow};
 
 impl Session {
@@ -117,8 +117,10 @@ impl Session {
     /// Tells that a quota is met, and which sessions could be deleted.
     pub(super) fn refuse_over_quota(&self, asker: Asker, mut error: Error, ctx: &mut Context<Self>) {
         let (store, owner) = (self.deps.store.clone(), self.conversation.owner().clone());
-        let is_about_bytes =
-            matches!(error.detail, Some(Detail::Limit { name: clawmux_core::limit::Limit::StoreBytes, .. }));
+        let is_about_bytes = matches!(
+            error.detail,
+            Some(Detail::Limit { name: clawmux_core::limits::limit::Limit::StoreBytes, .. })
+        );
         let told = async move {
             let named = ask(&store, ReadDispensable { owner, is_about_bytes }).await.flatten();
             let named: Vec<String> = named

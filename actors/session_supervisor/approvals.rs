@@ -1,18 +1,18 @@
 //! What is asked about tool calls that wait for approval: answered here, and decisions by the session.
 
 use actix::prelude::*;
-use clawmux_core::approval::{
+use clawmux_core::access::Principal;
+use clawmux_core::conversation::approval::{
     ApprovalCommand, ApprovalReply, decided_already, may_decide, may_see, no_such, not_yours,
 };
-use clawmux_core::auth::Principal;
 use clawmux_core::error::Error;
 use clawmux_core::ids::ApprovalId;
 use clawmux_core::ids::SessionKey;
-use clawmux_core::reply::Reply;
+use clawmux_core::request::reply::Reply;
 
 use super::{SessionSupervisor, caught};
-use crate::deliver::Asker;
-use crate::dispatch::Request;
+use crate::runtime::deliver::Asker;
+use crate::runtime::dispatch::Request;
 use crate::session::{Found, Order};
 
 impl Handler<Request<ApprovalCommand>> for SessionSupervisor {

@@ -2,17 +2,17 @@
 //!
 //! Everybody remembers for himself; operators find and forget what belongs to anybody.
 
-use clawmux_core::auth::{Owner, Principal, Scope};
+use clawmux_core::access::{Owner, Principal, Scope};
 use clawmux_core::ids::SessionKey;
 use clawmux_core::memory::{MemoryCommand, MemoryReply, NewMemory, Query, Stored};
-use clawmux_core::reply::Reply;
+use clawmux_core::request::reply::Reply;
 
 use super::requests::{answer, described, no_such};
 use super::{SessionSupervisor, caught};
-use crate::ask::ask;
-use crate::clock;
-use crate::deliver::Asker;
-use crate::dispatch::Request;
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::deliver::Asker;
+use crate::runtime::dispatch::Request;
 use crate::store::{Forget, Memory, Recall, Remember};
 use actix::{Context, Handler};
 

@@ -22,23 +22,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::Owner;
+use clawmux_core::access::Owner;
+use clawmux_core::agents::subagent::SubAgentCommand;
+use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::error::Error;
 use clawmux_core::ids::{ConnectionId, SessionKey};
-use clawmux_core::session_command::SessionCommand;
-use clawmux_core::subagent::SubAgentCommand;
 use clawmux_core::time::Timestamp;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::arbiters::Arbiters;
-use crate::ask::ask;
-use crate::clock;
-use crate::crew::{self, AgentSupervisor, ParentSessions};
-use crate::dispatch::Request;
+use crate::agent_supervisor::{self, AgentSupervisor, ParentSessions};
 use crate::files::Files;
-use crate::memory::Peak;
-use crate::observe::{Observe, Observed, TIMEOUT, observe_passing};
+use crate::host::heap::Peak;
+use crate::runtime::arbiters::Arbiters;
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
+use crate::runtime::dispatch::Request;
+use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe_passing};
 use crate::session::{AgentConfigs, Drain, Forget, Routed, Session, SessionDeps, Sleep, Subscribers};
 use crate::store::Unfinished;
 pub use order::Held;
@@ -284,9 +284,9 @@ impl Handler<Request<SubAgentCommand>> for SessionSupervisor {
             let target = command.target_mut().cloned();
             let hand_on = move |supervisor: &mut Self, session, who, _: &mut Self::Context| {
                 let (asker, principal) = who;
-                let command = crew::Command::SubAgent(command, session);
+                let command = agent_supervisor::Command::SubAgent(command, session);
                 // Where the crew is too busy, what it was sent says so by being dropped.
-                drop(supervisor.setup.crew.try_send(crew::Direct { command, principal, asker }));
+                drop(supervisor.setup.crew.try_send(agent_supervisor::Direct { command, principal, asker }));
             };
             self.locate(target, (asker, principal), hand_on, ctx);
         });

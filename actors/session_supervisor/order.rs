@@ -9,18 +9,18 @@ use std::fmt;
 
 use actix::dev::SendError;
 use actix::prelude::*;
-use clawmux_core::attachment::Attachment;
-use clawmux_core::auth::{Owner, Principal};
+use clawmux_core::access::{Owner, Principal};
+use clawmux_core::conversation::reply::{Aborted, Detached, Injected, SessionReply, Stopped};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
-use clawmux_core::reply::Reply;
-use clawmux_core::session_reply::{Aborted, Detached, Injected, SessionReply, Stopped};
+use clawmux_core::prompt::attachment::Attachment;
+use clawmux_core::request::reply::Reply;
 use tokio::sync::oneshot;
 
 use super::requests::{answer, described, missing};
 use super::{Entry, Kept, SessionSupervisor, State};
-use crate::ask::ask;
-use crate::deliver::Asker;
+use crate::runtime::ask::ask;
+use crate::runtime::deliver::Asker;
 use crate::session::{Order, Routed, Subscribers};
 use crate::store::FindRun;
 

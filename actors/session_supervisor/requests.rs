@@ -3,32 +3,32 @@
 use std::sync::Arc;
 
 use actix::prelude::*;
-use clawmux_core::attachment::{self, Attachment};
-use clawmux_core::auth::{Owner, Principal, Scope};
-use clawmux_core::catalog::Catalog;
-use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::ids::{AgentId, LaneName, SessionKey};
-use clawmux_core::reply::Reply;
-use clawmux_core::session::Submission;
-use clawmux_core::session_command::{
-    self, Abort, AbortLane, Attach, AttachTurns, Clear, Close, Compact, Configure, CreateSession, Delete,
+use clawmux_core::access::{Owner, Principal, Scope};
+use clawmux_core::config::catalog::Catalog;
+use clawmux_core::conversation::command::{
+    Abort, AbortLane, Attach, AttachTurns, Clear, Close, Compact, Configure, CreateSession, Delete,
     DescribeSession, Detach, Exists, Export, FollowRun, GetBudgets, Inject, ListSummaries, PreviewSessions,
     Renew, Reset, SessionCommand, Stop, Submit, Unwatch, Watch, WatchCalls,
 };
-use clawmux_core::session_reply::{
+use clawmux_core::conversation::reply::{
     Aborted, Compacted, Deleted, Exported, Preview, SessionReply, SessionRow, Unwatched, Watching,
 };
-use clawmux_core::settings::Patch;
+use clawmux_core::conversation::session::Submission;
+use clawmux_core::conversation::transcript::History;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::{AgentId, LaneName, SessionKey};
+use clawmux_core::prompt::attachment::{self, Attachment};
+use clawmux_core::prompt::settings::Patch;
+use clawmux_core::request::reply::Reply;
 use clawmux_core::target::Target;
-use clawmux_core::transcript::History;
 
 use super::SessionSupervisor;
 use super::order::{Turn, Waiting, closed};
-use crate::ask::ask;
-use crate::crew;
-use crate::deliver::Asker;
+use crate::agent_supervisor;
 use crate::files::{Collect, Enclose};
 use crate::provider_supervisor::BudgetStatus;
+use crate::runtime::ask::ask;
+use crate::runtime::deliver::Asker;
 use crate::session::{Order, Routed, SessionDeps, Watcher};
 use crate::store::{
     Among, AskedBy, Describe, Described, FindCut, FindSession, FindTurn, ListSessions, Namesakes,
@@ -166,7 +166,11 @@ impl SessionSupervisor {
                 self.order_the_end(Order::Stop(cause), session, (asker, principal), ctx);
             }
             (
-                SessionCommand::ReadHistory(session_command::ReadHistory { limit, before, .. }),
+                SessionCommand::ReadHistory(clawmux_core::conversation::command::ReadHistory {
+                    limit,
+                    before,
+                    ..
+                }),
                 Some(session),
             ) => {
                 let store = self.setup.deps.store.clone();
@@ -228,8 +232,11 @@ impl SessionSupervisor {
                 });
             }
             (
-                SessionCommand::ReadTranscript(session_command::ReadTranscript {
-                    limit, bytes_max, at, ..
+                SessionCommand::ReadTranscript(clawmux_core::conversation::command::ReadTranscript {
+                    limit,
+                    bytes_max,
+                    at,
+                    ..
                 }),
                 Some(session),
             ) => {
@@ -406,9 +413,11 @@ impl SessionSupervisor {
                 | SessionCommand::Stop(Stop { .. })
                 | SessionCommand::Close(Close { .. })
                 | SessionCommand::Clear(Clear { .. })
-                | SessionCommand::ReadHistory(session_command::ReadHistory { .. })
+                | SessionCommand::ReadHistory(clawmux_core::conversation::command::ReadHistory { .. })
                 | SessionCommand::DescribeSession(DescribeSession { .. })
-                | SessionCommand::ReadTranscript(session_command::ReadTranscript { .. })
+                | SessionCommand::ReadTranscript(clawmux_core::conversation::command::ReadTranscript {
+                    ..
+                })
                 | SessionCommand::CreateSession(CreateSession { .. })
                 | SessionCommand::Configure(Configure { .. })
                 | SessionCommand::Reset(Reset { .. })
@@ -445,7 +454,7 @@ impl SessionSupervisor {
         let (crew, session) = (self.setup.crew.clone(), session.clone());
         let principal = principal.clone();
         async move {
-            if let Err(error) = ask(&crew, crew::SessionEnds { session, principal }).await {
+            if let Err(error) = ask(&crew, agent_supervisor::SessionEnds { session, principal }).await {
                 tracing::warn!(%error, "the agents of a session that ends were not told");
             }
         }

@@ -7,14 +7,14 @@
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::announcement::{ChangeReason, SessionChange};
-use clawmux_core::event::{Event, Logged};
+use clawmux_core::conversation::event::{Event, Logged};
+use clawmux_core::daemon::announcement::{ChangeReason, SessionChange};
 use clawmux_core::ids::Seq;
 use clawmux_core::time::Timestamp;
 
 use super::{Entry, SessionSupervisor, State};
-use crate::ask::ask;
-use crate::clock;
+use crate::runtime::ask::ask;
+use crate::runtime::clock;
 use crate::store::{Place, ReadUnused, Unused};
 
 /// How often it is looked for them.

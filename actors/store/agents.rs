@@ -3,11 +3,11 @@
 //! A row that can't be read is left out, with a word in the log.
 
 use actix::Message;
-use clawmux_core::crew::{self, Agent, Kept, Mail, Note, Phase, Seat, Team};
+use clawmux_core::agents::registry::{self, Agent, Kept, Mail, Note, Phase, Seat, Team};
+use clawmux_core::agents::subagent::{AgentState, Priority, Task};
+use clawmux_core::agents::team::{Coordination, TeamState};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{SessionKey, SubAgentId, TeamId};
-use clawmux_core::subagent::{AgentState, Priority, Task};
-use clawmux_core::team::{Coordination, TeamState};
 use rusqlite::{Row, params};
 
 use super::change::Change;
@@ -26,7 +26,7 @@ const KIND: &str = "agents and teams";
 /// Errors: as [`Append`]'s.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<(), Error>")]
-pub struct WriteCrew(pub Vec<crew::Change>);
+pub struct WriteCrew(pub Vec<registry::Change>);
 
 /// Asks for all agents and teams that are remembered.
 #[derive(Clone, Copy, Debug, Message)]
@@ -37,37 +37,37 @@ pub struct ReadCrew;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeptCrew {
     /// They.
-    pub kept: crew::Kept,
+    pub kept: registry::Kept,
     /// What each of their sessions, and of those whose budgets they spend, has spent in tokens.
     pub spent: Vec<(SessionKey, u64)>,
 }
 
 impl Change for WriteCrew {
     fn bytes(&self) -> usize {
-        self.0.iter().map(crew::Change::bytes).sum()
+        self.0.iter().map(registry::Change::bytes).sum()
     }
 
     fn apply(&self, writer: &mut Writer, _: &mut Live) -> Result<(), Failure> {
         for change in &self.0 {
             match change {
-                crew::Change::Agent(agent) => writer.put_agent(agent)?,
-                crew::Change::ForgetAgent(id) => {
+                registry::Change::Agent(agent) => writer.put_agent(agent)?,
+                registry::Change::ForgetAgent(id) => {
                     writer.cached("DELETE FROM agents WHERE agent = ?")?.execute([id.as_str()])?;
                 }
-                crew::Change::Team(team) => writer.put_team(team)?,
-                crew::Change::ForgetTeam(id) => {
+                registry::Change::Team(team) => writer.put_team(team)?,
+                registry::Change::ForgetTeam(id) => {
                     writer.cached("DELETE FROM team_said WHERE team = ?")?.execute([id.as_str()])?;
                     writer.cached("DELETE FROM teams WHERE team = ?")?.execute([id.as_str()])?;
                 }
-                crew::Change::Said { team, number, place, text } => {
+                registry::Change::Said { team, number, place, text } => {
                     writer
                         .cached("INSERT INTO team_said (team, number, place, text) VALUES (?, ?, ?, ?)")?
                         .execute(params![team.as_str(), integer(*number as u64), place, text])?;
                 }
-                crew::Change::ForgetSaid(id) => {
+                registry::Change::ForgetSaid(id) => {
                     writer.cached("DELETE FROM team_said WHERE team = ?")?.execute([id.as_str()])?;
                 }
-                crew::Change::Mail(mail) => {
+                registry::Change::Mail(mail) => {
                     writer
                         .cached(
                             "INSERT INTO team_mail (number, message, sender, recipient, content)
@@ -81,10 +81,10 @@ impl Change for WriteCrew {
                             mail.content
                         ])?;
                 }
-                crew::Change::ForgetMail(number) => {
+                registry::Change::ForgetMail(number) => {
                     writer.cached("DELETE FROM team_mail WHERE number = ?")?.execute([integer(*number)])?;
                 }
-                crew::Change::Note(note) => {
+                registry::Change::Note(note) => {
                     writer
                         .cached(
                             "INSERT OR REPLACE INTO agent_notes (note, session, owner, content)
@@ -97,7 +97,7 @@ impl Change for WriteCrew {
                             note.content
                         ])?;
                 }
-                crew::Change::ForgetNote(id) => {
+                registry::Change::ForgetNote(id) => {
                     writer.cached("DELETE FROM agent_notes WHERE note = ?")?.execute([id])?;
                 }
             }
@@ -294,9 +294,9 @@ fn task(row: &Row<'_>) -> rusqlite::Result<Task> {
 mod tests {
     use super::*;
     use crate::store::Store;
-    use clawmux_core::auth::Owner;
-    use clawmux_core::crew::Change;
-    use clawmux_core::event::Usage;
+    use clawmux_core::access::Owner;
+    use clawmux_core::agents::registry::Change;
+    use clawmux_core::conversation::event::Usage;
     use clawmux_core::time::Timestamp;
 
     fn agent(id: &str, phase: Phase) -> Agent {

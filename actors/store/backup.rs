@@ -21,8 +21,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use actix::{Handler, Message, ResponseFuture};
+use clawmux_core::daemon::operator::BackupReport;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::operator::BackupReport;
 use rusqlite::backup::{self, StepResult};
 use rusqlite::{Connection, OpenFlags};
 use tokio::sync::oneshot::{self, error::TryRecvError};

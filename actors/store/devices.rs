@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use actix::Message;
-use clawmux_core::auth::pairing::{self, Device, Grant};
-use clawmux_core::auth::{About, Role, Scope, Scopes};
+use clawmux_core::access::pairing::{self, Device, Grant};
+use clawmux_core::access::{About, Role, Scope, Scopes};
 use clawmux_core::error::Error;
 use rusqlite::{Row, Transaction, params};
 use serde::{Deserialize, Serialize};
@@ -214,7 +214,7 @@ fn grant(row: &Row<'_>) -> rusqlite::Result<Option<Grant>> {
 mod tests {
     use super::*;
     use crate::store::Store;
-    use clawmux_core::auth::pairing::Change;
+    use clawmux_core::access::pairing::Change;
     use clawmux_core::time::Timestamp;
 
     fn device(seed: u8) -> Device {

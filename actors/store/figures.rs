@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
+use clawmux_core::conversation::event::Outcome;
 use clawmux_core::error::Error;
-use clawmux_core::event::Outcome;
 use clawmux_core::time::Timestamp;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
@@ -15,7 +15,7 @@ use prometheus_client::registry::{Registry, Unit};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::meters::{Labels, long, short};
+use crate::runtime::meters::{Labels, long, short};
 
 /// Writes that were committed together.
 const BATCHES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 256.0, 1024.0];

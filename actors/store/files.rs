@@ -16,7 +16,7 @@ use super::schema;
 
 /// How long a holder of the lock may be about to let go: a daemon that ends, or a child of ours
 /// between fork and exec, which has copies of all open files.
-const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// How long a statement waits for another process that looks into the database (a backup, say).
@@ -213,7 +213,7 @@ fn try_lock(lock: &File) -> Result<(), TryLockError> {
     let begin = Instant::now();
     loop {
         match lock.try_lock() {
-            Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_PATIENCE => thread::sleep(LOCK_POLL),
+            Err(TryLockError::WouldBlock) if begin.elapsed() < LOCK_TIMEOUT => thread::sleep(LOCK_POLL),
             taken => return taken,
         }
     }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::auth::Owner;
+use clawmux_core::access::Owner;
 use clawmux_core::error::Error;
-use clawmux_core::quota::{Kept, Quota};
+use clawmux_core::limits::quota::{Kept, Quota};
 
 /// What owners hold in the log: as it was last committed, and what is on its way there. Cheap to clone
 /// and to look at, from any thread; the writer keeps it true.

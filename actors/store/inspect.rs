@@ -12,8 +12,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use clawmux_core::conversation::log::page;
 use clawmux_core::ids::SessionKey;
-use clawmux_core::log::page;
 use rusqlite::Connection;
 
 use super::files::{BUSY, look};

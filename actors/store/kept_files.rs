@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use actix::Message;
-use clawmux_core::auth::Owner;
+use clawmux_core::access::Owner;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::file::{FileAbout, FileId, FileRow, UploadId};
+use clawmux_core::memory::file::{FileAbout, FileId, FileRow, UploadId};
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::change::Change;

@@ -9,9 +9,9 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::event::{Logged, Streamed};
+use clawmux_core::conversation::event::{Logged, Streamed};
+use clawmux_core::conversation::log::segment::Segment;
 use clawmux_core::ids::{RunId, Seq, SessionKey};
-use clawmux_core::log::segment::Segment;
 use clawmux_core::time::Timestamp;
 
 /// [`Live`], behind its turnstile.

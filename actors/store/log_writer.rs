@@ -5,8 +5,8 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use actix::{Handler, Message, ResponseFuture};
+use clawmux_core::conversation::event::Logged;
 use clawmux_core::error::Error;
-use clawmux_core::event::Logged;
 use clawmux_core::ids::{Seq, SessionKey};
 use clawmux_core::time::Timestamp;
 use tokio::sync::oneshot;

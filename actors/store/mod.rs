@@ -51,17 +51,17 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler, Message, ResponseActFuture, WrapFuture};
-use clawmux_core::auth::Owner;
-use clawmux_core::error::{Error, ErrorCode};
-pub use clawmux_core::log::segment::SEGMENT_BYTES_MAX;
-pub use clawmux_core::operator::{
+use clawmux_core::access::Owner;
+pub use clawmux_core::conversation::log::segment::SEGMENT_BYTES_MAX;
+pub use clawmux_core::daemon::operator::{
     BackupReport, Listed, ListedMemory, MemoryTotals, Place, UsageGroup, UsageShare,
 };
+use clawmux_core::error::{Error, ErrorCode};
 use serde_json::json;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use crate::observe::{Observe, Observed};
+use crate::runtime::observe::{Observe, Observed};
 use backup::RunningBackup;
 use files::Files;
 use live::Shared;

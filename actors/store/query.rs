@@ -1,7 +1,7 @@
 //! What can be asked of the store: a message that says how the reader answers it.
 
 use actix::{Handler, Message, ResponseFuture};
-use clawmux_core::auth::Owner;
+use clawmux_core::access::Owner;
 use clawmux_core::error::Error;
 use tokio::sync::oneshot;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use clawmux_core::auth::token::Token;
+use clawmux_core::access::token::Token;
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use actix::Message;
-use clawmux_core::auth::token::{self, Estate, Kind, Ledger, Token, Use};
-use clawmux_core::auth::{Owner, Scope, Scopes};
+use clawmux_core::access::token::{self, Estate, Kind, Ledger, Token, Use};
+use clawmux_core::access::{Owner, Scope, Scopes};
 use clawmux_core::error::Error;
 use clawmux_core::time::Timestamp;
 use rusqlite::{Connection, Row, params};
@@ -219,7 +219,7 @@ fn token(row: &Row<'_>, id: &str) -> rusqlite::Result<Option<Token>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clawmux_core::auth::token::{Change, Shown};
+    use clawmux_core::access::token::{Change, Shown};
 
     use crate::store::Store;
 

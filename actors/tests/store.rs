@@ -8,25 +8,27 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use actix::Addr;
-use clawmux_actors::observe::Observe;
+use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::{
     Among, Append, AskedBy, Cut, Delete, Describe, Described, FindCut, FindRun, FindSession, FindTurn,
     LOAD_BYTES_MAX, ListSessions, Load, Loaded, ReadEvents, ReadHistory, ReadPrompt, ReadRow, ReadTranscript,
     RecordUsage, SEGMENT_BYTES_MAX, Stop, Store, Unfinished, UsageBy, UsageGroup, UsageSince,
 };
-use clawmux_core::attachment::Attachment;
-use clawmux_core::auth::Owner;
-use clawmux_core::context::PAST_IMAGE_BYTES_MAX;
+use clawmux_core::access::Owner;
+use clawmux_core::conversation::command::Before;
+use clawmux_core::conversation::context::PAST_IMAGE_BYTES_MAX;
+use clawmux_core::conversation::event::{
+    Cause, Event, Forgotten, Logged, Outcome, ToolCall, ToolResult, Usage,
+};
+use clawmux_core::conversation::log::usage::UsageRecord;
+use clawmux_core::conversation::transcript::{Message, Role, Said, Transcript};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Cause, Event, Forgotten, Logged, Outcome, ToolCall, ToolResult, Usage};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
-use clawmux_core::log::usage::UsageRecord;
-use clawmux_core::run_options::RunOptions;
-use clawmux_core::session_command::Before;
-use clawmux_core::settings::Settings;
-use clawmux_core::thinking::Thinking;
+use clawmux_core::prompt::attachment::Attachment;
+use clawmux_core::prompt::run_options::RunOptions;
+use clawmux_core::prompt::settings::Settings;
+use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::time::Timestamp;
-use clawmux_core::transcript::{Message, Role, Said, Transcript};
 use futures::FutureExt as _;
 use futures::future::join_all;
 use proptest::prelude::*;

@@ -6,8 +6,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
-use clawmux_core::attachment::{ATTACHMENT_BYTES_MAX, ATTACHMENTS_BYTES_MAX, ATTACHMENTS_MAX, Attachment};
 use clawmux_core::dialect::exoclaw::client;
+use clawmux_core::prompt::attachment::{
+    ATTACHMENT_BYTES_MAX, ATTACHMENTS_BYTES_MAX, ATTACHMENTS_MAX, Attachment,
+};
 
 use crate::exit::{FAILED, Failure};
 

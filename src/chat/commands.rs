@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use clawmux_core::auth::Owner;
+use clawmux_core::access::Owner;
 use clawmux_core::dialect::exoclaw::client as exoclaw;
 use clawmux_core::ids::SessionKey;
 use serde_json::Value;

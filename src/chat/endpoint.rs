@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use clawmux_actors::bound::socket_path;
-use clawmux_core::auth::Secret;
+use clawmux_actors::host::bound::socket_path;
+use clawmux_core::access::Secret;
 use clawmux_core::config::{Log, LogFormat};
 use clawmux_core::dialect::exoclaw::client as exoclaw;
 

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use clawmux_core::auth::Secret;
+use clawmux_core::access::Secret;
 use clawmux_core::dialect::exoclaw::client::Told;
 
 use super::link_error::LinkError;

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use clawmux_actors::clock;
+use clawmux_actors::runtime::clock;
 use clawmux_core::dialect::exoclaw::client::{Prompt, StreamEvent, Told};
 use clawmux_core::ids::RunId;
 

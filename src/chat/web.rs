@@ -10,7 +10,7 @@ use awc::error::{ConnectError, SendRequestError, WsClientError, WsProtocolError}
 use awc::http::{StatusCode, Uri};
 use awc::ws::{Frame, Message};
 use bytes::{Bytes, BytesMut};
-use clawmux_core::auth::Secret;
+use clawmux_core::access::Secret;
 use clawmux_core::dialect::exoclaw::client::{self as exoclaw, Told};
 use futures::stream::LocalBoxStream;
 use futures::{Sink, SinkExt, StreamExt};

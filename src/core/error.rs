@@ -4,9 +4,9 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::auth::Scope;
-use crate::auth::pairing::{CredentialFault, PairingRequired};
-use crate::limit::Limit;
+use crate::access::Scope;
+use crate::access::pairing::{CredentialFault, PairingRequired};
+use crate::limits::limit::Limit;
 
 /// What kind of failure it is. Closed: a dialect's `match` over it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

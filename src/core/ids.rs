@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::auth::Owner;
+use crate::access::Owner;
 use crate::error::{Error, ErrorCode};
 
 macro_rules! text_id {
@@ -164,7 +164,7 @@ pub struct Ticket(pub u64);
 /// that an owner is what stands before a `/` that comes before the first `:`.
 ///
 /// What a client says is a key in the client's own space, unless it is an operator who names another's
-/// ([`Principal::session`](crate::auth::Principal::session)); and whoever is told of a key is told it
+/// ([`Principal::session`](crate::access::Principal::session)); and whoever is told of a key is told it
 /// as he would say it ([`Self::seen_by`]).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionKey(Arc<str>);

@@ -1,6 +1,6 @@
 //! Which session a request is about, before that is decided.
 
-use crate::auth::Principal;
+use crate::access::Principal;
 use crate::error::Error;
 use crate::ids::SessionKey;
 
@@ -29,7 +29,7 @@ pub enum Target {
     /// The one with this UUID ([`SessionKey::uuid`]), which must be there.
     Uuid(String),
     /// The one of the caller's own whose present conversation has this id
-    /// ([`SessionRow::session_id`](crate::session_reply::SessionRow::session_id)), which must be there.
+    /// ([`SessionRow::session_id`](crate::conversation::reply::SessionRow::session_id)), which must be there.
     Conversation(String),
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use clawmux_actors::bound::socket_path;
+use clawmux_actors::host::bound::socket_path;
 use clawmux_actors::operator::read_without_daemon;
 use clawmux_core::config::Config;
 use clawmux_core::dialect::admin::LOCKED_OUT;

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use clawmux_actors::regular_file;
+use clawmux_actors::host::regular_file;
 use clawmux_actors::store::Severity;
 use clawmux_core::config::Config;
 

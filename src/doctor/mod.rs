@@ -28,8 +28,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use clawmux_actors::host::socket_owner;
 use clawmux_actors::sandbox::compiler::Bounds;
-use clawmux_actors::socket_owner;
 use clawmux_actors::store::{self, Severity};
 use serde_json::{Value, json};
 

@@ -6,8 +6,8 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use clawmux_actors::host::socket_owner::Means;
 use clawmux_actors::listener;
-use clawmux_actors::socket_owner::Means;
 
 use super::{Findings, LOG};
 

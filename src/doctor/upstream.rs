@@ -160,7 +160,7 @@ fn clock(name: &str, off: i64, found: &mut Findings) {
 mod tests {
     use super::*;
     use clawmux_actors::store::Severity;
-    use clawmux_core::auth::Secret;
+    use clawmux_core::access::Secret;
 
     #[test]
     fn a_clock_that_is_off_is_told() {

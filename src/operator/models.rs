@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clawmux_actors::provider::probe;
+use clawmux_core::config::offer::offers;
 use clawmux_core::config::{self, Config, Provider};
 use clawmux_core::error::Error;
-use clawmux_core::offer::offers;
 use futures::future::join_all;
 use serde_json::json;
 

@@ -1,8 +1,8 @@
 //! `clawmux restore`: puts a backup in the place of the store, where no daemon runs.
 
-use clawmux_actors::bound::Bound;
+use clawmux_actors::host::bound::Bound;
 use clawmux_actors::store::{self, Credential, Readmitted};
-use clawmux_core::auth::authority::Authority;
+use clawmux_core::access::authority::Authority;
 use clawmux_core::config::Config;
 use clawmux_core::time::Timestamp;
 

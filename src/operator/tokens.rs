@@ -3,7 +3,7 @@
 //! before the first start.
 
 use clawmux_actors::operator::tokens_without_daemon;
-use clawmux_core::auth::authority::Authority;
+use clawmux_core::access::authority::Authority;
 use serde_json::{Value, json};
 
 use super::find::matching;

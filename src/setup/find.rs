@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clawmux_actors::provider::probe;
 use clawmux_core::config::default_model;
+use clawmux_core::config::offer::{Offer, offers};
 use clawmux_core::error::{Detail, Error};
-use clawmux_core::offer::{Offer, offers};
 use clawmux_core::provider::listing::first_choice;
 use futures::future::join_all;
 

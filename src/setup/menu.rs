@@ -2,9 +2,9 @@
 
 use actix::SystemRunner;
 use clawmux_actors::provider::probe;
-use clawmux_core::auth::Secret;
+use clawmux_core::access::Secret;
+use clawmux_core::config::offer::Offer;
 use clawmux_core::config::{Provider, is_base_url, key_variable};
-use clawmux_core::offer::Offer;
 use clawmux_core::provider::ProviderKind;
 
 use super::Candidate;

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use actix::SystemRunner;
 use clawmux_actors::provider::probe;
-use clawmux_core::auth::Secret;
-use clawmux_core::offer::Offer;
+use clawmux_core::access::Secret;
+use clawmux_core::config::offer::Offer;
 
 use self::file::{Key, ProviderChoice};
 use self::find::{FoundProvider, explained};
@@ -30,8 +30,8 @@ use crate::terminal::{one_line, say, tell};
 use crate::{home, question, settings};
 
 /// How long a model may take to answer one prompt; a server may have to load it first.
-const TRIAL_PATIENCE: Duration = Duration::from_secs(60);
-const SERVER_PATIENCE: Duration = Duration::from_secs(180);
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
+const SERVER_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// What it is asked.
 const TRIAL: &str = "Reply with one word: ready";
@@ -132,7 +132,7 @@ impl Candidate {
     fn answers(&self, system: &SystemRunner) -> bool {
         let Self { offer, model, name, .. } = self;
         tell(&format!("Asking {name}/{} for one word ...", one_line(model, 200)));
-        let patience = if offer.is_server { SERVER_PATIENCE } else { TRIAL_PATIENCE };
+        let patience = if offer.is_server { SERVER_TIMEOUT } else { TRIAL_TIMEOUT };
         let begun = Instant::now();
         let asked = probe::prompt(name, &offer.provider, model, TRIAL, patience);
         match system.block_on(asked) {

@@ -147,7 +147,7 @@ impl Page {
             if begin.elapsed() > TIMEOUT {
                 let (text, faults) = (self.text(), self.faults());
                 panic!(
-                    "waited {PATIENCE:?} for {what}; the page:\n{text}\nits conversation: {thread:#?}\nfaults: {faults:#?}"
+                    "waited {TIMEOUT:?} for {what}; the page:\n{text}\nits conversation: {thread:#?}\nfaults: {faults:#?}"
                 );
             }
             std::thread::sleep(LOOK);
@@ -164,7 +164,7 @@ impl Page {
             }
             if begin.elapsed() > TIMEOUT {
                 let faults = self.faults();
-                panic!("waited {PATIENCE:?} for {what}; the page:\n{text}\nfaults: {faults:#?}");
+                panic!("waited {TIMEOUT:?} for {what}; the page:\n{text}\nfaults: {faults:#?}");
             }
             std::thread::sleep(LOOK);
         }
@@ -176,9 +176,7 @@ impl Page {
         while self.has_button(label) != there {
             if begin.elapsed() > TIMEOUT {
                 let text = self.text();
-                panic!(
-                    "waited {PATIENCE:?} for the button {label:?} to be there: {there}; the page:\n{text}"
-                );
+                panic!("waited {TIMEOUT:?} for the button {label:?} to be there: {there}; the page:\n{text}");
             }
             std::thread::sleep(LOOK);
         }

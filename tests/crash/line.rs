@@ -60,7 +60,7 @@ impl Line {
         loop {
             let message = match tokio::time::timeout(TIMEOUT, self.socket.next()).await {
                 Ok(message) => message,
-                Err(_) => return Err(Stop::Wrong(format!("nothing came for {PATIENCE:?}"))),
+                Err(_) => return Err(Stop::Wrong(format!("nothing came for {TIMEOUT:?}"))),
             };
             match message {
                 Some(Ok(Message::Text(text))) => match serde_json::from_str::<Value>(&text) {

@@ -84,7 +84,7 @@ impl Hello {
     }
 
     fn id(&self) -> String {
-        clawmux_core::auth::device::id_of(&self.key().verifying_key().to_bytes())
+        clawmux_core::access::device::id_of(&self.key().verifying_key().to_bytes())
     }
 
     fn params(&self, nonce: &str) -> Value {

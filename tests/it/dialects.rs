@@ -33,20 +33,36 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clawmux_core::announcement::{Announcement, ChangeReason, SessionChange};
-use clawmux_core::approval::{ApprovalReply, Asked, Decided, Decision, News, Pending};
-use clawmux_core::attachment::Attachment;
-use clawmux_core::auth::pairing::{CredentialFault, PairingReason, PairingRequired};
-use clawmux_core::auth::{
+use clawmux_core::access::pairing::{CredentialFault, PairingReason, PairingRequired};
+use clawmux_core::access::{
     self, About, Admitted, Claim, Credentials, DeviceToken, Owner, Principal, Scope, Scopes, Secret,
 };
-use clawmux_core::catalog::{Access, AgentEntry, Catalog, ModelEntry};
-use clawmux_core::command::Command;
+use clawmux_core::agents::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, SubAgentReply};
+use clawmux_core::agents::team::{Coordination, Relayed, TeamNews, TeamReply, TeamState, TeamStatus};
 use clawmux_core::config::ModelRef;
+use clawmux_core::config::catalog::{Access, AgentEntry, Catalog, ModelEntry};
 use clawmux_core::config::request::{ConfigIssue, ConfigReply, ConfigSnapshot};
-use clawmux_core::daemon::{
+use clawmux_core::conversation::approval::{ApprovalReply, Asked, Decided, Decision, News, Pending};
+use clawmux_core::conversation::command::{
+    Abort, Attach, AttachTurns, Clear, Close, CreateSession, Delete, DescribeSession, Detach, Export,
+    GetBudgets, ListSummaries, ReadHistory, SessionCommand, Stop,
+};
+use clawmux_core::conversation::event::{
+    Cause, Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage,
+};
+use clawmux_core::conversation::reply::{
+    Aborted, Accepted, Attached, Cleared, Compacted, Deleted, Detached, Exported, Injected, LastRun, Preview,
+    SessionList, SessionReply, SessionRow, SessionState, SessionSummary, Stopped, UnderWay, Unwatched,
+    Watching,
+};
+use clawmux_core::conversation::transcript::{Entry, History, Message, Role, Said, Transcript};
+use clawmux_core::daemon::announcement::{Announcement, ChangeReason, SessionChange};
+use clawmux_core::daemon::command::{
     DaemonCommand, DaemonReply, DayUsage, GetStatus, LogTail, Noted, Overview, Status,
 };
+use clawmux_core::daemon::health::{Figures, Part, Report};
+use clawmux_core::daemon::operator::{self, BackupReport, FoundSession, OperatorReply, Progress};
+use clawmux_core::daemon::presence::{Presence, Present};
 use clawmux_core::dialect::admin::Admin;
 use clawmux_core::dialect::exoclaw::Exoclaw;
 use clawmux_core::dialect::openclaw::OpenClaw;
@@ -55,38 +71,24 @@ use clawmux_core::dialect::wundr::Wundr;
 use clawmux_core::dialect::xeno::Xeno;
 use clawmux_core::dialect::{Action, Dialect, Fault, Frame, Input, Introduction, Setup, Turn};
 use clawmux_core::error::{Detail, Error, ErrorCode};
-use clawmux_core::event::{Cause, Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult, Usage};
-use clawmux_core::file::{FileAbout, FileId, FileReply, FileRow, UploadId};
-use clawmux_core::health::{Figures, Part, Report};
 use clawmux_core::ids::{ApprovalId, ConnectionId, LaneName, RunId, Seq, SessionKey, Ticket};
-use clawmux_core::job::{JobReply, Ran};
+use clawmux_core::memory::file::{FileAbout, FileId, FileReply, FileRow, UploadId};
 use clawmux_core::memory::{Found, Kind, MemoryReply, Remembered, Stored, Tier};
-use clawmux_core::meter::{Budget, Period};
-use clawmux_core::node::{Invocation, Invoked, NodeFailure, NodeReply, NodeRow};
-use clawmux_core::operator::{self, BackupReport, FoundSession, OperatorReply, Progress};
-use clawmux_core::plugin::{
+use clawmux_core::prompt::attachment::Attachment;
+use clawmux_core::prompt::run_options::RunOptions;
+use clawmux_core::prompt::settings::{Assignment, Settings};
+use clawmux_core::prompt::thinking::Thinking;
+use clawmux_core::provider::ProviderKind;
+use clawmux_core::provider::meter::{Budget, Period};
+use clawmux_core::request::command::Command;
+use clawmux_core::request::reply::Reply;
+use clawmux_core::schedule::job::{JobReply, Ran};
+use clawmux_core::target::Target;
+use clawmux_core::time::Timestamp;
+use clawmux_core::tools::node::{Invocation, Invoked, NodeFailure, NodeReply, NodeRow};
+use clawmux_core::tools::plugin::{
     ListPlugins, LoadPlugin, PluginCommand, PluginReply, PluginSummary, UnloadPlugin, Unloaded,
 };
-use clawmux_core::presence::{Presence, Present};
-use clawmux_core::provider::ProviderKind;
-use clawmux_core::reply::Reply;
-use clawmux_core::run_options::RunOptions;
-use clawmux_core::session_command::{
-    Abort, Attach, AttachTurns, Clear, Close, CreateSession, Delete, DescribeSession, Detach, Export,
-    GetBudgets, ListSummaries, ReadHistory, SessionCommand, Stop,
-};
-use clawmux_core::session_reply::{
-    Aborted, Accepted, Attached, Cleared, Compacted, Deleted, Detached, Exported, Injected, LastRun, Preview,
-    SessionList, SessionReply, SessionRow, SessionState, SessionSummary, Stopped, UnderWay, Unwatched,
-    Watching,
-};
-use clawmux_core::settings::{Assignment, Settings};
-use clawmux_core::subagent::{AgentChange, AgentNews, AgentState, AgentStatus, SubAgentReply};
-use clawmux_core::target::Target;
-use clawmux_core::team::{Coordination, Relayed, TeamNews, TeamReply, TeamState, TeamStatus};
-use clawmux_core::thinking::Thinking;
-use clawmux_core::time::Timestamp;
-use clawmux_core::transcript::{Entry, History, Message, Role, Said, Transcript};
 use proptest::prelude::{Strategy, prop, prop_assert, prop_oneof, proptest};
 use proptest::sample::select;
 use serde_json::Value;
@@ -304,9 +306,9 @@ impl Stage {
                     request: request.into(),
                     reason: PairingReason::Scopes,
                     device: device.into(),
-                    role: auth::Role::Operator,
+                    role: access::Role::Operator,
                     scopes: Scopes::ADMIN,
-                    approved_roles: vec![auth::Role::Operator],
+                    approved_roles: vec![access::Role::Operator],
                     approved_scopes: Scopes::READONLY,
                 };
                 let error = ErrorCode::Forbidden.error("no").with(Detail::Pairing(Box::new(required)));
@@ -465,7 +467,7 @@ fn authentication(claim: &Claim) -> String {
         Credentials::ApiKey(key) => format!("? authenticate api-key {}", key.expose()),
         Credentials::Jwt(token) => format!("? authenticate jwt {}", token.expose()),
     };
-    if claim.role != auth::Role::Operator {
+    if claim.role != access::Role::Operator {
         let _ = write!(line, " role={:?}", claim.role);
     }
     if let Some(scopes) = claim.scopes {
@@ -490,7 +492,7 @@ fn key_of(text: &str) -> Result<SessionKey, String> {
 }
 
 fn fault_of(reason: &str, at: u64) -> Result<CredentialFault, String> {
-    use clawmux_core::auth::jwt::Refusal;
+    use clawmux_core::access::jwt::Refusal;
     let at = Timestamp::from_millis(at);
     let jwt = [
         Refusal::Malformed,
@@ -977,7 +979,7 @@ fn announcement_of(value: &Value) -> Result<Announcement, String> {
                         ..About::default()
                     },
                     device: present["device"].as_str().map(Arc::from),
-                    role: auth::Role::Operator,
+                    role: access::Role::Operator,
                     scopes: Scopes::READONLY,
                     reason: text(present, "reason"),
                     text: present["text"].as_str().map(str::to_owned),

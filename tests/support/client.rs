@@ -161,7 +161,7 @@ impl Client {
         // Ticks come for ever.
         let begin = Instant::now();
         loop {
-            assert!(begin.elapsed() < TIMEOUT, "waited {PATIENCE:?}, after {:#?}", self.seen());
+            assert!(begin.elapsed() < TIMEOUT, "waited {TIMEOUT:?}, after {:#?}", self.seen());
             let frame = self.receive();
             if is_meant(&frame) {
                 return frame;

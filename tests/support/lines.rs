@@ -112,7 +112,7 @@ impl Lines {
         }
         let begin = std::time::Instant::now();
         loop {
-            assert!(begin.elapsed() < TIMEOUT, "waited {PATIENCE:?} for {what}, after {:#?}", self.seen);
+            assert!(begin.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for {what}, after {:#?}", self.seen);
             match self.read() {
                 Ok(message) if is_meant(&message) => return message,
                 Ok(other) => self.kept.push_back(other),

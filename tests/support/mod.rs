@@ -33,7 +33,7 @@ pub fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T 
         if let Some(found) = condition() {
             return found;
         }
-        assert!(start.elapsed() < TIMEOUT, "waited {PATIENCE:?} for {what}");
+        assert!(start.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -46,6 +46,6 @@ pub fn wait_for<T>(what: &str, future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     match runtime.block_on(async { tokio::time::timeout(TIMEOUT, future).await }) {
         Ok(output) => output,
-        Err(_) => panic!("waited {PATIENCE:?} for {what}"),
+        Err(_) => panic!("waited {TIMEOUT:?} for {what}"),
     }
 }

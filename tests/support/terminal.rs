@@ -122,7 +122,7 @@ impl Terminal {
             if wanted(&screen) {
                 return screen;
             }
-            assert!(begin.elapsed() < TIMEOUT, "waited {PATIENCE:?} for {what}; the screen:\n{screen}");
+            assert!(begin.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for {what}; the screen:\n{screen}");
             std::thread::sleep(LOOK);
         }
     }

@@ -190,7 +190,7 @@ impl Wundr {
         // Heartbeats come for ever.
         let begin = Instant::now();
         loop {
-            assert!(begin.elapsed() < TIMEOUT, "waited {PATIENCE:?} for {what}, after {:#?}", self.seen());
+            assert!(begin.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for {what}, after {:#?}", self.seen());
             match self.read() {
                 Ok(Incoming::Frame(frame)) if is_meant(&frame) => return frame,
                 Ok(other) => self.kept.push_back(other),
@@ -217,7 +217,7 @@ impl Wundr {
         }
         let begin = Instant::now();
         loop {
-            assert!(begin.elapsed() < TIMEOUT, "waited {PATIENCE:?} for a binary frame: {:#?}", self.seen());
+            assert!(begin.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for a binary frame: {:#?}", self.seen());
             match self.read() {
                 Ok(Incoming::Binary(bytes)) => return bytes,
                 Ok(other) => self.kept.push_back(other),
@@ -230,7 +230,7 @@ impl Wundr {
     pub fn closed(&mut self) -> String {
         let begin = Instant::now();
         loop {
-            assert!(begin.elapsed() < TIMEOUT, "waited {PATIENCE:?} for a close: {:#?}", self.seen());
+            assert!(begin.elapsed() < TIMEOUT, "waited {TIMEOUT:?} for a close: {:#?}", self.seen());
             match self.read() {
                 Ok(incoming) => self.kept.push_back(incoming),
                 Err(end) => return end,

@@ -1,15 +1,15 @@
 //! What is done to a session besides prompting it: settings, new conversations, deletion, lists.
 
-use clawmux_core::error::ErrorCode;
-use clawmux_core::session_command::{
+use clawmux_core::conversation::command::{
     Abort, Attach, Close, Compact, Configure, CreateSession, Delete, DescribeSession, Exists, Inject,
     PreviewSessions, ReadTranscript, Reset, SessionCommand, SessionFilter, Stop,
 };
-use clawmux_core::session_reply::{
+use clawmux_core::conversation::reply::{
     Compacted, Deleted, Injected, Preview, SessionReply, SessionRow, SessionState, Stopped,
 };
-use clawmux_core::settings::Patch;
-use clawmux_core::transcript::{Said, Transcript};
+use clawmux_core::conversation::transcript::{Said, Transcript};
+use clawmux_core::error::ErrorCode;
+use clawmux_core::prompt::settings::Patch;
 
 use super::*;
 
@@ -269,7 +269,7 @@ async fn only_the_newest_messages_are_kept_and_a_note_is_among_them() {
         Ok(Reply::Session(SessionReply::Compacted(Compacted { kept: 3, forgotten: 4 })))
     ));
     let after = peer.transcript("ada", None).await;
-    let ids = |entries: &[clawmux_core::transcript::Entry]| {
+    let ids = |entries: &[clawmux_core::conversation::transcript::Entry]| {
         entries.iter().map(|e| e.id.clone()).collect::<Vec<_>>()
     };
     assert_eq!(ids(&after.entries), ids(&before.entries[4..]), "what is kept stays what it was");
@@ -450,7 +450,7 @@ async fn a_closed_session_takes_no_prompts_until_it_is_reset() {
     peer.ask(prompt("ada", "/slow 60", None));
     let running = peer.accepted().await;
     let mut other = world.peer(2);
-    let long = "x".repeat(clawmux_core::settings::SETTINGS_BYTES_MAX + 1);
+    let long = "x".repeat(clawmux_core::prompt::settings::SETTINGS_BYTES_MAX + 1);
     assert_eq!(other.asks(close(&long)).await.unwrap_err().code, ErrorCode::InvalidRequest);
     let Ok(Reply::Session(SessionReply::Stopped(Stopped { runs, .. }))) = other.asks(close("enough")).await
     else {

@@ -1,12 +1,12 @@
 //! Runs of several sessions that take place one at a time, and what an agent sends from one to another.
 
-use clawmux_core::attachment::Kind;
+use clawmux_core::conversation::command::{Abort, AbortLane, SessionCommand};
+use clawmux_core::conversation::event::{Cause, ToolResult};
+use clawmux_core::conversation::lane;
+use clawmux_core::conversation::reply::{Aborted, SessionReply};
 use clawmux_core::error::ErrorCode;
-use clawmux_core::event::{Cause, ToolResult};
-use clawmux_core::lane;
-use clawmux_core::local_file::{Form, LocalFile};
-use clawmux_core::session_command::{Abort, AbortLane, SessionCommand};
-use clawmux_core::session_reply::{Aborted, SessionReply};
+use clawmux_core::prompt::attachment::Kind;
+use clawmux_core::prompt::local_file::{Form, LocalFile};
 use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 

@@ -13,46 +13,46 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::prelude::*;
-use clawmux_core::auth::{About, Owner, Principal, Scope, Scopes};
-use clawmux_core::catalog::Catalog;
-use clawmux_core::command::Command;
+use clawmux_core::access::{About, Owner, Principal, Scope, Scopes};
+use clawmux_core::config::catalog::Catalog;
 use clawmux_core::config::{Config, Recovery};
-use clawmux_core::event::{Cause, Event, Logged, Outcome};
-use clawmux_core::ids::{AgentId, ConnectionId, RunId, Seq, SessionKey, Ticket};
-use clawmux_core::log::usage::UsageTotals;
-use clawmux_core::node::{Invocation, NodeTool};
-use clawmux_core::quota::Quota;
-use clawmux_core::reply::Reply;
-use clawmux_core::router::Router;
-use clawmux_core::run_options::RunOptions;
-use clawmux_core::session::Limits;
-use clawmux_core::session_command::{
+use clawmux_core::conversation::command::{
     Abort, Attach, Clear, CreateSession, Detach, GetBudgets, ReadHistory, Reset, SessionCommand, Stop,
     Submit, Unwatch, Watch,
 };
-use clawmux_core::session_reply::{
+use clawmux_core::conversation::event::{Cause, Event, Logged, Outcome};
+use clawmux_core::conversation::log::usage::UsageTotals;
+use clawmux_core::conversation::reply::{
     Aborted, Accepted, Attached, Detached, SessionReply, Stopped, Unwatched, Watching,
 };
+use clawmux_core::conversation::router::Router;
+use clawmux_core::conversation::session::Limits;
+use clawmux_core::conversation::transcript::Role;
+use clawmux_core::ids::{AgentId, ConnectionId, RunId, Seq, SessionKey, Ticket};
+use clawmux_core::limits::quota::Quota;
+use clawmux_core::prompt::run_options::RunOptions;
+use clawmux_core::request::command::Command;
+use clawmux_core::request::reply::Reply;
 use clawmux_core::swappable::Swappable;
 use clawmux_core::target::{Route, Target};
-use clawmux_core::transcript::Role;
+use clawmux_core::tools::node::{Invocation, NodeTool};
 use tokio::sync::mpsc;
 
 use super::{AgentConfigs, Approvals, Profile, Queued, Session, SessionDeps, Watchers};
-use crate::arbiters::Arbiters;
-use crate::clock;
-use crate::crew::{self, AgentSupervisor, ParentSessions};
-use crate::deliver::{Asker, Client, Deliver, More, WINDOW_BYTES, cost};
-use crate::dispatch::Request;
+use crate::agent_supervisor::{self, AgentSupervisor, ParentSessions};
 use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
-use crate::lane::Lanes;
-use crate::meters::Meters;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
-use crate::observe::Observe;
 use crate::provider::shared_budget::SharedBudgets;
 use crate::provider_supervisor::ProviderSupervisor;
+use crate::runtime::arbiters::Arbiters;
+use crate::runtime::clock;
+use crate::runtime::deliver::{Asker, Client, Deliver, More, WINDOW_BYTES, cost};
+use crate::runtime::dispatch::Request;
+use crate::runtime::lane::Lanes;
+use crate::runtime::meters::Meters;
+use crate::runtime::observe::Observe;
 use crate::sandbox_supervisor::SandboxSupervisor;
 use crate::session_supervisor::{Idle, SessionSupervisor, Setup, Visit};
 use crate::store::Store;
@@ -139,8 +139,8 @@ impl World {
         };
         let hub = Hub::default().start();
         let parent_sessions = ParentSessions::default();
-        let crew = AgentSupervisor::open(crew::Setup {
-            rules: clawmux_core::crew::Setup::default(),
+        let crew = AgentSupervisor::open(agent_supervisor::Setup {
+            rules: clawmux_core::agents::registry::Setup::default(),
             store: store.clone(),
             hub: hub.clone(),
             log: log_writer.health(),

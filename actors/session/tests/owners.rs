@@ -40,7 +40,7 @@ async fn a_uuid_that_is_given_out_for_a_session_is_taken_by_no_prompt() {
     }
     peer.ask_as(
         user("eve"),
-        CreateSession { target: named(), patch: clawmux_core::settings::Patch::default() },
+        CreateSession { target: named(), patch: clawmux_core::prompt::settings::Patch::default() },
     );
     let Ok(Reply::Session(SessionReply::Settled(row))) = peer.reply().await else {
         panic!("that is how it is made")

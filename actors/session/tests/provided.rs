@@ -3,14 +3,14 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use clawmux_core::attachment::Attachment;
-use clawmux_core::auth::Secret;
+use clawmux_core::access::Secret;
 use clawmux_core::config::{self, ModelRef};
+use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::error::ErrorCode;
+use clawmux_core::prompt::attachment::Attachment;
+use clawmux_core::prompt::run_options::RunOptions;
+use clawmux_core::prompt::thinking::Thinking;
 use clawmux_core::provider::ProviderKind;
-use clawmux_core::run_options::RunOptions;
-use clawmux_core::session_command::SessionCommand;
-use clawmux_core::thinking::Thinking;
 use serde_json::{Value, json};
 
 use super::upstream::{self, Turn, Upstream};

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use actix::{AsyncContext, Handler, Message, ResponseFuture};
-use clawmux_core::auth::Owner;
+use clawmux_core::access::Owner;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
 use clawmux_core::memory::rank::{Best, Candidate, Hit};
@@ -18,7 +18,7 @@ use clawmux_core::memory::{ANSWER_BYTES_MAX, Found, Question, Remembered, Tier};
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::{ENVELOPE_BYTES, kind_of, tier_of};
-use crate::ask::ask;
+use crate::runtime::ask::ask;
 use crate::store::Store;
 use crate::store::columns::{Columns, integer};
 use crate::store::failure::Failure;

@@ -1,10 +1,10 @@
 //! What is remembered, against the database: durable, apart for each owner, found in parts.
 
 use super::*;
-use crate::observe::Observe;
+use crate::runtime::observe::Observe;
 use crate::store::{Append, Delete, Stop};
 use actix::Addr;
-use clawmux_core::event::{Event, Logged};
+use clawmux_core::conversation::event::{Event, Logged};
 use clawmux_core::ids::Seq;
 use clawmux_core::memory::{Found, Question, Remembered};
 use futures::future::join_all;
@@ -243,8 +243,8 @@ async fn who_has_as_much_as_one_may_is_refused_and_keeps_what_he_has() {
     remember(&store, memory("1", &ci(), "tea")).await.unwrap();
     stop(store).await;
     for (column, limit, name) in [
-        ("semantic", ENTRIES_MAX, clawmux_core::limit::Limit::MemoryEntries),
-        ("bytes", OWNER_BYTES_MAX, clawmux_core::limit::Limit::MemoryBytes),
+        ("semantic", ENTRIES_MAX, clawmux_core::limits::limit::Limit::MemoryEntries),
+        ("bytes", OWNER_BYTES_MAX, clawmux_core::limits::limit::Limit::MemoryBytes),
     ] {
         let set = |value: u64| {
             let db = rusqlite::Connection::open(&path).unwrap();

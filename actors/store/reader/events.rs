@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 
 use actix::{Addr, Message};
 use bytes::Bytes;
-use clawmux_core::attachment::Attachment;
+use clawmux_core::conversation::event::{Event, Logged};
 use clawmux_core::error::Error;
-use clawmux_core::event::{Event, Logged};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
+use clawmux_core::prompt::attachment::Attachment;
 use rusqlite::{OptionalExtension, Transaction, params};
 
 use super::{Reader, Text, logged, session_row};
-use crate::ask::ask;
+use crate::runtime::ask::ask;
 use crate::store::Store;
 use crate::store::columns::integer;
 use crate::store::failure::Failure;

@@ -7,18 +7,18 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use clawmux_core::answer::Answer;
-use clawmux_core::approval::Asked;
-use clawmux_core::auth::Owner;
+use clawmux_core::access::Owner;
 use clawmux_core::config::ModelRef;
+use clawmux_core::conversation::answer::Answer;
+use clawmux_core::conversation::approval::Asked;
+use clawmux_core::conversation::command::Before;
+use clawmux_core::conversation::event::{Event, Logged, Outcome};
+use clawmux_core::conversation::log::record;
+use clawmux_core::conversation::log::segment::Segment;
+use clawmux_core::conversation::reply::{Preview, UnderWay};
+use clawmux_core::conversation::transcript::{Entry, History, Message, Role, Said, Transcript};
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::{Event, Logged, Outcome};
 use clawmux_core::ids::{CallId, PluginName, RunId, Seq, SessionKey};
-use clawmux_core::log::record;
-use clawmux_core::log::segment::Segment;
-use clawmux_core::session_command::Before;
-use clawmux_core::session_reply::{Preview, UnderWay};
-use clawmux_core::transcript::{Entry, History, Message, Role, Said, Transcript};
 use rusqlite::{OptionalExtension, Row, Transaction, params};
 
 use super::{Reader, Span, Text, events_of, logged, session_row, sessions, span};

@@ -8,11 +8,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use clawmux_core::conversation::event::Logged;
+use clawmux_core::conversation::log::record;
+use clawmux_core::conversation::log::segment::Segment;
 use clawmux_core::error::{Error, ErrorCode};
-use clawmux_core::event::Logged;
 use clawmux_core::ids::{RunId, Seq, SessionKey};
-use clawmux_core::log::record;
-use clawmux_core::log::segment::Segment;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 
 mod events;

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use clawmux_core::fair::Fair;
+use clawmux_core::limits::fair::Fair;
 
 use super::Reader;
 use crate::store::figures::Figures;

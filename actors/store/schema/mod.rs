@@ -35,7 +35,7 @@ mod migrations;
 #[cfg(test)]
 mod tests;
 
-use clawmux_core::auth::Owner;
+use clawmux_core::access::Owner;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::SessionKey;
 use rusqlite::Connection;

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use clawmux_core::attachment::Attachment;
+use clawmux_core::conversation::event::{Event, Forgotten, Logged, Outcome, Streamed};
+use clawmux_core::conversation::log::segment::Segment;
+use clawmux_core::conversation::log::{page, record};
 use clawmux_core::error::ErrorCode;
-use clawmux_core::event::{Event, Forgotten, Logged, Outcome, Streamed};
 use clawmux_core::ids::{RunId, Seq, SessionKey};
-use clawmux_core::log::segment::Segment;
-use clawmux_core::log::{page, record};
-use clawmux_core::quota::ROW_BYTES;
+use clawmux_core::limits::quota::ROW_BYTES;
+use clawmux_core::prompt::attachment::Attachment;
 use clawmux_core::time::Timestamp;
 use rusqlite::{OptionalExtension, params, params_from_iter};
 

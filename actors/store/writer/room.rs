@@ -12,12 +12,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use clawmux_core::auth::Owner;
-use clawmux_core::quota::Kept;
+use clawmux_core::access::Owner;
+use clawmux_core::limits::quota::Kept;
 use rusqlite::{OptionalExtension, params};
 
 use super::Writer;
-use crate::clock;
+use crate::runtime::clock;
 use crate::store::DAY_MS;
 use crate::store::columns::{Columns, integer, number};
 

@@ -8,10 +8,10 @@ use super::load::check_name;
 use super::section::{Report, Section, nearest};
 use super::tree::Origin;
 use super::{ApiKey, Auth, Jwt, LoopbackPolicy};
-use crate::auth::authority::{SECRET_CHARS_GOOD, SECRET_CHARS_MIN, digest, is_exposed};
-use crate::auth::jwt::SECRET_BYTES_MIN;
-use crate::auth::token::RESERVED;
-use crate::auth::{Scope, Scopes, Secret};
+use crate::access::authority::{SECRET_CHARS_GOOD, SECRET_CHARS_MIN, digest, is_exposed};
+use crate::access::jwt::SECRET_BYTES_MIN;
+use crate::access::token::RESERVED;
+use crate::access::{Scope, Scopes, Secret};
 
 /// What was found where a secret may be named.
 pub(super) struct Sought {

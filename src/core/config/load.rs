@@ -17,13 +17,13 @@ use super::{
     Approval, Approvals, Budgets, Config, Files, Gateway, Limits, Log, LogFormat, Memory, OpenClaw, Plugin,
     Recovery, Scheduler, Store, Xeno, credentials, models,
 };
-use crate::auth::authority::Authority;
-use crate::auth::token;
+use crate::access::authority::Authority;
+use crate::access::token;
+use crate::conversation::router::Binding;
 use crate::ids::{AgentId, PluginName};
-use crate::plugin::Capability;
-use crate::router::Binding;
-use crate::run_options::PROMPT_COST;
+use crate::prompt::run_options::PROMPT_COST;
 use crate::schedule::Cron;
+use crate::tools::plugin::Capability;
 
 /// The plugins that ship in the binary.
 pub const EMBEDDED_PLUGINS: [&str; 2] = ["echo", "clock"];

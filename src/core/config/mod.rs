@@ -6,6 +6,9 @@
 //! [`load()`] gets there from layers of text: `tree` merges them and remembers lines, `section`
 //! reads them key by key, and the rest of the modules check what the keys say together.
 
+pub mod catalog;
+pub mod offer;
+
 mod credentials;
 mod document;
 mod keys;
@@ -39,12 +42,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::auth::{Scopes, Secret};
+use crate::access::{Scopes, Secret};
+use crate::conversation::router::Binding;
 use crate::ids::{AgentId, PluginName};
-use crate::node::NodeTool;
-use crate::plugin::Capability;
 use crate::provider::ProviderKind;
-use crate::router::Binding;
+use crate::tools::node::NodeTool;
+use crate::tools::plugin::Capability;
 
 /// Everything.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,9 +9,9 @@ use super::section::{At, Report, Section, nearest};
 use super::tree::Origin;
 use super::{Agent, ModelRef, Plugin, Provider};
 use crate::ids::{AgentId, PluginName};
-use crate::node::NodeTool;
 use crate::provider::ProviderKind;
 use crate::provider::openai::is_openai;
+use crate::tools::node::NodeTool;
 
 const KINDS: [ProviderKind; 3] = [ProviderKind::Anthropic, ProviderKind::OpenAi, ProviderKind::Offline];
 

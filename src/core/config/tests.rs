@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::auth::Scope;
-use crate::auth::authority::digest;
+use crate::access::Scope;
+use crate::access::authority::digest;
 
 const SAMPLE: &str = include_str!("../../../gateway.toml");
 

@@ -10,11 +10,11 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use super::Turn;
-use crate::auth::Scope;
-use crate::command::Command;
+use crate::access::Scope;
 use crate::error::{Error, ErrorCode};
 use crate::ids::Ticket;
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// How many requests of one connection may wait for an answer at once.
 const IN_FLIGHT_MAX: usize = 256;

@@ -5,6 +5,8 @@
 //! dialect's module knows its words. A fifth protocol is a new module here, a line in the table of
 //! routes, and fixtures.
 
+pub mod jsonrpc;
+
 pub mod admin;
 mod calls;
 pub mod exoclaw;
@@ -22,17 +24,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use bytestring::ByteString;
 
-use crate::announcement::Announcement;
-use crate::auth::{Admitted, Claim, Scope, Scopes};
-use crate::catalog::Catalog;
-use crate::command::{Command, Request};
+use crate::access::{Admitted, Claim, Scope, Scopes};
+use crate::config::catalog::Catalog;
+use crate::conversation::event::Published;
+use crate::daemon::announcement::Announcement;
+use crate::daemon::operator::Progress;
 use crate::error::Error;
-use crate::event::Published;
 use crate::ids::{ConnectionId, RunId, Seq, Ticket};
-use crate::node::Invocation;
-use crate::operator::Progress;
-use crate::reply::Reply;
+use crate::request::command::{Command, Request};
+use crate::request::reply::Reply;
 use crate::time::Timestamp;
+use crate::tools::node::Invocation;
 
 /// One protocol, spoken on one connection.
 pub trait Dialect {
@@ -262,7 +264,7 @@ pub struct Setup {
     /// Version of clawmux.
     pub version: Arc<str>,
     /// Whether this connection must show a credential before anything else. Where not, the dialect asks for
-    /// [`Credentials::None`](crate::auth::Credentials::None) to be checked and gets principal `local`.
+    /// [`Credentials::None`](crate::access::Credentials::None) to be checked and gets principal `local`.
     pub credentials_required: bool,
     /// When the handshake must be complete.
     pub handshake_deadline: Timestamp,

@@ -4,7 +4,7 @@
 //! Vectors of different lengths come from different models and are never compared.
 
 use crate::error::{Detail, Error, ErrorCode};
-use crate::limit::Limit;
+use crate::limits::limit::Limit;
 
 /// The most numbers of one.
 pub const DIMENSIONS_MAX: usize = 4096;

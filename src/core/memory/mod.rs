@@ -16,16 +16,18 @@
 //! Deliberately absent: stemming, synonyms, and making embeddings: who has a model for that sends them
 //! along. Nothing is ever pushed out to make room: what does not fit is refused.
 
+pub mod file;
+
 pub mod embedding;
 pub mod rank;
 pub mod text;
 
 use serde_json::{Map, Value as Json};
 
-use crate::auth::Owner;
+use crate::access::Owner;
 use crate::error::{Detail, Error, ErrorCode};
 use crate::ids::SessionKey;
-use crate::limit::Limit;
+use crate::limits::limit::Limit;
 use crate::target::Target;
 use crate::time::Timestamp;
 pub use embedding::Embedding;

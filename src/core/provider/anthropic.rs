@@ -24,11 +24,11 @@ use super::{
     ANSWER_TOKENS_MIN, Base64, ChatMessage, ChatRequest, Delta, Failure, Part, Stop, Thought, parts,
     thinking_tokens, version,
 };
-use crate::auth::Secret;
+use crate::access::Secret;
+use crate::conversation::event::{SignatureData, ToolCall, Usage};
 use crate::error::{Error, ErrorCode};
-use crate::event::{SignatureData, ToolCall, Usage};
 use crate::ids::{CallId, PluginName};
-use crate::thinking::Thinking;
+use crate::prompt::thinking::Thinking;
 
 /// The version of the API this module speaks.
 const VERSION: &str = "2023-06-01";
@@ -528,7 +528,7 @@ fn stop(reason: &str) -> Stop {
 mod tests {
     use super::super::{Decoder, ProviderKind};
     use super::*;
-    use crate::event::ToolResult;
+    use crate::conversation::event::ToolResult;
     use crate::provider::tests::{self, Decoded, call, damaged, echo, every_cut, every_split, file, request};
     use proptest::prelude::*;
     use serde_json::json;

@@ -3,6 +3,8 @@
 //! A request goes out as the bytes of a JSON body; what comes back goes, chunk by chunk and split
 //! anywhere, into a decoder that yields [`Delta`]s.
 
+pub mod meter;
+
 pub mod anthropic;
 mod decoder;
 mod json;
@@ -22,12 +24,12 @@ use serde_json::Value;
 
 pub use decoder::Decoder;
 
-use crate::attachment::{Attachment, ImageType, Kind};
-use crate::auth::Secret;
+use crate::access::Secret;
+use crate::conversation::event::{SignatureData, ToolCall, ToolResult, Usage};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::event::{SignatureData, ToolCall, ToolResult, Usage};
 use crate::ids::PluginName;
-use crate::thinking::Thinking;
+use crate::prompt::attachment::{Attachment, ImageType, Kind};
+use crate::prompt::thinking::Thinking;
 
 /// What a model is asked. Who pays and where it goes is decided by the provider supervisor.
 #[derive(Clone, Debug, PartialEq)]

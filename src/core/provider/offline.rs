@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use super::{ChatMessage, ChatRequest, Delta, IMAGE_TOKENS, Part, Stop, estimate_tokens, images, parts};
-use crate::attachment::Attachment;
+use crate::conversation::event::{ToolCall, Usage};
 use crate::error::{Error, ErrorCode};
-use crate::event::{ToolCall, Usage};
 use crate::ids::{CallId, PluginName};
-use crate::thinking::Thinking;
+use crate::prompt::attachment::Attachment;
+use crate::prompt::thinking::Thinking;
 
 /// The time before each piece of text: about fifty words a second, quick but visibly streaming.
 const PIECE_INTERVAL: Duration = Duration::from_millis(20);
@@ -301,7 +301,7 @@ impl<'a> Answer<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::ToolResult;
+    use crate::conversation::event::ToolResult;
     use crate::provider::tests::{self, echo};
     use proptest::prelude::*;
     use serde_json::json;

@@ -18,12 +18,12 @@ use super::decoder::Progress;
 use super::json::{First, Text};
 use super::sse::Event;
 use super::{Base64, ChatMessage, ChatRequest, Delta, Failure, Part, Stop, Thought, parts, version};
-use crate::attachment::Attachment;
-use crate::auth::Secret;
+use crate::access::Secret;
+use crate::conversation::event::{SignatureData, ToolCall, Usage};
 use crate::error::{Error, ErrorCode};
-use crate::event::{SignatureData, ToolCall, Usage};
 use crate::ids::{CallId, PluginName};
-use crate::thinking::Thinking;
+use crate::prompt::attachment::Attachment;
+use crate::prompt::thinking::Thinking;
 
 /// The most tool calls of one answer.
 const CALLS_MAX: usize = 128;
@@ -484,7 +484,7 @@ fn stop(reason: &str) -> Stop {
 mod tests {
     use super::super::ProviderKind;
     use super::*;
-    use crate::event::ToolResult;
+    use crate::conversation::event::ToolResult;
     use crate::provider::tests::{self, Decoded, call, damaged, echo, every_cut, every_split, file};
     use proptest::prelude::*;
     use serde_json::json;

@@ -19,6 +19,8 @@
 //! where the host names none): who writes "at nine" means nine o'clock where he sits, and a job does not
 //! move when the host's zone is changed later, because the name is kept with it.
 
+pub mod job;
+
 mod cron;
 mod due;
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use crate::operator::Snapshot;
+use crate::daemon::operator::Snapshot;
 
 /// What runs.
 #[derive(Debug, Default)]

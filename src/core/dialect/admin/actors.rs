@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::method::{Method, Request, ask, method};
+use crate::daemon::operator::{ObserveActors, Snapshot};
 use crate::error::Error;
-use crate::operator::{ObserveActors, Snapshot};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[method("admin.actors", r#"{"children"?}"#, actors)];

@@ -16,16 +16,16 @@
 use serde_json::{Value, json};
 
 use super::event::{decision_name, owner_name};
-use crate::announcement::{Announcement, ChangeReason};
-use crate::approval;
-use crate::auth::pairing;
-use crate::catalog::Catalog;
-use crate::daemon::Overview;
-use crate::health::Report;
-use crate::job::{JobChange, JobNews};
-use crate::presence::Presence;
-use crate::subagent::{AgentChange, AgentNews};
-use crate::team::TeamNews;
+use crate::access::pairing;
+use crate::agents::subagent::{AgentChange, AgentNews};
+use crate::agents::team::TeamNews;
+use crate::config::catalog::Catalog;
+use crate::conversation::approval;
+use crate::daemon::announcement::{Announcement, ChangeReason};
+use crate::daemon::command::Overview;
+use crate::daemon::health::Report;
+use crate::daemon::presence::Presence;
+use crate::schedule::job::{JobChange, JobNews};
 
 /// It.
 pub fn to_json(announcement: &Announcement) -> Value {

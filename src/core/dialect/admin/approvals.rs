@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use super::event::owner_name;
 use super::method::{Method, Request, method};
 use super::{Call, misfit};
-use crate::approval::{ApprovalCommand, ApprovalReply, Pending, Verdict};
-use crate::command::Command;
+use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Pending, Verdict};
 use crate::error::Error;
 use crate::ids::ApprovalId;
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[

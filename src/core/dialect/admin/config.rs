@@ -6,8 +6,10 @@ use serde_json::{Value, json};
 use super::Call;
 use super::method::{Method, Request, ask, method};
 use crate::config::request::ConfigIssue;
+use crate::daemon::operator::{
+    ChangeConfig, Changed, ExplainConfig, Explained, ReloadConfig, Reloaded, Setting,
+};
 use crate::error::Error;
-use crate::operator::{ChangeConfig, Changed, ExplainConfig, Explained, ReloadConfig, Reloaded, Setting};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[

@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::method::{Method, Request, ask, ask_on, method};
+use crate::daemon::operator::{CloseConnection, Connections, ListConnections};
 use crate::error::{Error, ErrorCode};
 use crate::ids::ConnectionId;
-use crate::operator::{CloseConnection, Connections, ListConnections};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 use super::event::owner_name;
 use super::method::{Method, Request, method};
 use super::{Call, misfit};
-use crate::auth::pairing::{Device, DeviceCommand, DeviceReply, Grant, Pending};
-use crate::auth::{About, Role, Scope, Scopes};
-use crate::command::Command;
+use crate::access::pairing::{Device, DeviceCommand, DeviceReply, Grant, Pending};
+use crate::access::{About, Role, Scope, Scopes};
 use crate::error::{Error, ErrorCode};
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[

@@ -24,12 +24,12 @@
 //! | `configure` | `label`, `model`, `thinking`, `display` |
 //! | `delete` | |
 
-use crate::approval::{Asked, Decision};
-use crate::attachment::Attachment;
-use crate::auth::Owner;
-use crate::event::{Event, Forgotten, Logged, Outcome, Usage};
+use crate::access::Owner;
+use crate::conversation::approval::{Asked, Decision};
+use crate::conversation::event::{Event, Forgotten, Logged, Outcome, Usage};
 use crate::ids::{ApprovalId, RunId};
-use crate::thinking::Thinking;
+use crate::prompt::attachment::Attachment;
+use crate::prompt::thinking::Thinking;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use serde_json::{Value, json};
@@ -173,11 +173,11 @@ fn tokens(usage: Usage) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::approval::Decided;
+    use crate::conversation::approval::Decided;
+    use crate::conversation::event::{ToolCall, ToolResult};
     use crate::error::ErrorCode;
-    use crate::event::{ToolCall, ToolResult};
     use crate::ids::{CallId, PluginName, Seq};
-    use crate::thinking::Thinking;
+    use crate::prompt::thinking::Thinking;
     use crate::time::Timestamp;
 
     fn json_of(event: Event) -> Value {

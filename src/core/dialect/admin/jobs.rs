@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use super::event::owner_name;
 use super::method::{Method, Request, invalid, method};
 use super::{Call, misfit};
-use crate::command::Command;
 use crate::error::Error;
 use crate::ids::{AgentId, SessionKey};
-use crate::job::{Firing, JobCommand, JobPatch, JobReply, JobView, NewJob, Order, Place};
-use crate::reply::Reply;
-use crate::run_options::RunOptions;
+use crate::prompt::run_options::RunOptions;
+use crate::prompt::thinking::Thinking;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
+use crate::schedule::job::{Firing, JobCommand, JobPatch, JobReply, JobView, NewJob, Order, Place};
 use crate::schedule::{Misfire, Plan};
-use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
 /// The methods.

@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::Call;
 use super::method::{Method, Request, ask, invalid, method};
+use crate::daemon::operator::{LogFilter, SetLogFilter};
 use crate::error::Error;
-use crate::operator::{LogFilter, SetLogFilter};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[method("admin.log", r#"{"level"? or "filter"?}"#, log)];

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use super::Call;
 use super::event::owner_name;
 use super::method::{Method, Request, ask, method};
-use crate::auth::Owner;
+use crate::access::Owner;
+use crate::daemon::operator::{ListMemories, ListedMemory, MemoryTotals, ReadMemoryTotals};
 use crate::error::Error;
 use crate::memory::{ENTRIES_MAX, OWNER_BYTES_MAX, Tier};
-use crate::operator::{ListMemories, ListedMemory, MemoryTotals, ReadMemoryTotals};
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[method("admin.memory", r#"{"owner"?, "limit"?}"#, memory)];

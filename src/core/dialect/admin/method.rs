@@ -8,8 +8,8 @@ use super::{
     Call, actors, approvals, config, connections, devices, jobs, log, memory, plugins, session, sessions,
     status, tokens, upkeep, usage,
 };
-use crate::ask::Ask;
 use crate::error::{Error, ErrorCode};
+use crate::request::ask::Ask;
 
 /// A method.
 pub(super) struct Method {

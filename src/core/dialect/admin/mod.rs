@@ -11,7 +11,7 @@
 //!
 //! What a request may be is one table ([`method`]): a row has the method's name, what it takes, and the function
 //! that reads that and asks the daemon. Most ask for something that only operators ask for
-//! ([`operator`](crate::operator)), the others for what every client may.
+//! ([`operator`](crate::daemon::operator)), the others for what every client may.
 //!
 //! | notification | tells |
 //! |---|---|
@@ -52,16 +52,16 @@ use serde_json::{Value, json};
 
 use super::calls::{self, Calling, Calls, misfit};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
-use crate::announcement::Announcement;
-use crate::auth::{Admitted, Credentials, Scope, Secret};
-use crate::command::Command;
+use crate::access::{Admitted, Credentials, Scope, Secret};
+use crate::conversation::command::{Detach, Unwatch};
+use crate::conversation::event::{Event, Published};
+use crate::daemon::announcement::Announcement;
+use crate::daemon::operator::Progress;
+use crate::dialect::jsonrpc::{self, Request};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::event::{Event, Published};
 use crate::ids::{SessionKey, Ticket};
-use crate::jsonrpc::{self, Request};
-use crate::operator::Progress;
-use crate::reply::Reply;
-use crate::session_command::{Detach, Unwatch};
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::target::Target;
 use crate::time::Timestamp;
 

@@ -5,13 +5,13 @@ use serde_json::{Value, json};
 
 use super::Call;
 use super::method::{Method, Request, ask, invalid, method};
-use crate::error::Error;
-use crate::ids::PluginName;
-use crate::operator::{
+use crate::daemon::operator::{
     AgentTools, CallPlugin, CalledPlugin, LoadPlugin, LoadedPlugin, ObservePlugins, ReloadPlugin, Snapshot,
     UnloadPlugin,
 };
-use crate::plugin::PluginSummary;
+use crate::error::Error;
+use crate::ids::PluginName;
+use crate::tools::plugin::PluginSummary;
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use super::event::{self, owner_name};
 use super::method::{Method, Request, ask, ask_on, method};
 use super::{Call, Follow, Followed};
-use crate::ask::Ask;
-use crate::auth::Owner;
+use crate::access::Owner;
+use crate::conversation::command::{Attach, Clear, Delete, Stop, Watch};
+use crate::conversation::event::{Cause, Logged};
+use crate::daemon::operator::{ExportEvents, FindSession, FoundSession, ReadEvents};
 use crate::error::Error;
-use crate::event::{Cause, Logged};
 use crate::ids::{RunId, Seq, SessionKey};
-use crate::operator::{ExportEvents, FindSession, FoundSession, ReadEvents};
-use crate::session_command::{self, Attach, Clear, Delete, Stop, Watch};
+use crate::request::ask::Ask;
 use crate::target::Target;
 
 /// The methods.
@@ -163,7 +163,7 @@ fn abort(request: &Request) -> Result<Call, Error> {
     let Abort { session, run } = request.read()?;
     find(session, |key, _| {
         let target = Target::Session(key.clone());
-        ask(session_command::Abort { target, run: run.map(RunId::new) }, move |aborted| {
+        ask(crate::conversation::command::Abort { target, run: run.map(RunId::new) }, move |aborted| {
             json!({
                 "session": key.as_str(),
                 "aborted": aborted.run.is_some(),

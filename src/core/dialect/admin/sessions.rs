@@ -9,8 +9,8 @@ use super::Call;
 use super::activity::Activity;
 use super::event::owner_name;
 use super::method::{Method, Request, ask, method};
+use crate::daemon::operator::{ListAllSessions, Listed, Place, SessionPage};
 use crate::error::Error;
-use crate::operator::{ListAllSessions, Listed, Place, SessionPage};
 
 /// The methods.
 pub(super) const METHODS: &[Method] =

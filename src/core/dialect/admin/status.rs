@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use super::Call;
 use super::method::{Method, Request, ask, method};
 use super::usage::budget;
+use crate::daemon::operator::{AgentModels, DaemonInfo, DaemonStatus, GetDaemonStatus, Snapshot};
 use crate::error::Error;
-use crate::meter::{Budget, Period};
-use crate::operator::{AgentModels, DaemonInfo, DaemonStatus, GetDaemonStatus, Snapshot};
+use crate::provider::meter::{Budget, Period};
 use crate::time::Timestamp;
 
 /// The methods.
@@ -202,7 +202,7 @@ fn near_its_end(budget: &Budget) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::Status;
+    use crate::daemon::command::Status;
 
     fn leaf(actor: &str, state: Value) -> Snapshot {
         Snapshot { actor: actor.into(), state, ..Snapshot::default() }

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use super::method::{Method, Request, invalid, method};
 use super::{Call, misfit};
-use crate::auth::token::{Configured, Kind, Token, TokenCommand, TokenReply};
-use crate::auth::{Scope, Scopes};
-use crate::command::Command;
+use crate::access::token::{Configured, Kind, Token, TokenCommand, TokenReply};
+use crate::access::{Scope, Scopes};
 use crate::error::Error;
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// The methods.
 pub(super) const METHODS: &[Method] = &[

@@ -8,8 +8,8 @@ use serde_json::json;
 use super::Call;
 use super::activity::Activity;
 use super::method::{Method, Request, ask, invalid, method};
+use crate::daemon::operator;
 use crate::error::Error;
-use crate::operator;
 
 /// The methods.
 pub(super) const METHODS: &[Method] =

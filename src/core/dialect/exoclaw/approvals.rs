@@ -6,12 +6,12 @@ use serde_json::Value;
 
 use super::wire::Place;
 use super::{Ask, Call, READ, WRITE};
-use crate::approval::{ApprovalCommand, Verdict};
-use crate::auth::{Principal, Scope};
-use crate::command::Command;
+use crate::access::{Principal, Scope};
+use crate::conversation::approval::{ApprovalCommand, Verdict};
 use crate::dialect::json::{Params, invalid};
 use crate::error::Error;
 use crate::ids::{ApprovalId, SessionKey};
+use crate::request::command::Command;
 use crate::target::Target;
 
 #[derive(Deserialize)]

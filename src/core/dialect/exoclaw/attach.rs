@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use super::wire::{self, Id};
 use super::{TURNS_MAX, Turn, payload};
-use crate::command::Command;
+use crate::conversation::command::{Attach, AttachTurns, SessionCommand};
+use crate::conversation::event::{Event, Logged, Published};
 use crate::dialect::json::invalid;
 use crate::error::Error;
-use crate::event::{Event, Logged, Published};
 use crate::ids::{RunId, Seq, SessionKey};
-use crate::session_command::{Attach, AttachTurns, SessionCommand};
+use crate::request::command::Command;
 use crate::target::Target;
 
 /// What a `session.attach` asks for besides what everybody is told who attaches.

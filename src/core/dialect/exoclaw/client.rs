@@ -163,7 +163,7 @@ pub struct Prompt<'a> {
     pub key: &'a str,
     /// The model that answers this prompt, `PROVIDER/MODEL`; none = the one of the session.
     pub model: Option<&'a str>,
-    /// What it brings along, within the limits of [`crate::attachment`].
+    /// What it brings along, within the limits of [`crate::prompt::attachment`].
     pub attachments: &'a [File<'a>],
     /// Whether its run is told under the id of the request. Where not, the answer is only
     /// [`StreamEvent::Accepted`], and the run is told where the session is attached.

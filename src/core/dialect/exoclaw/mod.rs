@@ -49,22 +49,22 @@ use self::attach::{ToldSession, Wants};
 use self::wire::{Id, Incoming, Place};
 use super::json::{Params, clip, invalid};
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
-use crate::approval::{ApprovalReply, may_decide};
-use crate::auth::{Admitted, Credentials, Principal, Scope, Scopes, Secret};
-use crate::command::Command;
-use crate::daemon::{DaemonCommand, DaemonReply, GetCatalog, GetStatus};
-use crate::error::{Detail, Error, ErrorCode};
-use crate::event::{Event, Outcome, Published};
-use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
-use crate::plugin::{ListPlugins, LoadPlugin, PluginCommand, UnloadPlugin};
-use crate::reply::Reply;
-use crate::run_options::PROMPT_COST;
-use crate::session_command::{
+use crate::access::{Admitted, Credentials, Principal, Scope, Scopes, Secret};
+use crate::conversation::approval::{ApprovalReply, may_decide};
+use crate::conversation::command::{
     Abort, Clear, Delete, Detach, Export, GetBudgets, ListSummaries, ReadHistory, SessionCommand,
 };
-use crate::session_reply::{Aborted, Attached, Detached, SessionReply};
+use crate::conversation::event::{Event, Outcome, Published};
+use crate::conversation::reply::{Aborted, Attached, Detached, SessionReply};
+use crate::daemon::command::{DaemonCommand, DaemonReply, GetCatalog, GetStatus};
+use crate::error::{Detail, Error, ErrorCode};
+use crate::ids::{PluginName, RunId, Seq, SessionKey, Ticket};
+use crate::prompt::run_options::PROMPT_COST;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::target::Target;
 use crate::time::Timestamp;
+use crate::tools::plugin::{ListPlugins, LoadPlugin, PluginCommand, UnloadPlugin};
 
 /// This dialect's slot in [`Published::wire`].
 const SLOT: usize = 0;

@@ -8,14 +8,14 @@ use serde::Deserialize;
 
 use super::wire::Place;
 use super::{Ask, Call, PROMPT};
-use crate::attachment::{self, ATTACHMENTS_MAX, Attachment};
-use crate::auth::Scope;
-use crate::command::Command;
+use crate::access::Scope;
+use crate::conversation::command::{SessionCommand, Submit};
 use crate::dialect::Turn;
 use crate::dialect::json::{Params, clip, invalid};
 use crate::error::Error;
-use crate::run_options::RunOptions;
-use crate::session_command::{SessionCommand, Submit};
+use crate::prompt::attachment::{self, ATTACHMENTS_MAX, Attachment};
+use crate::prompt::run_options::RunOptions;
+use crate::request::command::Command;
 
 /// The most bytes an idempotency key may have.
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 256;

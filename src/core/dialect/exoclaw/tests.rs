@@ -6,13 +6,13 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::approval::{Decided, Decision};
-use crate::auth::{Claim, Owner, Principal};
+use crate::access::{Claim, Owner, Principal};
+use crate::conversation::approval::{Decided, Decision};
+use crate::conversation::command::SessionCommand;
+use crate::conversation::event::{Cause, Logged, ToolCall, ToolResult, Usage};
+use crate::conversation::reply::{Aborted, Accepted, Attached, SessionReply};
 use crate::dialect::Action;
-use crate::event::{Cause, Logged, ToolCall, ToolResult, Usage};
 use crate::ids::CallId;
-use crate::session_command::SessionCommand;
-use crate::session_reply::{Aborted, Accepted, Attached, SessionReply};
 
 struct Peer {
     dialect: Exoclaw,
@@ -268,7 +268,7 @@ fn log_of(happened: &[Happened], mut open: Vec<RunId>) -> Vec<Logged> {
                 open.retain(|open| Some(open) != run.as_ref());
                 (run, Event::Ended { outcome: Outcome::Completed, usage: Usage::default() })
             }
-            Happened::Cleared => (None, Event::Cleared(crate::event::Forgotten::Past)),
+            Happened::Cleared => (None, Event::Cleared(crate::conversation::event::Forgotten::Past)),
         };
         if run.is_none() && !matches!(event, Event::Cleared(_)) {
             continue;

@@ -9,24 +9,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::approval::{self, ApprovalReply, Asked, Pending};
-use crate::auth::Owner;
-use crate::catalog::Catalog;
+use crate::access::Owner;
 use crate::config::ModelRef;
+use crate::config::catalog::Catalog;
 use crate::config::request::ConfigReply;
-use crate::daemon::{DaemonReply, Noted};
+use crate::conversation::approval::{self, ApprovalReply, Asked, Pending};
+use crate::conversation::command::Before;
+use crate::conversation::event::{Event, Outcome, Published};
+use crate::conversation::reply::{Attached, Compacted, Injected, SessionReply, Unwatched, Watching};
+use crate::conversation::transcript::{History, Role};
+use crate::daemon::command::{DaemonReply, Noted};
 use crate::dialect::admin::event::exported;
 use crate::dialect::json::{Params, clip, even_null, invalid, json, object};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::event::{Event, Outcome, Published};
 use crate::ids::{ApprovalId, RunId, Seq, SessionKey};
-use crate::node::NodeReply;
-use crate::plugin::{self, PluginReply};
-use crate::reply::Reply;
-use crate::session_command::Before;
-use crate::session_reply::{self, Attached, Compacted, Injected, SessionReply, Unwatched, Watching};
+use crate::request::reply::Reply;
 use crate::target::{Route, Target};
-use crate::transcript::{History, Role};
+use crate::tools::node::NodeReply;
+use crate::tools::plugin::{self, PluginReply};
 
 /// The longest id a client may give, in bytes of JSON: it is echoed in every frame.
 pub(super) const ID_BYTES_MAX: usize = 1024;
@@ -646,7 +646,7 @@ pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
             &Status { version: &status.version, plugins: status.plugins, sessions: status.sessions },
         ),
         Reply::Session(SessionReply::Accepted(reply)) => accepted(id, &reply.run, reply.seq),
-        Reply::Session(SessionReply::Aborted(session_reply::Aborted { run })) => {
+        Reply::Session(SessionReply::Aborted(crate::conversation::reply::Aborted { run })) => {
             result(id, &Aborted { aborted: run.is_some(), run: run.as_ref().map(RunId::as_str) })
         }
         Reply::Session(SessionReply::Attached(Attached { session, head, .. })) => {
@@ -655,10 +655,10 @@ pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
         Reply::Approval(reply) if let ApprovalReply::Decided { id: approval, decided, .. } = &**reply => {
             result(id, &Decided { id: approval.as_str(), decision: decision(&decided.decision) })
         }
-        Reply::Session(SessionReply::Detached(session_reply::Detached { found })) => {
+        Reply::Session(SessionReply::Detached(crate::conversation::reply::Detached { found })) => {
             result(id, &Detached { detached: *found })
         }
-        Reply::Session(SessionReply::Stopped(session_reply::Stopped { session, .. })) => {
+        Reply::Session(SessionReply::Stopped(crate::conversation::reply::Stopped { session, .. })) => {
             result(id, &Stopped { session: session.seen_by(reader), stopped: true })
         }
         Reply::Session(SessionReply::History(history)) => {
@@ -687,7 +687,7 @@ pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
                 .collect();
             result(id, &list)
         }
-        Reply::Session(SessionReply::Cleared(session_reply::Cleared { session })) => {
+        Reply::Session(SessionReply::Cleared(crate::conversation::reply::Cleared { session })) => {
             result(id, &Cleared { session: session.seen_by(reader), cleared: true })
         }
         Reply::Session(SessionReply::Budget(budgets)) => {
@@ -701,10 +701,10 @@ pub(super) fn answer(id: &Id, reply: &Reply, reader: &Owner) -> String {
                 .collect();
             result(id, &by_period)
         }
-        Reply::Session(SessionReply::Deleted(session_reply::Deleted { found })) => {
+        Reply::Session(SessionReply::Deleted(crate::conversation::reply::Deleted { found })) => {
             result(id, &Deleted { deleted: *found })
         }
-        Reply::Session(SessionReply::Exported(session_reply::Exported { session, events })) => {
+        Reply::Session(SessionReply::Exported(crate::conversation::reply::Exported { session, events })) => {
             let lines = events.iter().map(exported).collect();
             let next = events.last().map(|logged| logged.seq.0);
             result(id, &Exported { session: session.seen_by(reader), lines, next })

@@ -10,15 +10,15 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, misfit};
-use crate::catalog::AgentEntry;
-use crate::command::Command;
 use crate::config::ModelRef;
+use crate::config::catalog::AgentEntry;
 use crate::config::request::{ConfigCommand, ConfigReply, ConfigRequest, SoulFile, SoulRequest};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::AgentId;
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// The longest id of an agent that is made here, in bytes.
 const ID_BYTES_MAX: usize = 64;

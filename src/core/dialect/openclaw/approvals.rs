@@ -11,14 +11,16 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, keys, misfit};
-use crate::approval::{ApprovalCommand, ApprovalReply, Decided, Decision, News, Pending, Verdict};
-use crate::auth::{Owner, Scope};
-use crate::command::Command;
+use crate::access::{Owner, Scope};
+use crate::conversation::approval::{
+    ApprovalCommand, ApprovalReply, Decided, Decision, News, Pending, Verdict,
+};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::ApprovalId;
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// What can be decided.
 const DECISIONS: [&str; 2] = ["allow-once", "deny"];

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, keys, slash};
-use crate::catalog::{AgentEntry, ModelEntry};
 use crate::config::ModelRef;
+use crate::config::catalog::{AgentEntry, ModelEntry};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};

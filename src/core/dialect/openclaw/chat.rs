@@ -11,19 +11,19 @@ use serde_json::json;
 use super::stream::{End, Told, usage_of};
 use super::wire::{Failure, Protocol};
 use super::{Call, OpenClaw, Request, keys, misfit, slash, stream, target, wire};
-use crate::attachment::{self, Attachment};
-use crate::command::Command;
+use crate::conversation::command::{DescribeSession, SessionCommand, Stop, Submit};
+use crate::conversation::event::{Cause, Outcome};
+use crate::conversation::reply::{Aborted, Accepted, Injected, SessionReply, Stopped};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
-use crate::event::{Cause, Outcome};
 use crate::ids::{RunId, SessionKey};
-use crate::reply::Reply;
-use crate::run_options::RunOptions;
-use crate::session_command::{self, DescribeSession, SessionCommand, Stop, Submit};
-use crate::session_reply::{Aborted, Accepted, Injected, SessionReply, Stopped};
+use crate::prompt::attachment::{self, Attachment};
+use crate::prompt::run_options::RunOptions;
+use crate::prompt::thinking::Thinking;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::target::Target;
-use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
 /// The most bytes an idempotency key may have.
@@ -284,7 +284,7 @@ pub(super) fn abort(
     if told.and_then(|key| dialect.session_known(key)).is_some_and(|told_in| told_in != session) {
         return Err(ErrorCode::InvalidRequest.error("runId does not match sessionKey"));
     }
-    let abort = Command::Session(SessionCommand::Abort(session_command::Abort {
+    let abort = Command::Session(SessionCommand::Abort(crate::conversation::command::Abort {
         target: target(&session),
         run: Some(run.as_str().into()),
     }));
@@ -322,7 +322,7 @@ pub(super) fn inject(
         None => message,
     };
     Call::ask(
-        Command::Session(SessionCommand::Inject(session_command::Inject {
+        Command::Session(SessionCommand::Inject(crate::conversation::command::Inject {
             target: target(&session),
             content,
             id: None,

@@ -12,13 +12,13 @@ use super::super::message_bytes_max;
 use super::method::{EVENTS, METHODS, Who, scopes_asked, scopes_granted};
 use super::wire::{Failure, Incoming, Protocol};
 use super::{Call, Calling, OpenClaw, Phase, devices, keys, wire};
-use crate::auth::device::{self, Checked, Circumstances, Proof, Refusal};
-use crate::auth::{About, Admitted, Claim, Credentials, DeviceClaim, Role, Scopes, Secret};
-use crate::command::Command;
-use crate::daemon::{DaemonCommand, DaemonReply, GetOverview, Overview};
+use crate::access::device::{self, Checked, Circumstances, Proof, Refusal};
+use crate::access::{About, Admitted, Claim, Credentials, DeviceClaim, Role, Scopes, Secret};
+use crate::daemon::command::{DaemonCommand, DaemonReply, GetOverview, Overview};
 use crate::dialect::{Frame, Turn};
 use crate::error::{Detail, Error, ErrorCode};
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// What the gateway can do besides its methods: `models.list` has all models there are to choose from.
 const CAPABILITIES: [&str; 1] = ["published-model-catalog"];

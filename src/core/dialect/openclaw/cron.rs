@@ -20,20 +20,20 @@ use sha2::{Digest, Sha256};
 
 use super::wire::Protocol;
 use super::{Call, OpenClaw, Request, keys, misfit};
-use crate::auth::Owner;
-use crate::command::Command;
+use crate::access::Owner;
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{AgentId, SessionKey};
-use crate::job::{
+use crate::prompt::run_options::RunOptions;
+use crate::prompt::thinking::Thinking;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
+use crate::schedule::job::{
     self, Firing, FiringState, Job, JobChange, JobCommand, JobNews, JobPatch, JobReply, JobView, NewJob,
     Order, Place,
 };
-use crate::reply::Reply;
-use crate::run_options::RunOptions;
 use crate::schedule::{Misfire, Plan, Schedule};
-use crate::thinking::Thinking;
 use crate::time::Timestamp;
 
 /// How many firings are told to who does not say, and at most.

@@ -10,16 +10,16 @@ use serde_json::{Value, json};
 use super::method::scopes_granted;
 use super::wire::{Failure, Protocol};
 use super::{Call, OpenClaw, Request, misfit};
-use crate::auth::device::public_key_text;
-use crate::auth::pairing::{
+use crate::access::device::public_key_text;
+use crate::access::pairing::{
     CredentialFault, Device, DeviceCommand, DeviceReply, Grant, News, PairingReason, PairingRequired, Pending,
 };
-use crate::auth::{About, Role, Scopes, Secret, jwt};
-use crate::command::Command;
-use crate::daemon::{DaemonCommand, DaemonReply, GetOverview};
+use crate::access::{About, Role, Scopes, Secret, jwt};
+use crate::daemon::command::{DaemonCommand, DaemonReply, GetOverview};
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]

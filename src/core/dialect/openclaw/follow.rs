@@ -18,13 +18,15 @@ use std::time::Duration;
 
 use super::stream::{End, Frame, Told, said, wire_run};
 use super::{Call, Calling, OpenClaw, chat, keys, message, target, wait};
-use crate::command::Command;
+use crate::conversation::command::{
+    Attach, Detach, FollowRun, SessionCommand, SessionFilter, Unwatch, Watch,
+};
+use crate::conversation::event::{Event, Published};
+use crate::conversation::reply::{Accepted, Attached, SessionReply, SessionState, UnderWay};
 use crate::dialect::Turn;
-use crate::event::{Event, Published};
 use crate::ids::{RunId, Seq, SessionKey, Ticket};
-use crate::reply::Reply;
-use crate::session_command::{Attach, Detach, FollowRun, SessionCommand, SessionFilter, Unwatch, Watch};
-use crate::session_reply::{Accepted, Attached, SessionReply, SessionState, UnderWay};
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// How many runs that were told to their end are remembered, so that none is told again.

@@ -9,15 +9,15 @@ use super::follow::Known;
 use super::stream::{Frame, usage_of, wire_run};
 use super::wire::Protocol;
 use super::{Call, OpenClaw, Request, keys, misfit, stream, target};
-use crate::command::Command;
+use crate::conversation::command::{ReadTranscript, SessionCommand};
+use crate::conversation::reply::{LastRun, SessionReply, UnderWay};
+use crate::conversation::transcript::{Entry, Said, Transcript};
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{RunId, Seq, SessionKey};
-use crate::reply::Reply;
-use crate::session_command::{ReadTranscript, SessionCommand};
-use crate::session_reply::{LastRun, SessionReply, UnderWay};
-use crate::thinking::Thinking;
-use crate::transcript::{Entry, Said, Transcript};
+use crate::prompt::thinking::Thinking;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// How many messages a history has where the client does not say, and at most.
 const HISTORY_DEFAULT: u64 = 200;

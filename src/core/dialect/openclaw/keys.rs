@@ -15,7 +15,7 @@
 //! Whether a session exists is not known in here, so the last kind is named twice
 //! ([`Named::Either`]) and whoever reads it asks.
 
-use crate::auth::Owner;
+use crate::access::Owner;
 use crate::error::Error;
 use crate::ids;
 use crate::ids::SessionKey;

@@ -3,11 +3,11 @@
 use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, misfit};
-use crate::command::Command;
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::plugin::{ListPlugins, PluginCommand, PluginReply, PluginSummary};
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
+use crate::tools::plugin::{ListPlugins, PluginCommand, PluginReply, PluginSummary};
 
 /// `skills.status`: the tools that are loaded. They are there or they are not, so each is eligible.
 pub(super) fn skills(_: &mut OpenClaw, _: &Request<'_>, _: &mut Turn<'_>) -> Result<Call, Error> {

@@ -4,11 +4,11 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{Call, OpenClaw, Request, misfit};
-use crate::command::Command;
-use crate::daemon::{DaemonCommand, DaemonReply, ReadLog};
+use crate::daemon::command::{DaemonCommand, DaemonReply, ReadLog};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// How many lines and bytes are given to who does not say, and at most.
 const LINES: (usize, usize) = (500, 5000);

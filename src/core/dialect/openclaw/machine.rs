@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, misfit};
-use crate::command::Command;
-use crate::daemon::{DaemonCommand, DaemonReply, GetMachine, LaneRow, ListLanes, Machine};
+use crate::conversation::command::{SessionCommand, SessionFilter};
+use crate::conversation::reply::{SessionList, SessionReply, SessionState};
+use crate::daemon::command::{DaemonCommand, DaemonReply, GetMachine, LaneRow, ListLanes, Machine};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::node::{ListNodes, NodeCommand, NodeReply, NodeRow};
-use crate::reply::Reply;
-use crate::session_command::{SessionCommand, SessionFilter};
-use crate::session_reply::{SessionList, SessionReply, SessionState};
+use crate::request::command::Command;
+use crate::request::reply::Reply;
+use crate::tools::node::{ListNodes, NodeCommand, NodeReply, NodeRow};
 
 /// The environment that is the daemon's own machine.
 const GATEWAY: &str = "gateway";

@@ -6,9 +6,9 @@
 use serde_json::json;
 
 use super::stream::{End, Frame, Told, usage_of};
-use crate::event::{Event, Logged, Outcome};
+use crate::conversation::event::{Event, Logged, Outcome};
+use crate::conversation::transcript::Entry;
 use crate::ids::{RunId, SessionKey};
-use crate::transcript::Entry;
 
 /// What is told of a prompt that was accepted.
 pub(super) fn prompted(session: &SessionKey, key: &str, told: &Told, logged: &Logged) -> Option<Frame> {

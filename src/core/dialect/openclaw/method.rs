@@ -11,10 +11,10 @@ use super::{
     absent, agents, approvals, catalog, chat, cron, devices, history, lists, logs, machine, nodes, sessions,
     settings, spending, state, tasks, tools, usage, wait,
 };
-use crate::auth::{Role, Scope, Scopes};
+use crate::access::{Role, Scope, Scopes};
 use crate::dialect::json::{Params, clip};
 use crate::error::Error;
-use crate::run_options::PROMPT_COST;
+use crate::prompt::run_options::PROMPT_COST;
 
 /// One method.
 pub(super) struct Method {

@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 
 use super::wire::Rest;
 use super::{Call, OpenClaw, Request, misfit, wire};
-use crate::command::Command;
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::node::{
+use crate::request::command::Command;
+use crate::request::reply::Reply;
+use crate::tools::node::{
     INVOKE_TIMEOUT, Invocation, InvokeNode, ListNodes, NodeCommand, NodeFailure, NodeReply, NodeResult,
     NodeRow,
 };
-use crate::reply::Reply;
 
 /// What a node may tell of its own accord, and whether that is taken.
 const EVENTS: &[(&str, bool)] = &[

@@ -5,25 +5,25 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::{Call, OpenClaw, Request, catalog, keys, misfit, target};
-use crate::auth::Owner;
-use crate::command::Command;
+use crate::access::Owner;
+use crate::conversation::command::{
+    Configure, CreateSession, Delete, DescribeSession, PreviewSessions, Reset, SessionCommand, SessionFilter,
+    Submit,
+};
+use crate::conversation::reply::{Accepted, Compacted, Deleted, Preview, SessionReply, SessionRow};
+use crate::conversation::transcript::Role;
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::dialect::json::even_null;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{self, RunId, SessionKey};
-use crate::reply::Reply;
-use crate::run_options::RunOptions;
-use crate::session_command::{
-    self, Configure, CreateSession, Delete, DescribeSession, PreviewSessions, Reset, SessionCommand,
-    SessionFilter, Submit,
-};
-use crate::session_reply::{Accepted, Compacted, Deleted, Preview, SessionReply, SessionRow};
-use crate::settings::Patch;
+use crate::prompt::run_options::RunOptions;
+use crate::prompt::settings::Patch;
+use crate::prompt::thinking::Thinking;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::target::Target;
-use crate::thinking::Thinking;
 use crate::time::Timestamp;
-use crate::transcript::Role;
 
 /// How many sessions a list has where the client does not say, and at most.
 const LIST_DEFAULT: u64 = 200;
@@ -715,7 +715,7 @@ pub(super) fn compact(
     let Some((session, key)) = dialect.keyed(request, turn)? else { return Ok(Call::Elsewhere) };
     let keep = usize::try_from(keep).unwrap_or(usize::MAX);
     Call::ask(
-        Command::Session(SessionCommand::Compact(session_command::Compact {
+        Command::Session(SessionCommand::Compact(crate::conversation::command::Compact {
             target: target(&session),
             keep,
         })),

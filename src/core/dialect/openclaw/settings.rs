@@ -7,12 +7,12 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, misfit};
-use crate::command::Command;
 use crate::config;
 use crate::config::request::{ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot};
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// The text of a file, as JSON.
 fn raw(file: &Value) -> Value {

@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 use super::stream::{Frame, ended, said};
 use super::wire::Protocol;
 use super::{Call, Calling, OpenClaw, approvals, catalog, chat, misfit, target};
-use crate::approval::{ApprovalCommand, ApprovalReply, Decision, Pending, Verdict};
-use crate::command::Command;
+use crate::conversation::approval::{ApprovalCommand, ApprovalReply, Decision, Pending, Verdict};
+use crate::conversation::command::{Compact, Configure, DescribeSession, Inject, Reset, SessionCommand};
+use crate::conversation::reply::{Compacted, SessionReply};
 use crate::dialect::Turn;
 use crate::error::Error;
 use crate::ids::{ApprovalId, Seq, SessionKey};
-use crate::reply::Reply;
-use crate::session_command::{Compact, Configure, DescribeSession, Inject, Reset, SessionCommand};
-use crate::session_reply::{Compacted, SessionReply};
-use crate::settings::Patch;
-use crate::thinking::Thinking;
+use crate::prompt::settings::Patch;
+use crate::prompt::thinking::Thinking;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq)]

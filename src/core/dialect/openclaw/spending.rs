@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use super::usage::Sum;
 use super::{Call, OpenClaw, Request, catalog, misfit};
-use crate::command::Command;
-use crate::daemon::{DaemonCommand, DaemonReply, DayUsage, ListUsage};
+use crate::conversation::command::{SessionCommand, SessionFilter};
+use crate::conversation::reply::{SessionReply, SessionRow};
+use crate::daemon::command::{DaemonCommand, DaemonReply, DayUsage, ListUsage};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::reply::Reply;
-use crate::session_command::{SessionCommand, SessionFilter};
-use crate::session_reply::{SessionReply, SessionRow};
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// How many sessions are told to who does not say, and at most; and how many are counted.

@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 use super::wire::scope_name;
 use super::{Call, OpenClaw, Request, catalog, keys, misfit};
-use crate::announcement::{ChangeReason, SessionChange};
-use crate::auth::{About, Role, Scope};
-use crate::command::Command;
-use crate::daemon::{DaemonCommand, DaemonReply, GetOverview, Overview};
+use crate::access::{About, Role, Scope};
+use crate::daemon::announcement::{ChangeReason, SessionChange};
+use crate::daemon::command::{DaemonCommand, DaemonReply, GetOverview, Overview};
+use crate::daemon::presence::{Presence, Present, Told};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::presence::{Presence, Present, Told};
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 impl OpenClaw {

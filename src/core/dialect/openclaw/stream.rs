@@ -22,14 +22,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::wire::{Protocol, escaped};
-use crate::approval::Asked;
+use crate::conversation::approval::Asked;
+use crate::conversation::event::{Cause, Event, Logged, Outcome, Usage};
+use crate::conversation::reply::UnderWay;
+use crate::conversation::transcript::{Entry, STEP_JOINT};
 use crate::dialect::json::json as to_json;
 use crate::error::Error;
-use crate::event::{Cause, Event, Logged, Outcome, Usage};
 use crate::ids::{RunId, Seq, Ticket};
-use crate::session_reply::UnderWay;
 use crate::time::Timestamp;
-use crate::transcript::{Entry, STEP_JOINT};
 
 /// The least time between two pieces of text. (Source: Clawdbot's gateway.)
 const COALESCE: Duration = Duration::from_millis(150);

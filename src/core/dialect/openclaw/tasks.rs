@@ -4,13 +4,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, keys, misfit};
-use crate::auth::Owner;
-use crate::command::Command;
+use crate::access::Owner;
+use crate::agents::subagent::{AgentState, AgentStatus, SubAgentCommand, SubAgentReply};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::job::{Firing, FiringState, JobCommand, JobReply};
-use crate::reply::Reply;
-use crate::subagent::{AgentState, AgentStatus, SubAgentCommand, SubAgentReply};
+use crate::request::command::Command;
+use crate::request::reply::Reply;
+use crate::schedule::job::{Firing, FiringState, JobCommand, JobReply};
 
 /// How many tasks are told to who does not say, and at most.
 const LIMIT: usize = 100;

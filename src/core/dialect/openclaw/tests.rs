@@ -4,7 +4,7 @@ mod feeds;
 
 use super::method::{METHODS, Who, find, scopes_granted};
 use super::wire::Protocol;
-use crate::auth::{Role, Scope, Scopes};
+use crate::access::{Role, Scope, Scopes};
 use crate::dialect::json::Params;
 
 #[test]

@@ -4,17 +4,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, misfit};
-use crate::ask::Ask;
-use crate::auth::{Owner, Scope};
-use crate::catalog::AgentEntry;
-use crate::command::Command;
+use crate::access::{Owner, Scope};
+use crate::config::catalog::AgentEntry;
+use crate::daemon::operator::ObservePlugins;
 use crate::dialect::Turn;
 use crate::dialect::admin;
 use crate::dialect::json::clip;
 use crate::error::Error;
-use crate::operator::ObservePlugins;
-use crate::plugin::{ListPlugins, PluginCommand, PluginReply, PluginSummary};
-use crate::reply::Reply;
+use crate::request::ask::Ask;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
+use crate::tools::plugin::{ListPlugins, PluginCommand, PluginReply, PluginSummary};
 
 /// What the tools of an agent are called as a whole: its entry in the configuration names them.
 const PROFILE: &str = "configured";

@@ -7,11 +7,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Call, OpenClaw, Request, catalog, misfit};
-use crate::command::Command;
-use crate::daemon::{DaemonCommand, DaemonReply, DayUsage, ListUsage};
+use crate::daemon::command::{DaemonCommand, DaemonReply, DayUsage, ListUsage};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);

@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 use super::chat::IDEMPOTENCY_KEY_BYTES_MAX;
 use super::stream::{End, Told, stop_reason};
 use super::{Asker, Call, Calling, OpenClaw, Request, misfit, wire};
-use crate::auth::Scope;
-use crate::command::Command;
+use crate::access::Scope;
+use crate::conversation::command::{FollowRun, SessionCommand};
+use crate::conversation::event::{Cause, Outcome};
+use crate::conversation::reply::SessionReply;
 use crate::dialect::Turn;
 use crate::error::{Error, ErrorCode};
-use crate::event::{Cause, Outcome};
-use crate::reply::Reply;
-use crate::session_command::{FollowRun, SessionCommand};
-use crate::session_reply::SessionReply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// How long `agent.wait` waits where the client does not say, and at most.

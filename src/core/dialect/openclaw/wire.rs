@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::super::frame;
 pub(super) use super::super::frame::answer;
 use super::super::json::{Params, json as to_json, object};
-use crate::auth::Scope;
+use crate::access::Scope;
 use crate::dialect::Frame;
 use crate::error::{Detail, Error, ErrorCode};
 

@@ -7,14 +7,14 @@ use super::sessions::target;
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::wire::{self, Failure};
 use super::{Call, Request, Turn, Wundr, misfit};
-use crate::auth::Owner;
-use crate::command::Command;
-use crate::error::Error;
-use crate::ids::SubAgentId;
-use crate::reply::Reply;
-use crate::subagent::{
+use crate::access::Owner;
+use crate::agents::subagent::{
     AgentChange, AgentNews, AgentStatus, Priority, Spawn, SubAgentCommand, SubAgentReply, Task,
 };
+use crate::error::Error;
+use crate::ids::SubAgentId;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// Every status of an agent. (Source: Wundr's schemas.)

@@ -3,7 +3,7 @@
 //! A refresh shows a new credential of the kind that was shown before: of the same principal, and
 //! with it nobody is allowed more than before. Who shows again the JWT that the connection is let in with,
 //! and has it from this daemon (`clawmux token create --jwt`), is given a fresh one of the same name, scopes
-//! and length of life, and the connection goes on with that; the one shown holds for [`RENEWED_OVERLAP`](crate::auth::token::RENEWED_OVERLAP) more. Who is allowed less from then on loses the
+//! and length of life, and the connection goes on with that; the one shown holds for [`RENEWED_OVERLAP`](crate::access::token::RENEWED_OVERLAP) more. Who is allowed less from then on loses the
 //! subscriptions that took more. One that does not hold changes nothing, but for its number: who shows
 //! [`REFUSED_MAX`] of them is guessing, and is closed.
 
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{self, Failure};
 use super::{Call, Calling, Request, Turn, Wundr, method, misfit};
-use crate::auth::pairing::CredentialFault;
-use crate::auth::token::{Kind, TokenCommand, TokenReply};
-use crate::auth::{Admitted, Grounds, Secret, jwt};
-use crate::command::Command;
+use crate::access::pairing::CredentialFault;
+use crate::access::token::{Kind, TokenCommand, TokenReply};
+use crate::access::{Admitted, Grounds, Secret, jwt};
 use crate::error::Error;
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// The parameters of `auth.refresh`.
 pub(super) const REFRESH: &[Field] = &[required(

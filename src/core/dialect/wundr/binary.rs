@@ -17,7 +17,7 @@ use serde::Deserialize;
 
 use super::super::json::{clip, object};
 use crate::error::{Error, ErrorCode};
-use crate::file::{UploadId, from_hex};
+use crate::memory::file::{UploadId, from_hex};
 
 /// The length of the header.
 const HEADER_BYTES: usize = 22;

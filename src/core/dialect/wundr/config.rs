@@ -9,12 +9,12 @@ use serde_json::{Map, Value, json};
 
 use super::shape::{Field, NAME, Shape, TEXT, default, optional, required};
 use super::{Call, Request, Turn, Wundr, misfit};
-use crate::command::Command;
 use crate::config;
 use crate::config::request::{ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot};
 use crate::dialect::json::clip;
 use crate::error::Error;
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// How many keys may be asked for or set at once.
 const KEYS_MAX: usize = 256;

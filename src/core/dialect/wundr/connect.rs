@@ -23,8 +23,8 @@ use super::method::METHODS;
 use super::shape::{COUNT, Field, NAME, Shape, optional, required};
 use super::wire::{Failure, Incoming, SCOPES, refusal, scope_name};
 use super::{Call, Phase, Request, Turn, Wundr, auth as session, method, wire};
-use crate::auth::token::Kind;
-use crate::auth::{About, Admitted, Claim, Credentials, Scopes, Secret};
+use crate::access::token::Kind;
+use crate::access::{About, Admitted, Claim, Credentials, Scopes, Secret};
 use crate::dialect::Frame;
 use crate::error::{Error, ErrorCode};
 

@@ -21,13 +21,13 @@ use super::binary::{self, Binary, Refused};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, default, optional, required};
 use super::wire::{self, Failure};
 use super::{Call, Calling, Request, Turn, Wundr, method, misfit};
-use crate::command::Command;
 use crate::error::{Error, ErrorCode};
-use crate::file::{
+use crate::memory::file::{
     Chunk, FileAbout, FileCommand, FileId, FileRef, FileReply, FileRow, LIST_MAX, PIECE_BYTES, UploadId,
     from_hex, hex,
 };
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// The method that uploads are.
 pub(super) const UPLOAD: &str = "file.upload";

@@ -24,16 +24,16 @@ use super::stream::{SESSION_EVENTS, Shared, Told};
 use super::subscription::{Atom, Interest, SESSION_ID, Source, Subscription, Subscriptions};
 use super::tools::{self, TOOL_REQUEST};
 use super::{Call, Calling, Request, Wundr, misfit};
-use crate::auth::{Scope, Scopes};
-use crate::command::Command;
+use crate::access::{Scope, Scopes};
+use crate::conversation::command::{Attach, Detach, SessionCommand, Unwatch, Watch, WatchCalls};
+use crate::conversation::event::{Event, Published};
+use crate::conversation::reply::{SessionReply, UnderWay, Watching};
 use crate::dialect::Turn;
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
-use crate::event::{Event, Published};
 use crate::ids::{RunId, Seq, SessionKey, Ticket};
-use crate::reply::Reply;
-use crate::session_command::{Attach, Detach, SessionCommand, Unwatch, Watch, WatchCalls};
-use crate::session_reply::{self, SessionReply, UnderWay, Watching};
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::target::Target;
 
 /// How many of the prompts of a connection that are told in one piece are known, the latest.
@@ -316,7 +316,7 @@ impl Wundr {
     ) -> Result<(Source, Option<Box<UnderWay>>), Error> {
         let ticket = self.calls.replying();
         match reply {
-            Ok(Reply::Session(SessionReply::Attached(session_reply::Attached {
+            Ok(Reply::Session(SessionReply::Attached(crate::conversation::reply::Attached {
                 session,
                 after,
                 under_way,

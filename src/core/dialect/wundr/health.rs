@@ -5,12 +5,12 @@ use serde_json::{Map, Value, json};
 
 use super::shape::{COUNT, Field, Shape, optional, required};
 use super::{Call, Request, Turn, Wundr, misfit};
-use crate::auth::Scope;
-use crate::command::Command;
-use crate::daemon::{DaemonCommand, DaemonReply, GetHealth};
+use crate::access::Scope;
+use crate::daemon::command::{DaemonCommand, DaemonReply, GetHealth};
+use crate::daemon::health::{Part, Report};
 use crate::error::Error;
-use crate::health::{Part, Report};
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// The answer to `health.status`, and its event.
 pub(super) const STATUS: &[Field] = &[

@@ -6,13 +6,13 @@ use serde_json::{Value, json};
 use super::sessions::{self, ACTIVITY, SESSION, describe, target};
 use super::shape::{COUNT, Field, NAME, Shape, TEXT, default, optional, required};
 use super::{Call, Request, Turn, Wundr, misfit};
-use crate::command::Command;
+use crate::conversation::command::{Before, ReadHistory, SessionCommand};
+use crate::conversation::reply::SessionReply;
+use crate::conversation::transcript::{Message, Role};
 use crate::error::Error;
 use crate::ids::RunId;
-use crate::reply::Reply;
-use crate::session_command::{Before, ReadHistory, SessionCommand};
-use crate::session_reply::SessionReply;
-use crate::transcript::{Message, Role};
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// How many messages one page has.
 const PAGE_MAX: i64 = 200;
@@ -100,7 +100,8 @@ fn said(message: &Message) -> Value {
         said["truncated"] = true.into();
     }
     if !message.attachments.is_empty() {
-        let name = |attachment: &crate::attachment::Attachment| attachment.name().unwrap_or("").to_owned();
+        let name =
+            |attachment: &crate::prompt::attachment::Attachment| attachment.name().unwrap_or("").to_owned();
         said["attachments"] = message.attachments.iter().map(name).collect();
     }
     said

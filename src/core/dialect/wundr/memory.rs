@@ -8,13 +8,13 @@ use serde_json::{Map, Value, json};
 
 use super::shape::{COUNT, Field, NAME, Shape, default, optional, required};
 use super::{Call, Request, Turn, Wundr, misfit};
-use crate::command::Command;
 use crate::error::Error;
 use crate::ids::SessionKey;
 use crate::memory::{
     Embedding, Kind, MemoryCommand, MemoryReply, NewMemory, Query, Question, Remembered, Stored, Tier,
 };
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::target::Target;
 
 /// The most characters of a question: what is longer is not looked for as a whole anyway.

@@ -12,7 +12,7 @@ use super::{
     Call, Turn, Wundr, agents, auth, config, connect, discover, files, follow, health, history, memory,
     prompts, sessions, teams, tools,
 };
-use crate::auth::{Scope, Scopes};
+use crate::access::{Scope, Scopes};
 use crate::dialect::json::Params;
 use crate::error::{Error, ErrorCode};
 

@@ -65,12 +65,12 @@ use self::wire::{Failure, Incoming};
 use super::calls::{self, Calling, Calls, misfit};
 use super::json::Params;
 use super::{Dialect, Fault, Frame, Input, Setup, Turn};
-use crate::announcement::Announcement;
-use crate::auth::token::Kind;
-use crate::auth::{Grounds, Owner, Scope, Scopes};
+use crate::access::token::Kind;
+use crate::access::{Grounds, Owner, Scope, Scopes};
+use crate::daemon::announcement::Announcement;
 use crate::error::{Error, ErrorCode};
 use crate::ids::Ticket;
-use crate::reply::Reply;
+use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// Which slot of a published event holds its payload in this protocol's words.

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use super::sessions::{SESSION, target};
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, SAID, Shape, default, optional, required};
 use super::{Call, Request, Turn, Wundr, files, misfit};
-use crate::command::Command;
+use crate::conversation::command::{Abort, SessionCommand, Submit};
+use crate::conversation::reply::{Aborted, Accepted, SessionReply};
 use crate::error::Error;
 use crate::ids::RunId;
-use crate::reply::Reply;
-use crate::run_options::{PROMPT_COST, RunOptions};
-use crate::session_command::{Abort, SessionCommand, Submit};
-use crate::session_reply::{Aborted, Accepted, SessionReply};
+use crate::prompt::run_options::{PROMPT_COST, RunOptions};
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 
 /// What a prompt costs, in units of `[limits]`.
 pub(super) const COST: u32 = PROMPT_COST;

@@ -20,15 +20,15 @@ use super::follow::Stood;
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::subscription::{Interest, SESSION_ID};
 use super::{Call, Request, Turn, Wundr, misfit};
-use crate::auth::Owner;
-use crate::command::Command;
+use crate::access::Owner;
+use crate::conversation::command::{Close, CreateSession, DescribeSession, SessionCommand, SessionFilter};
+use crate::conversation::reply::{SessionReply, SessionRow, SessionState, Stopped};
 use crate::dialect::json::clip;
 use crate::error::{Error, ErrorCode};
 use crate::ids::{Seq, SessionKey};
-use crate::reply::Reply;
-use crate::session_command::{Close, CreateSession, DescribeSession, SessionCommand, SessionFilter};
-use crate::session_reply::{SessionReply, SessionRow, SessionState, Stopped};
-use crate::settings::{Assignment, Patch, Settings};
+use crate::prompt::settings::{Assignment, Patch, Settings};
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::target::Target;
 
 /// The kind of session that others than this protocol's clients make.

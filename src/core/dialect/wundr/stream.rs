@@ -42,14 +42,14 @@ use super::sessions::{ACTIVITY, BUSY, IDLE, LAST_PROMPT, PAUSED, RUNNING, TERMIN
 use super::shape::{COUNT, Field, NAME, SAID, Shape, TEXT, optional, required};
 use super::tools::{self, TOOL_REQUEST};
 use super::wire::{self, Failure};
-use crate::approval::Decision;
+use crate::conversation::approval::Decision;
+use crate::conversation::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult};
+use crate::conversation::reply::UnderWay;
+use crate::conversation::transcript::STEP_JOINT;
 use crate::dialect::json::json as to_json;
-use crate::event::{Event, Forgotten, Logged, Outcome, Published, ToolCall, ToolResult};
 use crate::ids::{ApprovalId, CallId, RunId, Seq};
-use crate::session_reply::UnderWay;
-use crate::settings::Settings;
+use crate::prompt::settings::Settings;
 use crate::time::Timestamp;
-use crate::transcript::STEP_JOINT;
 
 /// The events that sessions are told in. Their places here are how they are kept in what is written
 /// once for all.

@@ -341,7 +341,7 @@ impl Subscriptions {
         let max = self.max;
         Err(ErrorCode::RateLimited
             .error(format!("a connection may have {max} subscriptions: unsubscribe from one first"))
-            .with(Detail::Limit { name: crate::limit::Limit::Subscriptions, limit: max as u64 }))
+            .with(Detail::Limit { name: crate::limits::limit::Limit::Subscriptions, limit: max as u64 }))
     }
 
     /// Enters one under a name that is not in use.
@@ -541,7 +541,10 @@ mod tests {
         add(&mut all, "a", &["*"], &json!({}));
         all.check_room(0).unwrap();
         let error = all.check_room(1).unwrap_err();
-        assert_eq!(error.detail, Some(Detail::Limit { name: crate::limit::Limit::Subscriptions, limit: 2 }));
+        assert_eq!(
+            error.detail,
+            Some(Detail::Limit { name: crate::limits::limit::Limit::Subscriptions, limit: 2 })
+        );
         add(&mut all, "b", &["*"], &json!({}));
         assert!(all.check_room(0).is_err());
         all.remove("a");

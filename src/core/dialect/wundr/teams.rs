@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 use super::agents::{self, Asked, Config};
 use super::shape::{Field, NAME, SAID, Shape, TEXT, default, optional, required};
 use super::{Call, Request, Turn, Wundr, misfit};
-use crate::auth::Owner;
-use crate::command::Command;
-use crate::error::Error;
-use crate::ids::TeamId;
-use crate::reply::Reply;
-use crate::team::{
+use crate::access::Owner;
+use crate::agents::team::{
     Coordination, Create, MEMBERS_MAX, Member, Message, ROUNDS_MAX, Relayed, TeamCommand, TeamNews,
     TeamReply, TeamStatus,
 };
+use crate::error::Error;
+use crate::ids::TeamId;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// Every status of a team. (Source: Wundr's schemas; no team of ours is ever paused.)

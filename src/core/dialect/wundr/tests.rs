@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::method::{METHODS, Method};
 use super::shape::{Field, Need, Shape};
 use super::{Wundr, connect};
-use crate::auth::{Owner, Principal, Scope, Scopes};
+use crate::access::{Owner, Principal, Scope, Scopes};
 use crate::dialect::{Action, Dialect, Frame, Input, Setup, Turn};
 use crate::error::{Error, ErrorCode};
 use crate::time::Timestamp;

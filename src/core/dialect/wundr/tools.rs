@@ -22,13 +22,15 @@ use serde_json::{Value, json};
 
 use super::shape::{COUNT, Field, INTEGER_MAX, NAME, Shape, TEXT, optional, required};
 use super::{Call, Calling, Request, Wundr, misfit};
-use crate::approval::{ApprovalCommand, ApprovalReply, Asked, Decided, Decision, Pending, Verdict, no_such};
-use crate::command::Command;
+use crate::conversation::approval::{
+    ApprovalCommand, ApprovalReply, Asked, Decided, Decision, Pending, Verdict, no_such,
+};
+use crate::conversation::event::{Event, Logged};
 use crate::dialect::Turn;
 use crate::error::Error;
-use crate::event::{Event, Logged};
 use crate::ids::{ApprovalId, RunId};
-use crate::reply::Reply;
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::time::Timestamp;
 
 /// The event that asks for a decision.
@@ -267,8 +269,8 @@ impl Wundr {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::Owner;
-    use crate::event::ToolCall;
+    use crate::access::Owner;
+    use crate::conversation::event::ToolCall;
     use crate::ids::SessionKey;
 
     fn pending(call: &str) -> Arc<Pending> {

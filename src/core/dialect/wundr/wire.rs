@@ -10,9 +10,9 @@ use super::super::frame;
 pub(super) use super::super::frame::answer;
 use super::super::json::{Params, even_null, object};
 use super::shape::{COUNT, NAME, Shape, TEXT, optional, required};
-use crate::auth::Scope;
-use crate::auth::jwt::Refusal;
-use crate::auth::pairing::CredentialFault;
+use crate::access::Scope;
+use crate::access::jwt::Refusal;
+use crate::access::pairing::CredentialFault;
 use crate::error::{Detail, Error, ErrorCode};
 
 /// The longest id of a request, in bytes: it is kept and echoed.

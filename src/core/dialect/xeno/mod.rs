@@ -17,7 +17,7 @@
 //! what is wrong with the request, and the list of those is closed.
 //!
 //! One query takes place at a time, for all connections: their runs are in the lane
-//! [`XENO`](crate::lane::XENO).
+//! [`XENO`](crate::conversation::lane::XENO).
 
 mod method;
 mod query;
@@ -35,21 +35,21 @@ use self::query::Query;
 use self::wire::{Incoming, Raw};
 use super::json::json;
 use super::{Dialect, Fault, Frame, Input, Introduction, Setup, Turn};
-use crate::auth::Scope;
-use crate::command::Command;
+use crate::access::Scope;
+use crate::conversation::command::{AbortLane, ReadTranscript, SessionCommand, Submit};
+use crate::conversation::event::Published;
+use crate::conversation::lane;
+use crate::conversation::reply::{Accepted, SessionReply};
+use crate::conversation::transcript::{Said, Transcript};
 use crate::error::{Error, ErrorCode};
-use crate::event::Published;
 use crate::ids::Ticket;
-use crate::job::{self, JobCommand, JobReply, Ran};
-use crate::lane;
+use crate::prompt::run_options::{PROMPT_COST, RunOptions};
 use crate::provider::ProviderKind;
-use crate::reply::Reply;
-use crate::run_options::{PROMPT_COST, RunOptions};
-use crate::session_command::{AbortLane, ReadTranscript, SessionCommand, Submit};
-use crate::session_reply::{Accepted, SessionReply};
+use crate::request::command::Command;
+use crate::request::reply::Reply;
+use crate::schedule::job::{self, JobCommand, JobReply, Ran};
 use crate::target::{Route, Target};
 use crate::time::Timestamp;
-use crate::transcript::{Said, Transcript};
 
 /// The channel of its sessions.
 const CHANNEL: &str = "xeno";

@@ -13,12 +13,12 @@
 use std::time::Duration;
 
 use super::wire;
+use crate::conversation::event::{Event, Logged, Outcome};
+use crate::conversation::transcript::STEP_JOINT;
 use crate::dialect::json::json;
-use crate::event::{Event, Logged, Outcome};
 use crate::ids::CallId;
-use crate::messenger::{self, Sent};
 use crate::time::Timestamp;
-use crate::transcript::STEP_JOINT;
+use crate::tools::messenger::{self, Sent};
 
 /// The least time between two partial streams of one query.
 const PARTIAL: Duration = Duration::from_millis(100);

@@ -6,12 +6,12 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::conversation::command::SessionCommand;
+use crate::conversation::event::{Cause, Event, Logged, Outcome, ToolCall, ToolResult, Usage};
+use crate::conversation::reply::{Aborted, SessionReply};
 use crate::dialect::Action;
-use crate::event::{Cause, Event, Logged, Outcome, ToolCall, ToolResult, Usage};
 use crate::ids::{RunId, Seq, SessionKey};
-use crate::messenger::Sent;
-use crate::session_command::SessionCommand;
-use crate::session_reply::{Aborted, SessionReply};
+use crate::tools::messenger::Sent;
 
 struct Peer {
     dialect: Xeno,
@@ -339,7 +339,7 @@ fn files_that_are_sent_back_are_on_the_last_stream_alone() {
         Event::ToolCalled(ToolCall { id: id.into(), name: name.into(), input: json!({}) })
     };
     let input = json!({ "text": "here", "attachments": [{ "type": "image", "path": "/a.png" }] });
-    let message = crate::messenger::Message::read(&input).unwrap();
+    let message = crate::tools::messenger::Message::read(&input).unwrap();
     let content = Sent::new(message.text, &message.attachments).to_result();
     for (id, name, is_error) in
         [("1", "send_message", false), ("2", "echo", false), ("3", "send_message", true)]

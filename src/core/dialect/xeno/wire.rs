@@ -10,10 +10,10 @@ use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, V
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-use crate::attachment::ATTACHMENTS_MAX;
 use crate::dialect::Introduction;
 use crate::dialect::json::{clip, json};
-use crate::local_file::{Form, LocalFile};
+use crate::prompt::attachment::ATTACHMENTS_MAX;
+use crate::prompt::local_file::{Form, LocalFile};
 
 /// The code of every refusal.
 const REFUSED: i32 = -32000;

@@ -6,8 +6,8 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use clawmux_core::event::{Event, Published};
-use clawmux_core::follow::{Sent, Sink, Wanted};
+use clawmux_core::conversation::event::{Event, Published};
+use clawmux_core::conversation::follow::{Sent, Sink, Wanted};
 use clawmux_core::ids::{ConnectionId, RunId, Seq, Ticket};
 
 use crate::log::Log;

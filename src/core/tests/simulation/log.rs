@@ -5,11 +5,11 @@
 //! last ones. A unit that was refused by a failing disk may still come back at the next crash, as
 //! long as nothing was written after it.
 
-use clawmux_core::auth::Owner;
-use clawmux_core::event::{Event, Logged};
+use clawmux_core::access::Owner;
+use clawmux_core::conversation::event::{Event, Logged};
+use clawmux_core::conversation::session::Batch;
 use clawmux_core::ids::{RunId, Seq};
-use clawmux_core::session::Batch;
-use clawmux_core::settings::Settings;
+use clawmux_core::prompt::settings::Settings;
 
 use crate::book::{Book, Stage};
 use crate::dice::Dice;

@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use clawmux_core::approval::{Decided, Decision, Toolbox};
-use clawmux_core::auth::Owner;
-use clawmux_core::event::{Event, Logged, ToolCall};
+use clawmux_core::access::Owner;
+use clawmux_core::conversation::approval::{Decided, Decision, Toolbox};
+use clawmux_core::conversation::event::{Event, Logged, ToolCall};
+use clawmux_core::conversation::session::{Batch, Limits};
 use clawmux_core::ids::{CallId, PluginName, RunId, Seq, SessionKey};
-use clawmux_core::session::{Batch, Limits};
 use clawmux_core::time::Timestamp;
 
 use crate::clients::{Asker, Peer};

@@ -11,28 +11,30 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::OpenClaw;
-use crate::approval::Toolbox;
-use crate::auth::{Owner, Principal};
-use crate::command::Command;
+use crate::access::{Owner, Principal};
 use crate::config::Recovery;
-use crate::daemon::{DaemonCommand, DaemonReply, GetOverview};
-use crate::dialect::{Action, Dialect, Frame, Input, Setup, Turn};
-use crate::error::{Error, ErrorCode};
-use crate::event::{Event, Logged, Published, ToolCall, ToolResult};
-use crate::follow::{Followers, Missing, Sent, Sink, Wanted};
-use crate::ids::{ConnectionId, Seq, SessionKey, Ticket};
-use crate::provider::{Delta, Stop};
-use crate::reply::Reply;
-use crate::session::{Batch, Limits, Session, Submission};
-use crate::session_command::{Attach, Detach, FollowRun, ReadTranscript, SessionCommand, Unwatch, Watch};
-use crate::session_reply::{
+use crate::conversation::approval::Toolbox;
+use crate::conversation::command::{
+    Attach, Detach, FollowRun, ReadTranscript, SessionCommand, Unwatch, Watch,
+};
+use crate::conversation::event::{Event, Logged, Published, ToolCall, ToolResult};
+use crate::conversation::follow::{Followers, Missing, Sent, Sink, Wanted};
+use crate::conversation::reply::{
     Accepted, Attached, Detached, LastRun, SessionList, SessionReply, SessionRow, SessionState, Unwatched,
     Watching,
 };
-use crate::settings::Settings;
+use crate::conversation::session::{Batch, Limits, Session, Submission};
+use crate::conversation::transcript::{STEP_JOINT, Transcript};
+use crate::conversation::turn::Work;
+use crate::daemon::command::{DaemonCommand, DaemonReply, GetOverview};
+use crate::dialect::{Action, Dialect, Frame, Input, Setup, Turn};
+use crate::error::{Error, ErrorCode};
+use crate::ids::{ConnectionId, Seq, SessionKey, Ticket};
+use crate::prompt::settings::Settings;
+use crate::provider::{Delta, Stop};
+use crate::request::command::Command;
+use crate::request::reply::Reply;
 use crate::time::Timestamp;
-use crate::transcript::{STEP_JOINT, Transcript};
-use crate::turn::Work;
 
 const PEERS: usize = 3;
 

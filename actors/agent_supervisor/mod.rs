@@ -1,0 +1,316 @@
+//! `AgentSupervisor`: agents that work for sessions, and their teams.
+//!
+//! The rules are the core's ([`clawmux_core::agents::registry`]); here what they decide is written down and then
+//! done. One decision at a time: what comes meanwhile waits. Agents are prompted over the same road as
+//! everybody's sessions ([`Line`]): under a key that is the turn's, so that after a crash each turn
+//! under way is asked for again, is the run it was, and is followed to its end. What the sessions refuse
+//! for the moment is asked for again for a while.
+//!
+//! Where something can't be written down nothing of it is done: the crew goes back to what is written
+//! once the store can be written again, and asks for everything under way anew, as after a crash.
+
+mod decisions;
+mod effects;
+mod parent_sessions;
+
+use std::collections::{HashSet, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use actix::prelude::*;
+use clawmux_core::access::Principal;
+use clawmux_core::agents::registry::{self as rules, TurnEnd};
+use clawmux_core::agents::subagent::SubAgentCommand;
+use clawmux_core::agents::team::TeamCommand;
+use clawmux_core::conversation::command::SessionCommand;
+use clawmux_core::error::{Error, ErrorCode};
+use clawmux_core::ids::{SessionKey, SubAgentId};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use crate::hub::Hub;
+use crate::provider::shared_budget::SharedBudgets;
+use crate::runtime::ask::ask;
+use crate::runtime::deliver::{Asker, Deliver};
+use crate::runtime::dispatch::Request;
+use crate::runtime::line::Line;
+use crate::runtime::observe::{Observe, Observed};
+use crate::session_supervisor::Gone;
+use crate::store::{Health, KeptCrew, ReadCrew, Store};
+
+use effects::Waiting;
+
+pub use parent_sessions::ParentSessions;
+
+/// Requests that may wait for a decision.
+const WAITING_MAX: usize = 256;
+
+/// Deliveries and requests that may wait: more than a full window of the smallest events.
+const MAILBOX: usize = 2048;
+
+/// How soon a line that fell too far behind is noticed.
+const LAG_CHECK: Duration = Duration::from_secs(5);
+
+/// What a crew is made with.
+pub struct Setup {
+    /// The bounds, and who can work.
+    pub rules: rules::Setup,
+    /// Where it is written down.
+    pub store: Addr<Store>,
+    /// Who tells those that want to know.
+    pub hub: Addr<Hub>,
+    /// Whether it can be written down.
+    pub log: Health,
+    /// What sessions spend together.
+    pub shared_budgets: SharedBudgets,
+    /// The sessions whose end is to be told here.
+    pub parent_sessions: ParentSessions,
+}
+
+/// The actor.
+pub struct AgentSupervisor {
+    setup: Setup,
+    rules: rules::AgentRegistry,
+    line: Option<Line<Waiting>>,
+    /// Those who wait while something is decided or written down.
+    waiting: VecDeque<Question>,
+    is_busy: bool,
+    /// Nothing is decided until it was read what is written.
+    is_broken: bool,
+    turns_total: u64,
+    retries_total: u64,
+}
+
+/// From here on agents can be prompted; those whose turn was cut off are.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Begin {
+    /// Where requests go.
+    pub dispatch: Recipient<Request<SessionCommand>>,
+    /// Who is told that a connection is gone.
+    pub gone: Recipient<Gone>,
+}
+
+/// Goes over to other bounds and agents; what is under way goes on.
+#[derive(Clone, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Reconfigure(pub rules::Setup);
+
+/// Does what is asked about agents or teams and answers who asked.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct Direct {
+    /// What.
+    pub command: Command,
+    /// For whom; that it has the scope was checked.
+    pub principal: Principal,
+    /// Who is answered.
+    pub asker: Asker,
+}
+
+/// What is asked.
+#[derive(Debug)]
+pub enum Command {
+    /// About an agent; with the session that its command names.
+    SubAgent(SubAgentCommand, Option<SessionKey>),
+    /// About a team.
+    Team(TeamCommand),
+}
+
+/// A session is about to be stopped or deleted: first the agents are whose end that is. Answered when
+/// that is written down.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub struct SessionEnds {
+    /// The session.
+    pub session: SessionKey,
+    /// On whose behalf; who may not see an agent does not end it.
+    pub principal: Principal,
+}
+
+/// Something to decide.
+#[expect(clippy::large_enum_variant, reason = "a few wait at a time")]
+enum Question {
+    Direct(Direct),
+    Ends(SessionEnds, oneshot::Sender<()>),
+    TurnEnded(SubAgentId, u32, TurnEnd),
+    Settled(SubAgentId),
+    Noted(String),
+    Configured,
+}
+
+impl fmt::Debug for AgentSupervisor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Crew").field("counts", &self.rules.counts()).finish_non_exhaustive()
+    }
+}
+
+impl AgentSupervisor {
+    /// Of what the store has.
+    ///
+    /// # Errors
+    /// As the store's.
+    pub async fn open(setup: Setup) -> Result<Self, Error> {
+        let kept = ask(&setup.store, ReadCrew).await??;
+        let rules = rules::AgentRegistry::restore(setup.rules.clone(), rules::Kept::default());
+        let mut crew = Self {
+            setup,
+            rules,
+            line: None,
+            waiting: VecDeque::new(),
+            is_busy: false,
+            is_broken: false,
+            turns_total: 0,
+            retries_total: 0,
+        };
+        crew.restore(kept);
+        Ok(crew)
+    }
+
+    /// As it is written down.
+    fn restore(&mut self, KeptCrew { kept, spent }: KeptCrew) {
+        let shared_budgets = &self.setup.shared_budgets;
+        let mut is_new = HashSet::new();
+        for agent in &kept.agents {
+            for session in [&agent.root, &agent.session] {
+                if shared_budgets.of(session).is_none() {
+                    is_new.insert(session.clone());
+                }
+            }
+            shared_budgets.share(&agent.root, &agent.session, agent.tokens_max);
+        }
+        for (session, tokens) in spent.iter().filter(|(session, _)| is_new.contains(session)) {
+            shared_budgets.add(session, *tokens);
+        }
+        self.rules = rules::AgentRegistry::restore(self.setup.rules.clone(), kept);
+        self.setup.parent_sessions.set(self.rules.parent_sessions());
+    }
+
+    /// Decides this now, or when what is being written down is.
+    fn ask(&mut self, question: Question, ctx: &mut Context<Self>) {
+        if self.is_broken || self.waiting.len() >= WAITING_MAX {
+            match question {
+                Question::Direct(Direct { asker, .. }) => {
+                    let fault = self.setup.log.fault();
+                    let busy = || ErrorCode::Unavailable.error("too many requests about agents: try again");
+                    return asker.reply(Err(fault.unwrap_or_else(busy)));
+                }
+                // Asked for anew, with everything else that is under way.
+                _ if self.is_broken => return,
+                // As many as there are agents.
+                _ => {}
+            }
+        }
+        self.waiting.push_back(question);
+        self.go_on(ctx);
+    }
+
+    fn go_on(&mut self, ctx: &mut Context<Self>) {
+        while !self.is_busy
+            && let Some(question) = self.waiting.pop_front()
+        {
+            self.decide(question, ctx);
+        }
+    }
+}
+
+impl Actor for AgentSupervisor {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Self::Context) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        ctx.run_interval(LAG_CHECK, |crew, ctx| {
+            if crew.line.as_ref().is_some_and(Line::is_lagging) && !crew.is_busy && !crew.is_broken {
+                tracing::warn!("the crew fell behind: it reads its agents again from the store");
+                crew.resume(ctx);
+            }
+        });
+    }
+}
+
+impl Handler<Begin> for AgentSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, Begin { dispatch, gone }: Begin, ctx: &mut Self::Context) {
+        self.line = Some(Line::new("crew", dispatch, gone));
+        self.resume(ctx);
+    }
+}
+
+impl Handler<Direct> for AgentSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, direct: Direct, ctx: &mut Self::Context) {
+        self.ask(Question::Direct(direct), ctx);
+    }
+}
+
+impl Handler<Request<TeamCommand>> for AgentSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, request: Request<TeamCommand>, ctx: &mut Self::Context) {
+        let Request { command, principal, asker } = request;
+        self.ask(Question::Direct(Direct { command: Command::Team(command), principal, asker }), ctx);
+    }
+}
+
+impl Handler<SessionEnds> for AgentSupervisor {
+    type Result = ResponseFuture<()>;
+
+    fn handle(&mut self, ends: SessionEnds, ctx: &mut Self::Context) -> Self::Result {
+        let (done, told) = oneshot::channel();
+        self.ask(Question::Ends(ends, done), ctx);
+        Box::pin(async move {
+            // Dropped where it can't be written down: the session can't be either.
+            let _ = told.await;
+        })
+    }
+}
+
+impl Handler<Deliver> for AgentSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, delivery: Deliver, ctx: &mut Self::Context) {
+        match delivery {
+            Deliver::Reply(ticket, reply) => self.replied(ticket, reply, ctx),
+            Deliver::Event { ticket, event, .. } => self.heard(ticket, &event, ctx),
+            Deliver::Announced | Deliver::Invoke(_) | Deliver::Progress(..) => {}
+        }
+    }
+}
+
+impl Handler<Reconfigure> for AgentSupervisor {
+    type Result = ();
+
+    fn handle(&mut self, Reconfigure(rules): Reconfigure, ctx: &mut Self::Context) {
+        if rules != self.setup.rules {
+            self.setup.rules = rules;
+            self.ask(Question::Configured, ctx);
+        }
+    }
+}
+
+impl Handler<Observe> for AgentSupervisor {
+    type Result = Observed;
+
+    fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
+        let [running, agents, teams, mail, notes] = self.rules.counts();
+        Observed::leaf(
+            "crew",
+            json!({
+                "running": running,
+                "running_max": self.setup.rules.running_max,
+                "agents": agents,
+                "teams": teams,
+                "messages_waiting": mail,
+                "results_waiting": notes,
+                "requests_waiting": self.waiting.len(),
+                "following": self.line.as_ref().map_or(0, Line::len),
+                "purses": self.setup.shared_budgets.len(),
+                "turns_total": self.turns_total,
+                "retries_total": self.retries_total,
+                "reading_again": self.is_broken,
+            }),
+        )
+    }
+}

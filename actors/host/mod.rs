@@ -1,0 +1,10 @@
+//! What the operating system offers: sockets that were passed on, users and groups, memory, files.
+
+pub mod activation;
+pub mod bound;
+pub mod group;
+pub mod heap;
+pub(crate) mod machine;
+pub(crate) mod process;
+pub mod regular_file;
+pub mod socket_owner;

@@ -1,0 +1,124 @@
+//! An actor as a client of the sessions: what it asked for, and where the answers go.
+//!
+//! So what the daemon does by itself goes the road of everybody.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use actix::dev::SendError;
+use actix::prelude::*;
+use clawmux_core::access::{Owner, Principal, Scopes};
+use clawmux_core::conversation::command::SessionCommand;
+use clawmux_core::ids::{ConnectionId, Ticket};
+
+use crate::runtime::deliver::{Asker, Client, Deliver, Window};
+use crate::runtime::dispatch::Request;
+use crate::session_supervisor::Gone;
+
+/// The first number of these connections: between those of listeners, which count up from 1, and those
+/// of the operator's socket.
+const FIRST_ID: u64 = 1 << 62;
+
+/// The way to the sessions and back.
+pub(crate) struct Line<T> {
+    /// Whose it is, as sessions know it.
+    name: &'static str,
+    connection: ConnectionId,
+    window: Arc<Window>,
+    dispatch: Recipient<Request<SessionCommand>>,
+    gone: Recipient<Gone>,
+    tickets: u64,
+    /// What was asked for and is not over.
+    waiting: HashMap<Ticket, T>,
+}
+
+impl<T> Line<T> {
+    /// The line of the actor of this name.
+    pub(crate) fn new(
+        name: &'static str,
+        dispatch: Recipient<Request<SessionCommand>>,
+        gone: Recipient<Gone>,
+    ) -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self {
+            name,
+            connection: ConnectionId(FIRST_ID + LAST.fetch_add(1, Relaxed)),
+            window: Arc::default(),
+            dispatch,
+            gone,
+            tickets: 0,
+            waiting: HashMap::new(),
+        }
+    }
+
+    /// Another one in its place: nothing that was asked for over this one is heard any more.
+    pub(crate) fn anew(&self) -> Self {
+        Self::new(self.name, self.dispatch.clone(), self.gone.clone())
+    }
+
+    /// Asks for something on behalf of an owner.
+    ///
+    /// # Errors
+    /// What it was for, where it can't be asked for now.
+    pub(crate) fn ask(
+        &mut self,
+        owner: Owner,
+        command: SessionCommand,
+        waiting: T,
+        to: Recipient<Deliver>,
+    ) -> Result<(), Box<T>> {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        // A job of the operators' may be about anybody's session.
+        let scopes = if owner == Owner::Admins { Scopes::ADMIN } else { Scopes::USER };
+        let principal = Principal { owner, unlimited: true, ..Principal::new(self.name, scopes) };
+        let client = Client {
+            connection: self.connection,
+            to,
+            window: self.window.clone(),
+            arbiter: Arbiter::current(),
+        };
+        let asker = Asker::new(client, ticket);
+        if let Err(SendError::Full(request) | SendError::Closed(request)) =
+            self.dispatch.try_send(Request { command, principal, asker })
+        {
+            request.asker.forget();
+            return Err(Box::new(waiting));
+        }
+        self.waiting.insert(ticket, waiting);
+        Ok(())
+    }
+
+    /// What was asked for under a ticket.
+    pub(crate) fn waiting(&mut self, ticket: Ticket) -> Option<&mut T> {
+        self.waiting.get_mut(&ticket)
+    }
+
+    /// It is over.
+    pub(crate) fn over(&mut self, ticket: Ticket) -> Option<T> {
+        self.waiting.remove(&ticket)
+    }
+
+    /// An event was taken.
+    pub(crate) fn taken(&self, cost: usize) {
+        self.window.give_back(cost, self.connection);
+    }
+
+    /// Whether it fell too far behind the log and hears no more.
+    pub(crate) fn is_lagging(&self) -> bool {
+        self.window.is_lagging()
+    }
+
+    /// How much waits for answers or follows.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+}
+
+impl<T> Drop for Line<T> {
+    fn drop(&mut self) {
+        #[expect(clippy::disallowed_methods, reason = "a lifecycle message, once per connection")]
+        self.gone.do_send(Gone { connection: self.connection });
+    }
+}

@@ -1,0 +1,338 @@
+//! Tool calls that wait until somebody decides whether they are made.
+//!
+//! ```text
+//!   the answer ends ──► asked ──┬── approved (as it is, or with another input) ──► made, once
+//!                               ├── denied ─────────┐
+//!                               ├── nobody in time ─┴──► the model is told so instead of a result
+//!                               └── the run ended first: withdrawn
+//! ```
+//!
+//! Both ends are events of the session's log: a call waits on over a restart, with the deadline it was
+//! asked with, and it is made only where its approval is in the log. Of several decisions the first
+//! counts. While a call waits, those of the same answer that need no approval are made.
+//!
+//! How many can wait follows from other bounds: a session has one run at a time, and that waits for at
+//! most [`CALLS_MAX`](crate::conversation::turn::CALLS_MAX) calls, each until its deadline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::access::{Owner, Principal, Scope};
+use crate::conversation::event::ToolCall;
+use crate::error::{Error, ErrorCode};
+use crate::ids::{ApprovalId, CallId, PluginName, RunId, SessionKey};
+use crate::time::Timestamp;
+
+/// The most bytes of an input that is given in place of the model's, as JSON.
+pub const INPUT_BYTES_MAX: usize = 256 * 1024;
+
+/// The most bytes of a reason.
+pub const REASON_BYTES_MAX: usize = 4096;
+
+/// The tools an agent may call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Toolbox {
+    /// All of them.
+    pub offered: Vec<PluginName>,
+    /// Of these, the ones whose calls wait for approval.
+    pub gated: Vec<PluginName>,
+    /// For how long.
+    pub timeout: Duration,
+}
+
+impl Toolbox {
+    /// Tools that are called unasked.
+    pub fn ungated(offered: Vec<PluginName>) -> Self {
+        Self { offered, ..Self::default() }
+    }
+
+    /// Whether a call of this tool waits for approval.
+    pub fn is_gated(&self, tool: &PluginName) -> bool {
+        self.gated.contains(tool)
+    }
+}
+
+/// A call of the model that waits for approval.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// The call, as the model wants it.
+    pub call: ToolCall,
+    /// Since when it waits.
+    pub asked: Timestamp,
+    /// From when on it counts as denied.
+    pub deadline: Timestamp,
+}
+
+/// What was decided about a call that waited.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decided {
+    /// The call.
+    pub call: CallId,
+    /// Its tool.
+    pub tool: PluginName,
+    /// What.
+    pub decision: Decision,
+    /// Who decided; none where nobody did.
+    pub by: Option<String>,
+}
+
+/// What was decided.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Decision {
+    /// It is made.
+    Approved {
+        /// With this input, an object, in place of the model's.
+        input: Option<Value>,
+    },
+    /// It is not made.
+    Denied {
+        /// Why, as the model is told.
+        reason: Option<String>,
+    },
+    /// Nobody decided in time: it is not made.
+    TimedOut,
+    /// Its run ended before: it is not made, and nobody is left to be told.
+    Withdrawn,
+}
+
+/// What somebody decides.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// Make the call.
+    Approve {
+        /// With this input in place of the model's.
+        input: Option<Value>,
+    },
+    /// Do not.
+    Deny {
+        /// Why, as the model is told.
+        reason: Option<String>,
+    },
+}
+
+impl Verdict {
+    /// Whether it is one that can be carried out.
+    ///
+    /// # Errors
+    /// `InvalidRequest` where the input is no object or is too large, or the reason is too long.
+    pub fn check(&self) -> Result<(), Error> {
+        let bad = |why: String| Err(ErrorCode::InvalidRequest.error(why));
+        match self {
+            Self::Approve { input: Some(input) } if !input.is_object() => {
+                bad("the modified input is not a JSON object".into())
+            }
+            Self::Approve { input: Some(input) } if input.to_string().len() > INPUT_BYTES_MAX => {
+                bad(format!("the modified input is longer than {INPUT_BYTES_MAX} bytes"))
+            }
+            Self::Deny { reason: Some(reason) } if reason.len() > REASON_BYTES_MAX => {
+                bad(format!("the reason is longer than {REASON_BYTES_MAX} bytes"))
+            }
+            Self::Approve { .. } | Self::Deny { .. } => Ok(()),
+        }
+    }
+}
+
+impl Decision {
+    /// It, for people.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Approved { .. } => "approved",
+            Self::Denied { .. } => "denied",
+            Self::TimedOut => "nobody decided in time",
+            Self::Withdrawn => "its run ended before",
+        }
+    }
+}
+
+impl From<Verdict> for Decision {
+    fn from(verdict: Verdict) -> Self {
+        match verdict {
+            Verdict::Approve { input } => Self::Approved { input },
+            Verdict::Deny { reason } => Self::Denied { reason },
+        }
+    }
+}
+
+/// A call that waits, wherever it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pending {
+    /// What it is decided by.
+    pub id: ApprovalId,
+    /// Its session.
+    pub session: SessionKey,
+    /// Whose that is.
+    pub owner: Owner,
+    /// Its run.
+    pub run: RunId,
+    /// Who prompted that.
+    pub prompted_by: Owner,
+    /// The call, and until when it waits.
+    pub asked: Asked,
+}
+
+/// What those are told who may decide.
+#[derive(Clone, Debug, PartialEq)]
+pub enum News {
+    /// A call waits.
+    Requested(Arc<Pending>),
+    /// It does no longer.
+    Resolved {
+        /// Which.
+        pending: Arc<Pending>,
+        /// What was decided, and by whom.
+        decided: Decided,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+impl News {
+    /// The call.
+    pub fn pending(&self) -> &Arc<Pending> {
+        match self {
+            Self::Requested(pending) | Self::Resolved { pending, .. } => pending,
+        }
+    }
+}
+
+/// Whether this principal may decide about the calls of everybody's runs: operators and approvers.
+pub fn decides_all(principal: &Principal) -> bool {
+    principal.scopes.allows(Scope::Admin) || principal.scopes.allows(Scope::Approve)
+}
+
+/// Whether this principal may decide about the calls of a run, by who prompted that: operators and
+/// approvers about all, who may write about those of the runs he prompted himself; whoever owns the
+/// session.
+pub fn may_decide(principal: &Principal, prompted_by: &Owner) -> bool {
+    decides_all(principal) || (principal.scopes.allows(Scope::Write) && principal.owner == *prompted_by)
+}
+
+/// Whether this principal may know of a call that waits: who may decide about it, and who reads the
+/// session it is in.
+pub fn may_see(principal: &Principal, pending: &Pending) -> bool {
+    knows_of(principal, (&pending.owner, &pending.prompted_by))
+}
+
+/// The same of one in a session of this owner, whose run was prompted by this one.
+pub fn knows_of(principal: &Principal, (owner, prompted_by): (&Owner, &Owner)) -> bool {
+    may_decide(principal, prompted_by) || (principal.scopes.allows(Scope::Read) && principal.sees(owner))
+}
+
+/// What can be asked about tool calls that wait until somebody decides.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ApprovalCommand {
+    /// Those that the caller may know of, the longest waiting first.
+    List,
+    /// What was decided lately, since the daemon started, of what the caller may know of: the latest first.
+    Past {
+        /// At most so many.
+        limit: usize,
+    },
+    /// This one.
+    Get(ApprovalId),
+    /// Decide about one.
+    Decide {
+        /// Which.
+        id: ApprovalId,
+        /// The session it has to be of; none = wherever it is.
+        session: Option<SessionKey>,
+        /// What.
+        verdict: Verdict,
+    },
+}
+
+/// The answer to a [`ApprovalCommand`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum ApprovalReply {
+    /// To `List`.
+    List(Vec<Arc<Pending>>),
+    /// To `Past`: each is a [`News::Resolved`].
+    Past(Vec<News>),
+    /// To `Get`.
+    Found(Arc<Pending>),
+    /// To `Decide`: it is in the log.
+    Decided {
+        /// Which.
+        id: ApprovalId,
+        /// Its session.
+        session: SessionKey,
+        /// Its run.
+        run: RunId,
+        /// What.
+        decided: Decided,
+    },
+}
+
+impl ApprovalCommand {
+    /// What it takes of memory with its reply, where a small request takes 1.
+    pub fn weight(&self) -> usize {
+        match self {
+            Self::List | Self::Past { .. } => 16,
+            Self::Get(_) => 2,
+            Self::Decide { .. } => 1,
+        }
+    }
+}
+
+/// That nothing waits under this id, or nothing the caller may know of.
+pub fn no_such(id: &ApprovalId) -> Error {
+    ErrorCode::NotFound.error(format!("no such approval: {id}"))
+}
+
+/// That somebody who knows of a call may not decide about it.
+pub fn not_yours(id: &ApprovalId) -> Error {
+    ErrorCode::Forbidden.error(format!(
+        "approval {id} is decided by who prompted its run, by operators, and by those who may approve"
+    ))
+}
+
+/// That somebody decided before, or nobody in time; `what` in the words of [`Decision::word`], where it
+/// is known.
+pub fn decided_already(id: &ApprovalId, what: Option<&str>) -> Error {
+    let what = what.map(|what| format!(": {what}")).unwrap_or_default();
+    ErrorCode::Conflict.error(format!("approval {id} is decided already{what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Scopes;
+    use serde_json::json;
+
+    #[test]
+    fn who_decides_and_who_knows() {
+        let owner = |name: &str| Owner::Credential(name.into());
+        let who =
+            |scopes: &[Scope]| Principal { owner: owner("ada"), ..Principal::new("ada", Scopes::of(scopes)) };
+        let table = [
+            // scopes; decide, know: one's own run in one's own session, in another's, another's run in one's
+            // own session, in another's
+            (&[Scope::Admin][..], [true; 8]),
+            (&[Scope::Approve], [true; 8]),
+            (&[Scope::Write], [true, true, true, true, false, true, false, false]),
+            (&[Scope::Read], [false, true, false, false, false, true, false, false]),
+            (&[Scope::Teams, Scope::Pair], [false; 8]),
+            (&[], [false; 8]),
+        ];
+        for (scopes, expected) in table {
+            let (who, mine, other) = (who(scopes), owner("ada"), owner("bob"));
+            let cases = [(&mine, &mine), (&other, &mine), (&mine, &other), (&other, &other)];
+            let found = cases.map(|case| [may_decide(&who, case.1), knows_of(&who, case)]);
+            assert_eq!(found.as_flattened(), expected, "{scopes:?}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_carried_out_is_refused() {
+        let approve = |input| Verdict::Approve { input: Some(input) };
+        assert!(approve(json!({})).check().is_ok() && Verdict::Approve { input: None }.check().is_ok());
+        for input in [json!([]), json!("x"), json!(null), json!({ "x": "x".repeat(INPUT_BYTES_MAX) })] {
+            assert_eq!(approve(input).check().unwrap_err().code, ErrorCode::InvalidRequest);
+        }
+        let deny = |bytes| Verdict::Deny { reason: Some("x".repeat(bytes)) };
+        assert!(deny(REASON_BYTES_MAX).check().is_ok());
+        assert_eq!(deny(REASON_BYTES_MAX + 1).check().unwrap_err().code, ErrorCode::InvalidRequest);
+    }
+}

@@ -1,0 +1,33 @@
+//! What one model call cost.
+
+use crate::conversation::event::Usage;
+use crate::ids::{AgentId, RunId, SessionKey};
+use crate::time::Timestamp;
+
+/// One paid call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageRecord {
+    /// The session it was made for.
+    pub session: SessionKey,
+    /// The run it was made for.
+    pub run: RunId,
+    /// The agent that made it.
+    pub agent: AgentId,
+    /// The provider's name in the configuration.
+    pub provider: String,
+    /// The model's name at the provider.
+    pub model: String,
+    /// The tokens.
+    pub usage: Usage,
+    /// When it ended.
+    pub at: Timestamp,
+}
+
+/// What was spent in the current day and month.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UsageTotals {
+    /// Since the start of the day.
+    pub day: Usage,
+    /// Since the start of the month.
+    pub month: Usage,
+}

@@ -1,0 +1,127 @@
+//! The fold of the log: what an event makes of the state, and what is kept of runs that are over.
+
+use std::collections::VecDeque;
+
+use super::{Prompt, Session};
+use crate::conversation::context::{self, Showing};
+use crate::conversation::event::{Event, Forgotten, Logged};
+use crate::conversation::turn::Turn;
+use crate::ids::Seq;
+use crate::time::Timestamp;
+
+/// What is over and not forgotten.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Past {
+    /// None for what was injected.
+    pub(super) prompt: Option<Prompt>,
+    pub(super) turn: Turn,
+    /// The number of its end.
+    pub(super) ended: Seq,
+}
+
+impl Past {
+    /// What it takes of the context, in estimated tokens.
+    fn cost(&self) -> usize {
+        let prompt = self.prompt.as_ref().map(|prompt| (&*prompt.content, &*prompt.attachments));
+        let (content, attachments) = prompt.unwrap_or_default();
+        context::estimate_turn(content, attachments, &self.turn)
+    }
+}
+
+impl Session {
+    /// The fold.
+    pub(super) fn apply(&mut self, logged: &Logged) {
+        let Some(run) = &logged.run else {
+            match &logged.event {
+                Event::Cleared(Forgotten::UpTo(seq)) => self.past.retain(|past| past.ended > *seq),
+                Event::Cleared(Forgotten::Past | Forgotten::Conversation) => self.past.clear(),
+                Event::Configured(settings) => self.settings.clone_from(settings),
+                // Nothing else concerns the session.
+                _ => {}
+            }
+            return;
+        };
+        match &logged.event {
+            Event::Injected { content } => {
+                let turn = Turn::of_text(content);
+                self.keep(Past { prompt: None, turn, ended: logged.seq });
+            }
+            Event::Prompted { content, owner, idempotency_key, attachments, run_options } => {
+                self.queue.push_back(Prompt {
+                    run: run.clone(),
+                    seq: logged.seq,
+                    at: logged.at,
+                    content: content.clone(),
+                    owner: owner.clone(),
+                    idempotency_key: idempotency_key.clone(),
+                    attachments: attachments.clone(),
+                    run_options: run_options.clone(),
+                    aside: 0,
+                })
+            }
+            Event::Started => {
+                if let Some(at) = self.queue.iter().position(|prompt| prompt.run == *run) {
+                    self.run = self.queue.remove(at).map(|prompt| (prompt, Turn::new()));
+                    self.began = logged.at;
+                    self.limits = self.next_limits.take().unwrap_or_else(|| self.limits.clone());
+                }
+            }
+            event => {
+                if let Event::Ended { .. } = event {
+                    self.admitted.retain(|admitted| admitted != run);
+                }
+                if self.running() != Some(run) {
+                    // A prompt that was aborted in the queue.
+                    self.queue.retain(|prompt| prompt.run != *run);
+                    return;
+                }
+                if let Some((_, turn)) = &mut self.run {
+                    turn.apply(event);
+                }
+                if let Event::Ended { .. } = event
+                    && let Some((prompt, turn)) = self.run.take()
+                {
+                    self.began = Timestamp::default();
+                    self.keep(Past { prompt: Some(prompt), turn, ended: logged.seq });
+                }
+            }
+        }
+    }
+
+    /// Adds to the past, and lets go of what the model will never see: turns that are too many, and
+    /// those that don't fit into the context beside the newer ones. Prompts without an answer are
+    /// kept for their idempotency keys alone and bounded by themselves, so that those that fail
+    /// while a provider is away do not push out what the model has to know. Attachments that are no
+    /// longer shown are let go.
+    fn keep(&mut self, mut ended: Past) {
+        if let Some(prompt) = &mut ended.prompt
+            && !ended.turn.has_answer()
+        {
+            prompt.content = String::new();
+            prompt.attachments = Vec::new();
+        }
+        self.past.push_back(ended);
+        let mut showing = Showing::beside(self.limits.context_tokens);
+        let (mut answered, mut unanswered, mut left) = (0, 0, Some(self.limits.context_tokens));
+        let mut kept = VecDeque::with_capacity(self.past.len());
+        for mut past in std::mem::take(&mut self.past).into_iter().rev() {
+            let seen = if past.turn.has_answer() {
+                answered += 1;
+                left = left.and_then(|left| left.checked_sub(past.cost()));
+                answered <= self.limits.episodic_turns && left.is_some()
+            } else {
+                unanswered += 1;
+                unanswered <= self.limits.episodic_turns
+            };
+            if seen {
+                for attachment in past.prompt.iter_mut().flat_map(|prompt| &mut prompt.attachments) {
+                    if !showing.shows(attachment) {
+                        attachment.let_go();
+                    }
+                }
+                kept.push_front(past);
+            }
+        }
+        self.past = kept;
+    }
+}

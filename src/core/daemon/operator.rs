@@ -1,0 +1,658 @@
+//! What only operators ask of the daemon, and what they are answered.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use serde_json::{Value as Json, json};
+
+use crate::access::Owner;
+use crate::config::Origin;
+use crate::config::request::ConfigIssue;
+use crate::conversation::event::{Logged, Usage};
+use crate::conversation::log::usage::UsageTotals;
+use crate::conversation::reply::SessionSummary;
+use crate::daemon::command::Status;
+use crate::ids::{AgentId, ConnectionId, PluginName, Seq, SessionKey};
+use crate::memory::{Kind, Tier};
+use crate::prompt::settings::Settings;
+use crate::provider::meter::Budget;
+use crate::request::ask::area;
+use crate::time::Timestamp;
+use crate::tools::plugin::{PluginSummary, Unloaded};
+
+area! {
+    /// What only operators ask for.
+    Operator(OperatorCommand => OperatorReply) {
+        /// How the daemon is, what waits for somebody, and what needs looking at.
+        Status(GetDaemonStatus) => Status(Box<DaemonStatus>),
+        /// Who is connected.
+        Connections(ListConnections) => Connections(Connections),
+        /// End one connection; what it had asked for goes on.
+        CloseConnection(CloseConnection) => Closed(Closed),
+        /// How all actors are.
+        Actors(ObserveActors) => Observed(Snapshot),
+        /// How the plugins are, whether they can be called or not.
+        Plugins(ObservePlugins) => Observed(Snapshot),
+        /// Load a plugin.
+        LoadPlugin(LoadPlugin) => Loaded(LoadedPlugin),
+        /// Unload a plugin; calls under way finish.
+        UnloadPlugin(UnloadPlugin) => Unloaded(Unloaded),
+        /// Load a plugin anew, from where it came from.
+        ReloadPlugin(ReloadPlugin) => Reloaded(PluginSummary),
+        /// Call a plugin as a session would; nobody is asked for approval.
+        CallPlugin(CallPlugin) => Called(CalledPlugin),
+        /// The tokens spent, and what the budgets leave.
+        Usage(ReadUsage) => Usage(UsageReport),
+        /// All sessions, the latest used first.
+        Sessions(ListAllSessions) => Sessions(SessionPage),
+        /// The session of a key; where there is none, the refusal names those that may have been meant.
+        FindSession(FindSession) => Found(FoundSession),
+        /// A part of the log of a session.
+        Events(ReadEvents) => Events(Vec<Logged>),
+        /// The same with what prompts brought along.
+        Export(ExportEvents) => Events(Vec<Logged>),
+        /// How much is remembered for each owner.
+        MemoryTotals(ReadMemoryTotals) => MemoryTotals(Vec<MemoryTotals>),
+        /// What is remembered for one owner, the latest first.
+        Memories(ListMemories) => Memories(Vec<ListedMemory>),
+        /// Take no new prompts, or take them again.
+        Drain(Drain) => Drained(Snapshot),
+        /// Copy the store; how far it is is told meanwhile.
+        Backup(Backup) => Copied(BackupReport),
+        /// What configuration keys say, and where that was written.
+        Explain(ExplainConfig) => Explained(Explained),
+        /// Have a configuration key say something, and go over to it.
+        Change(ChangeConfig) => Changed(Changed),
+        /// Go over to what stands in the configuration files.
+        Reload(ReloadConfig) => Configured(Reloaded),
+        /// What is written to the daemon's own log.
+        Log(SetLogFilter) => Log(LogFilter),
+    }
+}
+
+/// The answer to an [`OperatorCommand`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum OperatorReply {
+    /// To `Status`.
+    Status(Box<DaemonStatus>),
+    /// To `Connections`.
+    Connections(Connections),
+    /// To `CloseConnection`.
+    Closed(Closed),
+    /// To `Actors` and `Plugins`: the gateway, or the supervisor of plugins, with those below.
+    Observed(Snapshot),
+    /// To `LoadPlugin`.
+    Loaded(LoadedPlugin),
+    /// To `UnloadPlugin`.
+    Unloaded(Unloaded),
+    /// To `ReloadPlugin`.
+    Reloaded(PluginSummary),
+    /// To `CallPlugin`.
+    Called(CalledPlugin),
+    /// To `Usage`.
+    Usage(UsageReport),
+    /// To `Sessions`.
+    Sessions(SessionPage),
+    /// To `FindSession`.
+    Found(FoundSession),
+    /// To `Events` and `Export`.
+    Events(Vec<Logged>),
+    /// To `MemoryTotals`.
+    MemoryTotals(Vec<MemoryTotals>),
+    /// To `Memories`.
+    Memories(Vec<ListedMemory>),
+    /// To `Drain`: the supervisor of sessions with those that are awake.
+    Drained(Snapshot),
+    /// To `Backup`.
+    Copied(BackupReport),
+    /// To `Explain`.
+    Explained(Explained),
+    /// To `Change`.
+    Changed(Changed),
+    /// To `Reload`.
+    Configured(Reloaded),
+    /// To `Log`.
+    Log(LogFilter),
+}
+
+impl OperatorCommand {
+    /// The method that asks for it, for the message when it takes too long.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Status(_) => "admin.status",
+            Self::Connections(_) => "admin.connections",
+            Self::CloseConnection(_) => "admin.connection.close",
+            Self::Actors(_) => "admin.actors",
+            Self::Plugins(_) => "admin.plugins",
+            Self::LoadPlugin(_) => "admin.plugin.load",
+            Self::UnloadPlugin(_) => "admin.plugin.unload",
+            Self::ReloadPlugin(_) => "admin.plugin.reload",
+            Self::CallPlugin(_) => "admin.plugin.call",
+            Self::Usage(_) => "admin.usage",
+            Self::Sessions(_) => "admin.sessions",
+            Self::FindSession(_) => "admin.session",
+            Self::Events(_) => "admin.session.show",
+            Self::Export(_) => "admin.session.export",
+            Self::MemoryTotals(_) | Self::Memories(_) => "admin.memory",
+            Self::Drain(_) => "admin.drain",
+            Self::Backup(_) => "admin.backup",
+            Self::Explain(_) => "admin.config.get",
+            Self::Change(_) => "admin.config.set",
+            Self::Reload(_) => "admin.config.reload",
+            Self::Log(_) => "admin.log",
+        }
+    }
+}
+
+/// How the daemon is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GetDaemonStatus;
+
+/// Who is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListConnections;
+
+/// Who is connected, and what each follows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Connections {
+    /// The listener and its connections.
+    pub listener: Snapshot,
+    /// How many sessions each connection follows.
+    pub follows: HashMap<ConnectionId, usize>,
+    /// When this was looked at.
+    pub now: Timestamp,
+}
+
+/// End one connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CloseConnection {
+    /// Which.
+    pub connection: ConnectionId,
+}
+
+/// A connection that ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// Its other end; none where there was no such connection.
+    pub peer: Option<String>,
+}
+
+/// How all actors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObserveActors;
+
+/// How the plugins are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObservePlugins;
+
+/// Load a plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoadPlugin {
+    /// The name it gets.
+    pub name: PluginName,
+    /// A file in the plugins folder of the home; none = the configured or embedded one, or the file named after
+    /// the plugin.
+    pub path: Option<String>,
+}
+
+/// A plugin that was loaded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadedPlugin {
+    /// The plugin.
+    pub plugin: PluginSummary,
+    /// The file in the plugins folder that it was loaded from.
+    pub path: Option<String>,
+    /// What tools each agent has.
+    pub agents: Vec<AgentTools>,
+}
+
+/// Unload a plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnloadPlugin {
+    /// Its name.
+    pub name: PluginName,
+}
+
+/// Load a plugin anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReloadPlugin {
+    /// Its name.
+    pub name: PluginName,
+}
+
+/// Call a plugin.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallPlugin {
+    /// Which.
+    pub name: PluginName,
+    /// A JSON object.
+    pub input: Json,
+}
+
+/// What a plugin answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CalledPlugin {
+    /// What it says.
+    pub content: String,
+    /// Whether that is why it failed.
+    pub is_error: bool,
+    /// How long it took, in microseconds.
+    pub took_us: u64,
+}
+
+/// The tokens spent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadUsage {
+    /// What they are added up by.
+    pub by: UsageGroup,
+    /// Of so many days, today among them.
+    pub days: u64,
+    /// At most so many rows.
+    pub limit: usize,
+}
+
+/// All sessions, the latest used first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListAllSessions {
+    /// At most so many.
+    pub limit: usize,
+    /// What their keys begin with.
+    pub prefix: Option<String>,
+    /// Only those behind this place.
+    pub before: Option<Place>,
+}
+
+/// Some of the sessions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SessionPage {
+    /// These.
+    pub listed: Vec<Listed>,
+    /// Whether there are more.
+    pub has_more: bool,
+    /// The supervisor of sessions with those that are awake; none where no daemon runs.
+    pub awake: Option<Snapshot>,
+}
+
+/// The session of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FindSession {
+    /// The key, as it was written.
+    pub key: String,
+}
+
+/// A session that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundSession {
+    /// Its key.
+    pub key: SessionKey,
+    /// Whose it is.
+    pub owner: Owner,
+}
+
+/// A part of the log of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadEvents {
+    /// Which, as it was found.
+    pub session: SessionKey,
+    /// What comes after this number.
+    pub after: Seq,
+}
+
+/// The same with what prompts brought along.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExportEvents {
+    /// Which, as it was found.
+    pub session: SessionKey,
+    /// What comes after this number.
+    pub after: Seq,
+}
+
+/// How much is remembered for each owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadMemoryTotals;
+
+/// What is remembered for one owner, the latest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListMemories {
+    /// Whose.
+    pub owner: Owner,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Take no new prompts, or take them again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drain {
+    /// Whether to drain.
+    pub on: bool,
+}
+
+/// Copy the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backup {
+    /// The file, which must not exist.
+    pub file: PathBuf,
+}
+
+/// What configuration keys say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExplainConfig {
+    /// This key, or all of this section; none = all there are.
+    pub path: Option<String>,
+}
+
+/// Have a configuration key say something.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChangeConfig {
+    /// Which, as `section.key`.
+    pub path: String,
+    /// What; null takes it away.
+    pub value: Json,
+}
+
+/// Go over to what stands in the configuration files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReloadConfig;
+
+/// What is written to the daemon's own log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetLogFilter {
+    /// The filter it gets; none = as it is.
+    pub filter: Option<String>,
+}
+
+/// The filter of the daemon's own log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFilter {
+    /// The one in effect.
+    pub filter: String,
+    /// The one that a reload or a restart brings back.
+    pub configured: String,
+}
+
+/// How far a command is that takes long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Of a `Backup`.
+    Backup {
+        /// Pages that are not copied yet; 0 also at the beginning and while the copy is checked.
+        pages_left: u64,
+    },
+}
+
+/// How an actor is, as it says of itself, with those it supervises.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// The actor's kind, and its name where there are several.
+    pub actor: String,
+    /// Its own figures, as a JSON object with units in the names.
+    pub state: Json,
+    /// How long the question waited in its mailbox, in microseconds; none where it was not asked that way.
+    pub mailbox_wait_us: Option<u64>,
+    /// Why it says nothing; none where it does.
+    pub silent: Option<String>,
+    /// Those it supervises.
+    pub children: Vec<Snapshot>,
+}
+
+impl Snapshot {
+    /// What one of those it supervises says.
+    pub fn child(&self, actor: &str) -> Option<&Self> {
+        self.children.iter().find(|child| child.actor == actor)
+    }
+}
+
+/// What the daemon knows of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DaemonInfo {
+    /// What every client may ask for.
+    pub status: Status,
+    /// Its process id.
+    pub pid: u32,
+    /// Its home.
+    pub home: PathBuf,
+    /// The file of its store.
+    pub store: PathBuf,
+    /// Where it listens, as `ADDR:PORT`, as bound.
+    pub listen: Vec<String>,
+    /// Whether it takes no new prompts.
+    pub is_draining: bool,
+    /// For how long it is ready, in milliseconds.
+    pub uptime_ms: u64,
+}
+
+/// How the daemon is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DaemonStatus {
+    /// What it knows of itself.
+    pub info: DaemonInfo,
+    /// The gateway and all other actors.
+    pub actors: Snapshot,
+    /// What the budgets leave.
+    pub budgets: Vec<Budget>,
+    /// The agents.
+    pub agents: Vec<AgentModels>,
+    /// How large the store was as the last days began, the earliest first: days since 1970 and bytes in use.
+    pub sizes: Vec<(u64, u64)>,
+    /// How many bytes of sessions an owner may have; 0 = as many as there is room for.
+    pub store_bytes_max: u64,
+    /// How many sessions an owner may have; 0 = as many as there is room for.
+    pub sessions_max: u64,
+}
+
+/// The models of an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentModels {
+    /// Which agent.
+    pub agent: AgentId,
+    /// The provider that is asked first.
+    pub provider: String,
+    /// The model that is asked first, as `provider/model`.
+    pub model: String,
+    /// Those that are asked where it fails.
+    pub fallback: Vec<String>,
+    /// Whether it answers where no binding says who.
+    pub is_default: bool,
+}
+
+/// The tools of an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentTools {
+    /// Which agent.
+    pub agent: AgentId,
+    /// Its tools.
+    pub tools: Vec<PluginName>,
+    /// Whether the plugin that was loaded is among them.
+    pub is_given: bool,
+    /// Whether it answers where no binding says who.
+    pub is_default: bool,
+}
+
+/// A session in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// What clients are told of it.
+    pub summary: SessionSummary,
+    /// Whose it is.
+    pub owner: Owner,
+    /// The last number in its log; text that streams may be further.
+    pub head: Seq,
+    /// How many prompts it ever took.
+    pub prompts: u64,
+    /// What it is set to.
+    pub settings: Settings,
+    /// Its place in the list.
+    pub place: Place,
+}
+
+/// Where a session stands among all, by when it was last used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// When, in milliseconds.
+    pub updated_ms: u64,
+    /// Which of those used at that moment.
+    pub row: i64,
+}
+
+/// By what spending is added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageGroup {
+    /// The day, UTC.
+    Day,
+    /// The agent.
+    Agent,
+    /// The model of a provider.
+    Model,
+    /// The session.
+    Session,
+}
+
+/// What was spent on one of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageShare {
+    /// Which: `2026-01-31`, an agent, `provider/model` or a session's key.
+    pub of: String,
+    /// The tokens.
+    pub usage: Usage,
+    /// How many calls were made.
+    pub calls: u64,
+    /// When the last of them ended.
+    pub last: Timestamp,
+}
+
+/// What was spent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageReport {
+    /// Today and this month, UTC.
+    pub totals: UsageTotals,
+    /// What the budgets leave; of the sessions only the limit, since each has its own.
+    pub budgets: Vec<Budget>,
+    /// Since when it is added up.
+    pub since: Timestamp,
+    /// What was spent since then.
+    pub shares: Vec<UsageShare>,
+    /// Whether there are more.
+    pub has_more: bool,
+}
+
+/// How much is remembered for one owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryTotals {
+    /// Whose.
+    pub owner: Owner,
+    /// How many entries, by tier in their order.
+    pub entries: [u64; Tier::ALL.len()],
+    /// How many of them have a vector.
+    pub embedded: u64,
+    /// What they count of the owner's limit, in bytes.
+    pub bytes: u64,
+    /// When something was stored last.
+    pub stored: Timestamp,
+}
+
+/// Something that is remembered, in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedMemory {
+    /// Its id.
+    pub id: String,
+    /// Where it is.
+    pub tier: Tier,
+    /// What it is.
+    pub kind: Kind,
+    /// The session it belongs to.
+    pub session: Option<SessionKey>,
+    /// The beginning of what it says.
+    pub content: String,
+    /// How many numbers its vector has; 0 = it has none.
+    pub dimensions: u64,
+    /// What it counts of its owner's limit, in bytes.
+    pub bytes: u64,
+    /// When it was stored.
+    pub created: Timestamp,
+}
+
+/// What a copy of the store holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackupReport {
+    /// The size of the file.
+    pub bytes: u64,
+    /// How many sessions.
+    pub sessions: u64,
+    /// How many runs, in all of them.
+    pub runs: u64,
+    /// How long it took.
+    pub took_ms: u64,
+}
+
+impl BackupReport {
+    /// What an operator is told of the copy in `file`.
+    pub fn to_json(&self, file: &std::path::Path) -> Json {
+        json!({
+            "file": file.display().to_string(),
+            "bytes": self.bytes,
+            "sessions": self.sessions,
+            "runs": self.runs,
+            "took_ms": self.took_ms,
+        })
+    }
+}
+
+/// One configuration key, as it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// Which, as `section.key`.
+    pub path: String,
+    /// What it says; a secret is not shown.
+    pub value: Json,
+    /// Where that was written.
+    pub at: Origin,
+}
+
+impl Setting {
+    /// For scripts: `{"path", "value", "from", "at"}`. `from` is `default`, `file`, `environment` or
+    /// `command line`, `at` the file and line, the variable or the option.
+    pub fn to_json(&self) -> Json {
+        let (from, at) = match &self.at {
+            Origin::Default => ("default", None),
+            at @ Origin::File { .. } => ("file", Some(at.to_string())),
+            Origin::Env(name) => ("environment", Some(name.to_string())),
+            Origin::Flag(name) => ("command line", Some(name.to_string())),
+        };
+        json!({ "path": self.path, "value": self.value, "from": from, "at": at })
+    }
+}
+
+/// What configuration keys say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Explained {
+    /// The keys, each with what its change waits for: `reload`, `restart` or nothing. Where there are
+    /// complaints they are what the daemon goes on with, and their places say nothing.
+    pub settings: Vec<(Setting, Option<&'static str>)>,
+    /// Why the daemon could not go over to them; empty where it could.
+    pub complaints: String,
+}
+
+/// A configuration key was changed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Changed {
+    /// The file that says so.
+    pub file: String,
+    /// Whether it had to be written.
+    pub is_written: bool,
+    /// What it says now, and where that stands; more than one of a section, and none of a key that is
+    /// not there any more.
+    pub settings: Vec<Setting>,
+    /// What came of it.
+    pub reloaded: Reloaded,
+}
+
+/// The daemon went over to what stands in its files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloaded {
+    /// What is other than before, as `section.key` or as a section.
+    pub applied: Vec<String>,
+    /// What is other than at the start, and will be in effect after the next one.
+    pub needs_restart: Vec<String>,
+    /// What has no effect or is probably not meant.
+    pub warnings: Vec<ConfigIssue>,
+}

@@ -1,0 +1,5 @@
+//! Tools: plugins, the commands of nodes, and those that are built in.
+
+pub mod messenger;
+pub mod node;
+pub mod plugin;
