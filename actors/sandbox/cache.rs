@@ -813,7 +813,7 @@ mod tests {
             drop(cache);
             assert!(!elsewhere.exists(), "a temporary one goes with it");
         }
-        fs::remove_dir_all(&folder).unwrap();
+        remove(&folder).unwrap();
         std::os::unix::fs::symlink(home.path(), home.path().join("link")).unwrap();
         fs::write(&folder, "a file").unwrap();
         assert!(Cache::new(folder).place().unwrap().instead.is_some());
