@@ -171,6 +171,6 @@ impl Handler<Observe> for Daemon {
     type Result = Observed;
 
     fn handle(&mut self, _: Observe, _: &mut Self::Context) -> Observed {
-        Observed::leaf("operator", json!({ "asked_for_health": self.health.waiting() }))
+        Observed::leaf("daemon", json!({ "asked_for_health": self.health.waiting() }))
     }
 }

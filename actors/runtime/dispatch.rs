@@ -39,21 +39,34 @@ pub struct Request<C> {
 
 /// Who answers the commands of each area.
 #[derive(Clone)]
-#[expect(missing_docs, reason = "a field is named for its area")]
 pub struct Routes {
+    /// Sessions, and lists of them.
     pub sessions: Recipient<Request<SessionCommand>>,
+    /// Tool calls that wait for a decision.
     pub approvals: Recipient<Request<ApprovalCommand>>,
+    /// What is remembered.
     pub memory: Recipient<Request<MemoryCommand>>,
+    /// Agents that work for a session.
     pub sub_agents: Recipient<Request<SubAgentCommand>>,
+    /// Teams of agents.
     pub teams: Recipient<Request<TeamCommand>>,
+    /// Uploads and downloads.
     pub files: Recipient<Request<FileCommand>>,
+    /// What is done at set times.
     pub jobs: Recipient<Request<JobCommand>>,
+    /// Paired devices.
     pub devices: Recipient<Request<DeviceCommand>>,
+    /// Credentials that the daemon gave out.
     pub tokens: Recipient<Request<TokenCommand>>,
+    /// Clients that offer commands.
     pub nodes: Recipient<Request<NodeCommand>>,
+    /// Loaded plugins.
     pub plugins: Recipient<Request<PluginCommand>>,
+    /// The configuration files.
     pub config: Recipient<Request<ConfigCommand>>,
+    /// The daemon as a whole.
     pub daemon: Recipient<Request<DaemonCommand>>,
+    /// What only operators ask for.
     pub operator: Recipient<Request<OperatorCommand>>,
 }
 
