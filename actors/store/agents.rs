@@ -23,7 +23,7 @@ const KIND: &str = "agents and teams";
 
 /// Writes down what changed of agents and teams, durably, all of it or nothing.
 ///
-/// Errors: as [`Append`]'s.
+/// Errors: as [`Append`](crate::store::Append)'s.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<(), Error>")]
 pub struct WriteCrew(pub Vec<registry::Change>);

@@ -26,7 +26,7 @@ const DELETE_BYTES: usize = 64;
 /// Adds events to a session's log, all or none; the session is made if it is new. Answered when
 /// they will survive the end of the process, or, where `durable`, a power cut.
 ///
-/// Errors: `Conflict` where a run or an idempotency key exists already ([`FindRun`] then finds
+/// Errors: `Conflict` where a run or an idempotency key exists already ([`FindRun`](crate::store::FindRun) then finds
 /// it), `Internal` where the events do not follow the log, `Unavailable` where the log is full or
 /// can't be written; nothing was applied in all of these. After `Timeout` that is not known: load
 /// the session anew.

@@ -21,7 +21,7 @@ use crate::store::query::Query;
 const EXPORT_BYTES: usize = 256 << 10;
 
 /// Asks for the events of a session after a number, in order; text in one piece wherever its
-/// numbers follow each other, up to [`SEGMENT_BYTES_MAX`]. Ask again after the last number to go on;
+/// numbers follow each other, up to [`SEGMENT_BYTES_MAX`](crate::store::SEGMENT_BYTES_MAX). Ask again after the last number to go on;
 /// an empty answer is the end.
 #[derive(Clone, Debug, Message)]
 #[rtype(result = "Result<Vec<Logged>, Error>")]

@@ -49,10 +49,10 @@ pub struct Loaded {
     /// What it is set to.
     pub settings: Settings,
     /// In order: the events of the runs asked for and of every run that has not ended. Text is in
-    /// one piece wherever its numbers follow each other, up to [`SEGMENT_BYTES_MAX`].
+    /// one piece wherever its numbers follow each other, up to [`SEGMENT_BYTES_MAX`](crate::store::SEGMENT_BYTES_MAX).
     pub events: Vec<Logged>,
     /// Of these, the prompts that wait and are large, which are without what they say, and how many
-    /// bytes that has: [`ReadPrompt`] gives it.
+    /// bytes that has: [`ReadPrompt`](crate::store::ReadPrompt) gives it.
     pub aside: Vec<(RunId, usize)>,
 }
 

@@ -9,7 +9,7 @@
 //! then it keeps its place but does not become active, for what a session reads back from its log goes
 //! before what is new.
 //!
-//! A prompt says which lane its run is in ([`RunOptions::lane`](crate::manner::RunOptions::lane)), so that after
+//! A prompt says which lane its run is in ([`RunOptions::lane`](crate::prompt::run_options::RunOptions::lane)), so that after
 //! a crash it waits in it again: behind what was accepted before it, ahead of all that comes new. The
 //! places of one session are always in the order of its queue, so that no two runs wait for each other.
 

@@ -170,7 +170,7 @@ pub struct UnderWay {
     pub run: RunId,
     /// The idempotency key it was asked with.
     pub idempotency_key: Option<String>,
-    /// What it said up to [`Self::seq`], steps joined by [`STEP_JOINT`].
+    /// What it said up to [`Self::seq`], steps joined by [`STEP_JOINT`](super::transcript::STEP_JOINT).
     pub text: String,
     /// Where in `text` the step under way begins: what is from there on is void after a restart.
     pub step_at: usize,

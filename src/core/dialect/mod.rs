@@ -95,7 +95,7 @@ pub enum Input<'a> {
     /// know of it.
     Announced(&'a Announcement),
     /// The client, which is a node, is to do something; what becomes of it is told by
-    /// [`Command::NodeResult`].
+    /// [`NodeResult`](crate::tools::node::NodeResult).
     Invoked(&'a Invocation),
     /// How far a request is that takes long, now and then before its [`Input::Reply`].
     Progress(Ticket, Progress),

@@ -7,7 +7,7 @@
 //!
 //! What is over is over: nothing of an agent or a team follows after that. Everybody comes to an end:
 //! an agent that works alone with its one turn; a team when each member had its turns at the task
-//! (see [`plan`]) and no message waits. Whoever is stopped takes with him those who work for him; one
+//! (see [`plan`](crate::agents::team::plan)) and no message waits. Whoever is stopped takes with him those who work for him; one
 //! that has done its work leaves them at theirs.
 //!
 //! Deliberately absent: what a model says meanwhile (that is in the log of its session) and budgets,

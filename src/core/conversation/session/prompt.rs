@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 /// always wait.
 pub const QUEUE_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// A prompt for [`Session::submit`].
+/// A prompt for [`submit`](super::Session::submit).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
     /// The id of its run.

@@ -12,7 +12,7 @@
 //! list and as an event, it is told once ([`Introduced`]).
 //!
 //! Who may decide for others without seeing their sessions is told of their calls and of nothing else
-//! in them ([`Command::WatchCalls`]).
+//! in them ([`WatchCalls`](crate::conversation::command::WatchCalls)).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
