@@ -222,7 +222,8 @@ impl Session {
         subscribers.fall_behind();
         let key = conversation.key().clone();
         Self {
-            published: conversation.head(),
+            // What recovery decided is neither in the log yet nor published.
+            published: conversation.taken(),
             conversation,
             account: Account::new(spent),
             agent_configs: deps.agent_configs.get(),

@@ -104,6 +104,7 @@ impl Handler<Deliver> for Mailbox {
 struct World {
     supervisor: Addr<SessionSupervisor>,
     nodes: Addr<Nodes>,
+    deps: SessionDeps,
     _home: tempfile::TempDir,
 }
 
@@ -168,31 +169,32 @@ impl World {
             lag_bytes_max: 1 << 17,
             catalog,
         }));
+        let deps = SessionDeps {
+            store,
+            log_writer,
+            providers,
+            sandbox,
+            tools,
+            agent_configs: agent_configs.clone(),
+            nodes: nodes.clone(),
+            connected,
+            files: files.clone(),
+            lanes: Lanes::default(),
+            watchers: Watchers::default(),
+            approvals: Approvals::default(),
+            queued: Queued::default(),
+            changes: Changes::default(),
+            meters: Meters::default(),
+        };
         let supervisor = SessionSupervisor::new(Setup {
             arbiters: Arbiters::default(),
-            deps: SessionDeps {
-                store,
-                log_writer,
-                providers,
-                sandbox,
-                tools,
-                agent_configs: agent_configs.clone(),
-                nodes: nodes.clone(),
-                connected,
-                files: files.clone(),
-                lanes: Lanes::default(),
-                watchers: Watchers::default(),
-                approvals: Approvals::default(),
-                queued: Queued::default(),
-                changes: Changes::default(),
-                meters: Meters::default(),
-            },
+            deps: deps.clone(),
             crew,
             parent_sessions,
             files,
         })
         .start();
-        Self { supervisor, nodes, _home: home }
+        Self { supervisor, nodes, deps, _home: home }
     }
 
     fn peer(&self, connection: u64) -> Peer {

@@ -1,6 +1,13 @@
 //! Sessions that wake, sleep and start anew.
 
+use clawmux_core::conversation::approval::Toolbox;
+use clawmux_core::conversation::event::Usage;
+use clawmux_core::conversation::session::{Batch, Session as Conversation, Submission};
+use clawmux_core::prompt::settings::Settings;
+use clawmux_core::provider::Delta;
+
 use super::*;
+use crate::session::Subscribers;
 
 #[actix::test]
 async fn all_that_waits_for_a_session_to_wake_reaches_it() {
@@ -95,6 +102,42 @@ async fn a_session_that_panics_starts_anew_from_its_log_and_its_followers_go_on(
     let restarted = restarted.unwrap_or_else(|| panic!("no restart in {events:?}"));
     assert_eq!(text(&events[restarted..]), peer.answer("ada").await, "the step started anew");
     assert!(matches!(events.last().unwrap().event, Event::Ended { outcome: Outcome::Completed, .. }));
+}
+
+/// A read that began before the restart was written, and whose answer comes after it was published, must
+/// not count as all there is: its follower would never be told of the restart.
+#[actix::test]
+async fn what_recovery_decided_is_not_published_before_it_is_written() {
+    let world = World::new().await;
+    let configs = world.deps.agent_configs.get();
+    for recovery in [Recovery::Resume, Recovery::Interrupt] {
+        let key = SessionKey::new("main", "test", "ada", "main").unwrap();
+        let mut cut_off = Conversation::new(key.clone(), configs.limits.clone());
+        let submission = Submission {
+            run: "r".into(),
+            content: "tell me of the bittern".into(),
+            owner: Owner::Admins,
+            idempotency_key: None,
+            attachments: Vec::new(),
+            run_options: RunOptions::default(),
+        };
+        cut_off.submit(clock::now(), submission).unwrap();
+        let said = vec![Delta::Text("half".into())];
+        cut_off.said(clock::now(), &"r".into(), 0, said, &Toolbox::default());
+        let Batch { events, reserve, .. } = cut_off.take().unwrap();
+        let in_log = events.last().unwrap().seq;
+
+        let (limits, settings) = (configs.limits.clone(), Settings::default());
+        let mut conversation = Conversation::restore(key, limits, in_log, reserve.unwrap(), settings, events);
+        conversation.recover(clock::now(), recovery, |_| false);
+        assert!(conversation.head() > in_log, "it decided something");
+        let profile = configs.agents[&AgentId::from("main")].clone();
+        let (deps, supervisor) = (world.deps.clone(), world.supervisor.clone());
+        let conversation = (conversation, Usage::default());
+        let session =
+            Session::new(conversation, Vec::new(), profile, deps, supervisor, Subscribers::default());
+        assert_eq!(session.published, in_log, "{recovery:?}");
+    }
 }
 
 #[actix::test]

@@ -181,6 +181,11 @@ impl Session {
         self.head
     }
 
+    /// The last number that was read back or taken for writing.
+    pub fn taken(&self) -> Seq {
+        self.unwritten.first().map_or(self.head, |logged| Seq(logged.first_seq.0 - 1))
+    }
+
     /// Whether nothing is under way or queued.
     pub fn is_idle(&self) -> bool {
         self.run.is_none() && self.queue.is_empty()

@@ -441,7 +441,9 @@ fn a_cut_off_run_is_resumed_or_ends_by_policy_and_numbers_are_never_reused() {
             batch.events.clone(),
         );
         after.recover(NOW, recovery, |_| false);
+        assert_eq!(after.taken(), Seq(3), "what it decided is not in the log yet");
         let written = after.take().unwrap();
+        assert_eq!(after.taken(), after.head());
         assert_eq!(written.events[0].first_seq, Seq(4), "no number is missing");
         assert!(written.events[0].seq > lost.events[0].seq, "and none is used twice");
         match recovery {
