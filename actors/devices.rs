@@ -21,10 +21,10 @@ use clawmux_core::request::reply::Reply;
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use crate::connection::link::Link;
 use crate::hub::{Announce, Hub};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
+use crate::runtime::deliver::Closable;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{self, Store, WriteDevices};
@@ -41,7 +41,7 @@ pub struct Devices {
     waiting: VecDeque<Question>,
     is_writing: bool,
     /// The connections of devices, as what they came; some may be gone.
-    live: HashMap<Arc<str>, Vec<(Role, Weak<Link>)>>,
+    live: HashMap<Arc<str>, Vec<(Role, Weak<dyn Closable>)>>,
     admitted_total: u64,
     refused_total: u64,
 }
@@ -53,7 +53,7 @@ pub struct Admit {
     /// Who comes.
     pub arrival: Arrival,
     /// What ends the connection.
-    pub link: Weak<Link>,
+    pub link: Weak<dyn Closable>,
 }
 
 /// Something to decide, and who waits for it.
@@ -138,7 +138,7 @@ impl Devices {
     }
 
     /// Notes who was let in, before he hears of it.
-    fn note(&mut self, arrival: &Arrival, link: Weak<Link>, answer: &Result<Admitted, Error>) {
+    fn note(&mut self, arrival: &Arrival, link: Weak<dyn Closable>, answer: &Result<Admitted, Error>) {
         if answer.is_err() {
             self.refused_total += 1;
             return;
@@ -276,7 +276,7 @@ impl Handler<Observe> for Devices {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connection::link::Peer;
+    use crate::connection::link::{Link, Peer};
     use crate::connection::registry::Registry as Connections;
     use clawmux_core::access::{Claim, Credentials, DeviceClaim, Secret};
     use clawmux_core::config::{Auth, LoopbackPolicy};
@@ -292,7 +292,7 @@ mod tests {
         (devices.start(), store)
     }
 
-    fn admit(seed: u8, link: Weak<Link>) -> Admit {
+    fn admit(seed: u8, link: Weak<dyn Closable>) -> Admit {
         let device = DeviceClaim { id: format!("device-{seed}").into(), public_key: [seed; 32], token: None };
         let claim = Claim {
             credentials: Credentials::Token(Secret::new("right")),
@@ -300,6 +300,10 @@ mod tests {
             ..Claim::default()
         };
         Admit { arrival: Arrival { claim, device, peer: [127, 0, 0, 1].into(), is_loopback: true }, link }
+    }
+
+    fn nobody() -> Weak<Link> {
+        Weak::new()
     }
 
     fn token(answer: Result<Result<Admitted, Error>, MailboxError>) -> String {
@@ -310,7 +314,7 @@ mod tests {
     async fn all_who_come_at_once_from_one_new_device_get_one_token() {
         let home = tempfile::tempdir().unwrap();
         let (devices, store) = devices(home.path()).await;
-        let asked = (0..40).map(|at| devices.send(admit(at % 2, Weak::new())));
+        let asked = (0..40).map(|at| devices.send(admit(at % 2, nobody())));
         let tokens: Vec<String> = futures::future::join_all(asked).await.into_iter().map(token).collect();
         for (at, token) in tokens.iter().enumerate() {
             assert_eq!(*token, tokens[at % 2]);
@@ -319,20 +323,20 @@ mod tests {
         // A token that was told is on the disk: the next start knows it.
         store.send(store::Stop).await.unwrap().unwrap();
         let (again, _) = self::devices(home.path()).await;
-        assert_eq!(token(again.send(admit(0, Weak::new())).await), tokens[0]);
+        assert_eq!(token(again.send(admit(0, nobody())).await), tokens[0]);
     }
 
     #[actix::test]
     async fn what_is_not_written_down_did_not_happen() {
         let home = tempfile::tempdir().unwrap();
         let (devices, store) = devices(home.path()).await;
-        let known = token(devices.send(admit(1, Weak::new())).await);
+        let known = token(devices.send(admit(1, nobody())).await);
         store.send(store::Stop).await.unwrap().unwrap();
-        let refused = devices.send(admit(2, Weak::new())).await.unwrap().unwrap_err();
+        let refused = devices.send(admit(2, nobody())).await.unwrap().unwrap_err();
         assert_eq!(refused.code, ErrorCode::Unavailable, "{refused}");
         let figures = devices.send(Observe).await.unwrap().state;
         assert_eq!((&figures["paired"], &figures["refused_total"]), (&json!(1), &json!(1)), "{figures}");
-        assert_eq!(token(devices.send(admit(1, Weak::new())).await), known, "who is paired comes in");
+        assert_eq!(token(devices.send(admit(1, nobody())).await), known, "who is paired comes in");
     }
 
     #[actix::test]
@@ -344,7 +348,8 @@ mod tests {
         let peer = Peer::Tcp { from: socket.peer_addr().unwrap(), to: socket.local_addr().unwrap() };
         let connections = Connections::new(16, 16);
         let link = Arc::new(Link::new(ConnectionId(1), &socket, peer, connections).unwrap());
-        token(devices.send(admit(1, Arc::downgrade(&link))).await);
+        let weak: Weak<Link> = Arc::downgrade(&link);
+        token(devices.send(admit(1, weak)).await);
         let id: Arc<str> = "device-1".into();
         devices.send(Close(id.clone(), Some(Role::Node))).await.unwrap();
         assert!(link.closing_since().is_none(), "another role");

@@ -7,7 +7,7 @@
 //! | [`Connection`](connection) | one socket and one dialect |
 //! | [`SessionSupervisor`](session_supervisor) | which sessions are awake, and which one a request is about |
 //! | [`Session`](session) | one conversation |
-//! | [`ProviderSupervisor`](provider_supervisor) | budgets, and who may call a model; the calls are in [`provider`] |
+//! | [`ProviderSupervisor`](provider_supervisor) | budgets, and who may call a model, and the calls |
 //! | [`SandboxSupervisor`](sandbox_supervisor) | which plugins are loaded |
 //! | [`Plugin`](plugin) | one module and its instances; what confines them is in [`sandbox`] |
 //! | [`Hub`](hub) | who is connected, and what concerns all of them |
@@ -41,7 +41,6 @@ pub mod listener;
 pub mod nodes;
 pub mod operator;
 pub mod plugin;
-pub mod provider;
 pub mod provider_supervisor;
 pub mod runtime;
 pub mod sandbox;

@@ -29,13 +29,12 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use crate::hub::Hub;
-use crate::provider::shared_budget::SharedBudgets;
+use crate::provider_supervisor::shared_budget::SharedBudgets;
 use crate::runtime::ask::ask;
 use crate::runtime::deliver::{Asker, Deliver};
-use crate::runtime::dispatch::Request;
+use crate::runtime::dispatch::{Gone, Request};
 use crate::runtime::line::Line;
 use crate::runtime::observe::{Observe, Observed};
-use crate::session_supervisor::Gone;
 use crate::store::{Health, KeptCrew, ReadCrew, Store};
 
 use effects::Waiting;

@@ -17,6 +17,7 @@ mod file;
 mod layers;
 mod soul;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use clawmux_core::access::Owner;
 use clawmux_core::config::request::{
     ConfigCommand, ConfigIssue, ConfigReply, ConfigRequest, ConfigSnapshot, SoulRequest,
 };
-use clawmux_core::config::{self, Origin};
+use clawmux_core::config::{self, Config, Origin};
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::request::reply::Reply;
 use clawmux_core::swappable::Swappable;
@@ -34,7 +35,6 @@ use clawmux_core::time::Timestamp;
 use serde_json::{Value as Json, json};
 use tokio::sync::Semaphore;
 
-use crate::gateway::{Adopt, Adopted};
 use crate::runtime::clock;
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed};
@@ -131,6 +131,34 @@ pub struct Change {
     pub value: Json,
     /// Who.
     pub by: Arc<str>,
+}
+
+/// What is done when everything is ready and nothing was changed yet: the last that may fail. Blocks.
+pub type Commit = Box<dyn FnOnce() -> Result<(), Error> + Send>;
+
+/// Has the daemon go over to another configuration. What takes a restart in it stays as it is. Who asks
+/// does so once at a time.
+#[derive(Message)]
+#[rtype(result = "Result<Adopted, Error>")]
+pub struct Adopt {
+    /// The configuration, validated.
+    pub config: Config,
+    /// What is done before it.
+    pub commit: Option<Commit>,
+}
+
+/// It was done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adopted {
+    /// What changed that the text of the configuration need not tell: secrets, souls and modules, which
+    /// it only names. As `section.key`, or as a section.
+    pub beneath: BTreeSet<String>,
+}
+
+impl fmt::Debug for Adopt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adopt").field("commits", &self.commit.is_some()).finish_non_exhaustive()
+    }
 }
 
 /// Who has the daemon go over to another configuration.

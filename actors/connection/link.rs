@@ -24,7 +24,7 @@ use super::registry::{NoPlace, Registry};
 use super::{ConnectionControl, OUTPUT_MARK_BYTES, UNANSWERED_MARK};
 use crate::host::socket_owner::{self, Means};
 use crate::runtime::clock;
-use crate::runtime::deliver::Window;
+use crate::runtime::deliver::{Closable, Window};
 
 /// The largest message before the handshake is complete, in bytes.
 pub const HANDSHAKE_BYTES_MAX: usize = 64 * 1024;
@@ -36,6 +36,12 @@ const UNSENT_BYTES_MAX: u32 = 16 * 1024;
 const OVERLOADED: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n\
     content-length: 59\r\nretry-after: 5\r\nconnection: close\r\n\r\n\
     {\"error\":\"too many connections without a handshake: retry\"}";
+
+impl Closable for Link {
+    fn close(&self, fault: Fault, now: Timestamp) {
+        self.close(fault, now);
+    }
+}
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use actix::dev::SendError;
@@ -60,9 +60,8 @@ use crate::hub::inbox::Inbox;
 use crate::hub::overview::Overviews;
 use crate::hub::{ClientInfo, Join, Leave, Renew};
 use crate::runtime::clock;
-use crate::runtime::deliver::{Client, Deliver, cost};
-use crate::runtime::dispatch::Routes;
-use crate::session_supervisor::Gone;
+use crate::runtime::deliver::{Client, Closable, Deliver, cost};
+use crate::runtime::dispatch::{Gone, Routes};
 use crate::tokens::Used;
 
 /// Above so many unsent bytes a connection reads no further, until its socket has taken them.
@@ -508,7 +507,7 @@ impl<T: Transport> Connection<T> {
         self.phase = Phase::Waiting;
         self.link.awaits_answer(true);
         let claim = arrival.claim.clone();
-        let answer = self.services.devices.send(Admit { arrival, link: Arc::downgrade(&self.link) });
+        let answer = self.services.devices.send(Admit { arrival, link: self.closable() });
         let answer = async move {
             let asked = tokio::time::timeout(ADMIT_TIMEOUT, answer).await;
             let why = match asked {
@@ -578,11 +577,17 @@ impl<T: Transport> Connection<T> {
         if self.is_trusted_node { limit } else { message_bytes_max(principal.scopes, limit) }
     }
 
+    /// What ends this connection, for those who may have to.
+    fn closable(&self) -> Weak<dyn Closable> {
+        let link: Weak<Link> = Arc::downgrade(&self.link);
+        link
+    }
+
     fn joins(&self, client: Client, principal: Principal, client_info: ClientInfo) -> Join {
         Join {
             client,
             principal,
-            link: Arc::downgrade(&self.link),
+            link: self.closable(),
             ip: self.link.peer().ip(),
             client_info,
             inbox: self.protocol.is_announced_to.then(|| self.inbox.clone()),

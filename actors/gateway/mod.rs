@@ -64,8 +64,8 @@ use crate::hub::{self, Broadcast, Hub, Notice, Whose};
 use crate::listener::{self, Listener, ListenerSetup};
 use crate::nodes::Nodes;
 use crate::operator::{self, Admin, Drain, GetInfo};
-use crate::provider::shared_budget::SharedBudgets;
 use crate::provider_supervisor::ProviderSupervisor;
+use crate::provider_supervisor::shared_budget::SharedBudgets;
 use crate::runtime::arbiters::Arbiters;
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
@@ -84,8 +84,6 @@ use crate::session_supervisor::{
 };
 use crate::store::{self, Store, UsageSince};
 use crate::tokens::Tokens;
-
-pub use reload::{Adopt, Adopted, Commit};
 
 /// How often the children are looked after.
 const WATCH: Duration = Duration::from_secs(1);

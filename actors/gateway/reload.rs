@@ -5,7 +5,6 @@
 //! can't fail: each actor is told its part, and values that many share are exchanged as wholes.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::schedule::job::Job;
 
 use super::{Gateway, crew_rules, terms};
+use crate::configuration::{Adopt, Adopted};
 use crate::hub::Announce;
 use crate::provider_supervisor::{self, Endpoints};
 use crate::runtime::ask::ask;
@@ -27,34 +27,6 @@ use crate::{agent_supervisor, files, listener, scheduler, tokens};
 
 /// How long it may take to get everything ready.
 const PREPARE_MAX: Duration = Duration::from_secs(60);
-
-/// What is done when everything is ready and nothing was changed yet: the last that may fail. Blocks.
-pub type Commit = Box<dyn FnOnce() -> Result<(), Error> + Send>;
-
-/// Has the daemon go over to another configuration. What takes a restart in it stays as it is. Who asks
-/// does so once at a time.
-#[derive(Message)]
-#[rtype(result = "Result<Adopted, Error>")]
-pub struct Adopt {
-    /// The configuration, validated.
-    pub config: Config,
-    /// What is done before it.
-    pub commit: Option<Commit>,
-}
-
-/// It was done.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Adopted {
-    /// What changed that the text of the configuration need not tell: secrets, souls and modules, which
-    /// it only names. As `section.key`, or as a section.
-    pub beneath: BTreeSet<String>,
-}
-
-impl fmt::Debug for Adopt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Adopt").field("commits", &self.commit.is_some()).finish_non_exhaustive()
-    }
-}
 
 /// A configuration with all that it takes to go over to it.
 struct Prepared {

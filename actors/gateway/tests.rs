@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::configuration::{Adopt, Commit};
 use crate::hub::Sabotage;
 use crate::store::Stick;
 

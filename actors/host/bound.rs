@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use clawmux_core::error::{Error, ErrorCode};
 
 use crate::host::group::Group;
-use crate::listener::UnixSocket;
 
 /// A claimed home: its lock, and the bound socket. Both are let go when it is dropped.
 #[derive(Debug)]
@@ -27,6 +26,19 @@ pub struct Bound {
     group: Option<Group>,
     /// Held for its lock.
     _lock: File,
+}
+
+/// A bound Unix socket.
+#[derive(Debug)]
+pub struct UnixSocket {
+    /// The socket.
+    pub listener: StdListener,
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether it goes on when this daemon stops: whoever passed it has it too.
+    pub outlived: bool,
+    /// Whose members may use it, besides the daemon's own user and root.
+    pub group: Option<Group>,
 }
 
 /// Where the operator's socket of a home is.

@@ -41,11 +41,10 @@ use serde_json::json;
 use self::changes::{Changed, Changes};
 use self::inbox::{Inbox, WAITING_MAX};
 use self::overview::{FRESH, Overviews, View, view};
-use crate::connection::link::Link;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
-use crate::runtime::deliver::{Asker, Client, Deliver};
+use crate::runtime::deliver::{Asker, Client, Closable, Deliver};
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::{Health, ReadRows, Store};
 
@@ -107,7 +106,7 @@ pub struct Hub {
 /// One connection.
 struct Member {
     principal: Principal,
-    link: Weak<Link>,
+    link: Weak<dyn Closable>,
     role: Role,
     /// The paired device it comes from.
     device: Option<Arc<str>>,
@@ -164,7 +163,7 @@ pub struct Join {
     /// As whom.
     pub principal: Principal,
     /// What ends it; held by the connection.
-    pub link: Weak<Link>,
+    pub link: Weak<dyn Closable>,
     /// Where it comes from.
     pub ip: IpAddr,
     /// As what it comes, in its own words.

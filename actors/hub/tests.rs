@@ -9,6 +9,7 @@ use clawmux_core::ids::{SessionKey, Ticket};
 use tokio::sync::mpsc;
 
 use super::*;
+use crate::connection::link::Link;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -71,7 +72,7 @@ impl Connected {
         let join = Join {
             client: client.clone(),
             principal: principal.clone(),
-            link: Weak::new(),
+            link: Weak::<Link>::new(),
             ip: [127, 0, 0, 1].into(),
             client_info: ClientInfo {
                 about: About { mode: mode.into(), ..About::default() },

@@ -45,6 +45,7 @@ use crate::connection::link::{Link, Peer};
 use crate::connection::registry::{EXCESS, LEAVING_MAX, Registry};
 use crate::connection::strangers::Said;
 use crate::connection::{CLOSE_GRACE, ConnectionControl, Protocol, Services};
+use crate::host::bound::UnixSocket;
 use crate::host::heap::Peak;
 use crate::host::socket_owner::{self, Means, own_user};
 use crate::http::control_ui::ControlUi;
@@ -56,8 +57,6 @@ use crate::runtime::observe::{Observe, Observed};
 use crate::store::Health;
 
 mod unix;
-
-pub use unix::UnixSocket;
 
 use unix::UnixSockets;
 

@@ -20,6 +20,7 @@ use crate::connection::lines::Lines;
 use crate::connection::link::Peer;
 use crate::connection::registry::Registry;
 use crate::connection::{Approach, Connection, Services};
+use crate::host::bound::UnixSocket;
 use crate::host::group::Group;
 use crate::host::socket_owner::{may_use, own_user};
 use crate::http::SOCKET;
@@ -30,19 +31,6 @@ pub(super) const CONNECTIONS_MAX: usize = 128;
 
 /// The pause after a failed accept, such as for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// A bound Unix socket.
-#[derive(Debug)]
-pub struct UnixSocket {
-    /// The socket.
-    pub listener: std::os::unix::net::UnixListener,
-    /// Where it is.
-    pub path: PathBuf,
-    /// Whether it goes on when this daemon stops: whoever passed it has it too.
-    pub outlived: bool,
-    /// Whose members may use it, besides the daemon's own user and root.
-    pub group: Option<Group>,
-}
 
 /// The Unix sockets of a listener.
 pub(super) struct UnixSockets {

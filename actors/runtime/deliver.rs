@@ -7,15 +7,18 @@
 //! waits until it is told [`More`], and what is further back is read from the log; so a full mailbox
 //! is never control flow, and a slow client costs nothing but its place in the log.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use actix::{ArbiterHandle, Message, Recipient};
 use clawmux_core::conversation::event::Published;
 use clawmux_core::daemon::operator::Progress;
+use clawmux_core::dialect::Fault;
 use clawmux_core::error::{Error, ErrorCode};
 use clawmux_core::ids::{ConnectionId, Seq, Ticket};
 use clawmux_core::request::reply::Reply;
+use clawmux_core::time::Timestamp;
 use clawmux_core::tools::node::Invocation;
 
 /// How many bytes of events may be under way to one connection. An event may begin while there are
@@ -150,6 +153,12 @@ impl Window {
         self.is_wanted.store(false, Ordering::SeqCst);
         std::mem::take(&mut waiting)
     }
+}
+
+/// What ends a connection, whatever its actor does.
+pub trait Closable: fmt::Debug + Send + Sync {
+    /// Closes it, once, and has it told why where that is possible.
+    fn close(&self, fault: Fault, now: Timestamp);
 }
 
 /// A connection, as a session sees it.

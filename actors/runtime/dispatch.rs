@@ -15,7 +15,7 @@ use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::daemon::command::DaemonCommand;
 use clawmux_core::daemon::operator::OperatorCommand;
 use clawmux_core::error::{Detail, ErrorCode};
-use clawmux_core::ids::Ticket;
+use clawmux_core::ids::{ConnectionId, Ticket};
 use clawmux_core::memory::MemoryCommand;
 use clawmux_core::memory::file::FileCommand;
 use clawmux_core::request::command::Command;
@@ -35,6 +35,14 @@ pub struct Request<C> {
     pub principal: Principal,
     /// Who waits for the answer.
     pub asker: Asker,
+}
+
+/// A connection is closed.
+#[derive(Clone, Copy, Debug, Message)]
+#[rtype(result = "()")]
+pub struct Gone {
+    /// The connection.
+    pub connection: ConnectionId,
 }
 
 /// Who answers the commands of each area.

@@ -13,8 +13,7 @@ use clawmux_core::conversation::command::SessionCommand;
 use clawmux_core::ids::{ConnectionId, Ticket};
 
 use crate::runtime::deliver::{Asker, Client, Deliver, Window};
-use crate::runtime::dispatch::Request;
-use crate::session_supervisor::Gone;
+use crate::runtime::dispatch::{Gone, Request};
 
 /// The first number of these connections: between those of listeners, which count up from 1, and those
 /// of the operator's socket.

@@ -38,10 +38,9 @@ use crate::hub::{Announce, Hub};
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
 use crate::runtime::deliver::Deliver;
-use crate::runtime::dispatch::Request;
+use crate::runtime::dispatch::{Gone, Request};
 use crate::runtime::line::Line;
 use crate::runtime::observe::{Observe, Observed};
-use crate::session_supervisor::Gone;
 use crate::store::{Health, JobChange, ReadJobs, Store, WriteJobs};
 use firing::{By, FiringId, Running};
 

@@ -25,7 +25,6 @@ use crate::runtime::ask::ask;
 use crate::runtime::deliver::{Asker, Client, Deliver, Window};
 use crate::runtime::dispatch::Request;
 use crate::runtime::observe::{Observe, Observed};
-use crate::session_supervisor::SessionSupervisor;
 
 /// The first number of the connections that calls ask over: below those of the crew.
 const FIRST_ID: u64 = 1 << 61;
@@ -44,7 +43,7 @@ pub(super) struct Errand {
     /// Who looks at files.
     pub(super) files: Addr<Files>,
     /// Who knows the sessions.
-    pub(super) supervisor: Addr<SessionSupervisor>,
+    pub(super) sessions: Recipient<Request<SessionCommand>>,
 }
 
 impl Errand {
@@ -93,7 +92,7 @@ impl Errand {
         };
         let asker = Asker::new(client, Ticket(1));
         let busy = |_| ErrorCode::Unavailable.error("the daemon is busy: try again");
-        self.supervisor.try_send(Request { command, principal, asker }).map_err(busy)?;
+        self.sessions.try_send(Request { command, principal, asker }).map_err(busy)?;
         match tokio::time::timeout(TIMEOUT, answer).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(_)) => Err(ErrorCode::Unavailable.error("the request was lost: try again")),

@@ -15,7 +15,7 @@
 //! memory ([`Queued`]), and is read from there when its turn comes.
 //!
 //! When the log can't be written or a handler panics, the actor ends, and its followers go to the
-//! supervisor ([`SessionDown`]), which starts the session anew from the log.
+//! supervisor ([`Report`]), which starts the session anew from the log.
 
 mod agent_configs;
 mod approvals;
@@ -23,6 +23,7 @@ mod errand;
 mod following;
 mod order;
 mod queued;
+mod report;
 mod sink;
 #[cfg(test)]
 mod tests;
@@ -48,15 +49,14 @@ use serde_json::json;
 use crate::files::Files;
 use crate::hub::changes::Changes;
 use crate::nodes::{Connected, Nodes};
-use crate::provider::account::Account;
 use crate::provider_supervisor::ProviderSupervisor;
+use crate::provider_supervisor::account::Account;
 use crate::runtime::clock;
 use crate::runtime::deliver::{Asker, More};
 use crate::runtime::lane::{LaneGuard, Lanes};
 use crate::runtime::meters::{Awake, Meters};
 use crate::runtime::observe::{Observe, Observed};
 use crate::sandbox_supervisor::{SandboxSupervisor, Tools};
-use crate::session_supervisor::{Held, Idle, SessionDown, SessionSupervisor};
 use crate::store::{Coming, LogWriter, Store};
 
 use queued::Room;
@@ -66,6 +66,7 @@ pub use agent_configs::{AgentConfigs, Profile, SOUL_BYTES_MAX};
 pub use approvals::{Approvals, Found};
 pub use order::{Order, Routed};
 pub use queued::Queued;
+pub use report::{Down, HeldKey, Report, Supervisor};
 pub use sink::{ConnectionSink, Subscribers};
 pub use watchers::{Watcher, Watchers};
 
@@ -167,7 +168,7 @@ struct Answered {
     /// What the client follows from here on, after which number.
     follow: Option<(Wanted, Seq)>,
     /// A prompt's idempotency key, which the supervisor need no longer remember then.
-    held: Option<Held>,
+    held: Option<HeldKey>,
     /// What it adds to what the owner holds.
     coming: Option<Coming>,
 }
@@ -176,7 +177,7 @@ struct Answered {
 struct DropGuard {
     key: SessionKey,
     subscribers: Subscribers,
-    supervisor: Addr<SessionSupervisor>,
+    supervisor: Supervisor,
     /// Ended because it was told to: nothing is left to do.
     done: bool,
 }
@@ -184,12 +185,12 @@ struct DropGuard {
 impl Drop for DropGuard {
     #[expect(clippy::disallowed_methods, reason = "a lifecycle message to the parent must not be lost")]
     fn drop(&mut self) {
-        self.supervisor.do_send(SessionDown {
+        self.supervisor.reports.do_send(Report::Down(Down {
             key: self.key.clone(),
             subscribers: std::mem::take(&mut self.subscribers),
             panicked: std::thread::panicking(),
             done: self.done,
-        });
+        }));
     }
 }
 
@@ -216,7 +217,7 @@ impl Session {
         spots: Vec<(RunId, LaneGuard)>,
         profile: Arc<Profile>,
         deps: SessionDeps,
-        supervisor: Addr<SessionSupervisor>,
+        supervisor: Supervisor,
         mut subscribers: Subscribers,
     ) -> Self {
         subscribers.fall_behind();
@@ -317,7 +318,8 @@ impl Session {
         if self.drop_guard.subscribers.is_unneeded() {
             let key = self.conversation.key().clone();
             // Lost where the supervisor is busy: it is said again later.
-            let _ = self.drop_guard.supervisor.try_send(Idle { key, received: self.received });
+            let idle = Report::Idle { key, received: self.received };
+            let _ = self.drop_guard.supervisor.reports.try_send(idle);
         }
         true
     }

@@ -14,11 +14,10 @@ use clawmux_core::ids::{ApprovalId, RunId, Seq, Ticket};
 use clawmux_core::prompt::settings::Patch;
 use clawmux_core::request::reply::Reply;
 
-use super::{Answered, Session};
+use super::{Answered, HeldKey, Session};
 use crate::runtime::clock;
 use crate::runtime::deliver::Asker;
 use crate::runtime::lane::LaneGuard;
-use crate::session_supervisor::Held;
 use crate::store::Cut;
 
 /// A request that was found to be about this session.
@@ -32,7 +31,7 @@ pub struct Routed {
     /// What is asked.
     pub order: Order,
     /// The idempotency key of a prompt, remembered until this is gone.
-    pub held: Option<Held>,
+    pub held: Option<HeldKey>,
 }
 
 /// What can be asked of one session.

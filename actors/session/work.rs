@@ -303,8 +303,9 @@ impl Session {
         let lost = |error: Error| ToolResult { call: id, content: error.message, is_error: true };
         if call.name.as_str() == messenger::NAME {
             let owner = self.conversation.owner().clone();
-            let (files, supervisor) = (self.deps.files.clone(), self.drop_guard.supervisor.clone());
-            return Errand { run, call, owner, files, supervisor }.make().boxed_local();
+            let files = self.deps.files.clone();
+            let sessions = self.drop_guard.supervisor.requests.clone();
+            return Errand { run, call, owner, files, sessions }.make().boxed_local();
         }
         match self.profile.node_tools.iter().find(|tool| tool.name == call.name).cloned() {
             Some(tool) => {

@@ -37,11 +37,12 @@ use crate::host::heap::Peak;
 use crate::runtime::arbiters::Arbiters;
 use crate::runtime::ask::ask;
 use crate::runtime::clock;
-use crate::runtime::dispatch::Request;
+use crate::runtime::dispatch::{Gone, Request};
 use crate::runtime::observe::{Observe, Observed, TIMEOUT, observe_passing};
-use crate::session::{AgentConfigs, Drain, Forget, Routed, Session, SessionDeps, Sleep, Subscribers};
+use crate::session::{
+    AgentConfigs, Down, Drain, Forget, Report, Routed, Session, SessionDeps, Sleep, Subscribers,
+};
 use crate::store::Unfinished;
-pub use order::Held;
 use order::Lookup;
 use waking::{RECOVERING_AT_ONCE, UNPARK_DELAY_MIN};
 
@@ -113,41 +114,6 @@ impl Default for State {
     fn default() -> Self {
         Self::Waking { waiting: Vec::new(), subscribers: Subscribers::default() }
     }
-}
-
-/// The connection is closed.
-#[derive(Clone, Copy, Debug, Message)]
-#[rtype(result = "()")]
-pub struct Gone {
-    /// Which.
-    pub connection: ConnectionId,
-}
-
-/// A session ended (from its drop guard).
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(crate) struct SessionDown {
-    pub(crate) key: SessionKey,
-    pub(crate) subscribers: Subscribers,
-    pub(crate) panicked: bool,
-    /// It was told to end.
-    pub(crate) done: bool,
-}
-
-/// A session would sleep, having taken so many messages.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(crate) struct Idle {
-    pub(crate) key: SessionKey,
-    pub(crate) received: u64,
-}
-
-/// A prompt with this idempotency key is in the log, or will not be.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub(crate) struct Kept {
-    pub(crate) owner: Owner,
-    pub(crate) key: String,
 }
 
 /// How many sessions each connection follows, or has sent prompts to.
@@ -230,6 +196,49 @@ impl SessionSupervisor {
             let _ = drained.send(());
         }
     }
+
+    /// A session ended: it starts anew where it was not told to, or where requests wait for it.
+    fn session_down(&mut self, down: Down, ctx: &mut Context<Self>) {
+        let Down { key, subscribers, panicked, done } = down;
+        let Some(entry) = self.sessions.get_mut(&key) else { return };
+        let waiting = match std::mem::take(&mut entry.state) {
+            State::Waking { waiting, .. } => waiting,
+            State::Awake { .. } | State::Parked { .. } => Vec::new(),
+        };
+        if panicked {
+            self.restarts += 1;
+            tracing::error!(session = %key, "the session panicked: it starts again from the store");
+        }
+        if done && waiting.is_empty() {
+            return self.forget(&key);
+        }
+        entry.state = State::Waking { waiting, subscribers };
+        entry.owed = !done;
+        if done { self.wake(key, ctx) } else { self.rest(key, ctx) }
+    }
+
+    /// Has a session sleep where nothing is on its way to it: all that was sent has been taken.
+    fn let_sleep(&mut self, key: SessionKey, received: u64) {
+        if let Some(Entry { state: State::Awake { session, sent }, .. }) = self.sessions.get(&key)
+            && *sent == received
+            && session.try_send(Sleep).is_ok()
+        {
+            // What comes from here on waits for its end and wakes it anew.
+            self.sessions.insert(key, Entry::default());
+        }
+    }
+
+    /// One prompt less is on its way with this idempotency key.
+    fn release_key(&mut self, owner: Owner, key: String) {
+        if let hash_map::Entry::Occupied(mut lookup) = self.keys.entry((owner, key))
+            && let Lookup::Sent { held, .. } = lookup.get_mut()
+        {
+            *held -= 1;
+            if *held == 0 {
+                lookup.remove();
+            }
+        }
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "a lifecycle message to a child must not be lost")]
@@ -293,55 +302,14 @@ impl Handler<Request<SubAgentCommand>> for SessionSupervisor {
     }
 }
 
-impl Handler<SessionDown> for SessionSupervisor {
+impl Handler<Report> for SessionSupervisor {
     type Result = ();
 
-    fn handle(&mut self, fallen: SessionDown, ctx: &mut Self::Context) {
-        let SessionDown { key, subscribers, panicked, done } = fallen;
-        let Some(entry) = self.sessions.get_mut(&key) else { return };
-        let waiting = match std::mem::take(&mut entry.state) {
-            State::Waking { waiting, .. } => waiting,
-            State::Awake { .. } | State::Parked { .. } => Vec::new(),
-        };
-        if panicked {
-            self.restarts += 1;
-            tracing::error!(session = %key, "the session panicked: it starts again from the store");
-        }
-        if done && waiting.is_empty() {
-            return self.forget(&key);
-        }
-        entry.state = State::Waking { waiting, subscribers };
-        entry.owed = !done;
-        if done { self.wake(key, ctx) } else { self.rest(key, ctx) }
-    }
-}
-
-impl Handler<Idle> for SessionSupervisor {
-    type Result = ();
-
-    fn handle(&mut self, Idle { key, received }: Idle, _: &mut Self::Context) {
-        // Nothing is on its way to it: all that was sent has been taken.
-        if let Some(Entry { state: State::Awake { session, sent }, .. }) = self.sessions.get(&key)
-            && *sent == received
-            && session.try_send(Sleep).is_ok()
-        {
-            // What comes from here on waits for its end and wakes it anew.
-            self.sessions.insert(key, Entry::default());
-        }
-    }
-}
-
-impl Handler<Kept> for SessionSupervisor {
-    type Result = ();
-
-    fn handle(&mut self, Kept { owner, key }: Kept, _: &mut Self::Context) {
-        if let hash_map::Entry::Occupied(mut lookup) = self.keys.entry((owner, key))
-            && let Lookup::Sent { held, .. } = lookup.get_mut()
-        {
-            *held -= 1;
-            if *held == 0 {
-                lookup.remove();
-            }
+    fn handle(&mut self, report: Report, ctx: &mut Self::Context) {
+        match report {
+            Report::Down(down) => self.session_down(down, ctx),
+            Report::Idle { key, received } => self.let_sleep(key, received),
+            Report::KeySettled { owner, key } => self.release_key(owner, key),
         }
     }
 }

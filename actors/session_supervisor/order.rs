@@ -5,8 +5,6 @@
 //! prompts with it are written or refused. What comes in meanwhile does not overtake it: prompts, aborts and clears
 //! are done in the order they came.
 
-use std::fmt;
-
 use actix::dev::SendError;
 use actix::prelude::*;
 use clawmux_core::access::{Owner, Principal};
@@ -18,10 +16,10 @@ use clawmux_core::request::reply::Reply;
 use tokio::sync::oneshot;
 
 use super::requests::{answer, described, missing};
-use super::{Entry, Kept, SessionSupervisor, State};
+use super::{Entry, SessionSupervisor, State};
 use crate::runtime::ask::ask;
 use crate::runtime::deliver::Asker;
-use crate::session::{Order, Routed, Subscribers};
+use crate::session::{HeldKey, Order, Routed, Subscribers};
 use crate::store::FindRun;
 
 /// Requests that may wait for one session to wake.
@@ -42,27 +40,6 @@ pub(super) enum Lookup {
     Searching(Vec<Waiting>),
     /// Sent to this session; so many prompts with it are neither written nor refused.
     Sent { session: SessionKey, held: usize },
-}
-
-/// An idempotency key of a prompt that is on its way: while there is one, the key stands for the
-/// session it was sent to. Dropped when the prompt is written, refused or lost.
-pub struct Held {
-    key: (Owner, String),
-    supervisor: Addr<SessionSupervisor>,
-}
-
-impl fmt::Debug for Held {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Held")
-    }
-}
-
-impl Drop for Held {
-    #[expect(clippy::disallowed_methods, reason = "a lost one would keep the key for ever; one per prompt")]
-    fn drop(&mut self) {
-        let (owner, key) = std::mem::replace(&mut self.key, (Owner::Admins, String::new()));
-        self.supervisor.do_send(Kept { owner, key });
-    }
 }
 
 /// The turn of a request; what came behind it waits until this is dropped.
@@ -87,7 +64,7 @@ impl SessionSupervisor {
             Some(Lookup::Sent { session, held }) => {
                 *held += 1;
                 prompt.session = session.clone();
-                prompt.routed.held = Some(Held { key, supervisor: ctx.address() });
+                prompt.routed.held = Some(HeldKey { key, reports: ctx.address().recipient() });
                 self.route(prompt, ctx);
             }
             None => {
@@ -136,7 +113,8 @@ impl SessionSupervisor {
                         *held += 1;
                         prompt.session = session.clone();
                     }
-                    prompt.routed.held = Some(Held { key: key.clone(), supervisor: ctx.address() });
+                    prompt.routed.held =
+                        Some(HeldKey { key: key.clone(), reports: ctx.address().recipient() });
                     self.route(prompt, ctx);
                 }
                 Err(error) => prompt.routed.asker.reply(Err(error.clone())),

@@ -131,7 +131,7 @@ impl SessionSupervisor {
         }
         conversation.recover(clock::now(), recovery, |tool| idempotent.contains(tool));
 
-        let (deps, supervisor) = (self.setup.deps.clone(), ctx.address());
+        let (deps, supervisor) = (self.setup.deps.clone(), ctx.address().into());
         // Before anything that is new to it is ready.
         let in_lanes = conversation.in_lanes().map(|(run, lane, at)| (run.clone(), lane.clone(), at));
         let spots = deps.lanes.enter_again(&key, in_lanes);

@@ -20,9 +20,8 @@ use clawmux_actors::listener::{Listener, ListenerSetup, Ready, Stop, bind};
 use clawmux_actors::runtime::arbiters::Arbiters;
 use clawmux_actors::runtime::clock;
 use clawmux_actors::runtime::deliver::{Client, Deliver, More, cost};
-use clawmux_actors::runtime::dispatch::{Request, Routes};
+use clawmux_actors::runtime::dispatch::{Gone, Request, Routes};
 use clawmux_actors::runtime::observe::{Observe, Observed};
-use clawmux_actors::session_supervisor::Gone;
 use clawmux_actors::tokens::Used;
 use clawmux_core::access::authority::{Authority, digest};
 use clawmux_core::access::{

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use actix::{Actor, Addr, Context, Handler};
-use clawmux_actors::provider::Deadlines;
-use clawmux_actors::provider::account::Account;
-use clawmux_actors::provider::deltas::Deltas;
+use clawmux_actors::provider_supervisor::Deadlines;
+use clawmux_actors::provider_supervisor::account::Account;
+use clawmux_actors::provider_supervisor::deltas::Deltas;
 use clawmux_actors::provider_supervisor::{BudgetStatus, Chat, ProviderSupervisor};
 use clawmux_actors::runtime::observe::Observe;
 use clawmux_actors::store::RecordUsage;

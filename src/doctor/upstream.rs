@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clawmux_actors::provider::probe::{Probed, probe};
+use clawmux_actors::provider_supervisor::probe::{Probed, probe};
 use clawmux_core::config::{Config, Provider, key_variable};
 use clawmux_core::provider::ProviderKind;
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use clawmux_actors::provider::probe;
+use clawmux_actors::provider_supervisor::probe;
 use clawmux_core::config::offer::offers;
 use clawmux_core::config::{self, Config, Provider};
 use clawmux_core::error::Error;

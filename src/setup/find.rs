@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clawmux_actors::provider::probe;
+use clawmux_actors::provider_supervisor::probe;
 use clawmux_core::config::default_model;
 use clawmux_core::config::offer::{Offer, offers};
 use clawmux_core::error::{Detail, Error};

@@ -1,7 +1,7 @@
 //! What `clawmux setup` asks: which provider, its key where there is none, which model.
 
 use actix::SystemRunner;
-use clawmux_actors::provider::probe;
+use clawmux_actors::provider_supervisor::probe;
 use clawmux_core::access::Secret;
 use clawmux_core::config::offer::Offer;
 use clawmux_core::config::{Provider, is_base_url, key_variable};

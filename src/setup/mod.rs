@@ -18,7 +18,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use actix::SystemRunner;
-use clawmux_actors::provider::probe;
+use clawmux_actors::provider_supervisor::probe;
 use clawmux_core::access::Secret;
 use clawmux_core::config::offer::Offer;
 

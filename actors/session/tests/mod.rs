@@ -44,8 +44,8 @@ use crate::files::{self, Files};
 use crate::hub::Hub;
 use crate::hub::changes::Changes;
 use crate::nodes::{NodeJoins, NodeLeaves, Nodes, Resulted};
-use crate::provider::shared_budget::SharedBudgets;
 use crate::provider_supervisor::ProviderSupervisor;
+use crate::provider_supervisor::shared_budget::SharedBudgets;
 use crate::runtime::arbiters::Arbiters;
 use crate::runtime::clock;
 use crate::runtime::deliver::{Asker, Client, Deliver, More, WINDOW_BYTES, cost};
@@ -54,7 +54,7 @@ use crate::runtime::lane::Lanes;
 use crate::runtime::meters::Meters;
 use crate::runtime::observe::Observe;
 use crate::sandbox_supervisor::SandboxSupervisor;
-use crate::session_supervisor::{Idle, SessionSupervisor, Setup, Visit};
+use crate::session_supervisor::{SessionSupervisor, Setup, Visit};
 use crate::store::Store;
 
 #[allow(dead_code, unreachable_pub, reason = "tests of the daemon use the rest of it")]

@@ -7,7 +7,7 @@ use clawmux_core::prompt::settings::Settings;
 use clawmux_core::provider::Delta;
 
 use super::*;
-use crate::session::Subscribers;
+use crate::session::{Report, Subscribers};
 
 #[actix::test]
 async fn all_that_waits_for_a_session_to_wake_reaches_it() {
@@ -135,7 +135,7 @@ async fn what_recovery_decided_is_not_published_before_it_is_written() {
         let (deps, supervisor) = (world.deps.clone(), world.supervisor.clone());
         let conversation = (conversation, Usage::default());
         let session =
-            Session::new(conversation, Vec::new(), profile, deps, supervisor, Subscribers::default());
+            Session::new(conversation, Vec::new(), profile, deps, supervisor.into(), Subscribers::default());
         assert_eq!(session.published, in_log, "{recovery:?}");
     }
 }
@@ -149,13 +149,13 @@ async fn an_idle_session_sleeps_and_wakes_when_it_is_named() {
     peer.rest().await;
     let visit = || world.supervisor.send(Visit { key: key.clone() });
 
-    world.supervisor.send(Idle { key: key.clone(), received: 0 }).await.unwrap();
+    world.supervisor.send(Report::Idle { key: key.clone(), received: 0 }).await.unwrap();
     assert!(visit().await.unwrap().is_some(), "a message is on its way to it: it stays awake");
 
     // Who asks how it is just then is not told of one that is broken.
     let (observed, idle) = futures::join!(
         world.supervisor.send(Observe),
-        world.supervisor.send(Idle { key: key.clone(), received: 1 })
+        world.supervisor.send(Report::Idle { key: key.clone(), received: 1 })
     );
     idle.unwrap();
     let observed = observed.unwrap();

@@ -1,8 +1,21 @@
+//! `ProviderSupervisor`: budgets, and who may call a model.
+//!
 //! Every paid call passes here: where there is room among the calls under way and in the budgets it
 //! answers with the stream of [`Deltas`], and in the end it settles what the call cost. The stream itself
-//! runs beside its session and never comes through this mailbox.
+//! runs beside its session, on the session's arbiter, and never comes through this mailbox.
 //!
 //! Deliberately absent: client sockets, and the conversation.
+
+pub mod account;
+mod answer;
+mod call;
+mod charge;
+mod client;
+mod close_delimited;
+pub mod deltas;
+mod dial;
+pub mod probe;
+pub mod shared_budget;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,14 +36,17 @@ use clawmux_core::time::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::provider::account::Account;
-use crate::provider::deltas::Deltas;
-use crate::provider::shared_budget::SharedBudgets;
-use crate::provider::{Call, Candidate, Charge, Deadlines, Endpoint, Outcome, Payer};
 use crate::runtime::clock;
 use crate::runtime::meters::Meters;
 use crate::runtime::observe::{Observe, Observed};
 use crate::store::RecordUsage;
+
+use account::Account;
+pub use call::Deadlines;
+pub(crate) use call::{Call, Candidate, Endpoint};
+pub(crate) use charge::{Charge, Outcome, Payer};
+use deltas::Deltas;
+use shared_budget::SharedBudgets;
 
 /// The most calls under way at once.
 const CALLS_MAX: usize = 256;

@@ -9,9 +9,9 @@ use clawmux_core::provider::estimate_tokens;
 use clawmux_core::provider::meter::Reservation;
 use clawmux_core::time::Timestamp;
 
+use super::Settle;
 use super::account::Account;
 use super::shared_budget::{SharedBudget, SharedBudgets};
-use crate::provider_supervisor::Settle;
 use crate::runtime::clock;
 use crate::runtime::meters::Meters;
 

@@ -1,16 +1,4 @@
-//! What a provider call is made of: where it goes, what it may cost, and the answer as a stream. The
-//! stream runs beside its session, on the session's arbiter; the provider supervisor only grants the call and
-//! settles it.
-
-pub mod account;
-mod answer;
-mod charge;
-mod client;
-mod close_delimited;
-pub mod deltas;
-mod dial;
-pub mod probe;
-pub mod shared_budget;
+//! What a call of a model is made of: where it goes, and how long each part of it may take.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,7 +14,6 @@ use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 
 use crate::host::regular_file;
-pub(crate) use charge::{Charge, Outcome, Payer};
 
 /// How long each part of a call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,11 +61,11 @@ pub(crate) struct Endpoint {
     pub(crate) name: String,
     pub(crate) kind: ProviderKind,
     pub(crate) base_url: String,
-    key: Option<Secret>,
+    pub(super) key: Option<Secret>,
     /// None for a provider without a network.
-    http: Option<HttpRequest>,
+    pub(super) http: Option<HttpRequest>,
     /// None where it is not reached by https.
-    tls: Option<Arc<ClientConfig>>,
+    pub(super) tls: Option<Arc<ClientConfig>>,
 }
 
 impl Endpoint {

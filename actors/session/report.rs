@@ -1,0 +1,87 @@
+//! What a session tells whoever supervises it.
+
+use std::fmt;
+
+use actix::prelude::*;
+use clawmux_core::access::Owner;
+use clawmux_core::conversation::command::SessionCommand;
+use clawmux_core::ids::SessionKey;
+
+use super::Subscribers;
+use crate::runtime::dispatch::Request;
+
+/// Who supervises a session.
+#[derive(Clone)]
+pub struct Supervisor {
+    /// Is told how the session fares.
+    pub reports: Recipient<Report>,
+    /// Takes what is asked of any session.
+    pub requests: Recipient<Request<SessionCommand>>,
+}
+
+impl<A> From<Addr<A>> for Supervisor
+where
+    A: Actor<Context = Context<A>> + Handler<Report> + Handler<Request<SessionCommand>>,
+{
+    fn from(actor: Addr<A>) -> Self {
+        Self { reports: actor.clone().recipient(), requests: actor.recipient() }
+    }
+}
+
+/// What a session tells its supervisor.
+#[derive(Debug, Message)]
+#[rtype(result = "()")]
+pub enum Report {
+    /// It ended.
+    Down(Down),
+    /// It would sleep.
+    Idle {
+        /// The session.
+        key: SessionKey,
+        /// How many messages of its supervisor it has taken.
+        received: u64,
+    },
+    /// A prompt with this idempotency key is in the log, or will not be.
+    KeySettled {
+        /// Whose prompt it is.
+        owner: Owner,
+        /// Its idempotency key.
+        key: String,
+    },
+}
+
+/// What is left of a session that ended.
+#[derive(Debug)]
+pub struct Down {
+    /// The session.
+    pub key: SessionKey,
+    /// Who followed it.
+    pub subscribers: Subscribers,
+    /// Whether a handler panicked.
+    pub panicked: bool,
+    /// Whether it was told to end, so that nothing is left to do.
+    pub done: bool,
+}
+
+/// An idempotency key of a prompt that is on its way: while there is one, the key stands for the
+/// session it was sent to. Dropped when the prompt is written, refused or lost.
+pub struct HeldKey {
+    /// Whose prompt it is, and its idempotency key.
+    pub key: (Owner, String),
+    /// Who is told when it is dropped.
+    pub reports: Recipient<Report>,
+}
+
+impl fmt::Debug for HeldKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HeldKey")
+    }
+}
+
+impl Drop for HeldKey {
+    #[expect(clippy::disallowed_methods, reason = "a lost one would keep the key for ever; one per prompt")]
+    fn drop(&mut self) {
+        let (owner, key) = std::mem::replace(&mut self.key, (Owner::Admins, String::new()));
+        self.reports.do_send(Report::KeySettled { owner, key });
+    }
+}
